@@ -1,0 +1,175 @@
+"""One tree for everything that can go wrong.
+
+::
+
+    FedsimError
+    ├── SpecError              a spec is wrong: every fault at once, each with path, value and hint
+    ├── DoesNotFit             the resources asked for can never be placed; the message is the arithmetic
+    ├── DataError              data that is missing, truncated or mislabelled; names the file
+    │   └── DataNotFound       nothing where the data set looks; says how to get it
+    ├── ClientFailed           one client raised while training or being evaluated
+    ├── PoolFailed             the actors of a pool are gone and could not be replaced
+    ├── StoreError             the job store refuses
+    │   ├── JobNotFound
+    │   ├── Conflict           a transition, a delete or an idempotency key that the present state forbids
+    │   └── BadPageToken
+    └── ServiceError           the SDK's view of a refusal: status, code, hint, errors
+        └── Unreachable        nobody answers at that address
+
+Each error carries a stable `code`; the REST layer maps codes to statuses and the CLI maps them to exit codes.
+Errors cross process boundaries (Ray pickles them), so those with arguments of their own define `__reduce__`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+
+class FedsimError(Exception):
+    """Anything that fedsim raises on purpose.
+
+    Attributes:
+        code: stable machine-readable name, in capitals.
+        hint: what to do about it; may be empty.
+    """
+
+    code = "INTERNAL"
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.message, self.hint)
+
+
+class FieldError(NamedTuple):
+    """One fault of a spec: where (`clients.fraction`), what was there, why it is wrong and the way out."""
+
+    path: str
+    value: Any
+    message: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.path}: {self.message} (got {self.value!r})"
+        return f"{where}; {self.hint}" if self.hint else where
+
+
+class SpecError(FedsimError):
+    """A spec with one or more faults, all of them reported together."""
+
+    code = "BAD_SPEC"
+
+    def __init__(self, errors: Iterable[FieldError]) -> None:
+        self.errors = [FieldError(*e) for e in errors]
+        count = len(self.errors)
+        lines = "\n".join(f"  - {e}" for e in self.errors)
+        super().__init__(f"the spec has {count} error{'s' * (count != 1)}:\n{lines}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.errors,)
+
+
+class DoesNotFit(FedsimError):
+    """The resources asked for can never be placed on this cluster; the message holds the arithmetic."""
+
+    code = "DOES_NOT_FIT"
+
+
+class DataError(FedsimError):
+    """Data that is truncated, mislabelled or otherwise not what it says it is; names the file."""
+
+    code = "BAD_DATA"
+
+
+class DataNotFound(DataError):
+    """A data set whose files are in none of the places where it looks."""
+
+
+class ClientFailed(FedsimError):
+    """A client raised.
+
+    Args:
+        client: the client's number.
+        stage: "train" or "evaluate".
+        cause: the error, as text (the original may not survive pickling).
+    """
+
+    code = "CLIENT_FAILED"
+
+    def __init__(self, client: int, stage: str, cause: str) -> None:
+        self.client, self.stage, self.cause = client, stage, cause
+        super().__init__(f"client {client} failed in {stage}: {cause}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.client, self.stage, self.cause)
+
+
+class PoolFailed(FedsimError):
+    """The actors of a pool are gone and could not be replaced."""
+
+    code = "NODE_LOST"
+
+
+class StoreError(FedsimError):
+    """The job store refuses a request."""
+
+    code = "CONFLICT"
+
+
+class JobNotFound(StoreError):
+    """No job has this id."""
+
+    code = "JOB_NOT_FOUND"
+
+
+class Conflict(StoreError):
+    """The job's present state, or an earlier request, forbids this one."""
+
+
+class BadPageToken(StoreError):
+    """A page token that this store did not issue."""
+
+    code = "BAD_PAGE_TOKEN"
+
+
+class ServiceError(FedsimError):
+    """A refusal by the service, as the SDK sees it.
+
+    Attributes:
+        status: the HTTP status, 0 where there was no answer.
+        errors: the faults of a spec, where the refusal is about one.
+    """
+
+    code = "SERVICE_ERROR"
+
+    def __init__(
+        self,
+        message: str,
+        hint: str = "",
+        *,
+        status: int = 0,
+        code: str = "SERVICE_ERROR",
+        errors: Iterable[FieldError] = (),
+    ) -> None:
+        super().__init__(message, hint)
+        self.status, self.code, self.errors = status, code, [FieldError(*e) for e in errors]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _service_error, (type(self), self.message, self.hint, self.status, self.code, self.errors)
+
+
+class Unreachable(ServiceError):
+    """Nobody answers at that address."""
+
+
+def _service_error(
+    kind: type[ServiceError], message: str, hint: str, status: int, code: str, errors: list[FieldError]
+) -> ServiceError:
+    return kind(message, hint, status=status, code=code, errors=errors)
