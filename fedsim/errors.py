@@ -3,6 +3,7 @@
 ::
 
     FedsimError
+    ├── SettingsError          an environment variable or option that is not what it should be
     ├── SpecError              a spec is wrong: every fault at once, each with path, value and hint
     ├── DoesNotFit             the resources asked for can never be placed; the message is the arithmetic
     ├── DataError              data that is missing, truncated or mislabelled; names the file
@@ -46,6 +47,12 @@ class FedsimError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.message, self.hint)
+
+
+class SettingsError(FedsimError):
+    """An environment variable or a command-line option that is not what it should be."""
+
+    code = "BAD_SETTINGS"
 
 
 class FieldError(NamedTuple):

@@ -1,0 +1,150 @@
+"""What the store hands out: round records, jobs, events and pages of jobs, all frozen."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
+
+from jobs.states import FailureReason, JobState
+
+EventType = Literal["state", "round", "warning"]
+
+
+def finite(value: Any) -> Any:
+    """The same value with every NaN and infinity replaced by None, at any depth: JSON has no word for them."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    return value
+
+
+FreeForm = Annotated[dict[str, JsonValue], BeforeValidator(finite)]
+"""A mapping whose keys the methods choose."""
+
+
+class Frozen(BaseModel):
+    """A record that nobody changes and that refuses fields it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Seconds(Frozen):
+    """Wall-clock seconds of one round, by phase."""
+
+    total: float
+    train: float = 0.0
+    server: float = 0.0
+    evaluate: float = 0.0
+
+
+class Traffic(Frozen):
+    """Simulated bytes of one round, summed over the cohort."""
+
+    down: int = Field(ge=0)
+    up: int = Field(ge=0)
+    by_payload: dict[str, int] = {}
+
+
+class Engine(BaseModel):
+    """How the round was computed; more keys may stand beside these."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    pool: str
+    width: int = 1
+    actors: int = 0
+    restarts: int = 0
+
+
+class RoundRecord(Frozen):
+    """One round of one job, the same in the store, in REST, in the SDK and in files.
+
+    Attributes:
+        round: number of the round, from 0.
+        digest: SHA-256 of the server state after the round.
+        cohort: how many clients took part.
+        failed: the clients of the cohort that failed and were left out.
+        seconds: wall-clock seconds by phase.
+        bytes: simulated traffic of the round.
+        metrics: named results; a value that is not finite is null.
+        engine: the pool that ran, and how.
+        method: what the method says about its own round.
+    """
+
+    round: int = Field(ge=0)
+    digest: str
+    cohort: int = Field(ge=0)
+    failed: list[int] = []
+    seconds: Seconds
+    bytes: Traffic
+    metrics: FreeForm = {}
+    engine: Engine
+    method: FreeForm = {}
+
+
+class Job(Frozen):
+    """One job as it stands now; all times are UTC.
+
+    Attributes:
+        reason: why it FAILED, for machines.
+        message: what happened, for people.
+        spec: the whole spec, every default filled in.
+        rounds_total: rounds that the spec asks for.
+        rounds_done: rounds in the store.
+        last_metrics: the latest known value of every metric (a metric that is measured on some rounds only
+            keeps its value between them).
+        waiting: why a queued job waits.
+        restarts: how often it was started again from a checkpoint.
+        submission_id: the name of its Ray job.
+        submitted_at: when it left the queue.
+        heartbeat_at: when its runner last said that it lives.
+    """
+
+    id: str
+    name: str
+    state: JobState
+    reason: FailureReason | None = None
+    message: str | None = None
+    priority: int = 0
+    labels: dict[str, str] = {}
+    spec: dict[str, Any]
+    rounds_total: int
+    rounds_done: int = 0
+    last_metrics: dict[str, Any] = {}
+    waiting: str | None = None
+    restarts: int = 0
+    submission_id: str | None = None
+    created_at: datetime
+    submitted_at: datetime | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    heartbeat_at: datetime | None = None
+
+
+class JobEvent(Frozen):
+    """Something that happened to a job.
+
+    Attributes:
+        id: 1, 2, 3, ... within its job, without gaps, in the order in which readers see them.
+        type: `state` (data: state, previous, reason, message, terminal), `round` (data: the round record) or
+            `warning` (data: message).
+    """
+
+    id: int
+    job_id: str
+    type: EventType
+    data: dict[str, Any]
+    at: datetime
+
+
+class JobPage(Frozen):
+    """A page of jobs; `next_page_token` is None on the last one."""
+
+    jobs: list[Job]
+    next_page_token: str | None = None

@@ -1,0 +1,120 @@
+"""Where fedsim keeps things and what it talks to, read once from the environment."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedsim.errors import JobNotFound, SettingsError
+
+JOB_ID = re.compile(r"[a-z0-9]{1,32}")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that the environment decides; secrets are left out of its repr.
+
+    Attributes:
+        home: the directory of the database, the jobs and the data (`FEDSIM_HOME`).
+        database_url: an SQLAlchemy URL (`FEDSIM_DATABASE_URL`); empty means an SQLite file in `home`.
+        storage: fsspec URL for checkpoints and artifacts (`FEDSIM_STORAGE`); None means `home`.
+        data_roots: where data sets are looked for, in this order (`home/data`, then `FEDSIM_DATA`).
+        max_running: how many jobs may hold the cluster at once (`FEDSIM_MAX_RUNNING`).
+        ray_address: the Ray cluster to use (`FEDSIM_RAY_ADDRESS`); None means a local Ray of fedsim's own.
+        ray_num_cpus: CPUs of the local Ray (`FEDSIM_RAY_NUM_CPUS`); None means all of the machine.
+        ray_num_gpus: GPUs of the local Ray (`FEDSIM_RAY_NUM_GPUS`); None means all of the machine.
+        token: what callers of the API must present (`FEDSIM_TOKEN`); None means no token.
+    """
+
+    home: Path
+    database_url: str = field(default="", repr=False)
+    storage: str | None = field(default=None, repr=False)
+    data_roots: tuple[Path, ...] = ()
+    max_running: int = 1
+    ray_address: str | None = None
+    ray_num_cpus: int | None = None
+    ray_num_gpus: int | None = None
+    token: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        home = Path(self.home).expanduser().absolute()
+        object.__setattr__(self, "home", home)
+        object.__setattr__(self, "database_url", self.database_url or f"sqlite:///{home / 'fedsim.db'}")
+        object.__setattr__(self, "data_roots", self.data_roots or (home / "data",))
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> Settings:
+        """Read the settings from the environment.
+
+        Args:
+            environ: the variables; by default those of this process.
+            overrides: fields that take precedence (command-line options); None means "not given".
+
+        Raises:
+            SettingsError: a variable that is not what it should be.
+        """
+        env = os.environ if environ is None else environ
+        home = Path(env.get("FEDSIM_HOME") or "~/.fedsim").expanduser().absolute()
+        more = [Path(p).expanduser().absolute() for p in env.get("FEDSIM_DATA", "").split(os.pathsep) if p]
+        values: dict[str, Any] = {
+            "home": home,
+            "database_url": env.get("FEDSIM_DATABASE_URL", ""),
+            "storage": env.get("FEDSIM_STORAGE") or None,
+            "data_roots": tuple(dict.fromkeys([home / "data", *more])),
+            "max_running": _whole(env, "FEDSIM_MAX_RUNNING", minimum=1) or 1,
+            "ray_address": env.get("FEDSIM_RAY_ADDRESS") or None,
+            "ray_num_cpus": _whole(env, "FEDSIM_RAY_NUM_CPUS", minimum=1),
+            "ray_num_gpus": _whole(env, "FEDSIM_RAY_NUM_GPUS", minimum=0),
+            "token": env.get("FEDSIM_TOKEN") or None,
+        }
+        return cls(**values | {name: value for name, value in overrides.items() if value is not None})
+
+    def environment(self) -> dict[str, str]:
+        """The variables that give a child process these settings, without the API's token."""
+        variables = {
+            "FEDSIM_HOME": str(self.home),
+            "FEDSIM_DATABASE_URL": self.database_url,
+            "FEDSIM_STORAGE": self.storage,
+            "FEDSIM_DATA": os.pathsep.join(str(root) for root in self.data_roots),
+            "FEDSIM_MAX_RUNNING": str(self.max_running),
+            "FEDSIM_RAY_ADDRESS": self.ray_address,
+        }
+        return {name: value for name, value in variables.items() if value}
+
+    def make_home(self) -> Path:
+        """Create `home`, readable by its owner only, where it does not exist yet; returns it."""
+        self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return self.home
+
+    def job_dir(self, job_id: str) -> Path:
+        """The directory of one job, made on first use.
+
+        Raises:
+            JobNotFound: a text that cannot be a job id, and so must not become a path.
+        """
+        if not JOB_ID.fullmatch(job_id):
+            raise JobNotFound(f"{job_id!r} is not a job id", "`fedsim list` shows the jobs with their ids")
+        self.make_home()
+        directory = self.home / "jobs" / job_id
+        directory.mkdir(parents=True, exist_ok=True)
+        return directory
+
+    def log_path(self, job_id: str) -> Path:
+        """The file of one job's own log, in its directory; the file itself may not exist yet."""
+        return self.job_dir(job_id) / "job.log"
+
+
+def _whole(env: Mapping[str, str], name: str, *, minimum: int) -> int | None:
+    """A whole number from the environment, None where the variable is unset or empty."""
+    text = env.get(name, "").strip()
+    if not text:
+        return None
+    if not text.isascii() or not text.isdigit() or int(text) < minimum:
+        raise SettingsError(
+            f"{name} is {text!r}", f"set it to a whole number of at least {minimum}, or unset it"
+        )
+    return int(text)

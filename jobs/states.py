@@ -1,0 +1,81 @@
+"""The states of a job and the only ways between them.
+
+::
+
+    QUEUED ──> STARTING ──> RUNNING ──> SUCCEEDED
+      │  │       │  ^  │     │ │  │
+      │  │       │  └──┼─────┘ │  └───> FAILED
+      │  │       └─────┼───────┼─────> CANCELLING ──> CANCELLED
+      │  └─────────────┴───────────────> FAILED          ^
+      └──────────────────────────────────────────────────┘
+
+RUNNING goes back to STARTING when a job is restarted from its checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from enum import StrEnum
+from types import MappingProxyType
+
+from fedsim.errors import Conflict
+
+
+class JobState(StrEnum):
+    """Where a job is in its life."""
+
+    QUEUED = "QUEUED"
+    STARTING = "STARTING"
+    RUNNING = "RUNNING"
+    CANCELLING = "CANCELLING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+
+class FailureReason(StrEnum):
+    """Why a job is FAILED, for machines; the job's message says it for people."""
+
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    NODE_LOST = "NODE_LOST"
+    DOES_NOT_FIT = "DOES_NOT_FIT"
+    CLIENT_FAILED = "CLIENT_FAILED"
+    HEARTBEAT_LOST = "HEARTBEAT_LOST"
+    BAD_DATA = "BAD_DATA"
+    INTERNAL = "INTERNAL"
+
+
+TRANSITIONS: Mapping[JobState, frozenset[JobState]] = MappingProxyType(
+    {
+        JobState.QUEUED: frozenset({JobState.STARTING, JobState.CANCELLED, JobState.FAILED}),
+        JobState.STARTING: frozenset({JobState.RUNNING, JobState.CANCELLING, JobState.FAILED}),
+        JobState.RUNNING: frozenset(
+            {JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLING, JobState.STARTING}
+        ),
+        JobState.CANCELLING: frozenset({JobState.CANCELLED}),
+        JobState.SUCCEEDED: frozenset(),
+        JobState.FAILED: frozenset(),
+        JobState.CANCELLED: frozenset(),
+    }
+)
+
+FINAL = frozenset(state for state, targets in TRANSITIONS.items() if not targets)
+"""States that are never left."""
+
+ACTIVE = frozenset({JobState.STARTING, JobState.RUNNING, JobState.CANCELLING})
+"""States in which a job holds, or is about to hold, a part of the cluster."""
+
+
+def check_transition(sources: Collection[JobState], target: JobState) -> None:
+    """Make sure that every source state may become the target state.
+
+    Raises:
+        Conflict: one of the pairs is not in the table, or there is no source at all.
+    """
+    wrong = sorted(source for source in sources if target not in TRANSITIONS[source])
+    if wrong or not sources:
+        names = ", ".join(wrong) or "no state"
+        origins = (
+            ", ".join(sorted(s for s, targets in TRANSITIONS.items() if target in targets)) or "no state"
+        )
+        raise Conflict(f"a job cannot go from {names} to {target}", f"{target} follows {origins}")
