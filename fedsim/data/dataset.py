@@ -1,0 +1,154 @@
+"""What every loader returns and the engine reads: compact arrays, and how a batch of them is normalised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedsim.errors import DataError
+
+Array: TypeAlias = NDArray[Any]
+Indices: TypeAlias = NDArray[np.int64]
+Augmentation: TypeAlias = Callable[[Tensor, torch.Generator], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Examples in the types they are kept in; the arrays are read-only views, as they are in an object store.
+
+    Attributes:
+        x: images uint8 [n, C, H, W], flat features float32 [n, d], or tokens int32 [n, L].
+        y: classes int64 [n], or several labels per example float32 [n, L], each 0, 1 or NaN (unknown).
+        groups: the natural client of each example, int64 [n], or None.
+
+    Raises:
+        DataError: the lengths or the types do not belong together.
+    """
+
+    x: Array
+    y: Array
+    groups: Indices | None = None
+
+    def __post_init__(self) -> None:
+        lengths = [len(a) for a in (self.x, self.y, self.groups) if a is not None]
+        if len(set(lengths)) > 1:
+            raise DataError(f"examples, labels and groups differ in number: {lengths!r}")
+        if self.y.dtype not in (np.int64, np.float32):
+            raise DataError(f"labels have to be int64 or float32, not {self.y.dtype}")
+        for name in ("x", "y", "groups"):
+            array = getattr(self, name)
+            if array is not None:
+                view = array.view()
+                view.flags.writeable = False
+                object.__setattr__(self, name, view)
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def take(self, indices: Array | slice) -> Examples:
+        """The examples at these positions, in this order: a copy for an index array, a view for a slice."""
+        groups = None if self.groups is None else self.groups[indices]
+        return Examples(self.x[indices], self.y[indices], groups)
+
+
+@dataclass(frozen=True)
+class Normalise:
+    """Turns a batch as it is stored into the float32 a model reads: `(x / scale - mean) / std`, per channel.
+
+    Without a mean, uint8 is only divided by the scale, floats are left alone and tokens stay whole numbers.
+
+    Attributes:
+        mean: of each channel, after scaling; empty for data that needs none.
+        std: of each channel, after scaling.
+        scale: the value that stands for 1.0, 255 for ordinary uint8 images.
+    """
+
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    scale: float = 1.0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Normalises a batch.
+
+        Args:
+            x: [..., C, H, W] for images (any number of leading dimensions), any shape for other data.
+
+        Returns:
+            float32 of the same shape and device; tokens (int32) come back as they are.
+        """
+        if not self.mean:
+            return x if x.dtype in (torch.int32, torch.int64) else _scaled(x, self.scale)
+        gain = [1.0 / (self.scale * s) for s in self.std]
+        shift = [m / s for m, s in zip(self.mean, self.std, strict=True)]
+        if len(gain) == 1:
+            return x.to(torch.float32) * gain[0] - shift[0]
+        return x.to(torch.float32) * _per_channel(gain, x.device) - _per_channel(shift, x.device)
+
+
+def _per_channel(values: list[float], device: torch.device) -> Tensor:
+    return torch.tensor(values, dtype=torch.float32, device=device).view(-1, 1, 1)
+
+
+def _scaled(x: Tensor, scale: float) -> Tensor:
+    x = x.to(torch.float32)
+    return x if scale == 1.0 else x / scale
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A data set, whole: partitions refer to `train` by position.
+
+    Attributes:
+        name: the registered name.
+        train: what is shared out to the clients.
+        test: the global test set.
+        num_classes: classes, or labels when each example has several.
+        input_shape: of one example, without the batch dimension.
+        classes: their names, in the order of the class numbers.
+        normalise: applied to every batch before the model.
+        task: "classes" (one class each) or "labels" (several yes-or-no labels each).
+        augment: changes a stored batch before it is normalised, given a generator; None unless asked for.
+        source: where the files were found, for the record.
+        vocabulary: how many token numbers there are, 0 for data that is not tokens.
+    """
+
+    name: str
+    train: Examples
+    test: Examples
+    num_classes: int
+    input_shape: tuple[int, ...]
+    classes: tuple[str, ...]
+    normalise: Normalise = field(default_factory=Normalise)
+    task: Literal["classes", "labels"] = "classes"
+    augment: Augmentation | None = None
+    source: str = ""
+    vocabulary: int = 0
+
+    def __post_init__(self) -> None:
+        if len(self.classes) != self.num_classes:
+            raise DataError(f"{self.name}: {len(self.classes)} class names for {self.num_classes} classes")
+        for part, examples in (("training", self.train), ("test", self.test)):
+            _check_labels(f"{self.name}: {part} set", examples.y, self.num_classes)
+
+    def limited(self, limit: int | None) -> Dataset:
+        """The same with only the first `limit` training examples (None: all of them)."""
+        if limit is None or limit >= len(self.train):
+            return self
+        return replace(self, train=self.train.take(slice(limit)))
+
+
+def _check_labels(what: str, y: Array, num_classes: int) -> None:
+    """Refuses class numbers outside 0..num_classes-1 and label rows of another width."""
+    if y.ndim == 2 and y.shape[1] != num_classes:
+        raise DataError(f"{what}: {y.shape[1]} labels per example, expected {num_classes}")
+    if y.ndim == 1 and len(y) and not (y.min() >= 0 and y.max() < num_classes):
+        position = int(np.flatnonzero((y < 0) | (y >= num_classes))[0])
+        raise DataError(
+            f"{what}: class {y[position]} at position {position}, expected 0 to {num_classes - 1}"
+        )

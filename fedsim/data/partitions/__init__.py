@@ -1,0 +1,102 @@
+"""The partitions: how training examples are shared out among clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedsim.data.dataset import Array, Indices
+from fedsim.data.parameters import check, refuse, unknown
+from fedsim.data.partition import Partition
+from fedsim.data.partitions.dirichlet import dirichlet
+from fedsim.data.partitions.even import iid
+from fedsim.data.partitions.sampled import sampled
+from fedsim.data.partitions.stock import Stock
+from fedsim.errors import FieldError, SpecError
+
+
+class PartitionEntry(NamedTuple):
+    """A registered partition.
+
+    Attributes:
+        make: the function; its keyword-only arguments are the parameters.
+        summary: one line.
+        shares: whether clients may hold the same example, so that there may be more clients than examples.
+    """
+
+    make: Callable[..., Partition]
+    summary: str
+    shares: bool = False
+
+
+PARTITIONS: dict[str, PartitionEntry] = {
+    "iid": PartitionEntry(iid, "the same number of random examples for everybody"),
+    "dirichlet": PartitionEntry(dirichlet, "each class shared out in proportions drawn from Dir(beta)"),
+    "sampled": PartitionEntry(
+        sampled, "everybody draws from the whole set; for a million clients", shares=True
+    ),
+}
+
+
+def partition_faults(kind: str, given: dict[str, Any]) -> list[FieldError]:
+    """What is wrong with a partition's name and parameters, all of it, before any data is read."""
+    if kind not in PARTITIONS:
+        return [FieldError("kind", kind, "no such partition", unknown(kind, PARTITIONS))]
+    return check(PARTITIONS[kind].make, given)
+
+
+def make_partition(
+    kind: str,
+    *,
+    labels: Array,
+    num_clients: int,
+    num_classes: int,
+    seed: int,
+    groups: Indices | None = None,
+    **given: Any,
+) -> Partition:
+    """Shares out the training examples.
+
+    Args:
+        kind: a name in `PARTITIONS`.
+        labels: int64 [n], or float32 [n, L] where each example has several labels (then by `main_label`).
+        num_clients: N.
+        num_classes: C.
+        seed: of the experiment; the same seed gives the same partition.
+        groups: the natural client of each example, int64 [n], where the data set has such.
+        given: the kind's parameters.
+
+    Raises:
+        SpecError: unknown kind, bad parameters, or more clients than the data can serve; paths are argument
+            names.
+    """
+    if faults := partition_faults(kind, given):
+        raise SpecError(faults)
+    entry = PARTITIONS[kind]
+    if num_clients < 1:
+        raise refuse("num_clients", num_clients, "has to be a whole number of at least 1")
+    if num_clients > len(labels) and not entry.shares:
+        message = f"there are only {len(labels):,} training examples for {num_clients:,} clients"
+        raise refuse(
+            "num_clients", num_clients, message, "have fewer clients, or use the partition 'sampled'"
+        )
+    single = main_label(labels) if labels.ndim == 2 else labels
+    return entry.make(
+        Stock(single, num_clients, max(num_classes, int(single.max()) + 1), seed, groups), **given
+    )
+
+
+def main_label(labels: Array) -> Indices:
+    """One class per example for sharing out examples of several labels: the first that it carries.
+
+    Args:
+        labels: float32 [n, L].
+
+    Returns:
+        int64 [n], from 0 to L; L stands for no label at all.
+    """
+    carried = labels > 0.5
+    first = np.where(carried.any(axis=1), carried.argmax(axis=1), labels.shape[1])
+    return np.asarray(first, dtype=np.int64)

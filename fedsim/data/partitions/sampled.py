@@ -1,0 +1,40 @@
+"""Sampled: clients draw from the whole training set, each by its own seed, and nothing is kept per client."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedsim.data.parameters import Count, Positive, refuse
+from fedsim.data.partition import SampledPartition
+from fedsim.data.partitions.stock import Stock
+
+
+def sampled(stock: Stock, *, size: Count = 100, beta: Positive | None = None) -> SampledPartition:
+    """Every client draws `size` examples of the whole set; clients may share examples.
+
+    Args:
+        stock: the examples.
+        size: examples per client.
+        beta: concentration of each client's own preference for classes, drawn from Dir(beta); none when not
+            given.
+
+    Raises:
+        SpecError: a client would hold more than there is.
+    """
+    if size > stock.total:
+        raise refuse("size", size, f"there are only {stock.total:,} training examples", "lower it")
+    by_class = () if beta is None else _positions(stock)
+    return SampledPartition(
+        clients=stock.num_clients,
+        examples=size,
+        total=stock.total,
+        seed=stock.seed,
+        by_class=by_class,
+        beta=beta,
+    )
+
+
+def _positions(stock: Stock) -> tuple[np.ndarray, ...]:
+    """Where the examples of each class are, for the classes that have any."""
+    found = (np.flatnonzero(stock.labels == label) for label in range(stock.num_classes))
+    return tuple(positions for positions in found if len(positions))

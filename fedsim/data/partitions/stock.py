@@ -1,0 +1,67 @@
+"""What a partition function is given: the labels to share out, among how many clients, by which seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedsim import rng
+from fedsim.data.dataset import Indices
+from fedsim.data.parameters import refuse
+
+
+@dataclass(frozen=True, eq=False)
+class Stock:
+    """The examples to share out.
+
+    Attributes:
+        labels: the class of every training example, int64 [n].
+        num_clients: N.
+        num_classes: C.
+        seed: of the experiment.
+        groups: the natural client of every example, int64 [n], or None.
+    """
+
+    labels: Indices
+    num_clients: int
+    num_classes: int
+    seed: int
+    groups: Indices | None = None
+
+    @property
+    def total(self) -> int:
+        """How many examples there are."""
+        return len(self.labels)
+
+    def generator(self, kind: str) -> np.random.Generator:
+        """The one random stream of this partition kind under this seed."""
+        return rng.stream(self.seed, f"partition-{kind}")
+
+    def class_sizes(self) -> Indices:
+        """How many examples each class has, int64 [C]."""
+        return np.bincount(self.labels, minlength=self.num_classes).astype(np.int64)
+
+    def minimum(self, asked: int | None) -> int:
+        """The minimum size to keep: what was asked for, or 10, or less where the examples are few.
+
+        Raises:
+            SpecError: so many clients cannot hold that many each.
+        """
+        if asked is None:
+            return min(10, max(1, self.total // (2 * self.num_clients)))
+        if asked * self.num_clients > self.total:
+            message = (
+                f"{self.num_clients} clients of at least {asked} examples need {asked * self.num_clients:,}, "
+            )
+            raise refuse(
+                "min_size", asked, message + f"there are {self.total:,}", "lower it, or have fewer clients"
+            )
+        return asked
+
+
+def even_sizes(total: int, parts: int) -> Indices:
+    """`total` in `parts` whole numbers that differ by at most one, int64 [parts]."""
+    sizes = np.full(parts, total // parts, np.int64)
+    sizes[: total % parts] += 1
+    return sizes

@@ -1,0 +1,60 @@
+"""Where loaders look for files: the data roots, and what to say when nothing is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedsim.errors import DataNotFound
+
+
+@dataclass(frozen=True)
+class Places:
+    """The data roots of a run, in the order they are searched.
+
+    Attributes:
+        roots: folders that hold data sets; those that do not exist are passed over.
+        download: whether a loader may fetch what it does not find.
+        system: where the operating system's packages put data sets.
+    """
+
+    roots: tuple[Path, ...] = ()
+    download: bool = False
+    system: Path = field(default=Path("/usr/share/datasets"))
+
+    def find(self, candidates: Iterable[str]) -> Path | None:
+        """The first of the relative paths that exists under a root."""
+        names = list(candidates)
+        paths = (root.expanduser() / name for root in self.roots for name in names)
+        return next((path for path in paths if path.exists()), None)
+
+    def need(self, name: str, candidates: Sequence[str], get: str) -> Path:
+        """The first of the relative paths that exists, or the error that says how to get the data set.
+
+        Raises:
+            DataNotFound: none exists under any root.
+        """
+        found = self.find(candidates)
+        if found is None:
+            raise self.missing(name, candidates, get)
+        return found
+
+    def missing(self, name: str, candidates: Sequence[str], get: str) -> DataNotFound:
+        """The error for a data set that is in none of the places."""
+        where = ", ".join(map(str, self.roots)) or "no data root is set"
+        return DataNotFound(f"{name}: found none of {', '.join(candidates)} in the data roots ({where})", get)
+
+    def target(self, name: str) -> Path:
+        """The first root, where a download goes; it is made when missing.
+
+        Raises:
+            DataNotFound: there is no root to download into.
+        """
+        if not self.roots:
+            raise DataNotFound(
+                f"{name}: there is no data root to download into", "set FEDSIM_DATA to a folder"
+            )
+        root = self.roots[0].expanduser()
+        root.mkdir(parents=True, exist_ok=True)
+        return root

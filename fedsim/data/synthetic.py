@@ -1,0 +1,67 @@
+"""Made-up data: Gaussian classes of any size, with a knob for how much they overlap."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+from scipy.stats import norm
+
+from fedsim import rng
+from fedsim.data.dataset import Array, Dataset, Examples
+from fedsim.data.parameters import Range
+from fedsim.data.places import Places
+
+
+def synthetic(
+    _places: Places,
+    *,
+    examples: Annotated[int, Range(1, 50_000_000)] = 10_000,
+    test_examples: Annotated[int, Range(1, 10_000_000)] = 2_000,
+    classes: Annotated[int, Range(2, 100_000)] = 10,
+    dims: Annotated[int, Range(1, 100_000)] = 32,
+    difficulty: Annotated[float, Range(minimum=0, below=0.5)] = 0.05,
+    seed: Annotated[int, Range(0)] = 0,
+) -> Dataset:
+    """Gaussian classes of unit variance around centres that are equally far apart.
+
+    With D the distance between two centres, an example lies nearer to one given other centre than to its own
+    with probability Phi(-D / 2); `difficulty` is that probability, and D follows from it. The centres are
+    exactly equidistant while `classes <= dims`, and so on average above.
+
+    Args:
+        examples: for training.
+        test_examples: for testing.
+        classes: how many, equally likely.
+        dims: features per example, float32.
+        difficulty: from 0 (never confused) to just under 0.5 (hopeless).
+        seed: of the data, apart from the experiment's seed.
+    """
+    distance = -2 * norm.ppf(max(difficulty, 1e-9))
+    centres = _directions(classes, dims, seed) * (distance / np.sqrt(2))
+    parts = [_draw(centres, n, seed, part) for part, n in enumerate((examples, test_examples))]
+    return Dataset(
+        name="synthetic",
+        train=parts[0],
+        test=parts[1],
+        num_classes=classes,
+        input_shape=(dims,),
+        classes=tuple(map(str, range(classes))),
+        source=f"drawn with seed {seed}",
+    )
+
+
+def _directions(classes: int, dims: int, seed: int) -> Array:
+    """Unit vectors [classes, dims]: orthogonal where there is room, random otherwise."""
+    drawn = rng.stream(seed, "synthetic-centres").standard_normal((classes, dims))
+    if classes <= dims:
+        drawn = np.linalg.qr(drawn.T)[0].T
+    return np.asarray(drawn / np.linalg.norm(drawn, axis=1, keepdims=True))
+
+
+def _draw(centres: Array, count: int, seed: int, part: int) -> Examples:
+    generator = rng.stream(seed, "synthetic-examples", part)
+    y = generator.integers(len(centres), size=count, dtype=np.int64)
+    x = generator.standard_normal((count, centres.shape[1]), dtype=np.float32)
+    x += centres.astype(np.float32)[y]
+    return Examples(x, y)
