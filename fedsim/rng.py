@@ -1,7 +1,8 @@
 """Every random stream, made from (seed, purpose, numbers): nothing else in fedsim draws random numbers.
 
-A stream is addressed, not consumed: the shuffle of client 7 in round 3 is the same whichever actor makes it, whatever
-was drawn before, and on every pool. That is what lets a dead actor's work be done again elsewhere with the same result.
+A stream is addressed, not consumed: the shuffle of client 7 in round 3 is the same whichever actor makes
+it, whatever was drawn before, and on every pool. That is what lets a dead actor's work be done again
+elsewhere with the same result.
 """
 
 from __future__ import annotations
@@ -41,5 +42,5 @@ def torch_stream(seed: int, purpose: str, *numbers: int) -> Iterator[None]:
     For code that takes no generator, such as the initialisers inside `torch.nn`.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.random.default_generator.manual_seed(torch_seed(seed, purpose, *numbers))
+        torch.default_generator.manual_seed(torch_seed(seed, purpose, *numbers))
         yield

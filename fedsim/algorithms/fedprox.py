@@ -1,0 +1,55 @@
+"""Federated Optimization in Heterogeneous Networks.
+
+Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, MLSys 2020, arXiv:1812.06127.
+
+Idea: a quadratic term keeps every client near the global model, so that unequal data and unequal work pull
+it less apart.
+
+Wire:
+    down    params    the global model
+    up      params    the trained model, MEAN
+    keeps   nothing
+    server  params
+
+Deviations: none; every client does all of its local steps. The reference is a snapshot of what came down,
+never the live parameters, and buffers are outside the term.
+
+Reference result: see docs/results.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from .. import tree
+from ..core import Batch, Context, Visit
+from ..errors import FieldError, SpecError
+from ..net import Params
+from .fedavg import FedAvg
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedProx(FedAvg):
+    """FedAvg whose clients pay mu/2 |w - w_global|^2 for moving away (Eq. 2).
+
+    Attributes:
+        mu: weight of the proximal term, >= 0; 0 is FedAvg.
+
+    Raises:
+        SpecError: if mu is negative.
+    """
+
+    mu: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not self.mu >= 0:
+            raise SpecError([FieldError("mu", self.mu, "must be at least 0", "0 is FedAvg")])
+
+    def loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+        """The parent's loss plus the proximal term over what trains."""
+        base = super().loss(ctx, visit, params, batch)
+        moving = self.trainable(ctx)
+        drift = tree.sub(tree.select(params, moving), tree.select(visit.broadcast["params"], moving))
+        return base + self.mu / 2 * tree.dot(drift, drift)

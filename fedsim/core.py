@@ -1,0 +1,320 @@
+"""The types that every algorithm speaks.
+
+An algorithm is a frozen dataclass of hyper-parameters with pure functions: some run on the server, some on
+a client. Everything that varies comes in as an argument, so that the same code runs one client at a time,
+many at once, in this process or in an actor on another machine. The round that calls these hooks is drawn
+in `fedsim.simulation`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from .net import Net, Params
+from .tree import Tree
+
+
+class Reduction(StrEnum):
+    """How one payload of the cohort's uploads combines on its way to the server."""
+
+    MEAN = "mean"  # weighted by `Algorithm.weight`, taken in float64
+    SUM = "sum"  # unweighted, taken in float64
+    GATHER = "gather"  # one entry per client, in cohort order
+
+
+class Batch(NamedTuple):
+    """One local step's examples.
+
+    Attributes:
+        x: inputs `[batch, ...]`, normalised.
+        y: labels, int64 `[batch]`.
+        mask: float32 `[batch]`, 1 for an example and 0 for padding; None where every row is an example.
+        noise: this step's slice of what `Algorithm.noise` drew, {} if it drew nothing.
+    """
+
+    x: Tensor
+    y: Tensor
+    mask: Tensor | None = None
+    noise: Tree = MappingProxyType({})
+
+
+class Batches(Protocol):
+    """A client's local steps of one round: a sequence of batches, made as they are asked for."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, step: int) -> Batch: ...
+    def __iter__(self) -> Iterator[Batch]: ...
+
+
+class Visit(NamedTuple):
+    """One client, one round: all that it may look at.
+
+    Attributes:
+        batches: the local steps.
+        num_examples: how many training examples the client holds.
+        label_counts: how many of each class, float32 `[classes]`.
+        broadcast: what every client of the cohort received.
+        instruction: what this one received besides.
+        memory: what it kept since its last visit.
+    """
+
+    batches: Batches
+    num_examples: int
+    label_counts: Tensor
+    broadcast: Tree
+    instruction: Tree
+    memory: Tree
+
+
+class Report(NamedTuple):
+    """What a client's round leaves behind.
+
+    Attributes:
+        upload: {payload name: tree}, as declared in `Algorithm.uploads`.
+        memory: what the client keeps until its next visit; {} unless the algorithm is `stateful`.
+        metrics: scalars, averaged over the cohort weighted by the number of examples.
+    """
+
+    upload: Mapping[str, Tree]
+    memory: Tree
+    metrics: Mapping[str, Any]
+
+
+class Pacing(NamedTuple):
+    """Which examples each local step may draw: the first `limits[t]` of `order`.
+
+    Attributes:
+        order: the client's examples by position, int64 `[n]`, first to be seen first.
+        limits: int64 `[steps]`, between 1 and n.
+    """
+
+    order: np.ndarray[Any, Any]
+    limits: np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Local:
+    """The local training that every client does, whatever the algorithm.
+
+    Attributes:
+        epochs: passes over the client's examples in a round.
+        steps: local steps in a round; overrides `epochs`.
+        batch_size: examples per step; the last batch of an epoch may be smaller and is never dropped.
+        lr, momentum, weight_decay: plain SGD, `v <- momentum v + (g + weight_decay w)`, `w <- w - lr v`,
+            started anew in every round.
+    """
+
+    epochs: int = 1
+    steps: int | None = None
+    batch_size: int = 32
+    lr: float = 0.05
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    def steps_for(self, num_examples: int) -> int:
+        """Local steps of a client with this many examples."""
+        if self.steps is not None:
+            return self.steps if num_examples else 0
+        return self.epochs * -(-num_examples // self.batch_size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """What every client of a round has in common.
+
+    Attributes:
+        round: counted from 0 while it runs (records count the finished rounds, from 1).
+        rounds: how many the run has.
+        seed: of the experiment.
+        num_clients, cohort_size: N, and how many of them come to a round.
+        num_classes: C.
+        local: the local training.
+        nets: the architectures; client k runs `nets[k % len(nets)]`.
+        model: which of them `net` is.
+    """
+
+    round: int
+    rounds: int
+    seed: int
+    num_clients: int
+    cohort_size: int
+    num_classes: int
+    local: Local
+    nets: tuple[Net, ...]
+    model: int = 0
+
+    @property
+    def net(self) -> Net:
+        """The architecture at hand."""
+        return self.nets[self.model]
+
+    def for_client(self, client: int) -> Context:
+        """The same round as this client sees it: with its own architecture."""
+        return replace(self, model=client % len(self.nets)) if len(self.nets) > 1 else self
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerState:
+    """What the server knows between rounds; an algorithm that keeps more subclasses it.
+
+    Every field is a tree of tensors, a tensor, a number, a string, None, or a list, tuple or dict of these:
+    such a state can be digested, checkpointed and compared.
+    """
+
+    params: Params
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Simulated bytes of one round, summed over the clients that took part (see `fedsim.wire`)."""
+
+    down: int = 0
+    up: int = 0
+    by_payload: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """A cohort's reports, combined as the algorithm declared.
+
+    Attributes:
+        payloads: {payload: tree}; MEAN and SUM leaves are float64, GATHER is a list of trees in cohort order.
+        clients: those that reported, in cohort order.
+        weights: their weights, in the same order.
+        num_examples: theirs, in the same order.
+        metrics: the cohort's averages.
+        traffic: bytes down and up.
+        engine: how the pool did it.
+    """
+
+    payloads: Mapping[str, Any]
+    clients: tuple[int, ...]
+    weights: tuple[float, ...]
+    num_examples: tuple[int, ...]
+    metrics: Mapping[str, float]
+    traffic: Traffic
+    engine: Mapping[str, Any] = field(default_factory=dict)
+    failed: tuple[int, ...] = ()
+
+    def __getitem__(self, payload: str) -> Any:
+        return self.payloads[payload]
+
+
+class Algorithm(ABC):
+    """One federated algorithm: its hyper-parameters, and pure functions for the server and for the clients.
+
+    Class attributes:
+        uploads: {payload name: how it is reduced}.
+        stateful: whether clients keep a memory between rounds.
+    """
+
+    uploads: ClassVar[Mapping[str, Reduction]]
+    stateful: ClassVar[bool] = False
+
+    # server
+
+    @abstractmethod
+    def init(self, ctx: Context) -> ServerState:
+        """The state before the first round."""
+
+    def cohort(self, ctx: Context, state: Any, rng: np.random.Generator) -> Sequence[int]:
+        """The clients of this round; by default a uniform sample without replacement, in ascending order."""
+        return sorted(rng.choice(ctx.num_clients, ctx.cohort_size, replace=False).tolist())
+
+    @abstractmethod
+    def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+        """What every client of the cohort receives: {payload name: tree}."""
+
+    def instruct(self, ctx: Context, state: Any, client: int) -> Mapping[str, Tree]:
+        """What this client receives besides: {payload name: tree}."""
+        return {}
+
+    @abstractmethod
+    def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> Any:
+        """The state after the round."""
+
+    def deployed(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+        """The server's models that an evaluation scores, by name; a record has `NAME_accuracy` of each."""
+        return {"global": state.params}
+
+    def predict(self, ctx: Context, model: Tree, x: Tensor) -> Tensor:
+        """Logits `[batch, classes]` of a deployed model."""
+        return ctx.net(model, x)
+
+    def describe(self, ctx: Context, state: Any) -> Mapping[str, Any]:
+        """What the method decided in this round, for the record: numbers, strings, short lists."""
+        return {}
+
+    # client
+
+    def remember(self, ctx: Context, broadcast: Tree) -> Tree:
+        """A client's memory on its first visit."""
+        return {}
+
+    def schedule(
+        self, ctx: Context, examples: Batch, broadcast: Tree, memory: Tree, steps: int
+    ) -> Pacing | None:
+        """Which examples each local step may draw; None (the default) for all of them, epoch by epoch.
+
+        Args:
+            ctx: the round, for this client.
+            examples: all the client's examples, as one batch in their stored order.
+            broadcast: what came down.
+            memory: what the client kept.
+            steps: how many local steps there will be.
+        """
+        return None
+
+    def noise(self, ctx: Context, rng: np.random.Generator, steps: int, batch_size: int) -> Tree:
+        """The method's own randomness, drawn before training: arrays with a leading axis of local steps."""
+        return {}
+
+    @abstractmethod
+    def train(self, ctx: Context, visit: Visit) -> Report:
+        """One client's round."""
+
+    def weight(self, ctx: Context, visit: Visit) -> float:
+        """What this client counts in every MEAN; by default its number of examples."""
+        return float(visit.num_examples)
+
+    def predict_personal(self, ctx: Context, visit: Visit, x: Tensor) -> Tensor:
+        """Logits of the model that this client would use itself."""
+        raise TypeError(f"{type(self).__name__} has no personal models")
+
+
+class Score(NamedTuple):
+    """How one deployed model does on one part of the test set: sums, so that parts add up."""
+
+    correct: int
+    loss: float
+    examples: int
+
+
+class ClientPool(Protocol):
+    """Where clients run: one after another here, or on actors."""
+
+    def train(self, algorithm: Algorithm, ctx: Context, state: Any, cohort: Sequence[int]) -> Reduced:
+        """Run one round of these clients."""
+
+    def evaluate(self, algorithm: Algorithm, ctx: Context, state: Any) -> Mapping[str, Score]:
+        """Score every deployed model on the whole test set."""
+
+    def memories(self) -> Mapping[int, Tree]:
+        """What every client that has been visited keeps."""
+
+    def restore(self, memories: Mapping[int, Tree]) -> None:
+        """Put memories back, as after a restart."""
+
+    def close(self) -> None:
+        """Give the pool's resources back."""
+
+
+LossFunction = Callable[[Params, Batch], Tensor]

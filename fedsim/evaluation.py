@@ -1,0 +1,28 @@
+"""Scores: how the deployed models do on the test set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from .core import Score
+
+
+def add(parts: Iterable[Mapping[str, Score]]) -> dict[str, Score]:
+    """The score over several parts of the test set, added in the order given (losses are floats)."""
+    total: dict[str, Score] = {}
+    for part in parts:
+        for name, score in part.items():
+            sofar = total.get(name, Score(0, 0.0, 0))
+            total[name] = Score(
+                sofar.correct + score.correct, sofar.loss + score.loss, sofar.examples + score.examples
+            )
+    return total
+
+
+def metrics(scores: Mapping[str, Score]) -> dict[str, float]:
+    """`NAME_accuracy` (share of the test set) and `NAME_loss` (mean cross-entropy, nats) of every model."""
+    found: dict[str, float] = {}
+    for name, score in scores.items():
+        found[f"{name}_accuracy"] = score.correct / max(score.examples, 1)
+        found[f"{name}_loss"] = score.loss / max(score.examples, 1)
+    return found

@@ -1,0 +1,111 @@
+"""The local loop that every algorithm shares, and the losses that many do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .core import Batch, Context, Visit
+from .net import Params
+from .tree import Tree
+
+
+class Trained(NamedTuple):
+    """The outcome of a local loop.
+
+    Attributes:
+        params: after the last step; the keys that did not move are the very tensors that came in.
+        loss: mean of the loss over the steps, a scalar; 0 where there were none.
+        steps: how many steps were made.
+    """
+
+    params: Params
+    loss: Tensor
+    steps: int
+
+
+def sgd(
+    ctx: Context,
+    visit: Visit,
+    start: Params,
+    loss: Callable[[Params, Batch], Tensor],
+    *,
+    trainable: Collection[str] | None = None,
+    correction: Tree | None = None,
+) -> Trained:
+    """Train on every batch of the visit, in order, by SGD as `ctx.local` says.
+
+    The working copies are updated in place; `start` is never changed. A key outside `trainable` needs no
+    gradient and so costs none: a frozen body is not back-propagated through. Float buffers (batch
+    statistics) follow the forward passes.
+
+    Args:
+        ctx: the round, for this client.
+        visit: whose batches to train on.
+        start: parameters and buffers to start from.
+        loss: scalar loss of (params, batch).
+        trainable: keys that move; by default every parameter of the net.
+        correction: added to the gradients before weight decay and momentum, over (at least) the trainable
+            keys.
+    """
+    moving = [key for key in ctx.net.parameters if trainable is None or key in trainable]
+    buffers = set(ctx.net.keys) - set(ctx.net.parameters)
+    params = dict(start)
+    for key in (*moving, *(k for k in params if k in buffers)):
+        params[key] = start[key].detach().clone()
+    weights = [params[key].requires_grad_() for key in moving]
+    shift = None if correction is None else [correction[key] for key in moving]
+    total, steps, update = torch.zeros(()), 0, _Update(ctx)
+    with ctx.net.training():
+        for batch in visit.batches:
+            value = loss(params, batch)
+            gradients = list(torch.autograd.grad(value, weights)) if weights else []
+            with torch.no_grad():
+                if shift is not None:
+                    gradients = list(torch._foreach_add(gradients, shift))
+                update(weights, gradients)
+                total += value.detach()
+            steps += 1
+    for weight in weights:
+        weight.requires_grad_(False)
+    return Trained(params, total / max(steps, 1), steps)
+
+
+class _Update:
+    """One SGD step in place, with the velocity of this visit."""
+
+    def __init__(self, ctx: Context) -> None:
+        self.local = ctx.local
+        self.velocity: list[Tensor] | None = None
+
+    def __call__(self, weights: list[Tensor], gradients: list[Tensor]) -> None:
+        local = self.local
+        if not weights:
+            return
+        if local.weight_decay:
+            gradients = list(torch._foreach_add(gradients, weights, alpha=local.weight_decay))
+        if local.momentum:
+            if self.velocity is None:
+                self.velocity = [gradient.clone() for gradient in gradients]
+            else:
+                torch._foreach_mul_(self.velocity, local.momentum)
+                torch._foreach_add_(self.velocity, gradients)
+            gradients = self.velocity
+        torch._foreach_add_(weights, gradients, alpha=-local.lr)
+
+
+def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
+    """Mean cross-entropy over the batch's real examples.
+
+    Args:
+        logits: `[batch, classes]`.
+        batch: its labels and mask.
+    """
+    if batch.mask is None:
+        return F.cross_entropy(logits, batch.y)
+    per_example = F.cross_entropy(logits, batch.y, reduction="none")
+    return (per_example * batch.mask).sum() / batch.mask.sum().clamp(min=1)

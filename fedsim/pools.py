@@ -1,0 +1,80 @@
+"""Pools that run clients in this process."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from . import wire
+from .blocks import cut
+from .core import Algorithm, Context, Reduced, Score
+from .evaluation import add
+from .population import Population
+from .reduce import combine
+from .tree import Tree
+from .worker import Worker
+
+
+class SerialPool:
+    """The reference: clients one after another, in this process. Every other pool gives the same bits.
+
+    Args:
+        algorithm: whose clients to run.
+        population: the federation.
+        device: "cpu" or "cuda".
+    """
+
+    def __init__(self, algorithm: Algorithm, population: Population, device: str = "cpu") -> None:
+        self.population = population
+        self.worker = Worker(algorithm, population, device)
+        self._memories: dict[int, Tree] = {}
+
+    def train(self, algorithm: Algorithm, ctx: Context, state: Any, cohort: Sequence[int]) -> Reduced:
+        """Run one round of these clients; see `ClientPool`."""
+        broadcast = algorithm.broadcast(ctx, state)
+        instructions = instruct(algorithm, ctx, state, cohort)
+        results = []
+        for block in cut(cohort, self.population.steps, len(ctx.nets)):
+            result, kept = self.worker.train(
+                ctx.round, block.number, block.clients, broadcast, instructions, self._memories
+            )
+            results.append(result)
+            self._memories.update(kept)
+        down = bytes_down(broadcast, instructions, cohort)
+        return combine(
+            algorithm, results, cohort, down, {"pool": "serial", "width": 1, "actors": 0, "restarts": 0}
+        )
+
+    def evaluate(self, algorithm: Algorithm, ctx: Context, state: Any) -> Mapping[str, Score]:
+        """Score every deployed model on the whole test set."""
+        models = algorithm.deployed(ctx, state)
+        return add(self.worker.score(ctx.round, models, shard) for shard in range(self.worker.num_shards()))
+
+    def memories(self) -> Mapping[int, Tree]:
+        """What every client that has been visited keeps."""
+        return dict(self._memories)
+
+    def restore(self, memories: Mapping[int, Tree]) -> None:
+        """Put memories back, as after a restart."""
+        self._memories = dict(memories)
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+def instruct(algorithm: Algorithm, ctx: Context, state: Any, cohort: Sequence[int]) -> dict[int, Tree]:
+    """What each client of the cohort receives besides the broadcast; {} if the algorithm sends nothing."""
+    if type(algorithm).instruct is Algorithm.instruct:
+        return {}
+    return {client: algorithm.instruct(ctx.for_client(client), state, client) for client in cohort}
+
+
+def bytes_down(
+    broadcast: Mapping[str, Tree], instructions: Mapping[int, Tree], cohort: Sequence[int]
+) -> Counter[str]:
+    """Bytes sent to the cohort by payload: each client is charged for its own copy."""
+    down = Counter({name: size * len(cohort) for name, size in wire.message_bytes(broadcast).items()})
+    for instruction in instructions.values():
+        down.update(wire.message_bytes(instruction))
+    return down

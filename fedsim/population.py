@@ -1,0 +1,158 @@
+"""The federation as the engine sees it: everybody's data, the architectures, the local training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from . import rng, tree
+from .core import Algorithm, Batch, Context, Local, Visit
+from .data.dataset import Dataset
+from .data.partition import Partition
+from .net import Net
+from .sampling import Positions, draws
+from .tree import Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class Population:
+    """Who takes part, with what.
+
+    It holds arrays and recipes only, so that it can be put into an object store once and mapped by every
+    actor of a node without a copy.
+
+    Attributes:
+        dataset: the examples of everybody, and the test set.
+        partition: which of them each client holds.
+        nets: the architectures; client k runs `nets[k % len(nets)]`.
+        local: the local training.
+        seed: of the experiment.
+        cohort_size: clients per round.
+        rounds: how many the run has.
+    """
+
+    dataset: Dataset
+    partition: Partition
+    nets: tuple[Net, ...]
+    local: Local
+    seed: int
+    cohort_size: int
+    rounds: int
+
+    def context(self, round: int) -> Context:
+        """What the clients of a round (counted from 0) have in common."""
+        return Context(
+            round=round,
+            rounds=self.rounds,
+            seed=self.seed,
+            num_clients=self.partition.num_clients,
+            cohort_size=self.cohort_size,
+            num_classes=self.dataset.num_classes,
+            local=self.local,
+            nets=self.nets,
+        )
+
+    def steps(self, client: int) -> int:
+        """Local steps of this client in a round."""
+        return self.local.steps_for(self.partition.size(client))
+
+
+class Shelf:
+    """The training examples as tensors on one device, from which visits are made.
+
+    Args:
+        population: whose arrays to use; on the CPU the tensors share their memory.
+        device: where the clients train.
+    """
+
+    def __init__(self, population: Population, device: torch.device) -> None:
+        self.population, self.device = population, device
+        train = population.dataset.train
+        self.x = tree.borrow(train.x).to(device)
+        self.y = tree.borrow(train.y).to(device)
+
+    def visit(
+        self,
+        algorithm: Algorithm,
+        ctx: Context,
+        client: int,
+        broadcast: Tree,
+        instruction: Tree,
+        memory: Tree | None,
+    ) -> Visit:
+        """Everything that this client may look at in this round.
+
+        Args:
+            algorithm: whose client code will run.
+            ctx: the round, for this client.
+            client: its number.
+            broadcast: what everybody received.
+            instruction: what it received besides.
+            memory: what it kept; None on its first visit.
+        """
+        held = self.population.partition.client(client)
+        if memory is None:
+            memory = algorithm.remember(ctx, broadcast)
+        local, address = ctx.local, (ctx.round, client)
+        steps = local.steps_for(len(held))
+        pacing = None
+        if type(algorithm).schedule is not Algorithm.schedule:
+            pacing = algorithm.schedule(ctx, self.examples(held), broadcast, memory, steps)
+        shuffle = rng.stream(ctx.seed, "shuffle", *address)
+        noise: Tree = {}
+        if type(algorithm).noise is not Algorithm.noise:
+            noise = algorithm.noise(ctx, rng.stream(ctx.seed, "method", *address), steps, local.batch_size)
+        rows = [held[chosen] for chosen in draws(shuffle, len(held), steps, local.batch_size, pacing)]
+        seed = rng.torch_seed(ctx.seed, "augment", *address) if self.population.dataset.augment else 0
+        return Visit(
+            batches=ShelfBatches(self, rows, noise, seed),
+            num_examples=len(held),
+            label_counts=self._label_counts(held, ctx.num_classes),
+            broadcast=broadcast,
+            instruction=instruction,
+            memory=memory,
+        )
+
+    def examples(self, rows: Positions, augment_seed: int | None = None) -> Batch:
+        """These examples as one batch: augmented if there is a seed for it, then normalised."""
+        index, dataset = tree.borrow(rows).to(self.device), self.population.dataset
+        x = self.x[index]
+        if augment_seed is not None and dataset.augment is not None:
+            x = dataset.augment(x, torch.Generator().manual_seed(augment_seed))
+        return Batch(dataset.normalise(x), self.y[index])
+
+    def _label_counts(self, rows: Positions, num_classes: int) -> Tensor:
+        labels = self.population.dataset.train.y[rows]
+        if labels.ndim > 1:
+            return torch.from_numpy(labels.sum(0)).float()
+        return torch.from_numpy(np.bincount(labels, minlength=num_classes)).float()
+
+
+class ShelfBatches:
+    """A visit's batches, gathered from the shelf one at a time: normalised and augmented on the batch.
+
+    Args:
+        shelf: where the examples are.
+        rows: the examples of each step.
+        noise: the method's randomness; leading axis local steps.
+        augment_seed: of this visit's augmentation.
+    """
+
+    def __init__(self, shelf: Shelf, rows: list[Positions], noise: Tree, augment_seed: int) -> None:
+        self.shelf, self.rows, self.noise, self.augment_seed = shelf, rows, noise, augment_seed
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, step: int) -> Batch:
+        batch = self.shelf.examples(self.rows[step], (self.augment_seed + step) % 2**63)
+        if not self.noise:
+            return batch
+        return batch._replace(noise=tree.map(lambda drawn: torch.as_tensor(drawn[step]), self.noise))
+
+    def __iter__(self) -> Iterator[Batch]:
+        return (self[step] for step in range(len(self)))

@@ -1,0 +1,118 @@
+"""The round loop, shared by every algorithm and every pool.
+
+One round: `cohort` (seeded by the round) -> the pool trains it, block by block -> `aggregate` -> the
+deployed models are scored. All of it is visible in `simulate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from . import evaluation, rng
+from .core import Algorithm, ClientPool, Traffic
+from .digest import digest
+from .population import Population
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """One finished round.
+
+    Attributes:
+        round: how many rounds are finished now, from 1.
+        state: the server state after it; None once it has crossed a process boundary.
+        digest: of that state.
+        cohort: the clients that took part.
+        failed: those of them whose work was lost.
+        metrics: scores and the cohort's averages; `train_loss` is the mean local loss.
+        traffic: simulated bytes.
+        seconds: wall clock by phase: total, train, server, evaluate.
+        engine: how the pool did it.
+        method: what the method decided.
+    """
+
+    round: int
+    state: Any
+    digest: str
+    cohort: tuple[int, ...]
+    failed: tuple[int, ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    traffic: Traffic = field(default_factory=Traffic)
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    engine: Mapping[str, Any] = field(default_factory=dict)
+    method: Mapping[str, Any] = field(default_factory=dict)
+
+    def record(self) -> dict[str, Any]:
+        """The round as plain data, as it stands in stores and files."""
+        return {
+            "round": self.round,
+            "digest": self.digest,
+            "cohort": len(self.cohort),
+            "failed": list(self.failed),
+            "seconds": {name: round(value, 6) for name, value in self.seconds.items()},
+            "bytes": {
+                "down": self.traffic.down,
+                "up": self.traffic.up,
+                "by_payload": dict(self.traffic.by_payload),
+            },
+            "metrics": dict(self.metrics),
+            "engine": dict(self.engine),
+            "method": dict(self.method),
+        }
+
+
+def simulate(
+    algorithm: Algorithm,
+    population: Population,
+    pool: ClientPool,
+    *,
+    rounds: int | None = None,
+    evaluate_every: int = 1,
+) -> Iterator[RoundResult]:
+    """Run a federation; stop iterating to stop the run.
+
+    Args:
+        algorithm: the method.
+        population: who takes part.
+        pool: where the clients run; the caller closes it.
+        rounds: how many to run, by default `population.rounds`.
+        evaluate_every: score the deployed models after every so many rounds, and after the last.
+
+    Yields:
+        One result per round, as soon as it is finished.
+    """
+    last = population.rounds if rounds is None else rounds
+    state = algorithm.init(population.context(0))
+    for number in range(last):
+        began = perf_counter()
+        ctx = population.context(number)
+        cohort = algorithm.cohort(ctx, state, rng.stream(population.seed, "cohort", number))
+        reduced = pool.train(algorithm, ctx, state, cohort)
+        trained = perf_counter()
+        state = algorithm.aggregate(ctx, state, reduced)
+        mark = digest(state)
+        served = perf_counter()
+        metrics = dict(reduced.metrics)
+        if (number + 1) % evaluate_every == 0 or number + 1 == last:
+            metrics = {**evaluation.metrics(pool.evaluate(algorithm, ctx, state)), **metrics}
+        ended = perf_counter()
+        yield RoundResult(
+            round=number + 1,
+            state=state,
+            digest=mark,
+            cohort=reduced.clients,
+            failed=reduced.failed,
+            metrics=metrics,
+            traffic=reduced.traffic,
+            seconds={
+                "total": ended - began,
+                "train": trained - began,
+                "server": served - trained,
+                "evaluate": ended - served,
+            },
+            engine=reduced.engine,
+            method=algorithm.describe(ctx, state),
+        )

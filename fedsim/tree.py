@@ -1,0 +1,129 @@
+"""Arithmetic on trees: nested dicts of tensors, such as parameters, control variates and client memories."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Tree: TypeAlias = Mapping[str, Any]
+"""A nested mapping whose leaves are tensors (or, in transit, NumPy arrays)."""
+
+
+def map(function: Callable[..., Any], *trees: Tree) -> dict[str, Any]:
+    """Apply `function` leaf by leaf to trees of one shape.
+
+    Raises:
+        ValueError: if the trees have different keys.
+    """
+    first = trees[0]
+    for other in trees[1:]:
+        if other.keys() != first.keys():
+            raise ValueError(f"trees differ in their keys: {sorted(first)} and {sorted(other)}")
+    return {
+        key: map(function, *(t[key] for t in trees))
+        if isinstance(value, Mapping)
+        else function(*(t[key] for t in trees))
+        for key, value in first.items()
+    }
+
+
+def leaves(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every leaf with its dotted path, in the tree's own order."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def add(a: Tree, b: Tree) -> dict[str, Any]:
+    """A + b."""
+    return map(torch.add, a, b)
+
+
+def sub(a: Tree, b: Tree) -> dict[str, Any]:
+    """A - b."""
+    return map(torch.sub, a, b)
+
+
+def scale(a: Tree, factor: float | Tensor) -> dict[str, Any]:
+    """Factor * a."""
+    return map(lambda x: x * factor, a)
+
+
+def zeros_like(a: Tree) -> dict[str, Any]:
+    """A tree of zeros of a's shape."""
+    return map(torch.zeros_like, a)
+
+
+def dot(a: Tree, b: Tree) -> Tensor:
+    """The inner product of two trees of one shape; a scalar."""
+    total = torch.zeros(())
+    for (_, x), (_, y) in zip(leaves(a), leaves(b), strict=True):
+        total = total + (x * y).sum()
+    return total
+
+
+def select(a: Tree, keys: Collection[str]) -> dict[str, Any]:
+    """The part of `a` under these top-level keys, in a's order."""
+    return {key: value for key, value in a.items() if key in keys}
+
+
+def drop(a: Tree, keys: Collection[str]) -> dict[str, Any]:
+    """The part of `a` not under these top-level keys, in a's order."""
+    return {key: value for key, value in a.items() if key not in keys}
+
+
+def cast_like(a: Tree, pattern: Tree) -> dict[str, Any]:
+    """`a` in the number types of `pattern`: where a mean taken in float64 is rounded, once."""
+    return map(lambda x, like: x.to(like.dtype), a, pattern)
+
+
+def accumulate(total: dict[str, Any] | None, tree: Tree, weight: float) -> dict[str, Any]:
+    """Total + weight * tree, in float64; the products are exact for float32 leaves and integer weights.
+
+    Args:
+        total: the sum so far, changed in place; None for an empty one.
+        tree: one client's contribution; an unweighted sum has weight 1.
+        weight: what it counts.
+    """
+    if total is None:
+        total = map(lambda x: torch.zeros(x.shape, dtype=torch.float64, device=x.device), tree)
+
+    def fold(into: Tensor, x: Tensor) -> Tensor:
+        return into.add_(x.detach(), alpha=weight)
+
+    return map(fold, total, tree)
+
+
+def to_numpy(tree: Tree) -> dict[str, Any]:
+    """The same tree over NumPy arrays: the form in which trees travel between processes."""
+    return map(lambda x: x.detach().cpu().contiguous().numpy(), tree)
+
+
+def borrow(array: np.ndarray[Any, Any]) -> Tensor:
+    """A tensor over the array's own memory, which must not be written: it may be another process's too.
+
+    Arrays out of an object store are read-only, which torch has no notion of and warns about; the view made
+    here does not say so.
+    """
+    return torch.from_numpy(array if array.flags.writeable else np.asarray(_Unlocked(array)))
+
+
+class _Unlocked:
+    """The same memory, described to NumPy without its read-only mark."""
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self.array = array
+        self.__array_interface__ = {**array.__array_interface__, "data": (array.ctypes.data, False)}
+
+
+def from_numpy(tree: Tree, device: torch.device | None = None) -> dict[str, Any]:
+    """The same tree over tensors; on the CPU they share the arrays' memory, so they must not be written."""
+    if device is None or device.type == "cpu":
+        return map(borrow, tree)
+    return map(lambda x: borrow(x).to(device), tree)

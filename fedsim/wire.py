@@ -1,0 +1,45 @@
+"""What a payload would cost on a real network.
+
+Traffic is counted, not measured: from the payloads as each client would send them, before any reduction.
+Numbers cost what they take in the dense formats that the papers count: 4 bytes for a float32 and for an
+integer (a count, an index), 2 for a half-precision float. A value sent without its position is dense; a
+kept entry of a sparse payload costs its value and its index.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from . import tree
+from .core import Traffic
+from .tree import Tree
+
+_FLOAT_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+
+
+def leaf_bytes(leaf: Any) -> int:
+    """Bytes of one tensor or array."""
+    kind = str(leaf.dtype).removeprefix("torch.")
+    count = leaf.numel() if hasattr(leaf, "numel") else leaf.size
+    return int(count) * _FLOAT_BYTES.get(kind, 4)
+
+
+def payload_bytes(payload: Tree) -> int:
+    """Bytes of one payload: the sum over its leaves."""
+    return sum(leaf_bytes(leaf) for _, leaf in tree.leaves(payload))
+
+
+def message_bytes(message: Mapping[str, Tree]) -> Counter[str]:
+    """Bytes of a message by payload name."""
+    return Counter({name: payload_bytes(payload) for name, payload in message.items()})
+
+
+def traffic(down: Mapping[str, int], up: Mapping[str, int]) -> Traffic:
+    """A round's traffic from the bytes by payload in each direction.
+
+    `by_payload` adds both directions of a payload, so that its values sum to `down + up`.
+    """
+    both = Counter(down) + Counter(up)
+    return Traffic(sum(down.values()), sum(up.values()), dict(both))
