@@ -1,0 +1,184 @@
+"""Properties that hold for every partition, whatever the labels; then each kind's own."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedsim.data import Partition, make_partition
+from fedsim.data.partition import deal, from_owners
+from fedsim.data.partitions.repair import fill_up
+from fedsim.errors import SpecError
+
+CLASSES = 5
+
+
+@st.composite
+def federations(draw: st.DrawFn) -> tuple[np.ndarray, int, int]:
+    """Labels, a number of clients that they can serve, and a seed."""
+    labels = np.array(draw(st.lists(st.integers(0, CLASSES - 1), min_size=1, max_size=300)))
+    return labels, draw(st.integers(1, min(len(labels), 40))), draw(st.integers(0, 5))
+
+
+def make(kind: str, federation: tuple[np.ndarray, int, int], **given) -> Partition:
+    labels, clients, seed = federation
+    return make_partition(kind, labels=labels, num_clients=clients, num_classes=CLASSES, seed=seed, **given)
+
+
+def covers_once(partition: Partition, total: int) -> bool:
+    return np.array_equal(np.sort(partition.indices), np.arange(total))
+
+
+@given(federations())
+def test_iid_covers_once_and_evenly(federation):
+    partition = make("iid", federation)
+    assert covers_once(partition, len(federation[0]))
+    assert partition.sizes().max() - partition.sizes().min() <= 1
+
+
+@given(federations(), st.sampled_from([0.001, 0.05, 0.5, 100.0]))
+def test_dirichlet_covers_once_and_keeps_the_minimum(federation, beta: float):
+    labels, clients, _ = federation
+    minimum = len(labels) // clients
+    partition = make("dirichlet", federation, beta=beta, min_size=minimum)
+    assert covers_once(partition, len(labels))
+    assert partition.sizes().min() >= minimum
+
+
+@given(federations(), st.sampled_from(["iid", "dirichlet"]))
+def test_the_same_seed_gives_the_same_partition(federation, kind: str):
+    first, second = make(kind, federation), make(kind, federation)
+    assert np.array_equal(first.indices, second.indices)
+    assert np.array_equal(first.offsets, second.offsets)
+
+
+@given(federations(), st.sampled_from(["iid", "dirichlet"]))
+def test_label_counts_of_all_clients_are_those_of_the_data(federation, kind: str):
+    labels, clients, _ = federation
+    partition = make(kind, federation)
+    counts = sum(partition.label_counts(i, labels, CLASSES) for i in range(clients))
+    assert np.array_equal(counts, np.bincount(labels, minlength=CLASSES))
+    assert sum(partition.size(i) for i in range(clients)) == len(labels)
+
+
+@given(st.lists(st.lists(st.integers(0, 9), min_size=3, max_size=3), min_size=1, max_size=12), st.data())
+def test_filling_up_keeps_totals_and_reaches_the_minimum(rows, data):
+    counts = np.array(rows)
+    minimum = data.draw(st.integers(0, int(counts.sum()) // len(counts)))
+    filled, notes = fill_up(counts, minimum)
+    assert np.array_equal(filled.sum(axis=0), counts.sum(axis=0))
+    assert filled.min() >= 0
+    assert filled.sum(axis=1).min() >= minimum
+    assert bool(notes) == bool((counts.sum(axis=1) < minimum).any())
+
+
+def test_filling_up_takes_a_class_the_client_holds_from_its_largest_holder():
+    counts = np.array([[1, 0], [8, 2], [5, 9]])
+    filled, notes = fill_up(counts, 3)
+    # Client 2 has 14 examples, client 1 has 10: the two come from client 2, and of class 0.
+    assert filled.tolist() == [[3, 0], [8, 2], [3, 9]]
+    assert notes == ("1 clients filled up to 3 examples by moving 2 from the largest clients",)
+
+
+@given(federations())
+@settings(max_examples=30)
+def test_dealing_gives_exactly_the_counts(federation):
+    labels, clients, seed = federation
+    generator = np.random.default_rng(seed)
+    available = np.bincount(labels, minlength=CLASSES)
+    counts = np.stack(
+        [generator.multinomial(n, np.full(clients, 1 / clients)) for n in available // 2], axis=1
+    )
+    partition = from_owners(deal(labels, counts, generator), clients)
+    for client in range(clients):
+        assert np.array_equal(partition.label_counts(client, labels, CLASSES), counts[client])
+
+
+def test_views_are_read_only_and_ascending():
+    partition = make("dirichlet", (np.arange(100) % CLASSES, 4, 0))
+    for client in range(4):
+        held = partition.client(client)
+        assert (np.diff(held) > 0).all()
+        with pytest.raises(ValueError, match="read-only"):
+            held[0] = 1
+
+
+def test_beta_decides_how_skewed_the_clients_are():
+    labels = np.arange(10_000) % 10
+
+    def largest_share(beta: float) -> float:
+        partition = make_partition(
+            "dirichlet", labels=labels, num_clients=20, num_classes=10, seed=0, beta=beta, min_size=10
+        )
+        counts = np.stack([partition.label_counts(i, labels, 10) for i in range(20)])
+        return float((counts.max(axis=1) / counts.sum(axis=1)).mean())
+
+    shares = [largest_share(beta) for beta in (0.05, 0.5, 5.0, 500.0)]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0] > 0.6
+    assert shares[-1] < 0.15
+
+
+def test_a_hundred_clients_at_a_beta_that_never_ends_by_itself():
+    labels = np.arange(60_000) % 10
+    partition = make_partition(
+        "dirichlet", labels=labels, num_clients=100, num_classes=10, seed=0, beta=0.05, min_size=10
+    )
+    assert covers_once(partition, 60_000)
+    assert partition.sizes().min() == 10
+    assert "filled up to 10 examples" in partition.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "clients", "given", "path", "words"),
+    [
+        ("iid", 11, {}, "num_clients", "only 10 training examples for 11 clients"),
+        ("iid", 0, {}, "num_clients", "at least 1"),
+        (
+            "dirichlet",
+            5,
+            {"min_size": 3},
+            "min_size",
+            "5 clients of at least 3 examples need 15, there are 10",
+        ),
+        ("dirichlet", 5, {"beta": 0}, "beta", "above 0"),
+        ("dirichlett", 5, {}, "kind", "no such partition"),
+        ("sampled", 5, {"size": 11}, "size", "only 10 training examples"),
+    ],
+)
+def test_what_the_data_cannot_serve_is_refused(kind: str, clients: int, given: dict, path: str, words: str):
+    with pytest.raises(SpecError) as caught:
+        make_partition(kind, labels=np.arange(10) % 2, num_clients=clients, num_classes=2, seed=0, **given)
+    (fault,) = caught.value.errors
+    assert fault.path == path
+    assert words in fault.message
+
+
+def test_a_million_sampled_clients_cost_nothing_until_asked():
+    labels = np.arange(5_000) % 10
+    partition = make_partition(
+        "sampled", labels=labels, num_clients=1_000_000, num_classes=10, seed=1, size=50
+    )
+    assert partition.num_clients == 1_000_000
+    assert partition.size(999_999) == 50
+    held = partition.client(999_999)
+    assert len(np.unique(held)) == 50
+    assert np.array_equal(held, partition.client(999_999))
+    assert not np.array_equal(held, partition.client(999_998))
+
+
+def test_sampled_clients_may_prefer_classes():
+    labels = np.arange(5_000) % 10
+    partition = make_partition(
+        "sampled", labels=labels, num_clients=50, num_classes=10, seed=1, size=60, beta=0.05
+    )
+    counts = np.stack([partition.label_counts(i, labels, 10) for i in range(50)])
+    assert (counts.sum(axis=1) == 60).all()
+    assert (counts.max(axis=1) / 60).mean() > 0.6
+
+
+def test_examples_of_several_labels_are_shared_out_by_their_first():
+    labels = np.array([[0, 1, 1], [1, 0, 0], [0, 0, 0]] * 20, np.float32)
+    partition = make_partition("dirichlet", labels=labels, num_clients=3, num_classes=3, seed=0)
+    assert covers_once(partition, 60)
+    assert sum(partition.label_counts(i, labels, 3) for i in range(3)).tolist() == [20, 20, 20]
