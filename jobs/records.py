@@ -14,7 +14,7 @@ EventType = Literal["state", "round", "warning"]
 
 
 def finite(value: Any) -> Any:
-    """The same value with every NaN and infinity replaced by None, at any depth: JSON has no word for them."""
+    """The same value with every NaN and infinity replaced by None: JSON has no word for them."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):

@@ -1,0 +1,253 @@
+"""From what pydantic found to what a reader of the spec needs: path, value, a sentence and a way out.
+
+Ranges and choices are read from the JSON schema, so that a hint can never disagree with the check.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from pydantic import ValidationError
+
+from fedsim.errors import FieldError
+
+MAX_DEPTH = 12
+MAX_VALUES = 10_000
+MAX_TEXT = 10_000
+MAX_SHOWN = 200
+
+LATER = MappingProxyType(
+    {
+        "curriculum": "curricula",
+        "checkpoint": "checkpoints",
+        "resources.stack": "choice of stacking",
+    }
+)
+"""Fields of the contract that this version does not have, and what they are called in a sentence."""
+
+SENTENCES = MappingProxyType(
+    {
+        "missing": "is missing",
+        "int_type": "is not a whole number",
+        "float_type": "is not a number",
+        "finite_number": "is not a finite number",
+        "string_type": "is not a text",
+        "string_too_short": "is empty",
+        "string_too_long": "is too long",
+        "greater_than": "is too small",
+        "greater_than_equal": "is too small",
+        "less_than": "is too large",
+        "less_than_equal": "is too large",
+        "model_type": "is not a section with fields of its own",
+        "model_attributes_type": "is not a section with fields of its own",
+    }
+)
+
+Schema = Mapping[str, Any]
+Path = tuple[str | int, ...]
+
+
+def dotted(path: Path) -> str:
+    """`("model", 0)` as `model.0`."""
+    return _encodable(".".join(str(part)[:MAX_SHOWN] for part in path)) or "spec"
+
+
+def _encodable(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()
+
+
+def plain_faults(value: Any, path: Path = ()) -> Iterator[FieldError]:
+    """What no field may hold: values that are not JSON, texts that no database takes, depth without end."""
+    if len(path) > MAX_DEPTH:
+        yield FieldError(dotted(path), shown(value), "is nested too deeply", f"{MAX_DEPTH} levels are enough")
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            if not isinstance(key, str) or not 0 < len(key) <= MAX_SHOWN or _unprintable(key):
+                yield FieldError(
+                    dotted(path), shown(key), "has a key that is not a short plain text", "rename it"
+                )
+            else:
+                yield from plain_faults(item, (*path, key))
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from plain_faults(item, (*path, index))
+    else:
+        sentence = _leaf_fault(value)
+        if sentence:
+            yield FieldError(dotted(path), shown(value), sentence, "write a plain YAML or JSON value")
+
+
+def _leaf_fault(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return ""
+    if isinstance(value, str):
+        if len(value) > MAX_TEXT:
+            return "is too long"
+        return "holds characters that cannot be stored" if _unprintable(value) else ""
+    if isinstance(value, int):
+        return "" if -(2**63) <= value < 2**63 else "is too large to be stored"
+    if isinstance(value, float):
+        return "" if math.isfinite(value) else "is not a finite number"
+    return f"is a {type(value).__name__}, which a spec cannot hold"
+
+
+def _unprintable(text: str) -> bool:
+    return any(unicodedata.category(c) in ("Cc", "Cs") and c not in "\n\t" for c in text)
+
+
+def count_values(value: Any) -> int:
+    """How many values a spec holds; stops counting beyond the limit."""
+    total, stack = 0, [value]
+    while stack and total <= MAX_VALUES:
+        item = stack.pop()
+        total += 1
+        if isinstance(item, Mapping):
+            stack.extend(item.values())
+        elif isinstance(item, (list, tuple)):
+            stack.extend(item)
+    return total
+
+
+def shown(value: Any) -> Any:
+    """The value as an error repeats it: itself where it is short plain JSON, else the start of its text."""
+    try:
+        if len(json.dumps(value, allow_nan=False, ensure_ascii=False).encode()) <= MAX_SHOWN:
+            return value
+    except (TypeError, ValueError, RecursionError):
+        pass
+    if isinstance(value, int):
+        return f"a whole number of {value.bit_length()} bits"
+    text = _encodable(value if isinstance(value, str) else repr(value))
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+
+
+def translate(error: ValidationError, schema: Schema) -> list[FieldError]:
+    """Every fault that pydantic found, in our words, one per path."""
+    found: dict[str, FieldError] = {}
+    for item in error.errors(include_url=False):
+        fault = _translate(item, schema)
+        found.setdefault(fault.path, fault)
+    return list(found.values())
+
+
+def _translate(item: Mapping[str, Any], schema: Schema) -> FieldError:
+    kind, context = item["type"], item.get("ctx", {})
+    path = _without_tags(item["loc"], schema)
+    if kind == "fedsim":
+        field = context["field"]
+        value = item["input"]
+        if field:
+            path, value = (*path, field), _field_of(value, field)
+        return FieldError(dotted(path), shown(value), context["message"], context["hint"])
+    if kind == "extra_forbidden":
+        return _unknown(path, item["input"], schema)
+    value = None if kind == "missing" else shown(item["input"])
+    nodes = nodes_at(schema, path)
+    if kind == "missing" and path == ("algorithm",):
+        return FieldError("algorithm", None, "is missing", "the smallest spec is: algorithm: fedavg")
+    sentence = SENTENCES.get(kind, "is none of what this version allows here")
+    return FieldError(dotted(path), value, sentence, f"allowed: {allowed(schema, nodes)}")
+
+
+def _field_of(section: Any, field: str) -> Any:
+    return section.get(field) if isinstance(section, Mapping) else getattr(section, field, None)
+
+
+def _unknown(path: Path, value: Any, schema: Schema) -> FieldError:
+    name = dotted(path)
+    if name in LATER:
+        return FieldError(
+            name, shown(value), f"this version has no {LATER[name]} yet", f"leave '{path[-1]}' out"
+        )
+    siblings = field_names(schema, path[:-1])
+    where = f"of '{dotted(path[:-1])}'" if path[:-1] else "of a spec"
+    return FieldError(name, shown(value), f"is not a field {where}", _guess(str(path[-1]), siblings, schema))
+
+
+def _guess(wrong: str, siblings: Sequence[str], schema: Schema) -> str:
+    close = difflib.get_close_matches(wrong.lower(), siblings, n=1)
+    elsewhere = [f"{s}.{f}" for s in field_names(schema, ()) for f in field_names(schema, (s,))]
+    close = close or [dotted_name for dotted_name in elsewhere if dotted_name.split(".")[1] == wrong]
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return f"fields here: {', '.join(siblings)}"
+
+
+def variants(schema: Schema, node: Schema) -> list[Schema]:
+    """A node of the schema with its references followed and its alternatives side by side."""
+    if "$ref" in node:
+        return variants(schema, schema["$defs"][node["$ref"].rsplit("/", 1)[1]])
+    if "anyOf" in node:
+        return [v for option in node["anyOf"] for v in variants(schema, option)]
+    return [node]
+
+
+def nodes_at(schema: Schema, path: Path) -> list[Schema]:
+    """The nodes of the schema that describe a path; empty where the schema does not know it."""
+    nodes: list[Schema] = [schema]
+    for part in path:
+        options = [v for node in nodes for v in variants(schema, node)]
+        nodes = [v["properties"][part] for v in options if part in v.get("properties", {})]
+    return nodes
+
+
+def field_names(schema: Schema, path: Path) -> list[str]:
+    """The fields of a section, in the order of the schema."""
+    options = [v for node in nodes_at(schema, path) for v in variants(schema, node)]
+    return [name for v in options if v.get("additionalProperties") is False for name in v["properties"]]
+
+
+def _without_tags(location: Sequence[str | int], schema: Schema) -> Path:
+    """The location without the names that pydantic adds for the alternatives of a union."""
+    path: Path = ()
+    for part in location:
+        options = [v for node in nodes_at(schema, path) for v in variants(schema, node)]
+        if any("properties" in v for v in options):
+            path = (*path, part)
+    return path
+
+
+def allowed(schema: Schema, nodes: Sequence[Schema]) -> str:
+    """What may stand at a node, in words: `a number above 0 and at most 1`."""
+    options = [v for node in nodes for v in variants(schema, node)]
+    return " or ".join(dict.fromkeys(_in_words(v) for v in options)) or "nothing"
+
+
+def _in_words(node: Schema) -> str:
+    if "const" in node:
+        return repr(node["const"])
+    words = {
+        "integer": "a whole number",
+        "number": "a number",
+        "string": "a text",
+        "null": "null",
+        "object": "a mapping",
+    }
+    text = words[node["type"]]
+    if node["type"] == "object" and node.get("properties"):
+        return f"{text} with {', '.join(node['properties'])}"
+    if "maxLength" in node:
+        return f"{text} of 1 to {node['maxLength']} characters"
+    return f"{text} {_range(node)}".rstrip()
+
+
+def _range(node: Schema) -> str:
+    if "minimum" in node and "maximum" in node:
+        return f"from {_figure(node['minimum'])} to {_figure(node['maximum'])}"
+    words = {
+        "exclusiveMinimum": "above",
+        "minimum": "of at least",
+        "exclusiveMaximum": "below",
+        "maximum": "at most",
+    }
+    return " and ".join(f"{word} {_figure(node[key])}" for key, word in words.items() if key in node)
+
+
+def _figure(number: float) -> str:
+    return f"{number:,}".replace(",", "_")

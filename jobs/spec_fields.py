@@ -1,0 +1,185 @@
+"""The sections of a spec: their fields, defaults and ranges.
+
+Numbers are strict: `"3"`, `true` and `3.0` are no whole numbers, so that a slip in a spec is reported and
+never guessed around. What needs to know which algorithms, models or data sets exist stands in `jobs.resolve`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    AllowInfNan,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+MAX_ROUNDS = 100_000
+MAX_CLIENTS = 10_000_000
+MAX_NAME = 100
+
+Whole = Annotated[int, Strict()]
+Number = Annotated[float, Strict(), AllowInfNan(False)]
+Name = Annotated[str, Strict(), Field(min_length=1, max_length=MAX_NAME)]
+
+
+def fault(message: str, hint: str, field: str = "") -> PydanticCustomError:
+    """A fault in our own words, about `field` of the section that is being checked (or the value itself)."""
+    return PydanticCustomError("fedsim", "{message}", {"message": message, "hint": hint, "field": field})
+
+
+class Section(BaseModel):
+    """A part of a spec: frozen, and every field it does not know is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Choice(BaseModel):
+    """One entry of a catalogue with its parameters: `fedprox`, or `{name: fedprox, mu: 0.1}`."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    name: Name
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The parameters beside the name."""
+        return dict(self.model_extra or {})
+
+
+class Partition(BaseModel):
+    """How the training data is dealt to the clients: `iid`, or `{kind: dirichlet, beta: 0.5}`."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    kind: Name
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The parameters beside the kind."""
+        return dict(self.model_extra or {})
+
+
+def _named(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+def _of_kind(value: Any) -> Any:
+    return {"kind": value} if isinstance(value, str) else value
+
+
+def _one_model(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        raise fault("is a list, and this version has one model for all clients", "name one model")
+    return _named(value)
+
+
+def _no_public_set(fraction: float) -> float:
+    if fraction != 0:
+        raise fault("this version has no public sets yet", "leave 'data.public' out, or write 0.0")
+    return fraction
+
+
+Named = Annotated[Choice, BeforeValidator(_named, json_schema_input_type=str | Choice)]
+NamedModel = Annotated[Choice, BeforeValidator(_one_model, json_schema_input_type=str | Choice)]
+OfKind = Annotated[Partition, BeforeValidator(_of_kind, json_schema_input_type=str | Partition)]
+
+
+class Clients(Section):
+    """N clients, of which a fraction C takes part in a round."""
+
+    total: Whole = Field(default=50, ge=1, le=MAX_CLIENTS, description="N, the number of clients")
+    fraction: Number = Field(default=0.2, gt=0, le=1, description="C, the share of the clients in a round")
+
+
+class Public(Section):
+    """A labelled public set, taken away before partitioning."""
+
+    fraction: Annotated[Number, AfterValidator(_no_public_set)] = Field(
+        default=0.0, description="share of the data"
+    )
+
+
+class Data(Section):
+    """What the clients hold."""
+
+    dataset: Named = Field(default=Choice(name="digits"), description="a data set, with its parameters")
+    partition: OfKind = Field(
+        default=Partition.model_validate({"kind": "dirichlet", "beta": 0.5, "min_size": 1}),
+        description="how the training examples are dealt to the clients",
+    )
+    public: Public = Public()
+    limit: Whole | None = Field(default=None, ge=1, description="use the first n training examples only")
+
+
+class Local(Section):
+    """What a client does in a round; `steps` replaces `epochs`."""
+
+    epochs: Whole | None = Field(default=5, ge=1, le=10_000, description="passes over the client's data")
+    steps: Whole | None = Field(default=None, ge=1, le=1_000_000, description="batches, in place of epochs")
+    batch_size: Whole = Field(default=10, ge=1, le=1_000_000)
+    lr: Number = Field(default=0.05, gt=0, le=1000, description="learning rate")
+    momentum: Number = Field(default=0.0, ge=0, lt=1)
+    weight_decay: Number = Field(default=0.0, ge=0, le=1000)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _steps_replace_epochs(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping) or data.get("steps") is None:
+            return data
+        if data.get("epochs") is not None:
+            raise fault(
+                "stands beside 'epochs', and only one of them can be", "leave one of them out", "steps"
+            )
+        return {**data, "epochs": None}
+
+    @model_validator(mode="after")
+    def _some_work(self) -> Local:
+        if self.epochs is None and self.steps is None:
+            raise fault("is null, and so is 'steps'", "give one of them", "epochs")
+        return self
+
+
+class Evaluation(Section):
+    """When and how the models are scored."""
+
+    every: Whole = Field(
+        default=1, ge=1, le=MAX_ROUNDS, description="score on every n-th round, and on the last"
+    )
+    personal: Literal["auto"] = Field(
+        default="auto", description="score personal models where the method has them"
+    )
+
+
+class Resources(Section):
+    """What the job asks of the cluster; the result does not depend on it."""
+
+    workers: Annotated[Whole, Field(ge=1, le=10_000)] | Literal["auto"] = Field(
+        default="auto", description="how many actors train at once"
+    )
+    cpus_per_worker: Number = Field(default=1.0, gt=0, le=1024)
+    gpus_per_worker: Number = Field(default=0.0, ge=0, le=1024, description="may be a fraction of one GPU")
+
+    @model_validator(mode="after")
+    def _whole_gpus(self) -> Resources:
+        gpus = self.gpus_per_worker
+        if gpus > 1 and gpus != int(gpus):
+            hint = "allowed: a fraction of one GPU, or a whole number of GPUs"
+            raise fault("is more than one GPU and not whole", hint, "gpus_per_worker")
+        return self
+
+
+class Faults(Section):
+    """What happens when something breaks."""
+
+    client_error: Literal["fail"] = Field(default="fail", description="a client that raises fails the job")
+    max_retries: Whole = Field(
+        default=3, ge=0, le=100, description="how often the work of a dead actor runs again"
+    )

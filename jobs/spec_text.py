@@ -1,0 +1,191 @@
+"""Reading a spec from text: the YAML that we accept, and the `PATH=VALUE` overrides of the command line.
+
+Specs are data. Tags, anchors, duplicate keys and keys that are not texts are refused. Plain scalars follow
+the core schema of YAML 1.2, not YAML 1.1: `1e-5` is a number, `no` is a text and `12:30` is not 750.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import yaml
+
+from fedsim.errors import FieldError, SpecError
+
+MAX_CHARACTERS = 1_000_000
+MAX_DEPTH = 40
+
+SHORTHANDS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "algorithm": {"name": "fedavg"},
+        "model": {"name": "mlp"},
+        "data.dataset": {"name": "digits"},
+        "data.partition": {"kind": "dirichlet", "beta": 0.5, "min_size": 1},
+    }
+)
+"""Sections that may be written as one word, with what stands there when nothing is written."""
+
+_PLAIN = (
+    ("tag:yaml.org,2002:bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("tag:yaml.org,2002:int", r"[-+]?[0-9]+|0x[0-9a-fA-F]+", "-+0123456789"),
+    (
+        "tag:yaml.org,2002:float",
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        "-+0123456789.",
+    ),
+    ("tag:yaml.org,2002:null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+)
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's safe loader, narrowed to plain data."""
+
+    depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+            raise yaml.MarkedYAMLError(
+                problem="anchors and aliases are not allowed", problem_mark=event.start_mark
+            )
+        if getattr(event, "tag", None):
+            raise yaml.MarkedYAMLError(
+                problem=f"the tag {event.tag!r} is not allowed", problem_mark=event.start_mark
+            )
+        if self.depth >= MAX_DEPTH:
+            raise yaml.MarkedYAMLError(problem="it is nested too deeply", problem_mark=event.start_mark)
+        self.depth += 1
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self.depth -= 1
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.tag != "tag:yaml.org,2002:str":
+                raise yaml.MarkedYAMLError(problem="a key is not a text", problem_mark=key.start_mark)
+            if key.value in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"the key {key.value!r} stands twice", problem_mark=key.start_mark
+                )
+            seen.add(key.value)
+        return super().construct_mapping(node, deep=deep)
+
+    def construct_number(self, node: Any) -> int | float:
+        text = str(node.value)
+        if node.tag.endswith(":int"):
+            return int(text, 16) if text.startswith("0x") else int(text)
+        return float(re.sub(r"\.(?=inf|nan)", "", text.lower()))
+
+
+# Class attributes of PyYAML's own making: assigned once here, so that SafeLoader itself stays as it is.
+_Loader.yaml_implicit_resolvers = {}
+for _tag, _pattern, _first in _PLAIN:
+    _Loader.add_implicit_resolver(_tag, re.compile(f"^(?:{_pattern})$"), list(_first))
+for _tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float"):
+    _Loader.add_constructor(_tag, _Loader.construct_number)
+
+
+def parse_text(text: str) -> Any:
+    """Plain data from YAML or JSON.
+
+    Raises:
+        SpecError: with path `spec`, for a text that is neither, or holds what a spec may not hold.
+    """
+    if len(text) > MAX_CHARACTERS:
+        raise _bad_text(f"is longer than {MAX_CHARACTERS} characters")
+    try:
+        if text.lstrip().startswith("{"):
+            return _parse_json(text)
+        return _parse_yaml(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+        raise _bad_text(f"cannot be read: {error.problem}{where}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise _bad_text(f"cannot be read: {str(error)[:200]}") from None
+
+
+def _bad_text(message: str) -> SpecError:
+    return SpecError([FieldError("spec", None, message, "a spec is one plain YAML or JSON mapping")])
+
+
+def _parse_yaml(text: str) -> Any:
+    loader = _Loader(text)
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
+
+
+def _parse_json(text: str) -> Any:
+    """JSON proper; a text that only looks like it (YAML's flow style) goes to YAML."""
+    try:
+        return json.loads(text, object_pairs_hook=_unique)
+    except json.JSONDecodeError:
+        return _parse_yaml(text)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {twice!r} stands twice")
+    return mapping
+
+
+def apply_overrides(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """A copy of the data with `PATH=VALUE` items written into it.
+
+    A path into a section that is one word (`algorithm.mu` where `algorithm: fedprox` stands) opens the word
+    to a mapping; a path into a section that is not there starts from its default. Values are read as YAML.
+
+    Raises:
+        SpecError: for every item that is not `PATH=VALUE`, or whose path leads through a plain value.
+    """
+    result = copy.deepcopy(dict(data))
+    errors: list[FieldError] = []
+    for item in overrides:
+        path, equals, text = item.partition("=")
+        parts = path.strip().split(".")
+        if not equals or not all(parts):
+            errors.append(FieldError("set", item, "is not PATH=VALUE", "for example: local.lr=0.01"))
+            continue
+        try:
+            _write(result, parts, parse_text(text))
+        except SpecError as error:
+            errors.extend(FieldError(path.strip(), text, e.message, e.hint) for e in error.errors)
+    if errors:
+        raise SpecError(errors)
+    return result
+
+
+def _write(data: dict[str, Any], parts: Sequence[str], value: Any) -> None:
+    section = data
+    for depth, part in enumerate(parts[:-1], start=1):
+        path = ".".join(parts[:depth])
+        inner = _opened(section.get(part), path, parts[depth])
+        if not isinstance(inner, dict):
+            raise SpecError(
+                [FieldError(path, inner, f"{path!r} is a plain value here", "set that path itself")]
+            )
+        section[part] = inner
+        section = inner
+    section[parts[-1]] = value
+
+
+def _opened(value: Any, path: str, next_part: str) -> Any:
+    """The section at a path as a mapping, where it can be one."""
+    if value is None:
+        default = SHORTHANDS.get(path, {})
+        return {} if next_part in ("name", "kind") else dict(default)
+    if isinstance(value, str) and path in SHORTHANDS:
+        return {next(iter(SHORTHANDS[path])): value}
+    return value

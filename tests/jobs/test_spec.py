@@ -1,0 +1,303 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fedsim.errors import SpecError
+from jobs.spec import JobSpec, apply_overrides, json_schema, load_spec, parse_spec, preset_text, presets
+from jobs.spec_text import parse_text
+
+
+def faults(data):
+    with pytest.raises(SpecError) as caught:
+        parse_spec(data)
+    return caught.value.errors
+
+
+def test_an_algorithm_is_a_whole_spec():
+    spec = parse_spec({"algorithm": "fedavg"})
+    assert spec.name == "fedavg"
+    assert spec.algorithm.name == "fedavg"
+    assert (spec.clients.total, spec.clients.fraction, spec.rounds) == (50, 0.2, 20)
+    assert spec.data.dataset.name == "digits"
+    assert spec.data.partition.kind == "dirichlet"
+    assert spec.data.partition.params == {"beta": 0.5, "min_size": 1}
+    assert spec.model.name == "mlp"
+
+
+def test_shorthands_and_mappings_are_the_same_spec():
+    short = {"algorithm": "fedavg", "model": "mlp", "data": {"dataset": "digits", "partition": "iid"}}
+    long = {
+        "algorithm": {"name": "fedavg"},
+        "model": {"name": "mlp"},
+        "data": {"dataset": {"name": "digits"}, "partition": {"kind": "iid"}},
+    }
+    assert parse_spec(short) == parse_spec(long)
+
+
+@pytest.mark.parametrize(
+    "local", [{}, {"steps": 7}, {"epochs": 3, "steps": None}, {"epochs": None, "steps": 3}]
+)
+def test_a_spec_survives_the_way_through_json(local):
+    spec = parse_spec({"algorithm": {"name": "fedprox", "mu": 0.1}, "local": local})
+    assert parse_spec(json.loads(spec.model_dump_json())) == spec
+
+
+def test_steps_replace_the_default_epochs():
+    assert parse_spec({"algorithm": "fedavg", "local": {"steps": 7}}).local.epochs is None
+
+
+WRONG = [
+    ({"clients": {"fracton": 0.1}}, "clients.fracton", 0.1, "did you mean 'fraction'?"),
+    ({"epochs": 3}, "epochs", 3, "did you mean 'local.epochs'?"),
+    ({"algoritm": "fedavg"}, "algoritm", "fedavg", "did you mean 'algorithm'?"),
+    ({"zzz": 1}, "zzz", 1, "fields here: name, seed, rounds"),
+    ({"data": {"dateset": "digits"}}, "data.dateset", "digits", "did you mean 'dataset'?"),
+    ({"clients": {"fraction": 0}}, "clients.fraction", 0, "above 0 and at most 1"),
+    ({"clients": {"fraction": 1.5}}, "clients.fraction", 1.5, "above 0 and at most 1"),
+    ({"clients": {"fraction": "0.1"}}, "clients.fraction", "0.1", "a number above 0"),
+    ({"clients": {"fraction": float("nan")}}, "clients.fraction", "nan", "a number above 0"),
+    ({"clients": {"total": 0}}, "clients.total", 0, "from 1 to 10_000_000"),
+    ({"clients": {"total": 10_000_001}}, "clients.total", 10_000_001, "from 1 to 10_000_000"),
+    ({"clients": {"total": True}}, "clients.total", True, "a whole number"),
+    ({"clients": {"total": 10.0}}, "clients.total", 10.0, "a whole number"),
+    ({"clients": 10}, "clients", 10, "a mapping with total, fraction"),
+    ({"rounds": -1}, "rounds", -1, "from 1 to 100_000"),
+    ({"rounds": 100_001}, "rounds", 100_001, "from 1 to 100_000"),
+    ({"rounds": None}, "rounds", None, "a whole number"),
+    ({"seed": -1}, "seed", -1, "from 0 to"),
+    ({"seed": 2**70}, "seed", 2**70, "from 0 to"),
+    ({"name": "x" * 101}, "name", "x" * 101, "1 to 100 characters"),
+    ({"name": "a\x00b"}, "name", "a\x00b", "plain"),
+    ({"algorithm": ""}, "algorithm.name", "", "1 to 100 characters"),
+    ({"algorithm": 3}, "algorithm", 3, "a text or a mapping with name"),
+    ({"algorithm": {"mu": 0.1}}, "algorithm.name", None, "a text"),
+    ({"algorithm": {"name": "a", "mu": float("inf")}}, "algorithm.mu", "inf", "plain"),
+    ({"model": ["mlp", "lenet5"]}, "model", ["mlp", "lenet5"], "name one model"),
+    ({"data": {"dataset": {"root": "x"}}}, "data.dataset.name", None, "a text"),
+    ({"data": {"partition": {"beta": 1}}}, "data.partition.kind", None, "a text"),
+    ({"data": {"limit": 0}}, "data.limit", 0, "of at least 1 or null"),
+    ({"data": {"public": {"fraction": 0.1}}}, "data.public.fraction", 0.1, "leave 'data.public' out"),
+    ({"local": {"epochs": 2, "steps": 3}}, "local.steps", 3, "leave one of them out"),
+    ({"local": {"epochs": None}}, "local.epochs", None, "give one of them"),
+    ({"local": {"lr": 0}}, "local.lr", 0, "above 0"),
+    ({"local": {"momentum": 1}}, "local.momentum", 1, "below 1"),
+    ({"local": {"batch_size": -5}}, "local.batch_size", -5, "from 1 to"),
+    ({"evaluation": {"personal": True}}, "evaluation.personal", True, "'auto'"),
+    ({"resources": {"workers": 0}}, "resources.workers", 0, "or 'auto'"),
+    ({"resources": {"workers": "many"}}, "resources.workers", "many", "or 'auto'"),
+    ({"resources": {"gpus_per_worker": 1.5}}, "resources.gpus_per_worker", 1.5, "a whole number of GPUs"),
+    ({"resources": {"stack": "auto"}}, "resources.stack", "auto", "leave 'stack' out"),
+    ({"faults": {"client_error": "skip"}}, "faults.client_error", "skip", "'fail'"),
+    ({"curriculum": {"clients": None}}, "curriculum", {"clients": None}, "leave 'curriculum' out"),
+    ({"checkpoint": {"every": 10}}, "checkpoint", {"every": 10}, "leave 'checkpoint' out"),
+]
+
+
+@pytest.mark.parametrize(
+    ("part", "path", "value", "hint"), WRONG, ids=lambda x: x if isinstance(x, str) else ""
+)
+def test_a_wrong_shape_is_named_with_its_value_and_the_way_out(part, path, value, hint):
+    (fault,) = faults({"algorithm": "fedavg"} | part)
+    assert fault.path == path
+    assert fault.value == value
+    assert type(fault.value) is type(value)
+    assert fault.message
+    assert hint in fault.hint
+
+
+def test_later_features_are_refused_with_a_sentence():
+    (fault,) = faults({"algorithm": "fedavg", "curriculum": {}})
+    assert fault.message == "this version has no curricula yet"
+
+
+def test_the_algorithm_is_the_one_thing_that_must_be_there():
+    (fault,) = faults({})
+    assert fault == ("algorithm", None, "is missing", "the smallest spec is: algorithm: fedavg")
+
+
+@pytest.mark.parametrize("data", [None, [], "fedavg", 3])
+def test_a_spec_is_a_mapping(data):
+    (fault,) = faults(data)
+    assert (fault.path, fault.value) == ("spec", data)
+
+
+def test_all_faults_come_together():
+    found = faults({"rounds": -1, "clients": {"total": "x", "fraction": 2}, "modle": "mlp", "name": "\x01"})
+    assert sorted(f.path for f in found) == [
+        "algorithm",
+        "clients.fraction",
+        "clients.total",
+        "modle",
+        "name",
+        "rounds",
+    ]
+
+
+def test_what_no_spec_can_hold():
+    cycle: dict = {"name": "a"}
+    cycle["self"] = cycle
+    assert faults({"algorithm": cycle})[0].path == "spec"
+    deep: dict = {}
+    for _ in range(40):
+        deep = {"x": deep}
+    assert "deeply" in faults({"algorithm": {"name": "a", "x": deep}})[0].message
+    assert faults({"algorithm": {"name": "a", "x": {1, 2}}})[0].path == "algorithm.x"
+    assert faults({"algorithm": {"name": "a", 3: 1}})[0].value == 3
+    assert "values" in faults({"algorithm": {"name": "a", "x": [0] * 20_000}})[0].message
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+FIELDS = st.sampled_from([*JobSpec.model_fields, "curriculum", "x"])
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.dictionaries(FIELDS, JSON, max_size=6))
+def test_any_mapping_is_a_spec_or_a_spec_error(data):
+    try:
+        spec = parse_spec(data)
+    except SpecError as error:
+        sendable(error)
+    else:
+        assert parse_spec(json.loads(spec.model_dump_json())) == spec
+
+
+def sendable(error):
+    assert error.errors
+    json.dumps([e._asdict() for e in error.errors], allow_nan=False, ensure_ascii=False).encode()
+
+
+@pytest.mark.parametrize("text", ["\ud800", "\x00", "x" * 100_000])
+def test_texts_that_cannot_be_sent_or_stored_are_refused_in_a_sendable_way(text):
+    for data in ({"algorithm": text}, {text: 1}, {"algorithm": {"name": "a", text: 1}}, {"name": text}):
+        with pytest.raises(SpecError) as caught:
+            parse_spec(data)
+        sendable(caught.value)
+
+
+@pytest.mark.parametrize("text", ["1e-5", "1E-5", "0.00001", "1.0e-05", "10e-6"])
+def test_numbers_are_numbers_however_they_are_written(text):
+    assert parse_text(f"lr: {text}") == {"lr": 1e-5}
+
+
+def test_plain_words_stay_words():
+    text = "a: no\nb: 12:30\nc: 2020-01-01\nd: 0x10\ne: ~\nf:\ng: true\nh: 1_000\ni: -3\nj: .5"
+    expected = {"a": "no", "b": "12:30", "c": "2020-01-01", "d": 16, "e": None, "f": None, "g": True}
+    assert parse_text(text) == expected | {"h": "1_000", "i": -3, "j": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: 1\na: 2", "'a' stands twice (line 2"),
+        ('{"a": 1, "a": 2}', "'a' stands twice"),
+        ("a: !!python/object/apply:os.system [ls]", "tag"),
+        ("a: !secret b", "tag"),
+        ("a: &x [1]\nb: *x", "anchors"),
+        ("1: 2", "not a text"),
+        ("a: [", "line 1"),
+        ("a: 1\n---\nb: 2", "document"),
+        ("[" * 500, "deeply"),
+        ("a: " + "9" * 5000, "digits"),
+        ("a: \x00", "character"),
+        ("#" * 1_000_001, "longer"),
+    ],
+    ids=range(12),
+)
+def test_text_that_is_no_plain_data(text, words):
+    with pytest.raises(SpecError) as caught:
+        parse_text(text)
+    (fault,) = caught.value.errors
+    assert fault.path == "spec"
+    assert words in fault.message
+
+
+def test_overrides_open_shorthands_and_defaults():
+    data = {"algorithm": "fedprox", "rounds": 5}
+    items = ["rounds=3", "algorithm.mu=0.1", "data.partition.beta=0.1", "local.lr=1e-3", "model.name=cnn"]
+    result = apply_overrides(data, items)
+    assert result == {
+        "algorithm": {"name": "fedprox", "mu": 0.1},
+        "rounds": 3,
+        "data": {"partition": {"kind": "dirichlet", "beta": 0.1, "min_size": 1}},
+        "local": {"lr": 0.001},
+        "model": {"name": "cnn"},
+    }
+    assert data == {"algorithm": "fedprox", "rounds": 5}
+
+
+@pytest.mark.parametrize("path", ["algorithm", "model", "data.dataset", "data.partition"])
+def test_overrides_start_from_the_defaults_that_a_spec_has(path):
+    """Setting one parameter of a section that is not written changes that parameter alone."""
+    data = apply_overrides({"algorithm": "fedavg"}, [f"{path}.extra=1"])
+    section, default = parse_spec(data), parse_spec({"algorithm": "fedavg"})
+    for part in path.split("."):
+        section, default = getattr(section, part), getattr(default, part)
+    assert section.model_dump() == default.model_dump() | {"extra": 1}
+
+
+def test_wrong_overrides_come_together():
+    with pytest.raises(SpecError) as caught:
+        apply_overrides({"algorithm": "a", "rounds": 3}, ["rounds", "a..b=1", "rounds.x=1", "seed=["])
+    assert [e.path for e in caught.value.errors] == ["set", "set", "rounds.x", "seed"]
+
+
+def test_specs_are_read_from_files_stdin_and_presets(tmp_path, monkeypatch):
+    (tmp_path / "a.yaml").write_text("algorithm: fedavg\nlocal: {lr: 1e-3}\n")
+    (tmp_path / "a.json").write_text('{"algorithm": "fedavg",\t"local": {"lr": 1e-3}}')
+    spec = load_spec(tmp_path / "a.yaml", ["rounds=2"])
+    assert (spec.rounds, spec.local.lr) == (2, 0.001)
+    assert load_spec(str(tmp_path / "a.json"), ["rounds=2"]) == spec
+    monkeypatch.setattr(sys, "stdin", (tmp_path / "a.yaml").open())
+    assert load_spec("-", ["rounds=2"]) == spec
+    sys.stdin.close()
+
+
+def test_a_missing_spec_is_named_with_the_nearest_preset(tmp_path):
+    with pytest.raises(SpecError) as caught:
+        load_spec("dmeo")
+    assert caught.value.errors == [("spec", "dmeo", "is neither a file nor a preset", "did you mean 'demo'?")]
+    with pytest.raises(SpecError, match="presets are: demo"):
+        load_spec(Path("no/such/file.yaml"))
+    (tmp_path / "empty.yaml").write_text("")
+    with pytest.raises(SpecError, match="not a mapping"):
+        load_spec(tmp_path / "empty.yaml", ["rounds=3"])
+    (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(SpecError, match="cannot be read"):
+        load_spec(tmp_path / "bytes.yaml")
+
+
+@pytest.mark.parametrize("name", list(presets()))
+def test_presets_open_with_how_to_run_them_and_parse(name):
+    lines = preset_text(name).splitlines()
+    assert lines[0].startswith("# ")
+    assert presets()[name] == lines[0][2:]
+    assert "fedsim run" in lines[1]
+    assert load_spec(name).name == name
+
+
+def test_the_schema_accepts_what_the_parser_accepts():
+    schema = json_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    for name in presets():
+        assert validator.is_valid(parse_text(preset_text(name)))
+    assert validator.is_valid({"algorithm": "fedavg"})
+    assert validator.is_valid(parse_spec({"algorithm": "fedavg"}).model_dump(mode="json"))
+    assert not validator.is_valid({"algorithm": "fedavg", "rounds": 0})
+    assert not validator.is_valid({})
+
+
+def test_the_spec_needs_no_heavy_library():
+    code = "import sys, jobs.spec; print(sorted({'torch', 'ray', 'sqlalchemy', 'numpy'} & set(sys.modules)))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
