@@ -1,0 +1,192 @@
+"""Every request that the service understands, as plain values, and how to read its answer.
+
+A `Call` says what to send and how to decode what comes back; it does no input or output itself.
+`FedSimClient` sends calls with a blocking `httpx` client; whoever wants another way of sending them takes the
+same calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote
+
+import httpx
+
+from fedsim.errors import (
+    BadPageToken,
+    Conflict,
+    DataError,
+    DoesNotFit,
+    FedsimError,
+    FieldError,
+    JobNotFound,
+    ServiceError,
+    SpecError,
+)
+from jobs.records import Job, JobPage, RoundRecord
+
+PREFIX = "/api/v1"
+
+T = TypeVar("T")
+
+ERRORS: dict[str, type[FedsimError]] = {
+    "DOES_NOT_FIT": DoesNotFit,
+    "BAD_DATA": DataError,
+    "JOB_NOT_FOUND": JobNotFound,
+    "CONFLICT": Conflict,
+    "BAD_PAGE_TOKEN": BadPageToken,
+}
+"""The class of a problem's code, where the code means the same on both sides of the wire."""
+
+
+@dataclass(frozen=True)
+class Call(Generic[T]):
+    """One request, and how to read its answer.
+
+    Attributes:
+        method: the HTTP method.
+        path: the path, prefix included.
+        decode: makes the result of a successful answer.
+        params: the query; entries that are None are left out.
+        json: the body.
+        headers: headers besides the token.
+        retry: whether sending it twice does no more than sending it once.
+    """
+
+    method: str
+    path: str
+    decode: Callable[[httpx.Response], T]
+    params: Mapping[str, Any] = field(default_factory=dict)
+    json: Any = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    retry: bool = True
+
+    def query(self) -> dict[str, Any]:
+        """Give the parameters that are set."""
+        return {name: value for name, value in self.params.items() if value is not None}
+
+
+def _job_path(job_id: str, rest: str = "") -> str:
+    return f"{PREFIX}/jobs/{quote(job_id, safe='')}{rest}"
+
+
+def _job(response: httpx.Response) -> Job:
+    return Job.model_validate_json(response.content)
+
+
+def _page(response: httpx.Response) -> JobPage:
+    return JobPage.model_validate_json(response.content)
+
+
+def _rounds(response: httpx.Response) -> tuple[list[RoundRecord], int | None]:
+    data = response.json()
+    return [RoundRecord.model_validate(item) for item in data["rounds"]], data["next_after"]
+
+
+def _json(response: httpx.Response) -> Any:
+    return response.json()
+
+
+def _text(response: httpx.Response) -> str:
+    return response.text
+
+
+def _nothing(_: httpx.Response) -> None:
+    return None
+
+
+def submit(spec: Mapping[str, Any], priority: int, labels: Mapping[str, str], key: str) -> Call[Job]:
+    """Queue a job. The key makes it safe to send the same submission again."""
+    body = {"spec": dict(spec), "priority": priority, "labels": dict(labels)}
+    return Call("POST", f"{PREFIX}/jobs", _job, json=body, headers={"Idempotency-Key": key})
+
+
+def get_job(job_id: str) -> Call[Job]:
+    """Look at a job."""
+    return Call("GET", _job_path(job_id), _job)
+
+
+def list_jobs(
+    state: str | None = None,
+    label: str | None = None,
+    order_by: str | None = None,
+    limit: int | None = None,
+    page_token: str | None = None,
+) -> Call[JobPage]:
+    """Look at one page of the jobs."""
+    params = {"state": state, "label": label, "order_by": order_by, "limit": limit, "page_token": page_token}
+    return Call("GET", f"{PREFIX}/jobs", _page, params)
+
+
+def cancel(job_id: str) -> Call[Job]:
+    """Wish a job to end; to wish it twice changes nothing."""
+    return Call("POST", _job_path(job_id, "/cancel"), _job)
+
+
+def delete(job_id: str) -> Call[None]:
+    """Forget a job that has ended. Not retried: the second answer would be that there is no such job."""
+    return Call("DELETE", _job_path(job_id), _nothing, retry=False)
+
+
+def rounds(job_id: str, after: int = -1) -> Call[tuple[list[RoundRecord], int | None]]:
+    """Read the records of rounds above `after`; with them comes where to go on, or None at the end."""
+    return Call("GET", _job_path(job_id, "/rounds"), _rounds, {"after": after})
+
+
+def events(job_id: str, after: int = 0) -> Call[None]:
+    """Follow a job's events, from the one after `after`. A stream."""
+    headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
+    return Call("GET", _job_path(job_id, "/events"), _nothing, headers=headers)
+
+
+def logs(job_id: str, tail: int | None = None, follow: bool = False) -> Call[str]:
+    """Read the last lines of a job's log. With `follow` a stream."""
+    params = {"tail": tail, "follow": "true" if follow else None}
+    return Call("GET", _job_path(job_id, "/logs"), _text, params)
+
+
+def catalogue(kind: str) -> Call[list[dict[str, Any]]]:
+    """List what a spec can name: kind is algorithms, models, datasets, partitions or presets."""
+    return Call("GET", f"{PREFIX}/{kind}", _json)
+
+
+def schema() -> Call[dict[str, Any]]:
+    """Get the JSON schema of a spec."""
+    return Call("GET", f"{PREFIX}/schema", _json)
+
+
+def version() -> Call[dict[str, str]]:
+    """Ask for the versions of the service and of what it stands on."""
+    return Call("GET", "/version", _json)
+
+
+def health() -> Call[dict[str, str]]:
+    """Ask whether somebody is there, and who."""
+    return Call("GET", "/healthz", _json, retry=False)
+
+
+def readiness() -> Call[dict[str, str]]:
+    """Ask whether jobs can run now."""
+    return Call("GET", "/readyz", _json, retry=False)
+
+
+def error_of(response: httpx.Response) -> FedsimError:
+    """Make the error that a refusal stands for."""
+    try:
+        body = response.json()
+        detail, code, hint = str(body["detail"]), str(body["code"]), str(body.get("hint", ""))
+        faults = [FieldError(f["path"], f["value"], f["message"], f["hint"]) for f in body.get("errors", [])]
+    except (ValueError, KeyError, TypeError):
+        message = (
+            f"{response.url} answered {response.status_code} {response.reason_phrase}, not as fedsim does"
+        )
+        return ServiceError(message, "is it the right address?", status=response.status_code)
+    if code == SpecError.code and faults:
+        return SpecError(faults)
+    if code in ERRORS:
+        return ERRORS[code](detail, hint)
+    if response.status_code == 401:
+        hint = "set FEDSIM_TOKEN to the service's token"
+    return ServiceError(detail, hint, status=response.status_code, code=code, errors=faults)

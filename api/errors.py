@@ -1,0 +1,192 @@
+"""From an error to an answer: `application/problem+json` (RFC 9457).
+
+Every refusal has the same shape, whoever raised it: `type`, `title`, `status`, `detail`, and of our own
+`code` (stable, in capitals), `hint` (what to do) and `errors` (the faults of a spec or of a request, each
+with path, value, message, hint). What nobody expected becomes a 500 that says so and nothing more; its trace
+goes to the log.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Iterable, Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from fedsim.errors import FedsimError, FieldError, ServiceError, SpecError
+
+logger = logging.getLogger("fedsim.api")
+
+PROBLEM = "application/problem+json"
+
+STATUS_OF_CODE: dict[str, int] = {
+    "BAD_SPEC": 422,
+    "DOES_NOT_FIT": 422,
+    "BAD_DATA": 422,
+    "JOB_NOT_FOUND": 404,
+    "CONFLICT": 409,
+    "BAD_PAGE_TOKEN": 400,
+}
+"""The status of each code of `fedsim.errors` that a caller can cause; every other code is a 500."""
+
+CODE_OF_STATUS: dict[int, str] = {
+    400: "BAD_REQUEST",
+    401: "UNAUTHORIZED",
+    403: "FORBIDDEN",
+    404: "NOT_FOUND",
+    405: "METHOD_NOT_ALLOWED",
+    406: "NOT_ACCEPTABLE",
+    413: "TOO_LARGE",
+    415: "UNSUPPORTED_MEDIA_TYPE",
+    422: "BAD_REQUEST",
+    503: "NOT_READY",
+}
+"""The code of a refusal that the web layer makes by itself."""
+
+
+class Fault(BaseModel):
+    """One fault of a spec or of a request."""
+
+    path: str = Field(description="Where: a dotted path into the spec, or the name of a parameter.")
+    value: Any = Field(default=None, description="What was there.")
+    message: str = Field(description="Why it is wrong.")
+    hint: str = Field(default="", description="The way out.")
+
+
+class Problem(BaseModel):
+    """A refusal, as RFC 9457 has it, with the service's own `code`, `hint` and `errors`."""
+
+    model_config = ConfigDict(title="Problem")
+
+    type: str = "about:blank"
+    title: str = Field(description="The status in words.")
+    status: int
+    detail: str = Field(description="What was wrong, for people.")
+    code: str = Field(description="What was wrong, for programs: stable, in capitals.")
+    hint: str = Field(default="", description="What to do about it.")
+    errors: list[Fault] = Field(default_factory=list)
+
+
+def problem(
+    status: int,
+    detail: str,
+    *,
+    code: str = "",
+    hint: str = "",
+    errors: Iterable[FieldError] = (),
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """Build a refusal.
+
+    Args:
+        status: the HTTP status.
+        detail: what was wrong, for people.
+        code: what was wrong, for programs; by default the one that belongs to the status.
+        hint: what to do about it.
+        errors: the single faults, where there are several.
+        headers: more headers.
+    """
+    body = {
+        "type": "about:blank",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "detail": detail,
+        "code": code or CODE_OF_STATUS.get(status, "INTERNAL"),
+        "hint": hint,
+        "errors": [{**e._asdict(), "value": plain(e.value)} for e in map(FieldError._make, errors)],
+    }
+    return Response(json.dumps(body, allow_nan=False), status, headers, media_type=PROBLEM)
+
+
+def plain(value: Any) -> Any:
+    """Give `value` as strict JSON can hold it: what JSON has no word for (NaN, a date) becomes text."""
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else repr(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return repr(value)
+
+
+def from_fedsim(error: FedsimError) -> Response:
+    """Answer for an error of fedsim's own tree; codes without a status in the table are a 500."""
+    status = error.status if isinstance(error, ServiceError) else STATUS_OF_CODE.get(error.code, 500)
+    if status == 500:
+        logger.error("%s: %s", error.code, error, exc_info=error)
+    faults = error.errors if isinstance(error, SpecError | ServiceError) else []
+    detail = f"the spec has {len(faults)} error{'s' * (len(faults) != 1)}" if faults else error.message
+    return problem(status, detail, code=error.code, hint=error.hint, errors=faults)
+
+
+def from_validation(error: RequestValidationError) -> Response:
+    """Answer for parameters or a body whose shape is wrong, all faults together."""
+    faults = [_fault(item) for item in error.errors()]
+    count = len(faults)
+    return problem(422, f"the request has {count} error{'s' * (count != 1)}", errors=faults)
+
+
+def _fault(item: Mapping[str, Any]) -> FieldError:
+    # The first part of a location says whether it is a query, path, header or body; people know that.
+    path = ".".join(str(part) for part in item["loc"][1:]) or str(item["loc"][0])
+    missing = item["type"] == "missing"
+    return FieldError(path, None if missing else item.get("input"), item["msg"])
+
+
+def from_http(error: HTTPException) -> Response:
+    """Answer for what the router itself refuses: no such page, wrong method."""
+    return problem(error.status_code, str(error.detail), headers=error.headers)
+
+
+class LastResort:
+    """The outermost layer: what nobody expected is logged with its trace and answered without one."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        started = False
+
+        async def note_start(message: Message) -> None:
+            nonlocal started
+            started = started or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self.app(scope, receive, note_start)
+        except Exception:
+            if scope["type"] != "http":
+                raise
+            logger.exception("unexpected error in %s %s", scope["method"], scope["path"])
+            if not started:
+                answer = problem(500, "an unexpected error; the server's log has the details")
+                await answer(scope, receive, send)
+
+
+def install(app: FastAPI) -> None:
+    """Make `app` answer every error as a problem."""
+
+    async def fedsim_error(_: Request, error: Exception) -> Response:
+        return from_fedsim(error) if isinstance(error, FedsimError) else problem(500, "an unexpected error")
+
+    async def validation_error(_: Request, error: Exception) -> Response:
+        return from_validation(error)  # type: ignore[arg-type]
+
+    async def http_error(_: Request, error: Exception) -> Response:
+        return from_http(error)  # type: ignore[arg-type]
+
+    app.add_exception_handler(FedsimError, fedsim_error)
+    app.add_exception_handler(RequestValidationError, validation_error)
+    app.add_exception_handler(HTTPException, http_error)

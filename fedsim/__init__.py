@@ -1,0 +1,58 @@
+"""fedsim: federated-learning simulations, as a library and as a service.
+
+**Use the service.** `FedSimClient` submits a spec and watches it live; `JobSpec` is the spec as a typed
+value::
+
+    from fedsim import FedSimClient
+
+    job = FedSimClient().submit("demo", set={"rounds": 5})
+    for record in job.watch():
+        print(record.round, record.metrics.get("global_accuracy"))
+
+**Use the science.** The rest of this package knows no service: plain PyTorch and NumPy.
+
+- `fedsim.simulation.simulate` is the round loop; `fedsim.core` holds the types that go round in it.
+- `fedsim.algorithms` has one file per paper, `fedsim.models` one per family, `fedsim.data` the data sets and
+  partitions.
+- `fedsim.pools` says where clients train: one after the other here; `actors` adds Ray.
+- `fedsim.errors` is the one tree of everything that can go wrong.
+
+`import fedsim` itself loads none of them, so that the command line and the SDK start at once.
+"""
+
+from __future__ import annotations
+
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from api.client import FedSimClient
+    from jobs.spec import JobSpec
+
+__all__ = ["FedSimClient", "JobSpec", "__version__"]
+
+
+def _version() -> str:
+    try:
+        return metadata.version("fedsim-ray")
+    except metadata.PackageNotFoundError:
+        return "0+unknown"  # a checkout that was never installed
+
+
+def __getattr__(name: str) -> Any:
+    # The public names live above this package, and importing them costs time: they are looked up when first
+    # asked for.
+    if name == "FedSimClient":
+        from api.client import FedSimClient as found
+    elif name == "JobSpec":
+        from jobs.spec import JobSpec as found
+    elif name == "__version__":
+        found = _version()
+    else:
+        raise AttributeError(f"module 'fedsim' has no attribute {name!r}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
