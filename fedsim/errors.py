@@ -84,9 +84,25 @@ class SpecError(FedsimError):
 
 
 class DoesNotFit(FedsimError):
-    """The resources asked for can never be placed on this cluster; the message holds the arithmetic."""
+    """The resources asked for can never be placed on this cluster.
+
+    Args:
+        message: the arithmetic.
+        hint: the way out.
+        path: the field of the spec that asks for too much.
+        value: what it says.
+    """
 
     code = "DOES_NOT_FIT"
+
+    def __init__(
+        self, message: str, hint: str = "", path: str = "resources.workers", value: Any = None
+    ) -> None:
+        super().__init__(message, hint)
+        self.path, self.value = path, value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.message, self.hint, self.path, self.value)
 
 
 class DataError(FedsimError):

@@ -20,13 +20,14 @@ Reference result: see docs/results.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from torch import Tensor
 
 from .. import tree
 from ..core import Batch, Context, Visit
-from ..errors import FieldError, SpecError
 from ..net import Params
+from ..parameters import Range
 from .fedavg import FedAvg
 
 
@@ -36,16 +37,9 @@ class FedProx(FedAvg):
 
     Attributes:
         mu: weight of the proximal term, >= 0; 0 is FedAvg.
-
-    Raises:
-        SpecError: if mu is negative.
     """
 
-    mu: float = 0.01
-
-    def __post_init__(self) -> None:
-        if not self.mu >= 0:
-            raise SpecError([FieldError("mu", self.mu, "must be at least 0", "0 is FedAvg")])
+    mu: Annotated[float, Range(minimum=0)] = 0.01
 
     def loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
         """The parent's loss plus the proximal term over what trains."""

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from torch import nn
 
 
-def lenet5(*, input_shape: tuple[int, ...], num_classes: int) -> nn.Sequential:
+def lenet5(input_shape: tuple[int, ...], num_classes: int) -> nn.Sequential:
     """LeNet-5 with ReLU and max pooling: conv 6 and 16 (5x5), then 120, 84, classes.
 
     62,006 parameters for 3x32x32 and 10 classes, 44,426 for 1x28x28 (unpadded, 256 features before the

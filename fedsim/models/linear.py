@@ -7,8 +7,10 @@ from math import prod
 
 from torch import nn
 
+from ..parameters import Count
 
-def logistic(*, input_shape: tuple[int, ...], num_classes: int) -> nn.Sequential:
+
+def logistic(input_shape: tuple[int, ...], num_classes: int) -> nn.Sequential:
     """Multinomial logistic regression: one linear layer from the flattened input to the classes."""
     return nn.Sequential(
         OrderedDict(flatten=nn.Flatten(), head=nn.Linear(prod(input_shape), num_classes)),
@@ -16,7 +18,7 @@ def logistic(*, input_shape: tuple[int, ...], num_classes: int) -> nn.Sequential
 
 
 def mlp(
-    *, input_shape: tuple[int, ...], num_classes: int, hidden: int = 64, layers: int = 1
+    input_shape: tuple[int, ...], num_classes: int, *, hidden: Count = 64, layers: Count = 1
 ) -> nn.Sequential:
     """A multi-layer perceptron: `layers` hidden layers of `hidden` units with ReLU, then the head."""
     blocks: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())

@@ -1,0 +1,168 @@
+"""What a method, a model, a data set or a partition can be told: read from its signature, checked first.
+
+The parameters are the keyword-only arguments of a function, or the fields of a keyword-only dataclass. Their annotations are all there is: plain types,
+`Literal` for a choice, a union with None, and `Annotated[float, Range(...)]` for a range. The catalogue shows
+them, `check` holds the given values against them and reports every fault at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
+
+from fedsim.errors import FieldError, SpecError
+
+
+class Range(NamedTuple):
+    """The bounds of a number; None is no bound.
+
+    Attributes:
+        minimum: the least value allowed.
+        maximum: the greatest value allowed.
+        above: a value that has to be exceeded.
+        below: a value that may not be reached.
+    """
+
+    minimum: float | None = None
+    maximum: float | None = None
+    above: float | None = None
+    below: float | None = None
+
+    def __contains__(self, value: object) -> bool:
+        number = typing.cast(float, value)
+        return (
+            (self.minimum is None or number >= self.minimum)
+            and (self.maximum is None or number <= self.maximum)
+            and (self.above is None or number > self.above)
+            and (self.below is None or number < self.below)
+        )
+
+    def __str__(self) -> str:
+        words = {
+            "of at least": self.minimum,
+            "above": self.above,
+            "of at most": self.maximum,
+            "below": self.below,
+        }
+        return " and ".join(f"{word} {bound:g}" for word, bound in words.items() if bound is not None)
+
+
+Positive = Annotated[float, Range(above=0)]
+Share = Annotated[float, Range(0, 1)]
+Count = Annotated[int, Range(1)]
+
+
+class Parameter(NamedTuple):
+    """One parameter of a catalogue entry.
+
+    Attributes:
+        name: the key in the spec.
+        kind: its type annotation, with `Range` metadata where it has bounds.
+        default: its default, `inspect.Parameter.empty` where it has to be given.
+    """
+
+    name: str
+    kind: Any
+    default: Any
+
+    @property
+    def required(self) -> bool:
+        """Whether the spec has to give it."""
+        return self.default is inspect.Parameter.empty
+
+
+def parameters(function: Callable[..., Any]) -> tuple[Parameter, ...]:
+    """The keyword-only arguments of a function, in order."""
+    hints = typing.get_type_hints(function, include_extras=True)
+    arguments = inspect.signature(function).parameters.values()
+    return tuple(Parameter(a.name, hints[a.name], a.default) for a in arguments if a.kind is a.KEYWORD_ONLY)
+
+
+def unknown(name: str, choices: Iterable[str]) -> str:
+    """The way out for a name that nobody has: "did you mean 'digits'?", or the names there are."""
+    names = sorted(choices)
+    close = difflib.get_close_matches(name, names, n=1)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return f"one of: {', '.join(names)}" if names else "there are none"
+
+
+def check(function: Callable[..., Any], given: Mapping[str, Any]) -> list[FieldError]:
+    """Every fault of the given values, each with the parameter's name as path."""
+    known = {p.name: p for p in parameters(function)}
+    faults = [
+        FieldError(n, v, "no such parameter", unknown(n, known)) for n, v in given.items() if n not in known
+    ]
+    faults += [
+        FieldError(n, None, "has to be given") for n, p in known.items() if p.required and n not in given
+    ]
+    for name, value in given.items():
+        if name in known and (wanted := mismatch(value, known[name].kind)):
+            faults.append(FieldError(name, value, f"has to be {wanted}"))
+    return faults
+
+
+def require(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    """Raises every fault of the given values at once.
+
+    Raises:
+        SpecError: with the parameters' names as paths.
+    """
+    if faults := check(function, given):
+        raise SpecError(faults)
+
+
+def refuse(path: str, value: object, message: str, hint: str = "") -> SpecError:
+    """The error for one argument that its type and range allow but the data does not."""
+    return SpecError([FieldError(path, value, message, hint)])
+
+
+def mismatch(value: object, kind: Any) -> str | None:
+    """None when the value fits the annotation, else what it has to be, in words."""
+    origin = get_origin(kind)
+    if origin is Annotated:
+        return _ranged(value, *get_args(kind))
+    if origin is Literal:
+        return None if value in get_args(kind) else "one of " + ", ".join(map(repr, get_args(kind)))
+    if origin in (typing.Union, types.UnionType):
+        wanted = [mismatch(value, each) for each in get_args(kind)]
+        return None if None in wanted else " or ".join(w for w in wanted if w)
+    if origin in (tuple, list):
+        return _sequence(value, get_args(kind)[0])
+    return _plain(value, kind)
+
+
+def _ranged(value: object, kind: Any, bounds: Range) -> str | None:
+    wanted = mismatch(value, kind)
+    if wanted is None and value in bounds:
+        return None
+    return f"{_named(kind)} {bounds}"
+
+
+def _sequence(value: object, kind: Any) -> str | None:
+    if isinstance(value, list | tuple) and all(mismatch(each, kind) is None for each in value):
+        return None
+    return f"a list, each {mismatch(object(), kind)}"
+
+
+def _plain(value: object, kind: Any) -> str | None:
+    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return None
+    if isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
+        return None
+    return _named(kind)
+
+
+def _named(kind: Any) -> str:
+    names: dict[Any, str] = {
+        float: "a number",
+        int: "a whole number",
+        bool: "true or false",
+        str: "text",
+        types.NoneType: "null",
+    }
+    return names.get(kind, str(kind))
