@@ -1,0 +1,109 @@
+"""ClientActor: one process, on a fraction of a machine, that runs the clients of the blocks it is given."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import ray
+import torch
+
+from fedsim import tree
+from fedsim.core import Algorithm, Score
+from fedsim.population import Population
+from fedsim.tree import Tree
+from fedsim.worker import BlockResult, Worker
+
+
+class ClientProcess:
+    """What a ClientActor does; an actor of it is made by `ClientActor`.
+
+    Args:
+        gpus: the fraction of a GPU that it was given; 0 trains on the CPU.
+    """
+
+    def __init__(self, gpus: float) -> None:
+        torch.set_num_threads(1)
+        self.device = "cuda" if gpus and torch.cuda.is_available() else "cpu"
+        if self.device == "cuda" and gpus < 1:
+            torch.cuda.set_per_process_memory_fraction(gpus)
+        self.worker: Worker | None = None
+
+    def join(self, algorithm: Algorithm, population: Population) -> dict[str, Any]:
+        """Take part in a run; the population's arrays stay where the object store has them.
+
+        Returns:
+            Who this is: process id, node and device.
+        """
+        self.worker = Worker(algorithm, population, self.device)
+        node = ray.get_runtime_context().get_node_id()
+        return {"pid": os.getpid(), "node": node, "device": self.device}
+
+    def train(
+        self,
+        round: int,
+        number: int,
+        clients: Sequence[int],
+        broadcast: Tree,
+        instructions: Mapping[int, Tree],
+        *memories: Tree | None,
+    ) -> Any:
+        """Train one block; see `Worker.train`.
+
+        Trees come and go as NumPy arrays, which cross the object store without a copy.
+
+        Returns:
+            The block's result, followed by each client's new memory if the algorithm is stateful: separate
+            values, so that their owner never has to download them.
+        """
+        worker = self._joined()
+        result, kept = worker.train(
+            round,
+            number,
+            clients,
+            tree.from_numpy(broadcast, worker.device),
+            {client: tree.from_numpy(value, worker.device) for client, value in instructions.items()},
+            {
+                client: None if memory is None else tree.from_numpy(memory, worker.device)
+                for client, memory in zip(clients, memories, strict=False)
+            },
+        )
+        sent = _packed(result)
+        return (sent, *(tree.to_numpy(kept[client]) for client in clients)) if kept else sent
+
+    def score(self, round: int, models: Tree, shard: int) -> dict[str, Score]:
+        """Score the deployed models on one shard of the test set."""
+        worker = self._joined()
+        return worker.score(round, tree.from_numpy(models, worker.device), shard)
+
+    def _joined(self) -> Worker:
+        if self.worker is None:
+            raise RuntimeError("join() comes first")
+        return self.worker
+
+
+def _packed(result: BlockResult) -> BlockResult:
+    """The result with its trees as NumPy arrays."""
+    return replace(
+        result,
+        sums={name: tree.to_numpy(total) for name, total in result.sums.items()},
+        gathered={
+            name: [tree.to_numpy(entry) for entry in entries] for name, entries in result.gathered.items()
+        },
+    )
+
+
+def unpacked(result: BlockResult) -> BlockResult:
+    """The result with its trees as tensors again."""
+    return replace(
+        result,
+        sums={name: tree.from_numpy(total) for name, total in result.sums.items()},
+        gathered={
+            name: [tree.from_numpy(entry) for entry in entries] for name, entries in result.gathered.items()
+        },
+    )
+
+
+ClientActor = ray.remote(ClientProcess)

@@ -1,0 +1,173 @@
+"""RayPool: clients on actors. What it computes is what SerialPool computes, bit for bit."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import ray
+from ray.exceptions import RayActorError, RayTaskError
+
+from fedsim import tree
+from fedsim.blocks import Block, cut
+from fedsim.core import Algorithm, Context, Reduced, Score
+from fedsim.errors import PoolFailed
+from fedsim.evaluation import add
+from fedsim.pools import bytes_down, instruct
+from fedsim.population import Population
+from fedsim.reduce import combine
+from fedsim.tree import Tree
+from fedsim.worker import SHARD
+
+from .client_actor import unpacked
+from .crew import Crew
+
+Submit: TypeAlias = Callable[[Any], list[Any]]
+"""Calls an actor; returns the references to the result and to whatever comes with it."""
+
+
+@dataclass
+class _Task:
+    """One call to whichever actor is free.
+
+    Attributes:
+        submit: makes the call.
+        slot: which actor has it.
+        references: what the last call returned.
+        attempts: calls so far.
+    """
+
+    submit: Submit
+    slot: int = -1
+    references: list[Any] = field(default_factory=list)
+    attempts: int = 0
+
+
+class RayPool:
+    """Clients on actors; memories stay in the object store, owned by the process that made the pool.
+
+    Args:
+        algorithm: whose clients to run.
+        population: the federation.
+        crew: the actors.
+        max_retries: how often a block is run again after its actor died.
+    """
+
+    def __init__(
+        self, algorithm: Algorithm, population: Population, crew: Crew, *, max_retries: int = 3
+    ) -> None:
+        self.population, self.crew, self.max_retries = population, crew, max_retries
+        self.actors = crew.join(ray.put(algorithm), ray.put(population))
+        self._memories: dict[int, Any] = {}
+
+    def train(self, algorithm: Algorithm, ctx: Context, state: Any, cohort: Sequence[int]) -> Reduced:
+        """Run one round of these clients; see `ClientPool`."""
+        broadcast, restarts = algorithm.broadcast(ctx, state), self.crew.restarts
+        instructions = instruct(algorithm, ctx, state, cohort)
+        sent = ray.put(tree.to_numpy(broadcast))
+        letters = {client: tree.to_numpy(value) for client, value in instructions.items()}
+        blocks = cut(cohort, self.population.steps, len(ctx.nets))
+        tasks = [_Task(self._training(algorithm, ctx.round, block, sent, letters)) for block in blocks]
+        results = [unpacked(result) for result in self._run(tasks)]
+        if algorithm.stateful:
+            for block, task in zip(blocks, tasks, strict=True):
+                self._memories.update(zip(block.clients, task.references[1:], strict=True))
+        engine = {
+            "pool": "ray",
+            "width": 1,
+            "actors": len(self.crew.actors),
+            "restarts": self.crew.restarts - restarts,
+        }
+        return combine(algorithm, results, cohort, bytes_down(broadcast, instructions, cohort), engine)
+
+    def _training(
+        self, algorithm: Algorithm, round: int, block: Block, sent: Any, letters: Mapping[int, Tree]
+    ) -> Submit:
+        mine = {client: letters[client] for client in block.clients if client in letters}
+        memories = [self._memories.get(client) for client in block.clients] if algorithm.stateful else []
+        returns = 1 + len(block.clients) * algorithm.stateful
+
+        def submit(actor: Any) -> list[Any]:
+            call = actor.train.options(num_returns=returns)
+            references = call.remote(round, block.number, block.clients, sent, mine, *memories)
+            return list(references) if returns > 1 else [references]
+
+        return submit
+
+    def evaluate(self, algorithm: Algorithm, ctx: Context, state: Any) -> Mapping[str, Score]:
+        """Score every deployed model on the whole test set, a shard at a time."""
+        models = ray.put(tree.to_numpy(algorithm.deployed(ctx, state)))
+        shards = -(-len(self.population.dataset.test) // SHARD)
+
+        def scoring(shard: int) -> Submit:
+            return lambda actor: [actor.score.remote(ctx.round, models, shard)]
+
+        return add(self._run([_Task(scoring(shard)) for shard in range(shards)]))
+
+    def _run(self, tasks: Sequence[_Task]) -> list[Any]:
+        """Run every task on whichever actor is free, again if an actor dies; results in the tasks' order."""
+        waiting, running = deque(tasks), dict[Any, _Task]()
+        load = [0] * len(self.crew.actors)
+        results: dict[int, Any] = {}
+        while waiting or running:
+            self._hand_out(waiting, running, load)
+            ready, _ = ray.wait(list(running), num_returns=1)
+            task = running.pop(ready[0])
+            load[task.slot] -= 1
+            try:
+                results[id(task)] = _value(ready[0])
+            except RayActorError as error:
+                self._again(task, error, running, load)
+                waiting.appendleft(task)
+        return [results[id(task)] for task in tasks]
+
+    def _hand_out(self, waiting: deque[_Task], running: dict[Any, _Task], load: list[int]) -> None:
+        """Give every actor work, and a second piece ahead while there is plenty, so that none ever waits."""
+        while waiting:
+            slot = min(range(len(load)), key=load.__getitem__)
+            if load[slot] >= 2 or (load[slot] == 1 and len(waiting) <= len(load)):
+                return
+            task = waiting.popleft()
+            task.slot, task.attempts = slot, task.attempts + 1
+            task.references = task.submit(self.crew.actors[slot])
+            running[task.references[0]] = task
+            load[slot] += 1
+
+    def _again(self, task: _Task, error: Exception, running: dict[Any, _Task], load: list[int]) -> None:
+        """An actor died: put a new one in its place, and have everything that it had in hand run again."""
+        if task.attempts > self.max_retries:
+            raise PoolFailed(
+                f"a block was tried {task.attempts} times and its actor died each time: {error}",
+                "look at the log for the cause; if memory ran out, use fewer workers per node",
+            ) from error
+        self.crew.replace(task.slot)
+        lost = [reference for reference, other in running.items() if other.slot == task.slot]
+        for reference in lost:
+            other = running.pop(reference)
+            other.references = other.submit(self.crew.actors[other.slot])
+            running[other.references[0]] = other
+
+    def memories(self) -> Mapping[int, Tree]:
+        """What every client that has been visited keeps; downloads all of it."""
+        held = zip(self._memories, ray.get(list(self._memories.values())), strict=True)
+        return {client: tree.from_numpy(memory) for client, memory in held}
+
+    def restore(self, memories: Mapping[int, Tree]) -> None:
+        """Put memories back, as after a restart."""
+        self._memories = {client: ray.put(tree.to_numpy(memory)) for client, memory in memories.items()}
+
+    def close(self) -> None:
+        """End the actors and give their resources back."""
+        self.crew.close()
+
+
+def _value(reference: Any) -> Any:
+    """The result behind a reference; an error of the client's own code as it was raised."""
+    try:
+        return ray.get(reference)
+    except RayTaskError as error:
+        if isinstance(error, RayActorError):
+            raise
+        raise error.cause from None

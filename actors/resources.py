@@ -1,0 +1,114 @@
+"""How many client actors fit on a cluster, with fractional GPUs, and the arithmetic when they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import floor
+from typing import Any, Literal
+
+from fedsim.errors import DoesNotFit
+
+ROUNDING = 1e-6
+"""Ray counts resources in ten-thousandths; 0.1 + 0.2 must not cost an actor."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """What one node of the cluster has.
+
+    Attributes:
+        name: its address.
+        cpus, gpus: logical resources.
+    """
+
+    name: str
+    cpus: float
+    gpus: float
+
+    def fits(self, cpus: float, gpus: float) -> int:
+        """How many actors of this size fit here.
+
+        A fraction of a GPU is a fraction of one physical GPU, so what is left over on each cannot be added
+        up: three actors of 0.3 fit on one GPU, and six, not six and two thirds, on two.
+        """
+        by_cpu = floor(self.cpus / cpus + ROUNDING) if cpus else None
+        by_gpu = None
+        if gpus:
+            whole = floor(self.gpus + ROUNDING)
+            by_gpu = whole * floor(1 / gpus + ROUNDING) if gpus <= 1 else floor(whole / gpus + ROUNDING)
+        limits = [limit for limit in (by_cpu, by_gpu) if limit is not None]
+        return min(limits) if limits else 0
+
+    def __str__(self) -> str:
+        return f"{self.name} has {_number(self.cpus)} CPU and {_number(self.gpus)} GPU"
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The actors of a run.
+
+    Attributes:
+        workers: how many.
+        cpus, gpus: of each.
+    """
+
+    workers: int
+    cpus: float
+    gpus: float
+
+    def bundle(self) -> dict[str, float]:
+        """One actor's resources as Ray names them."""
+        return {name: amount for name, amount in (("CPU", self.cpus), ("GPU", self.gpus)) if amount}
+
+
+def cluster_nodes(nodes: Iterable[Mapping[str, Any]]) -> list[Node]:
+    """The living nodes out of what `ray.nodes()` says."""
+    return [
+        Node(node["NodeManagerAddress"], node["Resources"].get("CPU", 0.0), node["Resources"].get("GPU", 0.0))
+        for node in nodes
+        if node["Alive"]
+    ]
+
+
+def place(
+    workers: int | Literal["auto"], cpus: float, gpus: float, nodes: Sequence[Node], most: int | None = None
+) -> Placement:
+    """Decide how many actors there will be.
+
+    Args:
+        workers: how many are asked for; "auto" for as many as fit.
+        cpus: of each actor.
+        gpus: of each actor, a fraction of one GPU or a whole number.
+        nodes: the cluster.
+        most: with "auto", no more than this (a cohort of 5 cannot use 8 actors).
+
+    Raises:
+        DoesNotFit: if the cluster, empty, could not hold them; the message holds the arithmetic.
+    """
+    each = f"{_number(cpus)} CPU" + (f" and {_number(gpus)} GPU" if gpus else "")
+    per_node = [node.fits(cpus, gpus) for node in nodes]
+    room = sum(per_node)
+    asked = 1 if workers == "auto" else workers
+    if asked > room:
+        there = "; ".join(f"{node}: {fit} fit" for node, fit in zip(nodes, per_node, strict=True))
+        raise DoesNotFit(
+            f"{asked} worker{'s' * (asked != 1)} x {each} asked, {room} fit ({there or 'no node is alive'})",
+            _way_out(room, cpus, gpus, nodes),
+            value=workers,
+        )
+    if workers == "auto":
+        asked = min(room, most) if most else room
+    return Placement(asked, cpus, gpus)
+
+
+def _way_out(room: int, cpus: float, gpus: float, nodes: Sequence[Node]) -> str:
+    if room:
+        return f"set resources.workers to {room} or fewer, or make each smaller"
+    if gpus and not any(node.gpus for node in nodes):
+        return "no node has a GPU: set resources.gpus_per_worker to 0"
+    return "make resources.cpus_per_worker or resources.gpus_per_worker smaller, or add nodes"
+
+
+def _number(amount: float) -> str:
+    return f"{amount:g}"
