@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -23,6 +23,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fedsim.errors import FedsimError, FieldError, ServiceError, SpecError
+from jobs.spec_faults import shown
 
 logger = logging.getLogger("fedsim.api")
 
@@ -102,22 +103,18 @@ def problem(
         "detail": detail,
         "code": code or CODE_OF_STATUS.get(status, "INTERNAL"),
         "hint": hint,
-        "errors": [{**e._asdict(), "value": plain(e.value)} for e in map(FieldError._make, errors)],
+        "errors": [{**e._asdict(), "value": shown(e.value)} for e in errors],
     }
     return Response(json.dumps(body, allow_nan=False), status, headers, media_type=PROBLEM)
 
 
-def plain(value: Any) -> Any:
-    """Give `value` as strict JSON can hold it: what JSON has no word for (NaN, a date) becomes text."""
-    if value is None or isinstance(value, str | bool | int):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else repr(value)
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    return repr(value)
+def problems(
+    *statuses: int, also: Mapping[int | str, dict[str, Any]] = MappingProxyType({})
+) -> dict[int | str, dict[str, Any]]:
+    """Describe refusals, and other answers in `also`, for the OpenAPI schema of a route."""
+    content = {PROBLEM: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    refusals = {status: {"description": HTTPStatus(status).phrase, "content": content} for status in statuses}
+    return {**also, **refusals}
 
 
 def from_fedsim(error: FedsimError) -> Response:

@@ -132,7 +132,7 @@ def _is_address(name: str) -> bool:
 
 
 class Guard:
-    """The layer in front of every route: host, origin, token and size of a request, safe headers of an answer."""
+    """The layer in front of every route: host, origin, token and size of a request, headers of an answer."""
 
     def __init__(
         self,

@@ -1,0 +1,116 @@
+"""The web application: what it is made of, and what begins and ends with it."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+
+import fedsim
+from api import errors
+from api.activity import Activity
+from api.calls import PREFIX
+from api.openapi import Application
+from api.routes import catalog, health, jobs, page, streams
+from api.security import AllowedHosts, Guard
+from api.service import Queue, Service
+from jobs.settings import Settings
+from jobs.store import JobStore
+
+ALIVE_EVERY = 5.0
+"""Seconds between two signs of life to the keeper of the local Ray."""
+
+REFUSALS = errors.problems(401, 403)
+
+
+def create_app(
+    settings: Settings,
+    store: JobStore | None = None,
+    dispatcher: Queue | None = None,
+    *,
+    hosts: AllowedHosts | None = None,
+) -> FastAPI:
+    """Make the application.
+
+    Args:
+        settings: where things are, and the token.
+        store: the jobs; by default the store that the settings name.
+        dispatcher: what brings queued jobs to the cluster; by default a `Dispatcher`, with a Ray of its own
+            where the settings name none.
+        hosts: the names under which the server may be called; by default those of loopback.
+    """
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        service = await asyncio.to_thread(_build, settings, store, dispatcher)
+        app.state.service = service
+        service.queue.start()
+        alive = asyncio.create_task(_stay_alive(settings), name="sign of life")
+        if dispatcher is None:
+            threading.Thread(target=_warm_up, args=(service,), daemon=True, name="warm up").start()
+        try:
+            yield
+        finally:
+            service.hub.close()
+            alive.cancel()
+            await asyncio.to_thread(service.queue.stop)
+
+    app = Application(
+        title="fedsim",
+        version=fedsim.__version__,
+        summary="Federated-learning simulations as a service.",
+        lifespan=lifespan,
+        openapi_url=f"{PREFIX}/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        generate_unique_id_function=_operation_id,
+        telemetry={"auto_configure": False},
+    )
+    app.state.instance = secrets.token_hex(8)
+    app.state.activity = Activity()
+    errors.install(app)
+    for part in (jobs, streams, catalog):
+        app.include_router(part.router, prefix=PREFIX, responses=REFUSALS)
+    app.include_router(health.router)
+    page.mount(app)
+    # The last one added is the outermost.
+    app.add_middleware(Guard, token=settings.token, hosts=hosts or AllowedHosts())
+    app.add_middleware(app.state.activity.layer)
+    app.add_middleware(errors.LastResort)
+    return app
+
+
+def _operation_id(route: APIRoute) -> str:
+    return route.name
+
+
+def _build(settings: Settings, store: JobStore | None, dispatcher: Queue | None) -> Service:
+    if store is None:
+        settings.make_home()
+        store = JobStore.open(settings.database_url)
+    if dispatcher is None:
+        from jobs.dispatch import Dispatcher
+
+        dispatcher = Dispatcher(store, settings)
+    return Service(settings, store, dispatcher)
+
+
+async def _stay_alive(settings: Settings) -> None:
+    mark = settings.make_home() / "api.alive"
+    while True:
+        # A full disk must not end the service; the keeper looks at the store as well.
+        with suppress(OSError):
+            mark.touch()
+        await asyncio.sleep(ALIVE_EVERY)
+
+
+def _warm_up(service: Service) -> None:
+    # The first submission would wait seconds for these imports.
+    import jobs.resolve  # noqa: F401
+
+    service.catalogue.entries("algorithms")

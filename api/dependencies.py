@@ -1,0 +1,102 @@
+"""What routes are given: the service's parts, and the parameters and bodies that several of them read."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Depends, Header, HTTPException, Path, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field, Strict, StringConstraints, ValidationError
+from starlette.concurrency import run_in_threadpool
+
+from api.service import Service
+from jobs.settings import Settings
+from jobs.spec import parse_text
+from jobs.store import JobStore
+
+SUBMISSION_TYPES = (
+    "application/json",
+    "application/yaml",
+    "application/x-yaml",
+    "text/yaml",
+    "text/x-yaml",
+)
+
+LabelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$")]
+LabelValue = Annotated[str, StringConstraints(max_length=200)]
+
+
+class Submission(BaseModel):
+    """A job to queue: the body of `POST /jobs`, as JSON or as YAML."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    spec: dict[str, Any] = Field(description="The spec; `GET /schema` has its JSON schema.")
+    priority: Annotated[int, Strict()] = Field(
+        default=0, ge=-1000, le=1000, description="Higher ones leave the queue first."
+    )
+    labels: dict[LabelName, LabelValue] = Field(
+        default_factory=dict, max_length=32, description="Names and values to find the job by."
+    )
+
+
+def service(request: Request) -> Service:
+    """Give the running service."""
+    found: Service = request.app.state.service
+    return found
+
+
+def store(request: Request) -> JobStore:
+    """Give the store."""
+    return service(request).store
+
+
+def settings(request: Request) -> Settings:
+    """Give the settings."""
+    return service(request).settings
+
+
+async def submission(request: Request) -> Submission:
+    """Read a submission from the body, as JSON or YAML.
+
+    Raises:
+        HTTPException: the body is of another type (415).
+        SpecError: the body cannot be read.
+        RequestValidationError: the body is not shaped like a `Submission`.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind and kind not in SUBMISSION_TYPES:
+        raise HTTPException(415, f"the body is {kind}; send application/json or application/yaml")
+    body = await request.body()
+    # A large YAML text takes seconds to read: not on the event loop.
+    return await run_in_threadpool(_read_submission, body)
+
+
+def _read_submission(body: bytes) -> Submission:
+    try:
+        data = parse_text(body.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise HTTPException(400, f"the body is not UTF-8: {error.reason} at byte {error.start}") from None
+    try:
+        return Submission.model_validate(data)
+    except ValidationError as error:
+        faults = [{**item, "loc": ("body", *item["loc"])} for item in error.errors(include_url=False)]
+        raise RequestValidationError(faults) from None
+
+
+def last_event(
+    last_event_id: Annotated[
+        str | None, Header(description="The id of the last event that was received; go on after it.")
+    ] = None,
+) -> int:
+    """Read where an event stream is to go on; what is no id of ours means from the start."""
+    text = last_event_id or ""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 18 else 0
+
+
+JobId = Annotated[str, Path(description="The job's id.", min_length=1, max_length=64)]
+ServiceOf = Annotated[Service, Depends(service)]
+StoreOf = Annotated[JobStore, Depends(store)]
+SettingsOf = Annotated[Settings, Depends(settings)]
+SubmissionBody = Annotated[Submission, Depends(submission)]
+LastEvent = Annotated[int, Depends(last_event)]

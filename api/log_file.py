@@ -1,0 +1,70 @@
+"""Reading a log while somebody else writes it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+BLOCK = 64 * 1024
+
+
+def last_lines(path: Path, count: int) -> tuple[bytes, int]:
+    """Read the last lines of a file, from its end backwards.
+
+    Args:
+        path: the file; one that is not there is empty.
+        count: how many lines.
+
+    Returns:
+        The bytes, and the position in the file after them.
+    """
+    try:
+        with path.open("rb") as file:
+            end = position = file.seek(0, 2)
+            blocks: list[bytes] = []
+            breaks = 0
+            # One break more than there are lines: the last may end with one, and one stands before the first.
+            while position > 0 and breaks <= count:
+                size = min(BLOCK, position)
+                position -= size
+                file.seek(position)
+                blocks.insert(0, file.read(size))
+                breaks += blocks[0].count(b"\n")
+    except FileNotFoundError:
+        return b"", 0
+    lines = b"".join(blocks).splitlines(keepends=True)
+    return b"".join(lines[max(0, len(lines) - count) :]), end
+
+
+async def follow_file(
+    path: Path, position: int, ended: Callable[[], bool], period: float = 0.3
+) -> AsyncIterator[bytes]:
+    """Give what is appended to a file, until its writer has ended and everything is read.
+
+    Args:
+        path: the file; it may come to be later.
+        position: where to begin.
+        ended: tells whether the writer has ended; asked off the event loop.
+        period: seconds between two looks.
+    """
+    while True:
+        # Asked before reading: what was written before the end is then read for certain.
+        over = await asyncio.to_thread(ended)
+        block = await asyncio.to_thread(_read_from, path, position)
+        position += len(block)
+        if block:
+            yield block
+        elif over:
+            return
+        else:
+            await asyncio.sleep(period)
+
+
+def _read_from(path: Path, position: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(position)
+            return file.read(BLOCK)
+    except FileNotFoundError:
+        return b""

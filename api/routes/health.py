@@ -1,0 +1,71 @@
+"""Is it alive, can it work, what is it."""
+
+from __future__ import annotations
+
+import platform
+from importlib import metadata
+from typing import Literal
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, Field
+
+import fedsim
+from api.dependencies import ServiceOf
+from api.errors import problem, problems
+from fedsim.errors import FedsimError
+
+router = APIRouter(tags=["service"])
+
+SERVICE = "fedsim"
+
+
+class Health(BaseModel):
+    """Who answers here."""
+
+    service: Literal["fedsim"] = "fedsim"
+    status: Literal["ok"] = "ok"
+    instance: str = Field(description="Another one after each start.")
+
+
+class Readiness(BaseModel):
+    """Jobs can run."""
+
+    status: Literal["ready"] = "ready"
+
+
+class Version(BaseModel):
+    """Versions of the service and of what it stands on."""
+
+    fedsim: str
+    api: Literal["v1"] = "v1"
+    python: str
+    ray: str
+    torch: str
+
+
+@router.get("/healthz")
+def get_health(request: Request) -> Health:
+    """Tell that the process lives."""
+    return Health(instance=request.app.state.instance)
+
+
+@router.get("/readyz", response_model=Readiness, responses=problems(503))
+def get_readiness(service: ServiceOf) -> Readiness | Response:
+    """Tell whether jobs can run now: the store answers and Ray is up."""
+    try:
+        service.store.count()
+    except FedsimError as error:
+        return problem(503, f"the store does not answer: {error.message}", hint=error.hint)
+    missing = service.queue.ready()
+    return Readiness() if missing is None else problem(503, missing)
+
+
+@router.get("/version", responses=problems(401))
+def get_version() -> Version:
+    """Tell the versions."""
+    return Version(
+        fedsim=fedsim.__version__,
+        python=platform.python_version(),
+        ray=metadata.version("ray"),
+        torch=metadata.version("torch"),
+    )

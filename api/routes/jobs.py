@@ -1,0 +1,142 @@
+"""Jobs: submit, look, cancel, delete; their rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, Field
+
+from api.dependencies import JobId, ServiceOf, StoreOf, SubmissionBody
+from api.errors import problems
+from api.openapi import SUBMISSION_BODY
+from api.round_table import columns, csv_lines
+from jobs.records import Job, JobPage, RoundRecord
+from jobs.spec import parse_spec
+from jobs.states import JobState
+from jobs.store import JobStore
+
+router = APIRouter(tags=["jobs"])
+
+CSV_PAGE = 500
+
+Key = Annotated[
+    str | None,
+    Header(min_length=1, max_length=200, description="Submissions with the same key and body are one job."),
+]
+OrderBy = Literal[
+    "created_at", "-created_at", "priority", "-priority", "name", "-name", "finished_at", "-finished_at"
+]
+
+REPEATED: dict[int | str, dict[str, Any]] = {
+    200: {"model": Job, "description": "This key and body were sent before; the job they made."}
+}
+AS_CSV: dict[int | str, dict[str, Any]] = {200: {"content": {"text/csv": {"schema": {"type": "string"}}}}}
+
+
+class RoundPage(BaseModel):
+    """A part of a job's round records, in their order."""
+
+    rounds: list[RoundRecord]
+    next_after: int | None = Field(
+        description="Ask again with `after` set to this for more; null when these are the last so far."
+    )
+
+
+@router.post(
+    "/jobs",
+    status_code=201,
+    responses=problems(400, 409, 413, 415, 422, also=REPEATED),
+    openapi_extra=SUBMISSION_BODY,
+)
+def submit_job(
+    submission: SubmissionBody, service: ServiceOf, response: Response, idempotency_key: Key = None
+) -> Job:
+    """Queue a job. It is checked first: a spec that cannot run here is refused with all its faults."""
+    spec = parse_spec(submission.spec)
+    service.check(spec)
+    job, created = service.store.create(
+        spec, priority=submission.priority, labels=submission.labels, idempotency_key=idempotency_key
+    )
+    response.headers["Location"] = f"/api/v1/jobs/{job.id}"
+    if not created:
+        response.status_code = 200
+    service.queue.wake()
+    return job
+
+
+@router.get("/jobs", responses=problems(400, 422))
+def list_jobs(
+    store: StoreOf,
+    state: Annotated[JobState | None, Query(description="Only jobs in this state.")] = None,
+    label: Annotated[
+        str | None, Query(max_length=300, description="Only jobs with this label: `name` or `name=value`.")
+    ] = None,
+    order_by: Annotated[OrderBy, Query(description="`-` in front: largest first.")] = "-created_at",
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+    page_token: Annotated[
+        str | None, Query(max_length=1000, description="`next_page_token` of the page before.")
+    ] = None,
+) -> JobPage:
+    """List jobs, a page at a time."""
+    return store.list(state=state, label=label, order_by=order_by, limit=limit, page_token=page_token)
+
+
+@router.get("/jobs/{job_id}", responses=problems(404, 422))
+def get_job(job_id: JobId, store: StoreOf) -> Job:
+    """Look at a job."""
+    return store.get(job_id)
+
+
+@router.delete("/jobs/{job_id}", status_code=204, responses=problems(404, 409, 422))
+def delete_job(job_id: JobId, store: StoreOf) -> None:
+    """Forget a job that has ended, with its rounds and its files."""
+    store.delete(job_id)
+
+
+@router.post("/jobs/{job_id}/cancel", responses=problems(404, 422))
+def cancel_job(job_id: JobId, service: ServiceOf) -> Job:
+    """Wish a job to end. Wishing twice, or when it has ended, changes nothing."""
+    job = service.store.request_cancel(job_id)
+    service.queue.wake()
+    return job
+
+
+@router.get(
+    "/jobs/{job_id}/rounds",
+    response_model=RoundPage,
+    responses=problems(404, 422, also=AS_CSV),
+)
+def list_rounds(
+    request: Request,
+    job_id: JobId,
+    store: StoreOf,
+    after: Annotated[int, Query(ge=-1, le=2**31, description="Only rounds above this number.")] = -1,
+    limit: Annotated[int, Query(ge=1, le=10_000, description="At most so many; CSV comes whole.")] = 1000,
+) -> RoundPage | Response:
+    """Read a job's round records. With `Accept: text/csv` as a table of all of them."""
+    store.get(job_id)
+    if "text/csv" in request.headers.get("accept", ""):
+        headers = {"Content-Disposition": f'attachment; filename="{job_id}.csv"'}
+        return StreamingResponse(_csv(store, job_id, after), headers=headers, media_type="text/csv")
+    # One more than asked for tells whether there is more.
+    records = store.rounds(job_id, after, limit + 1)
+    page = list(records[:limit])
+    return RoundPage(rounds=page, next_after=page[-1].round if len(records) > limit else None)
+
+
+def _csv(store: JobStore, job_id: str, after: int) -> Iterator[str]:
+    # The head names every column, and metrics may begin late: the records are read twice, not kept.
+    names = columns(_all_rounds(store, job_id, after))
+    yield from csv_lines(names, _all_rounds(store, job_id, after))
+
+
+def _all_rounds(store: JobStore, job_id: str, after: int) -> Iterator[RoundRecord]:
+    while True:
+        records = store.rounds(job_id, after, CSV_PAGE)
+        yield from records
+        if len(records) < CSV_PAGE:
+            return
+        after = records[-1].round

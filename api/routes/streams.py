@@ -1,0 +1,72 @@
+"""What goes on for as long as a job does: its events and its log."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Response
+from fastapi.responses import StreamingResponse
+
+from api.dependencies import JobId, LastEvent, ServiceOf
+from api.errors import problems
+from api.log_file import follow_file, last_lines
+from jobs.states import FINAL
+
+router = APIRouter(tags=["jobs"])
+
+EVENT_STREAM = "text/event-stream"
+PLAIN = "text/plain"
+
+EVENTS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "Events of the types state, round and warning.",
+        "content": {EVENT_STREAM: {"schema": {"type": "string"}}},
+    },
+    204: {"description": "The job has ended, and there is nothing after that event."},
+}
+LINES: dict[int | str, dict[str, Any]] = {200: {"content": {PLAIN: {"schema": {"type": "string"}}}}}
+
+
+@router.get(
+    "/jobs/{job_id}/events",
+    response_class=StreamingResponse,
+    responses=problems(404, 422, also=EVENTS),
+)
+def follow_events(job_id: JobId, service: ServiceOf, after: LastEvent) -> Response:
+    """Follow a job by Server-Sent Events, past ones first; the last one says `terminal: true`."""
+    job = service.store.get(job_id)
+    if job.state in FINAL and after > 0 and not service.store.events(job_id, after, 1):
+        return Response(status_code=204)
+    return StreamingResponse(service.hub.stream(job_id, after), media_type=EVENT_STREAM)
+
+
+@router.get(
+    "/jobs/{job_id}/logs",
+    response_class=StreamingResponse,
+    responses=problems(404, 422, also=LINES),
+)
+def read_log(
+    job_id: JobId,
+    service: ServiceOf,
+    tail: Annotated[int, Query(ge=0, le=100_000, description="How many of the last lines.")] = 500,
+    follow: Annotated[bool, Query(description="Go on until the job has ended.")] = False,
+) -> Response:
+    """Read the job's own log, which is kept when the cluster is gone; empty until the job has started."""
+    store = service.store
+    store.get(job_id)
+    path = service.settings.log_path(job_id)
+    lines, position = last_lines(path, tail)
+    if not follow:
+        return Response(lines, media_type=PLAIN)
+
+    def ended() -> bool:
+        return service.hub.closing or store.get(job_id).state in FINAL
+
+    return StreamingResponse(_log(lines, follow_file(path, position, ended)), media_type=PLAIN)
+
+
+async def _log(lines: bytes, more: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield lines
+    async for block in more:
+        yield block

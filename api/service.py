@@ -1,0 +1,73 @@
+"""What the routes work with: settings, store, dispatcher, event streams and the catalogue, in one place."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Literal, Protocol
+
+from api.events import EventHub
+from jobs.settings import Settings
+from jobs.spec import JobSpec
+from jobs.store import JobStore
+
+Kind = Literal["algorithms", "models", "datasets", "partitions"]
+
+
+class Queue(Protocol):
+    """What the service needs of a dispatcher."""
+
+    def start(self) -> None:
+        """Begin to work, in the background."""
+
+    def stop(self) -> None:
+        """Stop working; running jobs go on."""
+
+    def wake(self) -> None:
+        """Look at the queue now: something has changed."""
+
+    def ready(self) -> str | None:
+        """Say what still keeps jobs from running; None when nothing does."""
+
+
+class Catalogue:
+    """What a spec can name. It is put together once, when first asked for: that loads the whole science."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._entries: dict[str, list[dict[str, Any]]] = {}
+
+    def entries(self, kind: Kind) -> list[dict[str, Any]]:
+        """List everything of one kind."""
+        from jobs.catalog import catalogue
+
+        with self._lock:
+            if kind not in self._entries:
+                self._entries[kind] = catalogue(kind)
+            return self._entries[kind]
+
+
+class Service:
+    """One running service.
+
+    Args:
+        settings: where things are.
+        store: the jobs.
+        queue: what brings queued jobs to the cluster.
+    """
+
+    def __init__(self, settings: Settings, store: JobStore, queue: Queue) -> None:
+        self.settings, self.store, self.queue = settings, store, queue
+        self.hub = EventHub(store)
+        self.catalogue = Catalogue()
+
+    def check(self, spec: JobSpec) -> None:
+        """Make sure that a spec can run here.
+
+        Raises:
+            SpecError: it names what does not exist, or with parameters that do not fit.
+            DataNotFound: its data set is not here.
+            DoesNotFit: what it asks for can never be placed.
+        """
+        from jobs.resolve import check
+
+        check(spec, self.settings)
