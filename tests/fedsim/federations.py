@@ -1,0 +1,61 @@
+"""Small federations for tests, made in milliseconds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedsim.core import Local
+from fedsim.data.dataset import Dataset, Examples
+from fedsim.data.partition import Partition
+from fedsim.models import make_net
+from fedsim.population import Population
+
+
+def gaussian_dataset(examples: int = 240, classes: int = 4, features: int = 12, seed: int = 0) -> Dataset:
+    """Gaussian classes with well separated means; the last fifth is the test set."""
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(classes, features)) * 2
+    y = rng.integers(classes, size=examples)
+    x = (centres[y] + rng.normal(size=(examples, features))).astype(np.float32)
+    cut = examples * 4 // 5
+    return Dataset(
+        name="gaussian",
+        train=Examples(x[:cut], y[:cut].astype(np.int64)),
+        test=Examples(x[cut:], y[cut:].astype(np.int64)),
+        num_classes=classes,
+        input_shape=(features,),
+        classes=tuple(f"class {c}" for c in range(classes)),
+    )
+
+
+def partition(sizes: list[int]) -> Partition:
+    """Clients of these sizes, holding consecutive examples."""
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    return Partition(np.arange(offsets[-1]), offsets)
+
+
+def federation(
+    sizes: list[int] | None = None,
+    *,
+    model: str = "mlp",
+    rounds: int = 3,
+    cohort_size: int | None = None,
+    seed: int = 7,
+    local: Local | None = None,
+    **model_params: Any,
+) -> Population:
+    """A federation over Gaussian data; by default ten clients of unequal sizes, some smaller than a batch."""
+    sizes = sizes or [3, 8, 11, 16, 17, 20, 24, 25, 30, 38]
+    data = gaussian_dataset()
+    net = make_net(model, input_shape=data.input_shape, num_classes=data.num_classes, **model_params)
+    return Population(
+        dataset=data,
+        partition=partition(sizes),
+        nets=(net,),
+        local=local or Local(epochs=2, batch_size=8, lr=0.1),
+        seed=seed,
+        cohort_size=cohort_size or len(sizes),
+        rounds=rounds,
+    )

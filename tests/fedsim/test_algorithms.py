@@ -1,0 +1,128 @@
+"""FedAvg and FedProx: identities with simpler methods first, then an independent re-computation."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fedsim import rng
+from fedsim.algorithms import ALGORITHMS, FedAvg, FedProx
+from fedsim.core import Algorithm, Local
+from fedsim.pools import SerialPool
+from fedsim.population import Population
+from fedsim.sampling import draws
+from fedsim.simulation import RoundResult, simulate
+from tests.fedsim.federations import federation
+
+
+def run(algorithm: Algorithm, population: Population) -> list[RoundResult]:
+    return list(simulate(algorithm, population, SerialPool(algorithm, population)))
+
+
+@pytest.mark.parametrize(
+    "local",
+    [
+        Local(epochs=3, batch_size=8, lr=0.1),
+        Local(steps=7, batch_size=16, lr=0.05, momentum=0.9, weight_decay=1e-3),
+    ],
+)
+def test_one_client_with_all_data_is_plain_sgd_bit_for_bit(local: Local) -> None:
+    population = federation([192], local=local, rounds=3)
+    results = run(FedAvg(), population)
+
+    net, data = population.nets[0], population.dataset
+    params = {key: value.clone().requires_grad_() for key, value in net.init(population.seed).items()}
+    model = list(params.values())
+    for number in range(3):
+        optimiser = torch.optim.SGD(
+            model, lr=local.lr, momentum=local.momentum, weight_decay=local.weight_decay
+        )
+        order = rng.stream(population.seed, "shuffle", number, 0)
+        for rows in draws(order, 192, local.steps_for(192), local.batch_size):
+            x, y = torch.from_numpy(data.train.x[rows]), torch.from_numpy(data.train.y[rows])
+            optimiser.zero_grad()
+            hidden = F.relu(F.linear(x, params["fc1.0.weight"], params["fc1.0.bias"]))
+            logits = F.linear(hidden, params["head.weight"], params["head.bias"])
+            F.cross_entropy(logits, y).backward()
+            optimiser.step()
+        for key, value in results[number].state.params.items():
+            assert torch.equal(value, params[key].detach()), (number, key)
+
+
+def test_fedprox_without_its_term_is_fedavg_bit_for_bit() -> None:
+    plain, prox = run(FedAvg(), federation()), run(FedProx(mu=0.0), federation())
+    assert [r.digest for r in plain] == [r.digest for r in prox]
+
+
+def test_fedprox_with_a_heavy_term_barely_moves() -> None:
+    # lr * mu < 2 keeps the step itself stable: 1e3 * 1e-3 = 1 pulls back all of the drift at every step.
+    local = Local(epochs=2, batch_size=8, lr=1e-3)
+    population = federation(local=local, rounds=1)
+    start = population.nets[0].init(population.seed)
+
+    def drift(algorithm: Algorithm) -> float:
+        params = run(algorithm, population)[0].state.params
+        return float(sum(((params[key] - start[key]) ** 2).sum() for key in start) ** 0.5)
+
+    assert drift(FedProx(mu=1e3)) < 0.3 * drift(FedAvg())
+    assert drift(FedProx(mu=1e3)) < 0.01
+
+
+def test_fedprox_loss_is_the_papers() -> None:
+    population = federation([20], rounds=1)
+    pool = SerialPool(FedProx(mu=0.5), population)
+    ctx, net = population.context(0), population.nets[0]
+    received, trained = net.init(1), net.init(2)
+    visit = pool.worker.shelf.visit(FedProx(mu=0.5), ctx, 0, {"params": received}, {}, {})
+    batch = visit.batches[0]
+    base = float(FedAvg().loss(ctx, visit, trained, batch))
+    distance = sum(
+        float(np.sum((trained[key].numpy().astype(np.float64) - received[key].numpy()) ** 2))
+        for key in trained
+    )
+    found = float(FedProx(mu=0.5).loss(ctx, visit, trained, batch))
+    assert found == pytest.approx(base + 0.25 * distance, rel=1e-6)
+
+
+def test_the_server_takes_the_weighted_mean_of_the_clients_models() -> None:
+    """Recomputed in NumPy from what every client uploads."""
+    population = federation(rounds=1, cohort_size=5)
+    algorithm = FedAvg()
+    result = run(algorithm, population)[0]
+    pool = SerialPool(algorithm, population)
+    ctx = population.context(0)
+    broadcast = algorithm.broadcast(ctx, algorithm.init(ctx))
+    uploads, sizes = [], []
+    for client in result.cohort:
+        visit = pool.worker.shelf.visit(algorithm, ctx, client, broadcast, {}, None)
+        uploads.append(algorithm.train(ctx, visit).upload["params"])
+        sizes.append(population.partition.size(client))
+    for key, value in result.state.params.items():
+        stacked = np.stack([upload[key].numpy().astype(np.float64) for upload in uploads])
+        mean = np.average(stacked, axis=0, weights=sizes)
+        np.testing.assert_allclose(value.numpy(), mean, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_every_method_learns_and_counts_its_bytes(name: str) -> None:
+    population = federation(rounds=8)
+    results = run(ALGORITHMS[name](), population)
+    assert results[-1].metrics["global_accuracy"] > results[0].metrics["global_accuracy"] - 0.05
+    assert results[-1].metrics["global_accuracy"] > 0.8
+    size = 4 * population.nets[0].count()
+    for result in results:
+        assert result.traffic.down == result.traffic.up == size * 10
+        assert sum(result.traffic.by_payload.values()) == result.traffic.down + result.traffic.up
+
+
+def test_cohorts_are_uniform_samples_without_replacement() -> None:
+    population = federation(cohort_size=4, rounds=200)
+    ctx = population.context(0)
+    seen = np.zeros(10)
+    for number in range(400):
+        cohort = FedAvg().cohort(ctx, None, rng.stream(1, "cohort", number))
+        assert len(set(cohort)) == 4
+        assert list(cohort) == sorted(cohort)
+        seen[list(cohort)] += 1
+    # each client is expected 160 times, with a standard deviation of sqrt(400 * 0.4 * 0.6) = 9.8
+    assert np.abs(seen - 160).max() < 5 * 9.8

@@ -1,0 +1,253 @@
+"""The round engine's parts: sampling, blocks, reduction, digests, wire, local training."""
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedsim import rng, tree, wire
+from fedsim.algorithms import FedAvg
+from fedsim.blocks import MOST_CLIENTS, cut
+from fedsim.core import Context, Local, Pacing, Reduced, Reduction, Report, Visit
+from fedsim.data.partition import Partition
+from fedsim.digest import digest
+from fedsim.errors import ClientFailed, DoesNotFit, FedsimError, FieldError, ServiceError, SpecError
+from fedsim.local import Trained, sgd
+from fedsim.pools import SerialPool
+from fedsim.sampling import draws
+from fedsim.simulation import simulate
+from tests.fedsim.federations import federation
+
+
+@given(st.integers(1, 60), st.integers(1, 40), st.integers(1, 20))
+def test_an_epoch_shows_every_example_once(examples: int, steps: int, batch: int) -> None:
+    drawn = list(draws(np.random.default_rng(0), examples, steps, batch))
+    assert len(drawn) == steps
+    per_epoch = -(-examples // batch)
+    for epoch in range(steps // per_epoch):
+        rows = np.concatenate(drawn[epoch * per_epoch : (epoch + 1) * per_epoch])
+        assert sorted(rows) == list(range(examples))
+
+
+@given(st.integers(1, 50), st.integers(1, 30), st.integers(1, 20), st.integers(0, 5))
+def test_pacing_that_opens_everything_is_the_usual_loop(
+    examples: int, steps: int, batch: int, seed: int
+) -> None:
+    order = np.random.default_rng(seed).permutation(examples)
+    pacing = Pacing(order, np.full(steps, examples))
+    usual = draws(np.random.default_rng(seed), examples, steps, batch)
+    paced = draws(np.random.default_rng(seed), examples, steps, batch, pacing)
+    for a, b in zip(usual, paced, strict=True):
+        assert a.tolist() == b.tolist()
+
+
+@given(st.integers(1, 50), st.integers(1, 30), st.integers(1, 20), st.data())
+def test_pacing_opens_only_what_it_says(examples: int, steps: int, batch: int, data: Any) -> None:
+    order = np.array(data.draw(st.permutations(range(examples))))
+    limits = np.array(data.draw(st.lists(st.integers(1, examples), min_size=steps, max_size=steps)))
+    for limit, rows in zip(
+        limits, draws(np.random.default_rng(0), examples, steps, batch, Pacing(order, limits)), strict=True
+    ):
+        assert 1 <= len(rows) <= min(batch, limit)
+        assert len(set(rows.tolist())) == len(rows)
+        assert set(rows.tolist()) <= set(order[:limit].tolist())
+
+
+@given(st.lists(st.integers(0, 400), min_size=1, max_size=300, unique=True), st.integers(1, 3))
+def test_blocks_hold_every_client_once_and_one_architecture(cohort: list[int], models: int) -> None:
+    blocks = cut(cohort, lambda client: client % 13 + 1, models)
+    assert sorted(client for block in blocks for client in block.clients) == sorted(cohort)
+    assert [block.number for block in blocks] == list(range(len(blocks)))
+    for block in blocks:
+        assert 1 <= len(block.clients) <= MOST_CLIENTS
+        assert len({client % models for client in block.clients}) == 1
+
+
+def test_blocks_end_small_so_that_no_worker_waits_long() -> None:
+    sizes = [len(block.clients) for block in cut(range(50), lambda client: 5)]
+    assert sizes[0] >= 6
+    assert sizes[-1] == 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Everything(FedAvg):
+    """Uploads one payload of each kind, keeps a visit counter, and instructs."""
+
+    uploads: ClassVar[Mapping[str, Reduction]] = {
+        "params": Reduction.MEAN,
+        "size": Reduction.SUM,
+        "head": Reduction.GATHER,
+    }
+    stateful: ClassVar[bool] = True
+
+    def instruct(self, ctx: Context, state: Any, client: int) -> Mapping[str, Any]:
+        return {"greeting": {"number": torch.tensor([float(client)])}}
+
+    def remember(self, ctx: Context, broadcast: Any) -> Any:
+        return {"visits": torch.zeros(())}
+
+    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
+        report = super().finish(ctx, visit, trained)
+        head = tree.select(trained.params, ctx.net.head)
+        number = visit.instruction["greeting"]["number"]
+        upload = {**report.upload, "size": {"n": torch.tensor([1.0])}, "head": {**head, "number": number}}
+        return Report(upload, {"visits": visit.memory["visits"] + 1}, report.metrics)
+
+    def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> Any:
+        assert reduced["size"]["n"].tolist() == [len(reduced.clients)]
+        assert [int(entry["number"]) for entry in reduced["head"]] == list(reduced.clients)
+        return super().aggregate(ctx, state, reduced)
+
+
+def test_sum_gather_instructions_and_memories() -> None:
+    population = federation(cohort_size=6, rounds=5)
+    algorithm = Everything()
+    pool = SerialPool(algorithm, population)
+    results = list(simulate(algorithm, population, pool))
+    visits = dict.fromkeys(range(10), 0)
+    for result in results:
+        for client in result.cohort:
+            visits[client] += 1
+    assert {c: int(m["visits"]) for c, m in pool.memories().items()} == {c: n for c, n in visits.items() if n}
+    head = 4 * sum(population.nets[0].init(0)[key].numel() for key in population.nets[0].head)
+    params = 4 * population.nets[0].count()
+    assert results[0].traffic.by_payload == {
+        "params": 2 * 6 * params,
+        "greeting": 6 * 4,
+        "size": 6 * 4,
+        "head": 6 * (head + 4),
+    }
+
+
+def test_memories_can_be_put_back() -> None:
+    population = federation(cohort_size=6, rounds=2)
+    pool, other = SerialPool(Everything(), population), SerialPool(Everything(), population)
+    list(simulate(Everything(), population, pool))
+    other.restore(pool.memories())
+    assert other.memories().keys() == pool.memories().keys()
+
+
+def test_frozen_keys_do_not_move_and_need_no_gradient() -> None:
+    population = federation([20], rounds=1)
+    ctx, net = population.context(0), population.nets[0]
+    visit = SerialPool(FedAvg(), population).worker.shelf.visit(FedAvg(), ctx, 0, {}, {}, {})
+    start = net.init(3)
+
+    def loss(params: Mapping[str, torch.Tensor], batch: Any) -> torch.Tensor:
+        assert [key for key, value in params.items() if value.requires_grad] == ["head.weight", "head.bias"]
+        return FedAvg().loss(ctx, visit, params, batch)
+
+    before = {key: value.clone() for key, value in start.items()}
+    trained = sgd(ctx, visit, start, loss, trainable=net.head)
+    assert trained.params["fc1.0.weight"] is start["fc1.0.weight"]
+    assert not torch.equal(trained.params["head.weight"], start["head.weight"])
+    assert all(torch.equal(start[key], before[key]) for key in before)
+    assert not any(value.requires_grad for value in trained.params.values())
+
+
+def test_a_correction_is_added_to_every_gradient() -> None:
+    population = federation([20], rounds=1, local=Local(steps=1, batch_size=20, lr=0.5))
+    ctx, net = population.context(0), population.nets[0]
+    visit = SerialPool(FedAvg(), population).worker.shelf.visit(FedAvg(), ctx, 0, {}, {}, {})
+    start = net.init(3)
+
+    def loss(params: Any, batch: Any) -> torch.Tensor:
+        return FedAvg().loss(ctx, visit, params, batch)
+
+    shift = {key: torch.ones_like(value) for key, value in start.items()}
+    plain, moved = sgd(ctx, visit, start, loss), sgd(ctx, visit, start, loss, correction=shift)
+    for key in start:
+        torch.testing.assert_close(moved.params[key], plain.params[key] - 0.5)
+
+
+def test_streams_are_addressed() -> None:
+    assert rng.stream(1, "a", 2, 3).integers(1 << 30) == rng.stream(1, "a", 2, 3).integers(1 << 30)
+    others = [rng.stream(1, "b", 2, 3), rng.stream(2, "a", 2, 3), rng.stream(1, "a", 3, 2)]
+    assert len({int(s.integers(1 << 62)) for s in [rng.stream(1, "a", 2, 3), *others]}) == 4
+    before = torch.random.get_rng_state()
+    with rng.torch_stream(1, "init"):
+        first = torch.rand(3)
+    with rng.torch_stream(1, "init"):
+        assert torch.equal(first, torch.rand(3))
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_digests_see_every_bit_and_no_order_of_keys() -> None:
+    state = {"a": torch.zeros(2, 3), "b": [1, 2.5, None, "x"]}
+    assert digest(state) == digest({"b": [1, 2.5, None, "x"], "a": torch.zeros(2, 3)})
+    assert digest(state) != digest({**state, "a": torch.zeros(3, 2)})
+    assert digest(state) != digest({**state, "a": torch.full((2, 3), 1e-45)})
+    assert digest(state) != digest({**state, "a": torch.zeros(2, 3, dtype=torch.float64)})
+    assert digest(torch.arange(6.0).view(2, 3).t()) == digest(torch.tensor([[0.0, 3], [1, 4], [2, 5]]))
+    with pytest.raises(TypeError, match="cannot hold set"):
+        digest({"a": {1, 2}})
+
+
+def test_bytes_of_payloads() -> None:
+    payload = {"w": torch.zeros(3, 4), "nested": {"counts": torch.zeros(5, dtype=torch.int64)}}
+    assert wire.payload_bytes(payload) == 4 * 12 + 4 * 5
+    assert wire.payload_bytes({"h": torch.zeros(3, dtype=torch.float16)}) == 6
+    assert wire.traffic({"a": 3, "b": 1}, {"a": 2}).by_payload == {"a": 5, "b": 1}
+
+
+def test_borrowed_arrays_share_memory_even_when_read_only() -> None:
+    array = np.arange(6.0)
+    array.flags.writeable = False
+    tensor = tree.borrow(array)
+    assert tensor.tolist() == list(range(6))
+    assert tensor.data_ptr() == array.ctypes.data
+
+
+def test_trees_of_different_shape_are_refused() -> None:
+    with pytest.raises(ValueError, match="differ in their keys"):
+        tree.add({"a": torch.zeros(1)}, {"b": torch.zeros(1)})
+
+
+def test_a_failing_client_is_named() -> None:
+    class Broken(FedAvg):
+        def loss(self, ctx: Context, visit: Visit, params: Any, batch: Any) -> torch.Tensor:
+            raise ZeroDivisionError("no examples of class 3")
+
+    population = federation()
+    with pytest.raises(ClientFailed, match=r"client 9 failed in train: ZeroDivisionError: no examples"):
+        list(simulate(Broken(), population, SerialPool(Broken(), population)))
+
+
+def test_a_round_without_weight_says_so() -> None:
+    population = federation([0, 0], rounds=1)
+    assert isinstance(population.partition, Partition)
+    with pytest.raises(FedsimError, match="has no mean"):
+        list(simulate(FedAvg(), population, SerialPool(FedAvg(), population)))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FedsimError("m", "h"),
+        SpecError([FieldError("a.b", 3, "wrong", "do this")]),
+        DoesNotFit("arithmetic", "fewer", value=4),
+        ClientFailed(3, "train", "cause"),
+        ServiceError("no", "hint", status=409, code="CONFLICT"),
+    ],
+)
+def test_errors_survive_pickling(error: FedsimError) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert str(copy) == str(error)
+    assert vars(copy) == vars(error)
+
+
+def test_evaluation_only_when_asked_and_at_the_end() -> None:
+    population = federation(rounds=5)
+    pool = SerialPool(FedAvg(), population)
+    scored = [
+        "global_accuracy" in result.metrics
+        for result in simulate(FedAvg(), population, pool, evaluate_every=2)
+    ]
+    assert scored == [False, True, False, True, True]
