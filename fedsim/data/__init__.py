@@ -6,23 +6,28 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedsim.data.clienttests import CONVENTIONS
 from fedsim.data.dataset import Augmentation, Dataset, Examples, Normalise
 from fedsim.data.digits import digits
+from fedsim.data.federation import Federation, federate
 from fedsim.data.mnist import fashion_mnist
 from fedsim.data.parameters import Parameter, Range, check, parameters, refuse, unknown
 from fedsim.data.partition import Partition, SampledPartition
 from fedsim.data.partitions import PARTITIONS, PartitionEntry, make_partition, partition_faults
+from fedsim.data.partitions.difficulty import difficulty_partition, loss_spread
 from fedsim.data.places import Places
 from fedsim.data.synthetic import synthetic
 from fedsim.errors import FieldError, SpecError
 
 __all__ = [
+    "CONVENTIONS",
     "DATASETS",
     "PARTITIONS",
     "Augmentation",
     "Dataset",
     "DatasetEntry",
     "Examples",
+    "Federation",
     "Normalise",
     "Parameter",
     "Partition",
@@ -30,7 +35,10 @@ __all__ = [
     "Range",
     "SampledPartition",
     "dataset_faults",
+    "difficulty_partition",
+    "federate",
     "load_dataset",
+    "loss_spread",
     "make_partition",
     "parameters_of",
     "partition_faults",

@@ -12,6 +12,10 @@ from fedsim.data.parameters import check, refuse, unknown
 from fedsim.data.partition import Partition
 from fedsim.data.partitions.dirichlet import dirichlet
 from fedsim.data.partitions.even import iid
+from fedsim.data.partitions.labels import label_skew, pathological, shards
+from fedsim.data.partitions.natural import natural
+from fedsim.data.partitions.preference import dirichlet_clients
+from fedsim.data.partitions.quantity import quantity
 from fedsim.data.partitions.sampled import sampled
 from fedsim.data.partitions.stock import Stock
 from fedsim.errors import FieldError, SpecError
@@ -34,6 +38,14 @@ class PartitionEntry(NamedTuple):
 PARTITIONS: dict[str, PartitionEntry] = {
     "iid": PartitionEntry(iid, "the same number of random examples for everybody"),
     "dirichlet": PartitionEntry(dirichlet, "each class shared out in proportions drawn from Dir(beta)"),
+    "dirichlet_clients": PartitionEntry(
+        dirichlet_clients, "equal sizes; each client's class mix drawn from a Dirichlet around the data's"
+    ),
+    "pathological": PartitionEntry(pathological, "P(pi): a few classes for each client, each split evenly"),
+    "label_skew": PartitionEntry(label_skew, "a share of the classes for each client, each split evenly"),
+    "shards": PartitionEntry(shards, "sorted by class, cut into shards, a few shards for each client"),
+    "quantity": PartitionEntry(quantity, "random examples, in numbers drawn from Dir(beta)"),
+    "natural": PartitionEntry(natural, "by the data set's own groups: speakers, celebrities, patients"),
     "sampled": PartitionEntry(
         sampled, "everybody draws from the whole set; for a million clients", shares=True
     ),

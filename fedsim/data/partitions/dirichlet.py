@@ -12,18 +12,22 @@ from typing import Annotated
 import numpy as np
 
 from fedsim.data.dataset import Array, Indices
-from fedsim.data.parameters import Positive, Range
+from fedsim.data.parameters import Positive, Range, refuse
 from fedsim.data.partition import Partition, deal, from_owners
 from fedsim.data.partitions.repair import fill_up
 from fedsim.data.partitions.stock import Stock
 
 _TRIES = 200
-_LOOKS = 10
+_LOOKS = 3
 _HOPELESS = 20.0
 
 
 def dirichlet(
-    stock: Stock, *, beta: Positive = 0.5, min_size: Annotated[int, Range(0)] | None = None
+    stock: Stock,
+    *,
+    beta: Positive = 0.5,
+    min_size: Annotated[int, Range(0)] | None = None,
+    share: Annotated[float, Range(above=0, maximum=1)] = 1.0,
 ) -> Partition:
     """Shares out each class in Dirichlet proportions.
 
@@ -31,27 +35,47 @@ def dirichlet(
         stock: the examples.
         beta: concentration; small is skewed (0.05), large is even (100).
         min_size: examples that every client has at least; 10 when not given, less where the examples are few.
+        share: of each class that is shared out at all; the rest belongs to nobody.
 
     Raises:
         SpecError: there are not enough examples for the minimum.
     """
-    minimum = stock.minimum(min_size)
-    generator = stock.generator("dirichlet")
-    counts = _best_draw(stock, beta, minimum, generator)
+    return share_out(stock, (stock.class_sizes() * share).astype(np.int64), beta, min_size, "dirichlet")
+
+
+def share_out(stock: Stock, class_sizes: Indices, beta: float, min_size: int | None, kind: str) -> Partition:
+    """Draws counts for so many examples of each class, repairs them, and deals out the examples.
+
+    Args:
+        stock: the examples.
+        class_sizes: int64 [C], how many of each class to share out.
+        beta: concentration.
+        min_size: as asked for.
+        kind: names the random stream.
+    """
+    total = int(class_sizes.sum())
+    if total < stock.num_clients:
+        raise refuse(
+            "share", total, f"leaves fewer examples than the {stock.num_clients} clients", "raise it"
+        )
+    minimum = stock.minimum(min_size, total)
+    generator = stock.generator(kind)
+    counts = _best_draw(class_sizes, stock.num_clients, beta, minimum, generator)
     counts, notes = fill_up(counts, minimum)
     return from_owners(deal(stock.labels, counts, generator), stock.num_clients, notes)
 
 
-def _best_draw(stock: Stock, beta: float, minimum: int, generator: np.random.Generator) -> Indices:
+def _best_draw(
+    class_sizes: Indices, num_clients: int, beta: float, minimum: int, generator: np.random.Generator
+) -> Indices:
     """The first draw in which no client is short, or the one with the fewest short clients of those tried.
 
     The number of short clients in a draw is roughly Poisson, so after a few draws with dozens of them further
     ones are a waste of time.
     """
-    class_sizes = stock.class_sizes()
-    best, fewest, seen = np.empty(0, np.int64), stock.num_clients + 1, 0
+    best, fewest, seen = np.empty(0, np.int64), num_clients + 1, 0
     for attempt in range(1, _TRIES + 1):
-        counts = draw_counts(class_sizes, stock.num_clients, beta, generator)
+        counts = draw_counts(class_sizes, num_clients, beta, generator)
         short = int((counts.sum(axis=1) < minimum).sum())
         if short < fewest:
             best, fewest = counts, short

@@ -42,21 +42,22 @@ class Stock:
         """How many examples each class has, int64 [C]."""
         return np.bincount(self.labels, minlength=self.num_classes).astype(np.int64)
 
-    def minimum(self, asked: int | None) -> int:
+    def minimum(self, asked: int | None, total: int) -> int:
         """The minimum size to keep: what was asked for, or 10, or less where the examples are few.
+
+        Args:
+            asked: the spec's minimum; None for the default.
+            total: how many examples are shared out.
 
         Raises:
             SpecError: so many clients cannot hold that many each.
         """
         if asked is None:
-            return min(10, max(1, self.total // (2 * self.num_clients)))
-        if asked * self.num_clients > self.total:
-            message = (
-                f"{self.num_clients} clients of at least {asked} examples need {asked * self.num_clients:,}, "
-            )
-            raise refuse(
-                "min_size", asked, message + f"there are {self.total:,}", "lower it, or have fewer clients"
-            )
+            return min(10, max(1, total // (2 * self.num_clients)))
+        if asked * self.num_clients > total:
+            message = f"{self.num_clients} clients of at least {asked} examples need "
+            message += f"{asked * self.num_clients:,}, there are {total:,}"
+            raise refuse("min_size", asked, message, "lower it, or have fewer clients")
         return asked
 
 

@@ -1,0 +1,112 @@
+"""A partition as files: the arrays as `.npz`, everything about them as `.json` beside it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedsim.data.dataset import Dataset, Indices
+from fedsim.data.federation import Federation
+from fedsim.data.parameters import refuse
+from fedsim.data.partition import Partition, SampledPartition
+from fedsim.data.statistics import class_counts, distance_to_all, summary
+from fedsim.errors import DataError
+
+FORMAT = 1
+
+
+def digest(partition: Partition) -> str:
+    """SHA-256 of the partition's arrays, in hexadecimal."""
+    content = hashlib.sha256()
+    for array in (partition.indices, partition.offsets):
+        content.update(np.ascontiguousarray(array, dtype="<i8").tobytes())
+    return content.hexdigest()
+
+
+def save_partition(path: Path, federation: Federation, about: Mapping[str, Any]) -> tuple[Path, Path]:
+    """Writes the partition with its statistics.
+
+    Args:
+        path: without an ending; `.npz` and `.json` are added, missing folders are made.
+        federation: what to save.
+        about: what made it (kind, parameters, seed, ...), kept in the `.json`.
+
+    Returns:
+        The two files. The `.npz` holds `indices` and `offsets`, `counts` [N, C], `sizes` [N] and
+        `distance_to_all` [N], and `test_indices` and `test_offsets` where clients have test examples of their
+        own.
+
+    Raises:
+        SpecError: a sampled partition has nothing to save.
+    """
+    train, tests, dataset = federation.train, federation.tests, federation.dataset
+    if isinstance(train, SampledPartition):
+        raise refuse(
+            "kind", "sampled", "is drawn when needed and has nothing to save", "its seed says it all"
+        )
+    counts = class_counts(train, dataset.train.y, dataset.num_classes)
+    arrays = {"indices": train.indices, "offsets": train.offsets, "counts": counts}
+    arrays |= {"sizes": train.sizes(), "distance_to_all": distance_to_all(counts)}
+    if tests is not None:
+        arrays |= {"test_indices": tests.indices, "test_offsets": tests.offsets}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files = path.with_name(path.name + ".npz"), path.with_name(path.name + ".json")
+    _write(files[0], lambda target: np.savez_compressed(target, **arrays))  # type: ignore[arg-type]
+    text = json.dumps(_card(federation, counts, about), indent=2, ensure_ascii=False) + "\n"
+    _write(files[1], lambda target: target.write(text.encode()))
+    return files
+
+
+def _card(federation: Federation, counts: Indices, about: Mapping[str, Any]) -> dict[str, Any]:
+    dataset: Dataset = federation.dataset
+    return {
+        "format": FORMAT,
+        "dataset": dataset.name,
+        "training_examples": len(dataset.train),
+        "classes": list(dataset.classes),
+        "about": dict(about),
+        "notes": list(federation.train.notes),
+        "digest": digest(federation.train),
+        "statistics": summary(counts),
+    }
+
+
+def _write(path: Path, fill: Any) -> None:
+    """Writes aside, then renames: a reader never sees half a file."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    with aside.open("wb") as target:
+        fill(target)
+    aside.replace(path)
+
+
+def load_partition(path: Path) -> tuple[Partition, dict[str, Any]]:
+    """Reads a saved partition.
+
+    Args:
+        path: as given to `save_partition`.
+
+    Returns:
+        The training partition, and the contents of the `.json`.
+
+    Raises:
+        DataError: a file is missing, truncated, or does not belong to the other.
+    """
+    arrays_file, card_file = path.with_name(path.name + ".npz"), path.with_name(path.name + ".json")
+    try:
+        card = json.loads(card_file.read_text())
+        with arrays_file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
+            partition = Partition(arrays["indices"], arrays["offsets"], tuple(card["notes"]))
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path}: not a saved partition ({error})", "make it again") from error
+    if digest(partition) != card.get("digest"):
+        raise DataError(
+            f"{arrays_file}: is not the partition that {card_file.name} describes", "make it again"
+        )
+    return partition, card

@@ -1,0 +1,110 @@
+"""A data set shared out whole: public set, clients' training examples, clients' test examples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedsim import rng
+from fedsim.data.clienttests import CONVENTIONS, merged, share_tests, split_clients
+from fedsim.data.dataset import Dataset, Examples
+from fedsim.data.parameters import refuse, unknown
+from fedsim.data.partition import Partition, SampledPartition
+from fedsim.data.partitions import make_partition
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """Who has what.
+
+    Attributes:
+        dataset: what is left for the clients; `train` and `tests` refer to its training and test set.
+        train: each client's training examples.
+        tests: each client's test examples, positions in `dataset.test`; None when all are tested on all of
+            it.
+        public: the labelled examples that everybody and the server may use, and no client holds.
+    """
+
+    dataset: Dataset
+    train: Partition
+    tests: Partition | None = None
+    public: Examples | None = None
+
+
+def federate(
+    dataset: Dataset,
+    kind: str,
+    *,
+    num_clients: int,
+    seed: int,
+    public: float = 0.0,
+    tests: str = "global",
+    **given: Any,
+) -> Federation:
+    """Takes the public set away, shares out the rest, and says what each client is tested on.
+
+    Args:
+        dataset: as loaded.
+        kind: of partition.
+        num_clients: N.
+        seed: of the experiment.
+        public: the share of the data that becomes the public set.
+        tests: a name in `CONVENTIONS`.
+        given: the partition's parameters.
+
+    Raises:
+        SpecError: anything that does not go together; paths are argument names.
+    """
+    if tests not in CONVENTIONS:
+        raise refuse("tests", tests, "no such convention", unknown(tests, CONVENTIONS))
+    dataset, taken = take_public(dataset, public, seed)
+    if tests == "merged":
+        dataset = merged(dataset)
+    partition = make_partition(
+        kind,
+        labels=dataset.train.y,
+        num_clients=num_clients,
+        num_classes=dataset.num_classes,
+        seed=seed,
+        groups=dataset.train.groups,
+        **given,
+    )
+    if tests == "global":
+        return Federation(dataset, partition, None, taken)
+    if isinstance(partition, SampledPartition) or dataset.task == "labels":
+        what = "clients that draw from the whole set" if kind == "sampled" else "examples of several labels"
+        raise refuse("tests", tests, f"not for {what}", "use 'global'")
+    if tests == "merged":
+        return Federation(*split_clients(dataset, partition, seed), taken)
+    return Federation(dataset, partition, share_tests(tests, dataset, partition, seed), taken)
+
+
+def take_public(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Examples | None]:
+    """Takes a random share of the training set and of the test set away as a labelled public set.
+
+    Args:
+        dataset: the whole.
+        share: of all its examples, at least 0 and below 1; ACE-pFL's 10 % of CIFAR-10 is 6,000 images.
+        seed: of the experiment.
+
+    Returns:
+        What is left, and the public set (None when the share is 0).
+
+    Raises:
+        SpecError: the share is out of range.
+    """
+    if not 0 <= share < 1:
+        raise refuse("public", share, "has to be a number of at least 0 and below 1")
+    if share == 0:
+        return dataset, None
+    generator = rng.stream(seed, "public")
+    left, taken = [], []
+    for examples in (dataset.train, dataset.test):
+        order = generator.permutation(len(examples))
+        cut = round(share * len(examples))
+        taken.append(examples.take(np.sort(order[:cut])))
+        left.append(examples.take(np.sort(order[cut:])))
+    public = Examples(*(np.concatenate(pair) for pair in zip(*((t.x, t.y) for t in taken), strict=True)))
+    return replace(dataset, train=left[0], test=left[1]), public

@@ -1,0 +1,74 @@
+"""The difficulty partition: easy clients and hard clients, with every client's class counts unchanged.
+
+"When Do Curricula Work in Federated Learning?" (ICCV 2023), Algorithm 2. *Deviations*: the
+printed cumulated sum is read as exclusive (client 0 begins at item 0), and f_ord = 0 is allowed (the paper's
+default: the same counts, random contents).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedsim import rng
+from fedsim.data.dataset import Array, Indices
+from fedsim.data.parameters import refuse
+from fedsim.data.partition import Partition, from_owners
+
+
+def difficulty_partition(
+    base: Partition, labels: Indices, losses: Array, f_ord: float, seed: int
+) -> Partition:
+    """Deals the base partition's examples out again by difficulty.
+
+    Of each class, client i takes floor(f_ord * N_ic) items in ascending order of loss, beginning where the
+    clients before it end; what remains of the class is shuffled and dealt out so that every client ends with
+    N_ic. At f_ord = 1 low client numbers are easy and high ones hard; at 0 the contents are random.
+
+    Args:
+        base: gives the counts N_ic.
+        labels: int64 [n], the class of every training example.
+        losses: [n], an expert's loss of every training example.
+        f_ord: the share dealt out in order, 0 to 1.
+        seed: of the experiment.
+
+    Returns:
+        A partition of the same examples with exactly the base's count of every class for every client.
+
+    Raises:
+        SpecError: f_ord is not between 0 and 1, or there is not one finite loss for each example.
+    """
+    if not 0 <= f_ord <= 1:
+        raise refuse("f_ord", f_ord, "has to be a number of at least 0 and of at most 1")
+    if len(losses) != len(labels) or not np.isfinite(losses).all():
+        raise refuse("losses", len(losses), f"has to be one finite loss for each of {len(labels)} examples")
+    generator = rng.stream(seed, "partition-difficulty")
+    held = base.indices
+    holder = np.repeat(np.arange(base.num_clients), base.sizes())
+    owners = np.full(len(labels), -1, np.int64)
+    for label in np.unique(labels[held]):
+        mine = labels[held] == label
+        counts = np.bincount(holder[mine], minlength=base.num_clients)
+        ranked = held[mine][np.argsort(losses[held[mine]], kind="stable")]
+        owners[ranked] = _in_order(counts, f_ord, generator)
+    return from_owners(owners, base.num_clients, base.notes)
+
+
+def _in_order(counts: Indices, f_ord: float, generator: np.random.Generator) -> Indices:
+    """The client of each item of one class, items in ascending order of loss; int64 [sum of counts]."""
+    ordered = np.floor(f_ord * counts + 1e-9).astype(np.int64)
+    clients = np.arange(len(counts))
+    owners = np.repeat(clients, counts)
+    starts = np.cumsum(counts) - counts
+    rest = np.arange(len(owners)) - starts[owners] >= ordered[owners]
+    owners[rest] = generator.permutation(np.repeat(clients, counts - ordered))
+    return owners
+
+
+def loss_spread(partition: Partition, losses: Array) -> Array:
+    """The spread of the expert's loss within each client, float64 [N]; low where it is consistent.
+
+    Args:
+        partition: whose clients.
+        losses: [n], the expert's loss of every training example.
+    """
+    return np.array([losses[partition.client(i)].std() for i in range(partition.num_clients)])

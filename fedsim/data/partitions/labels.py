@@ -1,0 +1,104 @@
+"""Few classes per client: `#label k` (pathological, label skew) and shards of data sorted by class."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedsim.data.dataset import Indices
+from fedsim.data.parameters import Count, Share, refuse
+from fedsim.data.partition import Partition, deal, from_owners
+from fedsim.data.partitions.repair import fill_up
+from fedsim.data.partitions.stock import Stock, even_sizes
+
+
+def pathological(stock: Stock, *, classes: Count = 2) -> Partition:
+    """P(pi), also known as `#label k`: pi classes for every client, each split evenly among its holders.
+
+    Client j's first class is j modulo C, so that classes are held about equally often; the others are random.
+    A class that nobody drew then takes the place of one that several hold.
+
+    Args:
+        stock: the examples.
+        classes: pi, the classes per client.
+
+    Raises:
+        SpecError: there are fewer classes than that, or too few clients to hold them all.
+    """
+    present = np.flatnonzero(stock.class_sizes())
+    if classes > len(present):
+        raise refuse("classes", classes, f"there are only {len(present)} classes", "lower it")
+    if classes * stock.num_clients < len(present):
+        message = f"{stock.num_clients} clients of {classes} classes leave some of {len(present)} to nobody"
+        raise refuse("classes", classes, message, "raise it, or have more clients")
+    return _split_among_holders(stock, present, classes, "pathological")
+
+
+def label_skew(stock: Stock, *, share: Share = 0.2) -> Partition:
+    """Every client holds this share of the classes (0.2 of 10 is 2), split as `pathological` does.
+
+    Args:
+        stock: the examples.
+        share: of the classes that a client holds, at least one.
+
+    Raises:
+        SpecError: too few clients to hold all classes.
+    """
+    present = np.flatnonzero(stock.class_sizes())
+    classes = max(1, round(share * len(present)))
+    if classes * stock.num_clients < len(present):
+        message = f"{stock.num_clients} clients of {classes} classes leave some of {len(present)} to nobody"
+        raise refuse("share", share, message, "raise it, or have more clients")
+    return _split_among_holders(stock, present, classes, "label-skew")
+
+
+def shards(stock: Stock, *, shards_per_client: Count = 2) -> Partition:
+    """The examples sorted by class, cut into equal shards, and dealt out at random.
+
+    Args:
+        stock: the examples.
+        shards_per_client: how many each client gets; about as many classes as it will hold at most.
+
+    Raises:
+        SpecError: there are more shards than examples.
+    """
+    number = stock.num_clients * shards_per_client
+    if number > stock.total:
+        message = f"{number:,} shards of {stock.total:,} examples would be empty"
+        raise refuse("shards_per_client", shards_per_client, message, "lower it, or have fewer clients")
+    generator = stock.generator("shards")
+    shuffled = generator.permutation(stock.total)
+    by_class = shuffled[np.argsort(stock.labels[shuffled], kind="stable")]
+    holder = generator.permutation(np.repeat(np.arange(stock.num_clients), shards_per_client))
+    owners = np.empty(stock.total, np.int64)
+    owners[by_class] = np.repeat(holder, even_sizes(stock.total, number))
+    return from_owners(owners, stock.num_clients)
+
+
+def _split_among_holders(stock: Stock, present: Indices, classes: int, kind: str) -> Partition:
+    generator = stock.generator(kind)
+    sizes = stock.class_sizes()
+    holds = _holdings(stock.num_clients, len(present), classes, generator)
+    counts = np.zeros((stock.num_clients, stock.num_classes), np.int64)
+    for column, label in enumerate(present):
+        holders = np.flatnonzero(holds[:, column])
+        # The odd examples go to random holders, not always to the first ones.
+        counts[generator.permutation(holders), label] = even_sizes(int(sizes[label]), len(holders))
+    counts, notes = fill_up(counts, 1)
+    return from_owners(deal(stock.labels, counts, generator), stock.num_clients, notes)
+
+
+def _holdings(
+    num_clients: int, num_classes: int, classes: int, generator: np.random.Generator
+) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+    """Which client holds which class, bool [N, C]: `classes` in each row, no column empty."""
+    preference = generator.random((num_clients, num_classes))
+    first = np.arange(num_clients) % num_classes
+    preference[np.arange(num_clients), first] = -1.0
+    chosen = np.argsort(preference, axis=1)[:, :classes]
+    holds = np.zeros((num_clients, num_classes), np.bool_)
+    np.put_along_axis(holds, chosen, True, axis=1)
+    for missing in np.flatnonzero(~holds.any(axis=0)):
+        crowded = holds & (holds.sum(axis=0) > 1)
+        client, label = generator.permutation(np.argwhere(crowded))[0]
+        holds[client, label], holds[client, missing] = False, True
+    return holds

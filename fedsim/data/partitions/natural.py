@@ -1,0 +1,47 @@
+"""Natural: the data set says whose example is whose (speakers, celebrities, patients)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedsim.data.dataset import Indices
+from fedsim.data.parameters import Count, refuse
+from fedsim.data.partition import Partition, from_owners
+from fedsim.data.partitions.stock import Stock, even_sizes
+
+
+def natural(stock: Stock, *, groups_per_client: Count | None = None) -> Partition:
+    """Clients made of the data set's own groups.
+
+    With as many clients as groups each client is one group, in the order of the group numbers. With fewer
+    clients the groups are dealt out at random and as evenly as can be, or `groups_per_client` to each and the
+    others left out (LEAF's CelebA: 10 celebrities to a client).
+
+    Args:
+        stock: the examples.
+        groups_per_client: groups that each client is made of; all are used when not given.
+
+    Raises:
+        SpecError: the data set has no groups, or too few.
+    """
+    if stock.groups is None:
+        raise refuse("kind", "natural", "this data set has no natural clients", "use another partition")
+    names, group_of = np.unique(stock.groups, return_inverse=True)
+    owner_of = _owners(len(names), stock, groups_per_client)
+    return from_owners(owner_of[group_of], stock.num_clients)
+
+
+def _owners(number: int, stock: Stock, per_client: int | None) -> Indices:
+    """The client of each group, -1 for groups left out."""
+    clients, needed = stock.num_clients, stock.num_clients * (per_client or 1)
+    if needed > number:
+        message = f"{clients} clients of {per_client or 1} groups need {needed}, the data set has {number}"
+        path, value = ("num_clients", clients) if per_client is None else ("groups_per_client", per_client)
+        raise refuse(path, value, message, "have fewer clients")
+    if needed == number and per_client is None:
+        return np.arange(number)
+    sizes = even_sizes(number, clients) if per_client is None else np.full(clients, per_client)
+    dealt = np.full(number, -1, np.int64)
+    order = stock.generator("natural").permutation(number)
+    dealt[order[: sizes.sum()]] = np.repeat(np.arange(clients), sizes)
+    return dealt

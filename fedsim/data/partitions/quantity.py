@@ -1,0 +1,31 @@
+"""Quantity skew: everybody draws from the same distribution, but some clients hold many more examples."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated
+
+import numpy as np
+
+from fedsim.data.parameters import Positive, Range
+from fedsim.data.partition import Partition
+from fedsim.data.partitions.dirichlet import share_out
+from fedsim.data.partitions.stock import Stock
+
+
+def quantity(
+    stock: Stock, *, beta: Positive = 0.5, min_size: Annotated[int, Range(0)] | None = None
+) -> Partition:
+    """Sizes in proportions drawn from Dir(beta), examples drawn at random.
+
+    Args:
+        stock: the examples.
+        beta: concentration; small gives a few very large clients.
+        min_size: examples that every client has at least; 10 when not given, less where the examples are few.
+
+    Raises:
+        SpecError: there are not enough examples for the minimum.
+    """
+    # It is the Dirichlet partition of data that has one class.
+    one_class = replace(stock, labels=np.zeros(stock.total, np.int64), num_classes=1)
+    return share_out(one_class, one_class.class_sizes(), beta, min_size, "quantity")
