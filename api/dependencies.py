@@ -22,7 +22,7 @@ SUBMISSION_TYPES = (
     "text/x-yaml",
 )
 
-LabelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$")]
+LabelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,63}$")]
 LabelValue = Annotated[str, StringConstraints(max_length=200)]
 
 

@@ -112,9 +112,11 @@ def problems(
     *statuses: int, also: Mapping[int | str, dict[str, Any]] = MappingProxyType({})
 ) -> dict[int | str, dict[str, Any]]:
     """Describe refusals, and other answers in `also`, for the OpenAPI schema of a route."""
-    content = {PROBLEM: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    refusals = {status: {"description": HTTPStatus(status).phrase, "content": content} for status in statuses}
-    return {**also, **refusals}
+    answers = dict(also)
+    for status in statuses:
+        content = {PROBLEM: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+        answers[status] = {"description": HTTPStatus(status).phrase, "content": content}
+    return answers
 
 
 def from_fedsim(error: FedsimError) -> Response:

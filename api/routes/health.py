@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import platform
 from importlib import metadata
 from typing import Literal
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
+from sqlalchemy.exc import SQLAlchemyError
 
 import fedsim
 from api.dependencies import ServiceOf
 from api.errors import problem, problems
-from fedsim.errors import FedsimError
+from jobs.states import ACTIVE
 
 router = APIRouter(tags=["service"])
 
-SERVICE = "fedsim"
+logger = logging.getLogger("fedsim.api")
 
 
 class Health(BaseModel):
@@ -53,9 +55,10 @@ def get_health(request: Request) -> Health:
 def get_readiness(service: ServiceOf) -> Readiness | Response:
     """Tell whether jobs can run now: the store answers and Ray is up."""
     try:
-        service.store.count()
-    except FedsimError as error:
-        return problem(503, f"the store does not answer: {error.message}", hint=error.hint)
+        service.store.count(ACTIVE)
+    except SQLAlchemyError as error:
+        logger.error("the store does not answer: %s", error)
+        return problem(503, "the store does not answer", hint="the server's log says why")
     missing = service.queue.ready()
     return Readiness() if missing is None else problem(503, missing)
 

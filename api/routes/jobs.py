@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
@@ -26,9 +27,7 @@ Key = Annotated[
     str | None,
     Header(min_length=1, max_length=200, description="Submissions with the same key and body are one job."),
 ]
-OrderBy = Literal[
-    "created_at", "-created_at", "priority", "-priority", "name", "-name", "finished_at", "-finished_at"
-]
+OrderBy = Literal["created_at", "-created_at", "name", "-name", "priority", "-priority", "state", "-state"]
 
 REPEATED: dict[int | str, dict[str, Any]] = {
     200: {"model": Job, "description": "This key and body were sent before; the job they made."}
@@ -70,7 +69,10 @@ def submit_job(
 @router.get("/jobs", responses=problems(400, 422))
 def list_jobs(
     store: StoreOf,
-    state: Annotated[JobState | None, Query(description="Only jobs in this state.")] = None,
+    state: Annotated[
+        list[JobState] | None,
+        Query(max_length=10, description="Only jobs in these states."),
+    ] = None,
     label: Annotated[
         str | None, Query(max_length=300, description="Only jobs with this label: `name` or `name=value`.")
     ] = None,
@@ -91,9 +93,10 @@ def get_job(job_id: JobId, store: StoreOf) -> Job:
 
 
 @router.delete("/jobs/{job_id}", status_code=204, responses=problems(404, 409, 422))
-def delete_job(job_id: JobId, store: StoreOf) -> None:
+def delete_job(job_id: JobId, service: ServiceOf) -> None:
     """Forget a job that has ended, with its rounds and its files."""
-    store.delete(job_id)
+    service.store.delete(job_id)
+    shutil.rmtree(service.settings.job_dir(job_id), ignore_errors=True)
 
 
 @router.post("/jobs/{job_id}/cancel", responses=problems(404, 422))

@@ -1,0 +1,88 @@
+"""`fedsim algorithms`, `models`, `datasets`, `partitions`, `presets`, `schema`: what a spec can say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from api.commands.options import DataFormat, Format, Url
+
+if TYPE_CHECKING:
+    from api.service import Kind
+
+
+def algorithms(format: DataFormat = Format.TEXT, url: Url = None) -> None:
+    """List the methods, with their hyper-parameters."""
+    _show("algorithms", format, url)
+
+
+def models(format: DataFormat = Format.TEXT, url: Url = None) -> None:
+    """List the models."""
+    _show("models", format, url)
+
+
+def datasets(format: DataFormat = Format.TEXT, url: Url = None) -> None:
+    """List the data sets, with where each looks for its files."""
+    _show("datasets", format, url)
+
+
+def partitions(format: DataFormat = Format.TEXT, url: Url = None) -> None:
+    """List the ways to deal a data set out to clients."""
+    _show("partitions", format, url)
+
+
+def presets(format: DataFormat = Format.TEXT) -> None:
+    """List the specs that come with fedsim."""
+    from api.display import data, plain, print_json, table
+    from jobs.spec import preset_text
+    from jobs.spec import presets as summaries
+
+    found = summaries()
+    if format is Format.JSON:
+        print_json([{"name": n, "summary": s, "text": preset_text(n)} for n, s in found.items()])
+    else:
+        data().print(table(("preset", "summary"), ((plain(n), plain(s)) for n, s in found.items())))
+
+
+def schema() -> None:
+    """Print the JSON schema of a spec."""
+    from api.display import print_json
+    from jobs.spec import json_schema
+
+    print_json(json_schema())
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    for command in (algorithms, models, datasets, partitions, presets, schema):
+        app.command(rich_help_panel="What a spec can say")(command)
+
+
+def _show(kind: Kind, format: Format, url: str | None) -> None:
+    from api.display import data, plain, print_json, table
+
+    entries = _entries(kind, url)
+    if format is Format.JSON:
+        print_json(entries)
+        return
+    rows = ((plain(e["name"]), plain(e["summary"]), plain(_parameters(e["parameters"]))) for e in entries)
+    data().print(table((kind[:-1], "summary", "parameters"), rows))
+
+
+def _entries(kind: Kind, url: str | None) -> list[dict[str, Any]]:
+    if url is not None:
+        from api.client import FedSimClient
+
+        with FedSimClient(url) as client:
+            return client.catalogue(kind)
+    from jobs.catalog import catalogue
+
+    return catalogue(kind)
+
+
+def _parameters(schema: dict[str, Any]) -> str:
+    properties: dict[str, dict[str, Any]] = schema.get("properties", {})
+    return " ".join(
+        f"{name}={each['default']}" if "default" in each else name for name, each in properties.items()
+    )

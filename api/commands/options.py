@@ -1,0 +1,75 @@
+"""Options and arguments that several commands share."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedsim.errors import FieldError, SpecError
+
+
+class Format(StrEnum):
+    """How data is printed."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class RunFormat(StrEnum):
+    """How the rounds of a run are printed: as a table, as one object at the end, or a line each as they end."""
+
+    TEXT = "text"
+    JSON = "json"
+    JSONL = "jsonl"
+
+
+class RoundsFormat(StrEnum):
+    """How round records are printed."""
+
+    TEXT = "text"
+    JSON = "json"
+    JSONL = "jsonl"
+    CSV = "csv"
+
+
+Spec = Annotated[
+    str, typer.Argument(metavar="SPEC", help="A YAML or JSON file, '-' for standard input, or a preset's name.")
+]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Set a field of the spec, e.g. local.lr=0.05. Repeatable."),
+]
+Job = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
+Url = Annotated[
+    str | None,
+    typer.Option("--url", metavar="URL", help="The service; by default FEDSIM_URL, else the one started here."),
+]
+DataFormat = Annotated[
+    Format, typer.Option("--format", help="json: data for programs on standard output.", show_default=True)
+]
+RunsFormat = Annotated[
+    RunFormat, typer.Option("--format", help="json: one object at the end; jsonl: a line for each round.")
+]
+Out = Annotated[
+    Path | None, typer.Option("--out", metavar="DIR", help="Write spec, rounds and result as files into DIR.")
+]
+
+
+def parse_labels(items: list[str] | None) -> dict[str, str]:
+    """Read labels written as NAME=VALUE.
+
+    Raises:
+        SpecError: an item has no `=`.
+    """
+    pairs = [item.partition("=") for item in items or []]
+    faults = [
+        FieldError("--label", name, "is not NAME=VALUE", "for example: owner=ada")
+        for name, sign, _ in pairs
+        if not sign
+    ]
+    if faults:
+        raise SpecError(faults)
+    return {name: value for name, _, value in pairs}

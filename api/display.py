@@ -1,0 +1,176 @@
+"""What people see in a terminal, and what programs read from it: words on standard error, data on standard output."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from fedsim.errors import FedsimError, SpecError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from jobs.records import Job, RoundRecord
+
+PIPE_WIDTH = 200
+"""Columns of a table that goes into a file or a pipe, where no terminal says how many there are."""
+
+STATE_STYLES = {
+    "QUEUED": "yellow",
+    "STARTING": "cyan",
+    "RUNNING": "cyan",
+    "CANCELLING": "yellow",
+    "SUCCEEDED": "green",
+    "FAILED": "red",
+    "CANCELLED": "yellow",
+}
+
+
+def words() -> Console:
+    """Give the console for people: standard error."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def data() -> Console:
+    """Give the console for what was asked for: standard output."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else PIPE_WIDTH
+    return Console(highlight=False, width=width)
+
+
+def say(text: str) -> None:
+    """Tell the user something."""
+    words().print(text, markup=False)
+
+
+def print_json(value: Any) -> None:
+    """Print data for programs."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_line(value: Any) -> None:
+    """Print data for programs on one line, at once."""
+    print(json.dumps(value, ensure_ascii=False, separators=(",", ":")), flush=True)
+
+
+def print_error(error: FedsimError) -> None:
+    """Say what went wrong, and what to do about it."""
+    console = words()
+    console.print("[bold red]error:[/] ", end="")
+    console.print(error.message, markup=False)
+    if error.hint and not isinstance(error, SpecError):
+        console.print(f"  {error.hint}", markup=False)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, numbers: Iterable[str] = ()) -> Any:
+    """Make a table.
+
+    Args:
+        columns: the heads.
+        rows: cells, as text or rich text.
+        numbers: heads of the columns that are aligned to the right.
+    """
+    from rich import box
+    from rich.table import Table
+
+    right = frozenset(numbers)
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        made.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    for cells in rows:
+        made.add_row(*cells)
+    return made
+
+
+def state_text(state: str) -> Any:
+    """Give a state in its colour."""
+    from rich.text import Text
+
+    return Text(state, style=STATE_STYLES.get(state, ""))
+
+
+def plain(text: str) -> Any:
+    """Give text in which nothing is markup."""
+    from rich.text import Text
+
+    return Text(text)
+
+
+def jobs_table(jobs: Iterable[Job]) -> Any:
+    """Make the table of jobs."""
+    heads = ("id", "name", "state", "round", "accuracy", "priority", "age")
+    rows = (
+        (
+            plain(job.id),
+            plain(job.name),
+            state_text(job.state),
+            f"{job.rounds_done}/{job.rounds_total}",
+            share(job.last_metrics.get("global_accuracy")),
+            str(job.priority),
+            age(job.created_at),
+        )
+        for job in jobs
+    )
+    return table(heads, rows, numbers=("round", "accuracy", "priority", "age"))
+
+
+def rounds_table(records: Sequence[RoundRecord]) -> Any:
+    """Make the table of rounds, with the totals below."""
+    heads = ("round", "accuracy", "loss", "down", "up", "seconds")
+    made = table(heads, (), numbers=heads)
+    made.show_footer = True
+    for record in records:
+        made.add_row(
+            str(record.round),
+            share(record.metrics.get("global_accuracy")),
+            number(record.metrics.get("global_loss")),
+            size(record.bytes.down),
+            size(record.bytes.up),
+            f"{record.seconds.total:.2f}",
+        )
+    totals = (
+        "total",
+        "",
+        "",
+        size(sum(record.bytes.down for record in records)),
+        size(sum(record.bytes.up for record in records)),
+        f"{sum(record.seconds.total for record in records):.2f}",
+    )
+    for column, total in zip(made.columns, totals, strict=True):
+        column.footer = total
+    return made
+
+
+def share(value: Any) -> str:
+    """Write a share of one, such as an accuracy; nothing where there is none."""
+    return f"{value:.4f}" if isinstance(value, int | float) else ""
+
+
+def number(value: Any) -> str:
+    """Write a number with four significant digits; nothing where there is none."""
+    return f"{value:.4g}" if isinstance(value, int | float) else ""
+
+
+def size(count: int) -> str:
+    """Write a number of bytes with a unit."""
+    amount = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} TB"
+
+
+def age(moment: datetime) -> str:
+    """Write how long ago something was."""
+    seconds = int((datetime.now(UTC) - moment).total_seconds())
+    for length, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= length:
+            return f"{seconds // length} {unit}"
+    return f"{max(seconds, 0)} s"
