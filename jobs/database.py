@@ -1,0 +1,145 @@
+"""Opening a database: connection settings, transactions that several processes share, and migrations."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
+from sqlalchemy.exc import ArgumentError, OperationalError
+
+from fedsim.errors import StoreError
+from jobs.migrations import HEAD
+
+BUSY_SECONDS = 30
+MIGRATION_LOCK = 0x66656473
+
+
+def connect(url: str) -> Engine:
+    """An engine for a database URL, brought to the newest schema.
+
+    Raises:
+        StoreError: a URL that means nothing, a database that does not answer or is newer than this fedsim.
+    """
+    engine = make_engine(url)
+    try:
+        migrate(engine)
+    except OperationalError as error:
+        engine.dispose()
+        shown = engine.url.render_as_string(hide_password=True)
+        raise StoreError(
+            f"cannot open the store {shown}: {error.orig}", "check FEDSIM_DATABASE_URL"
+        ) from error
+    except StoreError:
+        engine.dispose()
+        raise
+    return engine
+
+
+def writing(engine: Engine) -> Engine:
+    """The same engine for transactions that write: SQLite takes its write lock when they begin.
+
+    A transaction that reads first and writes later would else fail at once when another process has written
+    in between, however long the busy timeout.
+    """
+    return engine.execution_options(fedsim_writes=True)
+
+
+def make_engine(url: str) -> Engine:
+    """An engine for a database URL, its schema left as it is.
+
+    Raises:
+        StoreError: a URL that means nothing, or whose driver is not installed.
+    """
+    try:
+        parsed = make_url(url)
+        if parsed.drivername in ("postgres", "postgresql"):
+            parsed = parsed.set(drivername="postgresql+psycopg")
+        if parsed.get_backend_name() == "sqlite" and parsed.database:
+            Path(parsed.database).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if parsed.get_backend_name() not in ("sqlite", "postgresql"):
+            raise ArgumentError(f"{parsed.get_backend_name()!r} is neither sqlite nor postgresql")
+        # The API's threads each hold a connection for a moment; the pool must not be what they wait for.
+        engine = create_engine(parsed, pool_size=5, max_overflow=40, pool_pre_ping=True)
+    except (ArgumentError, ImportError, OSError) as error:
+        hint = "for example sqlite:////var/lib/fedsim/fedsim.db or postgresql://user@host/fedsim"
+        raise StoreError(f"cannot use the database URL: {error}", hint) from error
+    if engine.dialect.name == "sqlite":
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(connection: Any, _record: Any) -> None:
+    """Settings of one SQLite connection; transactions are begun by us, not by the driver."""
+    connection.isolation_level = None
+    connection.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000}")
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    _use_write_ahead_log(connection)
+
+
+def _use_write_ahead_log(connection: Any) -> None:
+    """Switch to WAL; the busy timeout does not cover this switch, so two first openers take turns here."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except Exception as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    writes = connection.get_execution_options().get("fedsim_writes", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def migrate(engine: Engine) -> None:
+    """Bring the schema to the newest version; of several processes one does it and the others wait.
+
+    Raises:
+        StoreError: the database was written by a newer fedsim.
+    """
+    with engine.connect() as connection:
+        if _version(connection) == HEAD:
+            return
+    with writing(engine).begin() as connection:
+        if connection.dialect.name == "postgresql":
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
+        if _version(connection) != HEAD:
+            _upgrade(connection)
+
+
+def _version(connection: Connection) -> str | None:
+    """The revision of a database, None for an empty one; importing Alembic would cost more than asking."""
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    version: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    return version
+
+
+def alembic_config(connection: Connection | None = None) -> Any:
+    """Alembic's configuration for the migrations of this package, on an open connection."""
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", "jobs:migrations")
+    config.attributes["connection"] = connection
+    return config
+
+
+def _upgrade(connection: Connection) -> None:
+    from alembic import command
+    from alembic.util import CommandError
+
+    try:
+        command.upgrade(alembic_config(connection), "head")
+    except CommandError as error:
+        hint = "open it with that fedsim, or name another database"
+        raise StoreError(
+            f"the store is of another version of fedsim than this one ({error})", hint
+        ) from error

@@ -1,0 +1,292 @@
+"""The job store: the one truth about jobs, on SQLite or PostgreSQL, shared by the API and the runners.
+
+Every method is one transaction. A method that changes a job locks the job's row first (SQLite: the database),
+so that changes of one job come one after the other and its events are numbered without gaps in the order in
+which readers see them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any
+
+from sqlalchemy import Engine, and_, delete, func, select, update
+
+from fedsim.errors import Conflict
+from jobs.database import connect, writing
+from jobs.paging import job_query
+from jobs.records import Job, JobEvent, JobPage, RoundRecord
+from jobs.rows import enter, event_of, insert_job, insert_round, job_of, no_such_job, row_of, write_warning
+from jobs.spec import JobSpec
+from jobs.states import FINAL, FailureReason, JobState, check_transition
+from jobs.submission import check_submission
+from jobs.tables import events, jobs, rounds
+
+
+class JobStore:
+    """Jobs, their rounds and their events. Safe to use from several threads and processes at once.
+
+    Args:
+        engine: an engine on a database of the newest schema; `open` makes one from a URL.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._writes = writing(engine)
+
+    @classmethod
+    def open(cls, url: str) -> JobStore:
+        """Open the store at a database URL, making or migrating its tables where needed.
+
+        Raises:
+            StoreError: a URL that means nothing, a database that does not answer or is newer than fedsim is.
+        """
+        return cls(connect(url))
+
+    def close(self) -> None:
+        """Give the connections back; the store must not be used any more."""
+        self._engine.dispose()
+
+    def __enter__(self) -> JobStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def create(
+        self,
+        spec: JobSpec,
+        *,
+        priority: int = 0,
+        labels: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
+    ) -> tuple[Job, bool]:
+        """Put a job into the queue.
+
+        Args:
+            spec: what to run.
+            priority: from -1000 to 1000; higher ones run first.
+            labels: for finding it again.
+            idempotency_key: names this submission, so that sending it twice makes one job.
+
+        Returns:
+            The job, and whether it is new.
+
+        Raises:
+            SpecError: a priority, label or key that cannot be stored.
+            Conflict: the key has been used for another body.
+        """
+        submission = check_submission(spec, priority, labels, idempotency_key)
+        with self._writes.begin() as connection:
+            row, is_new = insert_job(connection, submission)
+        if row["body_hash"] != submission.body_hash():
+            raise Conflict(
+                f"the Idempotency-Key {idempotency_key!r} belongs to another request, job {row['id']}",
+                "use a new key for a new request",
+            )
+        return job_of(row), is_new
+
+    def get(self, job_id: str) -> Job:
+        """One job.
+
+        Raises:
+            JobNotFound: no job has this id.
+        """
+        with self._engine.connect() as connection:
+            return job_of(row_of(connection, job_id))
+
+    def list(
+        self,
+        state: JobState | Collection[JobState] | None = None,
+        label: str | None = None,
+        order_by: str = "-created_at",
+        limit: int = 50,
+        page_token: str | None = None,
+    ) -> JobPage:
+        """A page of jobs; see `jobs.paging.job_query` for the arguments.
+
+        Raises:
+            SpecError: a limit or an order that does not exist.
+            BadPageToken: a token that is not of this list.
+        """
+        query = job_query(state, label, order_by, limit)
+        with self._engine.connect() as connection:
+            found = connection.execute(query.statement(page_token)).mappings().all()
+        page, more = found[:limit], len(found) > limit
+        return JobPage(
+            jobs=[job_of(r) for r in page], next_page_token=query.token(page[-1]) if more else None
+        )
+
+    def queue(self, limit: int = 100) -> tuple[Job, ...]:
+        """The queued jobs in the order in which they will run: priority, then age."""
+        order = (jobs.c.priority.desc(), jobs.c.created_at, jobs.c.id)
+        query = select(jobs).where(jobs.c.state == JobState.QUEUED).order_by(*order).limit(limit)
+        with self._engine.connect() as connection:
+            return tuple(job_of(row) for row in connection.execute(query).mappings())
+
+    def next_queued(self) -> Job | None:
+        """The job that runs next, None where no job waits."""
+        return next(iter(self.queue(limit=1)), None)
+
+    def count(self, states: Collection[JobState]) -> int:
+        """How many jobs are in one of these states."""
+        query = select(func.count()).select_from(jobs).where(jobs.c.state.in_([s.value for s in states]))
+        with self._engine.connect() as connection:
+            return connection.execute(query).scalar_one()
+
+    def advance(
+        self,
+        job_id: str,
+        source: JobState | Collection[JobState],
+        target: JobState,
+        *,
+        reason: FailureReason | None = None,
+        message: str | None = None,
+    ) -> bool:
+        """Compare and set: move a job to a state if it is in one of the source states.
+
+        Args:
+            job_id: the job.
+            source: the state, or states, that the caller believes it to be in.
+            target: the state to enter.
+            reason: why it failed; by default INTERNAL where the target is FAILED.
+            message: for people.
+
+        Returns:
+            False where the job was in another state, and nothing was changed.
+
+        Raises:
+            Conflict: the transition table does not have this way, or a reason stands without a failure.
+            JobNotFound: no job has this id.
+        """
+        sources = {source} if isinstance(source, JobState) else set(source)
+        check_transition(sources, target)
+        if reason is not None and target is not JobState.FAILED:
+            raise Conflict(f"{target} takes no reason, and {reason} was given", "only FAILED has a reason")
+        with self._writes.begin() as connection:
+            row = row_of(connection, job_id, lock=True)
+            if row["state"] not in sources:
+                return False
+            enter(connection, row, target, reason, message)
+        return True
+
+    def request_cancel(self, job_id: str) -> Job:
+        """Cancel a job: at once where it waits, by way of CANCELLING where it runs; nothing where it ended.
+
+        Raises:
+            JobNotFound: no job has this id.
+        """
+        with self._writes.begin() as connection:
+            row = row_of(connection, job_id, lock=True)
+            if row["state"] == JobState.QUEUED:
+                enter(connection, row, JobState.CANCELLED, None, "cancelled before it started")
+            elif row["state"] in (JobState.STARTING, JobState.RUNNING):
+                enter(connection, row, JobState.CANCELLING, None, None)
+            return job_of(row_of(connection, job_id))
+
+    def delete(self, job_id: str) -> None:
+        """Remove a job with its rounds and events; its directory is the caller's.
+
+        Raises:
+            Conflict: the job has not ended.
+            JobNotFound: no job has this id.
+        """
+        with self._writes.begin() as connection:
+            row = row_of(connection, job_id, lock=True)
+            if row["state"] not in FINAL:
+                raise Conflict(f"job {job_id} is {row['state']} and cannot be deleted", "cancel it first")
+            connection.execute(delete(jobs).where(jobs.c.id == job_id))
+
+    def add_round(self, job_id: str, record: RoundRecord) -> bool:
+        """Write a round and its event, exactly once.
+
+        A round that is there already is left as it is; where its digest differs, a warning says so.
+
+        Returns:
+            Whether the round was new.
+
+        Raises:
+            Conflict: a new round for a job that has ended.
+            JobNotFound: no job has this id.
+        """
+        with self._writes.begin() as connection:
+            row = row_of(connection, job_id, lock=True)
+            key = and_(rounds.c.job_id == job_id, rounds.c.round == record.round)
+            digest = connection.execute(select(rounds.c.digest).where(key)).scalar()
+            if digest is not None:
+                if digest != record.digest:
+                    text = f"round {record.round} came again with another result"
+                    write_warning(connection, row, f"{text}: digest {digest} is kept, {record.digest} came")
+                return False
+            if row["state"] in FINAL:
+                raise Conflict(f"job {job_id} is {row['state']} and takes no more rounds")
+            insert_round(connection, row, record)
+        return True
+
+    def rounds(self, job_id: str, after: int = -1, limit: int | None = None) -> tuple[RoundRecord, ...]:
+        """The rounds of a job with numbers above `after`, in order.
+
+        Raises:
+            JobNotFound: no job has this id.
+        """
+        query = select(rounds.c.record).where(rounds.c.job_id == job_id, rounds.c.round > after)
+        with self._engine.connect() as connection:
+            found = connection.execute(query.order_by(rounds.c.round).limit(limit)).scalars().all()
+            if not found:
+                row_of(connection, job_id)
+        return tuple(RoundRecord.model_validate(record) for record in found)
+
+    def events(self, job_id: str, after: int = 0, limit: int = 1000) -> tuple[JobEvent, ...]:
+        """What happened to a job after the event `after`, in order.
+
+        Raises:
+            JobNotFound: no job has this id.
+        """
+        same = and_(rounds.c.job_id == events.c.job_id, rounds.c.round == events.c.round)
+        query = select(events, rounds.c.record).select_from(events.outerjoin(rounds, same))
+        query = query.where(events.c.job_id == job_id, events.c.id > after).order_by(events.c.id).limit(limit)
+        with self._engine.connect() as connection:
+            found = connection.execute(query).mappings().all()
+            if not found:
+                row_of(connection, job_id)
+        return tuple(event_of(row) for row in found)
+
+    def warn(self, job_id: str, text: str) -> bool:
+        """Write a warning among the events of a job; False, and nothing written, where the job has ended.
+
+        Raises:
+            JobNotFound: no job has this id.
+        """
+        with self._writes.begin() as connection:
+            return write_warning(connection, row_of(connection, job_id, lock=True), text)
+
+    def heartbeat(self, job_id: str) -> None:
+        """Say that the runner of a job lives; `Job.heartbeat_at` tells when it last did.
+
+        Raises:
+            JobNotFound: no job has this id.
+        """
+        self._set(job_id, heartbeat_at=datetime.now(UTC))
+
+    def set_submission(self, job_id: str, submission_id: str | None) -> None:
+        """Remember the Ray job of a job.
+
+        Raises:
+            JobNotFound: no job has this id.
+        """
+        self._set(job_id, submission_id=submission_id)
+
+    def set_waiting(self, job_id: str, text: str | None) -> None:
+        """Say why a job waits; nothing happens where it waits no more."""
+        where = and_(jobs.c.id == job_id, jobs.c.state == JobState.QUEUED)
+        with self._writes.begin() as connection:
+            connection.execute(update(jobs).where(where).values(waiting=text))
+
+    def _set(self, job_id: str, **values: Any) -> None:
+        with self._writes.begin() as connection:
+            if connection.execute(update(jobs).where(jobs.c.id == job_id).values(**values)).rowcount == 0:
+                raise no_such_job(job_id)

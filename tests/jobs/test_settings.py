@@ -1,0 +1,58 @@
+from pathlib import Path
+
+import pytest
+
+from fedsim.errors import JobNotFound, SettingsError
+from jobs.settings import Settings
+
+
+def test_an_empty_environment_has_defaults():
+    settings = Settings.from_env({})
+    assert settings.home == Path("~/.fedsim").expanduser()
+    assert settings.database_url == f"sqlite:///{settings.home}/fedsim.db"
+    assert settings.data_roots == (settings.home / "data",)
+    assert (settings.max_running, settings.ray_address, settings.token) == (1, None, None)
+
+
+def test_the_environment_is_read(tmp_path):
+    env = {
+        "FEDSIM_HOME": str(tmp_path / "home"),
+        "FEDSIM_DATABASE_URL": "postgresql://user:secret@host/db",
+        "FEDSIM_DATA": f"{tmp_path / 'a'}:{tmp_path / 'b'}",
+        "FEDSIM_MAX_RUNNING": "3",
+        "FEDSIM_TOKEN": "hush",
+    }
+    settings = Settings.from_env(env, ray_address="auto", token=None)
+    assert settings.data_roots == (tmp_path / "home/data", tmp_path / "a", tmp_path / "b")
+    assert (settings.max_running, settings.ray_address, settings.token) == (3, "auto", "hush")
+    assert "secret" not in repr(settings)
+    assert "hush" not in repr(settings)
+    assert not (tmp_path / "home").exists()
+    again = Settings.from_env(settings.environment())
+    assert (again.home, again.database_url, again.data_roots) == (
+        settings.home,
+        settings.database_url,
+        settings.data_roots,
+    )
+    assert "FEDSIM_TOKEN" not in settings.environment()
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "many", "1.5", "²"])
+def test_a_wrong_number_says_which_variable_and_what_to_do(text):
+    with pytest.raises(SettingsError, match=r"FEDSIM_MAX_RUNNING is .* at least 1"):
+        Settings.from_env({"FEDSIM_MAX_RUNNING": text})
+
+
+def test_directories_are_made_when_they_are_asked_for(tmp_path):
+    settings = Settings(tmp_path / "home")
+    log = settings.log_path("0abc")
+    assert log == tmp_path / "home/jobs/0abc/job.log"
+    assert log.parent.is_dir()
+    assert (tmp_path / "home").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("job_id", ["", "..", "../x", "a/b", "A", "x" * 33])
+def test_what_is_no_job_id_becomes_no_path(tmp_path, job_id):
+    with pytest.raises(JobNotFound):
+        Settings(tmp_path).job_dir(job_id)
+    assert not list(tmp_path.iterdir())
