@@ -56,11 +56,11 @@ def row_of(connection: Connection, job_id: str, *, lock: bool = False) -> RowMap
 
 def insert_job(connection: Connection, submission: Submission) -> tuple[RowMapping, bool]:
     """Insert a job, or find the one that has its idempotency key already."""
-    insert_or_not = INSERTS[connection.dialect.name](jobs).on_conflict_do_nothing()
+    insert_or_not = INSERTS[connection.dialect.name](jobs).on_conflict_do_nothing().returning(jobs.c.id)
     while True:
         now = datetime.now(UTC)
         job_id = new_job_id(now)
-        if connection.execute(insert_or_not, _new_row(job_id, submission, now)).rowcount:
+        if connection.execute(insert_or_not, _new_row(job_id, submission, now)).scalar() is not None:
             break
         key = jobs.c.idempotency_key == submission.idempotency_key
         row = connection.execute(select(jobs).where(key)).mappings().one_or_none()

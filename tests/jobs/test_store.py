@@ -1,4 +1,4 @@
-"""One contract over both databases: SQLite always, PostgreSQL where FEDSIM_TEST_POSTGRES_URL names a server."""
+"""One contract over both databases: SQLite, and PostgreSQL where FEDSIM_TEST_POSTGRES_URL names a server."""
 
 import os
 import subprocess
