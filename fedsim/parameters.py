@@ -1,8 +1,9 @@
 """What a method, a model, a data set or a partition can be told: read from its signature, checked first.
 
-The parameters are the keyword-only arguments of a function, or the fields of a keyword-only dataclass. Their annotations are all there is: plain types,
-`Literal` for a choice, a union with None, and `Annotated[float, Range(...)]` for a range. The catalogue shows
-them, `check` holds the given values against them and reports every fault at once.
+The parameters are the keyword-only arguments of a function, or the fields of a keyword-only dataclass. Their
+annotations are all there is: plain types, `Literal` for a choice, a union with None, and
+`Annotated[float, Range(...)]` for a range. The catalogue shows them, `check` holds the given values against
+them and reports every fault at once.
 """
 
 from __future__ import annotations

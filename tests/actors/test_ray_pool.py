@@ -1,0 +1,172 @@
+"""The same result on every pool, whatever happens to the actors."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+import torch
+
+from actors.coordinator import Coordinator, Phase
+from actors.crew import Crew
+from actors.ray_pool import RayPool
+from actors.resources import Placement
+from fedsim.algorithms import ALGORITHMS, FedAvg
+from fedsim.core import Algorithm, Context, Local, Visit
+from fedsim.errors import ClientFailed, DoesNotFit, PoolFailed
+from fedsim.experiment import Experiment
+from fedsim.pools import SerialPool
+from fedsim.population import Population
+from fedsim.simulation import RoundResult, simulate
+from tests.fedsim.federations import federation
+from tests.fedsim.test_engine import Everything
+
+pytestmark = pytest.mark.usefixtures("ray_cluster")
+
+
+@contextmanager
+def ray_pool(
+    algorithm: Algorithm, population: Population, workers: int, gpus: float = 0
+) -> Iterator[RayPool]:
+    pool = RayPool(algorithm, population, Crew(Placement(workers, 0.5, gpus)))
+    try:
+        yield pool
+    finally:
+        pool.close()
+
+
+def serial(algorithm: Algorithm, population: Population) -> list[RoundResult]:
+    return list(simulate(algorithm, population, SerialPool(algorithm, population)))
+
+
+def same(a: list[RoundResult], b: list[RoundResult]) -> None:
+    assert [r.digest for r in a] == [r.digest for r in b]
+    assert [r.metrics for r in a] == [r.metrics for r in b]
+    assert [r.traffic for r in a] == [r.traffic for r in b]
+
+
+@pytest.fixture(scope="module", params=[1, 2, 5])
+def crew(request: pytest.FixtureRequest, ray_cluster: None) -> Iterator[Crew]:
+    """Actors that several runs share one after another: starting them is what takes time."""
+    crew = Crew(Placement(request.param, 0.5, 0))
+    yield crew
+    crew.close()
+
+
+@pytest.mark.parametrize("name", [*ALGORITHMS, "everything"])
+def test_digests_do_not_depend_on_the_pool(name: str, crew: Crew) -> None:
+    algorithm = Everything() if name == "everything" else ALGORITHMS[name]()
+    population = federation(cohort_size=8, rounds=3)
+    reference = SerialPool(algorithm, population)
+    expected = list(simulate(algorithm, population, reference))
+    pool = RayPool(algorithm, population, crew)
+    same(list(simulate(algorithm, population, pool)), expected)
+    memories = pool.memories()
+    assert memories.keys() == reference.memories().keys()
+    for client, memory in reference.memories().items():
+        assert all(torch.equal(value, memories[client][name]) for name, value in memory.items())
+
+
+def test_clients_on_fractions_of_gpus() -> None:
+    population = federation(rounds=1)
+    with ray_pool(FedAvg(), population, 4, gpus=0.5) as pool:
+        # 2 GPUs, 4 actors of a half: none is left.
+        assert ray.available_resources().get("GPU", 0) == pytest.approx(0, abs=1e-6)
+        assert len({actor["pid"] for actor in pool.actors}) == 4
+        same(list(simulate(FedAvg(), population, pool)), serial(FedAvg(), population))
+
+
+def test_resources_that_are_in_use_are_waited_for_and_then_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Crew(Placement(2, 0.5, 1))
+    monkeypatch.setattr("actors.crew.PLACEMENT_SECONDS", 1.0)
+    try:
+        began = time.monotonic()
+        with pytest.raises(DoesNotFit, match=r"1 workers x 0\.5 CPU and 1 GPU did not come free within 1 s"):
+            Crew(Placement(1, 0.5, 1))
+        assert time.monotonic() - began < 10
+    finally:
+        first.close()
+
+
+def test_a_killed_actor_is_replaced_and_changes_nothing() -> None:
+    population = federation(cohort_size=8, rounds=4)
+    expected = serial(Everything(), population)
+    with ray_pool(Everything(), population, 2) as pool:
+        found = []
+        for result in simulate(Everything(), population, pool):
+            found.append(result)
+            if result.round in (1, 2):
+                os.kill(pool.actors[result.round - 1]["pid"], signal.SIGKILL)
+        same(found, expected)
+        assert sum(result.engine["restarts"] for result in found) >= 1
+        assert pool.crew.restarts == 2
+
+
+class Deadly(FedAvg):
+    def loss(self, ctx: Context, visit: Visit, params: Any, batch: Any) -> torch.Tensor:
+        os._exit(1)
+
+
+def test_a_block_that_kills_every_actor_ends_the_run() -> None:
+    population = federation([8, 8], rounds=1)
+    pool = RayPool(Deadly(), population, Crew(Placement(1, 0.5, 0)), max_retries=1)
+    try:
+        with pytest.raises(PoolFailed, match="tried 2 times"):
+            list(simulate(Deadly(), population, pool))
+    finally:
+        pool.close()
+
+
+class Broken(FedAvg):
+    def loss(self, ctx: Context, visit: Visit, params: Any, batch: Any) -> torch.Tensor:
+        raise ZeroDivisionError("no examples of class 3")
+
+
+def test_a_failing_client_is_named_across_processes() -> None:
+    population = federation([8, 9], rounds=1)
+    with (
+        ray_pool(Broken(), population, 1) as pool,
+        pytest.raises(ClientFailed, match="client 1 failed in train: ZeroDivisionError") as caught,
+    ):
+        list(simulate(Broken(), population, pool))
+    assert (caught.value.client, caught.value.stage) == (1, "train")
+
+
+def test_the_coordinator_streams_rounds_and_leaves_nothing_behind() -> None:
+    experiment = Experiment(
+        algorithm=FedAvg(),
+        local=Local(epochs=1, batch_size=16, lr=0.1),
+        rounds=3,
+        num_clients=20,
+        cohort_size=4,
+        dataset=("digits", {}),
+        partition=("iid", {}),
+        model=("logistic", {}),
+    )
+    population = experiment.population()
+    coordinator: Any = Coordinator.remote(experiment, Placement(2, 0.5, 0))
+    stream = coordinator.run.options(num_returns="streaming").remote()
+    steps = [ray.get(reference) for reference in stream]
+    phases = [step.text for step in steps if isinstance(step, Phase)]
+    results = [step for step in steps if not isinstance(step, Phase)]
+    assert "loading digits" in phases
+    same(results, serial(FedAvg(), population))
+    assert all(result.state is None for result in results)
+    model = ray.get(coordinator.model.remote())
+    assert {name: value.shape for name, value in model.items()} == {
+        "head.weight": (10, 64),
+        "head.bias": (10,),
+    }
+    assert all(isinstance(value, np.ndarray) for value in model.values())
+    ray.kill(coordinator)
+    deadline = time.monotonic() + 10
+    while ray.available_resources().get("CPU", 0) < 8 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert ray.available_resources()["CPU"] == 8
