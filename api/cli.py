@@ -1,7 +1,7 @@
 """The `fedsim` command.
 
-Exit codes: 0 done, 1 the job failed, 2 bad arguments or a bad spec, 3 it does not fit the cluster, 4 the service cannot be
-reached or refuses, 5 a bug of fedsim, 130 stopped by Ctrl-C.
+Exit codes: 0 done, 1 the job failed, 2 bad arguments or a bad spec, 3 it does not fit the cluster, 4 the
+service cannot be reached or refuses, 5 a bug of fedsim, 130 stopped by Ctrl-C.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What people see in a terminal, and what programs read from it: words on standard error, data on standard output."""
+"""What is printed: words for people on standard error, data on standard output."""
 
 from __future__ import annotations
 

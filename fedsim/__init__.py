@@ -40,18 +40,18 @@ def _version() -> str:
 
 
 def __getattr__(name: str) -> Any:
-    # The public names live above this package, and importing them costs time: they are looked up when first
-    # asked for.
+    # The public names live above this package and cost time to import: they are looked up when asked for.
     if name == "FedSimClient":
-        from api.client import FedSimClient as found
-    elif name == "JobSpec":
-        from jobs.spec import JobSpec as found
-    elif name == "__version__":
-        found = _version()
-    else:
-        raise AttributeError(f"module 'fedsim' has no attribute {name!r}")
-    globals()[name] = found
-    return found
+        from api.client import FedSimClient
+
+        return FedSimClient
+    if name == "JobSpec":
+        from jobs.spec import JobSpec
+
+        return JobSpec
+    if name == "__version__":
+        return _version()
+    raise AttributeError(f"module 'fedsim' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def connect(url: str | None) -> FedSimClient:
-    """Make a client for the service that is meant: the one named, else the one started here, else the default."""
+    """Make a client for the service named, else the one started here, else the one at the default address."""
     from api.client import FedSimClient
     from api.local_service import default_url
 
@@ -40,7 +40,9 @@ def submit(
     label: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="To find the job by. Repeatable.")
     ] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for its end; exit 1 unless it succeeds.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for its end; exit 1 unless it succeeds.")
+    ] = False,
     format: DataFormat = Format.TEXT,
     url: Url = None,
 ) -> None:
@@ -121,7 +123,8 @@ def _watch(handle: JobHandle, job: str | None) -> int:
         with live_view(handle.job.name, handle.job.rounds_total) as view:
             follow(handle, view)
     except KeyboardInterrupt:
-        say(f"the job goes on; come back with `fedsim watch {handle.id}`, end it with `fedsim cancel {handle.id}`")
+        name = handle.id
+        say(f"the job goes on: `fedsim watch {name}` comes back to it, `fedsim cancel {name}` ends it")
         raise
     ended = handle.job
     say(f"job {ended.id} {ended.state}" + (f": {ended.message}" if ended.message else ""))

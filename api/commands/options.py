@@ -19,7 +19,7 @@ class Format(StrEnum):
 
 
 class RunFormat(StrEnum):
-    """How the rounds of a run are printed: as a table, as one object at the end, or a line each as they end."""
+    """How a run is printed: rounds as a table, all as one object at its end, or a line for each round."""
 
     TEXT = "text"
     JSON = "json"
@@ -36,16 +36,17 @@ class RoundsFormat(StrEnum):
 
 
 Spec = Annotated[
-    str, typer.Argument(metavar="SPEC", help="A YAML or JSON file, '-' for standard input, or a preset's name.")
+    str,
+    typer.Argument(metavar="SPEC", help="A YAML or JSON file, '-' for standard input, or a preset."),
 ]
 Sets = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="PATH=VALUE", help="Set a field of the spec, e.g. local.lr=0.05. Repeatable."),
+    typer.Option("--set", metavar="PATH=VALUE", help="Set a field, e.g. local.lr=0.05. Repeatable."),
 ]
 Job = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
 Url = Annotated[
     str | None,
-    typer.Option("--url", metavar="URL", help="The service; by default FEDSIM_URL, else the one started here."),
+    typer.Option("--url", metavar="URL", help="The service; by default FEDSIM_URL, else the one here."),
 ]
 DataFormat = Annotated[
     Format, typer.Option("--format", help="json: data for programs on standard output.", show_default=True)

@@ -1,0 +1,133 @@
+"""`fedsim demo`: a whole federated job in half a minute, on this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from api.job_handle import JobHandle
+    from api.local_service import Detached
+    from jobs.settings import Settings
+
+IDLE_EXIT = 900
+"""Seconds after which the service that the demo started ends by itself, when nobody uses it."""
+
+
+def demo(
+    seed: Annotated[int | None, typer.Option(min=0, help="Another seed than the preset's.")] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep/--no-keep", help="Leave the service running, for the page.")
+    ] = True,
+) -> None:
+    """Run a small federated job from start to end, and leave its page open. Begin with this one."""
+    from api.client import FedSimClient
+    from api.display import say
+    from jobs.settings import Settings
+
+    settings = Settings.from_env()
+    url, started = _service(settings)
+    try:
+        with FedSimClient(url) as client:
+            succeeded = _run(client.submit("demo", set={} if seed is None else {"seed": seed}))
+    finally:
+        if started is not None and not keep:
+            _stop(settings)
+    if keep:
+        say(f"\nThe page: {url}/")
+        if started is not None:
+            say(f"The service ends by itself after {IDLE_EXIT // 60} idle minutes, or now with: fedsim stop")
+    raise typer.Exit(0 if succeeded else 1)
+
+
+def _service(settings: Settings) -> tuple[str, Detached | None]:
+    """Find a service that answers, or start one; returns its address, and what was started."""
+    from api.display import say
+    from api.local_service import (
+        DEFAULT_PORT,
+        Detached,
+        default_url,
+        free_port,
+        wait_until_ready,
+        who_answers,
+    )
+    from fedsim.errors import Unreachable
+
+    url = default_url()
+    found = who_answers(url)
+    if found == "fedsim":
+        say(f"using the service at {url}")
+        with _spinner() as show:
+            wait_until_ready(url, show)
+        return url, None
+    if "FEDSIM_URL" in os.environ:
+        raise Unreachable(f"no fedsim answers at FEDSIM_URL, {url}", "unset it to start a service here")
+    port = DEFAULT_PORT
+    if found == "somebody":
+        port = free_port()
+        say(f"something else answers at {url}; taking port {port}")
+    started = Detached(settings, port, IDLE_EXIT)
+    say(f"starting a service at {started.url} (its log is {started.log})")
+    with _spinner() as show:
+        started.wait(show)
+    return started.url, started
+
+
+@contextmanager
+def _spinner() -> Iterator[Callable[[str], None]]:
+    """Show what is being waited for: a spinner in a terminal, else a line whenever that changes."""
+    from api.display import say, words
+
+    console = words()
+    if console.is_terminal:
+        with console.status("the service is being started") as status:
+            yield status.update
+        return
+    said: set[str] = set()
+
+    def say_once(text: str) -> None:
+        if text not in said:
+            said.add(text)
+            say(text)
+
+    yield say_once
+
+
+def _run(job: JobHandle) -> bool:
+    """Show a job to its end, then the table of its rounds; returns whether it succeeded."""
+    from api.display import data, rounds_table, say
+    from api.live import follow, live_view
+
+    spec = job.job.spec
+    clients, partition = spec["clients"], spec["data"]["partition"]
+    say(
+        f"job {job.id}: {spec['algorithm']['name']} on {spec['data']['dataset']['name']}, "
+        f"{clients['total']} clients ({partition['kind']}), {clients['fraction']:g} of them in a round"
+    )
+    with live_view(job.job.name, job.job.rounds_total) as view:
+        follow(job, view)
+    data().print(rounds_table(job.rounds()))
+    accuracy = job.job.last_metrics.get("global_accuracy")
+    reached = f" with a global accuracy of {accuracy:.4f}" if isinstance(accuracy, float) else ""
+    say(f"job {job.id} {job.state}{reached}" + (f": {job.job.message}" if job.job.message else ""))
+    return job.state == "SUCCEEDED"
+
+
+def _stop(settings: Settings) -> None:
+    from jobs.local_ray import stop_ray
+
+    from api.local_service import Started
+
+    started = Started.read(settings)
+    if started is not None:
+        started.stop()
+    stop_ray(settings)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(rich_help_panel="Begin here")(demo)

@@ -1,0 +1,94 @@
+"""`fedsim run`: a spec, here and now, without a service."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from api.commands.options import Out, RunFormat, RunsFormat, Sets, Spec
+
+if TYPE_CHECKING:
+    from jobs.execute import RunResult
+    from jobs.records import RoundRecord
+    from jobs.spec import JobSpec
+
+
+def run(spec: Spec, sets: Sets = None, out: Out = None, format: RunsFormat = RunFormat.TEXT) -> None:
+    """Run a spec here and now, without a service."""
+    from api.display import data, print_json, rounds_table, say
+    from jobs.settings import Settings
+    from jobs.spec import load_spec
+
+    loaded = load_spec(spec, sets or ())
+    folder = _folder(out) if out is not None else None
+    result = _execute(loaded, Settings.from_env(), format)
+    document = {
+        "spec": loaded.model_dump(mode="json"),
+        "rounds": [record.model_dump(mode="json") for record in result.records],
+        "result": {"final": result.final, "best": result.best, "totals": result.totals},
+    }
+    if folder is not None:
+        write_files(folder, document, result.records)
+        say(f"wrote spec.yaml, rounds.jsonl, rounds.csv and result.json into {folder}")
+    if format is RunFormat.JSON:
+        print_json(document)
+    elif format is RunFormat.TEXT:
+        data().print(rounds_table(result.records))
+
+
+def _folder(path: Path) -> Path:
+    from fedsim.errors import FieldError, SpecError
+
+    # Made before the run, so that hours of work do not end at a folder that cannot be.
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SpecError([FieldError("--out", str(path), f"cannot be made: {error.strerror}")]) from error
+    return path
+
+
+def _execute(spec: JobSpec, settings: Any, format: RunFormat) -> RunResult:
+    from api.display import print_line
+    from api.live import live_view
+
+    with live_view(spec.name, spec.rounds) as view:
+        view.phase("loading the libraries")
+        from jobs.execute import execute
+
+        def on_round(record: RoundRecord) -> None:
+            view.round(record)
+            if format is RunFormat.JSONL:
+                print_line(record.model_dump(mode="json"))
+
+        return execute(spec, settings, on_round=on_round, on_phase=view.phase)
+
+
+def write_files(folder: Path, document: dict[str, Any], records: list[RoundRecord]) -> None:
+    """Write a finished run: spec.yaml, rounds.jsonl, rounds.csv, result.json.
+
+    Args:
+        folder: where to.
+        document: spec, rounds and result, as `--format json` prints them.
+        records: the rounds.
+    """
+    import yaml
+
+    from api.round_table import columns, csv_lines
+
+    lines = (json.dumps(each, ensure_ascii=False) + "\n" for each in document["rounds"])
+    files = {
+        "spec.yaml": yaml.safe_dump(document["spec"], sort_keys=False, allow_unicode=True),
+        "rounds.jsonl": "".join(lines),
+        "rounds.csv": "".join(csv_lines(columns(records), records)),
+        "result.json": json.dumps(document["result"], indent=2, ensure_ascii=False) + "\n",
+    }
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(rich_help_panel="Begin here")(run)

@@ -1,0 +1,105 @@
+"""`fedsim serve` and `fedsim stop`: the service itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def serve(
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8000,
+    ray_address: Annotated[
+        str | None, typer.Option(help="A Ray cluster to use, 'auto' to find one; by default a local one.")
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="A file that holds the token to ask for; or set FEDSIM_TOKEN.")
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="Another name under which the service may be called. Repeatable.")
+    ] = None,
+    idle_exit: Annotated[
+        float | None,
+        typer.Option(min=1, metavar="SECONDS", help="End after so long without requests and active jobs."),
+    ] = None,
+) -> None:
+    """Run the service: REST, page and queue in one process, with a local Ray unless an address is given."""
+    import logging
+
+    from api.security import AllowedHosts, read_token_file, require_token_beyond_loopback
+    from jobs.settings import Settings
+
+    token = read_token_file(token_file) if token_file else None
+    settings = Settings.from_env(ray_address=ray_address, token=token)
+    require_token_beyond_loopback(host, settings.token)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+
+    from api.serving import bind
+    from api.serving import serve as run
+
+    listener = bind(host, port)
+    from api.app import create_app
+    from api.display import say
+    from jobs.store import JobStore
+
+    settings.make_home()
+    with JobStore.open(settings.database_url) as store:
+        app = create_app(settings, store, hosts=AllowedHosts.for_address(host, allow_host or ()))
+        announce = (
+            f"fedsim answers at {{}} (the page), REST under /api/v1; home is {settings.home}; Ctrl-C stops it"
+        )
+        code = run(
+            app, settings, host, listener, idle_exit=idle_exit, announce=lambda url: say(announce.format(url))
+        )
+    raise typer.Exit(code)
+
+
+def stop(
+    force: Annotated[
+        bool, typer.Option("--force", help="Even while jobs are active; they are lost.")
+    ] = False,
+) -> None:
+    """Stop the service that was started on this machine, and its local Ray."""
+    from jobs.local_ray import stop_ray
+
+    from api.display import say
+    from api.local_service import Started
+    from fedsim.errors import ServiceError
+    from jobs.settings import Settings
+
+    settings = Settings.from_env()
+    started = Started.read(settings)
+    running = started is not None and started.answers()
+    if started is not None and running:
+        if not force:
+            _refuse_while_active(started.url)
+        if not started.stop():
+            raise ServiceError(f"the service at {started.url} (process {started.pid}) does not end")
+        say(f"the service at {started.url} has ended")
+    stop_ray(settings)
+    if not running:
+        say(f"no service of {settings.home} is running")
+
+
+def _refuse_while_active(url: str) -> None:
+    from api.client import FedSimClient
+    from fedsim.errors import Conflict
+
+    with FedSimClient(url) as client:
+        active = [
+            job.id for state in ("RUNNING", "STARTING", "CANCELLING") for job in client.jobs(state=state)
+        ]
+    if active:
+        raise Conflict(
+            f"{len(active)} job{'s' * (len(active) != 1)} active: {', '.join(active)}",
+            "cancel first, or stop all the same with `fedsim stop --force`",
+        )
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    for command in (serve, stop):
+        app.command(rich_help_panel="The service")(command)

@@ -1,0 +1,36 @@
+"""One job in words."""
+
+from __future__ import annotations
+
+import yaml
+
+from api.display import age, data, number, plain, state_text, table
+from jobs.records import Job
+
+
+def describe(job: Job) -> None:
+    """Print a job: how it stands, its latest metrics, its spec."""
+    console = data()
+    console.print(table(("job", job.id), ((plain(name), value) for name, value in _facts(job))))
+    if job.last_metrics:
+        metrics = ((plain(name), number(value)) for name, value in sorted(job.last_metrics.items()))
+        console.print(table(("metric", "latest"), metrics, numbers=("latest",)))
+    console.print(yaml.safe_dump(job.spec, sort_keys=False), markup=False, end="")
+
+
+def _facts(job: Job) -> list[tuple[str, object]]:
+    facts: list[tuple[str, object]] = [
+        ("name", plain(job.name)),
+        ("state", state_text(job.state)),
+        ("round", f"{job.rounds_done} of {job.rounds_total}"),
+        ("priority", str(job.priority)),
+        ("created", f"{job.created_at:%Y-%m-%d %H:%M:%S} UTC, {age(job.created_at)} ago"),
+    ]
+    optional = {
+        "reason": job.reason,
+        "message": job.message,
+        "waits for": job.waiting,
+        "restarts": job.restarts or None,
+        "labels": " ".join(f"{name}={value}" for name, value in job.labels.items()),
+    }
+    return facts + [(name, plain(str(value))) for name, value in optional.items() if value]
