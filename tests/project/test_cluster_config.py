@@ -1,0 +1,39 @@
+"""`ray_cluster.yaml`, held against Ray's own validation."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+FILE = Path(__file__).parents[2] / "ray_cluster.yaml"
+
+
+@pytest.fixture(scope="module")
+def config() -> Any:
+    return yaml.safe_load(FILE.read_text())
+
+
+def test_ray_accepts_it(config: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from ray.autoscaler._private.util import prepare_config, validate_config
+
+        validate_config(prepare_config(config))
+
+
+def test_it_has_a_head_and_both_kinds_of_workers(config: Any) -> None:
+    types = config["available_node_types"]
+    assert set(types) == {"head", "cpu_worker", "gpu_worker"}
+    assert config["head_node_type"] == "head"
+    assert "gpu" in types["gpu_worker"]["docker"]["worker_image"]
+    # Client actors must not land on the head, where the API and the coordinators live.
+    assert types["head"]["resources"]["CPU"] == 0
+
+
+def test_ray_is_the_pinned_version(config: Any) -> None:
+    constraints = (FILE.parent / "constraints.txt").read_text().splitlines()
+    version = next(line.split("==")[1] for line in constraints if line.startswith("ray=="))
+    images = [config["docker"]["image"], config["available_node_types"]["gpu_worker"]["docker"]["worker_image"]]
+    assert all(f"ray:{version}-" in image for image in images)
