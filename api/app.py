@@ -49,6 +49,7 @@ def create_app(
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         service = await asyncio.to_thread(_build, settings, store, dispatcher)
         app.state.service = service
+        app.state.loop = asyncio.get_running_loop()
         service.queue.start()
         alive = asyncio.create_task(_stay_alive(settings), name="sign of life")
         if dispatcher is None:

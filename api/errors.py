@@ -53,6 +53,21 @@ CODE_OF_STATUS: dict[int, str] = {
 }
 """The code of a refusal that the web layer makes by itself."""
 
+OWN_WORDS: dict[str, tuple[str, str]] = {
+    "missing": ("is missing", ""),
+    "extra_forbidden": (
+        "is no field of this request",
+        "a submission is {spec: {...}, priority: 0, labels: {}}",
+    ),
+}
+"""Message and hint for kinds of faults that pydantic words for programmers."""
+
+ROUTER_WORDS: dict[str, tuple[str, str]] = {
+    "Not Found": ("there is nothing at this address", "GET /api/v1/openapi.json lists what there is"),
+    "Method Not Allowed": ("this address has another method", "GET /api/v1/openapi.json lists what there is"),
+}
+"""Message and hint for what the router says in two words."""
+
 
 class Fault(BaseModel):
     """One fault of a spec or of a request."""
@@ -139,13 +154,14 @@ def from_validation(error: RequestValidationError) -> Response:
 def _fault(item: Mapping[str, Any]) -> FieldError:
     # The first part of a location says whether it is a query, path, header or body; people know that.
     path = ".".join(str(part) for part in item["loc"][1:]) or str(item["loc"][0])
-    missing = item["type"] == "missing"
-    return FieldError(path, None if missing else item.get("input"), item["msg"])
+    message, hint = OWN_WORDS.get(item["type"], (item["msg"][:1].lower() + item["msg"][1:], ""))
+    return FieldError(path, None if item["type"] == "missing" else item.get("input"), message, hint)
 
 
 def from_http(error: HTTPException) -> Response:
-    """Answer for what the router itself refuses: no such page, wrong method."""
-    return problem(error.status_code, str(error.detail), headers=error.headers)
+    """Answer for what the web layer itself refuses: no such page, a wrong method, an unknown media type."""
+    detail, hint = ROUTER_WORDS.get(str(error.detail), (str(error.detail), ""))
+    return problem(error.status_code, detail, hint=hint, headers=error.headers)
 
 
 class LastResort:

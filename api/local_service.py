@@ -189,9 +189,7 @@ def wait_until_ready(url: str, say: Callable[[str], None], check: Callable[[], N
             say(waiting)
             check()
             if time.monotonic() > end:
-                raise ServiceError(
-                    f"the service at {url} is not ready after {START_SECONDS:.0f} s: {waiting}"
-                )
+                raise ServiceError(f"{url} is not ready after {START_SECONDS:.0f} s: {waiting}")
             time.sleep(0.2)
 
 

@@ -48,12 +48,11 @@ def serve(
     settings.make_home()
     with JobStore.open(settings.database_url) as store:
         app = create_app(settings, store, hosts=AllowedHosts.for_address(host, allow_host or ()))
-        announce = (
-            f"fedsim answers at {{}} (the page), REST under /api/v1; home is {settings.home}; Ctrl-C stops it"
-        )
-        code = run(
-            app, settings, host, listener, idle_exit=idle_exit, announce=lambda url: say(announce.format(url))
-        )
+
+        def announce(url: str) -> None:
+            say(f"fedsim answers at {url} (page; REST under /api/v1); home: {settings.home}; Ctrl-C stops it")
+
+        code = run(app, settings, host, listener, idle_exit=idle_exit, announce=announce)
     raise typer.Exit(code)
 
 

@@ -1,7 +1,8 @@
-"""The page: a shell without data, its script and style, and the chart library from the plotly package."""
+"""The page: a shell without data, its scripts and style, and the chart library from the plotly package."""
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from starlette.types import Scope
 router = APIRouter(include_in_schema=False)
 
 PAGE = Path(__file__).parent.parent / "page"
+CHARTS = "plotly.min.js"
 
 POLICY = "; ".join(
     (
@@ -30,17 +32,24 @@ POLICY = "; ".join(
 """What the page may load: its own files and nothing else, nothing inline."""
 
 
-class Cached(StaticFiles):
-    """Files that a browser keeps for a while, and asks about afterwards by their ETag."""
+class PageFiles(StaticFiles):
+    """The files of the page: the browser keeps the chart library, and asks for the others by their ETag."""
 
-    def __init__(self, directory: Path, seconds: int) -> None:
-        super().__init__(directory=directory)
-        self.seconds = seconds
+    def __init__(self) -> None:
+        super().__init__(directory=PAGE)
+        self.charts = _chart_library()
+
+    def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
+        """Find a file."""
+        if path == CHARTS:
+            return str(self.charts), self.charts.stat()
+        return super().lookup_path(path)
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        """Serve one file."""
+        """Serve a file."""
         response = await super().get_response(path, scope)
-        response.headers["Cache-Control"] = f"public, max-age={self.seconds}"
+        response.headers["Cache-Control"] = "public, max-age=86400" if path == CHARTS else "no-cache"
+        response.headers["Content-Security-Policy"] = POLICY
         return response
 
 
@@ -59,8 +68,7 @@ def icon() -> FileResponse:
 def mount(app: FastAPI) -> None:
     """Add the page and its files to `app`."""
     app.include_router(router)
-    app.mount("/static/chart", Cached(_chart_library(), seconds=86_400), name="chart")
-    app.mount("/static", Cached(PAGE, seconds=0), name="static")
+    app.mount("/static", PageFiles(), name="static")
 
 
 def _chart_library() -> Path:
@@ -68,4 +76,4 @@ def _chart_library() -> Path:
     found = find_spec("plotly")
     if found is None or found.origin is None:
         raise ModuleNotFoundError("the package plotly is missing; install fedsim-ray with its dependencies")
-    return Path(found.origin).parent / "package_data"
+    return Path(found.origin).parent / "package_data" / CHARTS

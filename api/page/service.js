@@ -1,0 +1,86 @@
+// Talking to the service: requests with the token, and event streams that come back after a break.
+// Streams are read with fetch, because EventSource cannot send the token.
+
+const PREFIX = "/api/v1";
+const KEY = "fedsim-token";
+
+export class Refused extends Error {
+  constructor(status, problem) {
+    super(problem.detail || `the service answered ${status}`);
+    this.status = status;
+  }
+}
+
+export function keepToken(token) {
+  sessionStorage.setItem(KEY, token);
+}
+
+export function hasToken() {
+  return sessionStorage.getItem(KEY) !== null;
+}
+
+export async function request(path, { headers = {}, signal } = {}) {
+  const token = sessionStorage.getItem(KEY);
+  const all = token ? { ...headers, Authorization: `Bearer ${token}` } : headers;
+  const response = await fetch(PREFIX + path, { headers: all, signal, cache: "no-store" });
+  if (!response.ok) {
+    throw new Refused(response.status, await response.json().catch(() => ({})));
+  }
+  return response;
+}
+
+export async function get(path, options) {
+  return (await request(path, options)).json();
+}
+
+// Calls `onEvent(type, data)` for everything that happens to a job, until it has ended or `signal` aborts.
+// `onConnection(true | false)` tells whether the service is being heard.
+export async function follow(jobId, { onEvent, onConnection, signal }) {
+  let last = 0;
+  let pause = 500;
+  while (!signal.aborted) {
+    try {
+      const headers = { Accept: "text/event-stream", "Last-Event-ID": String(last) };
+      const response = await request(`/jobs/${encodeURIComponent(jobId)}/events`, { headers, signal });
+      onConnection(true);
+      if (response.status === 204) return;
+      for await (const event of events(response.body)) {
+        last = event.id;
+        pause = 500;
+        onEvent(event.type, event.data);
+        if (event.data.terminal) return;
+      }
+    } catch (error) {
+      if (signal.aborted) return;
+      if (error instanceof Refused && error.status < 500) throw error;
+    }
+    onConnection(false);
+    await new Promise((resolve) => setTimeout(resolve, pause));
+    pause = Math.min(pause * 1.5, 5000);
+  }
+}
+
+async function* events(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const blocks = (rest + value).split("\n\n");
+    rest = blocks.pop();
+    for (const block of blocks) {
+      const event = parse(block);
+      if (event) yield event;
+    }
+  }
+}
+
+function parse(block) {
+  const fields = {};
+  for (const line of block.split("\n")) {
+    const colon = line.indexOf(":");
+    if (colon > 0) fields[line.slice(0, colon)] = line.slice(colon + 1).trimStart();
+  }
+  if (!("data" in fields)) return null;
+  return { id: Number(fields.id), type: fields.event, data: JSON.parse(fields.data) };
+}

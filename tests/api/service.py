@@ -1,0 +1,121 @@
+"""A real server on a real store, with a queue that does nothing: the tests play the cluster's part."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+
+from api.app import create_app
+from api.serving import bind
+from jobs.records import Job, RoundRecord
+from jobs.settings import Settings
+from jobs.spec import parse_spec
+from jobs.states import JobState
+from jobs.store import JobStore
+
+
+class IdleQueue:
+    """A dispatcher that leaves the jobs where they are."""
+
+    def __init__(self) -> None:
+        self.woken = 0
+        self.started = False
+        self.missing: str | None = None
+
+    def start(self) -> None:
+        self.started = True
+
+    def stop(self) -> None:
+        self.started = False
+
+    def wake(self) -> None:
+        self.woken += 1
+
+    def ready(self) -> str | None:
+        return self.missing
+
+
+class RunningService:
+    """A server in a thread, and what stands behind it."""
+
+    def __init__(self, app: FastAPI, settings: Settings, store: JobStore, queue: IdleQueue) -> None:
+        self.app, self.settings, self.store, self.queue = app, settings, store, queue
+        self.listener = bind("127.0.0.1", 0)
+        self.port: int = self.listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.server = uvicorn.Server(
+            uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=2)
+        )
+        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.listener]})
+
+    def start(self) -> None:
+        self.thread.start()
+        end = time.monotonic() + 10
+        while not self.server.started:
+            if time.monotonic() > end or not self.thread.is_alive():
+                raise RuntimeError("the test's server did not start")
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        self.app.state.loop.call_soon_threadsafe(self.app.state.service.hub.close)
+        self.server.should_exit = True
+        self.thread.join(10)
+        self.listener.close()
+
+    def queued(self, **fields: Any) -> Job:
+        """Make a job that waits, as the store has it."""
+        spec = parse_spec({"algorithm": "fedavg", "rounds": 5, **fields})
+        return self.store.create(spec)[0]
+
+    def running(self, **fields: Any) -> Job:
+        """Make a job that runs."""
+        job = self.queued(**fields)
+        self.store.advance(job.id, JobState.QUEUED, JobState.STARTING)
+        self.store.advance(job.id, JobState.STARTING, JobState.RUNNING)
+        return self.store.get(job.id)
+
+    def ended(self, rounds: int = 3, **fields: Any) -> Job:
+        """Make a job that has succeeded after so many rounds."""
+        job = self.running(**fields)
+        for number in range(rounds):
+            self.store.add_round(job.id, a_round(number))
+        self.store.advance(job.id, JobState.RUNNING, JobState.SUCCEEDED)
+        return self.store.get(job.id)
+
+
+def a_round(number: int, **metrics: float) -> RoundRecord:
+    """Make a record whose accuracy grows with its number."""
+    accuracy = {"global_accuracy": 1 - 1 / (number + 2), "global_loss": 1 / (number + 1)}
+    return RoundRecord.model_validate(
+        {
+            "round": number,
+            "digest": f"{number:064x}",
+            "cohort": 10,
+            "seconds": {"total": 0.5, "train": 0.4},
+            "bytes": {"down": 1000, "up": 2000, "by_payload": {"params": 2000}},
+            "metrics": accuracy | metrics,
+            "engine": {"pool": "serial", "width": 1, "actors": 2, "restarts": 0},
+        }
+    )
+
+
+@contextmanager
+def running_service(home: Path, *, token: str | None = None, **options: Any) -> Iterator[RunningService]:
+    """Run a server for as long as the block lasts."""
+    settings = Settings(home=home, token=token)
+    settings.make_home()
+    queue = IdleQueue()
+    with JobStore.open(settings.database_url) as store:
+        service = RunningService(create_app(settings, store, queue, **options), settings, store, queue)
+        service.start()
+        try:
+            yield service
+        finally:
+            service.stop()
