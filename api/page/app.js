@@ -76,7 +76,7 @@ function entry(job) {
   button.addEventListener("click", () => { location.hash = `job=${job.id}`; });
   say(name, job.name);
   badge(state, job.state);
-  say(facts, `round ${job.rounds_done} of ${job.rounds_total} · ${accuracy(job)} · ${since(job.created_at)}`);
+  say(facts, `round ${job.rounds_done} of ${job.rounds_total} · ${accuracy(job)} · ${since(job.created_at)} old`);
   const item = document.createElement("li");
   item.dataset.job = job.id;
   item.append(button);
@@ -86,7 +86,7 @@ function entry(job) {
 function since(moment) {
   const seconds = Math.max(0, (Date.now() - new Date(moment)) / 1000);
   const [size, unit] = [[86400, "d"], [3600, "h"], [60, "min"]].find(([length]) => seconds >= length) ?? [1, "s"];
-  return `${Math.floor(seconds / size)} ${unit} ago`;
+  return `${Math.floor(seconds / size)} ${unit}`;
 }
 
 async function refreshList() {

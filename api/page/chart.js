@@ -28,6 +28,7 @@ export class Chart {
     this.pending = false;
     this.clear();
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
+    new ResizeObserver(() => this.draw()).observe(element);
   }
 
   clear() {
@@ -59,23 +60,28 @@ export class Chart {
   }
 
   async render() {
+    const { clientWidth: width, clientHeight: height } = this.element;
+    if (!width) return; // not to be seen: it is drawn when it gets a size
     const plotly = await load();
     const style = getComputedStyle(document.documentElement);
     const colour = (name) => style.getPropertyValue(name).trim();
     const shown = CURVES.map((curve, index) => ({ ...curve, ...this.curves[index] })).filter(({ x }) => x.length);
     const traces = shown.map(({ name, colour: variable, x, y }) => ({
-      name, x, y, type: "scatter", mode: x.length > 60 ? "lines" : "lines+markers",
-      line: { color: colour(variable), width: 2 }, hovertemplate: "round %{x}: %{y:.4f}<extra>%{fullData.name}</extra>",
+      name, x, y, type: "scatter", cliponaxis: false,
+      mode: x.length > 60 ? "lines" : "lines+markers",
+      line: { color: colour(variable), width: 2 },
+      hovertemplate: "round %{x}: %{y:.4f}<extra>%{fullData.name}</extra>",
     }));
     const axis = { gridcolor: colour("--grid"), linecolor: colour("--line"), zeroline: false, automargin: true };
     const layout = {
-      margin: { l: 44, r: 12, t: 12, b: 40 }, showlegend: shown.length > 1, legend: { orientation: "h", y: 1.12 },
+      width, height, margin: { l: 44, r: 12, t: 12, b: 40 },
+      showlegend: shown.length > 1, legend: { orientation: "h", y: 1.12 },
       paper_bgcolor: colour("--sheet"), plot_bgcolor: colour("--sheet"),
       font: { color: colour("--ink"), family: "system-ui, sans-serif" },
       xaxis: { ...axis, title: { text: "round" }, rangemode: "tozero", ...(traces.length ? {} : { range: [0, 10] }) },
       yaxis: { ...axis, range: [0, 1], tickformat: ".1f" },
     };
-    await plotly.react(this.element, traces, layout, { displayModeBar: false, responsive: true });
+    await plotly.react(this.element, traces, layout, { displayModeBar: false });
     this.words.textContent = sentence(shown);
   }
 }

@@ -64,6 +64,8 @@ class RunningService:
             time.sleep(0.01)
 
     def stop(self) -> None:
+        if not self.thread.is_alive():
+            return
         self.app.state.loop.call_soon_threadsafe(self.app.state.service.hub.close)
         self.server.should_exit = True
         self.thread.join(10)
