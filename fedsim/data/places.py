@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fedsim.data.parameters import refuse
 from fedsim.errors import DataNotFound
 
 
@@ -28,6 +29,27 @@ class Places:
         names = list(candidates)
         paths = (root.expanduser() / name for root in self.roots for name in names)
         return next((path for path in paths if path.exists()), None)
+
+    def installed(self, name: str) -> Path | None:
+        """The folder where the operating system's package puts this data set, if it is installed."""
+        folder = self.system / name
+        return folder if folder.is_dir() else None
+
+    def named(self, what: str, path: str, get: str) -> Path:
+        """A file or folder that the user names, inside a data root.
+
+        Args:
+            what: the data set's name, for the message.
+            path: relative to a root.
+            get: the way out.
+
+        Raises:
+            SpecError: the path leads out of the data roots.
+            DataNotFound: it is under no root.
+        """
+        if Path(path).is_absolute() or ".." in Path(path).parts:
+            raise refuse("path", path, "has to be relative to a data root, and inside it")
+        return self.need(what, (path,), get)
 
     def need(self, name: str, candidates: Sequence[str], get: str) -> Path:
         """The first of the relative paths that exists, or the error that says how to get the data set.

@@ -8,9 +8,12 @@ import numpy as np
 from scipy.stats import norm
 
 from fedsim import rng
+from fedsim.data.augment import Steps
 from fedsim.data.dataset import Array, Dataset, Examples
+from fedsim.data.decode import Channels
 from fedsim.data.parameters import Range
 from fedsim.data.places import Places
+from fedsim.data.sources.images import image_dataset
 
 
 def synthetic(
@@ -49,6 +52,60 @@ def synthetic(
         classes=tuple(map(str, range(classes))),
         source=f"drawn with seed {seed}",
     )
+
+
+def synthetic_images(
+    _places: Places,
+    *,
+    examples: Annotated[int, Range(1, 10_000_000)] = 10_000,
+    test_examples: Annotated[int, Range(1, 1_000_000)] = 2_000,
+    classes: Annotated[int, Range(2, 10_000)] = 10,
+    size: Annotated[int, Range(8, 512)] = 32,
+    channels: Channels = 3,
+    contrast: Annotated[float, Range(above=0, maximum=1)] = 0.3,
+    seed: Annotated[int, Range(0)] = 0,
+    augment: Steps = (),
+) -> Dataset:
+    """Images of any size for trying out convolutional models: a coarse pattern per class, in noise; uint8.
+
+    Args:
+        examples: for training.
+        test_examples: for testing.
+        classes: how many, equally likely.
+        size: height and width.
+        channels: 3 for colour, 1 for grey.
+        contrast: the pattern's share of each pixel, the rest is noise: small is hard.
+        seed: of the data, apart from the experiment's seed.
+        augment: steps of the augmentation.
+    """
+    coarse = rng.stream(seed, "synthetic-patterns").random((classes, channels, 4, 4), dtype=np.float32)
+    place = np.arange(size) * 4 // size
+    patterns = coarse[:, :, place][:, :, :, place] * (255 * contrast)
+    parts = [
+        _noisy(patterns, n, 1 - contrast, seed, part) for part, n in enumerate((examples, test_examples))
+    ]
+    names = tuple(map(str, range(classes)))
+    return image_dataset(
+        "synthetic_images",
+        parts[0],
+        parts[1],
+        names,
+        normalise="channel",
+        augment=augment,
+        source=f"drawn with seed {seed}",
+    )
+
+
+def _noisy(patterns: Array, count: int, share: float, seed: int, part: int) -> Examples:
+    generator = rng.stream(seed, "synthetic-images", part)
+    y = generator.integers(len(patterns), size=count, dtype=np.int64)
+    x = np.empty((count, *patterns.shape[1:]), np.uint8)
+    # In slices, so that the floats never need more room than the images.
+    for start in range(0, count, 1024):
+        some = y[start : start + 1024]
+        noise = generator.integers(256, size=(len(some), *patterns.shape[1:]), dtype=np.uint8)
+        x[start : start + 1024] = patterns[some] + noise * np.float32(share)
+    return Examples(x, y)
 
 
 def _directions(classes: int, dims: int, seed: int) -> Array:

@@ -1,0 +1,117 @@
+"""Augmentation of stored image batches: crops, flips and rotations, the whole batch at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+Step: TypeAlias = Literal["crop", "reflect_crop", "flip", "rotate"]
+Steps: TypeAlias = tuple[Step, ...]
+
+_PADDING = 4
+_DEGREES = 15.0
+
+
+@dataclass(frozen=True)
+class Augment:
+    """Applies steps in order; every example of a batch draws its own numbers.
+
+    Attributes:
+        steps: "crop" (4 black pixels around, then a random crop of the old size), "reflect_crop" (the same
+            with the border mirrored), "flip" (left-right, for half of them), "rotate" (up to 15 degrees
+            either way).
+    """
+
+    steps: Steps
+
+    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """Augments a batch.
+
+        Args:
+            x: [B, C, H, W] as stored, any type and device; not changed.
+            generator: where the numbers come from; it may live on another device than the batch.
+
+        Returns:
+            A batch of the same shape, type and device.
+        """
+        for step in self.steps:
+            x = _STEPS[step](x, generator)
+        return x
+
+
+def augmentation(steps: Sequence[Step]) -> Augment | None:
+    """The augmentation of these steps, None for none."""
+    return Augment(tuple(steps)) if steps else None
+
+
+def _draw(x: Tensor, generator: torch.Generator) -> Tensor:
+    """One number from [0, 1) per example, on the batch's device."""
+    return torch.rand(len(x), generator=generator, device=generator.device).to(x.device)
+
+
+def _crop(x: Tensor, generator: torch.Generator) -> Tensor:
+    down, across = _shifted(x, generator)
+    moved = _gather(x, down.clamp(0, x.shape[-2] - 1), across.clamp(0, x.shape[-1] - 1))
+    inside = ((down >= 0) & (down < x.shape[-2]))[:, :, None] & ((across >= 0) & (across < x.shape[-1]))[
+        :, None
+    ]
+    return moved * inside[:, None].to(x.dtype)
+
+
+def _reflect_crop(x: Tensor, generator: torch.Generator) -> Tensor:
+    down, across = _shifted(x, generator)
+    return _gather(x, _mirrored(down, x.shape[-2]), _mirrored(across, x.shape[-1]))
+
+
+def _shifted(x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """The rows [B, H] and columns [B, W] that a random crop reads; some lie outside the image."""
+    places = []
+    for size in x.shape[-2:]:
+        shift = (_draw(x, generator) * (2 * _PADDING + 1)).long() - _PADDING
+        places.append(torch.arange(size, device=x.device) + shift[:, None])
+    return places[0], places[1]
+
+
+def _mirrored(place: Tensor, size: int) -> Tensor:
+    """Folds places outside the image back into it, the border pixel itself not repeated."""
+    return ((size - 1) - ((size - 1) - place.abs()).abs()).clamp(0, size - 1)
+
+
+def _gather(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Each example's own rows and columns."""
+    example = torch.arange(len(x), device=x.device)[:, None, None]
+    return (
+        x.permute(0, 2, 3, 1)[example, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2).contiguous()
+    )
+
+
+def _flip(x: Tensor, generator: torch.Generator) -> Tensor:
+    chosen = _draw(x, generator) < 0.5
+    return torch.where(chosen[:, None, None, None], x.flip(-1), x)
+
+
+def _rotate(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Nearest pixels, black where the image has none: values stay values of the image."""
+    angle = (2 * _draw(x, generator) - 1) * math.radians(_DEGREES)
+    height, width = x.shape[-2:]
+    zero, ratio = torch.zeros_like(angle), width / height
+    first = torch.stack([angle.cos(), angle.sin() / ratio, zero], dim=1)
+    second = torch.stack([-angle.sin() * ratio, angle.cos(), zero], dim=1)
+    grid = torch.nn.functional.affine_grid(
+        torch.stack([first, second], dim=1), list(x.shape), align_corners=False
+    )
+    turned = torch.nn.functional.grid_sample(x.float(), grid, mode="nearest", align_corners=False)
+    return turned.to(x.dtype)
+
+
+_STEPS: Mapping[Step, Callable[[Tensor, torch.Generator], Tensor]] = {
+    "crop": _crop,
+    "reflect_crop": _reflect_crop,
+    "flip": _flip,
+    "rotate": _rotate,
+}

@@ -1,0 +1,102 @@
+"""Image files to one uint8 array."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import numpy as np
+
+from fedsim.data.dataset import Array
+from fedsim.errors import DataError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Channels: TypeAlias = Literal[1, 3]
+
+_ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".webp", ".tif", ".tiff", ".gif"})
+_SLICE = 256
+_BILINEAR = 2  # Pillow's Resampling.BILINEAR, without importing Pillow
+
+
+def image_files(folder: Path) -> list[Path]:
+    """The image files in a folder and below, in the order of their names, without hidden ones."""
+    found: list[Path] = []
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(f for f in folders if not f.startswith("."))
+        found += [
+            Path(parent, n)
+            for n in names
+            if os.path.splitext(n)[1].lower() in _ENDINGS and not n.startswith(".")
+        ]
+    return sorted(found)
+
+
+def decode(files: Sequence[Path], size: int | None = None, channels: Channels = 3) -> Array:
+    """Decodes images.
+
+    Args:
+        files: one image each.
+        size: height and width to scale them to; when not given they have to be equally large already.
+        channels: 3 for colour, 1 for grey.
+
+    Returns:
+        uint8 [n, channels, H, W].
+
+    Raises:
+        DataError: a file is no image, truncated, or of another size; names it.
+    """
+    if not files:
+        return np.empty((0, channels, size or 1, size or 1), np.uint8)
+    first = _decode_one(files[0], size, channels)
+    images = np.empty((len(files), *first.shape), np.uint8)
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
+        tasks = [
+            threads.submit(
+                _fill, images, files, range(start, min(start + _SLICE, len(files))), size, channels
+            )
+            for start in range(0, len(files), _SLICE)
+        ]
+        try:
+            for task in tasks:
+                task.result()
+        finally:
+            threads.shutdown(cancel_futures=True)
+    return images
+
+
+def _fill(
+    images: Array, files: Sequence[Path], which: Iterable[int], size: int | None, channels: Channels
+) -> None:
+    for position in which:
+        image = _decode_one(files[position], size, channels)
+        if image.shape != images.shape[1:]:
+            wide, high = image.shape[2], image.shape[1]
+            raise DataError(
+                f"{files[position]}: is {wide}x{high}, the others are {images.shape[3]}x{images.shape[2]}",
+                "give a size to scale all of them to",
+            )
+        images[position] = image
+
+
+def _decode_one(file: Path, size: int | None, channels: Channels) -> Array:
+    from PIL import Image as pillow  # not needed by data that is no images
+
+    try:
+        with pillow.open(file) as opened:
+            return to_pixels(opened, size, channels)
+    except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
+        raise DataError(f"{file}: is not a whole image ({error})", "fetch it again, or remove it") from error
+
+
+def to_pixels(image: Image, size: int | None, channels: Channels) -> Array:
+    """A Pillow image as uint8 [channels, H, W], scaled to size x size if a size is given."""
+    image = image.convert("RGB" if channels == 3 else "L")
+    if size is not None and image.size != (size, size):
+        image = image.resize((size, size), _BILINEAR)
+    pixels = np.asarray(image, np.uint8)
+    return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)

@@ -1,0 +1,180 @@
+"""The data sets by name, and how one is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedsim.data.dataset import Dataset
+from fedsim.data.parameters import Parameter, check, parameters, refuse, unknown
+from fedsim.data.partitions import PartitionEntry
+from fedsim.data.places import Places
+from fedsim.data.sources.celeba import celeba
+from fedsim.data.sources.chexpert import chexpert
+from fedsim.data.sources.cifar import cifar10, cifar100
+from fedsim.data.sources.digits import digits
+from fedsim.data.sources.folders import cinic10, image_folder
+from fedsim.data.sources.huggingface import hugging_face
+from fedsim.data.sources.mnist import emnist, fashion_mnist, mnist
+from fedsim.data.sources.npz import npz
+from fedsim.data.sources.reuters import reuters
+from fedsim.data.sources.speech import audio_folder, speech_commands, spoken_digits
+from fedsim.data.sources.svhn import svhn
+from fedsim.data.sources.synthetic import synthetic, synthetic_images
+from fedsim.data.sources.tinyimagenet import tiny_imagenet
+from fedsim.errors import FieldError, SpecError
+
+
+class DatasetEntry(NamedTuple):
+    """A registered data set.
+
+    Attributes:
+        load: the function; its keyword-only arguments are the parameters.
+        summary: one line.
+        looks: where it looks for its files, ROOT being each data root.
+        get: how to come by them.
+    """
+
+    load: Callable[..., Dataset]
+    summary: str
+    looks: str
+    get: str
+
+
+DATASETS: dict[str, DatasetEntry] = {
+    "digits": DatasetEntry(
+        digits, "1,797 handwritten digits of 8x8, 10 classes", "inside scikit-learn", "nothing to do"
+    ),
+    "synthetic": DatasetEntry(
+        synthetic, "Gaussian classes of any number, size and overlap", "nowhere: it is drawn", "nothing to do"
+    ),
+    "synthetic_images": DatasetEntry(
+        synthetic_images,
+        "patterns in noise, of any number, size and colour",
+        "nowhere: it is drawn",
+        "nothing to do",
+    ),
+    "mnist": DatasetEntry(
+        mnist,
+        "70,000 handwritten digits of 28x28, 10 classes",
+        "ROOT/MNIST/raw, ROOT/mnist",
+        "allow downloads",
+    ),
+    "fashion_mnist": DatasetEntry(
+        fashion_mnist,
+        "70,000 pictures of clothes of 28x28, 10 classes",
+        "ROOT/FashionMNIST/raw, ROOT/fashion-mnist, /usr/share/datasets/fashion-mnist",
+        "Debian's package dataset-fashion-mnist, or allow downloads",
+    ),
+    "emnist": DatasetEntry(
+        emnist,
+        "handwritten letters (26 classes) or letters and digits (62) of 28x28",
+        "ROOT/EMNIST/raw, ROOT/emnist, ROOT/gzip",
+        "allow downloads, or unpack EMNIST's gzip.zip",
+    ),
+    "cifar10": DatasetEntry(
+        cifar10,
+        "60,000 photographs of 32x32, 10 classes",
+        "ROOT/cifar-10-batches-py; image folders in ROOT/cifar10 or ROOT/cifar10-jpeg",
+        "allow downloads, or unpack the Python version",
+    ),
+    "cifar100": DatasetEntry(
+        cifar100,
+        "60,000 photographs of 32x32, 100 classes in 20 groups",
+        "ROOT/cifar-100-python",
+        "allow downloads, or unpack the Python version",
+    ),
+    "cinic10": DatasetEntry(
+        cinic10, "270,000 photographs of 32x32, 10 classes", "ROOT/CINIC-10", "unpack CINIC-10.tar.gz"
+    ),
+    "svhn": DatasetEntry(
+        svhn, "99,289 house-number digits of 32x32, 10 classes", "ROOT/svhn", "allow downloads"
+    ),
+    "tiny_imagenet": DatasetEntry(
+        tiny_imagenet,
+        "110,000 photographs of 64x64, 200 classes",
+        "ROOT/tiny-imagenet-200",
+        "unpack tiny-imagenet-200.zip",
+    ),
+    "celeba": DatasetEntry(
+        celeba,
+        "faces with a yes-or-no attribute, celebrities as natural clients",
+        "ROOT/celeba",
+        "allow downloads, or put img_align_celeba and its lists there",
+    ),
+    "chexpert": DatasetEntry(
+        chexpert,
+        "chest X-rays with 14 findings, patients as natural clients",
+        "ROOT/CheXpert-v1.0-small",
+        "Stanford gives it out on request",
+    ),
+    "reuters": DatasetEntry(
+        reuters,
+        "newswire stories, the 20 most frequent topics",
+        "ROOT/reuters21578",
+        "unpack reuters21578.tar.gz",
+    ),
+    "speech_commands": DatasetEntry(
+        speech_commands,
+        "spoken words as spectrograms, 10 or 35 classes, speakers as natural clients",
+        "ROOT/speech_commands_v0.02, ROOT/SpeechCommands/speech_commands_v0.02",
+        "unpack speech_commands_v0.02.tar.gz",
+    ),
+    "spoken_digits": DatasetEntry(
+        spoken_digits,
+        "3,000 spoken digits as spectrograms, 10 classes, 6 speakers as natural clients",
+        "ROOT/spoken-digits, ROOT/free-spoken-digit-dataset/recordings",
+        "the Free Spoken Digit Dataset",
+    ),
+    "image_folder": DatasetEntry(
+        image_folder, "your own images, a folder per class", "ROOT/PATH", "put the folder there"
+    ),
+    "audio_folder": DatasetEntry(
+        audio_folder,
+        "your own WAV recordings, word and speaker in the name",
+        "ROOT/PATH",
+        "put the folder there",
+    ),
+    "npz": DatasetEntry(npz, "your own arrays in a .npz file", "ROOT/PATH", "put the file there"),
+    "hugging_face": DatasetEntry(
+        hugging_face, "a Hugging Face data set on disk", "ROOT/PATH", "write it there with save_to_disk"
+    ),
+}
+
+
+def parameters_of(entry: DatasetEntry | PartitionEntry) -> tuple[Parameter, ...]:
+    """The parameters of a registered data set or partition: name, type annotation, default."""
+    return parameters(entry[0])
+
+
+def dataset_faults(name: str, given: dict[str, Any]) -> list[FieldError]:
+    """What is wrong with a data set's name and parameters, all of it, before any file is read."""
+    if name not in DATASETS:
+        return [FieldError("name", name, "no such data set", unknown(name, DATASETS))]
+    return check(DATASETS[name].load, given)
+
+
+def load_dataset(
+    name: str, *, roots: Sequence[Path], limit: int | None = None, download: bool = False, **given: Any
+) -> Dataset:
+    """Loads a data set whole.
+
+    Args:
+        name: a name in `DATASETS`.
+        roots: the folders to look in, in this order.
+        limit: keep only the first so many training examples.
+        download: whether it may be fetched, into the first root, where upstream allows.
+        given: the data set's parameters.
+
+    Raises:
+        SpecError: unknown name or bad parameters; paths are argument names.
+        DataNotFound: its files are nowhere; says how to get them.
+        DataError: a file is truncated, mislabelled or not what it should be.
+    """
+    if faults := dataset_faults(name, given):
+        raise SpecError(faults)
+    if limit is not None and limit < 1:
+        raise refuse("limit", limit, "has to be a whole number of at least 1")
+    dataset = DATASETS[name].load(Places(tuple(roots), download), **given)
+    return dataset.limited(limit)

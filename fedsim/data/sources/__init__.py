@@ -1,0 +1,1 @@
+"""The loaders: one file per data set or file format; they are registered in `fedsim.data`."""

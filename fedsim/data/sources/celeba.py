@@ -1,0 +1,141 @@
+"""CelebA: faces with attributes; the celebrities are natural clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+
+from fedsim import rng
+from fedsim.data.augment import Steps
+from fedsim.data.cache import cached
+from fedsim.data.dataset import Array, Dataset, Examples, Indices
+from fedsim.data.decode import decode
+from fedsim.data.parameters import Count, Range, refuse, unknown
+from fedsim.data.places import Places
+from fedsim.data.sources.download import fetch
+from fedsim.data.sources.folders import Size
+from fedsim.data.sources.images import Normalisation, image_dataset
+from fedsim.errors import DataError
+
+_FOLDERS = ("celeba", "CelebA")
+_TEST_SHARE = 0.2
+
+
+def celeba(
+    places: Places,
+    *,
+    attribute: str = "Smiling",
+    celebrities: Count | None = 250,
+    min_images: Annotated[int, Range(2)] = 5,
+    split: Literal["celebrity", "official"] = "celebrity",
+    size: Size = 84,
+    normalise: Normalisation = "half",
+    augment: Steps = (),
+) -> Dataset:
+    """CelebA with one yes-or-no attribute as two classes, as LEAF prepares it; uint8, [3, size, size].
+
+    The natural groups are the celebrities; the partition `natural` with `groups_per_client: 10` gives LEAF's
+    clients.
+
+    Args:
+        places: where to look.
+        attribute: one of the 40.
+        celebrities: how many, drawn by a fixed seed; null for all (some gigabytes of memory).
+        min_images: celebrities with fewer images are left out.
+        split: `celebrity` tests on a fifth of each celebrity's images, `official` on CelebA's own test part
+            (of other people; its validation part is not used).
+        size: height and width that the images are scaled to.
+        normalise: how.
+        augment: steps of the augmentation.
+
+    Raises:
+        SpecError: there is no such attribute.
+        DataNotFound: it is in no data root.
+        DataError: an image is damaged, or the lists and the images do not belong together.
+    """
+    folder = places.find(_FOLDERS)
+    if folder is None and places.download:
+        fetch("celeba", places.target("celeba"), "CelebA")
+    get = "put img_align_celeba/ and the list_*.txt and identity_CelebA.txt files there, or allow downloads"
+    folder = folder or places.need("celeba", _FOLDERS, get)
+    names, labels = _attributes(folder / "list_attr_celeba.txt", attribute)
+    people = _column(folder / "identity_CelebA.txt", names)
+    part = _column(folder / "list_eval_partition.txt", names) if split == "official" else None
+    train, test = _chosen(people, part, celebrities, min_images)
+    files = [folder / "img_align_celeba" / names[i] for i in np.concatenate([train, test])]
+    _exist(files)
+    images = cached(
+        places, folder, files, f"images 1 size={size} channels=3", lambda: {"x": decode(files, size)}
+    )["x"]
+    cut = len(train)
+    return image_dataset(
+        "celeba",
+        Examples(images[:cut], labels[train], people[train]),
+        Examples(images[cut:], labels[test], people[test]),
+        (f"not {attribute.lower()}", attribute.lower()),
+        normalise=normalise,
+        augment=augment,
+        source=folder,
+    )
+
+
+def _attributes(file: Path, attribute: str) -> tuple[list[str], Indices]:
+    """The file names in order, and 0 or 1 for each."""
+    rows = _rows(file)
+    if len(rows) < 2 or len(rows[0]) != 1 or not rows[0][0].isdigit():
+        raise DataError(f"{file}: has not the number of images and the attributes in its first lines")
+    if attribute not in rows[1]:
+        raise refuse("attribute", attribute, "CelebA has no such attribute", unknown(attribute, rows[1]))
+    place, width = rows[1].index(attribute) + 1, len(rows[1]) + 1
+    for number, row in enumerate(rows[2:], 3):
+        if len(row) != width or row[place] not in ("1", "-1"):
+            raise DataError(f"{file}: line {number} is not a file name and {width - 1} times 1 or -1")
+    if len(rows) - 2 != int(rows[0][0]):
+        raise DataError(f"{file}: truncated, {len(rows) - 2} images of {rows[0][0]}")
+    return [row[0] for row in rows[2:]], np.array([row[place] == "1" for row in rows[2:]], np.int64)
+
+
+def _rows(file: Path) -> list[list[str]]:
+    try:
+        return [line.split() for line in file.read_text().splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{file}: cannot be read ({error})", "fetch it again") from error
+
+
+def _column(file: Path, names: list[str]) -> Indices:
+    """The number that a file of `name number` lines gives for each of the names, int64 [n]."""
+    known: Mapping[str, str] = {row[0]: row[-1] for row in _rows(file)}
+    missing = next((name for name in names if not known.get(name, "").isdigit()), None)
+    if missing is not None:
+        raise DataError(f"{file}: has no number for {missing}", "fetch it again")
+    return np.array([int(known[name]) for name in names], np.int64)
+
+
+def _chosen(
+    people: Indices, part: Array | None, celebrities: int | None, min_images: int
+) -> tuple[Indices, Indices]:
+    """The positions to train and to test on."""
+    used = np.flatnonzero(np.ones(len(people), bool) if part is None else part == 0)
+    names, counts = np.unique(people[used], return_counts=True)
+    names = names[counts >= min_images]
+    generator = rng.stream(0, "celeba")
+    if celebrities is not None and celebrities < len(names):
+        names = np.sort(generator.choice(names, celebrities, replace=False))
+    used = used[np.isin(people[used], names)]
+    if part is not None:
+        return used, np.flatnonzero(part == 2)
+    # A random fifth of each celebrity's images: ranked within the celebrity by a random key.
+    order = used[np.lexsort((generator.random(len(used)), people[used]))]
+    _, starts, counts = np.unique(people[order], return_index=True, return_counts=True)
+    rank = np.arange(len(order)) - np.repeat(starts, counts)
+    tested = rank < np.maximum(1, np.floor(_TEST_SHARE * counts)).repeat(counts)
+    return np.sort(order[~tested]), np.sort(order[tested])
+
+
+def _exist(files: list[Path]) -> None:
+    missing = next((file for file in files if not file.is_file()), None)
+    if missing is not None:
+        raise DataError(f"{missing}: is listed, but is not there", "unpack img_align_celeba.zip again")

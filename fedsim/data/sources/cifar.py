@@ -1,0 +1,160 @@
+"""CIFAR-10 and CIFAR-100: the Python batches as published, or image folders.
+
+The batches are pickles, and a pickle can run code. They are read by an unpickler that knows NumPy arrays and
+plain containers and refuses everything else.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from fedsim.data.augment import Steps
+from fedsim.data.dataset import Dataset, Examples
+from fedsim.data.places import Places
+from fedsim.data.sources.download import fetch
+from fedsim.data.sources.folders import read_image_folders
+from fedsim.data.sources.images import Normalisation, image_dataset
+from fedsim.errors import DataError
+
+_CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_CIFAR10_MOMENTS = (125.3 / 255, 123.0 / 255, 113.9 / 255), (63.0 / 255, 62.1 / 255, 66.7 / 255)
+_CIFAR100_MOMENTS = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
+_BATCHES10 = ("cifar-10-batches-py",)
+_FOLDERS10 = ("cifar10", "cifar-10", "cifar10-jpeg")
+_BATCHES100 = ("cifar-100-python",)
+
+
+def cifar10(places: Places, *, normalise: Normalisation = "channel", augment: Steps = ()) -> Dataset:
+    """CIFAR-10, 50,000 to train and 10,000 to test; uint8, [3, 32, 32].
+
+    Raises:
+        DataNotFound: it is in no data root.
+        DataError: a file is truncated or mislabelled.
+    """
+    batches, folders = places.find(_BATCHES10), places.find(_FOLDERS10)
+    if batches is None and folders is None and places.download:
+        fetch("cifar10", places.target("cifar10"), "CIFAR10")
+    if batches is None and folders is not None:
+        train, test, classes = read_image_folders(places, folders, "train", "test", 32, 3)
+        if classes != _CIFAR10_CLASSES:
+            raise DataError(f"{folders}: has the classes {', '.join(classes)}, not those of CIFAR-10")
+        source = folders
+    else:
+        get = "unpack the Python version there, or put image folders into cifar10/, or allow downloads"
+        source = batches or places.need("cifar10", (*_BATCHES10, *_FOLDERS10), get)
+        train = _batches([source / f"data_batch_{n}" for n in range(1, 6)], "labels", 10)
+        test = _batches([source / "test_batch"], "labels", 10)
+    return image_dataset(
+        "cifar10",
+        train,
+        test,
+        _CIFAR10_CLASSES,
+        normalise=normalise,
+        augment=augment,
+        source=source,
+        moments=_CIFAR10_MOMENTS,
+    )
+
+
+def cifar100(
+    places: Places,
+    *,
+    labels: Literal["fine", "coarse"] = "fine",
+    normalise: Normalisation = "channel",
+    augment: Steps = (),
+) -> Dataset:
+    """CIFAR-100, 50,000 to train and 10,000 to test; uint8, [3, 32, 32].
+
+    Args:
+        places: where to look.
+        labels: the 100 fine classes or the 20 coarse ones.
+        normalise: how.
+        augment: steps of the augmentation.
+
+    Raises:
+        DataNotFound: it is in no data root.
+        DataError: a file is truncated or mislabelled.
+    """
+    source = places.find(_BATCHES100)
+    if source is None and places.download:
+        fetch("cifar100", places.target("cifar100"), "CIFAR100")
+    source = source or places.need(
+        "cifar100", _BATCHES100, "unpack the Python version there, or allow downloads"
+    )
+    number = 100 if labels == "fine" else 20
+    names = _unpickled(source / "meta").get(f"{labels}_label_names".encode(), [])
+    train, test = (_batches([source / part], f"{labels}_labels", number) for part in ("train", "test"))
+    return image_dataset(
+        "cifar100",
+        train,
+        test,
+        [name.decode() for name in names],
+        normalise=normalise,
+        augment=augment,
+        source=source,
+        moments=_CIFAR100_MOMENTS,
+    )
+
+
+def _batches(files: Sequence[Path], labels: str, num_classes: int) -> Examples:
+    parts = [_batch(file, labels, num_classes) for file in files]
+    return Examples(np.concatenate([p.x for p in parts]), np.concatenate([p.y for p in parts]))
+
+
+def _batch(file: Path, labels: str, num_classes: int) -> Examples:
+    """One file: rows of 1,024 red, 1,024 green and 1,024 blue values."""
+    content = _unpickled(file)
+    data, numbers = content.get(b"data"), content.get(labels.encode())
+    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != 3072:
+        raise DataError(f"{file}: has no images of 3 x 32 x 32 bytes", "fetch it again")
+    if not isinstance(numbers, list) or len(numbers) != len(data):
+        found = len(numbers) if isinstance(numbers, list) else "no"
+        raise DataError(f"{file}: {found} {labels} for {len(data)} images", "fetch it again")
+    y = np.array(numbers, np.int64)
+    wrong = np.flatnonzero((y < 0) | (y >= num_classes))
+    if len(wrong):
+        raise DataError(
+            f"{file}: label {y[wrong[0]]} at position {wrong[0]}, expected 0 to {num_classes - 1}"
+        )
+    return Examples(data.reshape(-1, 3, 32, 32), y)
+
+
+def _unpickled(file: Path) -> dict[bytes, Any]:
+    try:
+        with file.open("rb") as opened:
+            content = _ArraysOnly(opened, encoding="bytes").load()
+    except (OSError, EOFError, pickle.UnpicklingError, ValueError, TypeError, AttributeError) as error:
+        raise DataError(f"{file}: cannot be read ({error})", "fetch it again") from error
+    if not isinstance(content, dict):
+        raise DataError(f"{file}: holds a {type(content).__name__}, not a batch", "fetch it again")
+    return content
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """Unpickles NumPy arrays in plain containers, as NumPy 1 and 2 wrote them."""
+
+    _ALLOWED: ClassVar[dict[tuple[str, str], tuple[str, str]]] = {
+        ("numpy.core.multiarray", "_reconstruct"): ("numpy._core.multiarray", "_reconstruct"),
+        ("numpy._core.multiarray", "_reconstruct"): ("numpy._core.multiarray", "_reconstruct"),
+        ("numpy", "ndarray"): ("numpy", "ndarray"),
+        ("numpy", "dtype"): ("numpy", "dtype"),
+        ("_codecs", "encode"): ("_codecs", "encode"),
+    }
+
+    def find_class(self, module: str, name: str) -> Callable[..., Any]:
+        """What a pickle's reference stands for.
+
+        Raises:
+            UnpicklingError: it is anything but a NumPy array's own parts.
+        """
+        if (module, name) not in self._ALLOWED:
+            raise pickle.UnpicklingError(f"it refers to {module}.{name}, which no CIFAR file does")
+        place, what = self._ALLOWED[module, name]
+        found: Callable[..., Any] = getattr(importlib.import_module(place), what)
+        return found

@@ -1,0 +1,166 @@
+"""Image folders: a folder per part, a folder per class in it, image files in that."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import numpy as np
+
+from fedsim import rng
+from fedsim.data.augment import Steps
+from fedsim.data.cache import cached
+from fedsim.data.dataset import Array, Dataset, Examples
+from fedsim.data.decode import Channels, decode, image_files
+from fedsim.data.parameters import Range, Share
+from fedsim.data.places import Places
+from fedsim.data.sources.images import Normalisation, image_dataset
+from fedsim.errors import DataError
+
+Size = Annotated[int, Range(4, 1024)]
+T = TypeVar("T")
+
+_CINIC_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_CINIC_MOMENTS = (0.47889522, 0.47227842, 0.43047404), (0.24205776, 0.23828046, 0.25874835)
+_CINIC_FOLDERS = ("CINIC-10", "cinic-10", "cinic10")
+
+
+def image_folder(
+    places: Places,
+    *,
+    path: str,
+    train: str = "train",
+    test: str | None = "test",
+    test_share: Share = 0.2,
+    size: Size | None = None,
+    channels: Channels = 3,
+    normalise: Normalisation = "channel",
+    augment: Steps = (),
+) -> Dataset:
+    """Images of the user's own: PATH/train/CLASS/*.jpg and PATH/test/CLASS/*.jpg.
+
+    Examples are ordered so that the classes take turns: the first n are a fair sample.
+
+    Args:
+        places: where to look.
+        path: the folder, relative to a data root.
+        train: the part to train on; "" when the class folders are in PATH itself.
+        test: the part to test on; null to cut it off the training part.
+        test_share: the share cut off in that case, always the same images.
+        size: height and width to scale all images to; not needed when they are equally large.
+        channels: 3 for colour, 1 for grey.
+        normalise: how.
+        augment: steps of the augmentation.
+
+    Raises:
+        DataNotFound: there is no such folder in a data root.
+        DataError: an image is damaged or of another size, or a class folder is not in both parts.
+    """
+    folder = places.named("image_folder", path, "put the folder there")
+    first, second, classes = read_image_folders(places, folder, train, test, size, channels)
+    if test is None:
+        first, second = cut_off(first, test_share)
+    return image_dataset(
+        "image_folder", first, second, classes, normalise=normalise, augment=augment, source=folder
+    )
+
+
+def cinic10(
+    places: Places, *, validation: bool = False, normalise: Normalisation = "channel", augment: Steps = ()
+) -> Dataset:
+    """CINIC-10, 90,000 to train and 90,000 to test; uint8, [3, 32, 32].
+
+    Args:
+        places: where to look.
+        validation: whether the 90,000 of its validation part are trained on as well.
+        normalise: how.
+        augment: steps of the augmentation.
+
+    Raises:
+        DataNotFound: it is in no data root.
+        DataError: an image is damaged, or a class folder is missing.
+    """
+    folder = places.need(
+        "cinic10", _CINIC_FOLDERS, "unpack CINIC-10.tar.gz there, so that CINIC-10/train exists"
+    )
+    train, test, classes = read_image_folders(places, folder, "train", "test", 32, 3)
+    if classes != _CINIC_CLASSES:
+        raise DataError(f"{folder}: has the classes {', '.join(classes)}, not those of CINIC-10")
+    if validation:
+        more, _, _ = read_image_folders(places, folder, "valid", None, 32, 3)
+        train = Examples(np.concatenate([train.x, more.x]), np.concatenate([train.y, more.y]))
+    return image_dataset(
+        "cinic10",
+        train,
+        test,
+        classes,
+        normalise=normalise,
+        augment=augment,
+        source=folder,
+        moments=_CINIC_MOMENTS,
+    )
+
+
+def read_image_folders(
+    places: Places, folder: Path, train: str, test: str | None, size: int | None, channels: Channels
+) -> tuple[Examples, Examples, tuple[str, ...]]:
+    """Reads the parts of an image folder, through the cache.
+
+    Args:
+        places: where the cache may lie.
+        folder: the data set's.
+        train: the training part, below `folder`.
+        test: the test part; None for none.
+        size: to scale to.
+        channels: 3 or 1.
+
+    Returns:
+        The training and the test examples (empty without a test part), and the class names.
+
+    Raises:
+        DataError: as `image_folder` says.
+    """
+    classes = class_folders(folder / train)
+    parts = [_listed(folder / part, classes) for part in (train, test) if part is not None]
+    files = [file for part in parts for file, _ in part]
+    recipe = f"images 1 size={size} channels={channels} parts={[len(part) for part in parts]}"
+    images = cached(places, folder, files, recipe, lambda: {"x": decode(files, size, channels)})["x"]
+    labels = np.array([label for part in parts for _, label in part], np.int64)
+    cut = len(parts[0])
+    return Examples(images[:cut], labels[:cut]), Examples(images[cut:], labels[cut:]), tuple(classes)
+
+
+def class_folders(folder: Path) -> list[str]:
+    """The names of the class folders, sorted.
+
+    Raises:
+        DataError: there is none.
+    """
+    found = (
+        sorted(f.name for f in folder.iterdir() if f.is_dir() and f.name[0] != ".") if folder.is_dir() else []
+    )
+    if not found:
+        raise DataError(f"{folder}: has no folder for each class", "put the images of each class into one")
+    return found
+
+
+def _listed(folder: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
+    """The images of one part with their labels, classes taking turns."""
+    if strange := set(class_folders(folder)) - set(classes):
+        raise DataError(f"{folder / min(strange)}: is no class of the training part", "remove or rename it")
+    by_class = [image_files(folder / name) for name in classes]
+    return in_turns([[(file, label) for file in files] for label, files in enumerate(by_class)])
+
+
+def in_turns(groups: Iterable[Sequence[T]]) -> list[T]:
+    """The first of every group, then the second of every group, and so on."""
+    return [item for turn in itertools.zip_longest(*groups) for item in turn if item is not None]
+
+
+def cut_off(examples: Examples, share: float) -> tuple[Examples, Examples]:
+    """A fixed random share of the examples as the test set; both keep the given order."""
+    order: Array = rng.stream(0, "test-share").permutation(len(examples))
+    cut = round(len(examples) * share)
+    return examples.take(np.sort(order[cut:])), examples.take(np.sort(order[:cut]))

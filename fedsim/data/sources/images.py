@@ -1,0 +1,86 @@
+"""What the image loaders have in common: normalising, augmenting, putting a data set together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from fedsim.data.augment import Step, augmentation
+from fedsim.data.dataset import Array, Dataset, Examples, Normalise
+
+Normalisation: TypeAlias = Literal["channel", "half", "none"]
+"""channel: mean 0 and deviation 1 in each channel; half: (x - 0.5) / 0.5; none: 0 to 1."""
+
+Moments: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
+
+
+def image_dataset(
+    name: str,
+    train: Examples,
+    test: Examples,
+    classes: Sequence[str],
+    *,
+    normalise: Normalisation,
+    augment: Sequence[Step],
+    source: object,
+    moments: Moments | None = None,
+    task: Literal["classes", "labels"] = "classes",
+) -> Dataset:
+    """A data set of images.
+
+    Args:
+        name: as registered.
+        train: uint8 [n, C, H, W].
+        test: the same.
+        classes: their names.
+        normalise: how.
+        augment: steps of the augmentation, in order.
+        source: where the files were found.
+        moments: the customary mean and deviation of each channel; those of the training images when not
+            given.
+        task: one class per image, or several labels.
+    """
+    return Dataset(
+        name=name,
+        train=train,
+        test=test,
+        num_classes=len(classes),
+        input_shape=train.x.shape[1:],
+        classes=tuple(classes),
+        normalise=normalisation(normalise, train.x, moments),
+        task=task,
+        augment=augmentation(augment),
+        source=str(source),
+    )
+
+
+def normalisation(how: Normalisation, images: Array, moments: Moments | None = None) -> Normalise:
+    """The normalisation of this name for uint8 images [n, C, H, W]."""
+    channels = images.shape[1]
+    if how == "none":
+        return Normalise(scale=255.0)
+    if how == "half":
+        return Normalise((0.5,) * channels, (0.5,) * channels, 255.0)
+    return Normalise(*(moments or channel_moments(images)), 255.0)
+
+
+def channel_moments(images: Array) -> Moments:
+    """Mean and standard deviation of each channel, on the scale of 0 to 1.
+
+    Args:
+        images: uint8 [n, C, H, W]. Counting the 256 values makes it exact, and no copy in floats is needed.
+    """
+    levels = np.arange(256) / 255
+    means, deviations = [], []
+    for channel in range(images.shape[1]):
+        shares = np.zeros(256)
+        for start in range(0, len(images), 4096):
+            shares += np.bincount(images[start : start + 4096, channel].ravel(), minlength=256)
+        shares /= max(1.0, shares.sum())
+        mean = float(shares @ levels)
+        means.append(mean)
+        # A channel of one value only has no deviation to divide by.
+        deviations.append(float(np.sqrt(shares @ (levels - mean) ** 2)) or 1.0)
+    return tuple(means), tuple(deviations)

@@ -1,0 +1,147 @@
+"""The MNIST family: IDX files in torchvision's folder layout, or as Debian's package installs them."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from fedsim.data.augment import Steps
+from fedsim.data.dataset import Dataset, Examples
+from fedsim.data.places import Places
+from fedsim.data.sources.download import fetch
+from fedsim.data.sources.idx import read_idx
+from fedsim.data.sources.images import Normalisation, image_dataset
+from fedsim.errors import DataError
+
+_CLOTHES = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
+_MNIST_FOLDERS = ("MNIST/raw", "mnist")
+_FASHION_FOLDERS = ("FashionMNIST/raw", "fashion-mnist", "fashion_mnist")
+_EMNIST_FOLDERS = ("EMNIST/raw", "emnist", "gzip")
+
+_LETTERS_AND_DIGITS = string.digits + string.ascii_uppercase + string.ascii_lowercase
+
+
+def mnist(places: Places, *, normalise: Normalisation = "channel", augment: Steps = ()) -> Dataset:
+    """MNIST, 60,000 to train and 10,000 to test; uint8, [1, 28, 28].
+
+    Raises:
+        DataNotFound: the files are in no data root.
+        DataError: a file is truncated or mislabelled.
+    """
+    folder = places.find(_MNIST_FOLDERS)
+    if folder is None and places.download:
+        fetch("mnist", places.target("mnist"), "MNIST")
+    folder = folder or places.need(
+        "mnist", _MNIST_FOLDERS, "copy the four IDX files there, or allow downloads"
+    )
+    train, test = (_pair(folder, prefix, 10) for prefix in ("train", "t10k"))
+    moments = (0.1307,), (0.3081,)
+    return image_dataset(
+        "mnist",
+        train,
+        test,
+        string.digits,
+        normalise=normalise,
+        augment=augment,
+        source=folder,
+        moments=moments,
+    )
+
+
+def fashion_mnist(places: Places, *, normalise: Normalisation = "channel", augment: Steps = ()) -> Dataset:
+    """Fashion-MNIST, 60,000 to train and 10,000 to test; uint8, [1, 28, 28].
+
+    Raises:
+        DataNotFound: the files are in no data root and not installed.
+        DataError: a file is truncated or mislabelled.
+    """
+    folder = places.find(_FASHION_FOLDERS) or places.installed("fashion-mnist")
+    if folder is None and places.download:
+        fetch("fashion_mnist", places.target("fashion_mnist"), "FashionMNIST")
+    get = "install Debian's dataset-fashion-mnist, copy the four IDX files there, or allow downloads"
+    folder = folder or places.need("fashion_mnist", _FASHION_FOLDERS, get)
+    train, test = (_pair(folder, prefix, 10) for prefix in ("train", "t10k"))
+    moments = (0.2860,), (0.3530,)
+    return image_dataset(
+        "fashion_mnist",
+        train,
+        test,
+        _CLOTHES,
+        normalise=normalise,
+        augment=augment,
+        source=folder,
+        moments=moments,
+    )
+
+
+def emnist(
+    places: Places,
+    *,
+    split: Literal["letters", "byclass"] = "letters",
+    normalise: Normalisation = "channel",
+    augment: Steps = (),
+) -> Dataset:
+    """EMNIST, upright; uint8, [1, 28, 28].
+
+    The files hold every image with rows and columns exchanged, which is undone here. The split `letters`
+    numbers its 26 classes from 1 and leaves 0 unused; here they are 0 to 25.
+
+    Args:
+        places: where to look.
+        split: `letters` (26 classes, case ignored) or `byclass` (62: digits, capitals, small letters).
+        normalise: how.
+        augment: steps of the augmentation.
+
+    Raises:
+        DataNotFound: the files are in no data root.
+        DataError: a file is truncated or mislabelled.
+    """
+    folder = places.find(_EMNIST_FOLDERS)
+    if folder is None and places.download:
+        fetch("emnist", places.target("emnist"), "EMNIST", split=split)
+    folder = folder or places.need(
+        "emnist", _EMNIST_FOLDERS, "unpack EMNIST's gzip.zip there, or allow downloads"
+    )
+    classes, first = (string.ascii_lowercase, 1) if split == "letters" else (_LETTERS_AND_DIGITS, 0)
+    parts = [_pair(folder, f"emnist-{split}-{part}", len(classes), first) for part in ("train", "test")]
+    train, test = (Examples(np.ascontiguousarray(p.x.swapaxes(2, 3)), p.y) for p in parts)
+    return image_dataset("emnist", train, test, classes, normalise=normalise, augment=augment, source=folder)
+
+
+def _pair(folder: Path, prefix: str, num_classes: int, first: int = 0) -> Examples:
+    """The images and labels of one part, held against each other; labels count from `first` in the file."""
+    images_file = _one_of(folder, (f"{prefix}-images-idx3-ubyte", f"{prefix}-images.idx3-ubyte"))
+    labels_file = _one_of(folder, (f"{prefix}-labels-idx1-ubyte", f"{prefix}-labels.idx1-ubyte"))
+    x, y = read_idx(images_file, 3), read_idx(labels_file, 1).astype(np.int64) - first
+    if len(x) != len(y):
+        raise DataError(f"{labels_file}: {len(y)} labels for the {len(x)} images of {images_file.name}")
+    if x.shape[1:] != (28, 28):
+        raise DataError(f"{images_file}: images of {x.shape[1]}x{x.shape[2]}, expected 28x28")
+    wrong = np.flatnonzero((y < 0) | (y >= num_classes))
+    if len(wrong):
+        label, last = y[wrong[0]] + first, num_classes - 1 + first
+        raise DataError(f"{labels_file}: label {label} at position {wrong[0]}, expected {first} to {last}")
+    return Examples(x[:, None], y)
+
+
+def _one_of(folder: Path, names: Sequence[str]) -> Path:
+    candidates = [folder / (name + ending) for name in names for ending in ("", ".gz")]
+    found = next((path for path in candidates if path.is_file()), None)
+    if found is None:
+        raise DataError(f"{folder}: has no {names[0]}, gzipped or not", "fetch the data set again")
+    return found

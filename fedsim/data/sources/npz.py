@@ -1,0 +1,114 @@
+"""Arrays of the user's own, in one `.npz` file."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from fedsim.data.augment import Steps, augmentation
+from fedsim.data.dataset import Array, Dataset, Examples, Normalise
+from fedsim.data.parameters import Share
+from fedsim.data.places import Places
+from fedsim.data.sources.folders import cut_off
+from fedsim.data.sources.images import Normalisation, normalisation
+from fedsim.errors import DataError
+
+
+def npz(
+    places: Places,
+    *,
+    path: str,
+    test_share: Share = 0.2,
+    tokens: bool = False,
+    normalise: Normalisation = "channel",
+    augment: Steps = (),
+) -> Dataset:
+    """A `.npz` file with `x_train`, `y_train`, `x_test`, `y_test`, or with `x` and `y` to be cut in two.
+
+    `groups_train` or `groups` may name the natural client of each example, `classes` the classes. Images are
+    uint8 of [n, H, W], [n, C, H, W] or [n, H, W, C] with 1 or 3 channels; everything else becomes float32, or
+    int32 tokens. Labels are class numbers [n], or zeros and ones [n, L] for several labels.
+
+    Args:
+        places: where to look.
+        path: the file, relative to a data root.
+        test_share: the share cut off as the test set where the file has none, always the same examples.
+        tokens: whether x holds token numbers [n, L].
+        normalise: how, for images.
+        augment: steps of the augmentation, for images.
+
+    Raises:
+        DataNotFound: there is no such file in a data root.
+        DataError: the file is damaged or its arrays do not belong together; names the array.
+    """
+    file = places.named("npz", path, "put the file there")
+    arrays = _read(file)
+    train, test = _parts(file, arrays, test_share, tokens)
+    several = train.y.ndim == 2
+    number = train.y.shape[1] if several else int(max(train.y.max(initial=0), test.y.max(initial=0))) + 1
+    classes = tuple(map(str, arrays.get("classes", np.arange(number)).tolist()))
+    images = train.x.dtype == np.uint8
+    return Dataset(
+        name="npz",
+        train=train,
+        test=test,
+        num_classes=len(classes),
+        input_shape=train.x.shape[1:],
+        classes=classes,
+        normalise=normalisation(normalise, train.x) if images else Normalise(),
+        task="labels" if several else "classes",
+        augment=augmentation(augment) if images else None,
+        source=str(file),
+        vocabulary=int(max(train.x.max(initial=0), test.x.max(initial=0))) + 1 if tokens else 0,
+    )
+
+
+def _read(file: Path) -> dict[str, Array]:
+    try:
+        with file.open("rb") as opened, np.load(opened, allow_pickle=False) as content:
+            return {name: content[name] for name in content.files}
+    except (OSError, ValueError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"{file}: is not a whole .npz file of plain arrays ({error})") from error
+
+
+def _parts(file: Path, arrays: Mapping[str, Array], share: float, tokens: bool) -> tuple[Examples, Examples]:
+    if "x_train" in arrays:
+        return _examples(file, arrays, "_train", tokens), _examples(file, arrays, "_test", tokens)
+    return cut_off(_examples(file, arrays, "", tokens), share)
+
+
+def _examples(file: Path, arrays: Mapping[str, Array], ending: str, tokens: bool) -> Examples:
+    for name in ("x" + ending, "y" + ending):
+        if name not in arrays:
+            raise DataError(f"{file}: has no array {name!r} among {', '.join(sorted(arrays))}")
+    x, y, groups = arrays["x" + ending], arrays["y" + ending], arrays.get("groups" + ending)
+    if len(x) != len(y) or (groups is not None and len(groups) != len(x)):
+        raise DataError(f"{file}: x{ending}, y{ending} and groups{ending} differ in length")
+    if groups is not None:
+        groups = np.unique(groups, return_inverse=True)[1].astype(np.int64)
+    return Examples(_inputs(file, x, tokens), _labels(file, "y" + ending, y), groups)
+
+
+def _labels(file: Path, name: str, y: Array) -> Array:
+    if y.ndim == 2 and y.shape[1] > 1 and np.isin(y, (0, 1)).all():
+        return y.astype(np.float32)
+    if y.size == len(y) and np.issubdtype(y.dtype, np.integer) and y.min(initial=0) >= 0:
+        return y.ravel().astype(np.int64)
+    raise DataError(f"{file}: {name} ({y.dtype} of {y.shape}) holds neither class numbers nor zeros and ones")
+
+
+def _inputs(file: Path, x: Array, tokens: bool) -> Array:
+    if not np.issubdtype(x.dtype, np.number):
+        raise DataError(f"{file}: x is of {x.dtype}, expected numbers")
+    if tokens:
+        return x.astype(np.int32)
+    if x.dtype != np.uint8 or x.ndim not in (3, 4):
+        return x.astype(np.float32)
+    if x.ndim == 3:
+        return x[:, None]
+    if x.shape[1] not in (1, 3) and x.shape[3] in (1, 3):
+        return np.ascontiguousarray(x.transpose(0, 3, 1, 2))
+    return x

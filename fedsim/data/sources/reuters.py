@@ -1,0 +1,151 @@
+"""Reuters-21578: newswire stories as SGML, in the ModApte split."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import numpy as np
+
+from fedsim.data.cache import cached
+from fedsim.data.dataset import Dataset, Examples
+from fedsim.data.parameters import Range, refuse
+from fedsim.data.places import Places
+from fedsim.data.text import TRAINED, tokenise
+from fedsim.errors import DataError
+
+_FOLDERS = ("reuters21578", "reuters-21578", "Reuters21578")
+_FILES = 22
+
+_DOCUMENT = re.compile(r"<REUTERS ([^>]*)>(.*?)</REUTERS>", re.DOTALL)
+_ATTRIBUTE = re.compile(r'(\w+)="([^"]*)"')
+_TOPICS = re.compile(r"<TOPICS>(.*?)</TOPICS>", re.DOTALL)
+_TOPIC = re.compile(r"<D>([^<]*)</D>")
+_TITLE = re.compile(r"<TITLE>(.*?)</TITLE>", re.DOTALL)
+_BODY = re.compile(r"<BODY>(.*?)</BODY>", re.DOTALL)
+_TEXT = re.compile(r"<TEXT[^>]*>(.*?)</TEXT>", re.DOTALL)
+_TAG = re.compile(r"<[^>]*>")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
+
+
+class Story(NamedTuple):
+    """One document.
+
+    Attributes:
+        topics: its topics, in the order of the file; may be empty.
+        text: title and body.
+    """
+
+    topics: tuple[str, ...]
+    text: str
+
+
+def reuters(
+    places: Places,
+    *,
+    topics: Annotated[int, Range(2, 90)] = 20,
+    tokenizer: str = TRAINED,
+    vocabulary: Annotated[int, Range(100, 100_000)] = 8_000,
+    length: Annotated[int, Range(8, 512)] = 128,
+) -> Dataset:
+    """Reuters-21578, stories of one topic each, the most frequent topics; tokens int32, 0 is padding.
+
+    The ModApte split has 9,603 stories to train and 3,299 to test on; those with no topic, several topics or
+    a rare one are then left out. Classes are ordered by their number of training stories.
+
+    Args:
+        places: where to look.
+        topics: how many, the most frequent among the training stories.
+        tokenizer: "bpe" to train one on the training stories, or the name of one that exists.
+        vocabulary: how many tokens a trained one has at most.
+        length: tokens per story; longer ones are cut, shorter ones padded.
+
+    Raises:
+        DataNotFound: the files, or the tokenizer, are missing.
+        DataError: a file is missing or truncated.
+    """
+    folder = places.need("reuters", _FOLDERS, "unpack reuters21578.tar.gz into a folder of that name there")
+    train, test = mod_apte(folder)
+    names = _most_frequent(train, topics)
+    parts = [_of_one_topic(stories, names) for stories in (train, test)]
+    recipe = f"reuters 1 {tokenizer} topics={topics} vocabulary={vocabulary} length={length}"
+    tokens = cached(
+        places,
+        folder,
+        _files(folder),
+        recipe,
+        lambda: tokenise(
+            places,
+            *([s.text for s in p] for p in parts),
+            tokenizer=tokenizer,
+            vocabulary=vocabulary,
+            length=length,
+        )._asdict(),
+    )
+    labels = [np.array([names.index(story.topics[0]) for story in part], np.int64) for part in parts]
+    return Dataset(
+        name="reuters",
+        train=Examples(tokens["train"], labels[0]),
+        test=Examples(tokens["test"], labels[1]),
+        num_classes=len(names),
+        input_shape=(length,),
+        classes=tuple(names),
+        source=str(folder),
+        vocabulary=int(tokens["vocabulary"]),
+    )
+
+
+def mod_apte(folder: Path) -> tuple[list[Story], list[Story]]:
+    """The training and the test stories of the ModApte split, in the order of the files.
+
+    Raises:
+        DataError: a file is missing or truncated.
+    """
+    parts: dict[str, list[Story]] = {"TRAIN": [], "TEST": []}
+    for file in _files(folder):
+        for attributes, content in _documents(file):
+            if attributes.get("TOPICS") == "YES" and attributes.get("LEWISSPLIT") in parts:
+                parts[attributes["LEWISSPLIT"]].append(_story(content))
+    return parts["TRAIN"], parts["TEST"]
+
+
+def _files(folder: Path) -> list[Path]:
+    files = [folder / f"reut2-{number:03d}.sgm" for number in range(_FILES)]
+    missing = next((file for file in files if not file.is_file()), None)
+    if missing is not None:
+        raise DataError(f"{missing}: is missing", "unpack reuters21578.tar.gz again")
+    return files
+
+
+def _documents(file: Path) -> list[tuple[dict[str, str], str]]:
+    content = file.read_text(encoding="latin-1")
+    found = _DOCUMENT.findall(content)
+    if len(found) != content.count("<REUTERS ") or not found:
+        raise DataError(f"{file}: truncated, {len(found)} whole stories of {content.count('<REUTERS ')}")
+    return [(dict(_ATTRIBUTE.findall(attributes)), body) for attributes, body in found]
+
+
+def _story(content: str) -> Story:
+    topics = _TOPICS.search(content)
+    title, body = _TITLE.search(content), _BODY.search(content)
+    # Stories without markup inside have only the text as a whole.
+    pieces = [found[1] for found in (title, body or _TEXT.search(content)) if found is not None]
+    text = html.unescape(_TAG.sub(" ", " ".join(pieces)))
+    return Story(tuple(_TOPIC.findall(topics[1])) if topics else (), _CONTROL.sub(" ", text).strip())
+
+
+def _most_frequent(stories: Sequence[Story], number: int) -> list[str]:
+    counts = Counter(story.topics[0] for story in stories if len(story.topics) == 1)
+    if len(counts) < number:
+        raise refuse(
+            "topics", number, f"there are only {len(counts)} topics with stories of their own", "lower it"
+        )
+    return sorted(counts, key=lambda topic: (-counts[topic], topic))[:number]
+
+
+def _of_one_topic(stories: Sequence[Story], names: Sequence[str]) -> list[Story]:
+    return [story for story in stories if len(story.topics) == 1 and story.topics[0] in names]

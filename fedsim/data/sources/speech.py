@@ -1,0 +1,193 @@
+"""Spoken words: Speech Commands, and folders of recordings whose names say word and speaker."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
+
+import numpy as np
+
+from fedsim.data.audio import RECIPE, spectrograms
+from fedsim.data.cache import cached
+from fedsim.data.dataset import Array, Dataset, Examples
+from fedsim.data.parameters import Range, Share, refuse
+from fedsim.data.places import Places
+from fedsim.data.sources.folders import class_folders, cut_off, in_turns
+from fedsim.errors import DataError
+
+_COMMANDS = ("speech_commands_v0.02", "SpeechCommands/speech_commands_v0.02", "speech_commands")
+_TEN_WORDS = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go")
+_DIGITS = ("spoken-digits", "free-spoken-digit-dataset/recordings", "fsdd/recordings")
+_TEST_TAKES = 5
+_COMMAND_NAME = re.compile(r"(?P<label>[^/]+)/(?P<speaker>[^/_]+)_nohash_(?P<take>\d+)\.wav")
+
+
+class _Recording(NamedTuple):
+    file: Path
+    word: str
+    speaker: str
+    take: int
+
+
+def speech_commands(places: Places, *, words: Literal["ten", "all"] = "ten") -> Dataset:
+    """Speech Commands (version 0.02) as log-mel spectrograms; float32, [1, 32, 32].
+
+    Tested on the recordings in `testing_list.txt`; those in `validation_list.txt` are left out. The natural
+    groups are the speakers.
+
+    Args:
+        places: where to look.
+        words: the customary ten (yes, no, up, down, left, right, on, off, stop, go) or all of them.
+
+    Raises:
+        DataNotFound: it is in no data root.
+        DataError: a recording is damaged, or a list and the recordings do not belong together.
+    """
+    get = "unpack speech_commands_v0.02.tar.gz into a folder of that name there"
+    folder = places.need("speech_commands", _COMMANDS, get)
+    names = _TEN_WORDS if words == "ten" else _words(folder)
+    lists = {part: _list(folder, f"{part}_list.txt", names) for part in ("testing", "validation")}
+    recordings = in_turns(_commands(folder, word) for word in names)
+    left = [r for r in recordings if r.file not in lists["validation"]]
+    tested = np.array([r.file in lists["testing"] for r in left])
+    return _dataset("speech_commands", places, folder, left, names, tested)
+
+
+def spoken_digits(places: Places) -> Dataset:
+    """The Free Spoken Digit Dataset as log-mel spectrograms; float32, [1, 32, 32].
+
+    Files are called DIGIT_SPEAKER_INDEX.wav. As its authors say, the recordings of index 0 to 4 are the test
+    set. The natural groups are the speakers.
+
+    Raises:
+        DataNotFound: it is in no data root.
+        DataError: a recording is damaged or misnamed.
+    """
+    folder = places.need("spoken_digits", _DIGITS, "put the recordings (0_george_0.wav, ...) there")
+    recordings = _named(folder, _compiled("{label}_{speaker}_{take}"))
+    names = tuple("0123456789")
+    strange = next((r for r in recordings if r.word not in names), None)
+    if strange is not None:
+        raise DataError(f"{strange.file}: {strange.word!r} is no digit", "remove or rename it")
+    tested = np.array([r.take < _TEST_TAKES for r in recordings])
+    return _dataset("spoken_digits", places, folder, recordings, names, tested)
+
+
+def audio_folder(
+    places: Places,
+    *,
+    path: str,
+    pattern: str = "{label}_{speaker}_{take}",
+    test_takes: Annotated[int, Range(0)] = 0,
+    test_share: Share = 0.2,
+) -> Dataset:
+    """WAV recordings of the user's own as log-mel spectrograms; float32, [1, 32, 32].
+
+    Args:
+        places: where to look.
+        path: the folder, relative to a data root.
+        pattern: how the files are called, folders included and without `.wav`: `{label}` is the word,
+            `{speaker}` the natural client (may be absent), `{take}` a number (may be absent), `*` anything.
+        test_takes: recordings whose take is below this number are the test set; 0 to draw one.
+        test_share: the share drawn as the test set in that case, always the same recordings.
+
+    Raises:
+        SpecError: the pattern has no label, or no take that `test_takes` needs.
+        DataNotFound: there is no such folder in a data root.
+        DataError: a recording is damaged, or called otherwise.
+    """
+    if "{label}" not in pattern or (test_takes and "{take}" not in pattern):
+        raise refuse("pattern", pattern, "has to hold {label}, and {take} where test_takes is given")
+    folder = places.named("audio_folder", path, "put the folder there")
+    recordings = _named(folder, _compiled(pattern))
+    names = sorted({r.word for r in recordings})
+    tested = np.array([r.take < test_takes for r in recordings])
+    dataset = _dataset("audio_folder", places, folder, recordings, names, tested)
+    if test_takes:
+        return dataset
+    train, test = cut_off(dataset.train, test_share)
+    return replace(dataset, train=train, test=test)
+
+
+def _words(folder: Path) -> tuple[str, ...]:
+    return tuple(name for name in class_folders(folder) if not name.startswith("_"))
+
+
+def _commands(folder: Path, word: str) -> list[_Recording]:
+    """The recordings of one word, called SPEAKER_nohash_TAKE.wav."""
+    files = sorted((folder / word).glob("*.wav"))
+    if not files:
+        raise DataError(f"{folder / word}: has no recordings", "unpack the archive again")
+    return [_recording(file, file.relative_to(folder), _COMMAND_NAME) for file in files]
+
+
+def _list(folder: Path, name: str, words: Sequence[str]) -> set[Path]:
+    """The recordings of these words in one of the archive's own lists."""
+    file = folder / name
+    try:
+        lines = file.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{file}: cannot be read ({error})", "unpack the archive again") from error
+    listed = {number: folder / line for number, line in enumerate(lines, 1) if line.split("/")[0] in words}
+    for number, recording in listed.items():
+        if not recording.is_file():
+            raise DataError(f"{file}: line {number} names {lines[number - 1]!r}, which is not there")
+    return set(listed.values())
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """The pattern as a regular expression; fields hold neither slashes nor underscores."""
+    fields = {"{label}": "(?P<label>[^/_]+)", "{speaker}": "(?P<speaker>[^/_]+)", "{take}": r"(?P<take>\d+)"}
+    pieces = re.split(r"(\{label\}|\{speaker\}|\{take\}|\*)", pattern)
+    return re.compile(
+        "".join(fields.get(p) or ("[^/]*" if p == "*" else re.escape(p)) for p in pieces) + r"\.wav"
+    )
+
+
+def _named(folder: Path, pattern: re.Pattern[str]) -> list[_Recording]:
+    """Every recording below the folder, words taking turns."""
+    files = sorted(folder.rglob("*.wav"))
+    if not files:
+        raise DataError(f"{folder}: has no .wav files", "put recordings there")
+    by_word: dict[str, list[_Recording]] = {}
+    for file in files:
+        recording = _recording(file, file.relative_to(folder), pattern)
+        by_word.setdefault(recording.word, []).append(recording)
+    return in_turns(by_word.values())
+
+
+def _recording(file: Path, name: Path, pattern: re.Pattern[str]) -> _Recording:
+    found = pattern.fullmatch(name.as_posix())
+    if found is None:
+        raise DataError(
+            f"{file}: is not called as {pattern.pattern!r} says", "rename it, or give another pattern"
+        )
+    fields = found.groupdict()
+    return _Recording(file, fields["label"], fields.get("speaker") or "", int(fields.get("take") or 0))
+
+
+def _dataset(
+    name: str,
+    places: Places,
+    folder: Path,
+    recordings: Sequence[_Recording],
+    words: Sequence[str],
+    tested: Array,
+) -> Dataset:
+    files = [recording.file for recording in recordings]
+    x = cached(places, folder, files, RECIPE, lambda: {"x": spectrograms(files)})["x"]
+    y = np.array([words.index(recording.word) for recording in recordings], np.int64)
+    speakers = np.unique([recording.speaker for recording in recordings], return_inverse=True)[1]
+    whole = Examples(x, y, speakers.astype(np.int64))
+    return Dataset(
+        name=name,
+        train=whole.take(np.flatnonzero(~tested)),
+        test=whole.take(np.flatnonzero(tested)),
+        num_classes=len(words),
+        input_shape=x.shape[1:],
+        classes=tuple(words),
+        source=str(folder),
+    )

@@ -1,0 +1,67 @@
+"""SVHN: house numbers, MATLAB files of cropped digits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedsim.data.augment import Steps
+from fedsim.data.dataset import Dataset, Examples
+from fedsim.data.places import Places
+from fedsim.data.sources.download import fetch
+from fedsim.data.sources.images import Normalisation, image_dataset
+from fedsim.errors import DataError
+
+_FOLDERS = ("svhn", "SVHN")
+_MOMENTS = (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)
+
+
+def svhn(places: Places, *, normalise: Normalisation = "channel", augment: Steps = ()) -> Dataset:
+    """SVHN, 73,257 to train and 26,032 to test; uint8, [3, 32, 32]. The file's label 10 is the digit 0.
+
+    Raises:
+        DataNotFound: it is in no data root.
+        DataError: a file is truncated or mislabelled.
+    """
+    folder = places.find(_FOLDERS)
+    if folder is None and places.download:
+        for split in ("train", "test"):
+            fetch("svhn", places.target("svhn") / "svhn", "SVHN", split=split)
+    get = "put train_32x32.mat and test_32x32.mat there, or allow downloads"
+    folder = folder or places.need("svhn", _FOLDERS, get)
+    train, test = (_part(folder / f"{part}_32x32.mat") for part in ("train", "test"))
+    return image_dataset(
+        "svhn",
+        train,
+        test,
+        "0123456789",
+        normalise=normalise,
+        augment=augment,
+        source=folder,
+        moments=_MOMENTS,
+    )
+
+
+def _part(file: Path) -> Examples:
+    """One part: X is [32, 32, 3, n], y is [n, 1]."""
+    from scipy.io import loadmat  # slow to import, and needed by this loader alone
+
+    try:
+        content: dict[str, Any] = loadmat(file)
+        x, y = content["X"], content["y"].ravel().astype(np.int64)
+    except (OSError, ValueError, KeyError, TypeError, NotImplementedError) as error:
+        raise DataError(
+            f"{file}: is not one of SVHN's cropped-digit files ({error})", "fetch it again"
+        ) from error
+    if x.ndim != 4 or x.shape[:3] != (32, 32, 3) or x.dtype != np.uint8:
+        raise DataError(
+            f"{file}: X is {x.dtype} of {x.shape}, expected uint8 of (32, 32, 3, n)", "fetch it again"
+        )
+    if len(y) != x.shape[3]:
+        raise DataError(f"{file}: {len(y)} labels for {x.shape[3]} images", "fetch it again")
+    wrong = np.flatnonzero((y < 1) | (y > 10))
+    if len(wrong):
+        raise DataError(f"{file}: label {y[wrong[0]]} at position {wrong[0]}, expected 1 to 10")
+    return Examples(np.ascontiguousarray(x.transpose(3, 2, 0, 1)), y % 10)

@@ -1,0 +1,105 @@
+"""Texts to token numbers, by a Hugging Face tokenizer: trained here, or one that exists."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedsim.data.dataset import Array
+from fedsim.data.parameters import refuse
+from fedsim.data.places import Places
+from fedsim.errors import DataError, DataNotFound
+
+TRAINED = "bpe"
+_PADDING_NAMES = ("[PAD]", "<pad>")
+
+
+class Tokens(NamedTuple):
+    """Texts of equal length.
+
+    Attributes:
+        train: int32 [n, L]; 0 is padding.
+        test: int32 [m, L].
+        vocabulary: how many token numbers there are.
+    """
+
+    train: Array
+    test: Array
+    vocabulary: int
+
+
+def tokenise(
+    places: Places, train: Sequence[str], test: Sequence[str], *, tokenizer: str, vocabulary: int, length: int
+) -> Tokens:
+    """Turns texts into token numbers, cut or padded to one length.
+
+    Args:
+        places: where a folder with a `tokenizer.json` may lie, and whether one may be downloaded.
+        train: the training texts; a tokenizer is trained on these alone.
+        test: the test texts.
+        tokenizer: "bpe" to train one by byte-pair encoding, or the name of one that exists.
+        vocabulary: how many tokens a trained one has at most.
+        length: L.
+
+    Raises:
+        DataNotFound: the tokenizer, or the package for it, is missing.
+        SpecError: the tokenizer does not pad with token 0.
+    """
+    made = _trained(train, vocabulary) if tokenizer == TRAINED else _existing(places, tokenizer)
+    padding = next((name for name in _PADDING_NAMES if made.token_to_id(name) == 0), None)
+    if padding is None:
+        raise refuse("tokenizer", tokenizer, "has no padding token with the number 0", "use another")
+    made.enable_truncation(length)
+    made.enable_padding(pad_id=0, pad_token=padding, length=length)
+    return Tokens(_encoded(made, train, length), _encoded(made, test, length), int(made.get_vocab_size()))
+
+
+def _library() -> Any:
+    try:
+        return importlib.import_module("tokenizers")
+    except ImportError as error:
+        raise DataNotFound("texts need the package 'tokenizers'", "install fedsim-ray[text]") from error
+
+
+def _trained(texts: Sequence[str], vocabulary: int) -> Any:
+    """Byte-pair encoding: of the library's subword trainers, the one that repeats its own results."""
+    library = _library()
+    made = library.Tokenizer(library.models.BPE(unk_token="[UNK]"))
+    made.normalizer = library.normalizers.BertNormalizer(lowercase=True)
+    made.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
+    trainer = library.trainers.BpeTrainer(
+        vocab_size=vocabulary, special_tokens=["[PAD]", "[UNK]", "[CLS]"], show_progress=False
+    )
+    made.train_from_iterator(texts, trainer)
+    made.post_processor = library.processors.TemplateProcessing(
+        single="[CLS] $A", special_tokens=[("[CLS]", 2)]
+    )
+    return made
+
+
+def _existing(places: Places, name: str) -> Any:
+    """A tokenizer in a data root, or one from the hub where downloads are allowed."""
+    library = _library()
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise refuse("tokenizer", name, "has to be a name, or a folder inside a data root")
+    file = places.find((f"{name}/tokenizer.json",))
+    try:
+        if file is not None:
+            return library.Tokenizer.from_file(str(file))
+        if places.download:
+            return library.Tokenizer.from_pretrained(name)
+    except (
+        Exception
+    ) as error:  # the library raises plain Exception for a damaged file and for a failed download
+        raise DataError(f"tokenizer {name!r}: cannot be read ({error})", f"use {TRAINED!r}") from error
+    get = f"put its tokenizer.json into a folder of that name there, allow downloads, or use {TRAINED!r}"
+    raise places.missing(f"tokenizer {name!r}", (f"{name}/tokenizer.json",), get)
+
+
+def _encoded(made: Any, texts: Sequence[str], length: int) -> Array:
+    encodings = made.encode_batch(list(texts))
+    return np.array([encoding.ids for encoding in encodings], np.int32).reshape(len(texts), length)
