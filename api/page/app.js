@@ -73,10 +73,14 @@ function entry(job) {
   });
   button.type = "button";
   button.setAttribute("aria-current", String(chosen?.id === job.id));
-  button.addEventListener("click", () => { location.hash = `job=${job.id}`; });
+  button.addEventListener("click", () => {
+    location.hash = `job=${job.id}`;
+    // Where the list stands above the job, the job may be out of sight.
+    if (matchMedia("(max-width: 899px)").matches) find("detail").scrollIntoView();
+  });
   say(name, job.name);
   badge(state, job.state);
-  say(facts, `round ${job.rounds_done} of ${job.rounds_total} · ${accuracy(job)} · ${since(job.created_at)} old`);
+  say(facts, `round ${job.rounds_done} of ${job.rounds_total} · ${accuracy(job)} · ${since(job.created_at)}`);
   const item = document.createElement("li");
   item.dataset.job = job.id;
   item.append(button);

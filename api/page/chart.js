@@ -74,8 +74,8 @@ export class Chart {
     }));
     const axis = { gridcolor: colour("--grid"), linecolor: colour("--line"), zeroline: false, automargin: true };
     const layout = {
-      width, height, margin: { l: 44, r: 12, t: 12, b: 40 },
-      showlegend: shown.length > 1, legend: { orientation: "h", y: 1.12 },
+      width, height, margin: { l: 44, r: 12, t: shown.length > 1 ? 36 : 12, b: 40 },
+      showlegend: shown.length > 1, legend: { orientation: "h", x: 0, y: 1.01, yanchor: "bottom" },
       paper_bgcolor: colour("--sheet"), plot_bgcolor: colour("--sheet"),
       font: { color: colour("--ink"), family: "system-ui, sans-serif" },
       xaxis: { ...axis, title: { text: "round" }, rangemode: "tozero", ...(traces.length ? {} : { range: [0, 10] }) },

@@ -1,0 +1,294 @@
+"""REST, over real HTTP and a real store; the cluster's part is played by the tests."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import Any
+
+import httpx
+import jsonschema
+import pytest
+
+from jobs.records import RoundRecord
+from jobs.states import JobState
+from tests.api.service import RunningService, a_round
+
+JOBS = "/api/v1/jobs"
+
+
+def problem(response: httpx.Response, status: int, code: str) -> dict[str, Any]:
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    body: dict[str, Any] = response.json()
+    assert body["status"] == status
+    assert body["code"] == code
+    assert set(body) == {"type", "title", "status", "detail", "code", "hint", "errors"}
+    assert "Traceback" not in response.text
+    return body
+
+
+def submit(http: httpx.Client, spec: Any, **headers: str) -> httpx.Response:
+    return http.post(JOBS, json={"spec": spec}, headers=headers)
+
+
+def test_submitting_makes_a_job_and_wakes_the_queue(service: RunningService, http: httpx.Client) -> None:
+    before = service.queue.woken
+    body = {"spec": {"algorithm": "fedavg", "rounds": 3}, "priority": 2, "labels": {"owner": "ada"}}
+    response = http.post(JOBS, json=body)
+    assert response.status_code == 201, response.text
+    job = response.json()
+    assert response.headers["location"] == f"{JOBS}/{job['id']}"
+    assert (job["state"], job["priority"], job["labels"]) == ("QUEUED", 2, {"owner": "ada"})
+    assert job["spec"]["data"]["dataset"] == {"name": "digits"}
+    assert service.queue.woken > before
+    assert http.get(response.headers["location"]).json() == job
+
+
+def test_a_submission_may_be_yaml(http: httpx.Client) -> None:
+    text = "spec:\n  algorithm: fedavg\n  local: {lr: 1e-1}   # a comment\npriority: 1\n"
+    response = http.post(JOBS, content=text, headers={"Content-Type": "application/yaml"})
+    assert response.status_code == 201, response.text
+    assert response.json()["spec"]["local"]["lr"] == 0.1
+
+
+def test_every_fault_of_a_spec_comes_back_at_once(http: httpx.Client) -> None:
+    spec = {"algorithm": "fedavg", "rounds": -3, "clients": {"fracton": 0.1}, "local": {"lr": "fast"}}
+    body = problem(submit(http, spec), 422, "BAD_SPEC")
+    faults = {fault["path"]: fault for fault in body["errors"]}
+    assert set(faults) == {"rounds", "clients.fracton", "local.lr"}
+    assert faults["rounds"]["value"] == -3
+    assert "fraction" in faults["clients.fracton"]["hint"]
+
+
+def test_names_that_do_not_exist_are_refused_with_a_hint(http: httpx.Client) -> None:
+    body = problem(submit(http, {"algorithm": "fedawg", "model": "mpl"}), 422, "BAD_SPEC")
+    hints = {fault["path"]: fault["hint"] for fault in body["errors"]}
+    assert set(hints) == {"algorithm.name", "model.name"}
+    assert "fedavg" in hints["algorithm.name"]
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "status", "code"),
+    [
+        ("{", "application/json", 422, "BAD_SPEC"),
+        ("spec: [", "application/yaml", 422, "BAD_SPEC"),
+        ("spec: !!python/object:os.system {}", "application/yaml", 422, "BAD_SPEC"),
+        ("spec: {a: 1, a: 2}", "application/yaml", 422, "BAD_SPEC"),
+        ("[]", "application/json", 422, "BAD_REQUEST"),
+        ("", "application/json", 422, "BAD_REQUEST"),
+        ('{"spec": 3}', "application/json", 422, "BAD_REQUEST"),
+        ('{"spec": {}, "priority": "high"}', "application/json", 422, "BAD_REQUEST"),
+        ('{"spec": {}, "labels": {"a b": "c"}}', "application/json", 422, "BAD_REQUEST"),
+        (b"\xff\xfe", "application/yaml", 400, "BAD_REQUEST"),
+        ("spec=1", "application/x-www-form-urlencoded", 415, "UNSUPPORTED_MEDIA_TYPE"),
+        ("spec: {}", "text/plain", 415, "UNSUPPORTED_MEDIA_TYPE"),
+    ],
+)
+def test_a_body_of_the_wrong_shape_is_refused(
+    http: httpx.Client, content: str | bytes, kind: str, status: int, code: str
+) -> None:
+    problem(http.post(JOBS, content=content, headers={"Content-Type": kind}), status, code)
+
+
+def test_a_bare_spec_is_told_where_it_belongs(http: httpx.Client) -> None:
+    body = problem(http.post(JOBS, json={"algorithm": "fedavg"}), 422, "BAD_REQUEST")
+    faults = {fault["path"]: fault for fault in body["errors"]}
+    assert faults["spec"]["message"] == "is missing"
+    assert "spec:" in faults["algorithm"]["hint"]
+
+
+def test_the_same_key_and_body_are_one_job_and_another_body_is_refused(http: httpx.Client) -> None:
+    key = {"Idempotency-Key": "one-and-only"}
+    first = http.post(JOBS, json={"spec": {"algorithm": "fedavg"}}, headers=key)
+    again = http.post(JOBS, json={"spec": {"algorithm": "fedavg"}}, headers=key)
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert first.json()["id"] == again.json()["id"]
+    other = http.post(JOBS, json={"spec": {"algorithm": "fedavg", "seed": 1}}, headers=key)
+    assert "one-and-only" in problem(other, 409, "CONFLICT")["detail"]
+
+
+def test_a_list_is_filtered_and_comes_in_pages(service: RunningService, http: httpx.Client) -> None:
+    ids = [service.queued(name=f"page-{number}").id for number in range(5)]
+    done = service.ended(name="page-done")
+    found: list[str] = []
+    query: dict[str, Any] = {"limit": 2, "order_by": "created_at", "state": "QUEUED"}
+    while True:
+        page = http.get(JOBS, params=query).json()
+        found += [job["id"] for job in page["jobs"]]
+        if page["next_page_token"] is None:
+            break
+        query["page_token"] = page["next_page_token"]
+    assert [each for each in found if each in ids] == ids
+    assert done.id not in found
+    both = http.get(JOBS, params={"state": ["QUEUED", "SUCCEEDED"], "limit": 500}).json()["jobs"]
+    assert {*ids, done.id} <= {job["id"] for job in both}
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "code"),
+    [
+        ("page_token=nonsense", 400, "BAD_PAGE_TOKEN"),
+        ("state=ASLEEP", 422, "BAD_REQUEST"),
+        ("limit=0", 422, "BAD_REQUEST"),
+        ("order_by=colour", 422, "BAD_REQUEST"),
+    ],
+)
+def test_a_wrong_query_is_refused(http: httpx.Client, query: str, status: int, code: str) -> None:
+    problem(http.get(f"{JOBS}?{query}"), status, code)
+
+
+@pytest.mark.parametrize("rest", ["", "/rounds", "/events", "/logs"])
+def test_an_unknown_job_is_not_found(http: httpx.Client, rest: str) -> None:
+    problem(http.get(f"{JOBS}/0000{rest}"), 404, "JOB_NOT_FOUND")
+    problem(http.get(f"{JOBS}/%2e%2e%2fx{rest}"), 404, "NOT_FOUND")
+
+
+def test_cancelling_twice_is_cancelling_once(service: RunningService, http: httpx.Client) -> None:
+    waiting, running = service.queued(), service.running()
+    assert http.post(f"{JOBS}/{waiting.id}/cancel").json()["state"] == "CANCELLED"
+    assert http.post(f"{JOBS}/{waiting.id}/cancel").json()["state"] == "CANCELLED"
+    assert http.post(f"{JOBS}/{running.id}/cancel").json()["state"] == "CANCELLING"
+    problem(http.post(f"{JOBS}/0000/cancel"), 404, "JOB_NOT_FOUND")
+
+
+def test_only_ended_jobs_are_deleted_and_their_files_go_too(
+    service: RunningService, http: httpx.Client
+) -> None:
+    running, ended = service.running(), service.ended()
+    problem(http.delete(f"{JOBS}/{running.id}"), 409, "CONFLICT")
+    service.settings.log_path(ended.id).write_text("done\n")
+    assert http.delete(f"{JOBS}/{ended.id}").status_code == 204
+    assert not (service.settings.home / "jobs" / ended.id).exists()
+    problem(http.get(f"{JOBS}/{ended.id}"), 404, "JOB_NOT_FOUND")
+
+
+def test_rounds_come_in_pages(service: RunningService, http: httpx.Client) -> None:
+    job = service.ended(rounds=5)
+    first = http.get(f"{JOBS}/{job.id}/rounds", params={"limit": 3}).json()
+    assert [each["round"] for each in first["rounds"]] == [0, 1, 2]
+    assert first["next_after"] == 2
+    rest = http.get(f"{JOBS}/{job.id}/rounds", params={"after": 2}).json()
+    assert [RoundRecord.model_validate(each) for each in rest["rounds"]] == [a_round(3), a_round(4)]
+    assert rest["next_after"] is None
+
+
+def test_rounds_as_csv_have_every_metric_of_any_round(service: RunningService, http: httpx.Client) -> None:
+    job = service.running()
+    service.store.add_round(job.id, a_round(0))
+    service.store.add_round(job.id, a_round(1, personal_accuracy=0.25))
+    response = http.get(f"{JOBS}/{job.id}/rounds", headers={"Accept": "text/csv"})
+    assert response.headers["content-type"] == "text/csv; charset=utf-8"
+    rows = list(csv.DictReader(io.StringIO(response.text)))
+    assert [row["metrics.personal_accuracy"] for row in rows] == ["", "0.25"]
+    assert [float(row["metrics.global_accuracy"]) for row in rows] == [1 - 1 / 2, 1 - 1 / 3]
+    assert [row["bytes.up"] for row in rows] == ["2000", "2000"]
+
+
+def test_the_log_is_read_from_its_end(service: RunningService, http: httpx.Client) -> None:
+    job = service.ended()
+    assert http.get(f"{JOBS}/{job.id}/logs").text == ""
+    lines = [f"line {number} ä\n" for number in range(20_000)]
+    service.settings.log_path(job.id).write_text("".join(lines) + "the last, unended", encoding="utf-8")
+    response = http.get(f"{JOBS}/{job.id}/logs", params={"tail": 3})
+    assert response.headers["content-type"] == "text/plain; charset=utf-8"
+    assert response.text == "".join(lines[-2:]) + "the last, unended"
+    assert http.get(f"{JOBS}/{job.id}/logs", params={"tail": 0}).text == ""
+    assert http.get(f"{JOBS}/{job.id}/logs", params={"tail": 100_000}).text.startswith("line 0 ")
+    problem(http.get(f"{JOBS}/{job.id}/logs", params={"tail": -1}), 422, "BAD_REQUEST")
+
+
+@pytest.mark.parametrize("kind", ["algorithms", "models", "datasets", "partitions"])
+def test_the_catalogue_has_a_schema_for_every_entry(http: httpx.Client, kind: str) -> None:
+    entries = http.get(f"/api/v1/{kind}").json()
+    assert len(entries) >= 2
+    for entry in entries:
+        jsonschema.Draft202012Validator.check_schema(entry["parameters"])
+        assert entry["summary"]
+
+
+def test_presets_satisfy_the_schema(http: httpx.Client) -> None:
+    import yaml
+
+    schema = http.get("/api/v1/schema").json()
+    presets = http.get("/api/v1/presets").json()
+    assert {"demo", "fmnist-fedavg"} <= {preset["name"] for preset in presets}
+    for preset in presets:
+        jsonschema.validate(yaml.safe_load(preset["text"]), schema)
+
+
+def test_health_readiness_and_version(service: RunningService, http: httpx.Client) -> None:
+    assert http.get("/healthz").json()["service"] == "fedsim"
+    assert http.get("/readyz").json() == {"status": "ready"}
+    assert {"fedsim", "api", "python", "ray", "torch"} == set(http.get("/version").json())
+    service.queue.missing = "Ray is being started"
+    try:
+        assert problem(http.get("/readyz"), 503, "NOT_READY")["detail"] == "Ray is being started"
+        assert http.get("/healthz").status_code == 200
+    finally:
+        service.queue.missing = None
+
+
+def test_what_the_router_refuses_is_a_problem_too(http: httpx.Client) -> None:
+    problem(http.get("/api/v1/nothing"), 404, "NOT_FOUND")
+    problem(http.put(JOBS), 405, "METHOD_NOT_ALLOWED")
+
+
+def test_a_bug_is_answered_without_a_trace(
+    service: RunningService,
+    http: httpx.Client,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def broken(job_id: str) -> None:
+        raise ZeroDivisionError("a secret of the inside")
+
+    monkeypatch.setattr(service.store, "get", broken)
+    response = http.get(f"{JOBS}/0000")
+    assert "secret" not in response.text
+    problem(response, 500, "INTERNAL")
+    assert "a secret of the inside" in caplog.text
+
+
+def test_the_description_is_complete(http: httpx.Client) -> None:
+    description = http.get("/api/v1/openapi.json").json()
+    models = description["components"]["schemas"]
+
+    def references(part: Any) -> list[str]:
+        if isinstance(part, dict):
+            own = [part["$ref"]] if isinstance(part.get("$ref"), str) else []
+            return own + [each for inner in part.values() for each in references(inner)]
+        return [each for inner in part for each in references(inner)] if isinstance(part, list) else []
+
+    assert {each.removeprefix("#/components/schemas/") for each in references(description)} <= set(models)
+    operations = [operation for path in description["paths"].values() for operation in path.values()]
+    names = [operation["operationId"] for operation in operations]
+    assert len(set(names)) == len(names)
+    assert {"submit_job", "list_jobs", "follow_events", "get_health"} <= set(names)
+    submission = description["paths"][JOBS]["post"]
+    assert set(submission["requestBody"]["content"]) == {"application/json", "application/yaml"}
+    assert {"200", "201", "401", "403", "409", "413", "415", "422"} <= set(submission["responses"])
+    for operation in operations:
+        for status, answer in operation["responses"].items():
+            if status >= "400":
+                assert list(answer["content"]) == ["application/problem+json"], operation["operationId"]
+
+
+def test_answers_are_as_described(service: RunningService, http: httpx.Client) -> None:
+    description = http.get("/api/v1/openapi.json").json()
+    job = service.ended()
+    for path in (JOBS, f"{JOBS}/{job.id}", f"{JOBS}/{job.id}/rounds", "/api/v1/presets", "/version"):
+        template = path.replace(job.id, "{job_id}")
+        answer = description["paths"][template]["get"]["responses"]["200"]
+        schema = answer["content"]["application/json"]["schema"]
+        full = {**schema, "components": description["components"]}
+        jsonschema.validate(http.get(path).json(), full)
+    refusal = {"$ref": "#/components/schemas/Problem", "components": description["components"]}
+    jsonschema.validate(http.get(f"{JOBS}/0000").json(), refusal)
+
+
+def test_a_job_that_waits_says_why(service: RunningService, http: httpx.Client) -> None:
+    job = service.queued()
+    service.store.set_waiting(job.id, "1 job is ahead of it")
+    found = http.get(f"{JOBS}/{job.id}").json()
+    assert (found["state"], found["waiting"]) == (JobState.QUEUED, "1 job is ahead of it")
