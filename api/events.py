@@ -64,7 +64,7 @@ class Feed:
         keep: how many of the latest events stay in memory.
     """
 
-    def __init__(self, store: EventSource, job_id: str, after: int, period: float, keep: int = 1024) -> None:
+    def __init__(self, store: EventSource, job_id: str, after: int, period: float, keep: int) -> None:
         self.store, self.job_id, self.period = store, job_id, period
         self.start = after
         self.frames: deque[Frame] = deque(maxlen=keep)
@@ -134,10 +134,13 @@ class EventHub:
         store: where the events are.
         period: seconds between two questions to the store about one job.
         keep_alive: seconds of silence after which a comment is sent, so that nobody on the way hangs up.
+        keep: how many of the latest events of each job stay in memory.
     """
 
-    def __init__(self, store: EventSource, *, period: float = 0.2, keep_alive: float = 15.0) -> None:
-        self.store, self.period, self.keep_alive = store, period, keep_alive
+    def __init__(
+        self, store: EventSource, *, period: float = 0.2, keep_alive: float = 15.0, keep: int = 1024
+    ) -> None:
+        self.store, self.period, self.keep_alive, self.keep = store, period, keep_alive, keep
         self.closing = False
         self._feeds: dict[str, Feed] = {}
 
@@ -175,7 +178,7 @@ class EventHub:
     async def _feed(self, job_id: str, after: int) -> AsyncIterator[Feed]:
         feed = self._feeds.get(job_id)
         if feed is None or feed.failed:
-            feed = self._feeds[job_id] = Feed(self.store, job_id, after, self.period)
+            feed = self._feeds[job_id] = Feed(self.store, job_id, after, self.period, self.keep)
         feed.watchers += 1
         try:
             yield feed

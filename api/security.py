@@ -110,7 +110,10 @@ class AllowedHosts:
 
     def allow_origin(self, origin: str, host: str) -> bool:
         """Tell whether a page of `origin` may call a server that was addressed as `host`."""
-        parts = urlsplit(origin)
+        try:
+            parts = urlsplit(origin)
+        except ValueError:
+            return False
         if parts.scheme not in ("http", "https"):
             return False
         return parts.netloc.lower() == host.lower() or (parts.hostname or "") in self.origins

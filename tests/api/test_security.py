@@ -1,0 +1,180 @@
+"""Who may ask, and how much they may bring along."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from api.security import (
+    BODY_LIMIT,
+    AllowedHosts,
+    is_loopback,
+    read_token_file,
+    require_token_beyond_loopback,
+)
+from fedsim.errors import SpecError
+from tests.api.service import RunningService, running_service
+
+JOBS = "/api/v1/jobs"
+TOKEN = "a-token-for-this-test-only"
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    with running_service(tmp_path_factory.mktemp("guarded"), token=TOKEN) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.9.10", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("10.1.2.3", False),
+        ("example.org", False),
+    ],
+)
+def test_beyond_loopback_a_token_is_required(host: str, loopback: bool) -> None:
+    assert is_loopback(host) is loopback
+    require_token_beyond_loopback(host, TOKEN)
+    if loopback:
+        require_token_beyond_loopback(host, None)
+    else:
+        with pytest.raises(SpecError, match="FEDSIM_TOKEN"):
+            require_token_beyond_loopback(host, None)
+
+
+def test_a_token_file_holds_one_token(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"  {TOKEN}\n")
+    assert read_token_file(file) == TOKEN
+    file.write_text("\n")
+    with pytest.raises(SpecError, match="holds no token"):
+        read_token_file(file)
+    with pytest.raises(SpecError, match="cannot be read"):
+        read_token_file(tmp_path / "missing")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [None, "", "Bearer", f"Basic {TOKEN}", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", TOKEN],
+)
+def test_missing_and_wrong_tokens_get_one_and_the_same_answer(
+    guarded: RunningService, header: str | None
+) -> None:
+    headers = {} if header is None else {"Authorization": header}
+    response = httpx.get(f"{guarded.url}{JOBS}", headers=headers)
+    assert response.status_code == 401
+    assert response.headers["www-authenticate"] == "Bearer"
+    assert response.json()["code"] == "UNAUTHORIZED"
+    assert response.json()["hint"] == ""
+    assert TOKEN not in response.text
+    assert response.content == httpx.get(f"{guarded.url}{JOBS}").content
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer"])
+def test_the_right_token_opens_everything(guarded: RunningService, scheme: str) -> None:
+    for path in (JOBS, "/version", "/api/v1/openapi.json", "/api/v1/presets"):
+        assert httpx.get(f"{guarded.url}{path}", headers={"Authorization": f"{scheme} {TOKEN}"}).is_success
+
+
+def test_health_and_the_empty_page_need_no_token(guarded: RunningService) -> None:
+    for path in ("/healthz", "/readyz", "/", "/static/app.js", "/static/plotly.min.js", "/favicon.ico"):
+        assert httpx.get(f"{guarded.url}{path}").is_success, path
+    for path in (JOBS, "/version", "/api/v1/openapi.json", "/static/../api/v1/jobs", "//healthz"):
+        assert not httpx.get(f"{guarded.url}{path}").is_success, path
+
+
+def test_files_beside_the_page_are_not_served(guarded: RunningService) -> None:
+    with httpx.Client(base_url=guarded.url) as client:
+        for path in ("/static/%2e%2e/app.py", "/static/..%2fapp.py", "/static//etc/passwd", "/static/"):
+            assert client.get(path).status_code in (401, 404), path
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "localhost.evil.example", "", "127.0.0.1.nip.example", "10.0.0.1"]
+)
+def test_a_foreign_host_is_refused(service: RunningService, host: str) -> None:
+    response = httpx.get(f"{service.url}{JOBS}", headers={"Host": host})
+    # An empty Host may already be refused by the HTTP layer.
+    assert response.status_code == 403 or (host == "" and response.status_code == 400)
+
+
+def test_own_names_are_answered(service: RunningService) -> None:
+    for host in (f"localhost:{service.port}", f"127.0.0.1:{service.port}", "LOCALHOST", "[::1]"):
+        assert httpx.get(f"{service.url}{JOBS}", headers={"Host": host}).is_success, host
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "http://evil.example",
+        "null",
+        "",
+        "http://localhost:1",
+        "file://",
+        "http://127.0.0.1",
+        "http://[broken",
+    ],
+)
+def test_a_page_from_elsewhere_may_not_call(service: RunningService, origin: str) -> None:
+    response = httpx.post(
+        f"{service.url}{JOBS}", json={"spec": {"algorithm": "fedavg"}}, headers={"Origin": origin}
+    )
+    assert response.status_code == 403, response.text
+    assert response.json()["code"] == "FORBIDDEN"
+
+
+def test_the_own_page_may_call(service: RunningService) -> None:
+    assert httpx.get(f"{service.url}{JOBS}", headers={"Origin": service.url}).is_success
+
+
+def test_beyond_loopback_addresses_and_own_names_are_allowed() -> None:
+    hosts = AllowedHosts.for_address("0.0.0.0", ["Fedsim.Example"])
+    for name in ("10.0.0.7:8000", "fedsim.example", "localhost:8000", "[fe80::1]:8000"):
+        assert hosts.allow_host(name), name
+    for name in ("evil.example", "fedsim.example.evil.example", "10.0.0.7.evil.example", "[broken"):
+        assert not hosts.allow_host(name), name
+    assert hosts.allow_origin("https://fedsim.example", "backend:8000")
+    assert not hosts.allow_origin("https://evil.example", "backend:8000")
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_large_body_is_refused(service: RunningService, chunked: bool) -> None:
+    body = b'{"spec": {"name": "' + b"x" * 10 * BODY_LIMIT + b'"}}'
+    content = iter([body[at : at + 65_536] for at in range(0, len(body), 65_536)]) if chunked else body
+    try:
+        response = httpx.post(
+            f"{service.url}{JOBS}", content=content, headers={"Content-Type": "application/json"}
+        )
+    except httpx.WriteError:
+        # The server has answered and hung up before all was sent; it has not read it, which is the point.
+        return
+    assert response.status_code == 413
+    assert response.json()["code"] == "TOO_LARGE"
+
+
+def test_a_body_of_almost_the_limit_is_read(service: RunningService) -> None:
+    body = b'{"spec": {"name": "' + b"x" * (BODY_LIMIT - 100) + b'"}}'
+    response = httpx.post(
+        f"{service.url}{JOBS}", content=body, headers={"Content-Type": "application/json"}, timeout=30
+    )
+    assert response.status_code == 422
+    assert len(response.content) < 10_000
+
+
+def test_answers_forbid_what_browsers_might_do_with_them(service: RunningService) -> None:
+    for path in (JOBS, "/", "/nothing", "/static/app.js"):
+        headers = httpx.get(f"{service.url}{path}").headers
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["x-frame-options"] == "DENY"
+    policy = httpx.get(f"{service.url}/").headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "script-src 'self';" in policy
