@@ -1,11 +1,14 @@
 """The models, by the name that a spec gives them.
 
 A model is a function of `input_shape`, `num_classes` and its own parameters (keyword-only, with defaults)
-that returns an `nn.Sequential` of named blocks, the head last.
+that returns an `nn.Sequential` of named blocks, the head last. A model of texts takes `vocabulary` as well,
+the number of tokens, which is the data's to know. Libraries that are slow to import or not always installed
+are imported when such a model is built.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeAlias
@@ -13,32 +16,66 @@ from typing import Any, TypeAlias
 from torch import nn
 
 from ..net import Net
+from .audio import mel_cnn
+from .cnn import fedavg_cnn, fedgen_cnn, moon_cnn
+from .distilbert import distilbert
+from .googlenet import googlenet
 from .lenet import lenet5
 from .linear import logistic, mlp
+from .resnet import resnet9, resnet18, resnet34, resnet50
+from .transformer import small_transformer
+from .vgg import vgg16, vgg19
 
 ModelFunction: TypeAlias = Callable[..., nn.Sequential]
 
 MODELS: Mapping[str, ModelFunction] = {
+    "distilbert": distilbert,
+    "fedavg_cnn": fedavg_cnn,
+    "fedgen_cnn": fedgen_cnn,
+    "googlenet": googlenet,
     "lenet5": lenet5,
     "logistic": logistic,
+    "mel_cnn": mel_cnn,
     "mlp": mlp,
+    "moon_cnn": moon_cnn,
+    "resnet18": resnet18,
+    "resnet34": resnet34,
+    "resnet50": resnet50,
+    "resnet9": resnet9,
+    "small_transformer": small_transformer,
+    "vgg16": vgg16,
+    "vgg19": vgg19,
 }
 
 
-def make_net(name: str, *, input_shape: tuple[int, ...], num_classes: int, **params: Any) -> Net:
+def reads_tokens(name: str) -> bool:
+    """Whether this model is one of texts."""
+    return "vocabulary" in inspect.signature(MODELS[name]).parameters
+
+
+def make_net(
+    name: str, *, input_shape: tuple[int, ...], num_classes: int, vocabulary: int = 0, **params: Any
+) -> Net:
     """The Net of a registered model.
 
     Args:
         name: one of `MODELS`.
         input_shape: of one example.
         num_classes: C.
+        vocabulary: how many token numbers there are, 0 for data that is not tokens.
         params: the model's own parameters.
 
     Raises:
         ValueError: if the model does not take such inputs.
+        DataNotFound: if it starts from published weights that cannot be had.
     """
     build = partial(MODELS[name], input_shape=input_shape, num_classes=num_classes, **params)
+    if reads_tokens(name):
+        build = partial(build, vocabulary=vocabulary)
+    elif vocabulary:
+        texts = ", ".join(filter(reads_tokens, MODELS))
+        raise ValueError(f"reads numbers, and this data is tokens; models of texts: {texts}")
     return Net(build, name)
 
 
-__all__ = ["MODELS", "lenet5", "logistic", "make_net", "mlp"]
+__all__ = ["MODELS", "make_net", "reads_tokens", *MODELS]

@@ -9,6 +9,8 @@ from collections import OrderedDict
 
 from torch import nn
 
+from .inputs import image_shape
+
 
 def lenet5(input_shape: tuple[int, ...], num_classes: int) -> nn.Sequential:
     """LeNet-5 with ReLU and max pooling: conv 6 and 16 (5x5), then 120, 84, classes.
@@ -20,29 +22,18 @@ def lenet5(input_shape: tuple[int, ...], num_classes: int) -> nn.Sequential:
         ValueError: if the images are too small for two 5x5 convolutions with pooling.
     """
     channels, height, width = image_shape(input_shape, smallest=16)
-    features = 16 * (((height - 4) // 2 - 4) // 2) * (((width - 4) // 2 - 4) // 2)
+    features = 16 * two_valid_convolutions(height) * two_valid_convolutions(width)
     return nn.Sequential(
         OrderedDict(
             conv1=nn.Sequential(nn.Conv2d(channels, 6, 5), nn.ReLU(), nn.MaxPool2d(2)),
-            conv2=nn.Sequential(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
-            fc1=nn.Sequential(nn.Linear(features, 120), nn.ReLU()),
+            conv2=nn.Sequential(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2)),
+            fc1=nn.Sequential(nn.Flatten(), nn.Linear(features, 120), nn.ReLU()),
             fc2=nn.Sequential(nn.Linear(120, 84), nn.ReLU()),
             head=nn.Linear(84, num_classes),
         )
     )
 
 
-def image_shape(input_shape: tuple[int, ...], smallest: int) -> tuple[int, int, int]:
-    """The (channels, height, width) of an image input.
-
-    Raises:
-        ValueError: if the input is no image, or smaller than `smallest` on a side.
-    """
-    if len(input_shape) != 3:
-        raise ValueError(
-            f"needs images [channels, height, width], and this data has inputs of shape {input_shape}"
-        )
-    channels, height, width = input_shape
-    if min(height, width) < smallest:
-        raise ValueError(f"needs images of at least {smallest}x{smallest}, and these are {height}x{width}")
-    return channels, height, width
+def two_valid_convolutions(side: int) -> int:
+    """What two unpadded 5x5 convolutions, each pooled by two, leave of a side."""
+    return ((side - 4) // 2 - 4) // 2

@@ -1,0 +1,95 @@
+"""The layers that fedsim adds to `torch.nn`: normalisation that a job can rely on, and residual blocks."""
+
+from __future__ import annotations
+
+from math import gcd
+from typing import Literal, TypeAlias
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+Norm: TypeAlias = Literal["batch", "group"]
+
+
+def norm2d(norm: Norm, channels: int) -> nn.Module:
+    """The normalisation of `channels` feature maps, BatchNorm or GroupNorm."""
+    return nn.BatchNorm2d(channels) if norm == "batch" else group_norm(channels)
+
+
+def group_norm(channels: int) -> nn.GroupNorm:
+    """GroupNorm with at most 32 groups, each of at least two channels.
+
+    It has as many parameters as BatchNorm and no running statistics, so that clients can be stacked and a
+    batch of one is nothing special.
+    """
+    return nn.GroupNorm(gcd(channels // 2, 32) if channels % 2 == 0 else 1, channels)
+
+
+def group_normalised(module: nn.Module) -> nn.Module:
+    """The module with GroupNorm in the place of every BatchNorm; changed in place."""
+    for parent in list(module.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, _BatchNorm):
+                setattr(parent, name, group_norm(child.num_features))
+    return module
+
+
+class Residual(nn.Sequential):
+    """`x + layers(x)`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The input plus what the layers make of it; both of one shape."""
+        out: Tensor = super().forward(x)  # type: ignore[no-untyped-call]
+        return x + out
+
+
+class BatchNorm(_BatchNorm):
+    """BatchNorm for any number of dimensions that survives a last batch of one example.
+
+    Where a channel has a single value, as with one example on a 1x1 map, there are no batch statistics;
+    `torch.nn` raises. Here such a batch is normalised by the running statistics and leaves them as they are.
+    """
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        """Any shape `[batch, channels, ...]` will do."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The input `[batch, channels, ...]`, normalised per channel."""
+        if self.running_mean is None or not (self.training and _single(input)):
+            return super().forward(input)
+        return F.batch_norm(
+            input, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
+        )
+
+
+def batch_norm(
+    x: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Tensor:
+    """`BatchNorm` as a function; while training, `mean` and `variance` are updated in place."""
+    return F.batch_norm(x, mean, variance, weight, bias, training and not _single(x), momentum, eps)
+
+
+def guard(module: nn.Module) -> nn.Module:
+    """The module with every BatchNorm inside it made a `BatchNorm` of this file; changed in place."""
+    for layer in module.modules():
+        if type(layer) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
+            layer.__class__ = BatchNorm  # the same attributes, another forward
+    return module
+
+
+def running_statistics(module: nn.Module) -> bool:
+    """Whether a layer of the module keeps running statistics of its batches."""
+    return any(isinstance(m, _BatchNorm) and m.running_mean is not None for m in module.modules())
+
+
+def _single(x: Tensor) -> bool:
+    """Whether every channel of `[batch, channels, ...]` has one value only."""
+    return x.numel() == x.shape[1]

@@ -1,0 +1,41 @@
+"""A small classifier of log-mel spectrograms; the image nets read them too, as images of one channel."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Literal
+
+from torch import nn
+
+from ..layers import Norm, Residual, norm2d
+from ..parameters import Count
+from .inputs import image_shape
+
+
+def mel_cnn(
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    kind: Literal["plain", "residual"] = "plain",
+    width: Count = 32,
+    norm: Norm = "group",
+) -> nn.Sequential:
+    """Three stages of `width`, `2 width` and `4 width` maps, pooled by two in time and in frequency.
+
+    `plain` has one 3x3 convolution to a stage, `residual` adds a residual one to each; their average over
+    time and frequency goes to the head. It is meant for 1x32x32 spectrograms (one second of speech).
+
+    Raises:
+        ValueError: if the spectrograms are smaller than 8x8.
+    """
+    channels, _, _ = image_shape(input_shape, smallest=8)
+    blocks: OrderedDict[str, nn.Module] = OrderedDict()
+    for number, wider in enumerate((width, 2 * width, 4 * width), start=1):
+        layers = [nn.Conv2d(channels, wider, 3, padding=1), norm2d(norm, wider), nn.ReLU(), nn.MaxPool2d(2)]
+        if kind == "residual":
+            layers.append(Residual(nn.Conv2d(wider, wider, 3, padding=1), norm2d(norm, wider), nn.ReLU()))
+        blocks[f"stage{number}"] = nn.Sequential(*layers)
+        channels = wider
+    blocks["pool"] = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    blocks["head"] = nn.Linear(channels, num_classes)
+    return nn.Sequential(blocks)

@@ -1,0 +1,141 @@
+"""DistilBERT, from Hugging Face transformers (the optional extra `text`).
+
+Sanh, Debut, Chaumond, Wolf, "DistilBERT, a distilled version of BERT", arXiv:1910.01108.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import DataNotFound
+from ..parameters import Count
+from .inputs import Dropout, token_length
+
+_POSITIONS = 512
+
+
+def distilbert(
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    vocabulary: int = 0,
+    *,
+    pretrained: str | None = None,
+    layers: Count | None = None,
+    width: Count | None = None,
+    heads: Count | None = None,
+    hidden: Count | None = None,
+    dropout: Dropout = 0.1,
+) -> nn.Sequential:
+    """DistilBERT for classification: the encoder, the first token's vector through one layer, the head.
+
+    66,968,852 parameters for 20 classes and the published vocabulary of 30,522. Token 0 is padding.
+
+    Args:
+        input_shape: `(length,)`, at most 512 tokens.
+        num_classes: C.
+        vocabulary: of the data.
+        pretrained: name of published weights, such as "distilbert-base-uncased", or a folder that holds
+            some; they fix the sizes. None starts from random weights.
+        layers: of a random start, as the next three; None for the published 6.
+        width: of the vectors; None for 768.
+        heads: of the attention; None for 12.
+        hidden: units of the perceptrons; None for 3,072.
+        dropout: in the encoder; the layer before the head has twice as much, as published.
+
+    Raises:
+        ValueError: if the inputs are no tokens that the model can take, sizes are given for weights that
+            have their own, or transformers is not installed.
+        DataNotFound: if the weights are neither here nor can be had.
+    """
+    length = token_length(input_shape, vocabulary)
+    sizes = {"n_layers": layers, "dim": width, "n_heads": heads, "hidden_dim": hidden}
+    given = {name: size for name, size in sizes.items() if size is not None}
+    if pretrained is not None and given:
+        raise ValueError(
+            "layers, width, heads and hidden are fixed by the pretrained weights; leave them out"
+        )
+    rates = {"dropout": dropout, "attention_dropout": dropout}
+    if pretrained is None:
+        model = _random(vocabulary=vocabulary, **given, **rates)
+    else:
+        model = _published(pretrained, vocabulary, rates)
+    if length > model.config.max_position_embeddings:
+        raise ValueError(f"takes texts of at most {_POSITIONS} tokens, and these have {length}")
+    return _classifier(model, num_classes, min(2 * dropout, 0.99))
+
+
+def _transformers() -> Any:
+    """The library, which is slow to import and not always installed."""
+    try:
+        return import_module("transformers")
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            "needs the package transformers; install it with: pip install 'fedsim-ray[text]'"
+        ) from error
+
+
+def _random(*, vocabulary: int, **settings: Any) -> Any:
+    """The encoder with random weights."""
+    transformers = _transformers()
+    config = transformers.DistilBertConfig(
+        vocab_size=vocabulary, max_position_embeddings=_POSITIONS, **settings
+    )
+    if config.dim % config.n_heads:
+        raise ValueError(
+            f"the width has to be a multiple of the heads, and {config.dim} is none of {config.n_heads}"
+        )
+    return transformers.DistilBertModel(config)
+
+
+def _published(name: str, vocabulary: int, rates: dict[str, float]) -> Any:
+    """The encoder with published weights; on the meta device with their configuration alone."""
+    transformers = _transformers()
+    try:
+        config = transformers.DistilBertConfig.from_pretrained(name, **rates)
+        if vocabulary > config.vocab_size:
+            raise ValueError(
+                f"{name} knows {config.vocab_size} tokens, and this data has {vocabulary}; "
+                "use the tokenizer that belongs to the weights"
+            )
+        if torch.get_default_device().type == "meta":
+            return transformers.DistilBertModel(config)
+        return transformers.DistilBertModel.from_pretrained(name, config=config)
+    except OSError as error:
+        raise DataNotFound(
+            f"the weights {name!r} are neither in this machine's cache nor can they be fetched",
+            "give the folder of a copy, or leave `pretrained` out for a random start",
+        ) from error
+
+
+def _classifier(encoder: Any, num_classes: int, dropout: float) -> nn.Sequential:
+    width, spread = encoder.config.dim, encoder.config.initializer_range
+    layers = nn.Linear(width, width), nn.Linear(width, num_classes)
+    for layer in layers:
+        nn.init.normal_(layer.weight, std=spread)
+        nn.init.zeros_(layer.bias)
+    pooler = nn.Sequential(layers[0], nn.ReLU(), nn.Dropout(dropout))
+    return nn.Sequential(OrderedDict(encoder=FirstToken(encoder), pooler=pooler, head=layers[1]))
+
+
+class FirstToken(nn.Module):
+    """The encoder's vector `[batch, width]` of each text's first token."""
+
+    unstackable = "the encoder of transformers cannot run inside torch.func.vmap"
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        if hasattr(model.embeddings, "position_ids"):
+            del model.embeddings.position_ids  # given in every call, for the device at hand
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Token numbers `[batch, length]`, 0 for padding, to vectors."""
+        positions = torch.arange(x.shape[-1], device=x.device).unsqueeze(0)
+        output = self.model(input_ids=x, attention_mask=(x != 0).long(), position_ids=positions)
+        first: Tensor = output.last_hidden_state[:, 0]
+        return first

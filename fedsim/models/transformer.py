@@ -1,0 +1,117 @@
+"""A small transformer for texts: fixed length, padded with token 0, no weights to download.
+
+Vaswani et al., "Attention is all you need", NeurIPS 2017, arXiv:1706.03762; normalisation before each part
+as in Xiong et al., arXiv:2002.04745.
+
+Between the blocks a padded position is a row of zeros, which is how the next block knows it: nothing but
+one tensor travels from block to block.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import torch
+from torch import Tensor, nn
+
+from ..parameters import Count
+from .inputs import Dropout, token_length
+
+
+def small_transformer(
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    vocabulary: int = 0,
+    *,
+    width: Count = 64,
+    layers: Count = 2,
+    heads: Count = 4,
+    hidden: Count = 128,
+    dropout: Dropout = 0.0,
+) -> nn.Sequential:
+    """A transformer encoder of `layers` layers, whose positions that are no padding are averaged.
+
+    Each layer is attention with `heads` heads and a perceptron with `hidden` units. Token 0 is padding: what
+    stands there changes nothing, and how much of it there is changes nothing.
+
+    Raises:
+        ValueError: if the inputs are no tokens, or the heads do not divide the width.
+    """
+    length = token_length(input_shape, vocabulary)
+    if width % heads:
+        raise ValueError(f"the width has to be a multiple of the heads, and {width} is none of {heads}")
+    blocks: OrderedDict[str, nn.Module] = OrderedDict(
+        embedding=Embedding(vocabulary, length, width, dropout),
+    )
+    for number in range(1, layers + 1):
+        blocks[f"layer{number}"] = EncoderLayer(width, heads, hidden, dropout)
+    blocks["pool"] = MeanOfTokens(width)
+    blocks["head"] = nn.Linear(width, num_classes)
+    return nn.Sequential(blocks)
+
+
+def _real(x: Tensor) -> Tensor:
+    """Which positions of `[batch, length, width]` are no padding, `[batch, length, 1]`."""
+    return (x != 0).any(-1, keepdim=True)
+
+
+class Embedding(nn.Module):
+    """Token numbers `[batch, length]` to vectors `[batch, length, width]`, zero where the token is 0."""
+
+    def __init__(self, vocabulary: int, length: int, width: int, dropout: float) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.positions = nn.Parameter(torch.empty(length, width))
+        self.dropout = nn.Dropout(dropout)
+        nn.init.normal_(self.tokens.weight, std=0.02)
+        nn.init.normal_(self.positions, std=0.02)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What stands where, `[batch, length, width]`."""
+        vectors: Tensor = self.dropout(self.tokens(x) + self.positions[: x.shape[-1]])
+        return vectors * (x != 0).unsqueeze(-1)
+
+
+class EncoderLayer(nn.Module):
+    """Attention among the tokens of a text, then a perceptron on each; both are added to their input."""
+
+    def __init__(self, width: int, heads: int, hidden: int, dropout: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention_in, self.attention_out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The vectors `[batch, length, width]` of the next layer."""
+        real = _real(x)
+        x = x + self.dropout(self._attend(self.norm1(x), real))
+        x = x + self.dropout(self.mlp(self.norm2(x)))
+        return x * real
+
+    def _attend(self, x: Tensor, real: Tensor) -> Tensor:
+        """Attention, written out because the fused kernel cannot be stacked."""
+        queries, keys, values = (
+            part.unflatten(-1, (self.heads, -1)).transpose(-3, -2)
+            for part in self.attention_in(x).chunk(3, dim=-1)
+        )
+        scores = queries @ keys.transpose(-2, -1) / queries.shape[-1] ** 0.5
+        padding = ~real.transpose(-2, -1).unsqueeze(-3)
+        # The lowest finite number: a text that is all padding shall give numbers, not NaN.
+        weights = scores.masked_fill(padding, torch.finfo(scores.dtype).min).softmax(-1)
+        mixed: Tensor = self.attention_out((weights @ values).transpose(-3, -2).flatten(-2))
+        return mixed
+
+
+class MeanOfTokens(nn.Module):
+    """The normalised mean `[batch, width]` of the positions that are no padding."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One vector for each text; of no tokens, that of zeros."""
+        mean: Tensor = self.norm(x.sum(-2) / _real(x).sum(-2).clamp(min=1))
+        return mean
