@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ..errors import DataNotFound
 from ..parameters import Count
+from ..vision import torchvision_ready
 from .inputs import Dropout, token_length
 
 _POSITIONS = 512
@@ -70,7 +71,8 @@ def distilbert(
 
 
 def _transformers() -> Any:
-    """The library, which is slow to import and not always installed."""
+    """The library, which is slow to import, not always installed, and imports torchvision."""
+    torchvision_ready()
     try:
         return import_module("transformers")
     except ModuleNotFoundError as error:
@@ -96,7 +98,7 @@ def _published(name: str, vocabulary: int, rates: dict[str, float]) -> Any:
     """The encoder with published weights; on the meta device with their configuration alone."""
     transformers = _transformers()
     try:
-        config = transformers.DistilBertConfig.from_pretrained(name, **rates)
+        config = _loaded(transformers.DistilBertConfig, name, **rates)
         if vocabulary > config.vocab_size:
             raise ValueError(
                 f"{name} knows {config.vocab_size} tokens, and this data has {vocabulary}; "
@@ -104,12 +106,20 @@ def _published(name: str, vocabulary: int, rates: dict[str, float]) -> Any:
             )
         if torch.get_default_device().type == "meta":
             return transformers.DistilBertModel(config)
-        return transformers.DistilBertModel.from_pretrained(name, config=config)
+        return _loaded(transformers.DistilBertModel, name, config=config, dtype=torch.float32)
     except OSError as error:
         raise DataNotFound(
             f"the weights {name!r} are neither in this machine's cache nor can they be fetched",
             "give the folder of a copy, or leave `pretrained` out for a random start",
         ) from error
+
+
+def _loaded(kind: Any, name: str, **settings: Any) -> Any:
+    """From the cache where possible, which asks nobody, or else over the network."""
+    try:
+        return kind.from_pretrained(name, local_files_only=True, **settings)
+    except OSError:
+        return kind.from_pretrained(name, **settings)
 
 
 def _classifier(encoder: Any, num_classes: int, dropout: float) -> nn.Sequential:
@@ -125,7 +135,7 @@ def _classifier(encoder: Any, num_classes: int, dropout: float) -> nn.Sequential
 class FirstToken(nn.Module):
     """The encoder's vector `[batch, width]` of each text's first token."""
 
-    unstackable = "the encoder of transformers cannot run inside torch.func.vmap"
+    unstackable = "the attention of transformers has no rule for torch.func.vmap"
 
     def __init__(self, model: Any) -> None:
         super().__init__()
