@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import ray
 import torch
 
 from fedsim import tree
+from fedsim.blocks import Block
 from fedsim.core import Algorithm, Score
 from fedsim.population import Population
 from fedsim.tree import Tree
-from fedsim.worker import BlockResult, Worker
+from fedsim.worker import Worker
 
 
 class ClientProcess:
@@ -44,25 +44,26 @@ class ClientProcess:
     def train(
         self,
         round: int,
-        number: int,
-        clients: Sequence[int],
+        start: int,
+        blocks: Sequence[Block],
         broadcast: Tree,
         instructions: Mapping[int, Tree],
         *memories: Tree | None,
     ) -> Any:
-        """Train one block; see `Worker.train`.
+        """Train one span; see `Worker.train`.
 
         Trees come and go as NumPy arrays, which cross the object store without a copy.
 
         Returns:
-            The block's result, followed by each client's new memory if the algorithm is stateful: separate
+            The span's result, followed by each client's new memory if the algorithm is stateful: separate
             values, so that their owner never has to download them.
         """
         worker = self._joined()
+        clients = [client for block in blocks for client in block]
         result, kept = worker.train(
             round,
-            number,
-            clients,
+            start,
+            blocks,
             tree.from_numpy(broadcast, worker.device),
             {client: tree.from_numpy(value, worker.device) for client, value in instructions.items()},
             {
@@ -70,7 +71,7 @@ class ClientProcess:
                 for client, memory in zip(clients, memories, strict=False)
             },
         )
-        sent = _packed(result)
+        sent = result.packed()
         return (sent, *(tree.to_numpy(kept[client]) for client in clients)) if kept else sent
 
     def score(self, round: int, models: Tree, shard: int) -> dict[str, Score]:
@@ -82,28 +83,6 @@ class ClientProcess:
         if self.worker is None:
             raise RuntimeError("join() comes first")
         return self.worker
-
-
-def _packed(result: BlockResult) -> BlockResult:
-    """The result with its trees as NumPy arrays."""
-    return replace(
-        result,
-        sums={name: tree.to_numpy(total) for name, total in result.sums.items()},
-        gathered={
-            name: [tree.to_numpy(entry) for entry in entries] for name, entries in result.gathered.items()
-        },
-    )
-
-
-def unpacked(result: BlockResult) -> BlockResult:
-    """The result with its trees as tensors again."""
-    return replace(
-        result,
-        sums={name: tree.from_numpy(total) for name, total in result.sums.items()},
-        gathered={
-            name: [tree.from_numpy(entry) for entry in entries] for name, entries in result.gathered.items()
-        },
-    )
 
 
 ClientActor = ray.remote(ClientProcess)

@@ -51,7 +51,7 @@ class CoordinatorProcess:
         """Run the federation: phases while it is set up, then one result per round, without the state."""
         experiment = self.experiment
         yield Phase(f"placing {self.placement.workers} client actors")
-        crew = Crew(self.placement)
+        crew = Crew(self.placement, inline=not experiment.algorithm.stateful)
         try:
             yield Phase(f"loading {experiment.dataset[0]}")
             population = experiment.population()

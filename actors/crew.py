@@ -15,19 +15,25 @@ from .resources import Placement
 
 PLACEMENT_SECONDS = 10.0
 
+INLINE_BYTES = 8 << 20
+"""Ray's own limit for results inside replies is 100 kB, less than the sum of one small model."""
+
 
 class Crew:
     """The actors of a run, in numbered slots of one placement group.
 
     Args:
         placement: how many, and how large.
+        inline: have results travel inside the replies, which is three times as fast as through the object
+            store. Not for algorithms whose clients keep memories: those belong into the store, which spills
+            them.
 
     Raises:
         DoesNotFit: if the cluster has room in principle but none came free in time.
     """
 
-    def __init__(self, placement: Placement) -> None:
-        self.placement = placement
+    def __init__(self, placement: Placement, *, inline: bool = False) -> None:
+        self.placement, self.inline = placement, inline
         self.restarts = 0
         self.group: PlacementGroup = placement_group(
             [placement.bundle()] * placement.workers, strategy="SPREAD"
@@ -46,8 +52,12 @@ class Crew:
 
     def _start(self, slot: int) -> Any:
         strategy = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=slot)
+        variables = {"RAY_max_direct_call_object_size": str(INLINE_BYTES)} if self.inline else {}
         options = ClientActor.options(
-            num_cpus=self.placement.cpus, num_gpus=self.placement.gpus, scheduling_strategy=strategy
+            num_cpus=self.placement.cpus,
+            num_gpus=self.placement.gpus,
+            scheduling_strategy=strategy,
+            runtime_env={"env_vars": variables} if variables else None,
         )
         return options.remote(self.placement.gpus)
 

@@ -11,7 +11,7 @@ import ray
 from ray.exceptions import RayActorError, RayTaskError
 
 from fedsim import tree
-from fedsim.blocks import Block, cut
+from fedsim.blocks import Block, cut, spans
 from fedsim.core import Algorithm, Context, Reduced, Score
 from fedsim.errors import PoolFailed
 from fedsim.evaluation import add
@@ -21,7 +21,6 @@ from fedsim.reduce import combine
 from fedsim.tree import Tree
 from fedsim.worker import SHARD
 
-from .client_actor import unpacked
 from .crew import Crew
 
 Submit: TypeAlias = Callable[[Any], list[Any]]
@@ -52,7 +51,7 @@ class RayPool:
         algorithm: whose clients to run.
         population: the federation.
         crew: the actors.
-        max_retries: how often a block is run again after its actor died.
+        max_retries: how often a span of clients is run again after its actor died.
     """
 
     def __init__(
@@ -69,11 +68,15 @@ class RayPool:
         sent = ray.put(tree.to_numpy(broadcast))
         letters = {client: tree.to_numpy(value) for client, value in instructions.items()}
         blocks = cut(cohort, self.population.steps, len(ctx.nets))
-        tasks = [_Task(self._training(algorithm, ctx.round, block, sent, letters)) for block in blocks]
-        results = [unpacked(result) for result in self._run(tasks)]
+        steps = [sum(self.population.steps(client) for client in block) for block in blocks]
+        cuts = [(span.start, blocks[span.start : span.stop]) for span in spans(steps, len(self.crew.actors))]
+        tasks = [
+            _Task(self._training(algorithm, ctx.round, start, mine, sent, letters)) for start, mine in cuts
+        ]
+        results = [result.unpacked() for result in self._run(tasks)]
         if algorithm.stateful:
-            for block, task in zip(blocks, tasks, strict=True):
-                self._memories.update(zip(block.clients, task.references[1:], strict=True))
+            for (_, mine), task in zip(cuts, tasks, strict=True):
+                self._memories.update(zip(_clients(mine), task.references[1:], strict=True))
         engine = {
             "pool": "ray",
             "width": 1,
@@ -83,15 +86,22 @@ class RayPool:
         return combine(algorithm, results, cohort, bytes_down(broadcast, instructions, cohort), engine)
 
     def _training(
-        self, algorithm: Algorithm, round: int, block: Block, sent: Any, letters: Mapping[int, Tree]
+        self,
+        algorithm: Algorithm,
+        round: int,
+        start: int,
+        blocks: Sequence[Block],
+        sent: Any,
+        letters: Mapping[int, Tree],
     ) -> Submit:
-        mine = {client: letters[client] for client in block.clients if client in letters}
-        memories = [self._memories.get(client) for client in block.clients] if algorithm.stateful else []
-        returns = 1 + len(block.clients) * algorithm.stateful
+        clients = _clients(blocks)
+        mine = {client: letters[client] for client in clients if client in letters}
+        memories = [self._memories.get(client) for client in clients] if algorithm.stateful else []
+        returns = 1 + len(clients) * algorithm.stateful
 
         def submit(actor: Any) -> list[Any]:
-            call = actor.train.options(num_returns=returns)
-            references = call.remote(round, block.number, block.clients, sent, mine, *memories)
+            call = actor.train if returns == 1 else actor.train.options(num_returns=returns)
+            references = call.remote(round, start, blocks, sent, mine, *memories)
             return list(references) if returns > 1 else [references]
 
         return submit
@@ -139,7 +149,7 @@ class RayPool:
         """An actor died: put a new one in its place, and have everything that it had in hand run again."""
         if task.attempts > self.max_retries:
             raise PoolFailed(
-                f"a block was tried {task.attempts} times and its actor died each time: {error}",
+                f"a span of clients was tried {task.attempts} times and its actor died each time: {error}",
                 "look at the log for the cause; if memory ran out, use fewer workers per node",
             ) from error
         self.crew.replace(task.slot)
@@ -161,6 +171,10 @@ class RayPool:
     def close(self) -> None:
         """End the actors and give their resources back."""
         self.crew.close()
+
+
+def _clients(blocks: Sequence[Block]) -> list[int]:
+    return [client for block in blocks for client in block]
 
 
 def _value(reference: Any) -> Any:

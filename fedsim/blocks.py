@@ -1,32 +1,35 @@
-"""Blocks: the unit of dispatch, of stacking and of summation.
+"""Blocks and spans: how a round's work is cut, dispatched and summed.
 
-The cut looks at the cohort, the architectures and the amounts of work, and at nothing else: not at how many
-workers there are, nor which are free. Partial sums are taken inside a block and added in block order, so
-the result of a round is the same bit for bit wherever its blocks ran.
+A cohort is cut into *blocks* by a rule that looks at the cohort, the architectures and the amounts of work,
+and at nothing else. The blocks are the leaves of a binary tree whose shape depends only on how many there
+are, and every sum of a round is taken along that tree. A *span* is a run of consecutive blocks that goes to
+one worker; it sends back the sums of the nodes that lie wholly below it. How the spans are cut depends on
+how many workers there are, so that few messages are sent and nobody waits; what comes out does not, because
+the additions are the same ones whoever makes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
-MOST_CLIENTS = 32
-"""A block's partial sum is as large as one model, so larger blocks mean less to ship and to add."""
+MOST_BLOCKS = 64
+"""A cohort is cut into at most so many blocks per architecture."""
 
-SHARE = 8
-"""A block takes 1/SHARE of the work that is left: long ones first, short ones to fill the gaps at the end."""
+Block: TypeAlias = tuple[int, ...]
+"""Clients that run together, all of one architecture and of similar amounts of work."""
 
 
-class Block(NamedTuple):
-    """Clients that run together, all of one architecture.
+class Node(NamedTuple):
+    """A node of the tree: the blocks `place * 2^level` up to `(place + 1) * 2^level`, as far as they exist.
 
     Attributes:
-        number: its place in the order of summation.
-        clients: their numbers, the one with the most steps first.
+        level: height above the blocks.
+        place: where it stands among the nodes of this level.
     """
 
-    number: int
-    clients: tuple[int, ...]
+    level: int
+    place: int
 
 
 def cut(cohort: Sequence[int], steps: Callable[[int], int], num_models: int = 1) -> list[Block]:
@@ -38,22 +41,80 @@ def cut(cohort: Sequence[int], steps: Callable[[int], int], num_models: int = 1)
         num_models: client k runs architecture `k % num_models`.
 
     Returns:
-        The blocks in order of summation, which is also the order of dispatch: the most work first.
+        The blocks in order of summation: by architecture, and within it the most work first.
     """
     blocks: list[Block] = []
     for model in range(num_models):
         mine = [client for client in cohort if client % num_models == model]
         work = {client: steps(client) for client in mine}
         mine.sort(key=lambda client: -work[client])
-        left, group = sum(work.values()), list[int]()
-        target, taken = left / SHARE, 0
-        for client in mine:
-            group.append(client)
-            taken += work[client]
-            if taken >= target or len(group) == MOST_CLIENTS:
-                blocks.append(Block(len(blocks), tuple(group)))
-                left, group = left - taken, []
-                target, taken = left / SHARE, 0
-        if group:
-            blocks.append(Block(len(blocks), tuple(group)))
+        size = -(-len(mine) // MOST_BLOCKS)
+        blocks += [tuple(mine[start : start + size]) for start in range(0, len(mine), size or 1)]
     return blocks
+
+
+EVEN_SHARE = 0.8
+"""How much of what is left is dealt out evenly at a time; the rest makes up for workers that are slower."""
+
+
+def spans(work: Sequence[int], workers: int) -> Iterator[range]:
+    """Cut blocks into spans for so many workers: a large one for each, then smaller ones to fill the gaps.
+
+    Args:
+        work: of each block, in order, such as local steps.
+        workers: how many there are.
+
+    Yields:
+        Consecutive ranges that together cover every block once.
+    """
+    start = 0
+    while start < len(work):
+        share = EVEN_SHARE * sum(work[start:]) / workers
+        for _ in range(workers):
+            if start == len(work):
+                return
+            stop = _reach(work, start, share)
+            yield range(start, stop)
+            start = stop
+
+
+def _reach(work: Sequence[int], start: int, share: float) -> int:
+    """Where a span of about this much work ends: at a place where few nodes of the tree are cut through."""
+    stop, taken = start, 0
+    while stop < len(work) and (stop == start or taken + work[stop] <= share):
+        taken += work[stop]
+        stop += 1
+    grain = 1 << max(0, (stop - start).bit_length() - 3)
+    aligned = stop - stop % grain
+    return aligned if aligned > start and stop < len(work) else stop
+
+
+class TreeSum:
+    """A sum along the tree, given its nodes from left to right.
+
+    Args:
+        add: adds two values; None is an empty part, for which it returns the other.
+
+    Attributes:
+        nodes: what could not be added yet, from left to right: (node, value).
+    """
+
+    def __init__(self, add: Callable[[Any, Any], Any]) -> None:
+        self.add = add
+        self.nodes: list[tuple[Node, Any]] = []
+
+    def push(self, node: Node, value: Any) -> None:
+        """Take the value of the next node; siblings are added as soon as both are there."""
+        while node.place % 2 and self.nodes and self.nodes[-1][0] == (node.level, node.place - 1):
+            value = self.add(self.nodes.pop()[1], value)
+            node = Node(node.level + 1, node.place // 2)
+        self.nodes.append((node, value))
+
+    def total(self) -> Any:
+        """The sum of all nodes; at the right edge of the tree, a node without a sibling is its parent."""
+        if not self.nodes:
+            return None
+        *rest, (_, value) = self.nodes
+        for _, left in reversed(rest):
+            value = self.add(left, value)
+        return value

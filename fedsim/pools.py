@@ -34,16 +34,12 @@ class SerialPool:
         """Run one round of these clients; see `ClientPool`."""
         broadcast = algorithm.broadcast(ctx, state)
         instructions = instruct(algorithm, ctx, state, cohort)
-        results = []
-        for block in cut(cohort, self.population.steps, len(ctx.nets)):
-            result, kept = self.worker.train(
-                ctx.round, block.number, block.clients, broadcast, instructions, self._memories
-            )
-            results.append(result)
-            self._memories.update(kept)
+        blocks = cut(cohort, self.population.steps, len(ctx.nets))
+        result, kept = self.worker.train(ctx.round, 0, blocks, broadcast, instructions, self._memories)
+        self._memories.update(kept)
         down = bytes_down(broadcast, instructions, cohort)
         return combine(
-            algorithm, results, cohort, down, {"pool": "serial", "width": 1, "actors": 0, "restarts": 0}
+            algorithm, [result], cohort, down, {"pool": "serial", "width": 1, "actors": 0, "restarts": 0}
         )
 
     def evaluate(self, algorithm: Algorithm, ctx: Context, state: Any) -> Mapping[str, Score]:

@@ -1,71 +1,182 @@
-"""From the blocks' sums to the cohort's: what `Algorithm.aggregate` receives."""
+"""From the clients' reports to what `Algorithm.aggregate` receives: sums along the tree of blocks."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from . import tree, wire
-from .core import Algorithm, Reduced, Reduction
+from .blocks import Node, TreeSum
+from .core import Algorithm, Reduced, Reduction, Report
 from .errors import FedsimError
-from .worker import BlockResult
+from .tree import Layout, Tree
+
+Sums: TypeAlias = "dict[str, Any] | None"
+"""{payload: one float64 vector, in transit an array}; None for a part of the tree where nobody reported."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the server learns of one client's round besides its payloads.
+
+    Attributes:
+        client: its number.
+        weight: what it counts in a MEAN.
+        num_examples: how many it holds.
+        metrics: its scalars.
+        gathered: its own entry of every GATHER payload.
+    """
+
+    client: int
+    weight: float
+    num_examples: int
+    metrics: dict[str, float]
+    gathered: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class SpanResult:
+    """What the clients of a span sent.
+
+    Attributes:
+        nodes: (node, sums) of the nodes of the tree that lie wholly in the span, from left to right; for
+            MEAN the weighted and for SUM the plain sum of every payload.
+        layouts: how each payload's vector is laid out.
+        outcomes: one entry per client, in the order in which they ran.
+        up: bytes by payload, over the clients.
+        seconds: what it took.
+    """
+
+    nodes: list[tuple[Node, Sums]] = field(default_factory=list)
+    layouts: dict[str, Layout] = field(default_factory=dict)
+    outcomes: list[Outcome] = field(default_factory=list)
+    up: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+
+    def packed(self) -> SpanResult:
+        """The same over NumPy arrays, for travelling between processes."""
+        return self._over(lambda vector: vector.cpu().numpy(), tree.to_numpy)
+
+    def unpacked(self) -> SpanResult:
+        """The same over tensors again."""
+        return self._over(tree.borrow, tree.from_numpy)
+
+    def _over(self, vector: Callable[[Any], Any], entry: Callable[[Tree], Tree]) -> SpanResult:
+        nodes = [(node, None if sums is None else tree.map(vector, sums)) for node, sums in self.nodes]
+        return replace(self, nodes=nodes, outcomes=[_with(outcome, entry) for outcome in self.outcomes])
+
+
+def _with(outcome: Outcome, convert: Any) -> Outcome:
+    if not outcome.gathered:
+        return outcome
+    return replace(outcome, gathered={name: convert(entry) for name, entry in outcome.gathered.items()})
+
+
+def share(algorithm: Algorithm, report: Report, weight: float, result: SpanResult) -> dict[str, Tensor]:
+    """One client's part of every sum; its layouts and bytes are noted in `result`.
+
+    Products of float32 numbers and whole weights are exact in float64, so the mean of one client is its
+    model.
+    """
+    sums = {}
+    for name, reduction in algorithm.uploads.items():
+        payload = report.upload[name]
+        result.up[name] += wire.payload_bytes(payload)
+        if reduction is Reduction.GATHER:
+            continue
+        if name not in result.layouts:
+            result.layouts[name] = tree.layout(payload)
+        vector = tree.flatten(payload)
+        sums[name] = vector.mul_(weight) if reduction is Reduction.MEAN else vector
+    return sums
+
+
+def gathered(algorithm: Algorithm, report: Report) -> dict[str, Tree]:
+    """One client's entries of the GATHER payloads."""
+    wanted = (name for name, reduction in algorithm.uploads.items() if reduction is Reduction.GATHER)
+    return {name: report.upload[name] for name in wanted}
+
+
+def add(a: Sums, b: Sums) -> Sums:
+    """The sum of two parts, either of which may be empty."""
+    if a is None or b is None:
+        return a if b is None else b
+    return {name: torch.add(value, b[name]) for name, value in a.items()}
 
 
 def combine(
     algorithm: Algorithm,
-    results: Sequence[BlockResult],
+    results: Sequence[SpanResult],
     cohort: Sequence[int],
     down: Mapping[str, int],
     engine: Mapping[str, Any],
 ) -> Reduced:
-    """Add the blocks' partial sums, in block order whatever the order of arrival.
+    """Finish the sums along the tree, whatever the order of arrival.
 
     Args:
         algorithm: which declares how each payload is reduced.
-        results: every block's.
+        results: of spans that together hold every block.
         cohort: the round's clients, in order.
         down: bytes sent to the cohort, by payload.
         engine: how the pool did it, for the record.
     """
-    blocks = sorted(results, key=lambda block: block.number)
-    place = {client: (b, i) for b, block in enumerate(blocks) for i, client in enumerate(block.clients)}
-    clients = tuple(client for client in cohort if client in place)
-    located = [(blocks[b], i) for b, i in (place[client] for client in clients)]
-    weights = tuple(block.weights[i] for block, i in located)
-    examples = tuple(block.num_examples[i] for block, i in located)
-    mass = sum(sum(block.weights) for block in blocks)
-    payloads: dict[str, Any] = {}
-    for name, reduction in algorithm.uploads.items():
-        if reduction is Reduction.GATHER:
-            payloads[name] = [block.gathered[name][i] for block, i in located]
-        else:
-            payloads[name] = _total(blocks, name, mass if reduction is Reduction.MEAN else 1.0)
-    up = sum((block.up for block in blocks), Counter[str]())
+    total, layouts, up = TreeSum(add), dict[str, Layout](), Counter[str]()
+    found: dict[int, Outcome] = {}
+    for node, part in sorted((n for result in results for n in result.nodes), key=_leftmost):
+        total.push(node, part)
+    for result in results:
+        layouts.update(result.layouts)
+        up.update(result.up)
+        found.update((outcome.client, outcome) for outcome in result.outcomes)
+    outcomes = [found[client] for client in cohort if client in found]
+    weights = tuple(outcome.weight for outcome in outcomes)
+    sums: Any = total.total() or {}
+    payloads = {
+        name: [outcome.gathered[name] for outcome in outcomes]
+        if reduction is Reduction.GATHER
+        else _settled(name, reduction, sums.get(name), layouts, weights)
+        for name, reduction in algorithm.uploads.items()
+    }
     return Reduced(
         payloads=payloads,
-        clients=clients,
+        clients=tuple(outcome.client for outcome in outcomes),
         weights=weights,
-        num_examples=examples,
-        metrics=_averages([block.metrics[i] for block, i in located], examples),
+        num_examples=tuple(outcome.num_examples for outcome in outcomes),
+        metrics=_averages(outcomes),
         traffic=wire.traffic(down, up),
         engine=engine,
     )
 
 
-def _total(blocks: Sequence[BlockResult], name: str, mass: float) -> dict[str, Any]:
-    if mass <= 0:
+def _leftmost(entry: tuple[Node, Sums]) -> int:
+    node = entry[0]
+    return node.place << node.level
+
+
+def _settled(
+    name: str,
+    reduction: Reduction,
+    vector: Tensor | None,
+    layouts: Mapping[str, Layout],
+    weights: Sequence[float],
+) -> dict[str, Any]:
+    """A payload's sum or mean as a tree again."""
+    mass = float(np.sum(weights))
+    if vector is None or (reduction is Reduction.MEAN and mass <= 0):
         raise FedsimError(
             f"the weights of this round's clients sum to {mass!r}, so {name!r} has no mean",
             "give every client at least one example (data.partition.min_size: 1)",
         )
-    total: dict[str, Any] | None = None
-    for block in blocks:
-        total = tree.accumulate(total, block.sums[name], 1.0)
-    return tree.map(lambda x: x / mass, total or {})
+    return tree.unflatten(vector / mass if reduction is Reduction.MEAN else vector, layouts[name])
 
 
-def _averages(metrics: Sequence[Mapping[str, float]], examples: Sequence[int]) -> dict[str, float]:
-    mass = sum(examples) or 1
-    names = metrics[0] if metrics else {}
-    return {name: sum(m[name] * n for m, n in zip(metrics, examples, strict=True)) / mass for name in names}
+def _averages(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    mass = sum(outcome.num_examples for outcome in outcomes) or 1
+    names = outcomes[0].metrics if outcomes else {}
+    return {name: sum(o.metrics[name] * o.num_examples for o in outcomes) / mass for name in names}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -83,21 +84,39 @@ def cast_like(a: Tree, pattern: Tree) -> dict[str, Any]:
     return map(lambda x, like: x.to(like.dtype), a, pattern)
 
 
-def accumulate(total: dict[str, Any] | None, tree: Tree, weight: float) -> dict[str, Any]:
-    """Total + weight * tree, in float64; the products are exact for float32 leaves and integer weights.
+Layout: TypeAlias = tuple[tuple[tuple[str, ...], tuple[int, ...]], ...]
+"""Where the numbers of a flattened tree belong: (path, shape) of every leaf, in order."""
 
-    Args:
-        total: the sum so far, changed in place; None for an empty one.
-        tree: one client's contribution; an unweighted sum has weight 1.
-        weight: what it counts.
-    """
-    if total is None:
-        total = map(lambda x: torch.zeros(x.shape, dtype=torch.float64, device=x.device), tree)
 
-    def fold(into: Tensor, x: Tensor) -> Tensor:
-        return into.add_(x.detach(), alpha=weight)
+def layout(tree: Tree, prefix: tuple[str, ...] = ()) -> Layout:
+    """The paths and shapes of a tree's leaves, in the tree's own order."""
+    found: list[tuple[tuple[str, ...], tuple[int, ...]]] = []
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            found += layout(value, (*prefix, key))
+        else:
+            found.append(((*prefix, key), tuple(value.shape)))
+    return tuple(found)
 
-    return map(fold, total, tree)
+
+def flatten(tree: Tree) -> Tensor:
+    """All the tree's numbers in one float64 vector, in the order of `layout`."""
+    parts = [leaf.detach().reshape(-1) for _, leaf in leaves(tree)]
+    return torch.cat(parts).to(torch.float64) if parts else torch.zeros(0, dtype=torch.float64)
+
+
+def unflatten(vector: Tensor, shapes: Layout) -> dict[str, Any]:
+    """The tree of this layout over (views of) a vector."""
+    tree: dict[str, Any] = {}
+    start = 0
+    for path, shape in shapes:
+        into = tree
+        for key in path[:-1]:
+            into = into.setdefault(key, {})
+        size = prod(shape)
+        into[path[-1]] = vector[start : start + size].view(shape)
+        start += size
+    return tree
 
 
 def to_numpy(tree: Tree) -> dict[str, Any]:

@@ -1,50 +1,24 @@
-"""Worker: trains the clients of a block and scores a part of the test set. Every pool is made of these."""
+"""Worker: trains the clients of a span and scores a part of the test set. Every pool is made of these."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from . import rng, tree, wire
-from .core import Algorithm, Context, Reduction, Report, Score, Visit
+from . import rng, tree
+from .blocks import Block, Node, TreeSum
+from .core import Algorithm, Context, Report, Score, Visit
 from .errors import ClientFailed
 from .population import Population, Shelf
+from .reduce import Outcome, SpanResult, Sums, add, gathered, share
 from .tree import Tree
 
 SHARD = 1000
 """Test examples per unit of evaluation; part of the result, since losses are added shard by shard."""
-
-
-@dataclass
-class BlockResult:
-    """What a block's clients sent, summed in client order.
-
-    Attributes:
-        number: the block's place in the order of summation.
-        clients, weights, num_examples: one entry per client of the block.
-        sums: {payload: tree of float64}, for MEAN the weighted and for SUM the plain sum.
-        gathered: {payload: [tree per client]}.
-        metrics: [{name: value} per client].
-        up: bytes by payload, summed over the clients.
-        seconds: what the block took.
-    """
-
-    number: int
-    clients: tuple[int, ...]
-    weights: list[float] = field(default_factory=list)
-    num_examples: list[int] = field(default_factory=list)
-    sums: dict[str, Any] = field(default_factory=dict)
-    gathered: dict[str, list[Any]] = field(default_factory=dict)
-    metrics: list[dict[str, float]] = field(default_factory=list)
-    up: Counter[str] = field(default_factory=Counter)
-    seconds: float = 0.0
 
 
 @contextmanager
@@ -77,43 +51,43 @@ class Worker:
     def train(
         self,
         round: int,
-        number: int,
-        clients: Sequence[int],
+        start: int,
+        blocks: Sequence[Block],
         broadcast: Tree,
         instructions: Mapping[int, Tree],
         memories: Mapping[int, Tree | None],
-    ) -> tuple[BlockResult, dict[int, Tree]]:
-        """Train the clients of a block one by one.
+    ) -> tuple[SpanResult, dict[int, Tree]]:
+        """Train the clients of a span one by one.
 
         Args:
             round: counted from 0.
-            number: the block's.
-            clients: in the order of summation.
-            broadcast: what all of them received.
+            start: the number of the first block.
+            blocks: in order.
+            broadcast: what all clients received.
             instructions: what each received besides.
             memories: what each kept; None or missing on a first visit.
 
         Returns:
-            The block's sums, and each client's new memory (empty unless the algorithm is stateful).
+            The span's sums, and each client's new memory (empty unless the algorithm is stateful).
 
         Raises:
             ClientFailed: if a client's code raised.
         """
         began = perf_counter()
-        result, kept = BlockResult(number, tuple(clients)), dict[int, Tree]()
+        result, kept, total = SpanResult(), dict[int, Tree](), TreeSum(add)
         ctx = self.population.context(round)
         with one_thread():
-            for client in clients:
-                visit, report = self._client(
-                    ctx.for_client(client),
-                    client,
-                    broadcast,
-                    instructions.get(client, {}),
-                    memories.get(client),
-                )
-                self._fold(ctx, result, visit, report)
-                if self.algorithm.stateful:
-                    kept[client] = report.memory
+            for number, block in enumerate(blocks, start=start):
+                sums: Sums = None
+                for client in block:
+                    instruction, memory = instructions.get(client, {}), memories.get(client)
+                    mine = ctx.for_client(client)
+                    visit, report = self._client(mine, client, broadcast, instruction, memory)
+                    sums = add(sums, self._settle(mine, client, visit, report, result))
+                    if self.algorithm.stateful:
+                        kept[client] = report.memory
+                total.push(Node(0, number), sums)
+        result.nodes = total.nodes
         result.seconds = perf_counter() - began
         return result, kept
 
@@ -130,20 +104,13 @@ class Worker:
         except Exception as error:
             raise ClientFailed(client, "train", f"{type(error).__name__}: {error}") from error
 
-    def _fold(self, ctx: Context, result: BlockResult, visit: Visit, report: Report) -> None:
-        """Add one client's report to its block's."""
+    def _settle(self, ctx: Context, client: int, visit: Visit, report: Report, result: SpanResult) -> Sums:
+        """Note one client's outcome, and give its part of the sums."""
         weight = self.algorithm.weight(ctx, visit)
-        for name, reduction in self.algorithm.uploads.items():
-            payload = report.upload[name]
-            result.up[name] += wire.payload_bytes(payload)
-            if reduction is Reduction.GATHER:
-                result.gathered.setdefault(name, []).append(payload)
-            else:
-                share = weight if reduction is Reduction.MEAN else 1.0
-                result.sums[name] = tree.accumulate(result.sums.get(name), payload, share)
-        result.weights.append(weight)
-        result.num_examples.append(visit.num_examples)
-        result.metrics.append({name: float(value) for name, value in report.metrics.items()})
+        metrics = {name: float(value) for name, value in report.metrics.items()}
+        entries = gathered(self.algorithm, report)
+        result.outcomes.append(Outcome(client, weight, visit.num_examples, metrics, entries))
+        return share(self.algorithm, report, weight, result)
 
     def num_shards(self) -> int:
         """How many units of evaluation there are."""

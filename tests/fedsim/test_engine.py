@@ -1,7 +1,7 @@
 """The round engine's parts: sampling, blocks, reduction, digests, wire, local training."""
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fedsim import rng, tree, wire
 from fedsim.algorithms import FedAvg
-from fedsim.blocks import MOST_CLIENTS, cut
+from fedsim.blocks import Node, TreeSum, cut, spans
 from fedsim.core import Context, Local, Pacing, Reduced, Reduction, Report, Visit
 from fedsim.data.partition import Partition
 from fedsim.digest import digest
@@ -62,17 +62,38 @@ def test_pacing_opens_only_what_it_says(examples: int, steps: int, batch: int, d
 @given(st.lists(st.integers(0, 400), min_size=1, max_size=300, unique=True), st.integers(1, 3))
 def test_blocks_hold_every_client_once_and_one_architecture(cohort: list[int], models: int) -> None:
     blocks = cut(cohort, lambda client: client % 13 + 1, models)
-    assert sorted(client for block in blocks for client in block.clients) == sorted(cohort)
-    assert [block.number for block in blocks] == list(range(len(blocks)))
+    assert sorted(client for block in blocks for client in block) == sorted(cohort)
     for block in blocks:
-        assert 1 <= len(block.clients) <= MOST_CLIENTS
-        assert len({client % models for client in block.clients}) == 1
+        assert len({client % models for client in block}) == 1
 
 
-def test_blocks_end_small_so_that_no_worker_waits_long() -> None:
-    sizes = [len(block.clients) for block in cut(range(50), lambda client: 5)]
-    assert sizes[0] >= 6
-    assert sizes[-1] == 1
+WORK = st.lists(st.integers(1, 20), min_size=1, max_size=130)
+
+
+@given(WORK, st.integers(1, 9))
+def test_spans_cover_every_block_once_in_order(work: list[int], workers: int) -> None:
+    cuts = [list(span) for span in spans(work, workers)]
+    assert [number for mine in cuts for number in mine] == list(range(len(work)))
+    assert all(cuts)
+
+
+@given(WORK, st.integers(1, 9))
+def test_sums_do_not_depend_on_how_the_tree_is_cut(work: list[int], workers: int) -> None:
+    """Addition is written out, so that two sums agree only if the very same additions were made."""
+
+    def tree_sum(nodes: Iterable[tuple[Node, str]]) -> TreeSum:
+        total = TreeSum(lambda a, b: f"({a}+{b})")
+        for node, value in nodes:
+            total.push(node, value)
+        return total
+
+    leaves = [(Node(0, number), str(number)) for number in range(len(work))]
+    parts = [tree_sum(leaves[span.start : span.stop]).nodes for span in spans(work, workers)]
+    assert tree_sum(node for part in parts for node in part).total() == tree_sum(leaves).total()
+
+
+def test_spans_are_few_and_end_small_so_that_no_worker_waits_long() -> None:
+    assert [len(span) for span in spans([5] * 50, 2)] == [20, 20, 4, 4, 1, 1]
 
 
 @dataclass(frozen=True, kw_only=True)
