@@ -10,6 +10,7 @@
     │   └── DataNotFound       nothing where the data set looks; says how to get it
     ├── ClientFailed           one client raised while training or being evaluated
     ├── PoolFailed             the actors of a pool are gone and could not be replaced
+    ├── RayUnavailable         no Ray cluster answers, or the local one could not be started
     ├── StoreError             the job store refuses
     │   ├── JobNotFound
     │   ├── Conflict           a transition, a delete or an idempotency key that the present state forbids
@@ -138,6 +139,12 @@ class PoolFailed(FedsimError):
     """The actors of a pool are gone and could not be replaced."""
 
     code = "NODE_LOST"
+
+
+class RayUnavailable(FedsimError):
+    """No Ray cluster answers, or the local one could not be started."""
+
+    code = "RAY_UNAVAILABLE"
 
 
 class StoreError(FedsimError):

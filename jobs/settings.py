@@ -27,6 +27,7 @@ class Settings:
         ray_address: the Ray cluster to use (`FEDSIM_RAY_ADDRESS`); None means a local Ray of fedsim's own.
         ray_num_cpus: CPUs of the local Ray (`FEDSIM_RAY_NUM_CPUS`); None means all of the machine.
         ray_num_gpus: GPUs of the local Ray (`FEDSIM_RAY_NUM_GPUS`); None means all of the machine.
+        ray_idle_seconds: how long the local Ray outlives the last API and the last job (`FEDSIM_RAY_IDLE`).
         token: what callers of the API must present (`FEDSIM_TOKEN`); None means no token.
     """
 
@@ -38,6 +39,7 @@ class Settings:
     ray_address: str | None = None
     ray_num_cpus: int | None = None
     ray_num_gpus: int | None = None
+    ray_idle_seconds: int = 60
     token: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -69,6 +71,7 @@ class Settings:
             "ray_address": env.get("FEDSIM_RAY_ADDRESS") or None,
             "ray_num_cpus": _whole(env, "FEDSIM_RAY_NUM_CPUS", minimum=1),
             "ray_num_gpus": _whole(env, "FEDSIM_RAY_NUM_GPUS", minimum=0),
+            "ray_idle_seconds": _whole(env, "FEDSIM_RAY_IDLE", minimum=1) or 60,
             "token": env.get("FEDSIM_TOKEN") or None,
         }
         return cls(**values | {name: value for name, value in overrides.items() if value is not None})
