@@ -45,9 +45,11 @@ class IdleQueue:
 class RunningService:
     """A server in a thread, and what stands behind it."""
 
-    def __init__(self, app: FastAPI, settings: Settings, store: JobStore, queue: IdleQueue) -> None:
+    def __init__(
+        self, app: FastAPI, settings: Settings, store: JobStore, queue: IdleQueue, port: int
+    ) -> None:
         self.app, self.settings, self.store, self.queue = app, settings, store, queue
-        self.listener = bind("127.0.0.1", 0)
+        self.listener = bind("127.0.0.1", port)
         self.port: int = self.listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.server = uvicorn.Server(
@@ -109,13 +111,15 @@ def a_round(number: int, **metrics: float) -> RoundRecord:
 
 
 @contextmanager
-def running_service(home: Path, *, token: str | None = None, **options: Any) -> Iterator[RunningService]:
+def running_service(
+    home: Path, *, token: str | None = None, port: int = 0, **options: Any
+) -> Iterator[RunningService]:
     """Run a server for as long as the block lasts."""
     settings = Settings(home=home, token=token)
     settings.make_home()
     queue = IdleQueue()
     with JobStore.open(settings.database_url) as store:
-        service = RunningService(create_app(settings, store, queue, **options), settings, store, queue)
+        service = RunningService(create_app(settings, store, queue, **options), settings, store, queue, port)
         service.start()
         try:
             yield service
