@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
@@ -21,9 +21,6 @@ from api.security import AllowedHosts, Guard
 from api.service import Queue, Service
 from jobs.settings import Settings
 from jobs.store import JobStore
-
-ALIVE_EVERY = 5.0
-"""Seconds between two signs of life to the keeper of the local Ray."""
 
 REFUSALS = errors.problems(401, 403)
 
@@ -51,14 +48,12 @@ def create_app(
         app.state.service = service
         app.state.loop = asyncio.get_running_loop()
         service.queue.start()
-        alive = asyncio.create_task(_stay_alive(settings), name="sign of life")
         if dispatcher is None:
             threading.Thread(target=_warm_up, args=(service,), daemon=True, name="warm up").start()
         try:
             yield
         finally:
             service.hub.close()
-            alive.cancel()
             await asyncio.to_thread(service.queue.stop)
 
     app = Application(
@@ -99,15 +94,6 @@ def _build(settings: Settings, store: JobStore | None, dispatcher: Queue | None)
 
         dispatcher = Dispatcher(store, settings)
     return Service(settings, store, dispatcher)
-
-
-async def _stay_alive(settings: Settings) -> None:
-    mark = settings.make_home() / "api.alive"
-    while True:
-        # A full disk must not end the service; the keeper looks at the store as well.
-        with suppress(OSError):
-            mark.touch()
-        await asyncio.sleep(ALIVE_EVERY)
 
 
 def _warm_up(service: Service) -> None:

@@ -130,7 +130,7 @@ def delete(job_id: str) -> Call[None]:
     return Call("DELETE", _job_path(job_id), _nothing, retry=False)
 
 
-def rounds(job_id: str, after: int = -1) -> Call[tuple[list[RoundRecord], int | None]]:
+def rounds(job_id: str, after: int = 0) -> Call[tuple[list[RoundRecord], int | None]]:
     """Read the records of rounds above `after`; with them comes where to go on, or None at the end."""
     return Call("GET", _job_path(job_id, "/rounds"), _rounds, {"after": after})
 

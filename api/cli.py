@@ -23,6 +23,7 @@ from fedsim.errors import (
     DoesNotFit,
     FedsimError,
     PoolFailed,
+    RayUnavailable,
     ServiceError,
     SettingsError,
     SpecError,
@@ -36,6 +37,7 @@ EXIT_CODES: dict[type[FedsimError], int] = {
     DoesNotFit: 3,
     StoreError: 4,
     ServiceError: 4,
+    RayUnavailable: 4,
     ClientFailed: 1,
     PoolFailed: 1,
 }

@@ -36,6 +36,7 @@ STATUS_OF_CODE: dict[str, int] = {
     "JOB_NOT_FOUND": 404,
     "CONFLICT": 409,
     "BAD_PAGE_TOKEN": 400,
+    "RAY_UNAVAILABLE": 503,
 }
 """The status of each code of `fedsim.errors` that a caller can cause; every other code is a 500."""
 

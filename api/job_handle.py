@@ -122,7 +122,7 @@ class JobHandle:
 
     def watch(self) -> Iterator[RoundRecord]:
         """Yield the record of every round: the past ones, then each as it ends, until the job has ended."""
-        latest = -1
+        latest = 0
         for message in self.events():
             if message.type == "round":
                 record = RoundRecord.model_validate(message.data)
@@ -152,7 +152,7 @@ class JobHandle:
             pause = min(1.0, pause * 1.5)
         return self.state
 
-    def rounds(self, after: int = -1) -> Rounds:
+    def rounds(self, after: int = 0) -> Rounds:
         """Read the records of the rounds that have ended, from round `after + 1` on."""
         records: list[RoundRecord] = []
         position: int | None = after

@@ -59,7 +59,7 @@ class Bar:
 
     def round(self, record: RoundRecord) -> None:
         """Show a round that has ended."""
-        self.progress.update(self.task, completed=record.round + 1, score=score(record))
+        self.progress.update(self.task, completed=record.round, score=score(record))
 
     def note(self, text: str) -> None:
         """Show a remark that stays."""
@@ -83,9 +83,9 @@ class Lines:
     def round(self, record: RoundRecord) -> None:
         """Show a round that has ended."""
         now = time.monotonic()
-        if now >= self.next_at or record.round + 1 == self.total:
+        if now >= self.next_at or record.round == self.total:
             self.next_at = now + 1
-            say(f"{self.name}: round {record.round + 1}/{self.total}  {score(record)}")
+            say(f"{self.name}: round {record.round}/{self.total}  {score(record)}")
 
     def note(self, text: str) -> None:
         """Show a remark that stays."""

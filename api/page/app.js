@@ -180,7 +180,7 @@ function onConnection(there) {
 function onEvent(type, data) {
   if (type === "round") {
     chart.add(data);
-    showProgress(data.round + 1);
+    showProgress(data.round);
   } else if (type === "state") {
     badge(find("job-state"), data.state);
     // The list has the rest: message, metrics, why it waits.

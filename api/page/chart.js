@@ -33,7 +33,7 @@ export class Chart {
 
   clear() {
     this.curves = CURVES.map(() => ({ x: [], y: [] }));
-    this.latest = -1;
+    this.latest = 0;
     this.draw();
   }
 

@@ -116,7 +116,7 @@ def list_rounds(
     request: Request,
     job_id: JobId,
     store: StoreOf,
-    after: Annotated[int, Query(ge=-1, le=2**31, description="Only rounds above this number.")] = -1,
+    after: Annotated[int, Query(ge=0, le=2**31 - 1, description="Only rounds above this number.")] = 0,
     limit: Annotated[int, Query(ge=1, le=10_000, description="At most so many; CSV comes whole.")] = 1000,
 ) -> RoundPage | Response:
     """Read a job's round records. With `Accept: text/csv` as a table of all of them."""

@@ -88,7 +88,7 @@ class RunningService:
     def ended(self, rounds: int = 3, **fields: Any) -> Job:
         """Make a job that has succeeded after so many rounds."""
         job = self.running(**fields)
-        for number in range(rounds):
+        for number in range(1, rounds + 1):
             self.store.add_round(job.id, a_round(number))
         self.store.advance(job.id, JobState.RUNNING, JobState.SUCCEEDED)
         return self.store.get(job.id)
@@ -96,7 +96,7 @@ class RunningService:
 
 def a_round(number: int, **metrics: float) -> RoundRecord:
     """Make a record whose accuracy grows with its number."""
-    accuracy = {"global_accuracy": 1 - 1 / (number + 2), "global_loss": 1 / (number + 1)}
+    accuracy = {"global_accuracy": 1 - 1 / (number + 1), "global_loss": 1 / number}
     return RoundRecord.model_validate(
         {
             "round": number,

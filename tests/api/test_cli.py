@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,8 +27,27 @@ from fedsim.errors import (
     SettingsError,
     Unreachable,
 )
+from jobs.records import Job
 from jobs.states import JobState
 from tests.api.service import RunningService, a_round
+
+COMMANDS = (
+    *(
+        "demo",
+        "run",
+        "serve",
+        "stop",
+        "submit",
+        "list",
+        "show",
+        "watch",
+        "logs",
+        "rounds",
+        "cancel",
+        "delete",
+    ),
+    *("algorithms", "models", "datasets", "partitions", "presets", "schema"),
+)
 
 
 class Outcome(NamedTuple):
@@ -45,9 +64,7 @@ Fedsim = Callable[..., Outcome]
 
 
 @pytest.fixture
-def fedsim(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> Iterator[Fedsim]:
+def fedsim(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Fedsim:
     """Run the command in this process, in an empty home."""
     monkeypatch.setenv("FEDSIM_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("COLUMNS", "200")
@@ -58,7 +75,7 @@ def fedsim(
         code = cli._run()
         return Outcome(code, *capsys.readouterr())
 
-    yield run
+    return run
 
 
 @pytest.fixture
@@ -69,19 +86,20 @@ def online(fedsim: Fedsim, service: RunningService, monkeypatch: pytest.MonkeyPa
 
 
 def play_cluster(service: RunningService, name: str, final: JobState, rounds: int = 3) -> threading.Thread:
-    """Run the first job of this name as soon as it is there."""
+    """Run the next job of this name as soon as it is there."""
+
+    earlier = {job.id for job in service.store.queue()}
 
     def work() -> None:
         end = time.monotonic() + 20
-        while time.monotonic() < end:
-            jobs = [job for job in service.store.queue() if job.name == name]
-            if jobs:
-                break
+        jobs: list[Job] = []
+        while not jobs and time.monotonic() < end:
             time.sleep(0.02)
+            jobs = [job for job in service.store.queue() if job.name == name and job.id not in earlier]
         job = jobs[0]
         service.store.advance(job.id, JobState.QUEUED, JobState.STARTING)
         service.store.advance(job.id, JobState.STARTING, JobState.RUNNING)
-        for number in range(rounds):
+        for number in range(1, rounds + 1):
             service.store.add_round(job.id, a_round(number))
         service.store.advance(job.id, JobState.RUNNING, final, message="that is how it ended")
 
@@ -97,9 +115,22 @@ def test_help_names_every_command_and_comes_at_once() -> None:
     )
     seconds = time.monotonic() - began
     assert done.returncode == 0
-    for (
-        command
-    ) in ["demo", "run", "serve", "stop", "submit", "list", "show", "watch", "logs", "rounds", "cancel", "delete", "algorithms", "schema"]:
+    for command in [
+        "demo",
+        "run",
+        "serve",
+        "stop",
+        "submit",
+        "list",
+        "show",
+        "watch",
+        "logs",
+        "rounds",
+        "cancel",
+        "delete",
+        "algorithms",
+        "schema",
+    ]:
         assert f" {command} " in done.stdout
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert not loaded & {"torch", "ray", "httpx", "pydantic", "sqlalchemy", "fastapi", "numpy"}
@@ -218,7 +249,7 @@ def test_watch_in_all_formats(online: Fedsim, service: RunningService) -> None:
     assert outcome.code == 0, outcome.err
     assert f"job {job.id} SUCCEEDED" in outcome.err
     lines = online("watch", job.id, "--format", "jsonl").out.splitlines()
-    assert [json.loads(line)["round"] for line in lines] == [0, 1, 2]
+    assert [json.loads(line)["round"] for line in lines] == [1, 2, 3]
     whole = online("watch", job.id, "--format", "json").data
     assert (whole["job"]["state"], len(whole["rounds"])) == ("SUCCEEDED", 3)
     failed = service.running()
@@ -244,7 +275,7 @@ def test_rounds_in_all_formats(online: Fedsim, service: RunningService) -> None:
     job = service.ended(rounds=3)
     assert "0.7500" in online("rounds", job.id).out
     rows = list(csv.DictReader(io.StringIO(online("rounds", job.id, "--format", "csv").out)))
-    assert [row["round"] for row in rows] == ["0", "1", "2"]
+    assert [row["round"] for row in rows] == ["1", "2", "3"]
     assert len(online("rounds", job.id, "--format", "json").data) == 3
     assert len(online("rounds", job.id, "--format", "jsonl").out.splitlines()) == 3
 
@@ -325,7 +356,7 @@ def test_run_prints_and_writes_the_whole_run(fedsim: Fedsim, tmp_path: Path, ray
     document = outcome.data
     assert set(document) == {"spec", "rounds", "result"}
     assert set(document["result"]) == {"final", "best", "totals"}
-    assert [record["round"] for record in document["rounds"]] == [0, 1]
+    assert [record["round"] for record in document["rounds"]] == [1, 2]
     assert {file.name for file in out.iterdir()} == {"spec.yaml", "rounds.jsonl", "rounds.csv", "result.json"}
     lines = (out / "rounds.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == document["rounds"]

@@ -94,10 +94,10 @@ def test_one_key_is_one_job(client: FedSimClient) -> None:
 
 def test_watching_yields_every_round_once(service: RunningService, client: FedSimClient) -> None:
     job = service.running()
-    service.store.add_round(job.id, a_round(0))
+    service.store.add_round(job.id, a_round(1))
 
     def work() -> None:
-        for number in (1, 2):
+        for number in (2, 3):
             time.sleep(0.1)
             service.store.add_round(job.id, a_round(number))
         service.store.advance(job.id, JobState.RUNNING, JobState.SUCCEEDED)
@@ -107,7 +107,7 @@ def test_watching_yields_every_round_once(service: RunningService, client: FedSi
     handle = client.job(job.id)
     records = list(handle.watch())
     worker.join()
-    assert records == [a_round(0), a_round(1), a_round(2)]
+    assert records == [a_round(1), a_round(2), a_round(3)]
     assert handle.state is JobState.SUCCEEDED
     assert list(handle.watch()) == records
 
@@ -173,15 +173,15 @@ def test_a_service_that_stays_away_is_unreachable(
 def test_watching_survives_another_server_in_its_place(tmp_path: Path) -> None:
     with running_service(tmp_path) as first:
         job = first.running()
-        first.store.add_round(job.id, a_round(0))
+        first.store.add_round(job.id, a_round(1))
         client = FedSimClient(first.url)
         rounds = client.job(job.id).watch()
-        assert next(rounds) == a_round(0)
+        assert next(rounds) == a_round(1)
         port = first.port
     with running_service(tmp_path, port=port) as second:
-        second.store.add_round(job.id, a_round(1))
+        second.store.add_round(job.id, a_round(2))
         second.store.advance(job.id, JobState.RUNNING, JobState.SUCCEEDED)
-        assert list(rounds) == [a_round(1)]
+        assert list(rounds) == [a_round(2)]
         client.close()
 
 
@@ -199,14 +199,14 @@ def test_rounds_are_a_sequence_and_a_file(
 ) -> None:
     rounds = client.job(service.ended(rounds=4).id).rounds()
     assert len(rounds) == 4
-    assert rounds[-1] == a_round(3)
-    assert list(rounds[1:3]) == [a_round(1), a_round(2)]
+    assert rounds[-1] == a_round(4)
+    assert list(rounds[1:3]) == [a_round(2), a_round(3)]
     assert rounds.to_csv(tmp_path / "rounds.csv").read_text().count("\n") == 5
 
 
 def test_long_jobs_come_in_several_pages(service: RunningService, client: FedSimClient) -> None:
     job = service.ended(rounds=1203)
-    assert [record.round for record in client.job(job.id).rounds(after=99)] == list(range(100, 1203))
+    assert [record.round for record in client.job(job.id).rounds(after=99)] == list(range(100, 1204))
 
 
 def test_logs_cancel_and_delete(service: RunningService, client: FedSimClient) -> None:

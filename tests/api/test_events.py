@@ -35,10 +35,10 @@ def watch(service: RunningService, job_id: str, after: int | None = None) -> lis
 
 def test_a_watcher_hears_the_past_then_the_present_until_the_end(service: RunningService) -> None:
     job = service.running()
-    service.store.add_round(job.id, a_round(0))
+    service.store.add_round(job.id, a_round(1))
 
     def work() -> None:
-        for number in (1, 2):
+        for number in (2, 3):
             time.sleep(0.1)
             service.store.add_round(job.id, a_round(number))
         service.store.warn(job.id, "one actor was replaced")
@@ -52,7 +52,7 @@ def test_a_watcher_hears_the_past_then_the_present_until_the_end(service: Runnin
     states = [message.data["state"] for message in heard if message.type == "state"]
     assert states == ["QUEUED", "STARTING", "RUNNING", "SUCCEEDED"]
     rounds = [message.data for message in heard if message.type == "round"]
-    assert rounds == [a_round(number).model_dump(mode="json") for number in range(3)]
+    assert rounds == [a_round(number).model_dump(mode="json") for number in range(1, 4)]
     assert [message.data["message"] for message in heard if message.type == "warning"] == [
         "one actor was replaced"
     ]
@@ -146,7 +146,7 @@ def test_many_watchers_share_one_poller(store: JobStore, job_id: str) -> None:
     async def scene() -> list[list[bytes]]:
         hub = EventHub(counting, period=0.05)
         watchers = [asyncio.create_task(collect(hub.stream(job_id))) for _ in range(200)]
-        for number in range(5):
+        for number in range(1, 6):
             await asyncio.sleep(0.05)
             await asyncio.to_thread(store.add_round, job_id, a_round(number))
         await asyncio.to_thread(store.advance, job_id, JobState.RUNNING, JobState.SUCCEEDED)
@@ -155,13 +155,13 @@ def test_many_watchers_share_one_poller(store: JobStore, job_id: str) -> None:
     began = time.monotonic()
     streams = asyncio.run(scene())
     seconds = time.monotonic() - began
-    assert all(heard_rounds(stream) == [0, 1, 2, 3, 4] for stream in streams)
+    assert all(heard_rounds(stream) == [1, 2, 3, 4, 5] for stream in streams)
     # A poll every 0.05 s, whatever the number of watchers.
     assert counting.asked <= seconds / 0.05 + 5
 
 
 def test_a_watcher_behind_the_memory_of_the_feed_reads_the_store(store: JobStore, job_id: str) -> None:
-    for number in range(30):
+    for number in range(1, 31):
         store.add_round(job_id, a_round(number))
 
     async def scene() -> tuple[list[int], list[int]]:
@@ -174,9 +174,9 @@ def test_a_watcher_behind_the_memory_of_the_feed_reads_the_store(store: JobStore
         return heard_rounds(await first), heard_rounds(await late)
 
     first, late = asyncio.run(scene())
-    assert first == list(range(30))
-    # Events 1 to 3 are states, so event 10 is round 6.
-    assert late == list(range(7, 30))
+    assert first == list(range(1, 31))
+    # Events 1 to 3 are states, so event 10 is round 7.
+    assert late == list(range(8, 31))
 
 
 def test_an_id_from_the_future_does_not_keep_others_waiting(store: JobStore, job_id: str) -> None:
@@ -184,11 +184,11 @@ def test_an_id_from_the_future_does_not_keep_others_waiting(store: JobStore, job
         hub = EventHub(store, period=0.02)
         watchers = [asyncio.create_task(collect(hub.stream(job_id, after))) for after in (9999, 0)]
         await asyncio.sleep(0.1)
-        store.add_round(job_id, a_round(0))
+        store.add_round(job_id, a_round(1))
         store.advance(job_id, JobState.RUNNING, JobState.SUCCEEDED)
         return [heard_rounds(await watcher) for watcher in watchers]
 
-    assert asyncio.run(scene()) == [[0], [0]]
+    assert asyncio.run(scene()) == [[1], [1]]
 
 
 def test_silence_is_broken_by_comments(store: JobStore, job_id: str) -> None:
@@ -214,11 +214,11 @@ def test_a_store_that_fails_ends_the_streams_and_is_asked_again_later(
         counting.broken = True
         await asyncio.gather(*watchers)
         counting.broken = False
-        store.add_round(job_id, a_round(0))
+        store.add_round(job_id, a_round(1))
         store.advance(job_id, JobState.RUNNING, JobState.SUCCEEDED)
         return heard_rounds(await collect(hub.stream(job_id)))
 
-    assert asyncio.run(scene()) == [0]
+    assert asyncio.run(scene()) == [1]
     assert len([record for record in caplog.records if "cannot be read" in record.message]) == 1
 
 

@@ -166,17 +166,17 @@ def test_only_ended_jobs_are_deleted_and_their_files_go_too(
 def test_rounds_come_in_pages(service: RunningService, http: httpx.Client) -> None:
     job = service.ended(rounds=5)
     first = http.get(f"{JOBS}/{job.id}/rounds", params={"limit": 3}).json()
-    assert [each["round"] for each in first["rounds"]] == [0, 1, 2]
-    assert first["next_after"] == 2
-    rest = http.get(f"{JOBS}/{job.id}/rounds", params={"after": 2}).json()
-    assert [RoundRecord.model_validate(each) for each in rest["rounds"]] == [a_round(3), a_round(4)]
+    assert [each["round"] for each in first["rounds"]] == [1, 2, 3]
+    assert first["next_after"] == 3
+    rest = http.get(f"{JOBS}/{job.id}/rounds", params={"after": 3}).json()
+    assert [RoundRecord.model_validate(each) for each in rest["rounds"]] == [a_round(4), a_round(5)]
     assert rest["next_after"] is None
 
 
 def test_rounds_as_csv_have_every_metric_of_any_round(service: RunningService, http: httpx.Client) -> None:
     job = service.running()
-    service.store.add_round(job.id, a_round(0))
-    service.store.add_round(job.id, a_round(1, personal_accuracy=0.25))
+    service.store.add_round(job.id, a_round(1))
+    service.store.add_round(job.id, a_round(2, personal_accuracy=0.25))
     response = http.get(f"{JOBS}/{job.id}/rounds", headers={"Accept": "text/csv"})
     assert response.headers["content-type"] == "text/csv; charset=utf-8"
     rows = list(csv.DictReader(io.StringIO(response.text)))
