@@ -98,10 +98,11 @@ def log_mel(clips: Array) -> Array:
     window = torch.hann_window(_WINDOW)
     spectrum = torch.stft(torch.from_numpy(clips), _WINDOW, _HOP, window=window, return_complex=True)
     bands = torch.from_numpy(filter_bank()).float() @ spectrum.abs().square()
-    logarithm = torch.log(bands + _FLOOR)
+    # In doubles, so that the rounding of a silent clip's mean is not taken for sound.
+    logarithm = torch.log(bands + _FLOOR).double()
     mean = logarithm.mean(dim=(1, 2), keepdim=True)
     deviation = logarithm.std(dim=(1, 2), keepdim=True)
-    picture: Array = ((logarithm - mean) / deviation.clamp_min(_FLOOR))[:, None].numpy()
+    picture: Array = ((logarithm - mean) / deviation.clamp_min(_FLOOR))[:, None].float().numpy()
     return picture
 
 

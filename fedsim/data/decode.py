@@ -20,6 +20,7 @@ Channels: TypeAlias = Literal[1, 3]
 
 _ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".webp", ".tif", ".tiff", ".gif"})
 _SLICE = 256
+_LARGE = 16_384
 _BILINEAR = 2  # Pillow's Resampling.BILINEAR, without importing Pillow
 
 
@@ -54,7 +55,9 @@ def decode(files: Sequence[Path], size: int | None = None, channels: Channels = 
         return np.empty((0, channels, size or 1, size or 1), np.uint8)
     first = _decode_one(files[0], size, channels)
     images = np.empty((len(files), *first.shape), np.uint8)
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
+    # Small images spend their time in Python, where threads only get in each other's way.
+    large = files[0].stat().st_size > _LARGE
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1) if large else 1) as threads:
         tasks = [
             threads.submit(
                 _fill, images, files, range(start, min(start + _SLICE, len(files))), size, channels

@@ -1,6 +1,5 @@
 """The registry, and the data sets that need no files of the user's."""
 
-import gzip
 from pathlib import Path
 
 import numpy as np
@@ -8,10 +7,11 @@ import pytest
 from scipy.stats import norm
 
 from fedsim.data import DATASETS, load_dataset
-from fedsim.data.idx import read_idx
-from fedsim.data.mnist import fashion_mnist
 from fedsim.data.places import Places
+from fedsim.data.sources.idx import read_idx
+from fedsim.data.sources.mnist import fashion_mnist
 from fedsim.errors import DataError, DataNotFound, SpecError
+from tests.fedsim.data.samples import write_idx
 
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 
@@ -38,13 +38,6 @@ def test_fashion_mnist_whole():
     scaled = data.train.x / np.float32(255)
     assert float(scaled.mean(dtype=np.float64)) == pytest.approx(data.normalise.mean[0], abs=1e-4)
     assert float(scaled.std(dtype=np.float64)) == pytest.approx(data.normalise.std[0], abs=1e-4)
-
-
-def write_idx(path: Path, array: np.ndarray) -> None:
-    header = bytes([0, 0, 8, array.ndim]) + b"".join(n.to_bytes(4, "big") for n in array.shape)
-    content = header + array.astype(np.uint8).tobytes()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
 
 
 def write_fashion(root: Path, ending: str = "", labels: int = 10) -> Path:

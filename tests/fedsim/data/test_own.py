@@ -1,0 +1,147 @@
+"""The user's own data: `.npz` files and Hugging Face data sets on disk."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedsim.data import load_dataset
+from fedsim.errors import DataError, DataNotFound, SpecError
+
+
+def save(root: Path, **arrays: np.ndarray) -> None:
+    np.savez(root / "mine.npz", **arrays)
+
+
+def npz(root: Path, **given):
+    return load_dataset("npz", roots=[root], path="mine.npz", **given)
+
+
+@pytest.mark.parametrize("shape", [(6, 5, 5, 3), (6, 3, 5, 5), (6, 5, 5)])
+def test_images_come_as_channels_first(tmp_path: Path, shape: tuple[int, ...]):
+    x = np.arange(np.prod(shape)).reshape(shape).astype(np.uint8)
+    save(tmp_path, x_train=x, y_train=np.arange(6) % 3, x_test=x[:2], y_test=np.array([[0], [2]]))
+    data = npz(tmp_path)
+    assert data.input_shape == ((1, 5, 5) if len(shape) == 3 else (3, 5, 5))
+    assert data.num_classes == 3
+    assert data.test.y.tolist() == [0, 2]
+    assert data.train.x.dtype == np.uint8
+    assert len(data.normalise.mean) == data.input_shape[0]
+    if shape == (6, 5, 5, 3):
+        assert np.array_equal(data.train.x[1, 2], x[1, :, :, 2])
+
+
+def test_one_set_is_cut_and_groups_and_names_are_kept(tmp_path: Path):
+    groups = np.array(["b", "a", "b", "c", "a"] * 4)
+    save(
+        tmp_path,
+        x=np.arange(20.0)[:, None],
+        y=np.arange(20) % 2,
+        groups=groups,
+        classes=np.array(["no", "yes"]),
+    )
+    data = npz(tmp_path, test_share=0.25)
+    assert (len(data.train), len(data.test)) == (15, 5)
+    assert data.classes == ("no", "yes")
+    assert data.train.groups is not None
+    assert data.train.x.dtype == np.float32
+    names = np.array(["a", "b", "c"])
+    assert (names[data.train.groups] == groups[data.train.x[:, 0].astype(int)]).all()
+
+
+def test_several_labels_and_tokens(tmp_path: Path):
+    x, y = np.array([[5, 0], [9, 2]] * 5), np.array([[0, 1, 1], [1, 0, 0]] * 5)
+    save(tmp_path, x=x, y=y)
+    data = npz(tmp_path, tokens=True)
+    assert data.task == "labels"
+    assert data.num_classes == 3
+    assert data.train.y.dtype == np.float32
+    assert data.train.x.dtype == np.int32
+    assert data.vocabulary == 10
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"x": np.zeros((3, 1))}, "has no array 'y' among x"),
+        ({"x": np.zeros((3, 1)), "y": np.zeros(2, int)}, "differ in length"),
+        ({"x": np.zeros((3, 1)), "y": np.array([0, -1, 1])}, "neither class numbers"),
+        ({"x": np.zeros((3, 1)), "y": np.array([0.5, 1, 1])}, "neither class numbers"),
+        ({"x": np.array(["a", "b"]), "y": np.zeros(2, int)}, "expected numbers"),
+        ({"x": np.array([{}, {}], object), "y": np.zeros(2, int)}, "plain arrays"),
+        ({"x_train": np.zeros((3, 1)), "y_train": np.zeros(3, int)}, "has no array 'x_test'"),
+    ],
+)
+def test_arrays_that_do_not_belong_together_are_refused(tmp_path: Path, arrays: dict, words: str):
+    save(tmp_path, **arrays)
+    with pytest.raises(DataError, match=rf"mine\.npz: .*{words}"):
+        npz(tmp_path)
+
+
+def test_damaged_and_missing_files_are_named(tmp_path: Path):
+    with pytest.raises(DataNotFound, match=r"found none of mine\.npz"):
+        npz(tmp_path)
+    save(tmp_path, x=np.zeros((50, 9)), y=np.zeros(50, int))
+    file = tmp_path / "mine.npz"
+    file.write_bytes(file.read_bytes()[:300])
+    with pytest.raises(DataError, match=r"mine\.npz: is not a whole"):
+        npz(tmp_path)
+
+
+# The library that `datasets` pickles with complains about one of Arrow's classes.
+quiet = pytest.mark.filterwarnings("ignore:Cannot")
+
+
+def hub(root: Path, **given):
+    return load_dataset("hugging_face", roots=[root], path="mine", **given)
+
+
+@quiet
+def test_hugging_face_images_with_named_classes(tmp_path: Path):
+    datasets = pytest.importorskip("datasets", reason="the extra 'text' is not installed")
+    images = [np.full((8, 8, 3), i, np.uint8) for i in range(6)]
+    features = datasets.Features(
+        {"image": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"])}
+    )
+    table = {"image": images, "label": [0, 1] * 3}
+    part = datasets.Dataset.from_dict(table, features=features)
+    datasets.DatasetDict({"train": part, "test": part.select(range(2))}).save_to_disk(str(tmp_path / "mine"))
+    data = hub(tmp_path)
+    assert data.classes == ("cat", "dog")
+    assert data.train.x[:, 0, 0, 0].tolist() == list(range(6))
+    assert len(data.test) == 2
+    assert hub(tmp_path, size=16, channels=1).input_shape == (1, 16, 16)
+    with pytest.raises(SpecError, match="train"):
+        hub(tmp_path, test="trainn")
+    with pytest.raises(SpecError, match="did you mean 'label'"):
+        hub(tmp_path, labels="labels")
+
+
+@quiet
+def test_hugging_face_numbers_and_groups_in_a_single_part(tmp_path: Path):
+    datasets = pytest.importorskip("datasets", reason="the extra 'text' is not installed")
+    table = {"row": [[1.0, 2.0]] * 8, "label": [0, 2] * 4, "who": ["b", "a"] * 4}
+    datasets.Dataset.from_dict(table).save_to_disk(str(tmp_path / "mine"))
+    data = hub(tmp_path, inputs="row", groups="who", test_share=0.25)
+    assert data.num_classes == 3
+    assert (len(data.train), len(data.test)) == (6, 2)
+    assert data.train.groups is not None
+    assert np.array_equal(data.train.groups, (data.train.y == 0).astype(int))
+
+
+@quiet
+def test_hugging_face_texts(tmp_path: Path):
+    datasets = pytest.importorskip("datasets", reason="the extra 'text' is not installed")
+    table = {"text": ["the cat sat", "the dog ran"] * 10, "label": [0, 1] * 10}
+    datasets.Dataset.from_dict(table).save_to_disk(str(tmp_path / "mine"))
+    data = hub(tmp_path, inputs="text", length=8, vocabulary=100)
+    assert data.input_shape == (8,)
+    assert data.train.x.dtype == np.int32
+    assert 0 < data.vocabulary <= 100
+
+
+def test_a_folder_that_save_to_disk_did_not_write_is_named(tmp_path: Path):
+    pytest.importorskip("datasets", reason="the extra 'text' is not installed")
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(DataError, match="mine: was not written by save_to_disk"):
+        hub(tmp_path)
