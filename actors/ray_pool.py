@@ -14,7 +14,7 @@ from fedsim import tree
 from fedsim.blocks import Block, cut, spans
 from fedsim.core import Algorithm, Context, Reduced, Score
 from fedsim.errors import PoolFailed
-from fedsim.evaluation import add
+from fedsim.evaluation import total
 from fedsim.pools import bytes_down, instruct
 from fedsim.population import Population
 from fedsim.reduce import combine
@@ -114,7 +114,7 @@ class RayPool:
         def scoring(shard: int) -> Submit:
             return lambda actor: [actor.score.remote(ctx.round, models, shard)]
 
-        return add(self._run([_Task(scoring(shard)) for shard in range(shards)]))
+        return total(self._run([_Task(scoring(shard)) for shard in range(shards)]))
 
     def _run(self, tasks: Sequence[_Task]) -> list[Any]:
         """Run every task on whichever actor is free, again if an actor dies; results in the tasks' order."""

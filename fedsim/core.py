@@ -9,10 +9,9 @@ in `fedsim.simulation`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -20,6 +19,25 @@ from torch import Tensor
 
 from .net import Net, Params
 from .tree import Tree
+from .visit import Batch, Batches, Local, Pacing, Report, Visit
+
+__all__ = [
+    "Algorithm",
+    "Batch",
+    "Batches",
+    "ClientPool",
+    "Context",
+    "Local",
+    "LossFunction",
+    "Pacing",
+    "Reduced",
+    "Reduction",
+    "Report",
+    "Score",
+    "ServerState",
+    "Traffic",
+    "Visit",
+]
 
 
 class Reduction(StrEnum):
@@ -28,102 +46,6 @@ class Reduction(StrEnum):
     MEAN = "mean"  # weighted by `Algorithm.weight`, taken in float64
     SUM = "sum"  # unweighted, taken in float64
     GATHER = "gather"  # one entry per client, in cohort order
-
-
-class Batch(NamedTuple):
-    """One local step's examples.
-
-    Attributes:
-        x: inputs `[batch, ...]`, normalised.
-        y: labels, int64 `[batch]`.
-        mask: float32 `[batch]`, 1 for an example and 0 for padding; None where every row is an example.
-        noise: this step's slice of what `Algorithm.noise` drew, {} if it drew nothing.
-    """
-
-    x: Tensor
-    y: Tensor
-    mask: Tensor | None = None
-    noise: Tree = MappingProxyType({})
-
-
-class Batches(Protocol):
-    """A client's local steps of one round: a sequence of batches, made as they are asked for."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, step: int) -> Batch: ...
-    def __iter__(self) -> Iterator[Batch]: ...
-
-
-class Visit(NamedTuple):
-    """One client, one round: all that it may look at.
-
-    Attributes:
-        batches: the local steps.
-        num_examples: how many training examples the client holds.
-        label_counts: how many of each class, float32 `[classes]`.
-        broadcast: what every client of the cohort received.
-        instruction: what this one received besides.
-        memory: what it kept since its last visit.
-    """
-
-    batches: Batches
-    num_examples: int
-    label_counts: Tensor
-    broadcast: Tree
-    instruction: Tree
-    memory: Tree
-
-
-class Report(NamedTuple):
-    """What a client's round leaves behind.
-
-    Attributes:
-        upload: {payload name: tree}, as declared in `Algorithm.uploads`.
-        memory: what the client keeps until its next visit; {} unless the algorithm is `stateful`.
-        metrics: scalars, averaged over the cohort weighted by the number of examples.
-    """
-
-    upload: Mapping[str, Tree]
-    memory: Tree
-    metrics: Mapping[str, Any]
-
-
-class Pacing(NamedTuple):
-    """Which examples each local step may draw: the first `limits[t]` of `order`.
-
-    Attributes:
-        order: the client's examples by position, int64 `[n]`, first to be seen first.
-        limits: int64 `[steps]`, between 1 and n.
-    """
-
-    order: np.ndarray[Any, Any]
-    limits: np.ndarray[Any, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Local:
-    """The local training that every client does, whatever the algorithm.
-
-    Attributes:
-        epochs: passes over the client's examples in a round.
-        steps: local steps in a round; overrides `epochs`.
-        batch_size: examples per step; the last batch of an epoch may be smaller and is never dropped.
-        lr, momentum, weight_decay: plain SGD, `v <- momentum v + (g + weight_decay w)`, `w <- w - lr v`,
-            started anew in every round.
-    """
-
-    epochs: int = 1
-    steps: int | None = None
-    batch_size: int = 32
-    lr: float = 0.05
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-
-    def steps_for(self, num_examples: int) -> int:
-        """Local steps of a client with this many examples."""
-        if self.steps is not None:
-            return self.steps if num_examples else 0
-        return self.epochs * -(-num_examples // self.batch_size)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,16 +7,16 @@ from collections.abc import Iterable, Mapping
 from .core import Score
 
 
-def add(parts: Iterable[Mapping[str, Score]]) -> dict[str, Score]:
+def total(parts: Iterable[Mapping[str, Score]]) -> dict[str, Score]:
     """The score over several parts of the test set, added in the order given (losses are floats)."""
-    total: dict[str, Score] = {}
+    found: dict[str, Score] = {}
     for part in parts:
         for name, score in part.items():
-            sofar = total.get(name, Score(0, 0.0, 0))
-            total[name] = Score(
+            sofar = found.get(name, Score(0, 0.0, 0))
+            found[name] = Score(
                 sofar.correct + score.correct, sofar.loss + score.loss, sofar.examples + score.examples
             )
-    return total
+    return found
 
 
 def metrics(scores: Mapping[str, Score]) -> dict[str, float]:

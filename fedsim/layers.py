@@ -78,8 +78,14 @@ def batch_norm(
 
 
 def guard(module: nn.Module) -> nn.Module:
-    """The module with every BatchNorm inside it made a `BatchNorm` of this file; changed in place."""
-    for layer in module.modules():
+    """The module with every BatchNorm inside it made a `BatchNorm` of this file; changed in place.
+
+    Raises:
+        ValueError: if one averages over all batches so far: its counter would go from client to client.
+    """
+    for name, layer in module.named_modules():
+        if isinstance(layer, _BatchNorm) and layer.momentum is None:
+            raise ValueError(f"{name}: BatchNorm needs a momentum, and this one has None; 0.1 is usual")
         if type(layer) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
             layer.__class__ = BatchNorm  # the same attributes, another forward
     return module

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from . import tree
 from .core import Batch, Context, Visit
 from .net import Params
 from .tree import Tree
@@ -56,7 +57,7 @@ def sgd(
     buffers = set(ctx.net.keys) - set(ctx.net.parameters)
     params = dict(start)
     for key in (*moving, *(k for k in params if k in buffers)):
-        params[key] = start[key].detach().clone()
+        params[key] = tree.arranged(start[key].detach()).clone()
     weights = [params[key].requires_grad_() for key in moving]
     shift = None if correction is None else [correction[key] for key in moving]
     total, steps, update = torch.zeros(()), 0, _Update(ctx)

@@ -9,7 +9,7 @@ from typing import Any
 from . import wire
 from .blocks import cut
 from .core import Algorithm, Context, Reduced, Score
-from .evaluation import add
+from .evaluation import total
 from .population import Population
 from .reduce import combine
 from .tree import Tree
@@ -45,7 +45,7 @@ class SerialPool:
     def evaluate(self, algorithm: Algorithm, ctx: Context, state: Any) -> Mapping[str, Score]:
         """Score every deployed model on the whole test set."""
         models = algorithm.deployed(ctx, state)
-        return add(self.worker.score(ctx.round, models, shard) for shard in range(self.worker.num_shards()))
+        return total(self.worker.score(ctx.round, models, shard) for shard in range(self.worker.num_shards()))
 
     def memories(self) -> Mapping[int, Tree]:
         """What every client that has been visited keeps."""

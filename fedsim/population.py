@@ -123,7 +123,7 @@ class Shelf:
         x = self.x[index]
         if augment_seed is not None and dataset.augment is not None:
             x = dataset.augment(x, torch.Generator().manual_seed(augment_seed))
-        return Batch(dataset.normalise(x), self.y[index])
+        return Batch(tree.arranged(dataset.normalise(x)), self.y[index])
 
     def _label_counts(self, rows: Positions, num_classes: int) -> Tensor:
         labels = self.population.dataset.train.y[rows]

@@ -90,7 +90,7 @@ def _group_norm(module: nn.GroupNorm, prefix: str) -> Step:
 
 def _batch_norm(module: BatchNorm, prefix: str) -> Step:
     momentum, eps = module.momentum, module.eps
-    if not module.track_running_stats or momentum is None:
+    if momentum is None or not module.track_running_stats:
         return _general(module, prefix)
     mean, variance = f"{prefix}.running_mean", f"{prefix}.running_var"
     weight, bias = f"{prefix}.weight", f"{prefix}.bias"

@@ -119,6 +119,16 @@ def unflatten(vector: Tensor, shapes: Layout) -> dict[str, Any]:
     return tree
 
 
+def arranged(tensor: Tensor) -> Tensor:
+    """The same numbers, laid out as convolutions on a CPU like them: images and kernels with channels last.
+
+    Training is a tenth to a quarter faster that way, and scoring takes half the time (benchmarks/README.md).
+    """
+    if tensor.dim() != 4 or tensor.device.type != "cpu":
+        return tensor
+    return tensor.contiguous(memory_format=torch.channels_last)
+
+
 def to_numpy(tree: Tree) -> dict[str, Any]:
     """The same tree over NumPy arrays: the form in which trees travel between processes."""
     return map(lambda x: x.detach().cpu().contiguous().numpy(), tree)

@@ -8,17 +8,22 @@ from time import perf_counter
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from . import rng, tree
 from .blocks import Block, Node, TreeSum
 from .core import Algorithm, Context, Report, Score, Visit
 from .errors import ClientFailed
+from .evaluation import total
 from .population import Population, Shelf
 from .reduce import Outcome, SpanResult, Sums, add, gathered, share
 from .tree import Tree
 
 SHARD = 1000
 """Test examples per unit of evaluation; part of the result, since losses are added shard by shard."""
+
+SCORED_AT_ONCE = 250
+"""Of these, how many go through a model at once: few enough for their activations to stay in the cache."""
 
 
 @contextmanager
@@ -74,7 +79,7 @@ class Worker:
             ClientFailed: if a client's code raised.
         """
         began = perf_counter()
-        result, kept, total = SpanResult(), dict[int, Tree](), TreeSum(add)
+        result, kept, summed = SpanResult(), dict[int, Tree](), TreeSum(add)
         ctx = self.population.context(round)
         with one_thread():
             for number, block in enumerate(blocks, start=start):
@@ -86,8 +91,8 @@ class Worker:
                     sums = add(sums, self._settle(mine, client, visit, report, result))
                     if self.algorithm.stateful:
                         kept[client] = report.memory
-                total.push(Node(0, number), sums)
-        result.nodes = total.nodes
+                summed.push(Node(0, number), sums)
+        result.nodes = summed.nodes
         result.seconds = perf_counter() - began
         return result, kept
 
@@ -120,12 +125,17 @@ class Worker:
     def score(self, round: int, models: Mapping[str, Tree], shard: int) -> dict[str, Score]:
         """Score the deployed models on one shard of the test set."""
         ctx, rows = self.population.context(round), slice(shard * SHARD, (shard + 1) * SHARD)
-        x = self.population.dataset.normalise(self.test_x[rows].to(self.device))
-        y = self.test_y[rows].to(self.device)
-        scores = {}
+        laid_out = {name: tree.map(tree.arranged, model) for name, model in models.items()}
+        x, y = self.test_x[rows], self.test_y[rows]
+        parts = zip(torch.split(x, SCORED_AT_ONCE), torch.split(y, SCORED_AT_ONCE), strict=True)
         with one_thread():
-            for name, model in models.items():
-                logits = self.algorithm.predict(ctx, model, x)
-                loss = F.cross_entropy(logits.double(), y, reduction="sum")
-                scores[name] = Score(int((logits.argmax(-1) == y).sum()), float(loss), len(y))
-        return scores
+            return total(
+                {name: self._score(ctx, model, x, y) for name, model in laid_out.items()} for x, y in parts
+            )
+
+    def _score(self, ctx: Context, model: Tree, stored: Tensor, labels: Tensor) -> Score:
+        x = tree.arranged(self.population.dataset.normalise(stored.to(self.device)))
+        y = labels.to(self.device)
+        logits = self.algorithm.predict(ctx, model, x)
+        loss = F.cross_entropy(logits.double(), y, reduction="sum")
+        return Score(int((logits.argmax(-1) == y).sum()), float(loss), len(y))

@@ -66,7 +66,7 @@ class RoundRecord(Frozen):
     """One round of one job, the same in the store, in REST, in the SDK and in files.
 
     Attributes:
-        round: number of the round, from 0.
+        round: how many rounds were finished with it, so the first is 1.
         digest: SHA-256 of the server state after the round.
         cohort: how many clients took part.
         failed: the clients of the cohort that failed and were left out.
