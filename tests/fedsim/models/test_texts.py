@@ -1,0 +1,127 @@
+"""Models of texts: padding changes nothing, and transformers is asked for only where it is needed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedsim.errors import DataNotFound
+from fedsim.models import make_net
+from fedsim.net import Net
+
+TINY = {"layers": 2, "width": 16, "heads": 2, "hidden": 32}
+
+
+def small(length: int) -> Net:
+    return make_net("small_transformer", input_shape=(length,), num_classes=4, vocabulary=30)
+
+
+def test_the_amount_of_padding_changes_nothing() -> None:
+    long, short = small(12), small(5)
+    params = long.init(0)
+    fewer = {**params, "embedding.positions": params["embedding.positions"][:5]}
+    texts = torch.tensor([[3, 9, 27, 0, 0], [1, 2, 3, 4, 5]], dtype=torch.int32)
+    padded = torch.nn.functional.pad(texts, (0, 7))
+    torch.testing.assert_close(long(params, padded), short(fewer, texts))
+
+
+def test_what_stands_at_padding_changes_nothing() -> None:
+    net = small(6)
+    params, texts = net.init(0), torch.tensor([[3, 9, 0, 0, 0, 0]])
+    other = {**params, "embedding.tokens.weight": params["embedding.tokens.weight"].clone()}
+    other["embedding.tokens.weight"][0] = 1e3
+    assert torch.equal(net(params, texts), net(other, texts))
+
+
+def test_a_text_of_padding_alone_gives_numbers() -> None:
+    net = small(6)
+    params = {key: value.requires_grad_() for key, value in net.init(0).items()}
+    logits = net(params, torch.zeros(2, 6, dtype=torch.int32))
+    assert logits.isfinite().all()
+    for gradient in torch.autograd.grad(logits.sum(), list(params.values())):
+        assert gradient.isfinite().all()
+
+
+def test_words_order_matters_and_neighbours_in_the_batch_do_not() -> None:
+    net = small(6)
+    params = net.init(0)
+    texts = torch.tensor([[3, 9, 4, 0, 0, 0], [9, 3, 4, 0, 0, 0]])
+    together = net(params, texts)
+    assert not torch.allclose(together[0], together[1])
+    torch.testing.assert_close(together[:1], net(params, texts[:1]))
+
+
+def test_it_learns_to_find_a_word() -> None:
+    """A text is of class 1 if token 7 stands anywhere in it."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(1, 30, (128, 12), generator=generator).int()
+    y = (x == 7).any(-1).long()
+    net = small(12)
+    params = {key: value.requires_grad_() for key, value in net.init(1).items()}
+    optimiser = torch.optim.Adam(params.values(), lr=1e-2)
+    for _ in range(50):
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(net(params, x), y).backward()
+        optimiser.step()
+    assert (net(params, x).argmax(-1) == y).float().mean() > 0.95
+
+
+def test_transformers_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ValueError, match=r"pip install 'fedsim-ray\[text\]'"):
+        make_net("distilbert", input_shape=(16,), num_classes=3, vocabulary=50)
+
+
+def test_distilbert_from_a_random_start() -> None:
+    pytest.importorskip("transformers")
+    net = make_net("distilbert", input_shape=(16,), num_classes=3, vocabulary=50, **TINY)
+    params = net.init(1)
+    x = torch.randint(1, 50, (4, 16), dtype=torch.int32)
+    x[:, 10:] = 0
+    module = net.build()
+    module.load_state_dict(params, strict=False)
+    assert torch.equal(net(params, x), module.eval()(x))
+    torch.testing.assert_close(net(params, x[:, :10]), net(params, x))
+    with net.training():
+        moving = {key: value.requires_grad_() for key, value in params.items()}
+        for gradient in torch.autograd.grad(net(moving, x).square().sum(), list(moving.values())):
+            assert gradient.abs().sum() > 0
+    assert not net.stackable
+
+
+def test_distilbert_from_weights_in_a_folder(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    made = make_net("distilbert", input_shape=(16,), num_classes=3, vocabulary=50, **TINY)
+    made.build().encoder.model.save_pretrained(tmp_path)
+    net = make_net("distilbert", input_shape=(16,), num_classes=7, vocabulary=40, pretrained=str(tmp_path))
+    assert net.block_names == ("encoder", "pooler", "head")
+    assert net.count("encoder") == made.count("encoder")
+    first, second = net.init(1), net.init(2)
+    assert all(torch.equal(first[key], second[key]) for key in net.blocks["encoder"])
+    assert not torch.equal(first["head.weight"], second["head.weight"])
+    with pytest.raises(ValueError, match="knows 50 tokens, and this data has 60"):
+        make_net("distilbert", input_shape=(16,), num_classes=3, vocabulary=60, pretrained=str(tmp_path))
+
+
+def test_distilbert_without_its_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(DataNotFound, match="neither in this machine's cache"):
+        make_net("distilbert", input_shape=(16,), num_classes=3, vocabulary=50, pretrained=f"{tmp_path}/none")
+
+
+@pytest.mark.parametrize(
+    ("length", "params", "message"),
+    [
+        (16, {"pretrained": "some", "layers": 2}, "fixed by the pretrained weights"),
+        (513, TINY, "at most 512 tokens, and these have 513"),
+        (16, {"width": 10, "heads": 4}, "10 is none of 4"),
+    ],
+)
+def test_what_distilbert_refuses(length: int, params: dict[str, object], message: str) -> None:
+    pytest.importorskip("transformers")
+    with pytest.raises(ValueError, match=message):
+        make_net("distilbert", input_shape=(length,), num_classes=3, vocabulary=50, **params)
