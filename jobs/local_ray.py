@@ -47,12 +47,15 @@ class RayAddress:
         return None if self.token is None else {"Authorization": f"Bearer {self.token}"}
 
 
-def ensure_ray(settings: Settings, timeout: float = START_SECONDS) -> RayAddress:
+def ensure_ray(
+    settings: Settings, timeout: float = START_SECONDS, cancelled: threading.Event | None = None
+) -> RayAddress:
     """The cluster of these settings; where that is a local Ray, it is started unless it runs.
 
     Args:
         settings: a `ray_address` names somebody else's cluster, which is taken as it is.
         timeout: seconds to wait for a local Ray.
+        cancelled: set by another thread to give up waiting.
 
     Raises:
         RayUnavailable: the local Ray did not start; the message ends with the last lines of its log.
@@ -71,6 +74,8 @@ def ensure_ray(settings: Settings, timeout: float = START_SECONDS) -> RayAddress
             keeper = _start_keeper(settings, home)
         if time.monotonic() > deadline:
             raise _did_not_start(home, f"it did not answer within {timeout:g} s")
+        if cancelled is not None and cancelled.is_set():
+            raise RayUnavailable("nobody waits for the local Ray any more")
         time.sleep(LOOK_SECONDS)
     return address
 

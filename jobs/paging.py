@@ -112,8 +112,8 @@ def job_query(
         errors.append(FieldError("limit", limit, "is out of range", f"allowed: 1 to {MAX_LIMIT}"))
     if errors:
         raise SpecError(errors)
-    states = (state,) if isinstance(state, JobState) else tuple(state or ())
-    return JobQuery(tuple(s.value for s in states), label, order_by, limit)
+    states = (state,) if isinstance(state, str) else tuple(state or ())
+    return JobQuery(tuple(JobState(s).value for s in states), label, order_by, limit)
 
 
 def _labelled(label: str) -> Select[Any]:

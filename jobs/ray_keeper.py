@@ -101,6 +101,8 @@ def _start(settings: Settings, home: Path, addresses: Addresses, ports: list[int
         # Ray else listens on the machine's outward address, and breaks when a laptop changes networks.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "DASHBOARD_METRIC_PORT": str(metrics),
+        # Told to end, Ray else waits half a minute for the jobs that run.
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
     }
     # An address or a token of some other Ray in our environment must not reach this one.
     for name in ("RAY_ADDRESS", "RAY_AUTH_TOKEN"):

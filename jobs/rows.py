@@ -36,6 +36,11 @@ def event_of(row: RowMapping) -> JobEvent:
     return JobEvent(id=row["id"], job_id=row["job_id"], type=row["type"], data=data, at=row["at"])
 
 
+def storable(text: str) -> str:
+    """A text without what PostgreSQL or UTF-8 cannot hold; messages come from anywhere."""
+    return text.replace("\0", "").encode(errors="replace").decode()
+
+
 def no_such_job(job_id: str) -> JobNotFound:
     """The error for an id that no job has."""
     return JobNotFound(f"no job has the id {job_id[:80]!r}", "`fedsim list` shows the jobs with their ids")
@@ -105,6 +110,7 @@ def enter(
     """Put a locked job into a state: its times, its restarts and its event with it."""
     if target is JobState.FAILED:
         reason = reason or FailureReason.INTERNAL
+    message = None if message is None else storable(message)
     changes: dict[str, Any] = {"state": target.value, "reason": reason, "message": message, "waiting": None}
     stamp = "finished_at" if target in FINAL else STAMPS.get(target)
     if stamp and row[stamp] is None:
@@ -157,5 +163,5 @@ def write_warning(connection: Connection, row: RowMapping, text: str) -> bool:
     """Write a warning of a locked job; the event of the final state stays the last one, so not after it."""
     if row["state"] in FINAL:
         return False
-    write_event(connection, row, "warning", {"message": text})
+    write_event(connection, row, "warning", {"message": storable(text)})
     return True

@@ -163,7 +163,9 @@ class JobStore:
             Conflict: the transition table does not have this way, or a reason stands without a failure.
             JobNotFound: no job has this id.
         """
-        sources = {source} if isinstance(source, JobState) else set(source)
+        # A state is a text, and a text is a collection of texts: ask for the text first.
+        sources = {JobState(source)} if isinstance(source, str) else {JobState(s) for s in source}
+        target = JobState(target)
         check_transition(sources, target)
         if reason is not None and target is not JobState.FAILED:
             raise Conflict(f"{target} takes no reason, and {reason} was given", "only FAILED has a reason")

@@ -1,0 +1,147 @@
+"""The dispatcher: takes jobs from the queue to the cluster, and keeps the store and the cluster together."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fedsim.errors import JobNotFound, RayUnavailable
+from jobs.local_ray import ensure_ray
+from jobs.ray_files import ALIVE
+from jobs.records import Job
+from jobs.settings import Settings
+from jobs.states import JobState
+from jobs.store import JobStore
+
+if TYPE_CHECKING:
+    from jobs.ray_jobs import RayJobs
+    from jobs.reconcile import Reconciler
+
+log = logging.getLogger("fedsim.dispatch")
+
+LOOK_SECONDS = 1.0
+BUSY_SECONDS = 0.4
+LONGEST_PAUSE = 10.0
+STOP_SECONDS = 10.0
+EXPLAINED = 100
+"""How many of the waiting jobs are told why they wait; the others are told when they come nearer."""
+
+
+class Dispatcher:
+    """A thread that serves the queue. Failures of Ray or of the store are logged, shown and tried again.
+
+    Args:
+        store: the jobs.
+        settings: where Ray is, how many jobs may run at once.
+        command: what runs a job, its id to be added; by default `python -m jobs.runner`.
+    """
+
+    def __init__(self, store: JobStore, settings: Settings, *, command: Sequence[str] | None = None) -> None:
+        self.store, self.settings = store, settings
+        self._command = command
+        self._stopping = threading.Event()
+        self._awake = threading.Event()
+        self._trouble: str | None = "the dispatcher has not been started"
+        self._ray: RayJobs | None = None
+        self._reconciler: Reconciler | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to work, in the background. The first thing done is to settle what an earlier life left."""
+        self._trouble = "Ray is starting"
+        self._stopping.clear()
+        self._thread = threading.Thread(target=self._work, name="dispatcher", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop working. Running jobs go on, and so does Ray as long as they do."""
+        self._stopping.set()
+        self._awake.set()
+        if self._thread is not None:
+            self._thread.join(STOP_SECONDS)
+            self._thread = None
+        self._trouble = "the dispatcher has been stopped"
+
+    def wake(self) -> None:
+        """Look at the queue now: something has changed."""
+        self._awake.set()
+
+    def ready(self) -> str | None:
+        """What still keeps jobs from running; None when nothing does."""
+        if self._thread is not None and not self._thread.is_alive():
+            return "the dispatcher has died; its log says why"
+        return self._trouble
+
+    @property
+    def ray_error(self) -> str | None:
+        """The trouble with Ray or the store that the last look met; None when it went well."""
+        return self.ready()
+
+    def _work(self) -> None:
+        failures = 0
+        while not self._stopping.is_set():
+            self._awake.clear()
+            try:
+                pause = BUSY_SECONDS if self._look() else LOOK_SECONDS
+                self._trouble, failures = None, 0
+            except Exception as error:
+                failures += 1
+                pause = min(BUSY_SECONDS * 2**failures, LONGEST_PAUSE)
+                self._note(error)
+            self._awake.wait(pause)
+
+    def _look(self) -> int:
+        """One round of work; returns how many jobs are on the cluster."""
+        with contextlib.suppress(OSError):
+            (self.settings.make_home() / ALIVE).touch()
+        ray, reconciler = self._connected()
+        active = reconciler.settle_all(ray)
+        while active < self.settings.max_running and (job := self.store.next_queued()) is not None:
+            if self.store.advance(job.id, JobState.QUEUED, JobState.STARTING):
+                active += 1
+                reconciler.submit(ray, self.store.get(job.id))
+        self._explain(f"{active} of at most {self.settings.max_running} jobs run")
+        return active
+
+    def _connected(self) -> tuple[RayJobs, Reconciler]:
+        """The cluster, connected on first use and again after a failure."""
+        address = None if self._ray else ensure_ray(self.settings, cancelled=self._stopping)
+        # Importing Ray takes a second: not before it is needed, and not in the thread that serves requests.
+        from jobs.ray_jobs import RayJobs
+        from jobs.reconcile import Reconciler, runner_command
+
+        if self._ray is None and address is not None:
+            self._ray = RayJobs(address)
+        if self._reconciler is None:
+            command = self._command or runner_command(self.settings)
+            self._reconciler = Reconciler(self.store, self.settings, command)
+        if self._ray is None:
+            raise RayUnavailable("there is no connection to Ray")
+        return self._ray, self._reconciler
+
+    def _note(self, error: Exception) -> None:
+        """Show a failure where people look: the log, /readyz and the jobs that wait."""
+        if self._stopping.is_set():
+            return
+        self._ray = None
+        known = isinstance(error, RayUnavailable)
+        words = str(error) if known else f"{type(error).__name__}: {error}"
+        if words != self._trouble:
+            log.error("%s", words, exc_info=None if known else error)
+        self._trouble = words
+        with contextlib.suppress(Exception):
+            self._explain(f"Ray is not there: {words.splitlines()[0]}" if known else words)
+
+    def _explain(self, first: str) -> None:
+        """Tell the waiting jobs why they wait."""
+        for place, job in enumerate(self.store.queue(limit=EXPLAINED)):
+            before = f"{place} job{'s' * (place != 1)} before it in the queue; " if place else ""
+            self._tell(job, before + first)
+
+    def _tell(self, job: Job, text: str) -> None:
+        if job.waiting != text:
+            with contextlib.suppress(JobNotFound):
+                self.store.set_waiting(job.id, text)

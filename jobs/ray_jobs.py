@@ -1,0 +1,100 @@
+"""The Jobs API of a Ray cluster, narrowed to what the dispatcher needs. Importing this imports Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from shlex import join
+from typing import Any, NamedTuple
+
+import requests
+from ray.exceptions import AuthenticationError
+from ray.job_submission import JobStatus, JobSubmissionClient
+
+from fedsim.errors import RayUnavailable
+from jobs.local_ray import RayAddress
+
+TIMEOUT_SECONDS = 20.0
+
+
+class RayJob(NamedTuple):
+    """What Ray says of a job.
+
+    Attributes:
+        ended: whether it has.
+        message: Ray's own words.
+        exit_code: of its process; None where Ray does not know one.
+    """
+
+    ended: bool
+    message: str
+    exit_code: int | None
+
+
+class _Client(JobSubmissionClient):
+    """Ray's client, with a limit on how long it waits for an answer."""
+
+    def _do_request(self, *arguments: Any, **options: Any) -> requests.Response:
+        return super()._do_request(*arguments, **{"timeout": TIMEOUT_SECONDS} | options)
+
+
+class RayJobs:
+    """The jobs of one cluster.
+
+    Args:
+        address: the cluster.
+
+    Raises:
+        RayUnavailable: it does not answer; every method raises this too.
+    """
+
+    def __init__(self, address: RayAddress) -> None:
+        self._address = address.jobs
+        try:
+            self._client = _Client(address.jobs, headers=address.headers)
+        except _FAILURES as error:
+            raise self._unavailable(error) from error
+
+    def find(self, submission_id: str) -> RayJob | None:
+        """A job as Ray knows it; None where Ray does not."""
+        try:
+            details = self._client.get_job_info(submission_id)
+        except _FAILURES as error:
+            if "status code 404" in str(error):
+                return None
+            raise self._unavailable(error) from error
+        status = JobStatus(details.status)
+        return RayJob(status.is_terminal(), details.message or "", details.driver_exit_code)
+
+    def submit(self, submission_id: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Have a command run as a Ray job; nothing happens where Ray has a job of this id already."""
+        try:
+            self._client.submit_job(
+                entrypoint=join(command),
+                submission_id=submission_id,
+                runtime_env={"env_vars": dict(environment)},
+            )
+        except _FAILURES as error:
+            if self.find(submission_id) is None:
+                raise self._unavailable(error) from error
+
+    def stop(self, submission_id: str) -> None:
+        """Have a job ended: politely, and 3 seconds later by force. Returns before it has ended."""
+        try:
+            self._client.stop_job(submission_id)
+        except _FAILURES as error:
+            raise self._unavailable(error) from error
+
+    def log_tail(self, submission_id: str, lines: int = 20) -> str:
+        """The last lines that a job printed; empty where Ray has none."""
+        try:
+            text = self._client.get_job_logs(submission_id)
+        except _FAILURES:
+            return ""
+        return "\n".join(text.rstrip().splitlines()[-lines:])
+
+    def _unavailable(self, error: Exception) -> RayUnavailable:
+        words = str(error).strip().splitlines() or [type(error).__name__]
+        return RayUnavailable(f"Ray at {self._address} does not do its part: {words[0][:300]}")
+
+
+_FAILURES = (RuntimeError, ConnectionError, ValueError, requests.RequestException, AuthenticationError)

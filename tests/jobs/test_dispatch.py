@@ -1,0 +1,225 @@
+"""Dispatch on a real Ray, with a runner of a few lines whose part is told by the job's name."""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedsim.errors import RayUnavailable
+from jobs.dispatch import Dispatcher
+from jobs.local_ray import ensure_ray
+from jobs.ray_files import read_addresses
+from jobs.settings import Settings
+from jobs.spec import parse_spec
+from jobs.states import ACTIVE, FINAL, FailureReason, JobState
+from jobs.store import JobStore
+
+RUNNER = """
+import json, os, signal, sys, time
+from jobs.settings import Settings
+from jobs.store import JobStore
+
+settings, job_id = Settings.from_env(), sys.argv[1]
+store = JobStore.open(settings.database_url)
+with (settings.job_dir(job_id) / "starts").open("a") as file:
+    file.write(json.dumps({"pid": os.getpid()} | dict(os.environ)) + "\\n")
+part = store.get(job_id).name
+if part == "crash":
+    sys.exit("broken on purpose")
+store.advance(job_id, "STARTING", "RUNNING")
+if part == "stubborn":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(60)
+for _ in range(100 if part == "long" else 5):
+    store.heartbeat(job_id)
+    time.sleep(0.2)
+    if store.get(job_id).state == "CANCELLING":
+        store.advance(job_id, "CANCELLING", "CANCELLED")
+        sys.exit()
+store.advance(job_id, "RUNNING", "SUCCEEDED")
+"""
+
+
+class Bench:
+    """A store, the settings and the fake runner; makes dispatchers and ends them."""
+
+    def __init__(self, settings, script):
+        self.settings, self.script = settings, script
+        self.store = JobStore.open(settings.database_url)
+        self.dispatchers = []
+
+    def dispatcher(self):
+        made = Dispatcher(self.store, self.settings, command=[sys.executable, str(self.script)])
+        self.dispatchers.append(made)
+        made.start()
+        return made
+
+    def job(self, part, priority=0):
+        return self.store.create(parse_spec({"algorithm": "fedavg", "name": part}), priority=priority)[0].id
+
+    def wait(self, job_id, states=FINAL, seconds=40.0):
+        deadline = time.monotonic() + seconds
+        while (job := self.store.get(job_id)).state not in states:
+            assert job.state not in FINAL, job
+            assert time.monotonic() < deadline, job
+            time.sleep(0.05)
+        return job
+
+    def starts(self, job_id):
+        file = self.settings.job_dir(job_id) / "starts"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def close(self):
+        for job in self.store.list(state={JobState.QUEUED, *ACTIVE}).jobs:
+            self.store.request_cancel(job.id)
+        for job in self.store.list(state=ACTIVE).jobs:
+            self.wait(job.id)
+        for dispatcher in self.dispatchers:
+            dispatcher.stop()
+        self.store.close()
+
+
+@pytest.fixture
+def bench(ray_home, tmp_path):
+    script = tmp_path / "fake_runner.py"
+    script.write_text(RUNNER)
+    made = Bench(Settings(ray_home, database_url=f"sqlite:///{tmp_path / 'jobs.db'}"), script)
+    yield made
+    made.close()
+
+
+def test_jobs_run_by_priority_one_after_the_other(bench):
+    low, first, high = bench.job("low"), bench.job("first", priority=1), bench.job("high", priority=9)
+    dispatcher = bench.dispatcher()
+    bench.wait(high, {JobState.RUNNING})
+    assert dispatcher.ready() is None
+    assert bench.store.get(first).waiting == "1 of at most 1 jobs run"
+    assert bench.store.get(low).waiting == "1 job before it in the queue; 1 of at most 1 jobs run"
+    jobs = [bench.wait(job_id) for job_id in (high, first, low)]
+    assert [job.state for job in jobs] == [JobState.SUCCEEDED] * 3
+    assert jobs[0].finished_at <= jobs[1].submitted_at
+    assert jobs[1].finished_at <= jobs[2].submitted_at
+    (start,) = bench.starts(high)
+    assert start["FEDSIM_DATABASE_URL"] == bench.settings.database_url
+    assert start["FEDSIM_RAY_ADDRESS"] == "auto"
+    assert start["RAY_ADDRESS"] == ensure_ray(bench.settings).gcs
+    assert jobs[0].submission_id == f"fedsim-{high}-0"
+
+
+def test_a_runner_that_breaks_leaves_its_last_words(bench):
+    job_id = bench.job("crash")
+    bench.dispatcher()
+    job = bench.wait(job_id)
+    assert (job.state, job.reason) == (JobState.FAILED, FailureReason.INTERNAL)
+    assert "ended with exit code 1" in job.message
+    assert "broken on purpose" in job.message
+    assert "broken on purpose" in bench.settings.log_path(job_id).read_text()
+
+
+def test_a_killed_runner_is_noticed(bench):
+    job_id = bench.job("long")
+    bench.dispatcher()
+    bench.wait(job_id, {JobState.RUNNING})
+    os.kill(bench.starts(job_id)[0]["pid"], signal.SIGKILL)
+    job = bench.wait(job_id)
+    assert (job.state, job.reason) == (JobState.FAILED, FailureReason.HEARTBEAT_LOST)
+
+
+@pytest.mark.parametrize(("part", "seconds"), [("long", 4), ("stubborn", 15)])
+def test_cancelling_ends_a_job_whether_it_helps_or_not(bench, part, seconds):
+    job_id = bench.job(part)
+    bench.dispatcher()
+    bench.wait(job_id, {JobState.RUNNING})
+    bench.store.request_cancel(job_id)
+    assert bench.wait(job_id, seconds=seconds).state is JobState.CANCELLED
+    process = Path("/proc", str(bench.starts(job_id)[0]["pid"]))
+    deadline = time.monotonic() + 5
+    while process.exists():
+        assert time.monotonic() < deadline, "its process still runs"
+        time.sleep(0.05)
+
+
+def test_jobs_outlive_the_dispatcher_and_the_next_one_knows_them(bench):
+    first, second = bench.job("long"), bench.job("short")
+    bench.dispatcher()
+    bench.wait(first, {JobState.RUNNING})
+    bench.dispatchers[0].stop()
+    assert bench.dispatchers[0].ready() is not None
+    bench.store.request_cancel(first)
+    assert bench.wait(first).state is JobState.CANCELLED
+    bench.dispatcher()
+    assert bench.wait(second).state is JobState.SUCCEEDED
+    assert len(bench.starts(first)) == len(bench.starts(second)) == 1
+
+
+def test_a_job_that_was_never_submitted_is_submitted(bench):
+    """As after a crash between leaving the queue and the submission, or between its two halves."""
+    before, between, cancelled = bench.job("a"), bench.job("b"), bench.job("c")
+    for job_id in (before, between, cancelled):
+        bench.store.advance(job_id, JobState.QUEUED, JobState.STARTING)
+    bench.store.set_submission(between, f"fedsim-{between}-0")
+    bench.store.request_cancel(cancelled)
+    bench.dispatcher()
+    assert bench.wait(before).state is JobState.SUCCEEDED
+    assert bench.wait(between).state is JobState.SUCCEEDED
+    assert bench.wait(cancelled).state is JobState.CANCELLED
+    assert bench.starts(cancelled) == []
+
+
+def test_two_submissions_are_one_run(bench):
+    from jobs.ray_jobs import RayJobs
+    from jobs.reconcile import Reconciler
+
+    ray = RayJobs(ensure_ray(bench.settings))
+    reconciler = Reconciler(bench.store, bench.settings, [sys.executable, str(bench.script)])
+    job_id = bench.job("short")
+    bench.store.advance(job_id, JobState.QUEUED, JobState.STARTING)
+    for _ in range(2):
+        reconciler.submit(ray, bench.store.get(job_id))
+    assert bench.wait(job_id).state is JobState.SUCCEEDED
+    assert len(bench.starts(job_id)) == 1
+    assert ray.find("fedsim-never-0") is None
+
+
+def test_a_killed_ray_is_started_again_and_the_queue_goes_on(bench):
+    lost, waiting = bench.job("long"), bench.job("short")
+    bench.dispatcher()
+    bench.wait(lost, {JobState.RUNNING})
+    keeper = read_addresses(bench.settings.home).pid
+    os.kill(keeper, signal.SIGKILL)
+    job = bench.wait(lost, seconds=60)
+    assert (job.state, job.reason) == (JobState.FAILED, FailureReason.HEARTBEAT_LOST)
+    assert bench.wait(waiting, seconds=60).state is JobState.SUCCEEDED
+    assert read_addresses(bench.settings.home).pid != keeper
+
+
+def test_without_ray_the_queue_says_so_and_waits(tmp_path):
+    settings = Settings(tmp_path / "home", ray_address="http://127.0.0.1:9")
+    with JobStore.open(settings.database_url) as store:
+        job, _ = store.create(parse_spec({"algorithm": "fedavg"}))
+        dispatcher = Dispatcher(store, settings)
+        assert "not been started" in dispatcher.ready()
+        dispatcher.start()
+        try:
+            deadline = time.monotonic() + 20
+            while store.get(job.id).waiting is None:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            assert "127.0.0.1:9" in store.get(job.id).waiting
+            assert "127.0.0.1:9" in dispatcher.ready()
+            assert store.get(job.id).state is JobState.QUEUED
+            store.request_cancel(job.id)
+        finally:
+            dispatcher.stop()
+
+
+def test_ray_that_does_not_answer_is_unavailable():
+    from jobs.local_ray import RayAddress
+    from jobs.ray_jobs import RayJobs
+
+    with pytest.raises(RayUnavailable, match=r"127\.0\.0\.1:9"):
+        RayJobs(RayAddress("", "http://127.0.0.1:9", "token"))
