@@ -140,8 +140,11 @@ def from_fedsim(error: FedsimError) -> Response:
     status = error.status if isinstance(error, ServiceError) else STATUS_OF_CODE.get(error.code, 500)
     if status == 500:
         logger.error("%s: %s", error.code, error, exc_info=error)
-    faults = error.errors if isinstance(error, SpecError | ServiceError) else []
-    detail = f"the spec has {len(faults)} error{'s' * (len(faults) != 1)}" if faults else error.message
+    faults = error.errors
+    count = len(faults)
+    detail = (
+        f"the spec has {count} error{'s' * (count != 1)}" if isinstance(error, SpecError) else error.message
+    )
     return problem(status, detail, code=error.code, hint=error.hint, errors=faults)
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, Literal, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from api.events import EventHub
 from jobs.settings import Settings
 from jobs.spec import JobSpec
 from jobs.store import JobStore
+
+if TYPE_CHECKING:
+    from actors.resources import Node
 
 Kind = Literal["algorithms", "models", "datasets", "partitions"]
 
@@ -24,6 +28,9 @@ class Queue(Protocol):
 
     def wake(self) -> None:
         """Look at the queue now: something has changed."""
+
+    def nodes(self) -> Sequence[Node] | None:
+        """The nodes of the cluster; None while nobody knows."""
 
     def ready(self) -> str | None:
         """Say what still keeps jobs from running; None when nothing does."""
@@ -70,4 +77,4 @@ class Service:
         """
         from jobs.resolve import check
 
-        check(spec, self.settings)
+        check(spec, self.settings, self.queue.nodes())

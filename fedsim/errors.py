@@ -34,6 +34,7 @@ class FedsimError(Exception):
     Attributes:
         code: stable machine-readable name, in capitals.
         hint: what to do about it; may be empty.
+        errors: the fields of a spec that are to blame, where it is about a spec.
     """
 
     code = "INTERNAL"
@@ -42,6 +43,7 @@ class FedsimError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.errors: list[FieldError] = []
 
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
@@ -75,10 +77,10 @@ class SpecError(FedsimError):
     code = "BAD_SPEC"
 
     def __init__(self, errors: Iterable[FieldError]) -> None:
-        self.errors = [FieldError(*e) for e in errors]
-        count = len(self.errors)
-        lines = "\n".join(f"  - {e}" for e in self.errors)
-        super().__init__(f"the spec has {count} error{'s' * (count != 1)}:\n{lines}")
+        faults = [FieldError(*e) for e in errors]
+        lines = "\n".join(f"  - {fault}" for fault in faults)
+        super().__init__(f"the spec has {len(faults)} error{'s' * (len(faults) != 1)}:\n{lines}")
+        self.errors = faults
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.errors,)
@@ -100,10 +102,11 @@ class DoesNotFit(FedsimError):
         self, message: str, hint: str = "", path: str = "resources.workers", value: Any = None
     ) -> None:
         super().__init__(message, hint)
-        self.path, self.value = path, value
+        self.errors = [FieldError(path, value, message, hint)]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.message, self.hint, self.path, self.value)
+        [(path, value, _, _)] = self.errors
+        return type(self), (self.message, self.hint, path, value)
 
 
 class DataError(FedsimError):

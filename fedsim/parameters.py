@@ -99,12 +99,19 @@ def check(function: Callable[..., Any], given: Mapping[str, Any]) -> list[FieldE
         FieldError(n, v, "no such parameter", unknown(n, known)) for n, v in given.items() if n not in known
     ]
     faults += [
-        FieldError(n, None, "has to be given") for n, p in known.items() if p.required and n not in given
+        FieldError(n, None, "has to be given", "it has no default")
+        for n, p in known.items()
+        if p.required and n not in given
     ]
     for name, value in given.items():
         if name in known and (wanted := mismatch(value, known[name].kind)):
-            faults.append(FieldError(name, value, f"has to be {wanted}"))
+            faults.append(FieldError(name, value, f"has to be {wanted}", _default(known[name])))
     return faults
+
+
+def _default(parameter: Parameter) -> str:
+    """The way out for a bad value: what stands there when nothing is said."""
+    return "it has no default" if parameter.required else f"the default is {parameter.default!r}"
 
 
 def require(function: Callable[..., Any], given: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -17,12 +18,14 @@ from jobs.states import JobState
 from jobs.store import JobStore
 
 if TYPE_CHECKING:
+    from actors.resources import Node
     from jobs.ray_jobs import RayJobs
     from jobs.reconcile import Reconciler
 
 log = logging.getLogger("fedsim.dispatch")
 
 LOOK_SECONDS = 1.0
+COUNT_SECONDS = 10.0
 BUSY_SECONDS = 0.4
 LONGEST_PAUSE = 10.0
 STOP_SECONDS = 10.0
@@ -48,6 +51,8 @@ class Dispatcher:
         self._ray: RayJobs | None = None
         self._reconciler: Reconciler | None = None
         self._thread: threading.Thread | None = None
+        self._nodes: Sequence[Node] | None = None
+        self._counted_at = 0.0
 
     def start(self) -> None:
         """Begin to work, in the background. The first thing done is to settle what an earlier life left."""
@@ -75,6 +80,10 @@ class Dispatcher:
             return "the dispatcher has died; its log says why"
         return self._trouble
 
+    def nodes(self) -> Sequence[Node] | None:
+        """The cluster's nodes as the last look saw them; None while nobody knows."""
+        return self._nodes
+
     @property
     def ray_error(self) -> str | None:
         """The trouble with Ray or the store that the last look met; None when it went well."""
@@ -98,6 +107,7 @@ class Dispatcher:
         with contextlib.suppress(OSError):
             (self.settings.make_home() / ALIVE).touch()
         ray, reconciler = self._connected()
+        self._count(ray)
         active = reconciler.settle_all(ray)
         while active < self.settings.max_running and (job := self.store.next_queued()) is not None:
             if self.store.advance(job.id, JobState.QUEUED, JobState.STARTING):
@@ -105,6 +115,11 @@ class Dispatcher:
                 reconciler.submit(ray, self.store.get(job.id))
         self._explain(f"{active} of at most {self.settings.max_running} jobs run")
         return active
+
+    def _count(self, ray: RayJobs) -> None:
+        """See now and then what the cluster has, so that what can never fit is refused at once."""
+        if self._nodes is None or time.monotonic() - self._counted_at > COUNT_SECONDS:
+            self._nodes, self._counted_at = ray.nodes(), time.monotonic()
 
     def _connected(self) -> tuple[RayJobs, Reconciler]:
         """The cluster, connected on first use and again after a failure."""
@@ -126,7 +141,7 @@ class Dispatcher:
         """Show a failure where people look: the log, /readyz and the jobs that wait."""
         if self._stopping.is_set():
             return
-        self._ray = None
+        self._ray, self._nodes = None, None
         known = isinstance(error, RayUnavailable)
         words = str(error) if known else f"{type(error).__name__}: {error}"
         if words != self._trouble:

@@ -10,6 +10,7 @@ import requests
 from ray.exceptions import AuthenticationError
 from ray.job_submission import JobStatus, JobSubmissionClient
 
+from actors.resources import Node
 from fedsim.errors import RayUnavailable
 from jobs.local_ray import RayAddress
 
@@ -76,6 +77,23 @@ class RayJobs:
         except _FAILURES as error:
             if self.find(submission_id) is None:
                 raise self._unavailable(error) from error
+
+    def nodes(self) -> list[Node]:
+        """The living nodes of the cluster, with what each has in all."""
+        try:
+            answer = self._client._do_request("GET", "/api/v0/nodes?detail=1")
+            found = answer.json()["data"]["result"]["result"]
+        except (*_FAILURES, KeyError) as error:
+            raise self._unavailable(error) from error
+        return [
+            Node(
+                node["node_ip"],
+                node["resources_total"].get("CPU", 0.0),
+                node["resources_total"].get("GPU", 0.0),
+            )
+            for node in found
+            if node["state"] == "ALIVE"
+        ]
 
     def stop(self, submission_id: str) -> None:
         """Have a job ended: politely, and 3 seconds later by force. Returns before it has ended."""

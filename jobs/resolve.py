@@ -161,7 +161,7 @@ def _facts(spec: JobSpec, settings: Settings) -> Facts:
     except SpecError as error:
         raise SpecError(_under("data.dataset", error.errors)) from None
     except DataError as error:
-        error.message = f"data.dataset {chosen.name!r}: {error.message}"
+        error.errors = [FieldError("data.dataset.name", chosen.name, error.message, error.hint)]
         raise
     examples = facts.examples if spec.data.limit is None else min(facts.examples, spec.data.limit)
     return facts._replace(examples=examples)

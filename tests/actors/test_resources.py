@@ -30,7 +30,7 @@ def test_the_arithmetic_is_in_the_message() -> None:
         "4 workers x 1 CPU and 0.3 GPU asked, 3 fit (head has 8 CPU and 1 GPU: 3 fit) "
         "(set resources.workers to 3 or fewer, or make each smaller)"
     )
-    assert (caught.value.path, caught.value.value) == ("resources.workers", 4)
+    assert caught.value.errors[0][:2] == ("resources.workers", 4)
 
 
 def test_no_gpu_anywhere_is_said() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
+from actors.resources import Node
 from api.app import create_app
 from api.serving import bind
 from jobs.records import Job, RoundRecord
@@ -37,6 +38,9 @@ class IdleQueue:
 
     def wake(self) -> None:
         self.woken += 1
+
+    def nodes(self) -> list[Node] | None:
+        return [Node("127.0.0.1", 8, 0)]
 
     def ready(self) -> str | None:
         return self.missing

@@ -1,0 +1,156 @@
+"""What people get wrong: each fault comes back with its path, its value and the way out."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.service import running_service
+
+BASE = {"algorithm": "fedavg"}
+
+WRONG: list[tuple[dict[str, Any], str, Any]] = [
+    ({**BASE, "algoritm": "fedavg"}, "algoritm", "fedavg"),
+    ({}, "algorithm", None),
+    ({"algorithm": "fedavgg"}, "algorithm.name", "fedavgg"),
+    ({"algorithm": {"name": "fedprox", "nu": 0.1}}, "algorithm.nu", 0.1),
+    ({"algorithm": {"name": "fedprox", "mu": -1}}, "algorithm.mu", -1),
+    ({"algorithm": {"name": "fedprox", "mu": "much"}}, "algorithm.mu", "much"),
+    ({**BASE, "rounds": -3}, "rounds", -3),
+    ({**BASE, "rounds": 0}, "rounds", 0),
+    ({**BASE, "rounds": "ten"}, "rounds", "ten"),
+    ({**BASE, "rounds": 2.5}, "rounds", 2.5),
+    ({**BASE, "seed": -1}, "seed", -1),
+    ({**BASE, "clients": {"fraction": 0}}, "clients.fraction", 0),
+    ({**BASE, "clients": {"fraction": 1.5}}, "clients.fraction", 1.5),
+    ({**BASE, "clients": {"total": 0}}, "clients.total", 0),
+    ({**BASE, "clients": {"total": 5000}}, "clients.total", 5000),
+    ({**BASE, "clients": {"number": 10}}, "clients.number", 10),
+    ({**BASE, "data": {"dataset": "digit"}}, "data.dataset.name", "digit"),
+    ({**BASE, "data": {"dataset": {"name": "synthetic", "dificulty": 1}}}, "data.dataset.dificulty", 1),
+    ({**BASE, "data": {"partition": "dirichlett"}}, "data.partition.kind", "dirichlett"),
+    ({**BASE, "data": {"partition": {"kind": "dirichlet", "beta": 0}}}, "data.partition.beta", 0),
+    ({**BASE, "data": {"partition": {"kind": "iid", "beta": 1}}}, "data.partition.beta", 1),
+    ({**BASE, "data": {"limit": 0}}, "data.limit", 0),
+    ({**BASE, "data": {"limit": 10}}, "clients.total", 50),
+    ({**BASE, "data": {"public": {"fraction": 0.1}}}, "data.public.fraction", 0.1),
+    ({**BASE, "model": "lenet6"}, "model.name", "lenet6"),
+    ({**BASE, "model": "lenet5"}, "model.name", "lenet5"),
+    ({**BASE, "model": {"name": "mlp", "hidden": 0}}, "model.hidden", 0),
+    ({**BASE, "model": ["mlp", "logistic"]}, "model", ["mlp", "logistic"]),
+    ({**BASE, "local": {"lr": 0}}, "local.lr", 0),
+    ({**BASE, "local": {"momentum": 1.0}}, "local.momentum", 1.0),
+    ({**BASE, "local": {"epochs": 1, "steps": 5}}, "local.steps", 5),
+    ({**BASE, "local": {"batch_size": True}}, "local.batch_size", True),
+    ({**BASE, "resources": {"workers": 0}}, "resources.workers", 0),
+    ({**BASE, "resources": {"workers": 64}}, "resources.workers", 64),
+    ({**BASE, "resources": {"gpus_per_worker": 1.5}}, "resources.gpus_per_worker", 1.5),
+    ({**BASE, "resources": {"gpus_per_worker": 0.25}}, "resources.workers", "auto"),
+    ({**BASE, "faults": {"client_error": "shrug"}}, "faults.client_error", "shrug"),
+    ({**BASE, "evaluation": {"every": 0}}, "evaluation.every", 0),
+    ({**BASE, "curriculum": {"data": {}}}, "curriculum", None),
+]
+
+
+@pytest.fixture(scope="module")
+def http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    with (
+        running_service(tmp_path_factory.mktemp("home")) as service,
+        httpx.Client(base_url=f"{service.url}/api/v1", timeout=30) as client,
+    ):
+        yield client
+
+
+@pytest.mark.parametrize(("spec", "path", "value"), WRONG, ids=[f"{i}-{w[1]}" for i, w in enumerate(WRONG)])
+def test_rest_says_where_what_and_the_way_out(
+    http: httpx.Client, spec: dict[str, Any], path: str, value: Any
+) -> None:
+    answer = http.post("/jobs", json={"spec": spec})
+    assert answer.status_code == 422
+    assert answer.headers["content-type"] == "application/problem+json"
+    problem = answer.json()
+    found = {fault["path"]: fault for fault in problem["errors"]}
+    assert path in found, problem
+    if path != "curriculum":
+        assert found[path]["value"] == value
+    assert found[path]["message"]
+    assert found[path]["hint"] or problem["hint"], problem
+    assert http.get("/jobs").json()["jobs"] == []
+
+
+def test_all_faults_come_back_together(http: httpx.Client) -> None:
+    names = {
+        "algorithm": "fedavgg",
+        "model": "lenet6",
+        "data": {"dataset": "digit", "partition": "dirichlett"},
+    }
+    problem = http.post("/jobs", json={"spec": names}).json()
+    assert {fault["path"] for fault in problem["errors"]} == {
+        "algorithm.name",
+        "model.name",
+        "data.dataset.name",
+        "data.partition.kind",
+    }
+    shapes = {**BASE, "rounds": -1, "clients": {"fraction": 2, "totl": 3}, "local": {"lr": "fast"}}
+    problem = http.post("/jobs", json={"spec": shapes}).json()
+    assert {fault["path"] for fault in problem["errors"]} == {
+        "rounds",
+        "clients.fraction",
+        "clients.totl",
+        "local.lr",
+    }
+
+
+def test_missing_files_name_the_places_and_the_way_out(http: httpx.Client, tmp_path: Path) -> None:
+    problem = http.post(
+        "/jobs", json={"spec": {**BASE, "data": {"dataset": "cifar10"}, "model": "lenet5"}}
+    ).json()
+    assert problem["code"] == "BAD_DATA"
+    fault = problem["errors"][0]
+    assert (fault["path"], fault["value"]) == ("data.dataset.name", "cifar10")
+    assert "data" in fault["message"]
+    assert fault["hint"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["run", "no-such-file.yaml"], 2, ["no-such-file.yaml", "neither a file nor a preset"]),
+        (["run", "demo", "--set", "clients.fraction=1.5"], 2, ["clients.fraction", "1.5"]),
+        (
+            ["run", "demo", "--set", "algorithm=fedavgg"],
+            2,
+            ["algorithm.name", "fedavgg", "did you mean 'fedavg'"],
+        ),
+        (["run", "demo", "--set", "clients.total=5000"], 2, ["clients.total", "5000"]),
+        (["run", "demo", "--set", "resources.workers=5000"], 3, ["5000 workers x 1 CPU asked", "fit"]),
+        (["run", "demo", "--set", "resources.gpus_per_worker=0.5"], 3, ["no node has a GPU"]),
+    ],
+)
+def test_the_command_exits_with_the_code_of_the_fault(
+    arguments: list[str], code: int, words: list[str], tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "api.cli", *arguments],
+        env={"PATH": "/usr/bin:/bin", "FEDSIM_HOME": str(tmp_path), "HOME": str(tmp_path), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    for word in words:
+        assert word in done.stderr
+
+
+def test_the_schema_says_what_a_spec_may_hold(http: httpx.Client) -> None:
+    schema = http.get("/schema").json()
+    assert schema["additionalProperties"] is False
+    assert "fraction" in json.dumps(schema)
