@@ -5,11 +5,11 @@ from __future__ import annotations
 from fedsim.data.clienttests import CONVENTIONS
 from fedsim.data.dataset import Augmentation, Dataset, Examples, Normalise
 from fedsim.data.federation import Federation, federate
-from fedsim.data.parameters import Parameter, Range, unknown
 from fedsim.data.partition import Partition, SampledPartition
 from fedsim.data.partitions import PARTITIONS, PartitionEntry, make_partition, partition_faults
 from fedsim.data.partitions.difficulty import difficulty_partition, loss_spread
 from fedsim.data.registry import DATASETS, DatasetEntry, dataset_faults, load_dataset, parameters_of
+from fedsim.parameters import Parameter, Range, unknown
 
 __all__ = [
     "CONVENTIONS",

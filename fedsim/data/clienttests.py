@@ -20,9 +20,9 @@ import numpy as np
 
 from fedsim import rng
 from fedsim.data.dataset import Dataset, Examples, Indices
-from fedsim.data.parameters import refuse
 from fedsim.data.partition import Partition, deal, from_owners
 from fedsim.data.statistics import class_counts
+from fedsim.parameters import refuse
 
 _MOST_PAIRS = 100_000_000
 

@@ -10,9 +10,9 @@ import numpy as np
 from fedsim import rng
 from fedsim.data.clienttests import CONVENTIONS, merged, share_tests, split_clients
 from fedsim.data.dataset import Dataset, Examples
-from fedsim.data.parameters import refuse, unknown
 from fedsim.data.partition import Partition, SampledPartition
 from fedsim.data.partitions import make_partition
+from fedsim.parameters import refuse, unknown
 
 
 @dataclass(frozen=True, eq=False)

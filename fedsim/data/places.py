@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedsim.data.parameters import refuse
 from fedsim.errors import DataNotFound
+from fedsim.parameters import refuse
 
 
 @dataclass(frozen=True)

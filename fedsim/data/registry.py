@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedsim.data.dataset import Dataset
-from fedsim.data.parameters import Parameter, check, parameters, refuse, unknown
 from fedsim.data.partitions import PartitionEntry
 from fedsim.data.places import Places
 from fedsim.data.sources.celeba import celeba
@@ -24,6 +23,7 @@ from fedsim.data.sources.svhn import svhn
 from fedsim.data.sources.synthetic import synthetic, synthetic_images
 from fedsim.data.sources.tinyimagenet import tiny_imagenet
 from fedsim.errors import FieldError, SpecError
+from fedsim.parameters import Parameter, check, parameters, refuse, unknown
 
 
 class DatasetEntry(NamedTuple):

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedsim.data.dataset import Array
-from fedsim.data.parameters import refuse
 from fedsim.data.places import Places
 from fedsim.errors import DataError, DataNotFound
+from fedsim.parameters import refuse
 
 TRAINED = "bpe"
 _PADDING_NAMES = ("[PAD]", "<pad>")

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedsim.data.dataset import Array, Indices
-from fedsim.data.parameters import check, refuse, unknown
 from fedsim.data.partition import Partition
 from fedsim.data.partitions.dirichlet import dirichlet
 from fedsim.data.partitions.even import iid
@@ -19,6 +18,7 @@ from fedsim.data.partitions.quantity import quantity
 from fedsim.data.partitions.sampled import sampled
 from fedsim.data.partitions.stock import Stock
 from fedsim.errors import FieldError, SpecError
+from fedsim.parameters import check, refuse, unknown
 
 
 class PartitionEntry(NamedTuple):

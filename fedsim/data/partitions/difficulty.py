@@ -11,8 +11,8 @@ import numpy as np
 
 from fedsim import rng
 from fedsim.data.dataset import Array, Indices
-from fedsim.data.parameters import refuse
 from fedsim.data.partition import Partition, from_owners
+from fedsim.parameters import refuse
 
 
 def difficulty_partition(

@@ -12,10 +12,10 @@ from typing import Annotated
 import numpy as np
 
 from fedsim.data.dataset import Array, Indices
-from fedsim.data.parameters import Positive, Range, refuse
 from fedsim.data.partition import Partition, deal, from_owners
 from fedsim.data.partitions.repair import fill_up
 from fedsim.data.partitions.stock import Stock
+from fedsim.parameters import Positive, Range, refuse
 
 _TRIES = 200
 _LOOKS = 3

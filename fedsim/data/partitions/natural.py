@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from fedsim.data.dataset import Indices
-from fedsim.data.parameters import Count, refuse
 from fedsim.data.partition import Partition, from_owners
 from fedsim.data.partitions.stock import Stock, even_sizes
+from fedsim.parameters import Count, refuse
 
 
 def natural(stock: Stock, *, groups_per_client: Count | None = None) -> Partition:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from fedsim.data.dataset import Array, Indices
-from fedsim.data.parameters import Positive
 from fedsim.data.partition import Partition, deal, from_owners
 from fedsim.data.partitions.stock import Stock, even_sizes
+from fedsim.parameters import Positive
 
 _PASSES = 50
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedsim import rng
 from fedsim.data.dataset import Indices
-from fedsim.data.parameters import refuse
+from fedsim.parameters import refuse
 
 
 @dataclass(frozen=True, eq=False)

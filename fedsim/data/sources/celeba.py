@@ -13,12 +13,12 @@ from fedsim.data.augment import Steps
 from fedsim.data.cache import cached
 from fedsim.data.dataset import Array, Dataset, Examples, Indices
 from fedsim.data.decode import decode
-from fedsim.data.parameters import Count, Range, refuse, unknown
 from fedsim.data.places import Places
 from fedsim.data.sources.download import fetch
 from fedsim.data.sources.folders import Size
 from fedsim.data.sources.images import Normalisation, image_dataset
 from fedsim.errors import DataError
+from fedsim.parameters import Count, Range, refuse, unknown
 
 _FOLDERS = ("celeba", "CelebA")
 _TEST_SHARE = 0.2

@@ -14,10 +14,10 @@ from fedsim.data.augment import Steps
 from fedsim.data.cache import cached
 from fedsim.data.dataset import Array, Dataset, Examples
 from fedsim.data.decode import Channels, decode, image_files
-from fedsim.data.parameters import Range, Share
 from fedsim.data.places import Places
 from fedsim.data.sources.images import Normalisation, image_dataset
 from fedsim.errors import DataError
+from fedsim.parameters import Range, Share
 
 Size = Annotated[int, Range(4, 1024)]
 T = TypeVar("T")

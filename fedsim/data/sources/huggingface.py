@@ -13,12 +13,12 @@ from fedsim.data.augment import Steps, augmentation
 from fedsim.data.cache import cached
 from fedsim.data.dataset import Array, Dataset, Examples, Indices, Normalise
 from fedsim.data.decode import Channels, to_pixels
-from fedsim.data.parameters import Range, Share, refuse, unknown
 from fedsim.data.places import Places
 from fedsim.data.sources.folders import Size, cut_off
 from fedsim.data.sources.images import Normalisation, normalisation
 from fedsim.data.text import TRAINED, tokenise
 from fedsim.errors import DataError, DataNotFound
+from fedsim.parameters import Range, Share, refuse, unknown
 
 _PARTS = ("train", "test")
 

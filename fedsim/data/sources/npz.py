@@ -10,11 +10,11 @@ import numpy as np
 
 from fedsim.data.augment import Steps, augmentation
 from fedsim.data.dataset import Array, Dataset, Examples, Normalise
-from fedsim.data.parameters import Share
 from fedsim.data.places import Places
 from fedsim.data.sources.folders import cut_off
 from fedsim.data.sources.images import Normalisation, normalisation
 from fedsim.errors import DataError
+from fedsim.parameters import Share
 
 
 def npz(

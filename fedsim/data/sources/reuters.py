@@ -13,10 +13,10 @@ import numpy as np
 
 from fedsim.data.cache import cached
 from fedsim.data.dataset import Dataset, Examples
-from fedsim.data.parameters import Range, refuse
 from fedsim.data.places import Places
 from fedsim.data.text import TRAINED, tokenise
 from fedsim.errors import DataError
+from fedsim.parameters import Range, refuse
 
 _FOLDERS = ("reuters21578", "reuters-21578", "Reuters21578")
 _FILES = 22

@@ -11,9 +11,9 @@ from fedsim import rng
 from fedsim.data.augment import Steps
 from fedsim.data.dataset import Array, Dataset, Examples
 from fedsim.data.decode import Channels
-from fedsim.data.parameters import Range
 from fedsim.data.places import Places
 from fedsim.data.sources.images import image_dataset
+from fedsim.parameters import Range
 
 
 def synthetic(

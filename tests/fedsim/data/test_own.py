@@ -88,15 +88,10 @@ def test_damaged_and_missing_files_are_named(tmp_path: Path):
         npz(tmp_path)
 
 
-# The library that `datasets` pickles with complains about one of Arrow's classes.
-quiet = pytest.mark.filterwarnings("ignore:Cannot")
-
-
 def hub(root: Path, **given):
     return load_dataset("hugging_face", roots=[root], path="mine", **given)
 
 
-@quiet
 def test_hugging_face_images_with_named_classes(tmp_path: Path):
     datasets = pytest.importorskip("datasets", reason="the extra 'text' is not installed")
     images = [np.full((8, 8, 3), i, np.uint8) for i in range(6)]
@@ -117,7 +112,6 @@ def test_hugging_face_images_with_named_classes(tmp_path: Path):
         hub(tmp_path, labels="labels")
 
 
-@quiet
 def test_hugging_face_numbers_and_groups_in_a_single_part(tmp_path: Path):
     datasets = pytest.importorskip("datasets", reason="the extra 'text' is not installed")
     table = {"row": [[1.0, 2.0]] * 8, "label": [0, 2] * 4, "who": ["b", "a"] * 4}
@@ -129,7 +123,6 @@ def test_hugging_face_numbers_and_groups_in_a_single_part(tmp_path: Path):
     assert np.array_equal(data.train.groups, (data.train.y == 0).astype(int))
 
 
-@quiet
 def test_hugging_face_texts(tmp_path: Path):
     datasets = pytest.importorskip("datasets", reason="the extra 'text' is not installed")
     table = {"text": ["the cat sat", "the dog ran"] * 10, "label": [0, 1] * 10}

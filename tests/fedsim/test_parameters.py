@@ -3,8 +3,8 @@ from typing import Annotated, Literal
 import pytest
 
 from fedsim.data import DATASETS, PARTITIONS, parameters_of, unknown
-from fedsim.data.parameters import Positive, Range, Share, check, mismatch, parameters, require
 from fedsim.errors import SpecError
+from fedsim.parameters import Positive, Range, Share, check, mismatch, parameters, require
 
 
 def example(
