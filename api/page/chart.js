@@ -65,7 +65,11 @@ export class Chart {
     const plotly = await load();
     const style = getComputedStyle(document.documentElement);
     const colour = (name) => style.getPropertyValue(name).trim();
-    const shown = CURVES.map((curve, index) => ({ ...curve, ...this.curves[index] })).filter(({ x }) => x.length);
+    // Copies, because the library takes an array that it has seen before for unchanged.
+    const shown = CURVES.map((curve, index) => {
+      const { x, y } = this.curves[index];
+      return { ...curve, x: [...x], y: [...y] };
+    }).filter(({ x }) => x.length);
     const traces = shown.map(({ name, colour: variable, x, y }) => ({
       name, x, y, type: "scatter", cliponaxis: false,
       mode: x.length > 60 ? "lines" : "lines+markers",

@@ -1,0 +1,58 @@
+"""What an import loads, and how long it takes, in a fresh interpreter."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {"torch", "torchvision", "ray", "sklearn", "scipy", "numpy", "sqlalchemy", "fastapi", "plotly"}
+
+
+def loaded_by(statement: str) -> tuple[set[str], float]:
+    """Execute a statement in a fresh interpreter; returns the top-level modules loaded, and the seconds."""
+    program = f"""
+import sys, time
+began = time.perf_counter()
+{statement}
+print(time.perf_counter() - began, *sorted({{name.partition(".")[0] for name in sys.modules}}))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    seconds, *modules = done.stdout.split()
+    return set(modules), float(seconds)
+
+
+def best_seconds(statement: str) -> float:
+    return min(loaded_by(statement)[1] for _ in range(3))
+
+
+def test_fedsim_itself_loads_nothing() -> None:
+    modules, _ = loaded_by("import fedsim")
+    assert not modules & (HEAVY | {"httpx", "pydantic", "yaml", "api", "jobs"})
+    assert best_seconds("import fedsim") < 0.3
+
+
+@pytest.mark.parametrize("name", ["FedSimClient", "JobSpec"])
+def test_the_public_names_load_no_science(name: str) -> None:
+    modules, _ = loaded_by(f"from fedsim import {name}")
+    assert not modules & HEAVY
+
+
+def test_the_public_surface() -> None:
+    import fedsim
+
+    assert {"FedSimClient", "JobSpec", "__version__"} <= set(dir(fedsim))
+    assert fedsim.FedSimClient.__module__ == "api.client"
+    assert fedsim.JobSpec.__module__ == "jobs.spec"
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = fedsim.nonsense
+
+
+def test_submitting_from_the_sdk_loads_no_science() -> None:
+    statement = (
+        "from fedsim import FedSimClient\n"
+        "from jobs.spec import load_spec\n"
+        "FedSimClient().close(); load_spec('demo').model_dump()"
+    )
+    assert not loaded_by(statement)[0] & HEAVY

@@ -1,0 +1,219 @@
+"""The server process: its address, its note in the home, and its ends. Its queue does nothing: no Ray."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from api.local_service import Started, free_port, who_answers
+from api.serving import address_of, bind
+from fedsim import FedSimClient
+from fedsim.errors import SettingsError
+from jobs.settings import Settings
+from tests.api.service import RunningService, a_round
+
+SERVER = """
+import sys
+from api.app import create_app
+from api.serving import bind, serve
+from jobs.settings import Settings
+from jobs.store import JobStore
+from tests.api.service import IdleQueue
+
+settings = Settings(home=sys.argv[1])
+settings.make_home()
+listener = bind("127.0.0.1", 0)
+with JobStore.open(settings.database_url) as store:
+    app = create_app(settings, store, IdleQueue())
+    idle = float(sys.argv[2]) or None
+    announce = lambda url: print(url, flush=True)
+    sys.exit(serve(app, settings, "127.0.0.1", listener, idle_exit=idle, announce=announce))
+"""
+
+
+class Process:
+    """A server of its own process."""
+
+    def __init__(self, home: Path, idle_exit: float = 0) -> None:
+        self.settings = Settings(home=home)
+        command = [sys.executable, "-c", SERVER, str(home), str(idle_exit)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.url = self.process.stdout.readline().strip()
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Process]:
+    process = Process(tmp_path)
+    yield process
+    process.end()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_ends_it_in_order_even_with_a_watcher(server: Process, number: int, code: int) -> None:
+    note = Started.read(server.settings)
+    assert note is not None
+    assert (note.url, note.pid) == (server.url, server.process.pid)
+    assert note.answers()
+    from jobs.spec import parse_spec
+    from jobs.store import JobStore
+
+    with JobStore.open(server.settings.database_url) as store:
+        job, _ = store.create(parse_spec({"algorithm": "fedavg"}))
+    heard: list[str] = []
+
+    def watch() -> None:
+        with httpx.stream("GET", f"{server.url}/api/v1/jobs/{job.id}/events", timeout=20) as response:
+            heard.extend(response.iter_lines())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    time.sleep(0.5)
+    began = time.monotonic()
+    os.kill(server.process.pid, number)
+    assert server.process.wait(10) == code
+    watcher.join()
+    assert time.monotonic() - began < 4
+    assert "event: state" in heard
+    assert Started.read(server.settings) is None
+
+
+def test_it_ends_when_nobody_uses_it(tmp_path: Path) -> None:
+    server = Process(tmp_path, idle_exit=1.0)
+    try:
+        for _ in range(6):
+            time.sleep(0.3)
+            assert httpx.get(f"{server.url}/api/v1/jobs").is_success
+        assert server.process.poll() is None
+        assert server.process.wait(10) == 0
+    finally:
+        server.end()
+
+
+def test_it_does_not_end_while_a_job_waits(tmp_path: Path) -> None:
+    server = Process(tmp_path, idle_exit=0.5)
+    try:
+        with FedSimClient(server.url) as client:
+            job = client.submit({"algorithm": "fedavg"})
+            time.sleep(1.5)
+            assert server.process.poll() is None
+            job.cancel()
+        assert server.process.wait(10) == 0
+    finally:
+        server.end()
+
+
+def test_stop_ends_the_service_that_was_started_here(
+    server: Process, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from api import cli
+
+    monkeypatch.setenv("FEDSIM_HOME", str(server.settings.home))
+    monkeypatch.setattr(sys, "argv", ["fedsim", "stop"])
+    assert cli._run() == 0
+    assert "has ended" in capsys.readouterr().err
+    assert server.process.wait(10) == 0
+    assert cli._run() == 0
+    assert "no service" in capsys.readouterr().err
+
+
+def test_stop_spares_active_jobs(
+    service: RunningService, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from api import cli
+
+    job = service.running()
+    Started(os.getpid(), service.url, service.app.state.instance).write(service.settings)
+    monkeypatch.setenv("FEDSIM_HOME", str(service.settings.home))
+    monkeypatch.setattr(sys, "argv", ["fedsim", "stop"])
+    assert cli._run() == 4
+    assert job.id in capsys.readouterr().err
+
+
+def test_a_note_of_somebody_long_gone_is_not_believed(service: RunningService, tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    assert Started.read(settings) is None
+    (tmp_path / "serve.json").write_text("{broken")
+    assert Started.read(settings) is None
+    old = Started(1, service.url, "another instance")
+    old.write(settings)
+    assert Started.read(settings) == old
+    assert not old.answers()
+    assert json.loads((tmp_path / "serve.json").read_text())["pid"] == 1
+
+
+def test_a_taken_port_says_who_has_it(service: RunningService) -> None:
+    with pytest.raises(SettingsError, match=r"fedsim service already answers at http://127\.0\.0\.1"):
+        bind("127.0.0.1", service.port)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(SettingsError, match="in use"):
+            bind("127.0.0.1", port)
+    with pytest.raises(SettingsError, match="no address to listen on"):
+        bind("no.such.host.invalid", 0)
+
+
+def test_who_answers(service: RunningService) -> None:
+    assert who_answers(service.url) == "fedsim"
+    assert who_answers(f"http://127.0.0.1:{free_port()}") == "nobody"
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        assert who_answers(f"http://127.0.0.1:{other.getsockname()[1]}") == "somebody"
+
+
+def test_addresses_are_those_of_this_machine() -> None:
+    assert address_of("0.0.0.0", 80) == "http://127.0.0.1:80"
+    assert address_of("::", 80) == "http://[::1]:80"
+    assert address_of("::1", 80) == "http://[::1]:80"
+    assert address_of("localhost", 80) == "http://localhost:80"
+
+
+def test_serve_refuses_to_be_open_to_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from api import cli
+
+    monkeypatch.setenv("FEDSIM_HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["fedsim", "serve", "--host", "0.0.0.0"])
+    assert cli._run() == 2
+    assert "FEDSIM_TOKEN" in capsys.readouterr().err
+
+
+def test_rounds_of_a_job_survive_the_server(tmp_path: Path) -> None:
+    first = Process(tmp_path)
+    with FedSimClient(first.url) as client:
+        job = client.submit({"algorithm": "fedavg", "rounds": 2})
+    first.end()
+    from jobs.states import JobState
+    from jobs.store import JobStore
+
+    with JobStore.open(first.settings.database_url) as store:
+        store.advance(job.id, JobState.QUEUED, JobState.STARTING)
+        store.advance(job.id, JobState.STARTING, JobState.RUNNING)
+        store.add_round(job.id, a_round(1))
+    second = Process(tmp_path)
+    try:
+        with FedSimClient(second.url) as client:
+            assert list(client.job(job.id).rounds()) == [a_round(1)]
+    finally:
+        second.end()
