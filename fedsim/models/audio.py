@@ -20,10 +20,10 @@ def mel_cnn(
     width: Count = 32,
     norm: Norm = "group",
 ) -> nn.Sequential:
-    """Three stages of `width`, `2 width` and `4 width` maps, pooled by two in time and in frequency.
+    """A small CNN for log-mel spectrograms, such as 1x32x32 for one second of speech.
 
-    `plain` has one 3x3 convolution to a stage, `residual` adds a residual one to each; their average over
-    time and frequency goes to the head. It is meant for 1x32x32 spectrograms (one second of speech).
+    Three stages of `width`, `2 width` and `4 width` maps, each pooled by two. `plain` has one 3x3 convolution to a stage, `residual` adds a residual one to each; their average over
+    time and frequency goes to the head.
 
     Raises:
         ValueError: if the spectrograms are smaller than 8x8.

@@ -5,12 +5,20 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from fedsim.algorithms import FedAvg
+from fedsim.core import Local
+from fedsim.data.dataset import Dataset, Examples
 from fedsim.errors import DataNotFound
 from fedsim.models import make_net
 from fedsim.net import Net
+from fedsim.pools import SerialPool
+from fedsim.population import Population
+from fedsim.simulation import simulate
+from tests.fedsim.federations import partition
 
 TINY = {"layers": 2, "width": 16, "heads": 2, "hidden": 32}
 
@@ -67,6 +75,34 @@ def test_it_learns_to_find_a_word() -> None:
         torch.nn.functional.cross_entropy(net(params, x), y).backward()
         optimiser.step()
     assert (net(params, x).argmax(-1) == y).float().mean() > 0.95
+
+
+def test_a_job_on_texts() -> None:
+    """Clients of 3, 8 and 13 texts; tokens go through the engine as the whole numbers that they are."""
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(30, size=(32, 12)).astype(np.int32), rng.integers(4, size=32)
+    examples = Examples(x, y)
+    data = Dataset(
+        name="words",
+        train=examples.take(slice(24)),
+        test=examples.take(slice(24, 32)),
+        num_classes=4,
+        input_shape=(12,),
+        classes=tuple("abcd"),
+        vocabulary=30,
+    )
+    population = Population(
+        dataset=data,
+        partition=partition([3, 8, 13]),
+        nets=(small(12),),
+        local=Local(batch_size=4, lr=0.1),
+        seed=0,
+        cohort_size=3,
+        rounds=2,
+    )
+    first, last = simulate(FedAvg(), population, SerialPool(FedAvg(), population))
+    assert first.digest != last.digest
+    assert all(value.isfinite().all() for value in last.state.params.values())
 
 
 def test_transformers_missing(monkeypatch: pytest.MonkeyPatch) -> None:
