@@ -22,8 +22,9 @@ def mel_cnn(
 ) -> nn.Sequential:
     """A small CNN for log-mel spectrograms, such as 1x32x32 for one second of speech.
 
-    Three stages of `width`, `2 width` and `4 width` maps, each pooled by two. `plain` has one 3x3 convolution to a stage, `residual` adds a residual one to each; their average over
-    time and frequency goes to the head.
+    Three stages of `width`, `2 width` and `4 width` maps, each pooled by two. `plain` has one 3x3
+    convolution to a stage, `residual` adds a residual one to each; the average over time and frequency goes
+    to the head.
 
     Raises:
         ValueError: if the spectrograms are smaller than 8x8.

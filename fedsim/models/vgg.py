@@ -29,7 +29,8 @@ def vgg16(
     """VGG-16 with normalisation, the published layers without (`norm: none`).
 
     The small classifier is one layer on the 512 averaged maps: 14,728,266 parameters for 3 channels and 10
-    classes. The standard one has two hidden layers of 4,096 with `dropout`: 134,301,514 without normalisation.
+    classes. The standard one has two hidden layers of 4,096 with `dropout`: 134,301,514 without
+    normalisation.
 
     Raises:
         ValueError: if the images are smaller than 32x32.
