@@ -65,7 +65,13 @@ class Experiment:
             **dealing,
         )
         model, sizes = self.model
-        net = make_net(model, input_shape=data.input_shape, num_classes=data.num_classes, **sizes)
+        net = make_net(
+            model,
+            input_shape=data.input_shape,
+            num_classes=data.num_classes,
+            vocabulary=data.vocabulary,
+            **sizes,
+        )
         return Population(
             dataset=data,
             partition=partition,

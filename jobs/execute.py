@@ -11,6 +11,7 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayActorError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.coordinator import Coordinator, Phase, Progress
 from actors.resources import cluster_nodes, place
@@ -87,7 +88,10 @@ class Drive:
         placement = place(
             asked.workers, asked.cpus_per_worker, asked.gpus_per_worker, nodes, most=experiment.cohort_size
         )
-        self.coordinator: Any = Coordinator.remote(experiment, placement, spec.faults.max_retries)
+        # Beside this process, on the head, where the data sets are; client actors get theirs from Ray.
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+        options = Coordinator.options(scheduling_strategy=here)
+        self.coordinator: Any = options.remote(experiment, placement, spec.faults.max_retries)
 
     def __iter__(self) -> Iterator[Progress]:
         """Phases while it is set up, then one result per round.

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
-import torch
 
 from actors.resources import Node, place
 from fedsim.algorithms import ALGORITHMS
@@ -22,7 +19,7 @@ from fedsim.data import (
 )
 from fedsim.errors import DataError, FieldError, SpecError
 from fedsim.experiment import Experiment
-from fedsim.models import MODELS
+from fedsim.models import MODELS, make_net
 from fedsim.parameters import check as parameter_faults
 from fedsim.parameters import unknown
 from jobs.settings import Settings
@@ -36,11 +33,13 @@ class Facts(NamedTuple):
         examples: how many there are to deal out.
         input_shape: of one example.
         num_classes: C.
+        vocabulary: how many token numbers there are; 0 for data that is not tokens.
     """
 
     examples: int
     input_shape: tuple[int, ...]
     num_classes: int
+    vocabulary: int
 
 
 def resolve(spec: JobSpec, settings: Settings) -> Experiment:
@@ -138,16 +137,21 @@ def _data_faults(spec: JobSpec, settings: Settings, model: bool) -> list[FieldEr
                 f"at most {facts.examples:,}, or a partition whose clients share examples (kind: sampled)",
             )
         )
-    if model and (fault := _model_fault(MODELS[spec.model.name], spec.model.params, facts)):
+    if model and (fault := _model_fault(spec.model.name, spec.model.params, facts)):
         errors.append(FieldError("model.name", spec.model.name, fault, "choose another model or data set"))
     return errors
 
 
-def _model_fault(function: Callable[..., Any], params: dict[str, Any], facts: Facts) -> str | None:
-    """Why this model cannot read this data; it is built without memory for its weights."""
+def _model_fault(name: str, params: dict[str, Any], facts: Facts) -> str | None:
+    """Why this model cannot read this data; a Net holds no weights, so making one costs little."""
     try:
-        with torch.device("meta"):
-            function(facts.input_shape, facts.num_classes, **params)
+        make_net(
+            name,
+            input_shape=facts.input_shape,
+            num_classes=facts.num_classes,
+            vocabulary=facts.vocabulary,
+            **params,
+        )
     except ValueError as error:
         return str(error)
     return None
@@ -170,7 +174,7 @@ def _facts(spec: JobSpec, settings: Settings) -> Facts:
 @lru_cache(maxsize=32)
 def _read_facts(name: str, params: tuple[tuple[str, Any], ...], roots: tuple[Path, ...]) -> Facts:
     data = load_dataset(name, roots=roots, **dict(params))
-    return Facts(len(data.train), tuple(int(n) for n in np.atleast_1d(data.input_shape)), data.num_classes)
+    return Facts(len(data.train), data.input_shape, data.num_classes, data.vocabulary)
 
 
 def _hashable(value: Any) -> Any:
