@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -23,3 +24,18 @@ def ray_cluster() -> Iterator[None]:
     )
     yield
     ray.shutdown()
+
+
+REQUIRED = ("chromium", "PostgreSQL")
+"""What a skip must not be for where everything is installed (FEDSIM_REQUIRE_ALL=1, as in CI)."""
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Where everything is installed, a skip for want of it is a failure."""
+    outcome = yield
+    report = outcome.get_result()  # type: ignore[attr-defined]
+    if report.skipped and os.environ.get("FEDSIM_REQUIRE_ALL"):
+        reason = str(report.longrepr)
+        if any(name.lower() in reason.lower() for name in REQUIRED):
+            report.outcome, report.longrepr = "failed", f"nothing may be missing here: {reason}"

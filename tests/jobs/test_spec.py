@@ -266,7 +266,7 @@ def test_a_missing_spec_is_named_with_the_nearest_preset(tmp_path):
     with pytest.raises(SpecError) as caught:
         load_spec("dmeo")
     assert caught.value.errors == [("spec", "dmeo", "is neither a file nor a preset", "did you mean 'demo'?")]
-    with pytest.raises(SpecError, match="presets are: .*demo"):
+    with pytest.raises(SpecError, match=r"presets are: .*demo"):
         load_spec(Path("no/such/file.yaml"))
     (tmp_path / "empty.yaml").write_text("")
     with pytest.raises(SpecError, match="not a mapping"):

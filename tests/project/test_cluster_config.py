@@ -35,5 +35,6 @@ def test_it_has_a_head_and_both_kinds_of_workers(config: Any) -> None:
 def test_ray_is_the_pinned_version(config: Any) -> None:
     constraints = (FILE.parent / "constraints.txt").read_text().splitlines()
     version = next(line.split("==")[1] for line in constraints if line.startswith("ray=="))
-    images = [config["docker"]["image"], config["available_node_types"]["gpu_worker"]["docker"]["worker_image"]]
+    gpu_worker = config["available_node_types"]["gpu_worker"]
+    images = [config["docker"]["image"], gpu_worker["docker"]["worker_image"]]
     assert all(f"ray:{version}-" in image for image in images)
