@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
@@ -41,26 +41,11 @@ def create_app(
             where the settings name none.
         hosts: the names under which the server may be called; by default those of loopback.
     """
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        service = await asyncio.to_thread(_build, settings, store, dispatcher)
-        app.state.service = service
-        app.state.loop = asyncio.get_running_loop()
-        service.queue.start()
-        if dispatcher is None:
-            threading.Thread(target=_warm_up, args=(service,), daemon=True, name="warm up").start()
-        try:
-            yield
-        finally:
-            service.hub.close()
-            await asyncio.to_thread(service.queue.stop)
-
     app = Application(
         title="fedsim",
         version=fedsim.__version__,
         summary="Federated-learning simulations as a service.",
-        lifespan=lifespan,
+        lifespan=_lifespan(settings, store, dispatcher),
         openapi_url=f"{PREFIX}/openapi.json",
         docs_url=None,
         redoc_url=None,
@@ -79,6 +64,28 @@ def create_app(
     app.add_middleware(app.state.activity.layer)
     app.add_middleware(errors.LastResort)
     return app
+
+
+def _lifespan(
+    settings: Settings, store: JobStore | None, dispatcher: Queue | None
+) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    """What begins before the first request and ends after the last."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        service = await asyncio.to_thread(_build, settings, store, dispatcher)
+        app.state.service = service
+        app.state.loop = asyncio.get_running_loop()
+        service.queue.start()
+        if dispatcher is None:
+            threading.Thread(target=_warm_up, args=(service,), daemon=True, name="warm up").start()
+        try:
+            yield
+        finally:
+            service.hub.close()
+            await asyncio.to_thread(service.queue.stop)
+
+    return lifespan
 
 
 def _operation_id(route: APIRoute) -> str:

@@ -186,7 +186,9 @@ def error_of(response: httpx.Response) -> FedsimError:
     if code == SpecError.code and faults:
         return SpecError(faults)
     if code in ERRORS:
-        return ERRORS[code](detail, hint)
+        error = ERRORS[code](detail, hint)
+        error.errors = faults or error.errors
+        return error
     if response.status_code == 401:
         hint = "set FEDSIM_TOKEN to the service's token"
     return ServiceError(detail, hint, status=response.status_code, code=code, errors=faults)

@@ -19,7 +19,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.errors import problem
-from fedsim.errors import FieldError, SpecError
+from fedsim.errors import SettingsError
 
 BODY_LIMIT = 1_000_000
 """Bytes of the largest body that is read."""
@@ -53,28 +53,28 @@ def require_token_beyond_loopback(host: str, token: str | None) -> None:
     """Refuse to listen where others can reach the service while it asks for no token.
 
     Raises:
-        SpecError: the address is not a loopback address and there is no token.
+        SettingsError: the address is not a loopback address and there is no token.
     """
     if is_loopback(host) or token:
         return
-    message = "others can reach this address, and the service would ask them for no token"
-    hint = "set FEDSIM_TOKEN or give --token-file, or listen on 127.0.0.1"
-    raise SpecError([FieldError("--host", host, message, hint)])
+    raise SettingsError(
+        f"others can reach --host {host!r}, and the service would ask them for no token",
+        "set FEDSIM_TOKEN or give --token-file, or listen on 127.0.0.1",
+    )
 
 
 def read_token_file(path: Path) -> str:
     """Read a token from a file: its text without the white space around it.
 
     Raises:
-        SpecError: the file cannot be read, or is empty.
+        SettingsError: the file cannot be read, or is empty.
     """
     try:
         token = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise SpecError([FieldError("--token-file", str(path), f"cannot be read: {error}")]) from error
+        raise SettingsError(f"--token-file {str(path)!r} cannot be read: {error}") from error
     if not token:
-        hint = "write a long random word into it"
-        raise SpecError([FieldError("--token-file", str(path), "holds no token", hint)])
+        raise SettingsError(f"--token-file {str(path)!r} holds no token", "write a long random word into it")
     return token
 
 

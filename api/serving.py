@@ -77,7 +77,12 @@ class Server(uvicorn.Server):
     """
 
     def __init__(self, app: FastAPI, started: Started, settings: Settings, idle_exit: float | None) -> None:
-        options: dict[str, Any] = {"log_config": None, "access_log": False, "lifespan": "on"}
+        options: dict[str, Any] = {
+            "log_config": None,
+            "access_log": False,
+            "lifespan": "on",
+            "server_header": False,
+        }
         super().__init__(uvicorn.Config(app, timeout_graceful_shutdown=GRACE_SECONDS, **options))
         self.app, self.note, self.settings, self.idle_exit = app, started, settings, idle_exit
         self.interrupted = False

@@ -27,6 +27,7 @@ def demo(
     """Run a small federated job from start to end, and leave its page open. Begin with this one."""
     from api.client import FedSimClient
     from api.display import say
+    from api.local_service import Started
     from jobs.settings import Settings
 
     settings = Settings.from_env()
@@ -39,8 +40,9 @@ def demo(
             _stop(settings)
     if keep:
         say(f"\nThe page: {url}/")
-        if started is not None:
-            say(f"The service ends by itself after {IDLE_EXIT // 60} idle minutes, or now with: fedsim stop")
+        ending = f"ends by itself after {IDLE_EXIT // 60} idle minutes, or now" if started else "ends"
+        if started is not None or Started.read(settings) is not None:
+            say(f"The service {ending} with: fedsim stop")
     raise typer.Exit(0 if succeeded else 1)
 
 
@@ -84,7 +86,7 @@ def _spinner() -> Iterator[Callable[[str], None]]:
 
     console = words()
     if console.is_terminal:
-        with console.status("the service is being started") as status:
+        with console.status("waiting for the service") as status:
             yield status.update
         return
     said: set[str] = set()
@@ -118,9 +120,8 @@ def _run(job: JobHandle) -> bool:
 
 
 def _stop(settings: Settings) -> None:
-    from jobs.local_ray import stop_ray
-
     from api.local_service import Started
+    from jobs.local_ray import stop_ray
 
     started = Started.read(settings)
     if started is not None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedsim.errors import FieldError, SpecError
+from fedsim.errors import SettingsError
 
 
 class Format(StrEnum):
@@ -63,14 +63,10 @@ def parse_labels(items: list[str] | None) -> dict[str, str]:
     """Read labels written as NAME=VALUE.
 
     Raises:
-        SpecError: an item has no `=`.
+        SettingsError: an item has no `=`.
     """
     pairs = [item.partition("=") for item in items or []]
-    faults = [
-        FieldError("--label", name, "is not NAME=VALUE", "for example: owner=ada")
-        for name, sign, _ in pairs
-        if not sign
-    ]
-    if faults:
-        raise SpecError(faults)
+    wrong = [name for name, sign, _ in pairs if not sign]
+    if wrong:
+        raise SettingsError(f"--label {', '.join(map(repr, wrong))} is not NAME=VALUE", "e.g. owner=ada")
     return {name: value for name, _, value in pairs}

@@ -40,13 +40,13 @@ def run(spec: Spec, sets: Sets = None, out: Out = None, format: RunsFormat = Run
 
 
 def _folder(path: Path) -> Path:
-    from fedsim.errors import FieldError, SpecError
+    from fedsim.errors import SettingsError
 
     # Made before the run, so that hours of work do not end at a folder that cannot be.
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise SpecError([FieldError("--out", str(path), f"cannot be made: {error.strerror}")]) from error
+        raise SettingsError(f"--out {str(path)!r} cannot be made: {error.strerror}") from error
     return path
 
 

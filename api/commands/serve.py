@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from socket import socket
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from jobs.settings import Settings
 
 
 def serve(
@@ -26,34 +31,37 @@ def serve(
     ] = None,
 ) -> None:
     """Run the service: REST, page and queue in one process, with a local Ray unless an address is given."""
-    import logging
-
-    from api.security import AllowedHosts, read_token_file, require_token_beyond_loopback
+    from api.security import read_token_file, require_token_beyond_loopback
+    from api.serving import bind
     from jobs.settings import Settings
 
     token = read_token_file(token_file) if token_file else None
     settings = Settings.from_env(ray_address=ray_address, token=token)
     require_token_beyond_loopback(host, settings.token)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    raise typer.Exit(_serve(settings, host, bind(host, port), allow_host or (), idle_exit))
 
-    from api.serving import bind
-    from api.serving import serve as run
 
-    listener = bind(host, port)
+def _serve(
+    settings: Settings, host: str, listener: socket, allowed: Sequence[str], idle_exit: float | None
+) -> int:
+    import logging
+
     from api.app import create_app
     from api.display import say
+    from api.security import AllowedHosts
+    from api.serving import serve as run
     from jobs.store import JobStore
 
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("fedsim").setLevel(logging.INFO)
     settings.make_home()
+
+    def announce(url: str) -> None:
+        say(f"fedsim answers at {url} (page; REST under /api/v1); home: {settings.home}; Ctrl-C stops it")
+
     with JobStore.open(settings.database_url) as store:
-        app = create_app(settings, store, hosts=AllowedHosts.for_address(host, allow_host or ()))
-
-        def announce(url: str) -> None:
-            say(f"fedsim answers at {url} (page; REST under /api/v1); home: {settings.home}; Ctrl-C stops it")
-
-        code = run(app, settings, host, listener, idle_exit=idle_exit, announce=announce)
-    raise typer.Exit(code)
+        app = create_app(settings, store, hosts=AllowedHosts.for_address(host, allowed))
+        return run(app, settings, host, listener, idle_exit=idle_exit, announce=announce)
 
 
 def stop(
@@ -62,11 +70,10 @@ def stop(
     ] = False,
 ) -> None:
     """Stop the service that was started on this machine, and its local Ray."""
-    from jobs.local_ray import stop_ray
-
     from api.display import say
     from api.local_service import Started
     from fedsim.errors import ServiceError
+    from jobs.local_ray import stop_ray
     from jobs.settings import Settings
 
     settings = Settings.from_env()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.api.service import RunningService, running_service
+from api import cli
+from tests.api.service import Fedsim, Outcome, RunningService, running_service
 
 
 @pytest.fixture(scope="module")
@@ -28,3 +31,25 @@ def http(service: RunningService) -> Iterator[httpx.Client]:
 def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("FEDSIM_URL", "FEDSIM_TOKEN"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def fedsim(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Fedsim:
+    """Run the command in this process, in an empty home."""
+    monkeypatch.setenv("FEDSIM_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments: object) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["fedsim", *map(str, arguments)])
+        capsys.readouterr()
+        code = cli._run()
+        return Outcome(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def online(fedsim: Fedsim, service: RunningService, monkeypatch: pytest.MonkeyPatch) -> Fedsim:
+    """The command with FEDSIM_URL set to the tests' server."""
+    monkeypatch.setenv("FEDSIM_URL", service.url)
+    return fedsim

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import uvicorn
 from fastapi import FastAPI
@@ -112,6 +113,45 @@ def a_round(number: int, **metrics: float) -> RoundRecord:
             "engine": {"pool": "serial", "width": 1, "actors": 2, "restarts": 0},
         }
     )
+
+
+def play_cluster(service: RunningService, name: str, final: JobState, rounds: int = 3) -> threading.Thread:
+    """Run the next job of this name as soon as it is there."""
+    earlier = {job.id for job in service.store.queue()}
+
+    def work() -> None:
+        end = time.monotonic() + 20
+        jobs: list[Job] = []
+        while not jobs and time.monotonic() < end:
+            time.sleep(0.02)
+            jobs = [job for job in service.store.queue() if job.name == name and job.id not in earlier]
+        job = jobs[0]
+        service.store.advance(job.id, JobState.QUEUED, JobState.STARTING)
+        service.store.advance(job.id, JobState.STARTING, JobState.RUNNING)
+        for number in range(1, rounds + 1):
+            service.store.add_round(job.id, a_round(number))
+        service.store.advance(job.id, JobState.RUNNING, final, message="that is how it ended")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+class Outcome(NamedTuple):
+    """What a command has done: its exit code and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def data(self) -> Any:
+        """What it printed as JSON."""
+        return json.loads(self.out)
+
+
+Fedsim = Callable[..., Outcome]
+"""Runs the command line with these arguments."""
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from api.security import (
     read_token_file,
     require_token_beyond_loopback,
 )
-from fedsim.errors import SpecError
+from fedsim.errors import SettingsError
 from tests.api.service import RunningService, running_service
 
 JOBS = "/api/v1/jobs"
@@ -47,7 +47,7 @@ def test_beyond_loopback_a_token_is_required(host: str, loopback: bool) -> None:
     if loopback:
         require_token_beyond_loopback(host, None)
     else:
-        with pytest.raises(SpecError, match="FEDSIM_TOKEN"):
+        with pytest.raises(SettingsError, match="FEDSIM_TOKEN"):
             require_token_beyond_loopback(host, None)
 
 
@@ -56,9 +56,9 @@ def test_a_token_file_holds_one_token(tmp_path: Path) -> None:
     file.write_text(f"  {TOKEN}\n")
     assert read_token_file(file) == TOKEN
     file.write_text("\n")
-    with pytest.raises(SpecError, match="holds no token"):
+    with pytest.raises(SettingsError, match="holds no token"):
         read_token_file(file)
-    with pytest.raises(SpecError, match="cannot be read"):
+    with pytest.raises(SettingsError, match="cannot be read"):
         read_token_file(tmp_path / "missing")
 
 

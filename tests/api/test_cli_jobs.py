@@ -1,0 +1,129 @@
+"""The commands about jobs, and the demo, against a real server whose cluster is played by the tests."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import threading
+
+import pytest
+
+from api.commands import demo as demo_command
+from jobs.states import JobState
+from tests.api.service import Fedsim, RunningService, play_cluster
+
+
+def test_submit_prints_the_id_only(online: Fedsim, service: RunningService) -> None:
+    outcome = online("submit", "demo", "--set", "rounds=3", "--priority", 5, "--label", "owner=ada")
+    assert outcome.code == 0, outcome.err
+    job = service.store.get(outcome.out.strip())
+    assert (job.rounds_total, job.priority, job.labels) == (3, 5, {"owner": "ada"})
+    assert online("submit", "demo", "--label", "owner").code == 2
+    assert online("submit", "demo", "--format", "json").data["state"] == "QUEUED"
+
+
+@pytest.mark.parametrize(("final", "code"), [(JobState.SUCCEEDED, 0), (JobState.FAILED, 1)])
+def test_submit_can_wait_for_the_end(
+    online: Fedsim, service: RunningService, final: JobState, code: int
+) -> None:
+    cluster = play_cluster(service, f"wait-{final}", final)
+    outcome = online("submit", "demo", "--set", f"name=wait-{final}", "--set", "rounds=3", "--wait")
+    cluster.join()
+    assert outcome.code == code, outcome.err
+    assert "round 3/3" in outcome.err
+    assert "that is how it ended" in outcome.err
+    assert service.store.get(outcome.out.strip()).state is final
+
+
+def test_list_and_show(online: Fedsim, service: RunningService) -> None:
+    job = service.ended(name="to be [bold]listed[/]", rounds=2)
+    outcome = online("list", "--state", "succeeded")
+    assert job.id in outcome.out
+    assert "[bold]listed[/]" in outcome.out
+    found = online("list", "--limit", 1, "--format", "json").data
+    assert [each["id"] for each in found] == [job.id]
+    shown = online("show", job.id)
+    assert "SUCCEEDED" in shown.out
+    assert "algorithm:" in shown.out
+    assert online("show", job.id, "--format", "json").data["rounds_done"] == 2
+    missing = online("show", "0000")
+    assert (missing.code, missing.out) == (4, "")
+
+
+def test_watch_in_all_formats(online: Fedsim, service: RunningService) -> None:
+    job = service.ended(rounds=3)
+    outcome = online("watch", job.id)
+    assert outcome.code == 0, outcome.err
+    assert f"job {job.id} SUCCEEDED" in outcome.err
+    lines = online("watch", job.id, "--format", "jsonl").out.splitlines()
+    assert [json.loads(line)["round"] for line in lines] == [1, 2, 3]
+    whole = online("watch", job.id, "--format", "json").data
+    assert (whole["job"]["state"], len(whole["rounds"])) == ("SUCCEEDED", 3)
+    failed = service.running()
+    service.store.advance(failed.id, JobState.RUNNING, JobState.FAILED, message="no data")
+    outcome = online("watch", failed.id)
+    assert outcome.code == 1
+    assert "no data" in outcome.err
+
+
+def test_watch_says_what_a_quiet_job_waits_for(
+    online: Fedsim, service: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("api.live.QUIET", 0.1)
+    job = service.queued()
+    service.store.set_waiting(job.id, "2 jobs are ahead of it")
+    threading.Timer(0.6, service.store.request_cancel, [job.id]).start()
+    outcome = online("watch", job.id)
+    assert outcome.code == 1
+    assert "waits in the queue: 2 jobs are ahead of it" in outcome.err
+
+
+def test_rounds_in_all_formats(online: Fedsim, service: RunningService) -> None:
+    job = service.ended(rounds=3)
+    assert "0.7500" in online("rounds", job.id).out
+    rows = list(csv.DictReader(io.StringIO(online("rounds", job.id, "--format", "csv").out)))
+    assert [row["round"] for row in rows] == ["1", "2", "3"]
+    assert len(online("rounds", job.id, "--format", "json").data) == 3
+    assert len(online("rounds", job.id, "--format", "jsonl").out.splitlines()) == 3
+
+
+def test_logs_cancel_and_delete(online: Fedsim, service: RunningService) -> None:
+    job = service.running()
+    service.settings.log_path(job.id).write_text("one\ntwo\n")
+    assert online("logs", job.id, "--tail", 1).out == "two\n"
+    assert online("delete", job.id).code == 4
+    assert online("cancel", job.id, "--format", "json").data["state"] == "CANCELLING"
+    service.store.advance(job.id, JobState.CANCELLING, JobState.CANCELLED)
+    assert online("logs", job.id, "-f").out == "one\ntwo\n"
+    assert online("delete", job.id).code == 0
+    assert online("show", job.id).code == 4
+
+
+def test_demo_uses_the_service_that_answers(online: Fedsim, service: RunningService) -> None:
+    cluster = play_cluster(service, "demo", JobState.SUCCEEDED, rounds=20)
+    outcome = online("demo", "--seed", 3)
+    cluster.join()
+    assert outcome.code == 0, outcome.err
+    assert f"using the service at {service.url}" in outcome.err
+    assert "50 clients (dirichlet), 0.2 of them in a round" in outcome.err
+    assert f"{service.url}/" in outcome.err
+    assert "20.0 kB" in outcome.out
+    newest = service.store.list(limit=1).jobs[0]
+    assert (newest.name, newest.spec["seed"]) == ("demo", 3)
+
+
+def test_demo_fails_with_its_job(online: Fedsim, service: RunningService) -> None:
+    cluster = play_cluster(service, "demo", JobState.FAILED)
+    outcome = online("demo")
+    cluster.join()
+    assert outcome.code == 1
+    assert "that is how it ended" in outcome.err
+
+
+def test_demo_starts_nothing_where_a_service_was_named(
+    fedsim: Fedsim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDSIM_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr(demo_command, "IDLE_EXIT", 1)
+    assert fedsim("demo").code == 4
