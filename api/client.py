@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import httpx
 
 from api import calls
+from api.addresses import is_loopback
 from api.calls import Call
 from api.job_handle import JobHandle
 from fedsim.errors import Unreachable
@@ -72,6 +73,8 @@ class FedSimClient:
             base_url=self.url,
             timeout=timeout,
             transport=transport,
+            # A proxy of the environment cannot know what runs on this machine.
+            trust_env=not is_loopback(httpx.URL(self.url).host),
             headers={"Authorization": f"Bearer {token}"} if token else {},
         )
 

@@ -18,13 +18,12 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from api.addresses import LOOPBACK_NAMES, is_loopback
 from api.errors import problem
 from fedsim.errors import SettingsError
 
 BODY_LIMIT = 1_000_000
 """Bytes of the largest body that is read."""
-
-LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 OPEN_PATHS = frozenset({"/", "/healthz", "/readyz", "/favicon.ico"})
 """Answered without a token: health, and the empty page, which has to load before it can ask for one."""
@@ -37,16 +36,6 @@ SAFE_HEADERS = (
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"no-referrer"),
 )
-
-
-def is_loopback(host: str) -> bool:
-    """Tell whether an address to listen on can be reached from this machine only."""
-    if host in LOOPBACK_NAMES:
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def require_token_beyond_loopback(host: str, token: str | None) -> None:

@@ -204,3 +204,12 @@ def test_a_stranger_at_the_address_is_recognised() -> None:
         pytest.raises(ServiceError, match="not as fedsim does"),
     ):
         client.version()
+
+
+def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(
+    service: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    with FedSimClient(service.url) as client:
+        assert client.version()["api"] == "v1"

@@ -8,10 +8,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from api.addresses import is_loopback
 from api.security import (
     BODY_LIMIT,
     AllowedHosts,
-    is_loopback,
     read_token_file,
     require_token_beyond_loopback,
 )
