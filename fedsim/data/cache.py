@@ -134,6 +134,8 @@ def _keep(folder: Path, content: str, arrays: Mapping[str, Array]) -> bool:
             aside.replace(folder / content)
         return True
     except OSError as error:
+        if _entry(folder / content) is not None:  # another process was faster
+            return True
         _LOG.warning("the decoded data is not kept in %s: %s", folder, error)
         return False
     finally:

@@ -75,10 +75,7 @@ def hugging_face(
     }[_kind(parts[0].features[inputs])]
     recipe = f"hugging_face 1 {inputs} {train} {test} {size} {channels} {tokenizer} {vocabulary} {length}"
     arrays = cached(places, folder, sorted(f for f in folder.rglob("*") if f.is_file()), recipe, read)
-    examples = [
-        Examples(arrays[name], np.array(part[labels][:], np.int64), _groups(part, groups))
-        for name, part in zip(_PARTS, parts, strict=False)
-    ]
+    examples = _examples(arrays, parts, labels, groups)
     first, second = examples if len(examples) == 2 else cut_off(examples[0], test_share)
     images = first.x.dtype == np.uint8
     classes = _classes(parts[0].features[labels], first.y, second.y)
@@ -94,6 +91,15 @@ def hugging_face(
         source=str(folder),
         vocabulary=int(arrays.get("vocabulary", 0)),
     )
+
+
+def _examples(
+    arrays: Mapping[str, Array], parts: Sequence[Any], labels: str, groups: str | None
+) -> list[Examples]:
+    return [
+        Examples(arrays[name], np.array(part[labels][:], np.int64), _groups(part, groups))
+        for name, part in zip(_PARTS, parts, strict=False)
+    ]
 
 
 def _parts(folder: Path, train: str, test: str | None) -> list[Any]:
