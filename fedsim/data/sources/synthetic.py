@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from statistics import NormalDist
 from typing import Annotated
 
 import numpy as np
-from scipy.stats import norm
 
 from fedsim import rng
 from fedsim.data.augment import Steps
@@ -40,7 +40,7 @@ def synthetic(
         difficulty: from 0 (never confused) to just under 0.5 (hopeless).
         seed: of the data, apart from the experiment's seed.
     """
-    distance = -2 * norm.ppf(max(difficulty, 1e-9))
+    distance = -2 * NormalDist().inv_cdf(max(difficulty, 1e-9))
     centres = _directions(classes, dims, seed) * (distance / np.sqrt(2))
     parts = [_draw(centres, n, seed, part) for part, n in enumerate((examples, test_examples))]
     return Dataset(
