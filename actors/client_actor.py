@@ -46,7 +46,7 @@ class ClientProcess:
         round: int,
         start: int,
         blocks: Sequence[Block],
-        broadcast: Tree,
+        broadcasts: Tree,
         instructions: Mapping[int, Tree],
         *memories: Tree | None,
     ) -> Any:
@@ -64,7 +64,7 @@ class ClientProcess:
             round,
             start,
             blocks,
-            tree.from_numpy(broadcast, worker.device),
+            tree.from_numpy(broadcasts, worker.device),
             {client: tree.from_numpy(value, worker.device) for client, value in instructions.items()},
             {
                 client: None if memory is None else tree.from_numpy(memory, worker.device)

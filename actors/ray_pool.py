@@ -15,7 +15,7 @@ from fedsim.blocks import Block, cut, spans
 from fedsim.core import Algorithm, Context, Reduced, Score
 from fedsim.errors import PoolFailed
 from fedsim.evaluation import total
-from fedsim.pools import bytes_down, instruct
+from fedsim.pools import broadcast, bytes_down, deployed, instruct
 from fedsim.population import Population
 from fedsim.reduce import combine
 from fedsim.tree import Tree
@@ -63,9 +63,9 @@ class RayPool:
 
     def train(self, algorithm: Algorithm, ctx: Context, state: Any, cohort: Sequence[int]) -> Reduced:
         """Run one round of these clients; see `ClientPool`."""
-        broadcast, restarts = algorithm.broadcast(ctx, state), self.crew.restarts
+        broadcasts, restarts = broadcast(algorithm, ctx, state), self.crew.restarts
         instructions = instruct(algorithm, ctx, state, cohort)
-        sent = ray.put(tree.to_numpy(broadcast))
+        sent = ray.put(tree.to_numpy(broadcasts))
         letters = {client: tree.to_numpy(value) for client, value in instructions.items()}
         blocks = cut(cohort, self.population.steps, len(ctx.nets))
         steps = [sum(self.population.steps(client) for client in block) for block in blocks]
@@ -83,7 +83,8 @@ class RayPool:
             "actors": len(self.crew.actors),
             "restarts": self.crew.restarts - restarts,
         }
-        return combine(algorithm, results, cohort, bytes_down(broadcast, instructions, cohort), engine)
+        down = bytes_down(broadcasts, instructions, cohort)
+        return combine(algorithm, ctx, results, cohort, down, engine)
 
     def _training(
         self,
@@ -108,7 +109,7 @@ class RayPool:
 
     def evaluate(self, algorithm: Algorithm, ctx: Context, state: Any) -> Mapping[str, Score]:
         """Score every deployed model on the whole test set, a shard at a time."""
-        models = ray.put(tree.to_numpy(algorithm.deployed(ctx, state)))
+        models = ray.put(tree.to_numpy(deployed(algorithm, ctx, state)))
         shards = -(-len(self.population.dataset.test) // SHARD)
 
         def scoring(shard: int) -> Submit:

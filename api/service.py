@@ -67,6 +67,16 @@ class Service:
         self.hub = EventHub(store)
         self.catalogue = Catalogue()
 
+    def parse(self, data: dict[str, Any]) -> JobSpec:
+        """Read a spec; with all faults of shape and all unknown names at once.
+
+        Raises:
+            SpecError: it names them.
+        """
+        from jobs.resolve import parse_whole
+
+        return parse_whole(data)
+
     def check(self, spec: JobSpec) -> None:
         """Make sure that a spec can run here.
 

@@ -80,7 +80,20 @@ class Context:
 
     def for_client(self, client: int) -> Context:
         """The same round as this client sees it: with its own architecture."""
-        return replace(self, model=client % len(self.nets)) if len(self.nets) > 1 else self
+        return self.for_model(client % len(self.nets))
+
+    def for_model(self, model: int) -> Context:
+        """The same round for the clients of one architecture."""
+        return replace(self, model=model) if model != self.model else self
+
+    def own(self, tree: Tree) -> Tree:
+        """The part of a tree that belongs to the architecture at hand.
+
+        With one architecture that is the tree itself; with several, trees that hold one entry for each are
+        keyed by the architecture's number, as text.
+        """
+        found: Tree = tree[str(self.model)] if len(self.nets) > 1 else tree
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +104,7 @@ class ServerState:
     such a state can be digested, checkpointed and compared.
     """
 
-    params: Params
+    params: Tree
 
 
 @dataclass(frozen=True)
@@ -108,7 +121,9 @@ class Reduced:
     """A cohort's reports, combined as the algorithm declared.
 
     Attributes:
-        payloads: {payload: tree}; MEAN and SUM leaves are float64, GATHER is a list of trees in cohort order.
+        payloads: {payload: tree}; MEAN and SUM leaves are float64, GATHER is a list of trees in cohort
+            order. With several architectures, MEAN and SUM are taken within each: {payload: {architecture:
+            tree}}, without those that nobody came with.
         clients: those that reported, in cohort order.
         weights: their weights, in the same order.
         num_examples: theirs, in the same order.
@@ -136,10 +151,12 @@ class Algorithm(ABC):
     Class attributes:
         uploads: {payload name: how it is reduced}.
         stateful: whether clients keep a memory between rounds.
+        heterogeneous: whether clients may run different architectures.
     """
 
     uploads: ClassVar[Mapping[str, Reduction]]
     stateful: ClassVar[bool] = False
+    heterogeneous: ClassVar[bool] = False
 
     # server
 
@@ -153,7 +170,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
-        """What every client of the cohort receives: {payload name: tree}."""
+        """What every client of the cohort, of this architecture, receives: {payload name: tree}."""
 
     def instruct(self, ctx: Context, state: Any, client: int) -> Mapping[str, Tree]:
         """What this client receives besides: {payload name: tree}."""
@@ -164,8 +181,8 @@ class Algorithm(ABC):
         """The state after the round."""
 
     def deployed(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
-        """The server's models that an evaluation scores, by name; a record has `NAME_accuracy` of each."""
-        return {"global": state.params}
+        """The server's models of this architecture to be scored; a record has `NAME_accuracy` of each."""
+        return {"global": ctx.own(state.params)}
 
     def predict(self, ctx: Context, model: Tree, x: Tensor) -> Tensor:
         """Logits `[batch, classes]` of a deployed model."""

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from .core import Algorithm, Local
-from .data import load_dataset, make_partition
+from .data import Dataset, federate, load_dataset
 from .models import make_net
+from .net import Net
 from .population import Population
 
 
@@ -24,7 +25,8 @@ class Experiment:
         num_clients, cohort_size: N and K.
         dataset: its name and parameters, as `load_dataset` takes them.
         partition: its kind and parameters, as `make_partition` takes them.
-        model: its name and parameters, as `make_net` takes them.
+        models: names and parameters, as `make_net` takes them, dealt to the clients in turn.
+        public: the share of the data that is taken away first, as a labelled public set.
         roots: the folders to look for data in.
         limit: use only the first so many training examples.
         download: whether data may be fetched.
@@ -39,7 +41,8 @@ class Experiment:
     cohort_size: int
     dataset: tuple[str, Mapping[str, Any]]
     partition: tuple[str, Mapping[str, Any]]
-    model: tuple[str, Mapping[str, Any]]
+    models: tuple[tuple[str, Mapping[str, Any]], ...]
+    public: float = 0.0
     roots: tuple[Path, ...] = ()
     limit: int | None = None
     download: bool = False
@@ -55,29 +58,21 @@ class Experiment:
         name, params = self.dataset
         data = load_dataset(name, roots=self.roots, limit=self.limit, download=self.download, **params)
         kind, dealing = self.partition
-        partition = make_partition(
-            kind,
-            labels=data.train.y,
-            num_clients=self.num_clients,
-            num_classes=data.num_classes,
-            seed=self.seed,
-            groups=data.train.groups,
-            **dealing,
-        )
-        model, sizes = self.model
-        net = make_net(
-            model,
-            input_shape=data.input_shape,
-            num_classes=data.num_classes,
-            vocabulary=data.vocabulary,
-            **sizes,
+        shared = federate(
+            data, kind, num_clients=self.num_clients, seed=self.seed, public=self.public, **dealing
         )
         return Population(
-            dataset=data,
-            partition=partition,
-            nets=(net,),
+            dataset=shared.dataset,
+            partition=shared.train,
+            public=shared.public,
+            nets=tuple(_net(name, sizes, data) for name, sizes in self.models),
             local=self.local,
             seed=self.seed,
             cohort_size=self.cohort_size,
             rounds=self.rounds,
         )
+
+
+def _net(name: str, params: Mapping[str, Any], data: Dataset) -> Net:
+    shape, classes = data.input_shape, data.num_classes
+    return make_net(name, input_shape=shape, num_classes=classes, vocabulary=data.vocabulary, **params)

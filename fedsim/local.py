@@ -102,11 +102,24 @@ class _Update:
 def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
     """Mean cross-entropy over the batch's real examples.
 
+    Where an example has several yes-or-no labels it is the binary cross-entropy, over the labels that are
+    known.
+
     Args:
         logits: `[batch, classes]`.
-        batch: its labels and mask.
+        batch: its labels, int64 `[batch]` or float32 `[batch, labels]` (NaN: unknown), and its mask.
     """
+    if batch.y.dim() == 2:
+        return _binary_cross_entropy(logits, batch)
     if batch.mask is None:
         return F.cross_entropy(logits, batch.y)
     per_example = F.cross_entropy(logits, batch.y, reduction="none")
     return (per_example * batch.mask).sum() / batch.mask.sum().clamp(min=1)
+
+
+def _binary_cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
+    known = (~torch.isnan(batch.y)).to(logits.dtype)
+    if batch.mask is not None:
+        known = known * batch.mask.unsqueeze(-1)
+    each = F.binary_cross_entropy_with_logits(logits, batch.y.nan_to_num(), reduction="none")
+    return (each * known).sum() / known.sum().clamp(min=1)

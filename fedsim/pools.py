@@ -32,19 +32,19 @@ class SerialPool:
 
     def train(self, algorithm: Algorithm, ctx: Context, state: Any, cohort: Sequence[int]) -> Reduced:
         """Run one round of these clients; see `ClientPool`."""
-        broadcast = algorithm.broadcast(ctx, state)
+        broadcasts = broadcast(algorithm, ctx, state)
         instructions = instruct(algorithm, ctx, state, cohort)
         blocks = cut(cohort, self.population.steps, len(ctx.nets))
-        result, kept = self.worker.train(ctx.round, 0, blocks, broadcast, instructions, self._memories)
+        result, kept = self.worker.train(ctx.round, 0, blocks, broadcasts, instructions, self._memories)
         self._memories.update(kept)
-        down = bytes_down(broadcast, instructions, cohort)
+        down = bytes_down(broadcasts, instructions, cohort)
         return combine(
-            algorithm, [result], cohort, down, {"pool": "serial", "width": 1, "actors": 0, "restarts": 0}
+            algorithm, ctx, [result], cohort, down, {"pool": "serial", "width": 1, "actors": 0, "restarts": 0}
         )
 
     def evaluate(self, algorithm: Algorithm, ctx: Context, state: Any) -> Mapping[str, Score]:
         """Score every deployed model on the whole test set."""
-        models = algorithm.deployed(ctx, state)
+        models = deployed(algorithm, ctx, state)
         return total(self.worker.score(ctx.round, models, shard) for shard in range(self.worker.num_shards()))
 
     def memories(self) -> Mapping[int, Tree]:
@@ -59,6 +59,16 @@ class SerialPool:
         """Nothing to give back."""
 
 
+def broadcast(algorithm: Algorithm, ctx: Context, state: Any) -> dict[str, Mapping[str, Tree]]:
+    """What the clients of each architecture receive, by its number as text."""
+    return {str(m): algorithm.broadcast(ctx.for_model(m), state) for m in range(len(ctx.nets))}
+
+
+def deployed(algorithm: Algorithm, ctx: Context, state: Any) -> dict[str, Mapping[str, Tree]]:
+    """The models of each architecture that are to be scored, by its number as text."""
+    return {str(m): algorithm.deployed(ctx.for_model(m), state) for m in range(len(ctx.nets))}
+
+
 def instruct(algorithm: Algorithm, ctx: Context, state: Any, cohort: Sequence[int]) -> dict[int, Tree]:
     """What each client of the cohort receives besides the broadcast; {} if the algorithm sends nothing."""
     if type(algorithm).instruct is Algorithm.instruct:
@@ -67,10 +77,14 @@ def instruct(algorithm: Algorithm, ctx: Context, state: Any, cohort: Sequence[in
 
 
 def bytes_down(
-    broadcast: Mapping[str, Tree], instructions: Mapping[int, Tree], cohort: Sequence[int]
+    broadcasts: Mapping[str, Mapping[str, Tree]], instructions: Mapping[int, Tree], cohort: Sequence[int]
 ) -> Counter[str]:
     """Bytes sent to the cohort by payload: each client is charged for its own copy."""
-    down = Counter({name: size * len(cohort) for name, size in wire.message_bytes(broadcast).items()})
+    down = Counter[str]()
+    for model, message in broadcasts.items():
+        receivers = sum(client % len(broadcasts) == int(model) for client in cohort)
+        for name, size in wire.message_bytes(message).items():
+            down[name] += size * receivers
     for instruction in instructions.values():
         down.update(wire.message_bytes(instruction))
     return down

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from . import rng, tree
 from .core import Algorithm, Batch, Context, Local, Visit
-from .data.dataset import Dataset
+from .data.dataset import Dataset, Examples
 from .data.partition import Partition
 from .net import Net
 from .sampling import Positions, draws
@@ -32,6 +32,8 @@ class Population:
         local: the local training.
         seed: of the experiment.
         cohort_size: clients per round.
+        public: labelled examples that no client holds, for the methods that use such; None where there are
+            none.
         rounds: how many the run has.
     """
 
@@ -42,6 +44,7 @@ class Population:
     seed: int
     cohort_size: int
     rounds: int
+    public: Examples | None = None
 
     def context(self, round: int) -> Context:
         """What the clients of a round (counted from 0) have in common."""
@@ -128,7 +131,7 @@ class Shelf:
     def _label_counts(self, rows: Positions, num_classes: int) -> Tensor:
         labels = self.population.dataset.train.y[rows]
         if labels.ndim > 1:
-            return torch.from_numpy(labels.sum(0)).float()
+            return torch.from_numpy((labels > 0.5).sum(0)).float()
         return torch.from_numpy(np.bincount(labels, minlength=num_classes)).float()
 
 

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from . import tree, wire
 from .blocks import Node, TreeSum
-from .core import Algorithm, Reduced, Reduction, Report
+from .core import Algorithm, Context, Reduced, Reduction, Report
 from .errors import FedsimError
 from .tree import Layout, Tree
 
 Sums: TypeAlias = "dict[str, Any] | None"
-"""{payload: one float64 vector, in transit an array}; None for a part of the tree where nobody reported."""
+"""{slot: one float64 vector, in transit an array}; None for a part of the tree where nobody reported."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,9 @@ def _with(outcome: Outcome, convert: Any) -> Outcome:
     return replace(outcome, gathered={name: convert(entry) for name, entry in outcome.gathered.items()})
 
 
-def share(algorithm: Algorithm, report: Report, weight: float, result: SpanResult) -> dict[str, Tensor]:
+def share(
+    algorithm: Algorithm, ctx: Context, report: Report, weight: float, result: SpanResult
+) -> dict[str, Tensor]:
     """One client's part of every sum; its layouts and bytes are noted in `result`.
 
     Products of float32 numbers and whole weights are exact in float64, so the mean of one client is its
@@ -90,11 +92,17 @@ def share(algorithm: Algorithm, report: Report, weight: float, result: SpanResul
         result.up[name] += wire.payload_bytes(payload)
         if reduction is Reduction.GATHER:
             continue
-        if name not in result.layouts:
-            result.layouts[name] = tree.layout(payload)
+        slot = _slot(name, ctx.model)
+        if slot not in result.layouts:
+            result.layouts[slot] = tree.layout(payload)
         vector = tree.flatten(payload)
-        sums[name] = vector.mul_(weight) if reduction is Reduction.MEAN else vector
+        sums[slot] = vector.mul_(weight) if reduction is Reduction.MEAN else vector
     return sums
+
+
+def _slot(payload: str, model: int) -> str:
+    """Where a payload's sum over the clients of one architecture is kept."""
+    return f"{model}/{payload}"
 
 
 def gathered(algorithm: Algorithm, report: Report) -> dict[str, Tree]:
@@ -107,11 +115,13 @@ def add(a: Sums, b: Sums) -> Sums:
     """The sum of two parts, either of which may be empty."""
     if a is None or b is None:
         return a if b is None else b
-    return {name: torch.add(value, b[name]) for name, value in a.items()}
+    both = {slot: torch.add(value, b[slot]) if slot in b else value for slot, value in a.items()}
+    return {**both, **{slot: value for slot, value in b.items() if slot not in a}}
 
 
 def combine(
     algorithm: Algorithm,
+    ctx: Context,
     results: Sequence[SpanResult],
     cohort: Sequence[int],
     down: Mapping[str, int],
@@ -121,6 +131,7 @@ def combine(
 
     Args:
         algorithm: which declares how each payload is reduced.
+        ctx: the round.
         results: of spans that together hold every block.
         cohort: the round's clients, in order.
         down: bytes sent to the cohort, by payload.
@@ -135,18 +146,17 @@ def combine(
         up.update(result.up)
         found.update((outcome.client, outcome) for outcome in result.outcomes)
     outcomes = [found[client] for client in cohort if client in found]
-    weights = tuple(outcome.weight for outcome in outcomes)
     sums: Any = total.total() or {}
     payloads = {
         name: [outcome.gathered[name] for outcome in outcomes]
         if reduction is Reduction.GATHER
-        else _settled(name, reduction, sums.get(name), layouts, weights)
+        else _settled(name, reduction, ctx, sums, layouts, outcomes)
         for name, reduction in algorithm.uploads.items()
     }
     return Reduced(
         payloads=payloads,
         clients=tuple(outcome.client for outcome in outcomes),
-        weights=weights,
+        weights=tuple(outcome.weight for outcome in outcomes),
         num_examples=tuple(outcome.num_examples for outcome in outcomes),
         metrics=_averages(outcomes),
         traffic=wire.traffic(down, up),
@@ -162,18 +172,25 @@ def _leftmost(entry: tuple[Node, Sums]) -> int:
 def _settled(
     name: str,
     reduction: Reduction,
-    vector: Tensor | None,
+    ctx: Context,
+    sums: Mapping[str, Tensor],
     layouts: Mapping[str, Layout],
-    weights: Sequence[float],
+    outcomes: Sequence[Outcome],
 ) -> dict[str, Any]:
-    """A payload's sum or mean as a tree again."""
-    mass = float(np.sum(weights))
-    if vector is None or (reduction is Reduction.MEAN and mass <= 0):
+    """A payload's sum or mean as a tree again; with several architectures, one for each that came."""
+    count, found = len(ctx.nets), {}
+    for model in range(count):
+        slot = _slot(name, model)
+        mass = float(np.sum([o.weight for o in outcomes if o.client % count == model]))
+        if slot in sums and (mass > 0 or reduction is Reduction.SUM):
+            vector = sums[slot] / mass if reduction is Reduction.MEAN else sums[slot]
+            found[str(model)] = tree.unflatten(vector, layouts[slot])
+    if not found:
         raise FedsimError(
-            f"the weights of this round's clients sum to {mass!r}, so {name!r} has no mean",
+            f"the weights of this round's clients sum to 0, so {name!r} has no mean",
             "give every client at least one example (data.partition.min_size: 1)",
         )
-    return tree.unflatten(vector / mass if reduction is Reduction.MEAN else vector, layouts[name])
+    return found["0"] if count == 1 else found
 
 
 def _averages(outcomes: Sequence[Outcome]) -> dict[str, float]:

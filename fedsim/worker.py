@@ -58,7 +58,7 @@ class Worker:
         round: int,
         start: int,
         blocks: Sequence[Block],
-        broadcast: Tree,
+        broadcasts: Mapping[str, Tree],
         instructions: Mapping[int, Tree],
         memories: Mapping[int, Tree | None],
     ) -> tuple[SpanResult, dict[int, Tree]]:
@@ -68,7 +68,7 @@ class Worker:
             round: counted from 0.
             start: the number of the first block.
             blocks: in order.
-            broadcast: what all clients received.
+            broadcasts: what all clients of each architecture received, by its number as text.
             instructions: what each received besides.
             memories: what each kept; None or missing on a first visit.
 
@@ -87,7 +87,9 @@ class Worker:
                 for client in block:
                     instruction, memory = instructions.get(client, {}), memories.get(client)
                     mine = ctx.for_client(client)
-                    visit, report = self._client(mine, client, broadcast, instruction, memory)
+                    visit, report = self._client(
+                        mine, client, broadcasts[str(mine.model)], instruction, memory
+                    )
                     sums = add(sums, self._settle(mine, client, visit, report, result))
                     if self.algorithm.stateful:
                         kept[client] = report.memory
@@ -115,27 +117,52 @@ class Worker:
         metrics = {name: float(value) for name, value in report.metrics.items()}
         entries = gathered(self.algorithm, report)
         result.outcomes.append(Outcome(client, weight, visit.num_examples, metrics, entries))
-        return share(self.algorithm, report, weight, result)
+        return share(self.algorithm, ctx, report, weight, result)
 
     def num_shards(self) -> int:
         """How many units of evaluation there are."""
         return -(-len(self.test_y) // SHARD)
 
     @torch.inference_mode()
-    def score(self, round: int, models: Mapping[str, Tree], shard: int) -> dict[str, Score]:
-        """Score the deployed models on one shard of the test set."""
+    def score(self, round: int, models: Mapping[str, Mapping[str, Tree]], shard: int) -> dict[str, Score]:
+        """Score the deployed models of every architecture on one shard of the test set.
+
+        Args:
+            round: counted from 0.
+            models: {architecture: {name: model}}, the architecture's number as text.
+            shard: which.
+
+        Returns:
+            {name: score}; with several architectures their sum, and each under `NAME_NUMBER` besides.
+        """
         ctx, rows = self.population.context(round), slice(shard * SHARD, (shard + 1) * SHARD)
-        laid_out = {name: tree.map(tree.arranged, model) for name, model in models.items()}
+        laid_out = tree.map(tree.arranged, models)
         x, y = self.test_x[rows], self.test_y[rows]
         parts = zip(torch.split(x, SCORED_AT_ONCE), torch.split(y, SCORED_AT_ONCE), strict=True)
         with one_thread():
             return total(
-                {name: self._score(ctx, model, x, y) for name, model in laid_out.items()} for x, y in parts
+                self._named(name, number, self._score(ctx.for_model(int(number)), model, x, y))
+                for x, y in parts
+                for number, deployed in laid_out.items()
+                for name, model in deployed.items()
             )
+
+    def _named(self, name: str, number: str, score: Score) -> dict[str, Score]:
+        several = len(self.population.nets) > 1
+        return {name: score, f"{name}_{number}": score} if several else {name: score}
 
     def _score(self, ctx: Context, model: Tree, stored: Tensor, labels: Tensor) -> Score:
         x = tree.arranged(self.population.dataset.normalise(stored.to(self.device)))
         y = labels.to(self.device)
         logits = self.algorithm.predict(ctx, model, x)
+        if y.dim() == 2:
+            return _labels_score(logits, y)
         loss = F.cross_entropy(logits.double(), y, reduction="sum")
         return Score(int((logits.argmax(-1) == y).sum()), float(loss), len(y))
+
+
+def _labels_score(logits: Tensor, y: Tensor) -> Score:
+    """Where an example has several yes-or-no labels, each that is known counts for itself."""
+    known = ~torch.isnan(y)
+    loss = F.binary_cross_entropy_with_logits(logits[known].double(), y[known].double(), reduction="sum")
+    return Score(int(((logits > 0) == (y > 0.5))[known].sum()), float(loss), int(known.sum()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ from fedsim.models import MODELS, make_net
 from fedsim.parameters import check as parameter_faults
 from fedsim.parameters import unknown
 from jobs.settings import Settings
-from jobs.spec import Choice, JobSpec
+from jobs.spec import Choice, JobSpec, parse_spec
 
 
 class Facts(NamedTuple):
@@ -53,17 +53,42 @@ def resolve(spec: JobSpec, settings: Settings) -> Experiment:
         SpecError: with every name, parameter and size that does not fit, each with path, value and hint.
         DataNotFound, DataError: if the data set cannot be read.
     """
-    errors = [
-        *_choice_faults("algorithm", spec.algorithm, ALGORITHMS),
-        *_choice_faults("model", spec.model, MODELS),
-        *_under("data.dataset", dataset_faults(spec.data.dataset.name, spec.data.dataset.params)),
-        *_under("data.partition", partition_faults(spec.data.partition.kind, spec.data.partition.params)),
-    ]
+    errors = _name_faults(spec)
     if not any(error.path.startswith("data.dataset") for error in errors):
         errors += _data_faults(spec, settings, model=not any(e.path.startswith("model") for e in errors))
     if errors:
         raise SpecError(errors)
     return _experiment(spec, settings)
+
+
+def parse_whole(data: Mapping[str, Any]) -> JobSpec:
+    """As `parse_spec`; where the shape is wrong, the wrong names and parameters are named besides.
+
+    So that one answer has everything, and nobody mends a spec in two rounds.
+
+    Raises:
+        SpecError: with all faults of shape, and all unknown names and parameters.
+    """
+    try:
+        return parse_spec(data)
+    except SpecError as error:
+        known, found = {fault.path for fault in error.errors}, list(error.errors)
+    for path in ("algorithm", "model", "data.dataset", "data.partition"):
+        part = _only(data, path)
+        try:
+            spec = parse_spec(part if path == "algorithm" else {"algorithm": "fedavg", **part})
+        except SpecError:
+            continue
+        found += [fault for fault in _name_faults(spec) if fault.path.startswith(path)]
+    raise SpecError(fault for n, fault in enumerate(found) if n < len(known) or fault.path not in known)
+
+
+def _only(data: Any, path: str) -> dict[str, Any]:
+    """The spec with nothing but what stands at this path; {} where nothing does."""
+    key, _, rest = path.partition(".")
+    inside = data.get(key) if isinstance(data, Mapping) else None
+    value = _only(inside, rest) if rest else inside
+    return {key: value} if value else {}
 
 
 def check(spec: JobSpec, settings: Settings, nodes: Sequence[Node] | None = None) -> Experiment:
@@ -105,11 +130,22 @@ def _experiment(spec: JobSpec, settings: Settings) -> Experiment:
         cohort_size=cohort_size(spec),
         dataset=(spec.data.dataset.name, spec.data.dataset.params),
         partition=(spec.data.partition.kind, spec.data.partition.params),
-        model=(spec.model.name, spec.model.params),
+        models=tuple((model.name, model.params) for model in spec.models),
+        public=spec.data.public.fraction,
         roots=settings.data_roots,
         limit=spec.data.limit,
         evaluate_every=spec.evaluation.every,
     )
+
+
+def _name_faults(spec: JobSpec) -> list[FieldError]:
+    """What is wrong with the names and the parameters, before any data is read."""
+    return [
+        *_choice_faults("algorithm", spec.algorithm, ALGORITHMS),
+        *_model_faults(spec),
+        *_under("data.dataset", dataset_faults(spec.data.dataset.name, spec.data.dataset.params)),
+        *_under("data.partition", partition_faults(spec.data.partition.kind, spec.data.partition.params)),
+    ]
 
 
 def _under(prefix: str, errors: Iterable[FieldError]) -> list[FieldError]:
@@ -119,8 +155,25 @@ def _under(prefix: str, errors: Iterable[FieldError]) -> list[FieldError]:
 
 def _choice_faults(path: str, choice: Choice, registry: Any) -> list[FieldError]:
     if choice.name not in registry:
-        return [FieldError(f"{path}.name", choice.name, f"no such {path}", unknown(choice.name, registry))]
+        kind = path.partition(".")[0]
+        return [FieldError(f"{path}.name", choice.name, f"no such {kind}", unknown(choice.name, registry))]
     return _under(path, parameter_faults(registry[choice.name], choice.params))
+
+
+def _model_faults(spec: JobSpec) -> list[FieldError]:
+    """What is wrong with the models' names and parameters, and whether the method can have several."""
+    several = len(spec.models) > 1
+    errors = []
+    for number, model in enumerate(spec.models):
+        errors += _choice_faults(f"model.{number}" if several else "model", model, MODELS)
+    algorithm = ALGORITHMS.get(spec.algorithm.name)
+    if several and algorithm is not None and not algorithm.heterogeneous:
+        names = [model.name for model in spec.models]
+        hint = "name one model, or a method whose clients may differ"
+        errors.append(
+            FieldError("model", names, f"{spec.algorithm.name} needs one model for all clients", hint)
+        )
+    return errors
 
 
 def _data_faults(spec: JobSpec, settings: Settings, model: bool) -> list[FieldError]:
@@ -137,8 +190,10 @@ def _data_faults(spec: JobSpec, settings: Settings, model: bool) -> list[FieldEr
                 f"at most {facts.examples:,}, or a partition whose clients share examples (kind: sampled)",
             )
         )
-    if model and (fault := _model_fault(spec.model.name, spec.model.params, facts)):
-        errors.append(FieldError("model.name", spec.model.name, fault, "choose another model or data set"))
+    for number, chosen in enumerate(spec.models if model else ()):
+        if fault := _model_fault(chosen.name, chosen.params, facts):
+            path = f"model.{number}.name" if len(spec.models) > 1 else "model.name"
+            errors.append(FieldError(path, chosen.name, fault, "choose another model or data set"))
     return errors
 
 
@@ -167,7 +222,8 @@ def _facts(spec: JobSpec, settings: Settings) -> Facts:
     except DataError as error:
         error.errors = [FieldError("data.dataset.name", chosen.name, error.message, error.hint)]
         raise
-    examples = facts.examples if spec.data.limit is None else min(facts.examples, spec.data.limit)
+    limit = spec.data.limit or facts.examples
+    examples = round((1 - spec.data.public.fraction) * min(facts.examples, limit))
     return facts._replace(examples=examples)
 
 

@@ -30,7 +30,7 @@ from jobs.spec_fields import (
     Local,
     Name,
     Named,
-    NamedModel,
+    OneOrSeveral,
     Partition,
     Public,
     Resources,
@@ -60,6 +60,7 @@ __all__ = [
     "parse_text",
     "preset_text",
     "presets",
+    "read_spec",
 ]
 
 
@@ -73,12 +74,20 @@ class JobSpec(Section):
     rounds: Whole = Field(default=20, ge=1, le=MAX_ROUNDS)
     clients: Clients = Clients()
     data: Data = Data()
-    model: NamedModel = Field(default=Choice(name="mlp"), description="a model, with its parameters")
+    model: OneOrSeveral = Field(
+        default=Choice(name="mlp"),
+        description="a model with its parameters, or a list of them that is dealt to the clients in turn",
+    )
     local: Local = Local()
     algorithm: Named = Field(description="a method, with its hyper-parameters")
     evaluation: Evaluation = Evaluation()
     resources: Resources = Resources()
     faults: Faults = Faults()
+
+    @property
+    def models(self) -> tuple[Choice, ...]:
+        """The models, one or several."""
+        return self.model if isinstance(self.model, tuple) else (self.model,)
 
     @model_validator(mode="before")
     @classmethod
@@ -132,10 +141,13 @@ def load_spec(source: str | Path, overrides: Sequence[str] = ()) -> JobSpec:
     Raises:
         SpecError: with all faults at once; with path `spec` where nothing could be read.
     """
+    return parse_spec(read_spec(source, overrides))
+
+
+def read_spec(source: str | Path, overrides: Sequence[str] = ()) -> Any:
+    """As `load_spec`, but the plain data, unchecked."""
     data = parse_text(_read(source))
-    if isinstance(data, Mapping):
-        data = apply_overrides(data, overrides)
-    return parse_spec(data)
+    return apply_overrides(data, overrides) if isinstance(data, Mapping) else data
 
 
 def json_schema() -> dict[str, Any]:

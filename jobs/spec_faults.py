@@ -49,6 +49,9 @@ SENTENCES = MappingProxyType(
     }
 )
 
+TAGS = frozenset({"<one>", "<several>"})
+"""How a union names its alternatives in pydantic's locations; no field is called so."""
+
 Schema = Mapping[str, Any]
 Path = tuple[str | int, ...]
 
@@ -183,8 +186,9 @@ def variants(schema: Schema, node: Schema) -> list[Schema]:
     """A node of the schema with its references followed and its alternatives side by side."""
     if "$ref" in node:
         return variants(schema, schema["$defs"][node["$ref"].rsplit("/", 1)[1]])
-    if "anyOf" in node:
-        return [v for option in node["anyOf"] for v in variants(schema, option)]
+    if "anyOf" in node or "oneOf" in node:
+        options = [*node.get("anyOf", ()), *node.get("oneOf", ())]
+        return [v for option in options for v in variants(schema, option)]
     return [node]
 
 
@@ -194,6 +198,8 @@ def nodes_at(schema: Schema, path: Path) -> list[Schema]:
     for part in path:
         options = [v for node in nodes for v in variants(schema, node)]
         nodes = [v["properties"][part] for v in options if part in v.get("properties", {})]
+        if isinstance(part, int):
+            nodes = [v["items"] for v in options if "items" in v]
     return nodes
 
 
@@ -208,7 +214,8 @@ def _without_tags(location: Sequence[str | int], schema: Schema) -> Path:
     path: Path = ()
     for part in location:
         options = [v for node in nodes_at(schema, path) for v in variants(schema, node)]
-        if any("properties" in v for v in options):
+        inside = "items" if isinstance(part, int) else "properties"
+        if any(inside in v and part not in TAGS for v in options):
             path = (*path, part)
     return path
 
@@ -228,6 +235,7 @@ def _in_words(node: Schema) -> str:
         "string": "a text",
         "null": "null",
         "object": "a mapping",
+        "array": "a list",
     }
     text = words[node["type"]]
     if node["type"] == "object" and node.get("properties"):

@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    AfterValidator,
     AllowInfNan,
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
     Strict,
+    Tag,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
@@ -24,6 +25,7 @@ from pydantic_core import PydanticCustomError
 MAX_ROUNDS = 100_000
 MAX_CLIENTS = 10_000_000
 MAX_NAME = 100
+MAX_MODELS = 32
 
 Whole = Annotated[int, Strict()]
 Number = Annotated[float, Strict(), AllowInfNan(False)]
@@ -75,20 +77,16 @@ def _of_kind(value: Any) -> Any:
     return {"kind": value} if isinstance(value, str) else value
 
 
-def _one_model(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        raise fault("is a list, and this version has one model for all clients", "name one model")
-    return _named(value)
-
-
-def _no_public_set(fraction: float) -> float:
-    if fraction != 0:
-        raise fault("this version has no public sets yet", "leave 'data.public' out, or write 0.0")
-    return fraction
+def _how_many(value: Any) -> str:
+    return "<several>" if isinstance(value, (list, tuple)) else "<one>"
 
 
 Named = Annotated[Choice, BeforeValidator(_named, json_schema_input_type=str | Choice)]
-NamedModel = Annotated[Choice, BeforeValidator(_one_model, json_schema_input_type=str | Choice)]
+Several = Annotated[tuple[Named, ...], Field(min_length=1, max_length=MAX_MODELS)]
+OneOrSeveral = Annotated[
+    Annotated[Named, Tag("<one>")] | Annotated[Several, Tag("<several>")],
+    Discriminator(_how_many),
+]
 OfKind = Annotated[Partition, BeforeValidator(_of_kind, json_schema_input_type=str | Partition)]
 
 
@@ -102,9 +100,7 @@ class Clients(Section):
 class Public(Section):
     """A labelled public set, taken away before partitioning."""
 
-    fraction: Annotated[Number, AfterValidator(_no_public_set)] = Field(
-        default=0.0, description="share of the data"
-    )
+    fraction: Number = Field(default=0.0, ge=0, lt=1, description="share of the data")
 
 
 class Data(Section):

@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 def run(spec: Spec, sets: Sets = None, out: Out = None, format: RunsFormat = RunFormat.TEXT) -> None:
     """Run a spec here and now, without a service."""
     from api.display import data, print_json, rounds_table, say
+    from jobs.resolve import parse_whole
     from jobs.settings import Settings
-    from jobs.spec import load_spec
+    from jobs.spec import read_spec
 
-    loaded = load_spec(spec, sets or ())
+    loaded = parse_whole(read_spec(spec, sets or ()))
     folder = _folder(out) if out is not None else None
     result = _execute(loaded, Settings.from_env(), format)
     document = {

@@ -15,7 +15,6 @@ from api.errors import problems
 from api.openapi import SUBMISSION_BODY
 from api.round_table import columns, csv_lines
 from jobs.records import Job, JobPage, RoundRecord
-from jobs.spec import parse_spec
 from jobs.states import JobState
 from jobs.store import JobStore
 
@@ -54,7 +53,7 @@ def submit_job(
     submission: SubmissionBody, service: ServiceOf, response: Response, idempotency_key: Key = None
 ) -> Job:
     """Queue a job. It is checked first: a spec that cannot run here is refused with all its faults."""
-    spec = parse_spec(submission.spec)
+    spec = service.parse(submission.spec)
     service.check(spec)
     job, created = service.store.create(
         spec, priority=submission.priority, labels=submission.labels, idempotency_key=idempotency_key

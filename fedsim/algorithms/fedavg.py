@@ -42,6 +42,7 @@ class FedAvg(Algorithm):
     """
 
     uploads: ClassVar[Mapping[str, Reduction]] = {"params": Reduction.MEAN}
+    heterogeneous: ClassVar[bool] = True
 
     def shared(self, ctx: Context) -> Collection[str]:
         """Keys of the parameters and buffers that travel."""
@@ -52,19 +53,22 @@ class FedAvg(Algorithm):
         return ctx.net.parameters
 
     def init(self, ctx: Context) -> ServerState:
-        """A fresh model, seeded by the experiment."""
-        return ServerState(params=ctx.net.init(ctx.seed))
+        """A fresh model of every architecture, seeded by the experiment."""
+        if len(ctx.nets) == 1:
+            return ServerState(params=ctx.net.init(ctx.seed))
+        return ServerState(params={str(m): net.init(ctx.seed) for m, net in enumerate(ctx.nets)})
 
     def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """The shared part of the global model."""
-        return {"params": tree.select(state.params, self.shared(ctx))}
+        return {"params": tree.select(ctx.own(state.params), self.shared(ctx))}
 
     def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> Any:
-        """The mean of the cohort's models, rounded once from float64."""
+        """The mean of the cohort's models (of each architecture), rounded once from float64."""
         mean = reduced["params"]
-        return replace(
-            state, params={**state.params, **tree.cast_like(mean, tree.select(state.params, mean))}
-        )
+        if len(ctx.nets) == 1:
+            return replace(state, params=_updated(state.params, mean))
+        groups = {model: _updated(state.params[model], part) for model, part in mean.items()}
+        return replace(state, params={**state.params, **groups})
 
     def train(self, ctx: Context, visit: Visit) -> Report:
         """Local SGD on the loss, from the start."""
@@ -90,3 +94,8 @@ class FedAvg(Algorithm):
         """What the client sends, keeps and reports."""
         upload = {"params": tree.select(trained.params, self.shared(ctx))}
         return Report(upload, {}, {"train_loss": trained.loss})
+
+
+def _updated(params: Tree, mean: Tree) -> Params:
+    """The parameters with those that travelled replaced by their mean."""
+    return {**params, **tree.cast_like(mean, tree.select(params, mean))}

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from fedsim.algorithms import ALGORITHMS, FedAvg
 from fedsim.core import Algorithm, Context, Local, Visit
 from fedsim.errors import ClientFailed, DoesNotFit, PoolFailed
 from fedsim.experiment import Experiment
+from fedsim.models import make_net
 from fedsim.pools import SerialPool
 from fedsim.population import Population
 from fedsim.simulation import RoundResult, simulate
@@ -60,10 +62,15 @@ def crew(request: pytest.FixtureRequest, ray_cluster: None) -> Iterator[Crew]:
     crew.close()
 
 
+@pytest.mark.parametrize("models", [["mlp"], ["mlp", "logistic"]], ids=["one-model", "two-models"])
 @pytest.mark.parametrize("name", [*ALGORITHMS, "everything"])
-def test_digests_do_not_depend_on_the_pool(name: str, crew: Crew) -> None:
+def test_digests_do_not_depend_on_the_pool(name: str, models: list[str], crew: Crew) -> None:
     algorithm = Everything() if name == "everything" else ALGORITHMS[name]()
+    if len(models) > 1 and not algorithm.heterogeneous:
+        return
     population = federation(cohort_size=8, rounds=3)
+    shape = {"input_shape": population.dataset.input_shape, "num_classes": population.dataset.num_classes}
+    population = replace(population, nets=tuple(make_net(model, **shape) for model in models))
     reference = SerialPool(algorithm, population)
     expected = list(simulate(algorithm, population, reference))
     pool = RayPool(algorithm, population, crew)
@@ -148,7 +155,7 @@ def test_the_coordinator_streams_rounds_and_leaves_nothing_behind() -> None:
         cohort_size=4,
         dataset=("digits", {}),
         partition=("iid", {}),
-        model=("logistic", {}),
+        models=(("logistic", {}),),
     )
     population, free = experiment.population(), ray.available_resources()["CPU"]
     coordinator: Any = Coordinator.remote(experiment, Placement(2, 0.5, 0))
@@ -169,4 +176,4 @@ def test_the_coordinator_streams_rounds_and_leaves_nothing_behind() -> None:
     deadline = time.monotonic() + 10
     while ray.available_resources().get("CPU", 0) < free and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert ray.available_resources()["CPU"] == free
+    assert ray.available_resources()["CPU"] >= free

@@ -40,11 +40,13 @@ WRONG: list[tuple[dict[str, Any], str, Any]] = [
     ({**BASE, "data": {"partition": {"kind": "iid", "beta": 1}}}, "data.partition.beta", 1),
     ({**BASE, "data": {"limit": 0}}, "data.limit", 0),
     ({**BASE, "data": {"limit": 10}}, "clients.total", 50),
-    ({**BASE, "data": {"public": {"fraction": 0.1}}}, "data.public.fraction", 0.1),
+    ({**BASE, "data": {"public": {"fraction": 1.0}}}, "data.public.fraction", 1.0),
     ({**BASE, "model": "lenet6"}, "model.name", "lenet6"),
     ({**BASE, "model": "lenet5"}, "model.name", "lenet5"),
     ({**BASE, "model": {"name": "mlp", "hidden": 0}}, "model.hidden", 0),
-    ({**BASE, "model": ["mlp", "logistic"]}, "model", ["mlp", "logistic"]),
+    ({**BASE, "model": ["mlp", "lenet6"]}, "model.1.name", "lenet6"),
+    ({**BASE, "model": ["mlp", "lenet5"]}, "model.1.name", "lenet5"),
+    ({**BASE, "model": []}, "model", []),
     ({**BASE, "local": {"lr": 0}}, "local.lr", 0),
     ({**BASE, "local": {"momentum": 1.0}}, "local.momentum", 1.0),
     ({**BASE, "local": {"epochs": 1, "steps": 5}}, "local.steps", 5),
@@ -106,6 +108,13 @@ def test_all_faults_come_back_together(http: httpx.Client) -> None:
         "clients.totl",
         "local.lr",
     }
+
+
+def test_faults_of_shape_and_unknown_names_come_back_together(http: httpx.Client) -> None:
+    spec = {"algorithm": "fedavgg", "rounds": -1, "data": {"dataset": "digit", "limit": 0}, "model": 3}
+    problem = http.post("/jobs", json={"spec": spec}).json()
+    paths = sorted(fault["path"] for fault in problem["errors"])
+    assert paths == ["algorithm.name", "data.dataset.name", "data.limit", "model", "rounds"]
 
 
 def test_missing_files_name_the_places_and_the_way_out(http: httpx.Client, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """FedAvg and FedProx: identities with simpler methods first, then an independent re-computation."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,9 @@ import torch.nn.functional as F
 
 from fedsim import rng
 from fedsim.algorithms import ALGORITHMS, FedAvg, FedProx
-from fedsim.core import Algorithm, Local
+from fedsim.core import Algorithm, Batch, Local
+from fedsim.local import cross_entropy
+from fedsim.models import make_net
 from fedsim.pools import SerialPool
 from fedsim.population import Population
 from fedsim.sampling import draws
@@ -126,3 +130,40 @@ def test_cohorts_are_uniform_samples_without_replacement() -> None:
         seen[list(cohort)] += 1
     # each client is expected 160 times, with a standard deviation of sqrt(400 * 0.4 * 0.6) = 9.8
     assert np.abs(seen - 160).max() < 5 * 9.8
+
+
+def test_clients_of_several_architectures_are_averaged_within_each() -> None:
+    """The clients of one architecture end as if the others were not there."""
+    population = federation(rounds=2)
+    data, kinds = population.dataset, ["mlp", "logistic"]
+    nets = tuple(make_net(k, input_shape=data.input_shape, num_classes=data.num_classes) for k in kinds)
+    mixed = replace(population, nets=nets)
+    algorithm = FedAvg()
+    results = run(algorithm, mixed)
+    pool = SerialPool(algorithm, mixed)
+    for model in (0, 1):
+        ctx = mixed.context(0).for_model(model)
+        state = algorithm.init(ctx)
+        uploads, sizes = [], []
+        for client in range(model, 10, 2):
+            visit = pool.worker.shelf.visit(algorithm, ctx, client, algorithm.broadcast(ctx, state), {}, None)
+            uploads.append(algorithm.train(ctx, visit).upload["params"])
+            sizes.append(mixed.partition.size(client))
+        for key, value in results[0].state.params[str(model)].items():
+            mean = np.average([u[key].numpy().astype(np.float64) for u in uploads], axis=0, weights=sizes)
+            np.testing.assert_allclose(value.numpy(), mean, rtol=1e-6, atol=1e-8)
+    counts = [net.count() for net in nets]
+    assert results[0].traffic.up == results[0].traffic.down == 4 * 5 * sum(counts)
+    metrics = results[0].metrics
+    both = [metrics["global_0_accuracy"], metrics["global_1_accuracy"]]
+    assert metrics["global_accuracy"] == pytest.approx(sum(both) / 2)
+
+
+def test_several_labels_per_example_with_unknown_ones() -> None:
+    logits = torch.tensor([[2.0, -1.0], [0.5, 3.0]])
+    y = torch.tensor([[1.0, float("nan")], [0.0, 1.0]])
+    found = cross_entropy(logits, Batch(logits, y))
+    expected = (np.log1p(np.exp(-2.0)) + np.log1p(np.exp(0.5)) + np.log1p(np.exp(-3.0))) / 3
+    assert float(found) == pytest.approx(expected, rel=1e-6)
+    masked = cross_entropy(logits, Batch(logits, y, torch.tensor([1.0, 0.0])))
+    assert float(masked) == pytest.approx(np.log1p(np.exp(-2.0)), rel=1e-6)

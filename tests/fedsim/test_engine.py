@@ -106,6 +106,7 @@ class Everything(FedAvg):
         "head": Reduction.GATHER,
     }
     stateful: ClassVar[bool] = True
+    heterogeneous: ClassVar[bool] = False
 
     def instruct(self, ctx: Context, state: Any, client: int) -> Mapping[str, Any]:
         return {"greeting": {"number": torch.tensor([float(client)])}}
