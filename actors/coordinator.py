@@ -7,7 +7,7 @@ die with it, so a run leaves nothing behind.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -16,6 +16,7 @@ import torch
 
 from fedsim import tree
 from fedsim.experiment import Experiment
+from fedsim.population import Population
 from fedsim.simulation import RoundResult, simulate
 
 from .crew import Crew
@@ -53,8 +54,7 @@ class CoordinatorProcess:
         yield Phase(f"placing {self.placement.workers} client actors")
         crew = Crew(self.placement, inline=not experiment.algorithm.stateful)
         try:
-            yield Phase(f"loading {experiment.dataset[0]}")
-            population = experiment.population()
+            population = yield from _phases(experiment.preparing())
             yield Phase("waiting for the client actors")
             pool = RayPool(experiment.algorithm, population, crew, max_retries=self.max_retries)
             yield Phase("round 1")
@@ -73,6 +73,16 @@ class CoordinatorProcess:
     def pid(self) -> int:
         """The process that this actor runs in."""
         return os.getpid()
+
+
+def _phases(preparing: Generator[str, None, Population]) -> Generator[Phase, None, Population]:
+    """What a preparation says, as phases; its return value is the population."""
+    while True:
+        try:
+            yield Phase(next(preparing))
+        except StopIteration as end:
+            population: Population = end.value
+            return population
 
 
 Coordinator = ray.remote(num_cpus=0)(CoordinatorProcess)

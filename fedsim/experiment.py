@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from .core import Algorithm, Local
 from .data import Dataset, federate, load_dataset
+from .data.federation import take_public
+from .data.partitions.difficulty import EXPERT_EPOCHS
+from .expert import expert_losses
 from .models import make_net
 from .net import Net
+from .parameters import refuse
 from .population import Population
 
 
@@ -28,6 +32,7 @@ class Experiment:
         models: names and parameters, as `make_net` takes them, dealt to the clients in turn.
         public: the share of the data that is taken away first, as a labelled public set.
         roots: the folders to look for data in.
+        cache: a folder for what takes long to compute, such as an expert's losses.
         limit: use only the first so many training examples.
         download: whether data may be fetched.
         evaluate_every: score the deployed models after every so many rounds, and after the last.
@@ -44,33 +49,56 @@ class Experiment:
     models: tuple[tuple[str, Mapping[str, Any]], ...]
     public: float = 0.0
     roots: tuple[Path, ...] = ()
+    cache: Path | None = None
     limit: int | None = None
     download: bool = False
     evaluate_every: int = 1
 
     def population(self) -> Population:
-        """Load the data, deal it out and build the model.
+        """Load the data, deal it out and build the models.
 
         Raises:
             DataNotFound, DataError: if the data is missing or not what it should be.
-            SpecError: if the partition or the model does not suit the data.
+            SpecError: if the partition or a model does not suit the data.
         """
+        return drained(self.preparing())
+
+    def preparing(self) -> Generator[str, None, Population]:
+        """As `population`, saying on the way what is being done; returns the population at the end."""
         name, params = self.dataset
+        yield f"loading {name}"
         data = load_dataset(name, roots=self.roots, limit=self.limit, download=self.download, **params)
+        data, public = take_public(data, self.public, self.seed)
+        nets = tuple(_net(name, sizes, data) for name, sizes in self.models)
         kind, dealing = self.partition
-        shared = federate(
-            data, kind, num_clients=self.num_clients, seed=self.seed, public=self.public, **dealing
-        )
+        losses = None
+        if kind == "difficulty":
+            if data.task != "classes":
+                raise refuse("kind", kind, f"needs one class per example, and {name} has several labels")
+            epochs = int(dealing.get("expert_epochs", EXPERT_EPOCHS))
+            losses = yield from expert_losses(data, nets[0], epochs=epochs, seed=self.seed, cache=self.cache)
+        yield f"dealing {len(data.train):,} examples to {self.num_clients:,} clients"
+        shared = federate(data, kind, num_clients=self.num_clients, seed=self.seed, losses=losses, **dealing)
         return Population(
             dataset=shared.dataset,
             partition=shared.train,
-            public=shared.public,
-            nets=tuple(_net(name, sizes, data) for name, sizes in self.models),
+            public=public,
+            nets=nets,
             local=self.local,
             seed=self.seed,
             cohort_size=self.cohort_size,
             rounds=self.rounds,
         )
+
+
+def drained(generator: Generator[Any, None, Population]) -> Population:
+    """What a generator returns, whatever it says on the way."""
+    while True:
+        try:
+            next(generator)
+        except StopIteration as end:
+            population: Population = end.value
+            return population
 
 
 def _net(name: str, params: Mapping[str, Any], data: Dataset) -> Net:

@@ -141,6 +141,8 @@ def mismatch(value: object, kind: Any) -> str | None:
         return None if None in wanted else " or ".join(w for w in wanted if w)
     if origin in (tuple, list):
         return _sequence(value, get_args(kind)[0])
+    if origin in (dict, Mapping):
+        return None if isinstance(value, Mapping) else "a mapping"
     return _plain(value, kind)
 
 

@@ -103,8 +103,10 @@ def _schema(function: Callable[..., Any], documented: Any) -> Entry:
 def _property(parameter: Parameter) -> Entry:
     schema = _type(parameter.kind)
     if not parameter.required:
-        default = parameter.default
-        schema["default"] = list(default) if isinstance(default, tuple) else default
+        default: Any = parameter.default
+        if isinstance(default, tuple):
+            default = list(default)
+        schema["default"] = dict(default) if isinstance(default, Mapping) else default
     return schema
 
 
@@ -120,6 +122,8 @@ def _type(kind: Any) -> Entry:
         return {"anyOf": [_type(each) for each in arguments]}
     if origin in (tuple, list):
         return {"type": "array", "items": _type(arguments[0])}
+    if origin in (dict, Mapping):
+        return {"type": "object"}
     return {"type": _PLAIN[kind]} if kind in _PLAIN else {}
 
 

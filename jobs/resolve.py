@@ -133,6 +133,7 @@ def _experiment(spec: JobSpec, settings: Settings) -> Experiment:
         models=tuple((model.name, model.params) for model in spec.models),
         public=spec.data.public.fraction,
         roots=settings.data_roots,
+        cache=settings.home / "cache",
         limit=spec.data.limit,
         evaluate_every=spec.evaluation.every,
     )

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedsim import rng
 from fedsim.data.clienttests import CONVENTIONS, merged, share_tests, split_clients
-from fedsim.data.dataset import Dataset, Examples
+from fedsim.data.dataset import Array, Dataset, Examples
 from fedsim.data.partition import Partition, SampledPartition
 from fedsim.data.partitions import make_partition
 from fedsim.parameters import refuse, unknown
@@ -41,6 +41,7 @@ def federate(
     seed: int,
     public: float = 0.0,
     tests: str = "global",
+    losses: Array | None = None,
     **given: Any,
 ) -> Federation:
     """Takes the public set away, shares out the rest, and says what each client is tested on.
@@ -52,6 +53,7 @@ def federate(
         seed: of the experiment.
         public: the share of the data that becomes the public set.
         tests: a name in `CONVENTIONS`.
+        losses: an expert's loss of each example that is left to share out; for the kind `difficulty`.
         given: the partition's parameters.
 
     Raises:
@@ -69,6 +71,7 @@ def federate(
         num_classes=dataset.num_classes,
         seed=seed,
         groups=dataset.train.groups,
+        losses=losses,
         **given,
     )
     if tests == "global":

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
 from fedsim.data import Dataset, difficulty_partition, load_dataset, loss_spread, make_partition
-from fedsim.models import lenet5
+from fedsim.expert import expert_losses
+from fedsim.models import make_net
 
 pytestmark = [
     pytest.mark.reference,
@@ -25,23 +24,6 @@ pytestmark = [
 ]
 
 
-def expert_losses(data: Dataset) -> np.ndarray:
-    """Each training example's loss under a model trained on all of them."""
-    x, y = data.normalise(torch.tensor(data.train.x)), torch.tensor(data.train.y)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        expert = lenet5(data.input_shape, data.num_classes)
-        optimiser = torch.optim.SGD(expert.parameters(), 0.02, momentum=0.9)
-        for batch in (b for _ in range(5) for b in torch.randperm(len(y)).split(64)):
-            optimiser.zero_grad()
-            nn.functional.cross_entropy(expert(x[batch]), y[batch]).backward()
-            optimiser.step()
-    with torch.no_grad():
-        parts = torch.arange(len(y)).split(1_000)
-        losses = [nn.functional.cross_entropy(expert(x[p]), y[p], reduction="none") for p in parts]
-    return torch.cat(losses).double().numpy()
-
-
 @pytest.fixture(scope="module")
 def fashion() -> Dataset:
     return load_dataset("fashion_mnist", roots=[])
@@ -49,7 +31,13 @@ def fashion() -> Dataset:
 
 @pytest.fixture(scope="module")
 def losses(fashion: Dataset) -> np.ndarray:
-    return expert_losses(fashion)
+    net = make_net("lenet5", input_shape=fashion.input_shape, num_classes=10)
+    training = expert_losses(fashion, net, epochs=5, seed=202207)
+    while True:
+        try:
+            print(next(training))
+        except StopIteration as end:
+            return np.asarray(end.value)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedsim.data.dataset import Array, Indices
 from fedsim.data.partition import Partition
+from fedsim.data.partitions.difficulty import BASE, difficulty
 from fedsim.data.partitions.dirichlet import dirichlet
 from fedsim.data.partitions.even import iid
 from fedsim.data.partitions.labels import label_skew, pathological, shards
@@ -45,6 +46,9 @@ PARTITIONS: dict[str, PartitionEntry] = {
     "label_skew": PartitionEntry(label_skew, "a share of the classes for each client, each split evenly"),
     "shards": PartitionEntry(shards, "sorted by class, cut into shards, a few shards for each client"),
     "quantity": PartitionEntry(quantity, "random examples, in numbers drawn from Dir(beta)"),
+    "difficulty": PartitionEntry(
+        difficulty, "another partition's class counts, with easy and hard examples sorted to the clients"
+    ),
     "natural": PartitionEntry(natural, "by the data set's own groups: speakers, celebrities, patients"),
     "sampled": PartitionEntry(
         sampled, "everybody draws from the whole set; for a million clients", shares=True
@@ -56,7 +60,15 @@ def partition_faults(kind: str, given: dict[str, Any]) -> list[FieldError]:
     """What is wrong with a partition's name and parameters, all of it, before any data is read."""
     if kind not in PARTITIONS:
         return [FieldError("kind", kind, "no such partition", unknown(kind, PARTITIONS))]
-    return check(PARTITIONS[kind].make, given)
+    faults = check(PARTITIONS[kind].make, given)
+    if kind == "difficulty" and not any(fault.path == "base" for fault in faults):
+        base = dict(given.get("base", BASE))
+        named = base.pop("kind", None)
+        if not isinstance(named, str) or named in ("difficulty", "sampled"):
+            hint = "such as {kind: dirichlet, beta: 0.2}"
+            return [*faults, FieldError("base.kind", named, "has to be the kind of another partition", hint)]
+        faults += [f._replace(path=f"base.{f.path}") for f in partition_faults(named, base)]
+    return faults
 
 
 def make_partition(
@@ -67,6 +79,7 @@ def make_partition(
     num_classes: int,
     seed: int,
     groups: Indices | None = None,
+    losses: Array | None = None,
     **given: Any,
 ) -> Partition:
     """Shares out the training examples.
@@ -78,6 +91,7 @@ def make_partition(
         num_classes: C.
         seed: of the experiment; the same seed gives the same partition.
         groups: the natural client of each example, int64 [n], where the data set has such.
+        losses: an expert's loss of each example, float [n]; only the kind `difficulty` needs it.
         given: the kind's parameters.
 
     Raises:
@@ -95,9 +109,8 @@ def make_partition(
             "num_clients", num_clients, message, "have fewer clients, or use the partition 'sampled'"
         )
     single = main_label(labels) if labels.ndim == 2 else labels
-    return entry.make(
-        Stock(single, num_clients, max(num_classes, int(single.max()) + 1), seed, groups), **given
-    )
+    classes = max(num_classes, int(single.max()) + 1)
+    return entry.make(Stock(single, num_clients, classes, seed, groups, losses), **given)
 
 
 def main_label(labels: Array) -> Indices:

@@ -7,12 +7,52 @@ default: the same counts, random contents).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
 import numpy as np
 
 from fedsim import rng
 from fedsim.data.dataset import Array, Indices
 from fedsim.data.partition import Partition, from_owners
-from fedsim.parameters import refuse
+from fedsim.data.partitions.stock import Stock
+from fedsim.parameters import Count, Share, refuse
+
+BASE: Mapping[str, Any] = MappingProxyType({"kind": "dirichlet", "beta": 0.5})
+"""The partition whose class counts are kept where nothing is said."""
+
+EXPERT_EPOCHS = 20
+"""How long the expert is trained where nothing is said."""
+
+
+def difficulty(
+    stock: Stock, *, f_ord: Share = 0.0, base: Mapping[str, Any] = BASE, expert_epochs: Count = EXPERT_EPOCHS
+) -> Partition:
+    """The difficulty partition (Algorithm 2 of "When Do Curricula Work in Federated Learning?").
+
+    Args:
+        stock: what to share out, with an expert's losses.
+        f_ord: the share of each client's examples that is dealt out in order of difficulty, 0 to 1; at 1
+            low client numbers are easy and high ones hard.
+        base: kind and parameters of the partition whose class counts every client keeps.
+        expert_epochs: how long the expert is trained.
+    """
+    if stock.losses is None:
+        raise refuse("kind", "difficulty", "needs an expert's losses", "an experiment trains one by itself")
+    # The registry knows this function, and this function needs the registry for its base.
+    from fedsim.data.partitions import make_partition
+
+    dealt = make_partition(
+        str(base["kind"]),
+        labels=stock.labels,
+        num_clients=stock.num_clients,
+        num_classes=stock.num_classes,
+        seed=stock.seed,
+        groups=stock.groups,
+        **{name: value for name, value in base.items() if name != "kind"},
+    )
+    return difficulty_partition(dealt, stock.labels, stock.losses, f_ord, stock.seed)
 
 
 def difficulty_partition(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedsim import rng
-from fedsim.data.dataset import Indices
+from fedsim.data.dataset import Array, Indices
 from fedsim.parameters import refuse
 
 
@@ -21,6 +21,7 @@ class Stock:
         num_classes: C.
         seed: of the experiment.
         groups: the natural client of every example, int64 [n], or None.
+        losses: an expert's loss of every example, float [n], or None where nobody has trained one.
     """
 
     labels: Indices
@@ -28,6 +29,7 @@ class Stock:
     num_classes: int
     seed: int
     groups: Indices | None = None
+    losses: Array | None = None
 
     @property
     def total(self) -> int:

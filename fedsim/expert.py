@@ -1,0 +1,113 @@
+"""The expert: a model of the clients' own architecture, trained centrally on everybody's data.
+
+"When Do Curricula Work in Federated Learning?" (ICCV 2023) measures how hard an example is by the loss of
+such a model; the paper gives no recipe for it. Here it is plain SGD with momentum, started anew in every
+epoch, and its losses are kept beside the data under a key made of everything that they depend on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Generator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+
+from . import tree
+from .algorithms.fedavg import FedAvg
+from .data.dataset import Dataset
+from .data.partition import Partition
+from .net import Net, Params
+from .pools import SerialPool
+from .population import Population
+from .simulation import simulate
+from .visit import Local
+from .worker import SCORED_AT_ONCE, one_thread
+
+Losses: TypeAlias = NDArray[np.float32]
+
+RECIPE = Local(epochs=1, batch_size=64, lr=0.02, momentum=0.9)
+
+
+def expert_losses(
+    data: Dataset, net: Net, *, epochs: int, seed: int, cache: Path | None = None
+) -> Generator[str, None, Losses]:
+    """Train an expert, saying how far it is; the generator's return value is its losses.
+
+    Args:
+        data: trained on all of `data.train`.
+        net: the architecture.
+        epochs: passes over the data.
+        seed: of the experiment.
+        cache: a folder to keep the losses in, and to look for them first; None keeps nothing.
+
+    Yields:
+        Sentences for people who wait.
+
+    Returns:
+        The cross-entropy of every training example under the trained expert, float32 `[n]`.
+    """
+    file = None if cache is None else cache / f"expert-{_key(data, net, epochs, seed)}.npy"
+    if file is not None and file.is_file():
+        yield "reading the expert's losses"
+        kept: Losses = np.load(file)
+        return kept
+    population = Population(
+        dataset=data,
+        partition=Partition(np.arange(len(data.train)), np.array([0, len(data.train)])),
+        nets=(net,),
+        local=RECIPE,
+        seed=seed,
+        cohort_size=1,
+        rounds=epochs,
+    )
+    params: Params = {}
+    yield f"training an expert on all data, {epochs} epochs"
+    for result in simulate(FedAvg(), population, SerialPool(FedAvg(), population)):
+        params = result.state.params
+        yield f"training an expert: epoch {result.round} of {epochs}, {_score(result.metrics)}"
+    losses = _losses(data, net, params)
+    if file is not None:
+        _keep(file, losses)
+    return losses
+
+
+def _score(metrics: Any) -> str:
+    return f"test accuracy {metrics['global_accuracy']:.3f}"
+
+
+@torch.inference_mode()
+def _losses(data: Dataset, net: Net, params: Params) -> Losses:
+    x, y = tree.borrow(data.train.x), tree.borrow(data.train.y)
+    parts = zip(torch.split(x, SCORED_AT_ONCE), torch.split(y, SCORED_AT_ONCE), strict=True)
+    laid_out = tree.map(tree.arranged, params)
+    with one_thread():
+        found = [
+            F.cross_entropy(net(laid_out, tree.arranged(data.normalise(a))), b, reduction="none")
+            for a, b in parts
+        ]
+    return torch.cat(found).numpy()
+
+
+def _key(data: Dataset, net: Net, epochs: int, seed: int) -> str:
+    """A name for all that the losses depend on: the data's content, the model, the recipe, the seed."""
+    sha = hashlib.sha256()
+    for array in (data.train.x, data.train.y):
+        sha.update(f"{array.dtype} {array.shape}".encode())
+        sha.update(np.ascontiguousarray(array).data)
+    shapes = [(key, tuple(value.shape)) for key, value in net.init(seed).items()]
+    sha.update(repr((data.normalise, net.name, shapes, replace(RECIPE), epochs, seed)).encode())
+    return sha.hexdigest()[:24]
+
+
+def _keep(file: Path, losses: Losses) -> None:
+    """Write the losses, all of them or nothing."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    aside = file.with_suffix(".tmp.npy")
+    np.save(aside, losses)
+    aside.replace(file)

@@ -1,0 +1,82 @@
+"""The expert, and the partition that it makes possible."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedsim.algorithms import FedAvg
+from fedsim.data import loss_spread
+from fedsim.errors import SpecError
+from fedsim.experiment import Experiment
+from fedsim.expert import expert_losses
+from fedsim.models import make_net
+from tests.fedsim.federations import gaussian_dataset
+
+
+def finish(generator: Any) -> tuple[list[str], Any]:
+    said = []
+    while True:
+        try:
+            said.append(next(generator))
+        except StopIteration as end:
+            return said, end.value
+
+
+def test_the_losses_are_those_of_a_trained_model_and_are_kept(tmp_path: Path) -> None:
+    data = gaussian_dataset()
+    net = make_net("logistic", input_shape=data.input_shape, num_classes=data.num_classes)
+    said, losses = finish(expert_losses(data, net, epochs=8, seed=1, cache=tmp_path))
+    assert len(said) == 9
+    assert losses.shape == (len(data.train),)
+    assert losses.mean() < 0.5 * np.log(4)  # far below chance
+    again, kept = finish(expert_losses(data, net, epochs=8, seed=1, cache=tmp_path))
+    assert again == ["reading the expert's losses"]
+    assert np.array_equal(kept, losses)
+    other, _ = finish(expert_losses(data, net, epochs=9, seed=1, cache=tmp_path))
+    assert len(other) == 10
+
+
+EXPERIMENT = Experiment(
+    algorithm=FedAvg(),
+    rounds=1,
+    num_clients=10,
+    cohort_size=2,
+    dataset=("digits", {}),
+    partition=("difficulty", {"f_ord": 1.0, "base": {"kind": "iid"}, "expert_epochs": 3}),
+    models=(("logistic", {}),),
+)
+
+
+def test_an_experiment_sorts_easy_and_hard_examples_to_its_clients(tmp_path: Path) -> None:
+    ordered = replace(EXPERIMENT, cache=tmp_path).population()
+    kind = {"f_ord": 0.0, "base": {"kind": "iid"}, "expert_epochs": 3}
+    mixed = replace(EXPERIMENT, cache=tmp_path, partition=("difficulty", kind)).population()
+    base = replace(EXPERIMENT, partition=("iid", {})).population()
+    losses = np.load(next(tmp_path.glob("*.npy")))
+    labels = base.dataset.train.y
+    for client in range(10):
+        counts = base.partition.label_counts(client, labels, 10)
+        assert np.array_equal(ordered.partition.label_counts(client, labels, 10), counts)
+        assert np.array_equal(mixed.partition.label_counts(client, labels, 10), counts)
+    means = [losses[ordered.partition.client(i)].mean() for i in range(10)]
+    assert means[0] < means[5] < means[9]
+    spread = loss_spread(ordered.partition, losses).mean()
+    assert spread < 0.7 * loss_spread(mixed.partition, losses).mean()
+
+
+@pytest.mark.parametrize("base", [{"kind": "difficulty"}, {"beta": 0.1}, {"kind": "iid", "beta": 1}])
+def test_a_base_that_is_none_is_refused(base: dict[str, Any]) -> None:
+    with pytest.raises(SpecError, match=r"base\."):
+        replace(EXPERIMENT, partition=("difficulty", {"base": base})).population()
+
+
+def test_the_public_set_is_taken_away_first() -> None:
+    population = replace(EXPERIMENT, partition=("iid", {}), public=0.1).population()
+    assert population.public is not None
+    assert len(population.public) == 180  # a tenth of 1,797, rounded in each of training and test set
+    assert population.partition.sizes().sum() == len(population.dataset.train) == 1294
