@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from actors.ray_pool import RayPool
 from actors.resources import Placement
 from fedsim.algorithms import ALGORITHMS, FedAvg
 from fedsim.core import Algorithm, Context, Local, Visit
+from fedsim.data import Dataset, Examples
 from fedsim.errors import ClientFailed, DoesNotFit, PoolFailed
 from fedsim.experiment import Experiment
 from fedsim.models import make_net
@@ -177,3 +179,29 @@ def test_the_coordinator_streams_rounds_and_leaves_nothing_behind() -> None:
     while ray.available_resources().get("CPU", 0) < free and time.monotonic() < deadline:
         time.sleep(0.1)
     assert ray.available_resources()["CPU"] >= free
+
+
+def where_the_images_are(process: Any) -> tuple[str, int, int]:
+    """The shared file behind the actor's images: its name, its inode and the offset of the first image."""
+    address = process.worker.shelf.x.data_ptr()
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        span, _, offset, _, inode, *name = line.split(maxsplit=5)
+        start, end = (int(part, 16) for part in span.split("-"))
+        if start <= address < end:
+            return " ".join(name), int(inode), int(offset, 16) + address - start
+    raise LookupError(hex(address))
+
+
+def test_all_actors_of_a_node_read_one_copy_of_the_images() -> None:
+    """The images of four actors lie at the same place of the same file, which is the object store's."""
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 256, (20_000, 1, 28, 28), np.uint8), rng.integers(0, 4, 20_000)
+    population = federation([10] * 20, rounds=1)
+    data = Dataset("images", Examples(x, y), Examples(x[:10], y[:10]), 4, (1, 28, 28), tuple("abcd"))
+    net = make_net("logistic", input_shape=data.input_shape, num_classes=4)
+    population = replace(population, dataset=data, nets=(net,))
+    with ray_pool(FedAvg(), population, 4) as pool:
+        places = ray.get([actor.__ray_call__.remote(where_the_images_are) for actor in pool.crew.actors])
+        assert len(set(places)) == 1
+        assert "plasma" in places[0][0] or "shm" in places[0][0]
+        same(list(simulate(FedAvg(), population, pool)), serial(FedAvg(), population))
