@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from api.commands import catalogue, demo, jobs, run, serve
+from api.commands import catalogue, demo, jobs, partition, run, serve
 from fedsim.errors import (
     ClientFailed,
     DataError,
@@ -71,7 +71,7 @@ def _root(
     pass
 
 
-for part in (demo, serve, run, jobs, catalogue):
+for part in (demo, serve, run, jobs, catalogue, partition):
     part.register(app)
 
 

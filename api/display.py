@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,31 @@ def data() -> Console:
 def say(text: str) -> None:
     """Tell the user something."""
     words().print(text, markup=False)
+
+
+@contextmanager
+def waiting(text: str) -> Iterator[Callable[[str], None]]:
+    """Show what is being waited for: a spinner in a terminal, else a line whenever that changes.
+
+    Args:
+        text: what a spinner says at first.
+
+    Yields:
+        A function that takes what is being waited for now.
+    """
+    console = words()
+    if console.is_terminal:
+        with console.status(text) as status:
+            yield status.update
+        return
+    said: set[str] = set()
+
+    def say_once(text: str) -> None:
+        if text not in said:
+            said.add(text)
+            say(text)
+
+    yield say_once
 
 
 def print_json(value: Any) -> None:

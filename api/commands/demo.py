@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -48,7 +46,7 @@ def demo(
 
 def _service(settings: Settings) -> tuple[str, Detached | None]:
     """Find a service that answers, or start one; returns its address, and what was started."""
-    from api.display import say
+    from api.display import say, waiting
     from api.local_service import (
         DEFAULT_PORT,
         Detached,
@@ -63,7 +61,7 @@ def _service(settings: Settings) -> tuple[str, Detached | None]:
     found = who_answers(url)
     if found == "fedsim":
         say(f"using the service at {url}")
-        with _spinner() as show:
+        with waiting("waiting for the service") as show:
             wait_until_ready(url, show)
         return url, None
     if "FEDSIM_URL" in os.environ:
@@ -74,29 +72,9 @@ def _service(settings: Settings) -> tuple[str, Detached | None]:
         say(f"something else answers at {url}; taking port {port}")
     started = Detached(settings, port, IDLE_EXIT)
     say(f"starting a service at {started.url} (its log is {started.log})")
-    with _spinner() as show:
+    with waiting("waiting for the service") as show:
         started.wait(show)
     return started.url, started
-
-
-@contextmanager
-def _spinner() -> Iterator[Callable[[str], None]]:
-    """Show what is being waited for: a spinner in a terminal, else a line whenever that changes."""
-    from api.display import say, words
-
-    console = words()
-    if console.is_terminal:
-        with console.status("waiting for the service") as status:
-            yield status.update
-        return
-    said: set[str] = set()
-
-    def say_once(text: str) -> None:
-        if text not in said:
-            said.add(text)
-            say(text)
-
-    yield say_once
 
 
 def _run(job: JobHandle) -> bool:

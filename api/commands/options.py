@@ -70,3 +70,16 @@ def parse_labels(items: list[str] | None) -> dict[str, str]:
     if wrong:
         raise SettingsError(f"--label {', '.join(map(repr, wrong))} is not NAME=VALUE", "e.g. owner=ada")
     return {name: value for name, _, value in pairs}
+
+
+def make_folder(path: Path) -> Path:
+    """Make the folder that `--out` names: before the work, so that hours of it do not end in vain.
+
+    Raises:
+        SettingsError: it cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(f"--out {str(path)!r} cannot be made: {error.strerror}") from error
+    return path

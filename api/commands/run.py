@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from api.commands.options import Out, RunFormat, RunsFormat, Sets, Spec
+from api.commands.options import Out, RunFormat, RunsFormat, Sets, Spec, make_folder
 
 if TYPE_CHECKING:
     from jobs.execute import RunResult
@@ -24,7 +24,7 @@ def run(spec: Spec, sets: Sets = None, out: Out = None, format: RunsFormat = Run
     from jobs.spec import read_spec
 
     loaded = parse_whole(read_spec(spec, sets or ()))
-    folder = _folder(out) if out is not None else None
+    folder = make_folder(out) if out is not None else None
     result = _execute(loaded, Settings.from_env(), format)
     document = {
         "spec": loaded.model_dump(mode="json"),
@@ -38,17 +38,6 @@ def run(spec: Spec, sets: Sets = None, out: Out = None, format: RunsFormat = Run
         print_json(document)
     elif format is RunFormat.TEXT:
         data().print(rounds_table(result.records))
-
-
-def _folder(path: Path) -> Path:
-    from fedsim.errors import SettingsError
-
-    # Made before the run, so that hours of work do not end at a folder that cannot be.
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SettingsError(f"--out {str(path)!r} cannot be made: {error.strerror}") from error
-    return path
 
 
 def _execute(spec: JobSpec, settings: Any, format: RunFormat) -> RunResult:

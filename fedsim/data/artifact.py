@@ -74,7 +74,7 @@ def _card(federation: Federation, counts: Indices, about: Mapping[str, Any]) -> 
         "about": dict(about),
         "notes": list(federation.train.notes),
         "digest": digest(federation.train),
-        "statistics": summary(counts),
+        "statistics": summary(counts, federation.train.sizes()),
     }
 
 

@@ -53,19 +53,21 @@ def distance_to_all(counts: Indices) -> Array:
     return np.asarray(0.5 * np.abs(shares - whole).sum(axis=1))
 
 
-def summary(counts: Indices) -> dict[str, Any]:
+def summary(counts: Indices, sizes: Indices | None = None) -> dict[str, Any]:
     """The figures that fit on a screen.
 
     Args:
-        counts: int64 [N, C].
+        counts: int64 [n, C], of everybody or of the first n clients.
+        sizes: every client's number of examples, int64 [N]; the sums of `counts` when not given, which is
+            right for all clients with one label per example.
 
     Returns:
         clients and examples; the sizes' and the distances' quartiles; classes per client; how many of each
         class.
     """
-    sizes, distances = counts.sum(axis=1), distance_to_all(counts)
+    sizes, distances = counts.sum(axis=1) if sizes is None else sizes, distance_to_all(counts)
     return {
-        "clients": len(counts),
+        "clients": len(sizes),
         "examples": int(sizes.sum()),
         "sizes": _quartiles(sizes),
         "distance_to_all": _quartiles(distances) | {"mean": float(distances.mean())},

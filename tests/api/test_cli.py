@@ -25,7 +25,7 @@ from tests.api.service import Fedsim, RunningService
 
 COMMANDS = (
     *("demo", "run", "serve", "stop", "submit", "list", "show", "watch", "logs", "rounds", "cancel"),
-    *("delete", "algorithms", "models", "datasets", "partitions", "presets", "schema"),
+    *("delete", "algorithms", "models", "datasets", "partition", "partitions", "presets", "schema"),
 )
 
 
