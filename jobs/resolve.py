@@ -135,6 +135,7 @@ def _experiment(spec: JobSpec, settings: Settings) -> Experiment:
         roots=settings.data_roots,
         cache=settings.home / "cache",
         limit=spec.data.limit,
+        download=spec.data.download,
         evaluate_every=spec.evaluation.every,
     )
 
@@ -217,7 +218,7 @@ def _facts(spec: JobSpec, settings: Settings) -> Facts:
     chosen = spec.data.dataset
     params = tuple(sorted((name, _hashable(value)) for name, value in chosen.params.items()))
     try:
-        facts = _read_facts(chosen.name, params, settings.data_roots)
+        facts = _read_facts(chosen.name, params, settings.data_roots, spec.data.download)
     except SpecError as error:
         raise SpecError(_under("data.dataset", error.errors)) from None
     except DataError as error:
@@ -229,8 +230,10 @@ def _facts(spec: JobSpec, settings: Settings) -> Facts:
 
 
 @lru_cache(maxsize=32)
-def _read_facts(name: str, params: tuple[tuple[str, Any], ...], roots: tuple[Path, ...]) -> Facts:
-    data = load_dataset(name, roots=roots, **dict(params))
+def _read_facts(
+    name: str, params: tuple[tuple[str, Any], ...], roots: tuple[Path, ...], download: bool
+) -> Facts:
+    data = load_dataset(name, roots=roots, download=download, **dict(params))
     return Facts(len(data.train), data.input_shape, data.num_classes, data.vocabulary)
 
 

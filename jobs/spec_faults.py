@@ -236,6 +236,7 @@ def _in_words(node: Schema) -> str:
         "null": "null",
         "object": "a mapping",
         "array": "a list",
+        "boolean": "true or false",
     }
     text = words[node["type"]]
     if node["type"] == "object" and node.get("properties"):

@@ -113,6 +113,9 @@ class Data(Section):
     )
     public: Public = Public()
     limit: Whole | None = Field(default=None, ge=1, description="use the first n training examples only")
+    download: Annotated[bool, Strict()] = Field(
+        default=False, description="fetch the data set where it is missing and upstream allows"
+    )
 
 
 class Local(Section):

@@ -9,6 +9,9 @@ from pathlib import Path
 from fedsim.errors import DataNotFound
 from fedsim.parameters import refuse
 
+FETCH = "fetch it with --set data.download=true"
+"""The way out for a data set that upstream lets anybody download."""
+
 
 @dataclass(frozen=True)
 class Places:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from fedsim.data.dataset import Dataset
 from fedsim.data.partitions import PartitionEntry
-from fedsim.data.places import Places
+from fedsim.data.places import FETCH, Places
 from fedsim.data.sources.celeba import celeba
 from fedsim.data.sources.chexpert import chexpert
 from fedsim.data.sources.cifar import cifar10, cifar100
@@ -59,38 +59,36 @@ DATASETS: dict[str, DatasetEntry] = {
         mnist,
         "70,000 handwritten digits of 28x28, 10 classes",
         "ROOT/MNIST/raw, ROOT/mnist",
-        "allow downloads",
+        FETCH,
     ),
     "fashion_mnist": DatasetEntry(
         fashion_mnist,
         "70,000 pictures of clothes of 28x28, 10 classes",
         "ROOT/FashionMNIST/raw, ROOT/fashion-mnist, /usr/share/datasets/fashion-mnist",
-        "Debian's package dataset-fashion-mnist, or allow downloads",
+        f"Debian's package dataset-fashion-mnist, or {FETCH}",
     ),
     "emnist": DatasetEntry(
         emnist,
         "handwritten letters (26 classes) or letters and digits (62) of 28x28",
         "ROOT/EMNIST/raw, ROOT/emnist, ROOT/gzip",
-        "allow downloads, or unpack EMNIST's gzip.zip",
+        f"{FETCH}, or unpack EMNIST's gzip.zip",
     ),
     "cifar10": DatasetEntry(
         cifar10,
         "60,000 photographs of 32x32, 10 classes",
         "ROOT/cifar-10-batches-py; image folders in ROOT/cifar10 or ROOT/cifar10-jpeg",
-        "allow downloads, or unpack the Python version",
+        f"{FETCH}, or unpack the Python version",
     ),
     "cifar100": DatasetEntry(
         cifar100,
         "60,000 photographs of 32x32, 100 classes in 20 groups",
         "ROOT/cifar-100-python",
-        "allow downloads, or unpack the Python version",
+        f"{FETCH}, or unpack the Python version",
     ),
     "cinic10": DatasetEntry(
         cinic10, "270,000 photographs of 32x32, 10 classes", "ROOT/CINIC-10", "unpack CINIC-10.tar.gz"
     ),
-    "svhn": DatasetEntry(
-        svhn, "99,289 house-number digits of 32x32, 10 classes", "ROOT/svhn", "allow downloads"
-    ),
+    "svhn": DatasetEntry(svhn, "99,289 house-number digits of 32x32, 10 classes", "ROOT/svhn", FETCH),
     "tiny_imagenet": DatasetEntry(
         tiny_imagenet,
         "110,000 photographs of 64x64, 200 classes",
@@ -101,7 +99,7 @@ DATASETS: dict[str, DatasetEntry] = {
         celeba,
         "faces with a yes-or-no attribute, celebrities as natural clients",
         "ROOT/celeba",
-        "allow downloads, or put img_align_celeba and its lists there",
+        f"{FETCH}, or put img_align_celeba and its lists there",
     ),
     "chexpert": DatasetEntry(
         chexpert,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedsim.data.dataset import Array
-from fedsim.data.places import Places
+from fedsim.data.places import FETCH, Places
 from fedsim.errors import DataError, DataNotFound
 from fedsim.parameters import refuse
 
@@ -96,7 +96,7 @@ def _existing(places: Places, name: str) -> Any:
         Exception
     ) as error:  # the library raises plain Exception for a damaged file and for a failed download
         raise DataError(f"tokenizer {name!r}: cannot be read ({error})", f"use {TRAINED!r}") from error
-    get = f"put its tokenizer.json into a folder of that name there, allow downloads, or use {TRAINED!r}"
+    get = f"put its tokenizer.json into a folder of that name there, {FETCH}, or use {TRAINED!r}"
     raise places.missing(f"tokenizer {name!r}", (f"{name}/tokenizer.json",), get)
 
 

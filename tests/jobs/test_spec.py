@@ -83,6 +83,8 @@ WRONG = [
     ({"data": {"dataset": {"root": "x"}}}, "data.dataset.name", None, "a text"),
     ({"data": {"partition": {"beta": 1}}}, "data.partition.kind", None, "a text"),
     ({"data": {"limit": 0}}, "data.limit", 0, "of at least 1 or null"),
+    ({"data": {"download": "yes"}}, "data.download", "yes", "true or false"),
+    ({"data": {"download": 1}}, "data.download", 1, "true or false"),
     ({"data": {"public": {"fraction": 1.0}}}, "data.public.fraction", 1.0, "allowed: a number of at least 0"),
     ({"local": {"epochs": 2, "steps": 3}}, "local.steps", 3, "leave one of them out"),
     ({"local": {"epochs": None}}, "local.epochs", None, "give one of them"),

@@ -13,7 +13,7 @@ from fedsim.data.augment import Steps
 from fedsim.data.cache import cached
 from fedsim.data.dataset import Array, Dataset, Examples, Indices
 from fedsim.data.decode import decode
-from fedsim.data.places import Places
+from fedsim.data.places import FETCH, Places
 from fedsim.data.sources.download import fetch
 from fedsim.data.sources.folders import Size
 from fedsim.data.sources.images import Normalisation, image_dataset
@@ -59,7 +59,7 @@ def celeba(
     folder = places.find(_FOLDERS)
     if folder is None and places.download:
         fetch("celeba", places.target("celeba"), "CelebA")
-    get = "put img_align_celeba/ and the list_*.txt and identity_CelebA.txt files there, or allow downloads"
+    get = f"put img_align_celeba/ and the list_*.txt and identity_CelebA.txt files there, or {FETCH}"
     folder = folder or places.need("celeba", _FOLDERS, get)
     names, labels = _attributes(folder / "list_attr_celeba.txt", attribute)
     people = _column(folder / "identity_CelebA.txt", names)

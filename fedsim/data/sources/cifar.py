@@ -16,7 +16,7 @@ import numpy as np
 
 from fedsim.data.augment import Steps
 from fedsim.data.dataset import Dataset, Examples
-from fedsim.data.places import Places
+from fedsim.data.places import FETCH, Places
 from fedsim.data.sources.download import fetch
 from fedsim.data.sources.folders import read_image_folders
 from fedsim.data.sources.images import Normalisation, image_dataset
@@ -46,7 +46,7 @@ def cifar10(places: Places, *, normalise: Normalisation = "channel", augment: St
             raise DataError(f"{folders}: has the classes {', '.join(classes)}, not those of CIFAR-10")
         source = folders
     else:
-        get = "unpack the Python version there, or put image folders into cifar10/, or allow downloads"
+        get = f"unpack the Python version there, or put image folders into cifar10/, or {FETCH}"
         source = batches or places.need("cifar10", (*_BATCHES10, *_FOLDERS10), get)
         train = _batches([source / f"data_batch_{n}" for n in range(1, 6)], "labels", 10)
         test = _batches([source / "test_batch"], "labels", 10)
@@ -84,9 +84,7 @@ def cifar100(
     source = places.find(_BATCHES100)
     if source is None and places.download:
         fetch("cifar100", places.target("cifar100"), "CIFAR100")
-    source = source or places.need(
-        "cifar100", _BATCHES100, "unpack the Python version there, or allow downloads"
-    )
+    source = source or places.need("cifar100", _BATCHES100, f"unpack the Python version there, or {FETCH}")
     number = 100 if labels == "fine" else 20
     names = _unpickled(source / "meta").get(f"{labels}_label_names".encode(), [])
     train, test = (_batches([source / part], f"{labels}_labels", number) for part in ("train", "test"))

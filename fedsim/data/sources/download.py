@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +12,15 @@ from fedsim.errors import DataNotFound
 from fedsim.vision import torchvision_ready
 
 
-def fetch(name: str, root: Path, what: str, **arguments: Any) -> None:
-    """Downloads a data set into a root, in torchvision's layout.
+def fetch(name: str, root: Path, what: str, *parts: Mapping[str, Any], folder: str = "") -> None:
+    """Downloads a data set into a root, in torchvision's layout: all of it or nothing.
 
     Args:
         name: of the data set, for the message.
         root: where to.
         what: torchvision's class.
-        arguments: of that class.
+        parts: arguments of that class, where it has to be called once for each part; else none.
+        folder: inside the root, for a class that makes none of its own.
 
     Raises:
         DataNotFound: it cannot be had now.
@@ -25,8 +28,20 @@ def fetch(name: str, root: Path, what: str, **arguments: Any) -> None:
     torchvision_ready()
     dataset: Any = getattr(importlib.import_module("torchvision.datasets"), what)
     try:
-        dataset(str(root), download=True, **arguments)
+        # Aside first: half a data set in its place would be found, and never be fetched again.
+        with tempfile.TemporaryDirectory(dir=root, prefix=".fetching-") as aside:
+            for arguments in parts or ({},):
+                dataset(str(Path(aside, folder)), download=True, **arguments)
+            _move(Path(aside), root)
     except (OSError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
         raise DataNotFound(
-            f"{name}: cannot be downloaded ({error})", f"put it into {root} by hand"
+            f"{name}: cannot be downloaded ({reason})", f"put it into {root} by hand"
         ) from error
+
+
+def _move(aside: Path, root: Path) -> None:
+    """Move what was fetched into its place; what another process has put there meanwhile stays."""
+    for made in aside.iterdir():
+        if not (root / made.name).exists():
+            made.replace(root / made.name)

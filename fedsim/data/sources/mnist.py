@@ -11,7 +11,7 @@ import numpy as np
 
 from fedsim.data.augment import Steps
 from fedsim.data.dataset import Dataset, Examples
-from fedsim.data.places import Places
+from fedsim.data.places import FETCH, Places
 from fedsim.data.sources.download import fetch
 from fedsim.data.sources.idx import read_idx
 from fedsim.data.sources.images import Normalisation, image_dataset
@@ -46,9 +46,7 @@ def mnist(places: Places, *, normalise: Normalisation = "channel", augment: Step
     folder = places.find(_MNIST_FOLDERS)
     if folder is None and places.download:
         fetch("mnist", places.target("mnist"), "MNIST")
-    folder = folder or places.need(
-        "mnist", _MNIST_FOLDERS, "copy the four IDX files there, or allow downloads"
-    )
+    folder = folder or places.need("mnist", _MNIST_FOLDERS, f"copy the four IDX files there, or {FETCH}")
     train, test = (_pair(folder, prefix, 10) for prefix in ("train", "t10k"))
     moments = (0.1307,), (0.3081,)
     return image_dataset(
@@ -73,7 +71,7 @@ def fashion_mnist(places: Places, *, normalise: Normalisation = "channel", augme
     folder = places.find(_FASHION_FOLDERS) or places.installed("fashion-mnist")
     if folder is None and places.download:
         fetch("fashion_mnist", places.target("fashion_mnist"), "FashionMNIST")
-    get = "install Debian's dataset-fashion-mnist, copy the four IDX files there, or allow downloads"
+    get = f"install Debian's dataset-fashion-mnist, copy the four IDX files there, or {FETCH}"
     folder = folder or places.need("fashion_mnist", _FASHION_FOLDERS, get)
     train, test = (_pair(folder, prefix, 10) for prefix in ("train", "t10k"))
     moments = (0.2860,), (0.3530,)
@@ -113,10 +111,8 @@ def emnist(
     """
     folder = places.find(_EMNIST_FOLDERS)
     if folder is None and places.download:
-        fetch("emnist", places.target("emnist"), "EMNIST", split=split)
-    folder = folder or places.need(
-        "emnist", _EMNIST_FOLDERS, "unpack EMNIST's gzip.zip there, or allow downloads"
-    )
+        fetch("emnist", places.target("emnist"), "EMNIST", {"split": split})
+    folder = folder or places.need("emnist", _EMNIST_FOLDERS, f"unpack EMNIST's gzip.zip there, or {FETCH}")
     classes, first = (string.ascii_lowercase, 1) if split == "letters" else (_LETTERS_AND_DIGITS, 0)
     parts = [_pair(folder, f"emnist-{split}-{part}", len(classes), first) for part in ("train", "test")]
     train, test = (Examples(np.ascontiguousarray(p.x.swapaxes(2, 3)), p.y) for p in parts)

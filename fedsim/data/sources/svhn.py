@@ -9,7 +9,7 @@ import numpy as np
 
 from fedsim.data.augment import Steps
 from fedsim.data.dataset import Dataset, Examples
-from fedsim.data.places import Places
+from fedsim.data.places import FETCH, Places
 from fedsim.data.sources.download import fetch
 from fedsim.data.sources.images import Normalisation, image_dataset
 from fedsim.errors import DataError
@@ -27,9 +27,8 @@ def svhn(places: Places, *, normalise: Normalisation = "channel", augment: Steps
     """
     folder = places.find(_FOLDERS)
     if folder is None and places.download:
-        for split in ("train", "test"):
-            fetch("svhn", places.target("svhn") / "svhn", "SVHN", split=split)
-    get = "put train_32x32.mat and test_32x32.mat there, or allow downloads"
+        fetch("svhn", places.target("svhn"), "SVHN", {"split": "train"}, {"split": "test"}, folder="svhn")
+    get = f"put train_32x32.mat and test_32x32.mat there, or {FETCH}"
     folder = folder or places.need("svhn", _FOLDERS, get)
     train, test = (_part(folder / f"{part}_32x32.mat") for part in ("train", "test"))
     return image_dataset(

@@ -1,0 +1,80 @@
+"""`data.download`: from a server on this machine, through the spec, into the first data root."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedsim.errors import DataNotFound
+from fedsim.vision import torchvision_ready
+from jobs.resolve import resolve
+from jobs.settings import Settings
+from jobs.spec import parse_spec
+from tests.fedsim.data.samples import write_idx
+
+FILES = tuple(
+    f"{part}-{kind}-ubyte.gz" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")
+)
+
+
+class Silent(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A small MNIST on a server here, in place of the mirrors that torchvision knows."""
+    folder = tmp_path / "upstream"
+    folder.mkdir()
+    for file in FILES:
+        write_idx(folder / file, np.zeros((20, 28, 28)) if "images" in file else np.arange(20) % 10)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    torchvision_ready()
+    from torchvision.datasets import MNIST
+
+    sums = [(name, hashlib.md5((folder / name).read_bytes()).hexdigest()) for name in FILES]
+    monkeypatch.setattr(MNIST, "resources", sums)
+    monkeypatch.setattr(MNIST, "mirrors", [f"http://127.0.0.1:{server.server_port}/"])
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    yield folder
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def spec_of(**data: object) -> dict[str, object]:
+    given = {"dataset": "mnist", "partition": "iid", **data}
+    return {"algorithm": "fedavg", "clients": {"total": 4}, "data": given}
+
+
+def test_a_data_set_is_fetched_when_the_spec_says_so(upstream: Path, tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path / "home")
+    with pytest.raises(DataNotFound, match=r"--set data\.download=true"):
+        resolve(parse_spec(spec_of()), settings)
+    assert not (tmp_path / "home" / "data" / "MNIST").exists()
+    experiment = resolve(parse_spec(spec_of(download=True)), settings)
+    assert experiment.download
+    assert (tmp_path / "home" / "data" / "MNIST" / "raw").is_dir()
+    assert len(experiment.population().dataset.train) == 20
+    assert not resolve(parse_spec(spec_of()), settings).download
+
+
+def test_a_fetch_that_fails_leaves_no_half_of_a_data_set(upstream: Path, tmp_path: Path) -> None:
+    settings, last = Settings(home=tmp_path / "home"), upstream / FILES[-1]
+    whole = last.read_bytes()
+    last.write_bytes(whole[:-1])
+    with pytest.raises(DataNotFound, match=r"mnist: cannot be downloaded.*by hand"):
+        resolve(parse_spec(spec_of(download=True)), settings)
+    assert list((tmp_path / "home" / "data").iterdir()) == []
+    last.write_bytes(whole)
+    assert resolve(parse_spec(spec_of(download=True)), settings).download
