@@ -24,7 +24,8 @@ class Examples:
 
     Attributes:
         x: images uint8 [n, C, H, W], flat features float32 [n, d], or tokens int32 [n, L].
-        y: classes int64 [n], or several labels per example float32 [n, L], each 0 or 1.
+        y: classes int64 [n], or several labels per example float32 [n, L], each 0, 1 or NaN (not
+            known).
         groups: the natural client of each example, int64 [n], or None.
 
     Raises:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -37,7 +39,8 @@ FINDINGS = (
     "Support Devices",
 )
 _PATIENT = re.compile(r"patient(\d+)")
-Uncertain = Literal["zeros", "ones"]
+Uncertain = Literal["zeros", "ones", "ignore"]
+_UNCERTAIN: Mapping[str, float] = MappingProxyType({"zeros": 0.0, "ones": 1.0, "ignore": math.nan})
 
 
 class _Row(NamedTuple):
@@ -61,7 +64,8 @@ def chexpert(
 
     Args:
         places: where to look.
-        uncertain: whether a finding that the report calls uncertain (-1) counts as absent or present.
+        uncertain: whether a finding that the report calls uncertain (-1) counts as absent (`zeros`), as
+            present (`ones`), or not at all (`ignore`: the label is NaN, which losses and scores leave out).
         views: frontal pictures only, or lateral ones as well.
         size: height and width that the images are scaled to.
         normalise: how.
@@ -73,7 +77,7 @@ def chexpert(
     """
     get = "unpack CheXpert-v1.0-small.zip there (Stanford gives it out on request)"
     folder = places.need("chexpert", _FOLDERS, get)
-    value = {"": 0.0, "0.0": 0.0, "1.0": 1.0, "-1.0": 1.0 if uncertain == "ones" else 0.0}
+    value = {"": 0.0, "0.0": 0.0, "1.0": 1.0, "-1.0": _UNCERTAIN[uncertain]}
     parts = [_rows(folder, folder / f"{part}.csv", views, value) for part in ("train", "valid")]
     files = [row.file for part in parts for row in part]
     recipe = f"images 1 size={size} channels=1"

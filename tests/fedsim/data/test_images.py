@@ -5,14 +5,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from scipy.io import savemat
 
-from fedsim.data import load_dataset
+from fedsim.core import Batch
+from fedsim.data import DATASETS, Partition, load_dataset
 from fedsim.data.augment import Augment
+from fedsim.data.places import Places
 from fedsim.data.sources.chexpert import FINDINGS
 from fedsim.data.sources.images import channel_moments
 from fedsim.errors import DataError, DataNotFound, SpecError
+from fedsim.local import cross_entropy
 from tests.fedsim.data.samples import write_batch, write_folders, write_idx, write_image
 
 TEN = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -401,6 +405,21 @@ def test_chexpert_and_its_uncertain_labels(tmp_path: Path, policy: str, value: f
     assert len(load_dataset("chexpert", roots=[tmp_path], views="all").train) == 3
 
 
+def test_chexpert_leaves_uncertain_labels_unknown(tmp_path: Path):
+    """One uncertain label of 14: the loss is the mean over the other 13, and no count has it."""
+    write_chexpert(tmp_path)
+    data = load_dataset("chexpert", roots=[tmp_path], uncertain="ignore", size=16)
+    assert np.isnan(data.train.y[0]).nonzero()[0].tolist() == [2]
+    assert not np.isnan(data.train.y[1:]).any()
+    everything = Partition(np.arange(2), np.array([0, 2]))
+    assert everything.label_counts(0, data.train.y, 14).tolist() == [1, *[0] * 13]
+    labels = torch.from_numpy(data.train.y[:1].copy())
+    logits = torch.zeros(1, 14).index_fill_(1, torch.tensor([2]), 50.0)
+    assert float(cross_entropy(logits, Batch(x=logits, y=labels))) == pytest.approx(np.log(2))
+    again = load_dataset("chexpert", roots=[tmp_path], uncertain="zeros", size=16)
+    assert np.array_equal(data.train.x, again.train.x)
+
+
 def replace_in(file: Path, old: str, new: str) -> None:
     file.write_text(file.read_text().replace(old, new, 1))
 
@@ -433,6 +452,16 @@ def test_what_is_nowhere_says_how_to_get_it(tmp_path: Path, name: str):
     assert name in caught.value.message
     assert str(tmp_path) in caught.value.message
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "name", ["mnist", "fashion_mnist", "emnist", "cifar10", "cifar100", "svhn", "celeba"]
+)
+def test_what_can_be_downloaded_says_so(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Places, "installed", lambda self, name: None)
+    with pytest.raises(DataNotFound, match=r"--set data\.download=true"):
+        load_dataset(name, roots=[tmp_path])
+    assert "--set data.download=true" in DATASETS[name].get
 
 
 def test_moments_are_those_of_numpy():
