@@ -1,0 +1,48 @@
+"""docs/data.md names everything that the registries hold, with true figures."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fedsim.data import DATASETS, PARTITIONS
+from fedsim.models import MODELS, make_net
+
+PAGE = Path(__file__).parents[2] / "docs" / "data.md"
+
+
+def section(title: str) -> str:
+    return PAGE.read_text().split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+@pytest.mark.parametrize(
+    ("title", "registry"), [("Data sets", DATASETS), ("Partitions", PARTITIONS), ("Models", MODELS)]
+)
+def test_every_entry_has_a_row(title: str, registry: dict[str, object]) -> None:
+    rows = re.findall(r"^\| (`.*?`) \|", section(title), flags=re.MULTILINE)
+    named = {name.strip("`") for row in rows for name in row.split(", ")}
+    assert named == set(registry)
+
+
+def test_what_can_be_fetched_is_what_the_registry_says() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|.*\|([^|]*)\|$", section("Data sets"), flags=re.MULTILINE)
+    fetched = {name for name, get in rows if "fetch" in get}
+    assert fetched == {name for name, entry in DATASETS.items() if "data.download" in entry.get}
+
+
+SHAPED = re.compile(r"^\| (?P<names>`[\w`, ]+`) \| (?P<shapes>\dx[\dx; ]+) \| (?P<counts>[\d,; ]+) \|$", re.M)
+
+
+def test_the_counts_of_the_image_models_are_true() -> None:
+    found = 0
+    for row in SHAPED.finditer(section("Models")):
+        names = row["names"].replace("`", "").split(", ")
+        shapes = row["shapes"].split("; ")
+        pairs = [(name, shape) for name in names for shape in shapes]
+        for (name, shape), count in zip(pairs, row["counts"].split("; "), strict=True):
+            size = tuple(map(int, shape.split("x")))
+            assert make_net(name, input_shape=size, num_classes=10).count() == int(count.replace(",", ""))
+            found += 1
+    assert found == len(set(MODELS) - {"distilbert", "small_transformer"}) + 1
