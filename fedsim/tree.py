@@ -122,7 +122,7 @@ def unflatten(vector: Tensor, shapes: Layout) -> dict[str, Any]:
 def arranged(tensor: Tensor) -> Tensor:
     """The same numbers, laid out as convolutions on a CPU like them: images and kernels with channels last.
 
-    Measured on LeNet-5 and the small CNNs, training steps take a tenth to a quarter less time, and scoring half.
+    Measured on the small CNNs, training steps take a tenth to a quarter less time, and scoring half.
     """
     if tensor.dim() != 4 or tensor.device.type != "cpu":
         return tensor
