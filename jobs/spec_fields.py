@@ -172,6 +172,9 @@ class Resources(Section):
         if gpus > 1 and gpus != int(gpus):
             hint = "allowed: a fraction of one GPU, or a whole number of GPUs"
             raise fault("is more than one GPU and not whole", hint, "gpus_per_worker")
+        for field in ("cpus_per_worker", "gpus_per_worker"):
+            if round(getattr(self, field), 4) != getattr(self, field):
+                raise fault("is finer than Ray counts", "allowed: steps of 0.0001", field)
         return self
 
 

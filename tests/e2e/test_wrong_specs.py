@@ -54,6 +54,7 @@ WRONG: list[tuple[dict[str, Any], str, Any]] = [
     ({**BASE, "resources": {"workers": 0}}, "resources.workers", 0),
     ({**BASE, "resources": {"workers": 64}}, "resources.workers", 64),
     ({**BASE, "resources": {"gpus_per_worker": 1.5}}, "resources.gpus_per_worker", 1.5),
+    ({**BASE, "resources": {"cpus_per_worker": 0.33333}}, "resources.cpus_per_worker", 0.33333),
     ({**BASE, "resources": {"gpus_per_worker": 0.25}}, "resources.workers", "auto"),
     ({**BASE, "faults": {"client_error": "shrug"}}, "faults.client_error", "shrug"),
     ({**BASE, "evaluation": {"every": 0}}, "evaluation.every", 0),
