@@ -1,0 +1,81 @@
+"""The command line of the tables; see the package's docstring."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+
+from benchmarks.tables import journal, markdown
+from benchmarks.tables.grid import Table, TableError, load_table, tables
+from benchmarks.tables.journal import Journal
+from benchmarks.tables.work import missing, run_table
+from jobs.settings import Settings
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Do what the arguments say; 0 if it worked, 1 if a run failed or is left out, 2 for a wrong table."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S"
+    )
+    try:
+        return {"list": _list, "run": _run, "render": _render}[options.command](options)
+    except TableError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.tables", description="Result tables.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    listing = commands.add_parser("list", help="the tables, and how far each is")
+    running = commands.add_parser("run", help="make the runs that are missing")
+    running.add_argument("name")
+    running.add_argument("--processes", type=int, default=2, help="runs at a time (default 2)")
+    running.add_argument("--nice", type=int, default=19, help="niceness of the processes (default 19)")
+    rendering = commands.add_parser("render", help="write tables into the page of results")
+    rendering.add_argument("names", nargs="+", metavar="name")
+    rendering.add_argument("--page", type=Path, default=markdown.PAGE, help="default: docs/results.md")
+    for command in (listing, running, rendering):
+        command.add_argument(
+            "--results",
+            type=Path,
+            default=journal.FOLDER,
+            help="the journals' folder (default: benchmarks/results)",
+        )
+    return parser
+
+
+def _list(options: argparse.Namespace) -> int:
+    for name in tables():
+        table = load_table(name)
+        waiting, faults = missing(table, Journal(options.results, name))
+        total = sum(1 for _ in table.runs())
+        line = f"{name:34} {total - len(waiting) - len(faults):4} of {total:4} runs  {table.title}"
+        sys.stdout.write(f"{line}{f'  ({len(faults)} cannot be run)' if faults else ''}\n")
+    return 0
+
+
+def _run(options: argparse.Namespace) -> int:
+    table = load_table(options.name)
+    faults = run_table(
+        table,
+        Journal(options.results, table.name),
+        Settings.from_env(),
+        processes=options.processes,
+        niceness=options.nice,
+    )
+    return 1 if faults else 0
+
+
+def _render(options: argparse.Namespace) -> int:
+    for name in options.names:
+        table: Table = load_table(name)
+        markdown.place(options.page, name, markdown.render(table, Journal(options.results, name).read()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,171 @@
+"""A table as it is written: a base spec, axes of overrides, seeds; and the runs that it asks for."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from jobs.spec import JobSpec, parse_spec, parse_text, preset_text
+from jobs.spec_text import apply_overrides
+
+FOLDER = Path(__file__).parent
+
+WITHOUT_EFFECT = ("name", "resources", "faults", "checkpoint")
+"""The parts of a spec that do not change its result."""
+
+
+class TableError(Exception):
+    """A table that cannot be read, or does not go together."""
+
+
+class Run(BaseModel):
+    """One cell of a table with one seed.
+
+    Attributes:
+        labels: {axis: label}.
+        seed: of the run.
+        items: the `--set` items that make the spec from the table's preset.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    labels: dict[str, str]
+    seed: int
+    items: tuple[str, ...]
+
+    @property
+    def cell(self) -> tuple[str, ...]:
+        """The labels alone, in the order of the axes."""
+        return tuple(self.labels.values())
+
+    def __str__(self) -> str:
+        return f"{', '.join(self.cell)}, seed {self.seed}"
+
+
+class Table(BaseModel):
+    """One result table.
+
+    Attributes:
+        name: of its file.
+        title: the heading of its section.
+        about: what was run, in sentences.
+        preset: the base spec.
+        set: `--set` items of every run.
+        axes: {axis: {label: `--set` items}}.
+        rows, columns: axes; together all of them.
+        seeds: of each cell.
+        metric: a score of the round records.
+        show: which tables are rendered: `final` round, `best` round, the mean of the last 10 rounds that were
+            scored (`tail`), the accuracy by round (`curve`).
+        against: a label of the (one) column axis; the differences to it are rendered too, paired by seed.
+        curve_every: rounds between the points of the curve that is kept.
+        percent: render the metric in percent.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    title: str
+    about: str = ""
+    preset: str
+    set: tuple[str, ...] = ()
+    axes: dict[str, dict[str, tuple[str, ...]]]
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    seeds: tuple[int, ...] = Field(min_length=1)
+    metric: str = "global_accuracy"
+    show: tuple[str, ...] = ("final",)
+    against: str | None = None
+    curve_every: int = Field(default=10, ge=1)
+    percent: bool = True
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> Table:
+        if sorted([*self.rows, *self.columns]) != sorted(self.axes):
+            raise ValueError(f"rows and columns have to name each axis once: {', '.join(self.axes)}")
+        if wrong := set(self.show) - {"final", "best", "tail", "curve"}:
+            raise ValueError(f"show: {', '.join(sorted(wrong))!r} is none of final, best, tail, curve")
+        if self.against is not None and (
+            len(self.columns) != 1 or self.against not in self.axes[self.columns[0]]
+        ):
+            raise ValueError(f"against: {self.against!r} is no label of a single column axis")
+        return self
+
+    def runs(self) -> Iterator[Run]:
+        """All runs, seed by seed, so that every cell has a first figure early."""
+        axes = list(self.axes)
+        for seed in self.seeds:
+            for labels in itertools.product(*(self.axes[axis] for axis in axes)):
+                chosen = dict(zip(axes, labels, strict=True))
+                items = [item for axis, label in chosen.items() for item in self.axes[axis][label]]
+                yield Run(labels=chosen, seed=seed, items=(*self.set, *items, f"seed={seed}"))
+
+    def cells(self, axes: Sequence[str]) -> list[tuple[str, ...]]:
+        """All combinations of these axes' labels."""
+        return list(itertools.product(*(self.axes[axis] for axis in axes)))
+
+    def written(self, run: Run) -> dict[str, Any]:
+        """The spec of a run as plain data, unchecked."""
+        return apply_overrides(parse_text(preset_text(self.preset)), run.items)
+
+    def spec(self, run: Run) -> JobSpec:
+        """The spec of a run.
+
+        Raises:
+            SpecError: if it is wrong, or asks for what is not there yet.
+        """
+        return parse_spec(self.written(run))
+
+
+def tables() -> list[str]:
+    """The names of all tables."""
+    return sorted(file.stem for file in FOLDER.glob("*.yaml"))
+
+
+def load_table(name: str) -> Table:
+    """The table of this name.
+
+    Raises:
+        TableError: if there is none, or its file is wrong.
+    """
+    file = FOLDER / f"{name}.yaml"
+    if name not in tables():
+        raise TableError(f"{name!r} is no table; there are: {', '.join(tables())}")
+    return read_table(file)
+
+
+def read_table(file: Path) -> Table:
+    """A table from its file.
+
+    Raises:
+        TableError: if the file is wrong.
+    """
+    data = parse_text(file.read_text("utf-8"))
+    try:
+        return Table.model_validate({**data, "name": file.stem, "axes": _axes(data.get("axes", {}))})
+    except ValidationError as error:
+        faults = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+        raise TableError(f"{file.name}: {'; '.join(faults)}") from None
+
+
+def _axes(axes: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """One `--set` item may stand alone, and none may be left empty."""
+    return {
+        axis: {label: [items] if isinstance(items, str) else items or [] for label, items in labels.items()}
+        for axis, labels in axes.items()
+    }
+
+
+def fingerprint(spec: JobSpec) -> str:
+    """A name for everything that a spec's result depends on, seed included.
+
+    Defaults are left out, so that the name stays when specs learn new fields.
+    """
+    plain = spec.model_dump(mode="json", exclude_defaults=True, exclude=set(WITHOUT_EFFECT))
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]

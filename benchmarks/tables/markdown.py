@@ -1,0 +1,176 @@
+"""Rendering: the finished runs of a table as Markdown, between two markers of a page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+
+from benchmarks.tables.grid import Table, fingerprint
+from benchmarks.tables.journal import Entry
+from fedsim.errors import FedsimError
+
+PAGE = Path(__file__).parents[2] / "docs" / "results.md"
+
+Cell = tuple[str, ...]
+Found = Mapping[Cell, Mapping[int, Entry]]
+Figures = Mapping[Cell, Sequence[float]]
+
+TITLES = {
+    "final": "after the last round",
+    "best": "in the best round on the test set, which flatters",
+    "tail": "mean of the last 10 rounds that were scored",
+}
+
+
+def found(table: Table, entries: Mapping[str, Entry]) -> dict[Cell, dict[int, Entry]]:
+    """The finished runs of each cell, by seed."""
+    cells: dict[Cell, dict[int, Entry]] = {cell: {} for cell in table.cells(list(table.axes))}
+    for run in table.runs():
+        try:
+            entry = entries.get(fingerprint(table.spec(run)))
+        except FedsimError:
+            continue
+        if entry is not None:
+            cells[run.cell][run.seed] = entry
+    return cells
+
+
+def render(table: Table, entries: Mapping[str, Entry]) -> str:
+    """The section of one table: heading, what was run, the tables, the commands."""
+    runs = found(table, entries)
+    finished = sum(len(by_seed) for by_seed in runs.values())
+    parts = [
+        f"## {table.title}",
+        table.about.strip(),
+        _state(table, finished, len(runs)),
+        *_tables(table, runs),
+    ]
+    parts.append(_commands(table))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _state(table: Table, finished: int, cells: int) -> str:
+    seeds = ", ".join(map(str, table.seeds))
+    every = cells * len(table.seeds)
+    state = f"Mean ± standard deviation over the seeds {seeds}; `{table.metric}`"
+    state += " in percent." if table.percent else "."
+    if finished == every:
+        return state
+    return (
+        f"{state} **{finished} of {every} runs are finished**; "
+        "a number in brackets says of how many seeds a figure is."
+    )
+
+
+def _tables(table: Table, runs: Found) -> list[str]:
+    parts: list[str] = []
+    for what in table.show:
+        if what == "curve":
+            parts += ["By round:", _curves(table, runs)]
+            continue
+        figures = {
+            cell: [_scaled(table, e.shown(what, table.metric)) for e in by_seed.values()]
+            for cell, by_seed in runs.items()
+        }
+        parts += [f"{table.metric}, {TITLES[what]}:", _grid(table, figures, signed=False)]
+        if table.against is not None:
+            heading = f"The same, less `{table.against}` of the same seed:"
+            parts += [heading, _grid(table, _differences(table, runs, what), signed=True)]
+    return parts
+
+
+def _scaled(table: Table, value: float) -> float:
+    return 100 * value if table.percent else value
+
+
+def _differences(table: Table, runs: Found, what: str) -> dict[Cell, list[float]]:
+    """Each cell less the cell that it is compared with, seed by seed; none for that cell itself."""
+    where = list(table.axes).index(table.columns[0])
+    differences: dict[Cell, list[float]] = {}
+    for cell, by_seed in runs.items():
+        other = runs[(*cell[:where], str(table.against), *cell[where + 1 :])]
+        both = by_seed.keys() & other.keys() if cell[where] != table.against else set[int]()
+        differences[cell] = [
+            _scaled(table, by_seed[s].shown(what, table.metric) - other[s].shown(what, table.metric))
+            for s in sorted(both)
+        ]
+    return differences
+
+
+def _grid(table: Table, figures: Figures, *, signed: bool) -> str:
+    axes = list(table.axes)
+
+    def figure(row: Cell, column: Cell) -> str:
+        chosen = dict(zip((*table.rows, *table.columns), (*row, *column), strict=True))
+        values = figures[tuple(chosen[axis] for axis in axes)]
+        return _figure(values, len(table.seeds), signed=signed, digits=2 if table.percent else 4)
+
+    columns = table.cells(table.columns)
+    if signed:
+        columns = [column for column in columns if column != (table.against,)]
+    return _lines(table.rows, table.cells(table.rows), [", ".join(c) for c in columns], columns, figure)
+
+
+def _curves(table: Table, runs: Found) -> str:
+    numbers = sorted({n for by_seed in runs.values() for entry in by_seed.values() for n in entry.curve})
+    axes, cells = list(table.axes), table.cells([*table.rows, *table.columns])
+
+    def figure(row: Cell, column: Cell) -> str:
+        chosen = dict(zip((*table.rows, *table.columns), row, strict=True))
+        entries = runs[tuple(chosen[axis] for axis in axes)].values()
+        values = [_scaled(table, e.curve[int(column[0])]) for e in entries if int(column[0]) in e.curve]
+        return _figure(values, len(table.seeds), signed=False, digits=1 if table.percent else 3)
+
+    columns = [(str(number),) for number in numbers]
+    return _lines((*table.rows, *table.columns), cells, [f"round {n}" for n in numbers], columns, figure)
+
+
+def _lines(
+    heads: Sequence[str],
+    rows: Sequence[Cell],
+    titles: Sequence[str],
+    columns: Sequence[Cell],
+    figure: Callable[[Cell, Cell], str],
+) -> str:
+    lines = [[*heads, *titles], ["---"] * (len(heads) + len(titles))]
+    lines += [[*row, *(figure(row, column) for column in columns)] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _figure(values: Sequence[float], seeds: int, *, signed: bool, digits: int) -> str:
+    """Mean ± standard deviation (of a sample), with the number of seeds where some are missing."""
+    if not values:
+        return "–"
+    text = f"{fmean(values):{'+' if signed else ''}.{digits}f}"
+    if len(values) > 1:
+        text += f" ± {stdev(values):.{digits}f}"
+    return text if len(values) == seeds else f"{text} ({len(values)})"
+
+
+def _commands(table: Table) -> str:
+    first = next(table.runs())
+    single = " ".join(f"--set '{item}'" for item in first.items)
+    return (
+        f"`python -m benchmarks.tables run {table.name}`; one run of it ({first}): "
+        f"`fedsim run {table.preset} {single}`."
+    )
+
+
+def place(page: Path, name: str, section: str) -> None:
+    """Write a section into a page between its markers, or at the end of the page the first time.
+
+    Raises:
+        ValueError: if the page has one marker without the other.
+    """
+    opening, closing = f"<!-- table {name} -->", f"<!-- end of table {name} -->"
+    text = page.read_text("utf-8") if page.is_file() else "# Results\n"
+    block = f"{opening}\n{section}\n{closing}"
+    if opening not in text and closing not in text:
+        page.write_text(f"{text.rstrip()}\n\n{block}\n", "utf-8")
+        return
+    before, has_opening, rest = text.partition(opening)
+    _, has_closing, after = rest.partition(closing)
+    if not has_opening or not has_closing:
+        raise ValueError(f"{page.name} has only one of {opening!r} and {closing!r}; write both or none")
+    page.write_text(f"{before}{block}{after}", "utf-8")

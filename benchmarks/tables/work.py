@@ -1,0 +1,220 @@
+"""Running a table: every run in one process, several processes at a time, at low priority."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+from collections import OrderedDict
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from benchmarks.tables.grid import Run, Table, fingerprint
+from benchmarks.tables.journal import Entry, Journal, rounded
+from fedsim.core import Local
+from fedsim.errors import FedsimError
+from fedsim.experiment import Experiment
+from fedsim.pools import SerialPool
+from fedsim.population import Population
+from fedsim.simulation import RoundResult, simulate
+from jobs.resolve import resolve
+from jobs.settings import Settings
+from jobs.spec import JobSpec
+
+LOG = logging.getLogger("fedsim.tables")
+
+TAIL = 10
+"""How many scored rounds the tail's mean is taken over."""
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A run that is still to be made: its spec has been checked."""
+
+    run: Run
+    spec: JobSpec
+    key: str
+
+
+class Populations:
+    """The populations made last, shared by the runs whose data is the same.
+
+    Args:
+        keep: how many.
+    """
+
+    def __init__(self, keep: int = 4) -> None:
+        self.keep, self.made = keep, OrderedDict[str, Population]()
+
+    def of(self, experiment: Experiment) -> Population:
+        """The experiment's population, made only if none with the same data and partition is at hand."""
+        neutral: Any = {"algorithm": None, "local": Local(), "rounds": 0, "cohort_size": 0}
+        key = repr(replace(experiment, **neutral, evaluate_every=1))
+        if key not in self.made:
+            self.made[key] = experiment.population()
+            while len(self.made) > self.keep:
+                self.made.popitem(last=False)
+        self.made.move_to_end(key)
+        return replace(
+            self.made[key],
+            local=experiment.local,
+            rounds=experiment.rounds,
+            cohort_size=experiment.cohort_size,
+        )
+
+
+def results(experiment: Experiment, population: Population) -> Iterator[RoundResult]:
+    """One result per round, of the reference pool in this process."""
+    pool = SerialPool(experiment.algorithm, population)
+    try:
+        yield from simulate(experiment.algorithm, population, pool, evaluate_every=experiment.evaluate_every)
+    finally:
+        pool.close()
+
+
+def execute(pending: Pending, table: Table, settings: Settings, shared: Populations, code: str) -> Entry:
+    """Make one run.
+
+    Raises:
+        FedsimError: if it fails.
+    """
+    experiment = resolve(pending.spec, settings)
+    scores, down, up, seconds = dict[int, float](), 0, 0, 0.0
+    last: RoundResult | None = None
+    for last in results(experiment, shared.of(experiment)):
+        down, up = down + last.traffic.down, up + last.traffic.up
+        seconds += last.seconds["total"]
+        if table.metric in last.metrics:
+            scores[last.round] = round(last.metrics[table.metric], 6)
+    if last is None or not scores:
+        raise FedsimError(
+            f"{pending.run} was never scored by {table.metric!r}", "name a metric of its records"
+        )
+    best = max(scores, key=lambda number: scores[number])
+    kept = {n: s for n, s in scores.items() if n % table.curve_every == 0 or n in (min(scores), last.round)}
+    return Entry(
+        key=pending.key,
+        labels=pending.run.labels,
+        seed=pending.run.seed,
+        rounds=last.round,
+        final=rounded(last.metrics.items()),
+        best={"round": best, "value": scores[best]},
+        tail=round(fmean(list(scores.values())[-TAIL:]), 6),
+        curve=kept,
+        bytes={"down": down, "up": up},
+        seconds=round(seconds, 1),
+        digest=last.digest[:16],
+        code=code,
+    )
+
+
+class _Process:
+    """What a worker process keeps between runs."""
+
+    def __init__(self, table: Table, settings: Settings, code: str) -> None:
+        self.table, self.settings, self.code, self.shared = table, settings, code, Populations()
+
+    def __call__(self, pending: Pending) -> Entry | str:
+        try:
+            return execute(pending, self.table, self.settings, self.shared, self.code)
+        except FedsimError as error:
+            return str(error)
+
+
+_HERE: dict[str, _Process] = {}  # one entry, in worker processes only: an initialiser returns nothing
+
+
+def _begin(niceness: int, table: Table, settings: Settings, code: str) -> None:
+    os.nice(niceness)
+    torch.set_num_threads(1)
+    _HERE["process"] = _Process(table, settings, code)
+
+
+def _work(pending: Pending) -> Entry | str:
+    return _HERE["process"](pending)
+
+
+def run_table(
+    table: Table, journal: Journal, settings: Settings, *, processes: int = 2, niceness: int = 19
+) -> list[str]:
+    """Make every run that the journal does not have.
+
+    Args:
+        table: whose runs.
+        journal: where finished runs are written, and looked for first.
+        settings: where data is.
+        processes: runs at a time, each on one thread.
+        niceness: added to the processes' own; 19 leaves the machine to everybody else.
+
+    Returns:
+        What did not work, one sentence for each run.
+    """
+    waiting, faults = missing(table, journal)
+    for fault in faults:
+        LOG.warning("left out: %s", fault)
+    total = sum(1 for _ in table.runs())
+    LOG.info("%s: %d runs, %d to be made, %d at a time", table.name, total, len(waiting), processes)
+    if not waiting:
+        return faults
+    os.environ["OMP_NUM_THREADS"] = "1"
+    initial = (niceness, table, settings, code_version())
+    executor = ProcessPoolExecutor(processes, get_context("spawn"), initializer=_begin, initargs=initial)
+    with executor:
+        futures = {executor.submit(_work, pending): pending for pending in waiting}
+        try:
+            faults += list(_gather(futures, journal, processes))
+        except BaseException:
+            executor.shutdown(wait=False, cancel_futures=True)
+            raise
+    return faults
+
+
+def missing(table: Table, journal: Journal) -> tuple[list[Pending], list[str]]:
+    """The runs that are still to be made, and what is wrong with those that cannot be."""
+    finished, waiting, faults = journal.read(), list[Pending](), list[str]()
+    for run in table.runs():
+        try:
+            spec = table.spec(run)
+        except FedsimError as error:
+            faults.append(f"{run}: {error}")
+            continue
+        key = fingerprint(spec)
+        if key not in finished:
+            waiting.append(Pending(run, spec, key))
+    return waiting, faults
+
+
+def _gather(futures: dict[Future[Entry | str], Pending], journal: Journal, processes: int) -> Iterator[str]:
+    """Write down each run as it ends, and say how far it all is; yields what failed."""
+    seconds, left = [entry.seconds for entry in journal.read().values()], set(futures)
+    while left:
+        done, left = wait(left, return_when=FIRST_COMPLETED)
+        for future in done:
+            outcome, run = future.result(), futures[future].run
+            if isinstance(outcome, str):
+                LOG.error("failed: %s: %s", run, outcome)
+                yield f"{run}: {outcome}"
+                continue
+            journal.append(outcome)
+            seconds.append(outcome.seconds)
+            hours = fmean(seconds) * len(left) / processes / 3600
+            LOG.info(
+                "%s: %s after %.0f s; %d to go, about %.1f h",
+                run, list(outcome.curve.values())[-1], outcome.seconds, len(left), hours,
+            )  # fmt: skip
+
+
+def code_version() -> str:
+    """The commit of the code that runs, marked where files were changed since; empty outside a checkout."""
+    asked = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    try:
+        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""

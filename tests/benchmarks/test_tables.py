@@ -1,0 +1,215 @@
+"""The runner of result tables: what it makes, what it leaves alone, and what it writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.tables.__main__ import main
+from benchmarks.tables.grid import Table, TableError, fingerprint, load_table, read_table, tables
+from benchmarks.tables.journal import Entry, Journal
+from benchmarks.tables.markdown import place, render
+from benchmarks.tables.work import Pending, Populations, execute, missing, run_table
+from fedsim.errors import FedsimError
+from fedsim.pools import SerialPool
+from fedsim.simulation import simulate
+from jobs.resolve import resolve
+from jobs.settings import Settings
+from jobs.spec import parse_spec
+
+SMALL = """
+title: A small table
+about: For a test.
+preset: demo
+set: [rounds=2, data.limit=200, clients.total=10, local.epochs=1]
+axes:
+  mu: {plain: [], strong: [algorithm=fedprox, algorithm.mu=1.0]}
+  data: {IID: data.partition=iid, Dir(1): "data.partition={kind: dirichlet, beta: 1.0}"}
+rows: [data]
+columns: [mu]
+seeds: [1, 2]
+against: plain
+show: [final, curve]
+curve_every: 1
+"""
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    file = tmp_path / "small.yaml"
+    file.write_text(SMALL, "utf-8")
+    return read_table(file)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(home=tmp_path / "home")
+
+
+def entry(table: Table, cell: tuple[str, ...], seed: int, accuracy: float) -> Entry:
+    run = next(run for run in table.runs() if run.cell == cell and run.seed == seed)
+    return Entry(
+        key=fingerprint(table.spec(run)),
+        labels=run.labels,
+        seed=seed,
+        rounds=2,
+        final={"global_accuracy": accuracy},
+        best={"round": 1, "value": accuracy + 0.1},
+        tail=accuracy,
+        curve={1: accuracy / 2, 2: accuracy},
+        bytes={"down": 1, "up": 1},
+        seconds=1.0,
+        digest="",
+        code="",
+    )
+
+
+def test_every_cell_is_run_with_every_seed_seed_by_seed(table: Table) -> None:
+    runs = list(table.runs())
+    assert [run.seed for run in runs] == [1] * 4 + [2] * 4
+    assert [run.cell for run in runs[:4]] == [
+        ("plain", "IID"),
+        ("plain", "Dir(1)"),
+        ("strong", "IID"),
+        ("strong", "Dir(1)"),
+    ]
+    spec = table.spec(runs[3])
+    assert (spec.algorithm.name, spec.algorithm.params) == ("fedprox", {"mu": 1.0})
+    assert (spec.data.partition.params["beta"], spec.rounds, spec.seed) == (1.0, 2, 1)
+
+
+def test_the_fingerprint_is_of_what_changes_the_result() -> None:
+    plain = parse_spec({"algorithm": "fedavg", "seed": 1})
+    same = parse_spec({"algorithm": {"name": "fedavg"}, "seed": 1, "name": "x", "resources": {"workers": 2}})
+    assert fingerprint(plain) == fingerprint(same)
+    others: list[dict[str, object]] = [
+        {"seed": 2},
+        {"rounds": 21},
+        {"algorithm": {"name": "fedprox"}},
+        {"local": {"lr": 0.1}},
+    ]
+    marks = [fingerprint(parse_spec({"algorithm": "fedavg", "seed": 1, **other})) for other in others]
+    assert len({fingerprint(plain), *marks}) == 5
+
+
+def test_what_is_finished_is_not_run_again(table: Table, settings: Settings, tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "results", table.name)
+    done = [
+        entry(table, cell, seed, 0.5)
+        for cell in table.cells(["mu", "data"])
+        for seed in (1, 2)
+        if (cell, seed) != (("strong", "IID"), 2)
+    ]
+    for finished in done:
+        journal.append(finished)
+    assert [(p.run.cell, p.run.seed) for p in missing(table, journal)[0]] == [(("strong", "IID"), 2)]
+    assert run_table(table, journal, settings, processes=1, niceness=1) == []
+    assert len(journal.file.read_text("utf-8").splitlines()) == 8
+    assert missing(table, journal) == ([], [])
+
+
+def test_a_run_has_the_digest_of_the_same_spec_and_shares_its_data(table: Table, settings: Settings) -> None:
+    shared, digests = Populations(keep=2), {}
+    for run in [run for run in table.runs() if run.seed == 1]:
+        spec = table.spec(run)
+        made = execute(Pending(run, spec, fingerprint(spec)), table, settings, shared, "")
+        digests[run.cell] = made.digest
+        assert list(made.curve) == [1, 2]
+        assert made.bytes["up"] == made.bytes["down"] > 0
+    assert len(shared.made) == 2  # two partitions of one seed; the methods share them
+    assert len(set(digests.values())) == 4
+    experiment = resolve(table.spec(next(table.runs())), settings)
+    population = experiment.population()
+    pool = SerialPool(experiment.algorithm, population)
+    last = list(simulate(experiment.algorithm, population, pool))[-1]
+    assert digests["plain", "IID"] == last.digest[:16]
+
+
+def test_a_cut_off_line_is_run_again(table: Table, tmp_path: Path) -> None:
+    journal = Journal(tmp_path, "small")
+    first, second = (entry(table, ("plain", "IID"), seed, 0.5) for seed in (1, 2))
+    journal.append(first)
+    with journal.file.open("a", encoding="utf-8") as opened:
+        opened.write(second.model_dump_json()[:50])
+    assert list(journal.read()) == [first.key]
+    journal.append(second)
+    assert list(journal.read()) == [first.key, second.key]
+
+
+def test_specs_that_are_wrong_are_left_out_and_named(tmp_path: Path, settings: Settings) -> None:
+    file = tmp_path / "wrong.yaml"
+    file.write_text(SMALL.replace("algorithm.mu=1.0", "rouns=3"), "utf-8")
+    table = read_table(file)
+    waiting, faults = missing(table, Journal(tmp_path, "wrong"))
+    assert (len(waiting), len(faults)) == (4, 4)
+    assert "strong, IID, seed 1" in faults[0]
+    assert "rouns" in faults[0]
+
+
+def test_a_metric_that_no_record_has_is_a_fault(table: Table, settings: Settings) -> None:
+    run = next(table.runs())
+    other = table.model_copy(update={"metric": "personal_accuracy"})
+    with pytest.raises(FedsimError, match="personal_accuracy"):
+        execute(Pending(run, table.spec(run), ""), other, settings, Populations(), "")
+
+
+def test_rendered_figures(table: Table) -> None:
+    # means of 60 and 70 is 65, their sample deviation 7.07; less 50 and 54 of the same seeds: 10 and 16
+    figures = [
+        (("plain", "IID"), 1, 0.5),
+        (("plain", "IID"), 2, 0.54),
+        (("strong", "IID"), 1, 0.6),
+        (("strong", "IID"), 2, 0.7),
+        (("plain", "Dir(1)"), 2, 0.4),
+    ]
+    entries = {e.key: e for e in (entry(table, *figure) for figure in figures)}
+    text = render(table, entries)
+    assert "| IID | 52.00 ± 2.83 | 65.00 ± 7.07 |" in text
+    assert "| IID | +13.00 ± 4.24 |" in text
+    assert "| Dir(1) | 40.00 (1) | – |" in text
+    assert "**5 of 8 runs are finished**" in text
+    assert "| IID | strong | 32.5 ± 3.5 | 65.0 ± 7.1 |" in text
+    assert "fedsim run demo --set 'rounds=2'" in text
+
+
+def test_a_section_stays_where_it_is(tmp_path: Path) -> None:
+    page = tmp_path / "results.md"
+    page.write_text("# Results\n\nBefore.\n", "utf-8")
+    place(page, "a", "first")
+    page.write_text(page.read_text("utf-8") + "\nAfter.\n", "utf-8")
+    place(page, "a", "second")
+    text = page.read_text("utf-8")
+    assert text == "# Results\n\nBefore.\n\n<!-- table a -->\nsecond\n<!-- end of table a -->\n\nAfter.\n"
+    page.write_text(text.replace("<!-- end of table a -->", ""), "utf-8")
+    with pytest.raises(ValueError, match="only one of"):
+        place(page, "a", "third")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("rows: [data]", "rows: [data, mu]", "rows and columns"),
+        ("against: plain", "against: weak", "against"),
+        ("show: [final, curve]", "show: [last]", "show"),
+        ("seeds: [1, 2]", "seeds: []", "seeds"),
+        ("title: A", "titel: A", "titel"),
+    ],
+)
+def test_wrong_tables(tmp_path: Path, old: str, new: str, message: str) -> None:
+    file = tmp_path / "wrong.yaml"
+    file.write_text(SMALL.replace(old, new), "utf-8")
+    with pytest.raises(TableError, match=message):
+        read_table(file)
+
+
+def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "nothing", "--results", str(tmp_path)]) == 2
+    assert "'nothing' is no table" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", tables())
+def test_every_table_asks_for_specs_that_parse(name: str) -> None:
+    table = load_table(name)
+    marks = [fingerprint(table.spec(run)) for run in table.runs()]
+    assert len(set(marks)) == len(marks), "two runs of the table are the same"
