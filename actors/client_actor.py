@@ -79,6 +79,11 @@ class ClientProcess:
         worker = self._joined()
         return worker.score(round, tree.from_numpy(models, worker.device), shard)
 
+    def measure(self, round: int, models: Tree, clients: Sequence[int]) -> Any:
+        """The mean loss of a model on each client's own data; see `Worker.measure`."""
+        worker = self._joined()
+        return worker.measure(round, tree.from_numpy(models, worker.device), clients)
+
     def _joined(self) -> Worker:
         if self.worker is None:
             raise RuntimeError("join() comes first")

@@ -7,21 +7,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import numpy as np
 import ray
 from ray.exceptions import RayActorError, RayTaskError
 
 from fedsim import tree
 from fedsim.blocks import Block, cut, spans
-from fedsim.core import Algorithm, Context, Reduced, Score
+from fedsim.core import Algorithm, Context, Reduced, Score, Survey
 from fedsim.errors import PoolFailed
 from fedsim.evaluation import total
-from fedsim.pools import broadcast, bytes_down, deployed, instruct
+from fedsim.pools import broadcast, bytes_down, deployed, instruct, questioned, survey_traffic
 from fedsim.population import Population
 from fedsim.reduce import combine
 from fedsim.tree import Tree
 from fedsim.worker import SHARD
 
 from .crew import Crew
+
+MOST_ASKED = 1000
+"""A survey asks at most so many clients in one call, so that little is lost with an actor."""
 
 Submit: TypeAlias = Callable[[Any], list[Any]]
 """Calls an actor; returns the references to the result and to whatever comes with it."""
@@ -107,6 +111,18 @@ class RayPool:
 
         return submit
 
+    def measure(self, algorithm: Algorithm, ctx: Context, state: Any, clients: Sequence[int]) -> Survey:
+        """The mean loss of the first deployed model on each client's data; see `ClientPool`."""
+        models = questioned(algorithm, ctx, state)
+        sent, size = ray.put(tree.to_numpy(models)), _portion(len(clients), len(self.crew.actors))
+
+        def asking(some: Sequence[int]) -> Submit:
+            return lambda actor: [actor.measure.remote(ctx.round, sent, some)]
+
+        portions = [clients[start : start + size] for start in range(0, len(clients), size)]
+        losses = self._run([_Task(asking(some)) for some in portions])
+        return Survey(np.concatenate(losses), survey_traffic(models, clients))
+
     def evaluate(self, algorithm: Algorithm, ctx: Context, state: Any) -> Mapping[str, Score]:
         """Score every deployed model on the whole test set, a shard at a time."""
         models = ray.put(tree.to_numpy(deployed(algorithm, ctx, state)))
@@ -172,6 +188,11 @@ class RayPool:
     def close(self) -> None:
         """End the actors and give their resources back."""
         self.crew.close()
+
+
+def _portion(clients: int, actors: int) -> int:
+    """How many clients to ask in one call; each is scored for itself, so the answers do not depend on it."""
+    return min(MOST_ASKED, max(1, -(-clients // (4 * actors))))
 
 
 def _clients(blocks: Sequence[Block]) -> list[int]:

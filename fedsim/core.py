@@ -9,12 +9,14 @@ in `fedsim.simulation`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from .net import Net, Params
@@ -35,6 +37,7 @@ __all__ = [
     "Report",
     "Score",
     "ServerState",
+    "Survey",
     "Traffic",
     "Visit",
 ]
@@ -115,6 +118,10 @@ class Traffic:
     up: int = 0
     by_payload: Mapping[str, int] = field(default_factory=dict)
 
+    def __add__(self, other: Traffic) -> Traffic:
+        both = Counter(self.by_payload) + Counter(other.by_payload)
+        return Traffic(self.down + other.down, self.up + other.up, dict(both))
+
 
 @dataclass(frozen=True)
 class Reduced:
@@ -158,11 +165,23 @@ class Algorithm(ABC):
     stateful: ClassVar[bool] = False
     heterogeneous: ClassVar[bool] = False
 
+    def has(self, hook: str) -> bool:
+        """Whether the method has this hook of its own; pools skip the work of those that it has not."""
+        return getattr(type(self), hook) is not getattr(Algorithm, hook)
+
     # server
 
     @abstractmethod
     def init(self, ctx: Context) -> ServerState:
         """The state before the first round."""
+
+    def survey(self, ctx: Context, state: Any) -> Sequence[int]:
+        """Clients to ask, before the cohort is chosen, how the server's model does on their data."""
+        return ()
+
+    def surveyed(self, ctx: Context, state: Any, losses: NDArray[np.float64]) -> Any:
+        """The state with their answers: mean losses in the order asked, NaN for who holds nothing."""
+        return state
 
     def cohort(self, ctx: Context, state: Any, rng: np.random.Generator) -> Sequence[int]:
         """The clients of this round; by default a uniform sample without replacement, in ascending order."""
@@ -198,16 +217,18 @@ class Algorithm(ABC):
         """A client's memory on its first visit."""
         return {}
 
-    def schedule(
-        self, ctx: Context, examples: Batch, broadcast: Tree, memory: Tree, steps: int
-    ) -> Pacing | None:
+    def received(self, ctx: Context, visit: Visit) -> Params:
+        """The model, all keys of the net, with which a client begins: what judges its examples untrained."""
+        params: Params = visit.broadcast["params"]
+        return params
+
+    def schedule(self, ctx: Context, rng: np.random.Generator, visit: Visit, steps: int) -> Pacing | None:
         """Which examples each local step may draw; None (the default) for all of them, epoch by epoch.
 
         Args:
             ctx: the round, for this client.
-            examples: all the client's examples, as one batch in their stored order.
-            broadcast: what came down.
-            memory: what the client kept.
+            rng: for what chance decides, such as the order among equals.
+            visit: the round to be planned; it has no batches yet.
             steps: how many local steps there will be.
         """
         return None
@@ -237,11 +258,21 @@ class Score(NamedTuple):
     examples: int
 
 
+class Survey(NamedTuple):
+    """What clients answered, in the order asked, and what asking cost."""
+
+    losses: NDArray[np.float64]
+    traffic: Traffic
+
+
 class ClientPool(Protocol):
     """Where clients run: one after another here, or on actors."""
 
     def train(self, algorithm: Algorithm, ctx: Context, state: Any, cohort: Sequence[int]) -> Reduced:
         """Run one round of these clients."""
+
+    def measure(self, algorithm: Algorithm, ctx: Context, state: Any, clients: Sequence[int]) -> Survey:
+        """The mean loss of the first deployed model on each of these clients' training examples."""
 
     def evaluate(self, algorithm: Algorithm, ctx: Context, state: Any) -> Mapping[str, Score]:
         """Score every deployed model on the whole test set."""

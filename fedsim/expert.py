@@ -24,10 +24,10 @@ from .data.dataset import Dataset
 from .data.partition import Partition
 from .net import Net, Params
 from .pools import SerialPool
-from .population import Population
+from .population import AT_ONCE, Population
 from .simulation import simulate
 from .visit import Local
-from .worker import SCORED_AT_ONCE, one_thread
+from .worker import one_thread
 
 Losses: TypeAlias = NDArray[np.float32]
 
@@ -84,7 +84,7 @@ def _score(metrics: Any) -> str:
 @torch.inference_mode()
 def _losses(data: Dataset, net: Net, params: Params) -> Losses:
     x, y = tree.borrow(data.train.x), tree.borrow(data.train.y)
-    parts = zip(torch.split(x, SCORED_AT_ONCE), torch.split(y, SCORED_AT_ONCE), strict=True)
+    parts = zip(torch.split(x, AT_ONCE), torch.split(y, AT_ONCE), strict=True)
     laid_out = tree.map(tree.arranged, params)
     with one_thread():
         found = [

@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from . import wire
 from .blocks import cut
-from .core import Algorithm, Context, Reduced, Score
+from .core import Algorithm, Context, Reduced, Score, Survey, Traffic
 from .evaluation import total
 from .population import Population
 from .reduce import combine
@@ -42,6 +44,11 @@ class SerialPool:
             algorithm, ctx, [result], cohort, down, {"pool": "serial", "width": 1, "actors": 0, "restarts": 0}
         )
 
+    def measure(self, algorithm: Algorithm, ctx: Context, state: Any, clients: Sequence[int]) -> Survey:
+        """The mean loss of the first deployed model on each client's data; see `ClientPool`."""
+        models = questioned(algorithm, ctx, state)
+        return Survey(self.worker.measure(ctx.round, models, clients), survey_traffic(models, clients))
+
     def evaluate(self, algorithm: Algorithm, ctx: Context, state: Any) -> Mapping[str, Score]:
         """Score every deployed model on the whole test set."""
         models = deployed(algorithm, ctx, state)
@@ -69,9 +76,21 @@ def deployed(algorithm: Algorithm, ctx: Context, state: Any) -> dict[str, Mappin
     return {str(m): algorithm.deployed(ctx.for_model(m), state) for m in range(len(ctx.nets))}
 
 
+def questioned(algorithm: Algorithm, ctx: Context, state: Any) -> dict[str, Tree]:
+    """The model of each architecture that a survey is about, by its number as text."""
+    return {number: next(iter(models.values())) for number, models in deployed(algorithm, ctx, state).items()}
+
+
+def survey_traffic(models: Mapping[str, Tree], clients: Sequence[int]) -> Traffic:
+    """A model down to every client asked, one number up from each."""
+    asked = np.bincount(np.asarray(clients, np.int64) % len(models), minlength=len(models))
+    down = sum(wire.payload_bytes(model) * int(asked[int(number)]) for number, model in models.items())
+    return wire.traffic({"survey": down}, {"survey": wire.NUMBER_BYTES * len(clients)})
+
+
 def instruct(algorithm: Algorithm, ctx: Context, state: Any, cohort: Sequence[int]) -> dict[int, Tree]:
     """What each client of the cohort receives besides the broadcast; {} if the algorithm sends nothing."""
-    if type(algorithm).instruct is Algorithm.instruct:
+    if not algorithm.has("instruct"):
         return {}
     return {client: algorithm.instruct(ctx.for_client(client), state, client) for client in cohort}
 

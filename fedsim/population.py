@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from . import rng, tree
@@ -16,6 +17,10 @@ from .data.partition import Partition
 from .net import Net
 from .sampling import Positions, draws
 from .tree import Tree
+
+AT_ONCE = 250
+"""How many examples go through a model at once where nothing is trained: few enough for their activations to
+stay in the cache."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +40,7 @@ class Population:
         public: labelled examples that no client holds, for the methods that use such; None where there are
             none.
         rounds: how many the run has.
+        difficulty: the expert's loss of every training example, float32 `[n]`; None unless it is needed.
     """
 
     dataset: Dataset
@@ -45,6 +51,7 @@ class Population:
     cohort_size: int
     rounds: int
     public: Examples | None = None
+    difficulty: NDArray[np.float32] | None = None
 
     def context(self, round: int) -> Context:
         """What the clients of a round (counted from 0) have in common."""
@@ -103,22 +110,24 @@ class Shelf:
         local, address = ctx.local, (ctx.round, client)
         steps = local.steps_for(len(held))
         pacing = None
-        if type(algorithm).schedule is not Algorithm.schedule:
-            pacing = algorithm.schedule(ctx, self.examples(held), broadcast, memory, steps)
-        shuffle = rng.stream(ctx.seed, "shuffle", *address)
-        noise: Tree = {}
-        if type(algorithm).noise is not Algorithm.noise:
-            noise = algorithm.noise(ctx, rng.stream(ctx.seed, "method", *address), steps, local.batch_size)
-        rows = [held[chosen] for chosen in draws(shuffle, len(held), steps, local.batch_size, pacing)]
-        seed = rng.torch_seed(ctx.seed, "augment", *address) if self.population.dataset.augment else 0
-        return Visit(
-            batches=ShelfBatches(self, rows, noise, seed),
+        visit = Visit(
+            batches=(),
             num_examples=len(held),
             label_counts=self._label_counts(held, ctx.num_classes),
             broadcast=broadcast,
             instruction=instruction,
             memory=memory,
+            held=ShelfExamples(self, held),
         )
+        if algorithm.has("schedule"):
+            pacing = algorithm.schedule(ctx, rng.stream(ctx.seed, "schedule", *address), visit, steps)
+        shuffle = rng.stream(ctx.seed, "shuffle", *address)
+        noise: Tree = {}
+        if algorithm.has("noise"):
+            noise = algorithm.noise(ctx, rng.stream(ctx.seed, "method", *address), steps, local.batch_size)
+        rows = [held[chosen] for chosen in draws(shuffle, len(held), steps, local.batch_size, pacing)]
+        seed = rng.torch_seed(ctx.seed, "augment", *address) if self.population.dataset.augment else 0
+        return visit._replace(batches=ShelfBatches(self, rows, noise, seed))
 
     def examples(self, rows: Positions, augment_seed: int | None = None) -> Batch:
         """These examples as one batch: augmented if there is a seed for it, then normalised."""
@@ -133,6 +142,32 @@ class Shelf:
         if labels.ndim > 1:
             return torch.from_numpy((labels > 0.5).sum(0)).float()
         return torch.from_numpy(np.bincount(labels, minlength=num_classes)).float()
+
+
+class ShelfExamples:
+    """A client's examples, gathered from the shelf when they are asked for.
+
+    Args:
+        shelf: where they are.
+        rows: which of the training set they are.
+    """
+
+    def __init__(self, shelf: Shelf, rows: Positions) -> None:
+        self.shelf, self.rows = shelf, rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def difficulty(self) -> Positions | None:
+        """The expert's loss of each; see `Held`."""
+        every = self.shelf.population.difficulty
+        return None if every is None else every[self.rows]
+
+    def batches(self) -> Iterator[Batch]:
+        """All of them, `AT_ONCE` at a time; see `Held`."""
+        for start in range(0, len(self.rows), AT_ONCE):
+            yield self.shelf.examples(self.rows[start : start + AT_ONCE])
 
 
 class ShelfBatches:

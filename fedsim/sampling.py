@@ -18,9 +18,9 @@ def draws(
     """The examples of each local step, as positions among the client's own.
 
     Without pacing this is the usual loop: every epoch is a fresh shuffle cut into batches, the last of
-    which may be smaller. With pacing, a step takes the next of the shuffle that are open to it, and a new
-    shuffle starts when none is left; so when every example is open from the start, it is the usual loop,
-    draw for draw.
+    which may be smaller. With pacing, a step to which not all examples are open draws its batch uniformly
+    from those that are; a step to which all are open takes its turn in the usual loop, so when every example
+    is open from the start, it is the usual loop, draw for draw.
 
     Args:
         rng: the shuffles' stream.
@@ -32,20 +32,14 @@ def draws(
     Yields:
         int64 arrays of between 1 and `batch_size` positions.
     """
-    if pacing is None:
-        yield from _epochs(rng, num_examples, steps, batch_size)
-        return
-    rank = np.empty(num_examples, np.int64)
-    rank[pacing.order] = np.arange(num_examples)
-    queue = np.empty(0, np.int64)
+    usual = _epochs(rng, num_examples, steps, batch_size)
     for step in range(steps):
-        limit = pacing.limits[step]
-        chosen = np.flatnonzero(rank[queue] < limit)[:batch_size]
-        if not len(chosen):
-            queue = rng.permutation(num_examples)
-            chosen = np.flatnonzero(rank[queue] < limit)[:batch_size]
-        yield queue[chosen]
-        queue = np.delete(queue, chosen)
+        limit = num_examples if pacing is None else int(pacing.limits[step])
+        if pacing is None or limit == num_examples:
+            yield next(usual)
+        else:
+            order = rng.permutation(num_examples) if pacing.order is None else pacing.order
+            yield rng.choice(order[:limit], min(batch_size, limit), replace=False)
 
 
 def _epochs(rng: np.random.Generator, num_examples: int, steps: int, batch_size: int) -> Iterator[Positions]:

@@ -1,7 +1,7 @@
 """The round loop, shared by every algorithm and every pool.
 
-One round: `cohort` (seeded by the round) -> the pool trains it, block by block -> `aggregate` -> the
-deployed models are scored. All of it is visible in `simulate`.
+One round: `survey` (where the method asks first) -> `cohort` (seeded by the round) -> the pool trains it,
+block by block -> `aggregate` -> the deployed models are scored. All of it is visible in `simulate`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any
 
 from . import evaluation, rng
-from .core import Algorithm, ClientPool, Traffic
+from .core import Algorithm, ClientPool, Context, Traffic
 from .digest import digest
 from .population import Population
 
@@ -29,7 +29,7 @@ class RoundResult:
         failed: those of them whose work was lost.
         metrics: scores and the cohort's averages; `train_loss` is the mean local loss.
         traffic: simulated bytes.
-        seconds: wall clock by phase: total, train, server, evaluate.
+        seconds: wall clock by phase: total, survey, train, server, evaluate.
         engine: how the pool did it.
         method: what the method decided.
     """
@@ -89,6 +89,8 @@ def simulate(
     for number in range(last):
         began = perf_counter()
         ctx = population.context(number)
+        state, asking = _ask(algorithm, ctx, state, pool)
+        asked = perf_counter()
         cohort = algorithm.cohort(ctx, state, rng.stream(population.seed, "cohort", number))
         reduced = pool.train(algorithm, ctx, state, cohort)
         trained = perf_counter()
@@ -106,13 +108,23 @@ def simulate(
             cohort=reduced.clients,
             failed=reduced.failed,
             metrics=metrics,
-            traffic=reduced.traffic,
+            traffic=reduced.traffic + asking,
             seconds={
                 "total": ended - began,
-                "train": trained - began,
+                "survey": asked - began,
+                "train": trained - asked,
                 "server": served - trained,
                 "evaluate": ended - served,
             },
             engine=reduced.engine,
             method=algorithm.describe(ctx, state),
         )
+
+
+def _ask(algorithm: Algorithm, ctx: Context, state: Any, pool: ClientPool) -> tuple[Any, Traffic]:
+    """The survey, where the method has one, and what it cost."""
+    clients = algorithm.survey(ctx, state) if algorithm.has("survey") else ()
+    if not len(clients):
+        return state, Traffic()
+    survey = pool.measure(algorithm, ctx, state, clients)
+    return algorithm.surveyed(ctx, state, survey.losses), survey.traffic

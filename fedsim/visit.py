@@ -37,16 +37,30 @@ class Batches(Protocol):
     def __iter__(self) -> Iterator[Batch]: ...
 
 
+class Held(Protocol):
+    """A client's own training examples as they are stored: in order, and never augmented."""
+
+    @property
+    def difficulty(self) -> np.ndarray[Any, Any] | None:
+        """The expert's loss of each, float32 `[n]`; None where no expert was asked for."""
+
+    def __len__(self) -> int: ...
+
+    def batches(self) -> Iterator[Batch]:
+        """All of them, normalised, a few hundred at a time."""
+
+
 class Visit(NamedTuple):
     """One client, one round: all that it may look at.
 
     Attributes:
-        batches: the local steps.
+        batches: the local steps; empty while they are being planned (`Algorithm.schedule`).
         num_examples: how many training examples the client holds.
         label_counts: how many of each class, float32 `[classes]`.
         broadcast: what every client of the cohort received.
         instruction: what this one received besides.
         memory: what it kept since its last visit.
+        held: its examples, apart from the local steps.
     """
 
     batches: Batches
@@ -55,6 +69,7 @@ class Visit(NamedTuple):
     broadcast: Tree
     instruction: Tree
     memory: Tree
+    held: Held
 
 
 class Report(NamedTuple):
@@ -64,22 +79,26 @@ class Report(NamedTuple):
         upload: {payload name: tree}, as declared in `Algorithm.uploads`.
         memory: what the client keeps until its next visit; {} unless the algorithm is `stateful`.
         metrics: scalars, averaged over the cohort weighted by the number of examples.
+        model: the client's own model after training, all keys of the net; it goes nowhere, but a wrapper may
+            keep it. None if the method does not say.
     """
 
     upload: Mapping[str, Tree]
     memory: Tree
     metrics: Mapping[str, Any]
+    model: Tree | None = None
 
 
 class Pacing(NamedTuple):
     """Which examples each local step may draw: the first `limits[t]` of `order`.
 
     Attributes:
-        order: the client's examples by position, int64 `[n]`, first to be seen first.
+        order: the client's examples by position, int64 `[n]`, first to be seen first; None for another
+            random order at every step.
         limits: int64 `[steps]`, between 1 and n.
     """
 
-    order: np.ndarray[Any, Any]
+    order: np.ndarray[Any, Any] | None
     limits: np.ndarray[Any, Any]
 
 

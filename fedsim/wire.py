@@ -16,6 +16,9 @@ from . import tree
 from .core import Traffic
 from .tree import Tree
 
+NUMBER_BYTES = 4
+"""Of one number that travels alone."""
+
 _FLOAT_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 

@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from time import perf_counter
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from . import rng, tree
@@ -15,15 +17,12 @@ from .blocks import Block, Node, TreeSum
 from .core import Algorithm, Context, Report, Score, Visit
 from .errors import ClientFailed
 from .evaluation import total
-from .population import Population, Shelf
+from .population import AT_ONCE, Population, Shelf, ShelfExamples
 from .reduce import Outcome, SpanResult, Sums, add, gathered, share
 from .tree import Tree
 
 SHARD = 1000
 """Test examples per unit of evaluation; part of the result, since losses are added shard by shard."""
-
-SCORED_AT_ONCE = 250
-"""Of these, how many go through a model at once: few enough for their activations to stay in the cache."""
 
 
 @contextmanager
@@ -138,7 +137,7 @@ class Worker:
         ctx, rows = self.population.context(round), slice(shard * SHARD, (shard + 1) * SHARD)
         laid_out = tree.map(tree.arranged, models)
         x, y = self.test_x[rows], self.test_y[rows]
-        parts = zip(torch.split(x, SCORED_AT_ONCE), torch.split(y, SCORED_AT_ONCE), strict=True)
+        parts = zip(torch.split(x, AT_ONCE), torch.split(y, AT_ONCE), strict=True)
         with one_thread():
             return total(
                 self._named(name, number, self._score(ctx.for_model(int(number)), model, x, y))
@@ -153,12 +152,45 @@ class Worker:
 
     def _score(self, ctx: Context, model: Tree, stored: Tensor, labels: Tensor) -> Score:
         x = tree.arranged(self.population.dataset.normalise(stored.to(self.device)))
-        y = labels.to(self.device)
+        return self._scored(ctx, model, x, labels.to(self.device))
+
+    def _scored(self, ctx: Context, model: Tree, x: Tensor, y: Tensor) -> Score:
         logits = self.algorithm.predict(ctx, model, x)
         if y.dim() == 2:
             return _labels_score(logits, y)
         loss = F.cross_entropy(logits.double(), y, reduction="sum")
         return Score(int((logits.argmax(-1) == y).sum()), float(loss), len(y))
+
+    @torch.inference_mode()
+    def measure(self, round: int, models: Mapping[str, Tree], clients: Sequence[int]) -> NDArray[np.float64]:
+        """The mean loss of a model on each client's own training examples.
+
+        Args:
+            round: counted from 0.
+            models: one of each architecture, by its number as text.
+            clients: whom to ask.
+
+        Returns:
+            float64 `[len(clients)]`; NaN for who holds nothing.
+
+        Raises:
+            ClientFailed: if a client's examples could not be scored.
+        """
+        ctx, laid_out = self.population.context(round), tree.map(tree.arranged, models)
+        with one_thread():
+            return np.array([self._mean_loss(ctx.for_client(client), laid_out, client) for client in clients])
+
+    def _mean_loss(self, ctx: Context, models: Mapping[str, Tree], client: int) -> float:
+        held, model = (
+            ShelfExamples(self.shelf, self.population.partition.client(client)),
+            models[str(ctx.model)],
+        )
+        try:
+            scores = [self._scored(ctx, model, batch.x, batch.y) for batch in held.batches()]
+        except Exception as error:
+            raise ClientFailed(client, "survey", f"{type(error).__name__}: {error}") from error
+        examples = sum(score.examples for score in scores)
+        return sum(score.loss for score in scores) / examples if examples else float("nan")
 
 
 def _labels_score(logits: Tensor, y: Tensor) -> Score:

@@ -38,6 +38,7 @@ class Seconds(Frozen):
     """Wall-clock seconds of one round, by phase."""
 
     total: float
+    survey: float = 0.0
     train: float = 0.0
     server: float = 0.0
     evaluate: float = 0.0

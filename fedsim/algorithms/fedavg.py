@@ -79,7 +79,11 @@ class FedAvg(Algorithm):
             lambda params, batch: self.loss(ctx, visit, params, batch),
             trainable=self.trainable(ctx),
         )
-        return self.finish(ctx, visit, trained)
+        return self.finish(ctx, visit, trained)._replace(model=trained.params)
+
+    def received(self, ctx: Context, visit: Visit) -> Params:
+        """Where the client's training starts."""
+        return self.start(ctx, visit)
 
     def start(self, ctx: Context, visit: Visit) -> Params:
         """Where the client's training starts: all keys of the net."""

@@ -55,8 +55,18 @@ def test_pacing_opens_only_what_it_says(examples: int, steps: int, batch: int, d
         limits, draws(np.random.default_rng(0), examples, steps, batch, Pacing(order, limits)), strict=True
     ):
         assert 1 <= len(rows) <= min(batch, limit)
+        assert len(rows) == min(batch, limit) or limit == examples  # only an epoch's last batch is smaller
         assert len(set(rows.tolist())) == len(rows)
         assert set(rows.tolist()) <= set(order[:limit].tolist())
+
+
+def test_pacing_without_an_order_opens_others_at_every_step() -> None:
+    pacing = Pacing(None, np.full(400, 5))
+    seen = np.bincount(
+        np.concatenate(list(draws(np.random.default_rng(0), 20, 400, 4, pacing))), minlength=20
+    )
+    # each example is expected 400 * 4 / 20 = 80 times, with a standard deviation of sqrt(400 * .2 * .8) = 8
+    assert np.abs(seen - 80).max() < 4.5 * 8
 
 
 @given(st.lists(st.integers(0, 400), min_size=1, max_size=300, unique=True), st.integers(1, 3))
