@@ -2,15 +2,16 @@
 
 A cohort is cut into *blocks* by a rule that looks at the cohort, the architectures and the amounts of work,
 and at nothing else. The blocks are the leaves of a binary tree whose shape depends only on how many there
-are, and every sum of a round is taken along that tree. A *span* is a run of consecutive blocks that goes to
-one worker; it sends back the sums of the nodes that lie wholly below it. How the spans are cut depends on
-how many workers there are, so that few messages are sent and nobody waits; what comes out does not, because
-the additions are the same ones whoever makes them.
+are, and every sum of a round is taken along that tree. A *span* is all the blocks below one node of it; it
+goes to one worker, which sends back their sum. How the spans are cut depends on how many workers there are,
+so that few messages are sent and nobody waits; what comes out does not, because the additions are the same
+ones whoever makes them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias
 
 MOST_BLOCKS = 64
@@ -53,12 +54,17 @@ def cut(cohort: Sequence[int], steps: Callable[[int], int], num_models: int = 1)
     return blocks
 
 
-EVEN_SHARE = 0.8
+EVEN_SHARE = 0.95
 """How much of what is left is dealt out evenly at a time; the rest makes up for workers that are slower."""
+
+SPANS_PER_WORKER = 8
+"""A span is not cut finer than this part of a worker's even share, so that messages stay few."""
 
 
 def spans(work: Sequence[int], workers: int) -> Iterator[range]:
     """Cut blocks into spans for so many workers: a large one for each, then smaller ones to fill the gaps.
+
+    Every span is the whole of one subtree, so that it sends back one sum.
 
     Args:
         work: of each block, in order, such as local steps.
@@ -67,26 +73,27 @@ def spans(work: Sequence[int], workers: int) -> Iterator[range]:
     Yields:
         Consecutive ranges that together cover every block once.
     """
-    start = 0
+    upto = [0, *accumulate(work)]
+    start, finest = 0, upto[-1] / (workers * SPANS_PER_WORKER)
     while start < len(work):
-        share = EVEN_SHARE * sum(work[start:]) / workers
+        share = max(EVEN_SHARE * (upto[-1] - upto[start]) / workers, finest)
         for _ in range(workers):
             if start == len(work):
                 return
-            stop = _reach(work, start, share)
+            stop = _reach(upto, start, share)
             yield range(start, stop)
             start = stop
 
 
-def _reach(work: Sequence[int], start: int, share: float) -> int:
-    """Where a span of about this much work ends: at a place where few nodes of the tree are cut through."""
-    stop, taken = start, 0
-    while stop < len(work) and (stop == start or taken + work[stop] <= share):
-        taken += work[stop]
-        stop += 1
-    grain = 1 << max(0, (stop - start).bit_length() - 3)
-    aligned = stop - stop % grain
-    return aligned if aligned > start and stop < len(work) else stop
+def _reach(upto: Sequence[int], start: int, share: float) -> int:
+    """Where the largest subtree ends that begins here and holds at most this much work."""
+    size, last = 1, len(upto) - 1
+    while start % (2 * size) == 0 and start + size < last:
+        wider = min(start + 2 * size, last)
+        if upto[wider] - upto[start] > share:
+            break
+        size *= 2
+    return min(start + size, last)
 
 
 class TreeSum:

@@ -141,7 +141,7 @@ class Shelf:
         labels = self.population.dataset.train.y[rows]
         if labels.ndim > 1:
             return torch.from_numpy((labels > 0.5).sum(0)).float()
-        return torch.from_numpy(np.bincount(labels, minlength=num_classes)).float()
+        return torch.from_numpy(np.bincount(labels, minlength=num_classes).astype(np.float32))
 
 
 class ShelfExamples:

@@ -48,6 +48,7 @@ class SpanResult:
         nodes: (node, sums) of the nodes of the tree that lie wholly in the span, from left to right; for
             MEAN the weighted and for SUM the plain sum of every payload.
         layouts: how each payload's vector is laid out.
+        sizes: bytes of each payload that is summed, the same from every client.
         outcomes: one entry per client, in the order in which they ran.
         up: bytes by payload, over the clients.
         seconds: what it took.
@@ -55,6 +56,7 @@ class SpanResult:
 
     nodes: list[tuple[Node, Sums]] = field(default_factory=list)
     layouts: dict[str, Layout] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
     outcomes: list[Outcome] = field(default_factory=list)
     up: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
@@ -89,12 +91,14 @@ def share(
     sums = {}
     for name, reduction in algorithm.uploads.items():
         payload = report.upload[name]
-        result.up[name] += wire.payload_bytes(payload)
         if reduction is Reduction.GATHER:
+            result.up[name] += wire.payload_bytes(payload)
             continue
         slot = _slot(name, ctx.model)
         if slot not in result.layouts:
             result.layouts[slot] = tree.layout(payload)
+            result.sizes[slot] = wire.payload_bytes(payload)
+        result.up[name] += result.sizes[slot]
         vector = tree.flatten(payload)
         sums[slot] = vector.mul_(weight) if reduction is Reduction.MEAN else vector
     return sums

@@ -15,6 +15,7 @@ from . import evaluation, rng
 from .core import Algorithm, ClientPool, Context, Traffic
 from .digest import digest
 from .population import Population
+from .worker import one_thread
 
 
 @dataclass(frozen=True)
@@ -85,16 +86,18 @@ def simulate(
         One result per round, as soon as it is finished.
     """
     last = population.rounds if rounds is None else rounds
-    state = algorithm.init(population.context(0))
+    with one_thread():
+        state = algorithm.init(population.context(0))
     for number in range(last):
         began = perf_counter()
         ctx = population.context(number)
         state, asking = _ask(algorithm, ctx, state, pool)
         asked = perf_counter()
         cohort = algorithm.cohort(ctx, state, rng.stream(population.seed, "cohort", number))
-        reduced = pool.train(algorithm, ctx, state, cohort)
-        trained = perf_counter()
-        state = algorithm.aggregate(ctx, state, reduced)
+        with one_thread():
+            reduced = pool.train(algorithm, ctx, state, cohort)
+            trained = perf_counter()
+            state = algorithm.aggregate(ctx, state, reduced)
         mark = digest(state)
         served = perf_counter()
         metrics = dict(reduced.metrics)

@@ -35,7 +35,7 @@ def map(function: Callable[..., Any], *trees: Tree) -> dict[str, Any]:
 def leaves(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Every leaf with its dotted path, in the tree's own order."""
     for key, value in tree.items():
-        if isinstance(value, Mapping):
+        if type(value) is not Tensor and isinstance(value, Mapping):
             yield from leaves(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
@@ -99,9 +99,10 @@ def layout(tree: Tree, prefix: tuple[str, ...] = ()) -> Layout:
     return tuple(found)
 
 
+@torch.no_grad()
 def flatten(tree: Tree) -> Tensor:
     """All the tree's numbers in one float64 vector, in the order of `layout`."""
-    parts = [leaf.detach().reshape(-1) for _, leaf in leaves(tree)]
+    parts = [leaf.reshape(-1) for _, leaf in leaves(tree)]
     return torch.cat(parts).to(torch.float64) if parts else torch.zeros(0, dtype=torch.float64)
 
 

@@ -102,8 +102,17 @@ def test_sums_do_not_depend_on_how_the_tree_is_cut(work: list[int], workers: int
     assert tree_sum(node for part in parts for node in part).total() == tree_sum(leaves).total()
 
 
+@given(WORK, st.integers(1, 9))
+def test_a_span_is_the_whole_of_one_subtree(work: list[int], workers: int) -> None:
+    for span in spans(work, workers):
+        size = 1 << (len(span) - 1).bit_length()
+        assert span.start % size == 0
+        assert len(span) == size or span.stop == len(work)
+
+
 def test_spans_are_few_and_end_small_so_that_no_worker_waits_long() -> None:
-    assert [len(span) for span in spans([5] * 50, 2)] == [20, 20, 4, 4, 1, 1]
+    assert [len(span) for span in spans([5] * 50, 2)] == [16, 16, 8, 8, 2]
+    assert [len(span) for span in spans([5] * 64, 2)] == [16, 16, 8, 8, 4, 4, 4, 4]
 
 
 @dataclass(frozen=True, kw_only=True)
