@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -176,14 +176,17 @@ class RayPool:
             other.references = other.submit(self.crew.actors[other.slot])
             running[other.references[0]] = other
 
-    def memories(self) -> Mapping[int, Tree]:
-        """What every client that has been visited keeps; downloads all of it."""
-        held = zip(self._memories, ray.get(list(self._memories.values())), strict=True)
-        return {client: tree.from_numpy(memory) for client, memory in held}
+    def memories(self, clients: Iterable[int] | None = None) -> Mapping[int, Tree]:
+        """What these clients keep, by default all; downloads it."""
+        chosen = self._memories if clients is None else clients
+        held = {client: self._memories[client] for client in chosen if client in self._memories}
+        found = zip(held, ray.get(list(held.values())), strict=True)
+        return {client: tree.from_numpy(memory) for client, memory in found}
 
     def restore(self, memories: Mapping[int, Tree]) -> None:
-        """Put memories back, as after a restart."""
-        self._memories = {client: ray.put(tree.to_numpy(memory)) for client, memory in memories.items()}
+        """Put the memories of these clients back, as after a restart."""
+        for client, memory in memories.items():
+            self._memories[client] = ray.put(tree.to_numpy(memory))
 
     def close(self) -> None:
         """End the actors and give their resources back."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -277,11 +277,11 @@ class ClientPool(Protocol):
     def evaluate(self, algorithm: Algorithm, ctx: Context, state: Any) -> Mapping[str, Score]:
         """Score every deployed model on the whole test set."""
 
-    def memories(self) -> Mapping[int, Tree]:
-        """What every client that has been visited keeps."""
+    def memories(self, clients: Iterable[int] | None = None) -> Mapping[int, Tree]:
+        """What these clients keep, by default all; those that keep nothing are not in the answer."""
 
     def restore(self, memories: Mapping[int, Tree]) -> None:
-        """Put memories back, as after a restart."""
+        """Put the memories of these clients back, as after a restart; those of others stay as they are."""
 
     def close(self) -> None:
         """Give the pool's resources back."""

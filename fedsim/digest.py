@@ -8,6 +8,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 
@@ -25,11 +26,21 @@ def digest(value: Any) -> str:
     return sha.hexdigest()
 
 
+def _array(sha: Any, tensor: Tensor) -> np.ndarray[Any, Any]:
+    """A tensor as an array; number types that NumPy lacks (bfloat16, ...) by name and bits."""
+    try:
+        array: np.ndarray[Any, Any] = tensor.numpy()
+    except TypeError:
+        sha.update(f"{tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        array = tensor.reshape(-1).view(torch.uint8).numpy()
+    return array
+
+
 def _feed(sha: Any, value: Any) -> None:
     if is_dataclass(value) and not isinstance(value, type):
         value = {f.name: getattr(value, f.name) for f in fields(value)}
     if isinstance(value, Tensor):
-        value = value.detach().cpu().contiguous().numpy()
+        value = _array(sha, value.detach().cpu().contiguous())
     if isinstance(value, np.ndarray):
         sha.update(f"array {value.dtype.str} {value.shape}\n".encode())
         sha.update(np.ascontiguousarray(value).data)

@@ -10,6 +10,8 @@
     │   └── DataNotFound       nothing where the data set looks; says how to get it
     ├── ClientFailed           one client raised while training or being evaluated
     ├── PoolFailed             the actors of a pool are gone and could not be replaced
+    │   └── CoordinatorLost    the coordinator of a run is gone, and with it all its actors
+    ├── CheckpointError        a checkpoint that cannot be written, or one that cannot be used; names the file
     ├── RayUnavailable         no Ray cluster answers, or the local one could not be started
     ├── StoreError             the job store refuses
     │   ├── JobNotFound
@@ -142,6 +144,16 @@ class PoolFailed(FedsimError):
     """The actors of a pool are gone and could not be replaced."""
 
     code = "NODE_LOST"
+
+
+class CoordinatorLost(PoolFailed):
+    """The coordinator of a run died, or the node that it was on: the run can go on from its checkpoint."""
+
+
+class CheckpointError(FedsimError):
+    """A checkpoint that cannot be written, or one that is damaged or of another run; names the file."""
+
+    code = "STORAGE_FAILED"
 
 
 class RayUnavailable(FedsimError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,13 +54,14 @@ class SerialPool:
         models = deployed(algorithm, ctx, state)
         return total(self.worker.score(ctx.round, models, shard) for shard in range(self.worker.num_shards()))
 
-    def memories(self) -> Mapping[int, Tree]:
-        """What every client that has been visited keeps."""
-        return dict(self._memories)
+    def memories(self, clients: Iterable[int] | None = None) -> Mapping[int, Tree]:
+        """What these clients keep, by default all."""
+        chosen = self._memories if clients is None else clients
+        return {client: self._memories[client] for client in chosen if client in self._memories}
 
     def restore(self, memories: Mapping[int, Tree]) -> None:
-        """Put memories back, as after a restart."""
-        self._memories = dict(memories)
+        """Put the memories of these clients back, as after a restart."""
+        self._memories.update(memories)
 
     def close(self) -> None:
         """Nothing to give back."""

@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import evaluation, rng
 from .core import Algorithm, ClientPool, Context, Traffic
 from .digest import digest
 from .population import Population
 from .worker import one_thread
+
+if TYPE_CHECKING:
+    from .checkpoint import Checkpoint
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,7 @@ def simulate(
     *,
     rounds: int | None = None,
     evaluate_every: int = 1,
+    resume: Checkpoint | None = None,
 ) -> Iterator[RoundResult]:
     """Run a federation; stop iterating to stop the run.
 
@@ -81,14 +85,14 @@ def simulate(
         pool: where the clients run; the caller closes it.
         rounds: how many to run, by default `population.rounds`.
         evaluate_every: score the deployed models after every so many rounds, and after the last.
+        resume: go on from here, with the round after; the pool must be new.
 
     Yields:
         One result per round, as soon as it is finished.
     """
     last = population.rounds if rounds is None else rounds
-    with one_thread():
-        state = algorithm.init(population.context(0))
-    for number in range(last):
+    state = first_state(algorithm, population) if resume is None else _restored(resume, pool)
+    for number in range(resume.round if resume else 0, last):
         began = perf_counter()
         ctx = population.context(number)
         state, asking = _ask(algorithm, ctx, state, pool)
@@ -131,3 +135,16 @@ def _ask(algorithm: Algorithm, ctx: Context, state: Any, pool: ClientPool) -> tu
         return state, Traffic()
     survey = pool.measure(algorithm, ctx, state, clients)
     return algorithm.surveyed(ctx, state, survey.losses), survey.traffic
+
+
+def first_state(algorithm: Algorithm, population: Population) -> Any:
+    """The server state before round 1."""
+    with one_thread():
+        return algorithm.init(population.context(0))
+
+
+def _restored(checkpoint: Checkpoint, pool: ClientPool) -> Any:
+    """The server state of a checkpoint; the clients' memories go into the pool."""
+    for memories in checkpoint.memories:
+        pool.restore(memories)
+    return checkpoint.state

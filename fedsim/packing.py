@@ -1,0 +1,156 @@
+"""Server states and client memories as bytes, bit for bit: one safetensors file, a JSON skeleton in its head.
+
+The skeleton is the value with a reference in the place of each tensor, so that nothing in a file is ever
+executed. Types are not stored either: dataclasses are rebuilt as the types that a template has.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+Skeleton: TypeAlias = Any
+"""JSON: null, true, numbers, texts and lists stand for themselves, everything else is {kind: ...}."""
+
+Tensors: TypeAlias = dict[str, Tensor]
+
+
+def pack(value: Any) -> bytes:
+    """A value as the content of a safetensors file.
+
+    Args:
+        value: a tree of tensors, arrays, numbers, texts, None, lists, tuples, mappings and dataclasses.
+
+    Raises:
+        TypeError: on a value of another type.
+    """
+    tensors: Tensors = {}
+    skeleton = json.dumps(_skeleton(value, tensors), separators=(",", ":"), allow_nan=False)
+    seen: set[int] = set()
+    own = {name: _own(tensor, seen) for name, tensor in tensors.items()}
+    return save_tensors(own, metadata={"skeleton": skeleton})
+
+
+def unpack(content: bytes, template: Any = None) -> Any:
+    """The value that was packed.
+
+    Args:
+        content: what `pack` gave.
+        template: a value with dataclasses of the right types in the places where such are to be rebuilt.
+
+    Raises:
+        ValueError: the content is damaged, or is not of the template's form.
+    """
+    try:
+        length = int.from_bytes(content[:8], "little")
+        skeleton = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["skeleton"])
+        tensors = load_tensors(content)
+    except (SafetensorError, LookupError, TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"is not what fedsim writes: {type(error).__name__}: {error}") from error
+    return _value(skeleton, tensors, template)
+
+
+def _own(tensor: Tensor, seen: set[int]) -> Tensor:
+    """The tensor on a storage that it shares with nobody, which is what safetensors takes."""
+    alone = tensor.detach().cpu().contiguous()
+    storage = alone.untyped_storage()
+    if storage.data_ptr() in seen or storage.nbytes() != alone.nbytes:
+        alone = alone.clone()
+    seen.add(alone.untyped_storage().data_ptr())
+    return alone
+
+
+def _skeleton(value: Any, tensors: Tensors) -> Skeleton:
+    if value is None or type(value) in (bool, int, str):
+        return value
+    if type(value) is float:
+        return value if math.isfinite(value) else {"float": repr(value)}
+    if isinstance(value, Tensor):
+        return _refer(value, tensors)
+    if isinstance(value, np.ndarray | np.generic):
+        kind = "array" if isinstance(value, np.ndarray) else "scalar"
+        return {kind: _refer(torch.from_numpy(np.array(value)), tensors)}
+    if is_dataclass(value) and not isinstance(value, type):
+        return {"fields": {f.name: _skeleton(getattr(value, f.name), tensors) for f in fields(value)}}
+    if isinstance(value, Mapping):
+        return {"pairs": [[_key(key), _skeleton(item, tensors)] for key, item in value.items()]}
+    if type(value) in (list, tuple):
+        items = [_skeleton(item, tensors) for item in value]
+        return items if type(value) is list else {"tuple": items}
+    raise TypeError(
+        f"a checkpoint cannot hold {type(value).__name__}; use trees of tensors, numbers or strings"
+    )
+
+
+def _key(key: Any) -> Any:
+    if type(key) in (str, int):
+        return key
+    raise TypeError(f"a checkpoint cannot hold the key {key!r}; use strings or whole numbers")
+
+
+def _refer(tensor: Tensor, tensors: Tensors) -> Skeleton:
+    name = str(len(tensors))
+    if tensor.dtype is torch.complex128:  # which safetensors has no name for
+        tensors[name] = torch.view_as_real(tensor.detach().contiguous())
+        return {"complex": name}
+    tensors[name] = tensor
+    return {"tensor": name}
+
+
+def _value(skeleton: Skeleton, tensors: Tensors, template: Any) -> Any:
+    if isinstance(skeleton, list):
+        return [_value(item, tensors, _part(template, n)) for n, item in enumerate(skeleton)]
+    if not isinstance(skeleton, dict):
+        return skeleton
+    [(kind, inside)] = skeleton.items()
+    if kind == "fields":
+        return _rebuilt(inside, tensors, template)
+    if kind == "pairs":
+        return {key: _value(item, tensors, _part(template, key)) for key, item in inside}
+    if kind == "tuple":
+        return tuple(_value(item, tensors, _part(template, n)) for n, item in enumerate(inside))
+    if kind == "float":
+        return float(inside)
+    return _leaf(kind, inside, tensors)
+
+
+def _leaf(kind: str, inside: Skeleton, tensors: Tensors) -> Any:
+    if kind == "tensor":
+        return tensors[inside]
+    if kind == "complex":
+        return torch.view_as_complex(tensors[inside])
+    array = _value(inside, tensors, None).numpy()
+    return array if kind == "array" else array[()]
+
+
+def _rebuilt(inside: Mapping[str, Skeleton], tensors: Tensors, template: Any) -> Any:
+    """A dataclass of the template's type, whatever its constructor would make of its arguments."""
+    if not is_dataclass(template) or isinstance(template, type):
+        raise ValueError(f"holds a state with {', '.join(inside)} where there is now {template!r:.100}")
+    names = {f.name for f in fields(template)}
+    if names != set(inside):
+        kind = type(template).__name__
+        raise ValueError(f"holds a state with {sorted(inside)}, and {kind} has {sorted(names)}")
+    made = object.__new__(type(template))
+    for name, item in inside.items():
+        object.__setattr__(made, name, _value(item, tensors, getattr(template, name)))
+    return made
+
+
+def _part(template: Any, key: Any) -> Any:
+    """What a template has in one place; None where it has nothing there."""
+    if isinstance(template, Mapping):
+        return template.get(key)
+    if isinstance(template, list | tuple) and isinstance(key, int):
+        return template[key] if key < len(template) else None
+    return None
