@@ -1,0 +1,1 @@
+"""Ordered learning: which examples a client sees first, and which clients come first."""
