@@ -11,7 +11,7 @@ from .core import Algorithm, Local
 from .data import Dataset, federate, load_dataset
 from .data.federation import take_public
 from .data.partitions.difficulty import EXPERT_EPOCHS
-from .expert import expert_losses
+from .expert import Losses, expert_losses
 from .models import make_net
 from .net import Net
 from .parameters import refuse
@@ -35,6 +35,8 @@ class Experiment:
         cache: a folder for what takes long to compute, such as an expert's losses.
         limit: use only the first so many training examples.
         download: whether data may be fetched.
+        expert_epochs: have an expert, trained so long on everybody's data, say how hard each example is; None
+            where nothing asks for it.
         evaluate_every: score the deployed models after every so many rounds, and after the last.
     """
 
@@ -52,6 +54,7 @@ class Experiment:
     cache: Path | None = None
     limit: int | None = None
     download: bool = False
+    expert_epochs: int | None = None
     evaluate_every: int = 1
 
     def population(self) -> Population:
@@ -71,12 +74,14 @@ class Experiment:
         data, public = take_public(data, self.public, self.seed)
         nets = tuple(_net(name, sizes, data) for name, sizes in self.models)
         kind, dealing = self.partition
-        losses = None
+        epochs = None
         if kind == "difficulty":
             if data.task != "classes":
                 raise refuse("kind", kind, f"needs one class per example, and {name} has several labels")
             epochs = int(dealing.get("expert_epochs", EXPERT_EPOCHS))
-            losses = yield from expert_losses(data, nets[0], epochs=epochs, seed=self.seed, cache=self.cache)
+        difficulty = losses = yield from self._expert(data, nets[0], epochs)
+        if self.expert_epochs != epochs:
+            difficulty = yield from self._expert(data, nets[0], self.expert_epochs)
         yield f"dealing {len(data.train):,} examples to {self.num_clients:,} clients"
         shared = federate(data, kind, num_clients=self.num_clients, seed=self.seed, losses=losses, **dealing)
         return Population(
@@ -88,7 +93,14 @@ class Experiment:
             seed=self.seed,
             cohort_size=self.cohort_size,
             rounds=self.rounds,
+            difficulty=difficulty,
         )
+
+    def _expert(self, data: Dataset, net: Net, epochs: int | None) -> Generator[str, None, Losses | None]:
+        """An expert's losses, where somebody asks for one."""
+        if epochs is None:
+            return None
+        return (yield from expert_losses(data, net, epochs=epochs, seed=self.seed, cache=self.cache))
 
 
 def drained(generator: Generator[Any, None, Population]) -> Population:

@@ -15,13 +15,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from . import tree
 from .algorithms.fedavg import FedAvg
 from .data.dataset import Dataset
 from .data.partition import Partition
+from .local import example_losses
 from .net import Net, Params
 from .pools import SerialPool
 from .population import AT_ONCE, Population
@@ -87,10 +87,7 @@ def _losses(data: Dataset, net: Net, params: Params) -> Losses:
     parts = zip(torch.split(x, AT_ONCE), torch.split(y, AT_ONCE), strict=True)
     laid_out = tree.map(tree.arranged, params)
     with one_thread():
-        found = [
-            F.cross_entropy(net(laid_out, tree.arranged(data.normalise(a))), b, reduction="none")
-            for a, b in parts
-        ]
+        found = [example_losses(net(laid_out, tree.arranged(data.normalise(a))), b) for a, b in parts]
     return torch.cat(found).numpy()
 
 

@@ -117,6 +117,20 @@ def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
     return (per_example * batch.mask).sum() / batch.mask.sum().clamp(min=1)
 
 
+def example_losses(logits: Tensor, y: Tensor) -> Tensor:
+    """The cross-entropy of each example, `[batch]`; with several labels, its mean over those that are known.
+
+    Args:
+        logits: `[batch, classes]`.
+        y: int64 `[batch]`, or float32 `[batch, labels]` (NaN: unknown).
+    """
+    if y.dim() == 1:
+        return F.cross_entropy(logits, y, reduction="none")
+    known = (~torch.isnan(y)).to(logits.dtype)
+    each = F.binary_cross_entropy_with_logits(logits, y.nan_to_num(), reduction="none")
+    return (each * known).sum(-1) / known.sum(-1).clamp(min=1)
+
+
 def _binary_cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
     known = (~torch.isnan(batch.y)).to(logits.dtype)
     if batch.mask is not None:

@@ -22,6 +22,7 @@ from fedsim.experiment import Experiment
 from fedsim.models import MODELS, make_net
 from fedsim.parameters import check as parameter_faults
 from fedsim.parameters import unknown
+from jobs.curricula import curriculum_faults, expert_epochs, with_curricula
 from jobs.settings import Settings
 from jobs.spec import Choice, JobSpec, parse_spec
 
@@ -115,7 +116,7 @@ def cohort_size(spec: JobSpec) -> int:
 def _experiment(spec: JobSpec, settings: Settings) -> Experiment:
     local = spec.local
     return Experiment(
-        algorithm=ALGORITHMS[spec.algorithm.name](**spec.algorithm.params),
+        algorithm=with_curricula(ALGORITHMS[spec.algorithm.name](**spec.algorithm.params), spec),
         local=Local(
             epochs=local.epochs or 1,
             steps=local.steps,
@@ -136,6 +137,7 @@ def _experiment(spec: JobSpec, settings: Settings) -> Experiment:
         cache=settings.home / "cache",
         limit=spec.data.limit,
         download=spec.data.download,
+        expert_epochs=expert_epochs(spec),
         evaluate_every=spec.evaluation.every,
     )
 
@@ -144,6 +146,7 @@ def _name_faults(spec: JobSpec) -> list[FieldError]:
     """What is wrong with the names and the parameters, before any data is read."""
     return [
         *_choice_faults("algorithm", spec.algorithm, ALGORITHMS),
+        *curriculum_faults(spec),
         *_model_faults(spec),
         *_under("data.dataset", dataset_faults(spec.data.dataset.name, spec.data.dataset.params)),
         *_under("data.partition", partition_faults(spec.data.partition.kind, spec.data.partition.params)),

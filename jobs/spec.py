@@ -24,6 +24,7 @@ from jobs.spec_fields import (
     MAX_ROUNDS,
     Choice,
     Clients,
+    Curriculum,
     Data,
     Evaluation,
     Faults,
@@ -45,6 +46,7 @@ __all__ = [
     "MAX_ROUNDS",
     "Choice",
     "Clients",
+    "Curriculum",
     "Data",
     "Evaluation",
     "Faults",
@@ -80,6 +82,7 @@ class JobSpec(Section):
     )
     local: Local = Local()
     algorithm: Named = Field(description="a method, with its hyper-parameters")
+    curriculum: Curriculum = Curriculum()
     evaluation: Evaluation = Evaluation()
     resources: Resources = Resources()
     faults: Faults = Faults()

@@ -24,7 +24,6 @@ MAX_SHOWN = 200
 
 LATER = MappingProxyType(
     {
-        "curriculum": "curricula",
         "checkpoint": "checkpoints",
         "resources.stack": "choice of stacking",
     }
@@ -229,6 +228,8 @@ def allowed(schema: Schema, nodes: Sequence[Schema]) -> str:
 def _in_words(node: Schema) -> str:
     if "const" in node:
         return repr(node["const"])
+    if "enum" in node:
+        return ", ".join(repr(value) for value in node["enum"])
     words = {
         "integer": "a whole number",
         "number": "a number",

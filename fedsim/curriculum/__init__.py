@@ -1,1 +1,7 @@
-"""Ordered learning: which examples a client sees first, and which clients come first."""
+"""Ordered learning, around any algorithm: which examples a client sees first, and which clients come first."""
+
+from .data import DataCurriculum
+from .pacing import FAMILIES, opened
+from .scores import RULES, judge, ranked
+
+__all__ = ["FAMILIES", "RULES", "DataCurriculum", "judge", "opened", "ranked"]

@@ -58,7 +58,7 @@ WRONG: list[tuple[dict[str, Any], str, Any]] = [
     ({**BASE, "resources": {"gpus_per_worker": 0.25}}, "resources.workers", "auto"),
     ({**BASE, "faults": {"client_error": "shrug"}}, "faults.client_error", "shrug"),
     ({**BASE, "evaluation": {"every": 0}}, "evaluation.every", 0),
-    ({**BASE, "curriculum": {"data": {}}}, "curriculum", None),
+    ({**BASE, "curriculum": {"data": {"a": 2}}}, "curriculum.data.a", 2),
 ]
 
 
@@ -81,8 +81,7 @@ def test_rest_says_where_what_and_the_way_out(
     problem = answer.json()
     found = {fault["path"]: fault for fault in problem["errors"]}
     assert path in found, problem
-    if path != "curriculum":
-        assert found[path]["value"] == value
+    assert found[path]["value"] == value
     assert found[path]["message"]
     assert found[path]["hint"] or problem["hint"], problem
     assert http.get("/jobs").json()["jobs"] == []

@@ -97,7 +97,10 @@ WRONG = [
     ({"resources": {"gpus_per_worker": 1.5}}, "resources.gpus_per_worker", 1.5, "a whole number of GPUs"),
     ({"resources": {"stack": "auto"}}, "resources.stack", "auto", "leave 'stack' out"),
     ({"faults": {"client_error": "skip"}}, "faults.client_error", "skip", "'fail'"),
-    ({"curriculum": {"clients": None}}, "curriculum", {"clients": None}, "leave 'curriculum' out"),
+    ({"curriculum": {"data": {"score": "loss"}}}, "curriculum.data.score", "loss", "'global_loss'"),
+    ({"curriculum": {"data": {"pacing": "sqrt"}}}, "curriculum.data.pacing", "sqrt", "'root'"),
+    ({"curriculum": {"data": {"b": 1.5}}}, "curriculum.data.b", 1.5, "from 0 to 1"),
+    ({"curriculum": {"data": {"c": 1}}}, "curriculum.data.c", 1, "fields here: pacing, a, b"),
     ({"checkpoint": {"every": 10}}, "checkpoint", {"every": 10}, "leave 'checkpoint' out"),
 ]
 
@@ -115,8 +118,8 @@ def test_a_wrong_shape_is_named_with_its_value_and_the_way_out(part, path, value
 
 
 def test_later_features_are_refused_with_a_sentence():
-    (fault,) = faults({"algorithm": "fedavg", "curriculum": {}})
-    assert fault.message == "this version has no curricula yet"
+    (fault,) = faults({"algorithm": "fedavg", "checkpoint": {}})
+    assert fault.message == "this version has no checkpoints yet"
 
 
 def test_the_algorithm_is_the_one_thing_that_must_be_there():
@@ -160,7 +163,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )
-FIELDS = st.sampled_from([*JobSpec.model_fields, "curriculum", "x"])
+FIELDS = st.sampled_from([*JobSpec.model_fields, "checkpoint", "x"])
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from actors.crew import Crew
 from actors.ray_pool import RayPool
-from actors.resources import Placement
 from fedsim.algorithms import FedAvg
 from fedsim.core import Context, ServerState
 from fedsim.errors import ClientFailed
@@ -77,13 +76,6 @@ def test_a_client_that_cannot_be_scored_is_named() -> None:
     population = federation()
     with pytest.raises(ClientFailed, match="client 0 failed in survey: ZeroDivisionError: no head"):
         list(simulate(Broken(), population, SerialPool(Broken(), population)))
-
-
-@pytest.fixture(scope="module", params=[1, 2])
-def crew(request: pytest.FixtureRequest, ray_cluster: None) -> Iterator[Crew]:
-    crew = Crew(Placement(request.param, 0.5, 0))
-    yield crew
-    crew.close()
 
 
 def test_the_answers_do_not_depend_on_the_pool(crew: Crew) -> None:

@@ -1,0 +1,149 @@
+"""When Do Curricula Work in Federated Learning? Part one: ordered learning inside the clients.
+
+Vahidian, Kadaveru, Baek, Wang, Kungurtsev, Chen, Shah, Lin, ICCV 2023, arXiv:2212.12712.
+
+Idea: a client sorts its examples by how easy they are and begins with the easy ones; easy examples of
+different clients are more alike than hard ones, so the clients' updates agree at first.
+
+Wire:
+    down    the base method's
+    up      the base method's
+    keeps   base      what the base method keeps
+            last      the client's own model, only where the score asks for it
+    server  the base method's
+
+Deviations: pacing is corrected (see `pacing`), and never opens less than one batch. A step draws its batch
+uniformly from what is open; once all is open, the base method's usual epochs follow. The budget T is a
+round's local steps, because the paper's Algorithm 1 paces inside `ClientUpdate`; `budget: global` paces over
+the whole run. The expert of `expert_loss` has the architecture of the first model.
+
+Reference result: see docs/results.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core import Context, Pacing, Report, Visit
+from ..errors import FedsimError
+from ..net import Params
+from ..parameters import Share
+from ..tree import Tree
+from .pacing import Family, opened
+from .scores import RULES, Easiness, Order, ScoreName, judge, ranked
+from .wrapper import Wrapper
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataCurriculum(Wrapper):
+    """Any algorithm, with its clients' examples in order (Algorithm 1).
+
+    Attributes:
+        base: the algorithm.
+        score: what makes an example easy; see `scores`.
+        pacing: the family of the pacing function.
+        a: the share of the budget after which all examples are open.
+        b: the share of the examples that is open at first.
+        order: `curriculum` (easy first), `anti` (hard first), or `random` (as many as the pacing says,
+            others at every step).
+        budget: `local` paces over the steps of a round, `global` over the steps of the run.
+
+    Raises:
+        ValueError: if the base plans its clients' steps itself.
+    """
+
+    score: ScoreName = "global_loss"
+    pacing: Family = "linear"
+    a: Share = 0.8
+    b: Share = 0.2
+    order: Order = "curriculum"
+    budget: Literal["local", "global"] = "local"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.base.has("schedule"):
+            name = type(self.base).__name__
+            raise ValueError(
+                f"{name} decides itself which examples a step sees; leave the data curriculum out"
+            )
+        object.__setattr__(self, "stateful", self.base.stateful or self.keeps)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether clients keep their own model between rounds, for the score."""
+        return self.order != "random" and "local" in RULES[self.score].judges
+
+    @property
+    def asks_expert(self) -> bool:
+        """Whether the population has to come with an expert's losses."""
+        return self.order != "random" and self.score == "expert_loss"
+
+    def limits(self, ctx: Context, examples: int, steps: int) -> NDArray[np.int64]:
+        """How many of a client's examples are open at each step of this round, int64 `[steps]`."""
+        done, budget = np.arange(steps, dtype=np.float64), steps
+        if self.budget == "global":
+            done, budget = done + ctx.round * steps, steps * ctx.rounds
+        return opened(self.pacing, self.a, self.b, examples, done / max(budget, 1), ctx.local.batch_size)
+
+    def schedule(self, ctx: Context, rng: np.random.Generator, visit: Visit, steps: int) -> Pacing | None:
+        """The first g(t) examples in order, at step t."""
+        limits = self.limits(ctx, visit.num_examples, steps)
+        if not steps or limits[0] == visit.num_examples:
+            return None
+        if self.order == "random":
+            return Pacing(None, limits)
+        return Pacing(ranked(self.easiness(ctx, visit), self.order, rng), limits)
+
+    def easiness(self, ctx: Context, visit: Visit) -> Easiness:
+        """The score of each of the client's examples, `[n]`; higher is easier.
+
+        Raises:
+            FedsimError: if an expert is asked for and the population has none.
+        """
+        if self.score == "expert_loss":
+            if visit.held.difficulty is None:
+                hint = "give the population's `difficulty`, or set `expert_epochs` of the experiment"
+                raise FedsimError(
+                    "the score 'expert_loss' needs an expert's losses, and there are none", hint
+                )
+            return -visit.held.difficulty
+        rule = RULES[self.score]
+        models = {"global": self.received, "local": self._own}
+        return rule.easiness(*(judge(ctx, models[name](ctx, visit), visit.held) for name in rule.judges))
+
+    def _own(self, ctx: Context, visit: Visit) -> Params:
+        """The client's own model as its last round left it; before the first, what it received."""
+        last: Params = visit.memory["last"] if "last" in visit.memory else self.received(ctx, visit)
+        return last
+
+    def remember(self, ctx: Context, broadcast: Tree) -> Tree:
+        """What the base keeps; there is no own model yet."""
+        kept = self.base.remember(ctx, broadcast)
+        return {"base": kept} if self.keeps else kept
+
+    def inside(self, visit: Visit) -> Visit:
+        """The visit with the base's own memory."""
+        return visit._replace(memory=visit.memory["base"]) if self.keeps else visit
+
+    def train(self, ctx: Context, visit: Visit) -> Report:
+        """The base's training; the client keeps its model where the score will ask for it."""
+        report = super().train(ctx, visit)
+        share = self.limits(ctx, visit.num_examples, len(visit.batches)).mean() if len(visit.batches) else 0.0
+        metrics = {**report.metrics, "open_share": share / max(visit.num_examples, 1)}
+        return report._replace(memory=self._kept(report) if self.keeps else report.memory, metrics=metrics)
+
+    def _kept(self, report: Report) -> Tree:
+        if report.model is None:
+            message = f"{type(self.base).__name__} does not say what its clients' own models are"
+            raise FedsimError(message, "score by 'global_loss' or 'expert_loss'")
+        return {"base": report.memory, "last": report.model}
+
+    def describe(self, ctx: Context, state: Any) -> Mapping[str, Any]:
+        """What the base says, and the curriculum."""
+        how = {"score": self.score, "order": self.order, "pacing": self.pacing, "a": self.a, "b": self.b}
+        return {**super().describe(ctx, state), "data_curriculum": {**how, "budget": self.budget}}

@@ -1,0 +1,51 @@
+"""Pacing: how many of N things are open at a time, from the first easy few to all of them.
+
+Table 5 of "When Do Curricula Work in Federated Learning?" (ICCV 2023), with its slips put right as in the
+work on central curricula that it follows: every family begins at N b and ends at N exactly. As printed,
+linear, quadratic and root end above N (the factor is N - b where N (1 - b) is meant), and the exponential
+family is N from the start (its fraction is divided by itself).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+Family: TypeAlias = Literal["linear", "quadratic", "root", "exponential", "step"]
+Floats: TypeAlias = NDArray[np.float64]
+
+FAMILIES: Mapping[Family, Callable[[Floats], Any]] = {
+    "linear": lambda x: x,
+    "quadratic": np.square,
+    "root": np.sqrt,
+    "exponential": lambda x: np.expm1(10 * x) / np.expm1(10),
+    "step": np.floor,
+}
+"""How the share that is not open at first opens while x = t / (a T) goes from 0 to 1."""
+
+NAMES: tuple[str, ...] = get_args(Family)
+
+
+def opened(family: Family, a: float, b: float, total: int, done: Floats, least: int = 1) -> NDArray[np.int64]:
+    """How many are open at each step: g(t) = N b + N (1 - b) f(t / (a T)), rounded down.
+
+    Args:
+        family: f.
+        a: the share of the time after which all are open; 0 opens all at once.
+        b: the share that is open at first.
+        total: N.
+        done: t / T of each step, `[steps]`, from 0.
+        least: at least so many are open (all of them where there are fewer).
+
+    Returns:
+        int64 `[steps]`: never falling while `done` rises, and never above N.
+    """
+    # Rounding before each comparison keeps 0.2 N + 0.8 N at N, and t = a T at the end of the pace.
+    x = np.ones_like(done) if a == 0 else np.round(np.minimum(done, a) / a, 12)
+    share = b + (1 - b) * FAMILIES[family](x)
+    counts: NDArray[np.int64] = np.floor(np.round(total * share, 6)).astype(np.int64)
+    counts.clip(min(least, total), total, out=counts)
+    return counts

@@ -1,0 +1,116 @@
+"""Wrapper: an algorithm around another, which does everything that the wrapper leaves alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..core import Algorithm, Context, Pacing, Reduced, Report, Visit
+from ..net import Params
+from ..tree import Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wrapper(Algorithm):
+    """Delegates every hook to another algorithm; a subclass changes some of them.
+
+    Two seams say where the other's own things are: `inside` the visit, and `under` the server state.
+
+    Attributes:
+        base: the algorithm inside.
+    """
+
+    base: Algorithm
+
+    def __post_init__(self) -> None:
+        for name in ("uploads", "stateful", "heterogeneous"):
+            object.__setattr__(self, name, getattr(self.base, name))
+
+    def has(self, hook: str) -> bool:
+        """Whether the wrapper changes this hook, or what is inside has it."""
+        return getattr(type(self), hook) is not getattr(Wrapper, hook) or self.base.has(hook)
+
+    def inside(self, visit: Visit) -> Visit:
+        """The visit as the base knows it."""
+        return visit
+
+    def under(self, state: Any) -> Any:
+        """The base's own server state."""
+        return state
+
+    # server
+
+    def init(self, ctx: Context) -> Any:
+        """The base's."""
+        return self.base.init(ctx)
+
+    def survey(self, ctx: Context, state: Any) -> Sequence[int]:
+        """The base's."""
+        return self.base.survey(ctx, self.under(state))
+
+    def surveyed(self, ctx: Context, state: Any, losses: NDArray[np.float64]) -> Any:
+        """The base's."""
+        return self.base.surveyed(ctx, self.under(state), losses)
+
+    def cohort(self, ctx: Context, state: Any, rng: np.random.Generator) -> Sequence[int]:
+        """The base's."""
+        return self.base.cohort(ctx, self.under(state), rng)
+
+    def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+        """The base's."""
+        return self.base.broadcast(ctx, self.under(state))
+
+    def instruct(self, ctx: Context, state: Any, client: int) -> Mapping[str, Tree]:
+        """The base's."""
+        return self.base.instruct(ctx, self.under(state), client)
+
+    def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> Any:
+        """The base's."""
+        return self.base.aggregate(ctx, self.under(state), reduced)
+
+    def deployed(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+        """The base's."""
+        return self.base.deployed(ctx, self.under(state))
+
+    def predict(self, ctx: Context, model: Tree, x: Tensor) -> Tensor:
+        """The base's."""
+        return self.base.predict(ctx, model, x)
+
+    def describe(self, ctx: Context, state: Any) -> Mapping[str, Any]:
+        """The base's."""
+        return self.base.describe(ctx, self.under(state))
+
+    # client
+
+    def remember(self, ctx: Context, broadcast: Tree) -> Tree:
+        """The base's."""
+        return self.base.remember(ctx, broadcast)
+
+    def received(self, ctx: Context, visit: Visit) -> Params:
+        """The base's."""
+        return self.base.received(ctx, self.inside(visit))
+
+    def schedule(self, ctx: Context, rng: np.random.Generator, visit: Visit, steps: int) -> Pacing | None:
+        """The base's."""
+        return self.base.schedule(ctx, rng, self.inside(visit), steps)
+
+    def noise(self, ctx: Context, rng: np.random.Generator, steps: int, batch_size: int) -> Tree:
+        """The base's."""
+        return self.base.noise(ctx, rng, steps, batch_size)
+
+    def train(self, ctx: Context, visit: Visit) -> Report:
+        """The base's."""
+        return self.base.train(ctx, self.inside(visit))
+
+    def weight(self, ctx: Context, visit: Visit) -> float:
+        """The base's."""
+        return self.base.weight(ctx, self.inside(visit))
+
+    def predict_personal(self, ctx: Context, visit: Visit, x: Tensor) -> Tensor:
+        """The base's."""
+        return self.base.predict_personal(ctx, self.inside(visit), x)

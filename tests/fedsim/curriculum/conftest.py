@@ -1,0 +1,17 @@
+"""Actors that the tests here share one after another: starting them is what takes time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from actors.crew import Crew
+from actors.resources import Placement
+
+
+@pytest.fixture(scope="session", params=[1, 2], ids=["1-actor", "2-actors"])
+def crew(request: pytest.FixtureRequest, ray_cluster: None) -> Iterator[Crew]:
+    crew = Crew(Placement(request.param, 0.5, 0))
+    yield crew
+    crew.close()

@@ -1,0 +1,179 @@
+"""The data curriculum around other methods: identities first, then what it changes, on every pool."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from actors.crew import Crew
+from actors.ray_pool import RayPool
+from fedsim.algorithms import ALGORITHMS, FedAvg, FedProx
+from fedsim.core import Algorithm, Context, Local, Pacing, Report, Visit
+from fedsim.curriculum import RULES, DataCurriculum, opened
+from fedsim.curriculum.wrapper import Wrapper
+from fedsim.errors import ClientFailed
+from fedsim.models import make_net
+from fedsim.pools import SerialPool
+from fedsim.population import Population
+from fedsim.simulation import RoundResult, simulate
+from tests.fedsim.federations import federation
+from tests.fedsim.test_engine import Everything
+
+METHODS = [*ALGORITHMS, "everything"]
+
+
+def method(name: str) -> Algorithm:
+    return Everything() if name == "everything" else ALGORITHMS[name]()
+
+
+def run(algorithm: Algorithm, population: Population) -> list[RoundResult]:
+    return list(simulate(algorithm, population, SerialPool(algorithm, population)))
+
+
+def digests(results: list[RoundResult]) -> list[str]:
+    return [result.digest for result in results]
+
+
+def test_a_wrapper_knows_every_hook() -> None:
+    hooks = {name for name, value in vars(Algorithm).items() if callable(value) and not name.startswith("_")}
+    assert hooks <= vars(Wrapper).keys()
+
+
+@pytest.mark.parametrize("how", [{"b": 1.0}, {"a": 0.0}], ids=["b=1", "a=0"])
+@pytest.mark.parametrize("order", ["curriculum", "anti", "random"])
+@pytest.mark.parametrize("name", METHODS)
+def test_with_everything_open_it_is_the_base_method_bit_for_bit(name: str, order: Any, how: Any) -> None:
+    base = method(name)
+    population = federation(cohort_size=6)
+    plain, wrapped = run(base, population), run(DataCurriculum(base=base, order=order, **how), population)
+    assert digests(wrapped) == digests(plain)
+    assert [r.traffic for r in wrapped] == [r.traffic for r in plain]
+    for a, b in zip(wrapped, plain, strict=True):
+        assert {k: v for k, v in a.metrics.items() if k != "open_share"} == b.metrics
+
+
+def test_a_pace_that_opens_everything_draws_as_the_usual_loop_does() -> None:
+    class Open(FedAvg):
+        def schedule(self, ctx: Context, rng: Any, visit: Visit, steps: int) -> Pacing:
+            n = visit.num_examples
+            return Pacing(rng.permutation(n), np.full(steps, n))
+
+    population = federation()
+    assert digests(run(Open(), population)) == digests(run(FedAvg(), population))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_around_every_method_the_same_on_every_pool(name: str, crew: Crew) -> None:
+    algorithm = DataCurriculum(base=method(name), score="both_loss")
+    population = federation(cohort_size=6, rounds=3)
+    reference = SerialPool(algorithm, population)
+    expected = list(simulate(algorithm, population, reference))
+    pool = RayPool(algorithm, population, crew)
+    found = list(simulate(algorithm, population, pool))
+    assert digests(found) == digests(expected)
+    assert [r.metrics for r in found] == [r.metrics for r in expected]
+    assert [r.traffic for r in found] == [r.traffic for r in expected]
+    memories = pool.memories()
+    assert memories.keys() == reference.memories().keys()
+    for client, memory in reference.memories().items():
+        assert memory.keys() == memories[client].keys() == {"base", "last"}
+        for key, value in memory["last"].items():
+            assert torch.equal(value, memories[client]["last"][key])
+
+
+@pytest.mark.parametrize("score", sorted(RULES))
+@pytest.mark.parametrize("order", ["curriculum", "anti", "random"])
+def test_several_architectures_and_every_score(score: Any, order: Any) -> None:
+    population = federation(rounds=2)
+    shape = {"input_shape": population.dataset.input_shape, "num_classes": population.dataset.num_classes}
+    nets = tuple(make_net(model, **shape) for model in ("mlp", "logistic"))
+    difficulty = np.random.default_rng(0).random(len(population.dataset.train), dtype=np.float32)
+    population = replace(population, nets=nets, difficulty=difficulty)
+    algorithm = DataCurriculum(base=FedProx(), score=score, order=order)
+    results = run(algorithm, population)
+    assert digests(results) != digests(run(FedProx(), population))
+    assert digests(results) == digests(run(algorithm, population))
+    assert results[-1].method["data_curriculum"]["score"] == score
+
+
+@pytest.mark.parametrize("order", ["curriculum", "anti"])
+def test_a_client_sees_its_first_g_of_t_in_order(order: Any) -> None:
+    """Positions drawn at every step, against a ranking by NumPy."""
+    local = Local(epochs=4, batch_size=5, lr=0.1)
+    population = federation([40, 60, 80], local=local, rounds=2, model="logistic")
+    algorithm = DataCurriculum(base=FedAvg(), order=order, a=0.75, b=0.25)
+    shelf, ctx = SerialPool(algorithm, population).worker.shelf, population.context(0)
+    params = population.nets[0].init(3)
+    visit = shelf.visit(algorithm, ctx, 2, {"params": params}, {}, None)
+    rows = population.partition.client(2)
+    data = population.dataset.train
+    logits = data.x[rows].astype(np.float64) @ params["head.weight"].double().numpy().T
+    logits += params["head.bias"].double().numpy()
+    losses = np.log(np.exp(logits).sum(1)) - logits[np.arange(80), data.y[rows]]
+    sorted_rows = rows[np.argsort(losses if order == "curriculum" else -losses)]
+    steps = len(visit.batches)
+    assert steps == 4 * 16
+    limits = opened("linear", 0.75, 0.25, 80, np.arange(steps) / steps, least=5)
+    assert limits[0] == 20
+    drawn = [set(each.tolist()) for each in visit.batches.rows]  # type: ignore[attr-defined]
+    for step, (limit, seen) in enumerate(zip(limits, drawn, strict=True)):
+        assert seen <= set(sorted_rows[:limit].tolist()), step
+        assert len(seen) == 5
+    assert set().union(*drawn[48:]) == set(rows.tolist())  # the usual epoch at the end
+
+
+def test_the_global_budget_goes_on_over_the_rounds() -> None:
+    population = federation([48] * 4, rounds=10, local=Local(epochs=2, batch_size=5, lr=0.1))
+    algorithm = DataCurriculum(base=FedAvg(), budget="global", a=1.0)
+    limits = np.concatenate([algorithm.limits(population.context(r), 48, 20) for r in range(10)])
+    assert limits.tolist() == opened("linear", 1.0, 0.2, 48, np.arange(200) / 200, least=5).tolist()
+    shares = [result.metrics["open_share"] for result in run(algorithm, population)]
+    assert shares == sorted(shares)
+    assert shares[0] < 0.25 < 0.9 < shares[-1] < 1
+
+
+def test_a_random_order_needs_no_scores_and_no_memory() -> None:
+    population = federation(rounds=2)
+    algorithm = DataCurriculum(base=FedAvg(), score="local_loss", order="random")
+    pool = SerialPool(algorithm, population)
+    list(simulate(algorithm, population, pool))
+    assert not pool.memories()
+    assert not DataCurriculum(base=FedAvg(), score="expert_loss", order="random").asks_expert
+
+
+def test_a_client_without_examples_is_no_obstacle() -> None:
+    population = federation([20, 0, 20], rounds=2)
+    results = run(DataCurriculum(base=FedAvg(), score="both_prediction"), population)
+    assert len(results) == 2
+
+
+def test_a_method_that_plans_its_own_steps_is_refused() -> None:
+    with pytest.raises(ValueError, match="decides itself which examples"):
+        DataCurriculum(base=DataCurriculum(base=FedAvg()))
+
+
+def test_a_method_that_hides_its_clients_models_is_told_so() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Hiding(FedAvg):
+        def train(self, ctx: Context, visit: Visit) -> Report:
+            return super().train(ctx, visit)._replace(model=None)
+
+    algorithm = DataCurriculum(base=Hiding(), score="local_loss")
+    with pytest.raises(ClientFailed, match="Hiding does not say what its clients' own models are"):
+        run(algorithm, federation())
+    run(DataCurriculum(base=Hiding()), federation())
+
+
+def test_a_wrapper_travels_and_is_replaced_whole() -> None:
+    algorithm = DataCurriculum(base=FedProx(mu=0.5), score="local_loss")
+    copy = pickle.loads(pickle.dumps(algorithm))
+    assert copy == algorithm
+    assert copy.stateful
+    assert copy.heterogeneous
+    assert copy.uploads == FedProx.uploads
+    assert not replace(copy, score="global_loss").stateful
