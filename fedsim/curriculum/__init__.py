@@ -1,4 +1,4 @@
-"""Ordered learning, around any algorithm: which examples a client sees first, and which clients come first."""
+"""Ordered learning around any algorithm: which examples a client sees first, which clients come first."""
 
 from .data import DataCurriculum
 from .pacing import FAMILIES, opened
