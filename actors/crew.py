@@ -18,6 +18,10 @@ PLACEMENT_SECONDS = 10.0
 INLINE_BYTES = 8 << 20
 """Ray's own limit for results inside replies is 100 kB, less than the sum of one small model."""
 
+LEAST_STORED_BYTES = 8 << 10
+"""From this size on, a client's memory lies in the object store. Left to Ray, that begins at 100 kB, and what
+is smaller stays in the coordinator, where nothing spills: ten thousand clients would take a gigabyte."""
+
 
 class Crew:
     """The actors of a run, in numbered slots of one placement group.
@@ -52,12 +56,12 @@ class Crew:
 
     def _start(self, slot: int) -> Any:
         strategy = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=slot)
-        variables = {"RAY_max_direct_call_object_size": str(INLINE_BYTES)} if self.inline else {}
+        most = INLINE_BYTES if self.inline else LEAST_STORED_BYTES
         options = ClientActor.options(
             num_cpus=self.placement.cpus,
             num_gpus=self.placement.gpus,
             scheduling_strategy=strategy,
-            runtime_env={"env_vars": variables} if variables else None,
+            runtime_env={"env_vars": {"RAY_max_direct_call_object_size": str(most)}},
         )
         return options.remote(self.placement.gpus)
 

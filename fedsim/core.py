@@ -185,6 +185,7 @@ class Algorithm(ABC):
 
     def cohort(self, ctx: Context, state: Any, rng: np.random.Generator) -> Sequence[int]:
         """The clients of this round; by default a uniform sample without replacement, in ascending order."""
+        # Costs O(K) for small K: NumPy then draws by Floyd's method and never lists the N clients.
         return sorted(rng.choice(ctx.num_clients, ctx.cohort_size, replace=False).tolist())
 
     @abstractmethod

@@ -1,0 +1,75 @@
+"""Large cohorts on actors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from ray.experimental import get_local_object_locations
+
+from actors.crew import LEAST_STORED_BYTES, Crew
+from actors.ray_pool import RayPool
+from actors.resources import Placement
+from fedsim.algorithms import FedAvg
+from fedsim.core import Algorithm, Context, Local, Report, Visit
+from fedsim.data.partition import SampledPartition
+from fedsim.models import make_net
+from fedsim.pools import SerialPool
+from fedsim.population import Population
+from fedsim.simulation import simulate
+from tests.fedsim.federations import federation
+from tests.fedsim.test_engine import Everything
+
+
+@pytest.fixture(scope="module")
+def crew(ray_cluster: None) -> Iterator[Crew]:
+    crew = Crew(Placement(2, 0.5, 0))
+    yield crew
+    crew.close()
+
+
+def crowd(cohort_size: int) -> Population:
+    small = federation(local=Local(steps=1, batch_size=4, lr=0.1), cohort_size=cohort_size, rounds=1)
+    total = len(small.dataset.train)
+    net = make_net("logistic", input_shape=small.dataset.input_shape, num_classes=small.dataset.num_classes)
+    partition = SampledPartition(clients=100_000, examples=4, total=total, seed=1)
+    return replace(small, partition=partition, nets=(net,))
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg(), Everything()], ids=["fedavg", "stateful"])
+def test_a_thousand_clients_in_a_round_give_the_same_bits(algorithm: Algorithm, crew: Crew) -> None:
+    population = crowd(1000)
+    reference = SerialPool(algorithm, population)
+    (expected,) = simulate(algorithm, population, reference)
+    pool = RayPool(algorithm, population, crew)
+    (found,) = simulate(algorithm, population, pool)
+    assert found.digest == expected.digest
+    assert found.metrics == expected.metrics
+    assert found.traffic == expected.traffic
+    assert len(found.cohort) == 1000
+    memories = pool.memories()
+    assert memories.keys() == reference.memories().keys()
+    for client, memory in reference.memories().items():
+        assert all(torch.equal(value, memories[client][name]) for name, value in memory.items())
+
+
+class Keeps(FedAvg):
+    """Clients keep so many bytes."""
+
+    stateful = True
+
+    def train(self, ctx: Context, visit: Visit) -> Report:
+        diary = torch.zeros(4 * LEAST_STORED_BYTES // 4)
+        return Report({"params": visit.broadcast["params"]}, {"diary": diary}, {})
+
+
+def test_memories_lie_in_the_object_store_and_not_in_the_coordinator(crew: Crew) -> None:
+    population = crowd(20)
+    pool = RayPool(Keeps(), population, crew)
+    list(simulate(Keeps(), population, pool))
+    references = list(pool._memories.values())
+    where = get_local_object_locations(references)
+    assert len(references) == 20
+    assert all(where[reference]["node_ids"] for reference in references)
