@@ -57,7 +57,7 @@ def cut(cohort: Sequence[int], steps: Callable[[int], int], num_models: int = 1)
 EVEN_SHARE = 0.95
 """How much of what is left is dealt out evenly at a time; the rest makes up for workers that are slower."""
 
-SPANS_PER_WORKER = 8
+SPANS_PER_WORKER = 16
 """A span is not cut finer than this part of a worker's even share, so that messages stay few."""
 
 

@@ -127,6 +127,10 @@ def arranged(tensor: Tensor) -> Tensor:
     """
     if tensor.dim() != 4 or tensor.device.type != "cpu":
         return tensor
+    if tensor.shape[1] == 1 and tensor.is_contiguous():
+        # With one channel both layouts are the same numbers in the same places, and torch would keep the
+        # strides of the other one; then all that follows a first convolution would be laid out wrongly.
+        return tensor.view(*tensor.shape[:1], *tensor.shape[2:], 1).permute(0, 3, 1, 2)
     return tensor.contiguous(memory_format=torch.channels_last)
 
 

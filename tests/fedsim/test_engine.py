@@ -111,8 +111,8 @@ def test_a_span_is_the_whole_of_one_subtree(work: list[int], workers: int) -> No
 
 
 def test_spans_are_few_and_end_small_so_that_no_worker_waits_long() -> None:
-    assert [len(span) for span in spans([5] * 50, 2)] == [16, 16, 8, 8, 2]
-    assert [len(span) for span in spans([5] * 64, 2)] == [16, 16, 8, 8, 4, 4, 4, 4]
+    assert [len(span) for span in spans([5] * 50, 2)] == [16, 16, 8, 8, 1, 1]
+    assert [len(span) for span in spans([5] * 64, 2)] == [16, 16, 8, 8, 4, 4, 2, 2, 2, 2]
 
 
 @dataclass(frozen=True, kw_only=True)
