@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,10 +13,15 @@ import torch
 
 from fedsim import tree
 from fedsim.blocks import Block
+from fedsim.chaos import kills_actor
 from fedsim.core import Algorithm, Score
+from fedsim.faults import Faults
 from fedsim.population import Population
 from fedsim.tree import Tree
 from fedsim.worker import Worker
+
+FLUSH_SECONDS = 0.05
+"""How long an actor that is about to kill itself waits, for the answer to its last task to get out."""
 
 
 class ClientProcess:
@@ -31,13 +38,13 @@ class ClientProcess:
             torch.cuda.set_per_process_memory_fraction(gpus)
         self.worker: Worker | None = None
 
-    def join(self, algorithm: Algorithm, population: Population) -> dict[str, Any]:
+    def join(self, algorithm: Algorithm, population: Population, faults: Faults) -> dict[str, Any]:
         """Take part in a run; the population's arrays stay where the object store has them.
 
         Returns:
             Who this is: process id, node and device.
         """
-        self.worker = Worker(algorithm, population, self.device)
+        self.worker = Worker(algorithm, population, self.device, faults)
         node = ray.get_runtime_context().get_node_id()
         return {"pid": os.getpid(), "node": node, "device": self.device}
 
@@ -45,6 +52,7 @@ class ClientProcess:
         self,
         round: int,
         start: int,
+        attempt: int,
         blocks: Sequence[Block],
         broadcasts: Tree,
         instructions: Mapping[int, Tree],
@@ -54,11 +62,23 @@ class ClientProcess:
 
         Trees come and go as NumPy arrays, which cross the object store without a copy.
 
+        Args:
+            round: counted from 0.
+            start: the number of the first block.
+            attempt: how often the span was begun before, by actors that died.
+            blocks: in order.
+            broadcasts: what all clients of each architecture received.
+            instructions: what each received besides.
+            *memories: what each kept, in the blocks' order; none at all unless the algorithm is stateful.
+
         Returns:
             The span's result, followed by each client's new memory if the algorithm is stateful: separate
-            values, so that their owner never has to download them.
+            values, so that their owner never has to download them. None for a client that failed.
         """
         worker = self._joined()
+        if kills_actor(worker.faults, worker.population.seed, round, start, attempt):
+            time.sleep(FLUSH_SECONDS)
+            os.kill(os.getpid(), signal.SIGKILL)
         clients = [client for block in blocks for client in block]
         result, kept = worker.train(
             round,
@@ -72,7 +92,9 @@ class ClientProcess:
             },
         )
         sent = result.packed()
-        return (sent, *(tree.to_numpy(kept[client]) for client in clients)) if kept else sent
+        if not worker.algorithm.stateful:
+            return sent
+        return sent, *(tree.to_numpy(kept[client]) if client in kept else None for client in clients)
 
     def score(self, round: int, models: Tree, shard: int) -> dict[str, Score]:
         """Score the deployed models on one shard of the test set."""

@@ -16,6 +16,7 @@ import torch
 
 from fedsim import tree
 from fedsim.experiment import Experiment
+from fedsim.faults import DEFAULT, Faults
 from fedsim.population import Population
 from fedsim.simulation import RoundResult, simulate
 
@@ -40,12 +41,12 @@ class CoordinatorProcess:
     Args:
         experiment: the run.
         placement: its client actors.
-        max_retries: how often a block is run again after its actor died.
+        faults: what happens when a client raises or an actor dies.
     """
 
-    def __init__(self, experiment: Experiment, placement: Placement, max_retries: int = 3) -> None:
+    def __init__(self, experiment: Experiment, placement: Placement, faults: Faults = DEFAULT) -> None:
         torch.set_num_threads(1)
-        self.experiment, self.placement, self.max_retries = experiment, placement, max_retries
+        self.experiment, self.placement, self.faults = experiment, placement, faults
         self.params: dict[str, Any] = {}
 
     def run(self) -> Iterator[Progress]:
@@ -56,7 +57,7 @@ class CoordinatorProcess:
         try:
             population = yield from _phases(experiment.preparing())
             yield Phase("waiting for the client actors")
-            pool = RayPool(experiment.algorithm, population, crew, max_retries=self.max_retries)
+            pool = RayPool(experiment.algorithm, population, crew, faults=self.faults)
             yield Phase("round 1")
             for result in simulate(
                 experiment.algorithm, population, pool, evaluate_every=experiment.evaluate_every

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import ray
+from ray.exceptions import RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from fedsim.errors import DoesNotFit, PoolFailed
+from fedsim.errors import DoesNotFit, NodeLost, PoolFailed
+from fedsim.faults import DEFAULT, Faults
 
 from .client_actor import ClientActor
+from .deaths import DEATHS, dead_node, gave_up
 from .resources import Placement
 
 PLACEMENT_SECONDS = 10.0
+
+START_SECONDS = 300.0
+"""How long an actor may take to start and to have the data at hand; on a busy machine that is a minute."""
+
+LOOK_SECONDS = 2.0
+"""How often to look whether the nodes are alive, while nothing arrives."""
 
 INLINE_BYTES = 8 << 20
 """Ray's own limit for results inside replies is 100 kB, less than the sum of one small model."""
@@ -31,6 +41,11 @@ class Crew:
         inline: have results travel inside the replies, which is three times as fast as through the object
             store. Not for algorithms whose clients keep memories: those belong into the store, which spills
             them.
+
+    Attributes:
+        actors: by slot.
+        members: what each said of itself when it joined: process id, node and device.
+        restarts: how often one was replaced.
 
     Raises:
         DoesNotFit: if the cluster has room in principle but none came free in time.
@@ -52,7 +67,9 @@ class Crew:
                 "wait for other work to end, or ask for fewer or smaller workers",
             )
         self.actors: list[Any] = [self._start(slot) for slot in range(placement.workers)]
-        self._joined: tuple[Any, Any] | None = None
+        self.members: list[dict[str, Any]] = [{} for _ in self.actors]
+        self._joined: tuple[Any, ...] = ()
+        self._joining: dict[int, tuple[Any, float]] = {}
 
     def _start(self, slot: int) -> Any:
         strategy = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=slot)
@@ -65,35 +82,92 @@ class Crew:
         )
         return options.remote(self.placement.gpus)
 
-    def join(self, algorithm: Any, population: Any) -> list[dict[str, Any]]:
-        """Hand the run to every actor and wait until all are ready.
+    def join(self, algorithm: Any, population: Any, faults: Faults = DEFAULT) -> list[dict[str, Any]]:
+        """Hand the run to every actor and wait until all are ready; those that die on the way are replaced.
 
         Args:
             algorithm: the method, or a reference to it.
             population: a reference to the federation.
+            faults: the run's policy.
 
         Returns:
-            Each actor's process id, node and device.
+            Each actor's process id, node and device: `members`.
 
         Raises:
-            PoolFailed: if an actor died while it started.
+            PoolFailed: if actors died again and again, or took too long.
+            OutOfMemory: if that is why.
+            NodeLost: if one's node went.
         """
-        self._joined = (algorithm, population)
-        try:
-            ready: list[dict[str, Any]] = ray.get(
-                [actor.join.remote(algorithm, population) for actor in self.actors]
-            )
-        except ray.exceptions.RayActorError as error:
-            raise PoolFailed(f"a client actor died while it started: {error}") from error
-        return ready
+        self._joined = (algorithm, population, faults)
+        for slot in range(len(self.actors)):
+            self._invite(slot)
+        deaths = 0
+        while self._joining:
+            slots = {reference: slot for slot, (reference, _) in self._joining.items()}
+            for reference in ray.wait(list(slots), num_returns=1, timeout=LOOK_SECONDS)[0]:
+                try:
+                    self.welcome(slots[reference])
+                except DEATHS as error:
+                    deaths += 1
+                    if deaths > faults.max_retries:
+                        raise gave_up("client actors died while they started", deaths, error) from error
+                    self.replace(slots[reference], error)
+            self.look()
+        return self.members
 
-    def replace(self, slot: int) -> None:
-        """Start a new actor in the place of a dead one; calls to it wait until it is ready."""
+    def _invite(self, slot: int) -> None:
+        self._joining[slot] = self.actors[slot].join.remote(*self._joined), time.monotonic()
+
+    def welcome(self, slot: int) -> None:
+        """Note who is in this slot, once an actor that was started there answers; else do nothing.
+
+        Raises:
+            RayError: if it died before; whatever it raised.
+        """
+        if slot not in self._joining:
+            return
+        reference, _ = self._joining[slot]
+        try:
+            self.members[slot] = ray.get(reference)
+        except RayTaskError as error:
+            raise error.cause from None
+        del self._joining[slot]
+
+    def look(self) -> None:
+        """See that nothing is waited for in vain.
+
+        Raises:
+            NodeLost: if a node is gone.
+            PoolFailed: if an actor does not start.
+        """
+        alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+        for slot, member in enumerate(self.members):
+            if member and member["node"] not in alive:
+                raise NodeLost(member["node"], slot, "the cluster no longer counts it as alive")
+        for slot, (_, since) in self._joining.items():
+            if time.monotonic() - since > START_SECONDS:
+                raise PoolFailed(
+                    f"client actor {slot} did not start within {START_SECONDS:g} s",
+                    "look at the load of the nodes, and at Ray's own logs",
+                )
+
+    def replace(self, slot: int, error: Exception) -> None:
+        """Start a new actor in the place of a dead one; calls to it wait until it is ready.
+
+        Args:
+            slot: whose.
+            error: how its death was noticed.
+
+        Raises:
+            NodeLost: if its node is gone too: nothing could be placed there.
+        """
         self.restarts += 1
         ray.kill(self.actors[slot])
+        node = self.members[slot].get("node")
+        if node is not None and dead_node(node):
+            raise NodeLost(node, slot, str(error)) from error
         self.actors[slot] = self._start(slot)
-        if self._joined is not None:
-            self.actors[slot].join.remote(*self._joined)
+        self._invite(slot)
 
     def close(self) -> None:
         """End the actors and give their resources back."""

@@ -9,26 +9,30 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import RayTaskError
 
 from fedsim import tree
 from fedsim.blocks import Block, cut, spans
 from fedsim.core import Algorithm, Context, Reduced, Score, Survey
-from fedsim.errors import PoolFailed
+from fedsim.digest import Fingerprint, memory_marks
+from fedsim.errors import NodeLost
 from fedsim.evaluation import total
+from fedsim.faults import DEFAULT, Faults
 from fedsim.pools import broadcast, bytes_down, deployed, instruct, questioned, survey_traffic
 from fedsim.population import Population
 from fedsim.reduce import combine
 from fedsim.tree import Tree
 from fedsim.worker import SHARD
 
-from .crew import Crew
+from .crew import LOOK_SECONDS, Crew
+from .deaths import DEATHS, LOSSES, cause_of, first_line, gave_up
 
 MOST_ASKED = 1000
 """A survey asks at most so many clients in one call, so that little is lost with an actor."""
 
-Submit: TypeAlias = Callable[[Any], list[Any]]
-"""Calls an actor; returns the references to the result and to whatever comes with it."""
+Submit: TypeAlias = Callable[[Any, int], list[Any]]
+"""Calls an actor, telling how often the work was begun before; returns the references to the result and to
+whatever comes with it."""
 
 
 @dataclass
@@ -39,13 +43,13 @@ class _Task:
         submit: makes the call.
         slot: which actor has it.
         references: what the last call returned.
-        attempts: calls so far.
+        deaths: how many actors died over it.
     """
 
     submit: Submit
     slot: int = -1
     references: list[Any] = field(default_factory=list)
-    attempts: int = 0
+    deaths: int = 0
 
 
 class RayPool:
@@ -55,15 +59,16 @@ class RayPool:
         algorithm: whose clients to run.
         population: the federation.
         crew: the actors.
-        max_retries: how often a span of clients is run again after its actor died.
+        faults: what a client that raises does, and how often a dead actor's work is begun again.
     """
 
     def __init__(
-        self, algorithm: Algorithm, population: Population, crew: Crew, *, max_retries: int = 3
+        self, algorithm: Algorithm, population: Population, crew: Crew, *, faults: Faults = DEFAULT
     ) -> None:
-        self.population, self.crew, self.max_retries = population, crew, max_retries
-        self.actors = crew.join(ray.put(algorithm), ray.put(population))
+        self.population, self.crew, self.faults = population, crew, faults
+        self.actors = crew.join(ray.put(algorithm), ray.put(population), faults)
         self._memories: dict[int, Any] = {}
+        self._fingerprint = Fingerprint()
 
     def train(self, algorithm: Algorithm, ctx: Context, state: Any, cohort: Sequence[int]) -> Reduced:
         """Run one round of these clients; see `ClientPool`."""
@@ -79,8 +84,9 @@ class RayPool:
         ]
         results = [result.unpacked() for result in self._run(tasks)]
         if algorithm.stateful:
-            for (_, mine), task in zip(cuts, tasks, strict=True):
-                self._memories.update(zip(_clients(mine), task.references[1:], strict=True))
+            for (_, mine), task, result in zip(cuts, tasks, results, strict=True):
+                new = zip(_clients(mine), task.references[1:], strict=True)
+                self._memories.update(entry for entry in new if entry[0] not in result.errors)
         engine = {
             "pool": "ray",
             "width": 1,
@@ -88,7 +94,7 @@ class RayPool:
             "restarts": self.crew.restarts - restarts,
         }
         down = bytes_down(broadcasts, instructions, cohort)
-        return combine(algorithm, ctx, results, cohort, down, engine)
+        return combine(algorithm, ctx, results, cohort, down, engine, self._fingerprint)
 
     def _training(
         self,
@@ -104,9 +110,9 @@ class RayPool:
         memories = [self._memories.get(client) for client in clients] if algorithm.stateful else []
         returns = 1 + len(clients) * algorithm.stateful
 
-        def submit(actor: Any) -> list[Any]:
+        def submit(actor: Any, attempt: int) -> list[Any]:
             call = actor.train if returns == 1 else actor.train.options(num_returns=returns)
-            references = call.remote(round, start, blocks, sent, mine, *memories)
+            references = call.remote(round, start, attempt, blocks, sent, mine, *memories)
             return list(references) if returns > 1 else [references]
 
         return submit
@@ -117,7 +123,7 @@ class RayPool:
         sent, size = ray.put(tree.to_numpy(models)), _portion(len(clients), len(self.crew.actors))
 
         def asking(some: Sequence[int]) -> Submit:
-            return lambda actor: [actor.measure.remote(ctx.round, sent, some)]
+            return lambda actor, _: [actor.measure.remote(ctx.round, sent, some)]
 
         portions = [clients[start : start + size] for start in range(0, len(clients), size)]
         losses = self._run([_Task(asking(some)) for some in portions])
@@ -129,7 +135,7 @@ class RayPool:
         shards = -(-len(self.population.dataset.test) // SHARD)
 
         def scoring(shard: int) -> Submit:
-            return lambda actor: [actor.score.remote(ctx.round, models, shard)]
+            return lambda actor, _: [actor.score.remote(ctx.round, models, shard)]
 
         return total(self._run([_Task(scoring(shard)) for shard in range(shards)]))
 
@@ -140,14 +146,19 @@ class RayPool:
         results: dict[int, Any] = {}
         while waiting or running:
             self._hand_out(waiting, running, load)
-            ready, _ = ray.wait(list(running), num_returns=1)
-            task = running.pop(ready[0])
-            load[task.slot] -= 1
+            ready, _ = ray.wait(list(running), num_returns=1, timeout=LOOK_SECONDS)
+            if not ready:
+                self.crew.look()
+                continue
+            task = running[ready[0]]
             try:
-                results[id(task)] = _value(ready[0])
-            except RayActorError as error:
-                self._again(task, error, running, load)
-                waiting.appendleft(task)
+                results[id(task)] = self._value(task)
+            except DEATHS as error:
+                self._bury(task.slot, error, waiting, running, results)
+                load[task.slot] = 0
+            else:
+                del running[ready[0]]
+                load[task.slot] -= 1
         return [results[id(task)] for task in tasks]
 
     def _hand_out(self, waiting: deque[_Task], running: dict[Any, _Task], load: list[int]) -> None:
@@ -157,24 +168,57 @@ class RayPool:
             if load[slot] >= 2 or (load[slot] == 1 and len(waiting) <= len(load)):
                 return
             task = waiting.popleft()
-            task.slot, task.attempts = slot, task.attempts + 1
-            task.references = task.submit(self.crew.actors[slot])
+            task.slot = slot
+            task.references = task.submit(self.crew.actors[slot], task.deaths)
             running[task.references[0]] = task
             load[slot] += 1
 
-    def _again(self, task: _Task, error: Exception, running: dict[Any, _Task], load: list[int]) -> None:
-        """An actor died: put a new one in its place, and have everything that it had in hand run again."""
-        if task.attempts > self.max_retries:
-            raise PoolFailed(
-                f"a span of clients was tried {task.attempts} times and its actor died each time: {error}",
-                "look at the log for the cause; if memory ran out, use fewer workers per node",
-            ) from error
-        self.crew.replace(task.slot)
-        lost = [reference for reference, other in running.items() if other.slot == task.slot]
-        for reference in lost:
-            other = running.pop(reference)
-            other.references = other.submit(self.crew.actors[other.slot])
-            running[other.references[0]] = other
+    def _value(self, task: _Task) -> Any:
+        """What a task's call returned; an error of the client's own code as it was raised.
+
+        Raises:
+            NodeLost: if what it needed, or what it made, is gone.
+        """
+        try:
+            value = ray.get(task.references[0])
+        except RayTaskError as error:
+            cause = cause_of(error)
+        except LOSSES as error:
+            cause = error
+        else:
+            self.crew.welcome(task.slot)
+            return value
+        self.crew.welcome(task.slot)
+        if isinstance(cause, LOSSES):
+            node = self.crew.members[task.slot].get("node", "unknown")
+            raise NodeLost(node, task.slot, f"an object is gone: {first_line(cause)}") from cause
+        raise cause from None
+
+    def _bury(
+        self,
+        slot: int,
+        error: Exception,
+        waiting: deque[_Task],
+        running: dict[Any, _Task],
+        results: dict[int, Any],
+    ) -> None:
+        """An actor died: put a new one in its place, and have everything that it had in hand run again.
+
+        An actor does its tasks in turn, so it died over the first one that it has not answered.
+        """
+        lost = []
+        for reference, task in [entry for entry in running.items() if entry[1].slot == slot]:
+            del running[reference]
+            try:
+                results[id(task)] = ray.get(reference, timeout=0)
+            except Exception:
+                lost.append(task)
+        waiting.extendleft(reversed(lost))
+        if lost:
+            lost[0].deaths += 1
+            if lost[0].deaths > self.faults.max_retries:
+                raise gave_up("the actor of one span of clients died", lost[0].deaths, error) from error
+        self.crew.replace(slot, error)
 
     def memories(self, clients: Iterable[int] | None = None) -> Mapping[int, Tree]:
         """What these clients keep, by default all; downloads it."""
@@ -187,6 +231,7 @@ class RayPool:
         """Put the memories of these clients back, as after a restart."""
         for client, memory in memories.items():
             self._memories[client] = ray.put(tree.to_numpy(memory))
+        self._fingerprint.update(memory_marks(memories))
 
     def close(self) -> None:
         """End the actors and give their resources back."""
@@ -200,13 +245,3 @@ def _portion(clients: int, actors: int) -> int:
 
 def _clients(blocks: Sequence[Block]) -> list[int]:
     return [client for block in blocks for client in block]
-
-
-def _value(reference: Any) -> Any:
-    """The result behind a reference; an error of the client's own code as it was raised."""
-    try:
-        return ray.get(reference)
-    except RayTaskError as error:
-        if isinstance(error, RayActorError):
-            raise
-        raise error.cause from None

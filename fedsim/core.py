@@ -137,6 +137,8 @@ class Reduced:
         metrics: the cohort's averages.
         traffic: bytes down and up.
         engine: how the pool did it.
+        failed: those whose work was left out, in cohort order.
+        memory_digest: of what all clients keep now; None unless the algorithm is stateful.
     """
 
     payloads: Mapping[str, Any]
@@ -147,6 +149,7 @@ class Reduced:
     traffic: Traffic
     engine: Mapping[str, Any] = field(default_factory=dict)
     failed: tuple[int, ...] = ()
+    memory_digest: str | None = None
 
     def __getitem__(self, payload: str) -> Any:
         return self.payloads[payload]

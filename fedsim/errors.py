@@ -9,7 +9,11 @@
     ├── DataError              data that is missing, truncated or mislabelled; names the file
     │   └── DataNotFound       nothing where the data set looks; says how to get it
     ├── ClientFailed           one client raised while training or being evaluated
+    ├── CohortFailed           every client of a round raised
+    ├── MethodFailed           a method's code on the server raised
+    ├── OutOfMemory            a client, an actor or the server ran out of memory
     ├── PoolFailed             the actors of a pool are gone and could not be replaced
+    │   ├── NodeLost           a node is gone, and with it an actor and what clients kept there
     │   └── CoordinatorLost    the coordinator of a run is gone, and with it all its actors
     ├── CheckpointError        a checkpoint that cannot be written, or one that cannot be used; names the file
     ├── RayUnavailable         no Ray cluster answers, or the local one could not be started
@@ -128,22 +132,72 @@ class ClientFailed(FedsimError):
         client: the client's number.
         stage: "train" or "evaluate".
         cause: the error, as text (the original may not survive pickling).
+        trace: where it was raised, as text, for the log.
     """
 
     code = "CLIENT_FAILED"
 
-    def __init__(self, client: int, stage: str, cause: str) -> None:
-        self.client, self.stage, self.cause = client, stage, cause
+    def __init__(self, client: int, stage: str, cause: str, trace: str = "") -> None:
+        self.client, self.stage, self.cause, self.trace = client, stage, cause, trace
         super().__init__(f"client {client} failed in {stage}: {cause}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.client, self.stage, self.cause)
+        return type(self), (self.client, self.stage, self.cause, self.trace)
+
+
+class CohortFailed(FedsimError):
+    """Every client of a round raised, so that there is nothing to aggregate."""
+
+    code = "CLIENT_FAILED"
+
+
+class MethodFailed(FedsimError):
+    """A method's own code raised on the server.
+
+    Args:
+        algorithm: the method's class.
+        stage: the hook: "init", "cohort", "broadcast", "aggregate", ...
+        cause: the error, as text (the original may not survive pickling).
+        trace: where it was raised, as text, for the log.
+    """
+
+    code = "METHOD_FAILED"
+
+    def __init__(self, algorithm: str, stage: str, cause: str, trace: str = "") -> None:
+        self.algorithm, self.stage, self.cause, self.trace = algorithm, stage, cause, trace
+        super().__init__(f"{algorithm} failed in {stage}: {cause}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.algorithm, self.stage, self.cause, self.trace)
+
+
+class OutOfMemory(FedsimError):
+    """A client, an actor or the server ran out of memory; the message says which, the hint what helps."""
+
+    code = "OUT_OF_MEMORY"
 
 
 class PoolFailed(FedsimError):
     """The actors of a pool are gone and could not be replaced."""
 
     code = "NODE_LOST"
+
+
+class NodeLost(PoolFailed):
+    """A node went, with the actor in it and the memories that clients kept there.
+
+    Args:
+        node: which, by address or id.
+        slot: the actor's number.
+        cause: how it was noticed.
+    """
+
+    def __init__(self, node: str, slot: int, cause: str) -> None:
+        self.node, self.slot, self.cause = node, slot, cause
+        super().__init__(f"node {node} was lost, and with it client actor {slot}: {cause}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.node, self.slot, self.cause)
 
 
 class CoordinatorLost(PoolFailed):

@@ -10,8 +10,11 @@ import numpy as np
 
 from . import wire
 from .blocks import cut
+from .causes import server_side
 from .core import Algorithm, Context, Reduced, Score, Survey, Traffic
+from .digest import Fingerprint, memory_marks
 from .evaluation import total
+from .faults import DEFAULT, Faults
 from .population import Population
 from .reduce import combine
 from .tree import Tree
@@ -25,12 +28,20 @@ class SerialPool:
         algorithm: whose clients to run.
         population: the federation.
         device: "cpu" or "cuda".
+        faults: what a client that raises does.
     """
 
-    def __init__(self, algorithm: Algorithm, population: Population, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        population: Population,
+        device: str = "cpu",
+        faults: Faults = DEFAULT,
+    ) -> None:
         self.population = population
-        self.worker = Worker(algorithm, population, device)
+        self.worker = Worker(algorithm, population, device, faults)
         self._memories: dict[int, Tree] = {}
+        self._fingerprint = Fingerprint()
 
     def train(self, algorithm: Algorithm, ctx: Context, state: Any, cohort: Sequence[int]) -> Reduced:
         """Run one round of these clients; see `ClientPool`."""
@@ -40,9 +51,8 @@ class SerialPool:
         result, kept = self.worker.train(ctx.round, 0, blocks, broadcasts, instructions, self._memories)
         self._memories.update(kept)
         down = bytes_down(broadcasts, instructions, cohort)
-        return combine(
-            algorithm, ctx, [result], cohort, down, {"pool": "serial", "width": 1, "actors": 0, "restarts": 0}
-        )
+        engine = {"pool": "serial", "width": 1, "actors": 0, "restarts": 0}
+        return combine(algorithm, ctx, [result], cohort, down, engine, self._fingerprint)
 
     def measure(self, algorithm: Algorithm, ctx: Context, state: Any, clients: Sequence[int]) -> Survey:
         """The mean loss of the first deployed model on each client's data; see `ClientPool`."""
@@ -62,6 +72,7 @@ class SerialPool:
     def restore(self, memories: Mapping[int, Tree]) -> None:
         """Put the memories of these clients back, as after a restart."""
         self._memories.update(memories)
+        self._fingerprint.update(memory_marks(memories))
 
     def close(self) -> None:
         """Nothing to give back."""
@@ -69,12 +80,14 @@ class SerialPool:
 
 def broadcast(algorithm: Algorithm, ctx: Context, state: Any) -> dict[str, Mapping[str, Tree]]:
     """What the clients of each architecture receive, by its number as text."""
-    return {str(m): algorithm.broadcast(ctx.for_model(m), state) for m in range(len(ctx.nets))}
+    with server_side(algorithm, "broadcast"):
+        return {str(m): algorithm.broadcast(ctx.for_model(m), state) for m in range(len(ctx.nets))}
 
 
 def deployed(algorithm: Algorithm, ctx: Context, state: Any) -> dict[str, Mapping[str, Tree]]:
     """The models of each architecture that are to be scored, by its number as text."""
-    return {str(m): algorithm.deployed(ctx.for_model(m), state) for m in range(len(ctx.nets))}
+    with server_side(algorithm, "deployed"):
+        return {str(m): algorithm.deployed(ctx.for_model(m), state) for m in range(len(ctx.nets))}
 
 
 def questioned(algorithm: Algorithm, ctx: Context, state: Any) -> dict[str, Tree]:
@@ -93,7 +106,8 @@ def instruct(algorithm: Algorithm, ctx: Context, state: Any, cohort: Sequence[in
     """What each client of the cohort receives besides the broadcast; {} if the algorithm sends nothing."""
     if not algorithm.has("instruct"):
         return {}
-    return {client: algorithm.instruct(ctx.for_client(client), state, client) for client in cohort}
+    with server_side(algorithm, "instruct"):
+        return {client: algorithm.instruct(ctx.for_client(client), state, client) for client in cohort}
 
 
 def bytes_down(

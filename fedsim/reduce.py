@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,7 +15,8 @@ from torch import Tensor
 from . import tree, wire
 from .blocks import Node, TreeSum
 from .core import Algorithm, Context, Reduced, Reduction, Report
-from .errors import FedsimError
+from .digest import Fingerprint
+from .errors import CohortFailed, DataError
 from .tree import Layout, Tree
 
 Sums: TypeAlias = "dict[str, Any] | None"
@@ -31,6 +33,7 @@ class Outcome:
         num_examples: how many it holds.
         metrics: its scalars.
         gathered: its own entry of every GATHER payload.
+        mark: SHA-256 of its new memory; None unless the algorithm is stateful.
     """
 
     client: int
@@ -38,6 +41,7 @@ class Outcome:
     num_examples: int
     metrics: dict[str, float]
     gathered: dict[str, Any] = field(default_factory=dict)
+    mark: bytes | None = None
 
 
 @dataclass
@@ -49,8 +53,10 @@ class SpanResult:
             MEAN the weighted and for SUM the plain sum of every payload.
         layouts: how each payload's vector is laid out.
         sizes: bytes of each payload that is summed, the same from every client.
-        outcomes: one entry per client, in the order in which they ran.
-        up: bytes by payload, over the clients.
+        outcomes: one entry per client that reported, in the order in which they ran.
+        errors: why each of the others did not.
+        retries: how often clients were trained again.
+        up: bytes by payload, over the clients that reported.
         seconds: what it took.
     """
 
@@ -58,6 +64,8 @@ class SpanResult:
     layouts: dict[str, Layout] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
     outcomes: list[Outcome] = field(default_factory=list)
+    errors: dict[int, str] = field(default_factory=dict)
+    retries: int = 0
     up: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
 
@@ -83,24 +91,26 @@ def _with(outcome: Outcome, convert: Any) -> Outcome:
 def share(
     algorithm: Algorithm, ctx: Context, report: Report, weight: float, result: SpanResult
 ) -> dict[str, Tensor]:
-    """One client's part of every sum; its layouts and bytes are noted in `result`.
+    """One client's part of every sum; its layouts and bytes are noted in `result`, once nothing can fail.
 
     Products of float32 numbers and whole weights are exact in float64, so the mean of one client is its
     model.
     """
-    sums = {}
+    sums, up, fresh = {}, dict[str, int](), dict[str, Tree]()
     for name, reduction in algorithm.uploads.items():
         payload = report.upload[name]
         if reduction is Reduction.GATHER:
-            result.up[name] += wire.payload_bytes(payload)
+            up[name] = wire.payload_bytes(payload)
             continue
         slot = _slot(name, ctx.model)
         if slot not in result.layouts:
-            result.layouts[slot] = tree.layout(payload)
-            result.sizes[slot] = wire.payload_bytes(payload)
-        result.up[name] += result.sizes[slot]
+            fresh[slot] = payload
+        up[name] = result.sizes[slot] if slot not in fresh else wire.payload_bytes(payload)
         vector = tree.flatten(payload)
         sums[slot] = vector.mul_(weight) if reduction is Reduction.MEAN else vector
+    for slot, payload in fresh.items():
+        result.layouts[slot], result.sizes[slot] = tree.layout(payload), wire.payload_bytes(payload)
+    result.up.update(up)
     return sums
 
 
@@ -130,6 +140,7 @@ def combine(
     cohort: Sequence[int],
     down: Mapping[str, int],
     engine: Mapping[str, Any],
+    fingerprint: Fingerprint,
 ) -> Reduced:
     """Finish the sums along the tree, whatever the order of arrival.
 
@@ -140,6 +151,10 @@ def combine(
         cohort: the round's clients, in order.
         down: bytes sent to the cohort, by payload.
         engine: how the pool did it, for the record.
+        fingerprint: of the pool's memories, which is brought up to date.
+
+    Raises:
+        CohortFailed: if no client reported.
     """
     total, layouts, up = TreeSum(add), dict[str, Layout](), Counter[str]()
     found: dict[int, Outcome] = {}
@@ -150,6 +165,8 @@ def combine(
         up.update(result.up)
         found.update((outcome.client, outcome) for outcome in result.outcomes)
     outcomes = [found[client] for client in cohort if client in found]
+    failures = _failures(ctx, results, cohort, len(outcomes))
+    fingerprint.update({outcome.client: outcome.mark for outcome in outcomes if outcome.mark is not None})
     sums: Any = total.total() or {}
     payloads = {
         name: [outcome.gathered[name] for outcome in outcomes]
@@ -164,8 +181,40 @@ def combine(
         num_examples=tuple(outcome.num_examples for outcome in outcomes),
         metrics=_averages(outcomes),
         traffic=wire.traffic(down, up),
-        engine=engine,
+        engine={**engine, **_troubles(failures, sum(result.retries for result in results))},
+        failed=tuple(failures),
+        memory_digest=fingerprint.hexdigest() if algorithm.stateful else None,
     )
+
+
+def _failures(
+    ctx: Context, results: Sequence[SpanResult], cohort: Sequence[int], reported: int
+) -> dict[int, str]:
+    """Why each client that failed did, in cohort order."""
+    errors = {client: text for result in results for client, text in result.errors.items()}
+    failures = {client: errors[client] for client in cohort if client in errors}
+    if failures and not reported:
+        client, cause = next(iter(failures.items()))
+        raise CohortFailed(
+            f"all {len(failures)} clients of round {ctx.round + 1} failed; client {client}: {cause}",
+            "faults.client_error: fail shows the first error at once",
+        )
+    return failures
+
+
+NAMED_FAILURES = 5
+"""How many of a round's failed clients a record says the cause of; it has the numbers of all."""
+
+
+def _troubles(failures: Mapping[int, str], retries: int) -> dict[str, Any]:
+    """What a record says of clients that raised: nothing if none did."""
+    said: dict[str, Any] = {}
+    if failures:
+        named = islice(failures.items(), NAMED_FAILURES)
+        said["client_errors"] = {str(client): cause for client, cause in named}
+    if retries:
+        said["client_retries"] = retries
+    return said
 
 
 def _leftmost(entry: tuple[Node, Sums]) -> int:
@@ -190,7 +239,7 @@ def _settled(
             vector = sums[slot] / mass if reduction is Reduction.MEAN else sums[slot]
             found[str(model)] = tree.unflatten(vector, layouts[slot])
     if not found:
-        raise FedsimError(
+        raise DataError(
             f"the weights of this round's clients sum to 0, so {name!r} has no mean",
             "give every client at least one example (data.partition.min_size: 1)",
         )

@@ -12,6 +12,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from . import evaluation, rng
+from .causes import server_side
 from .core import Algorithm, ClientPool, Context, Traffic
 from .digest import digest
 from .population import Population
@@ -29,8 +30,9 @@ class RoundResult:
         round: how many rounds are finished now, from 1.
         state: the server state after it; None once it has crossed a process boundary.
         digest: of that state.
+        memory_digest: of what all clients keep; None unless the algorithm is stateful.
         cohort: the clients that took part.
-        failed: those of them whose work was lost.
+        failed: those of them whose work was left out.
         metrics: scores and the cohort's averages; `train_loss` is the mean local loss.
         traffic: simulated bytes.
         seconds: wall clock by phase: total, survey, train, server, evaluate.
@@ -42,6 +44,7 @@ class RoundResult:
     state: Any
     digest: str
     cohort: tuple[int, ...]
+    memory_digest: str | None = None
     failed: tuple[int, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
     traffic: Traffic = field(default_factory=Traffic)
@@ -54,6 +57,7 @@ class RoundResult:
         return {
             "round": self.round,
             "digest": self.digest,
+            "memory_digest": self.memory_digest,
             "cohort": len(self.cohort),
             "failed": list(self.failed),
             "seconds": {name: round(value, 6) for name, value in self.seconds.items()},
@@ -89,6 +93,11 @@ def simulate(
 
     Yields:
         One result per round, as soon as it is finished.
+
+    Raises:
+        ClientFailed, CohortFailed: if clients raised, as the pool's fault policy has it.
+        MethodFailed: if the algorithm's code on the server raised.
+        OutOfMemory: if memory ran out, in either.
     """
     last = population.rounds if rounds is None else rounds
     state = first_state(algorithm, population) if resume is None else _restored(resume, pool)
@@ -97,22 +106,28 @@ def simulate(
         ctx = population.context(number)
         state, asking = _ask(algorithm, ctx, state, pool)
         asked = perf_counter()
-        cohort = algorithm.cohort(ctx, state, rng.stream(population.seed, "cohort", number))
+        with server_side(algorithm, "cohort"):
+            cohort = algorithm.cohort(ctx, state, rng.stream(population.seed, "cohort", number))
         with one_thread():
             reduced = pool.train(algorithm, ctx, state, cohort)
             trained = perf_counter()
-            state = algorithm.aggregate(ctx, state, reduced)
-        mark = digest(state)
+            with server_side(algorithm, "aggregate"):
+                state = algorithm.aggregate(ctx, state, reduced)
+        with server_side(algorithm, "aggregate"):
+            mark = digest(state)
         served = perf_counter()
         metrics = dict(reduced.metrics)
         if (number + 1) % evaluate_every == 0 or number + 1 == last:
             metrics = {**evaluation.metrics(pool.evaluate(algorithm, ctx, state)), **metrics}
+        with server_side(algorithm, "describe"):
+            method = algorithm.describe(ctx, state)
         ended = perf_counter()
         yield RoundResult(
             round=number + 1,
             state=state,
             digest=mark,
-            cohort=reduced.clients,
+            memory_digest=reduced.memory_digest,
+            cohort=tuple(cohort),
             failed=reduced.failed,
             metrics=metrics,
             traffic=reduced.traffic + asking,
@@ -124,22 +139,26 @@ def simulate(
                 "evaluate": ended - served,
             },
             engine=reduced.engine,
-            method=algorithm.describe(ctx, state),
+            method=method,
         )
 
 
 def _ask(algorithm: Algorithm, ctx: Context, state: Any, pool: ClientPool) -> tuple[Any, Traffic]:
     """The survey, where the method has one, and what it cost."""
-    clients = algorithm.survey(ctx, state) if algorithm.has("survey") else ()
+    if not algorithm.has("survey"):
+        return state, Traffic()
+    with server_side(algorithm, "survey"):
+        clients = algorithm.survey(ctx, state)
     if not len(clients):
         return state, Traffic()
     survey = pool.measure(algorithm, ctx, state, clients)
-    return algorithm.surveyed(ctx, state, survey.losses), survey.traffic
+    with server_side(algorithm, "surveyed"):
+        return algorithm.surveyed(ctx, state, survey.losses), survey.traffic
 
 
 def first_state(algorithm: Algorithm, population: Population) -> Any:
     """The server state before round 1."""
-    with one_thread():
+    with one_thread(), server_side(algorithm, "init"):
         return algorithm.init(population.context(0))
 
 

@@ -12,11 +12,13 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from . import rng, tree
+from . import chaos, rng, tree
 from .blocks import Block, Node, TreeSum
+from .causes import as_text, client_side, server_side
 from .core import Algorithm, Context, Report, Score, Visit
-from .errors import ClientFailed
+from .digest import memory_mark
 from .evaluation import total
+from .faults import DEFAULT, Faults
 from .population import AT_ONCE, Population, Shelf, ShelfExamples
 from .reduce import Outcome, SpanResult, Sums, add, gathered, share
 from .tree import Tree
@@ -43,10 +45,17 @@ class Worker:
         algorithm: whose clients to run.
         population: the federation.
         device: "cpu" or "cuda".
+        faults: what a client that raises does.
     """
 
-    def __init__(self, algorithm: Algorithm, population: Population, device: str = "cpu") -> None:
-        self.algorithm, self.population = algorithm, population
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        population: Population,
+        device: str = "cpu",
+        faults: Faults = DEFAULT,
+    ) -> None:
+        self.algorithm, self.population, self.faults = algorithm, population, faults
         self.device = torch.device(device)
         self.shelf = Shelf(population, self.device)
         test = population.dataset.test
@@ -72,10 +81,12 @@ class Worker:
             memories: what each kept; None or missing on a first visit.
 
         Returns:
-            The span's sums, and each client's new memory (empty unless the algorithm is stateful).
+            The span's sums, and each client's new memory (empty unless the algorithm is stateful, and
+            without the clients that failed).
 
         Raises:
-            ClientFailed: if a client's code raised.
+            ClientFailed: if a client's code raised, and the policy does not say otherwise.
+            OutOfMemory: if that is why.
         """
         began = perf_counter()
         result, kept, summed = SpanResult(), dict[int, Tree](), TreeSum(add)
@@ -86,16 +97,44 @@ class Worker:
                 for client in block:
                     instruction, memory = instructions.get(client, {}), memories.get(client)
                     mine = ctx.for_client(client)
-                    visit, report = self._client(
-                        mine, client, broadcasts[str(mine.model)], instruction, memory
-                    )
-                    sums = add(sums, self._settle(mine, client, visit, report, result))
-                    if self.algorithm.stateful:
-                        kept[client] = report.memory
+                    down = broadcasts[str(mine.model)]
+                    sums = add(sums, self._tried(mine, client, down, instruction, memory, result, kept))
                 summed.push(Node(0, number), sums)
         result.nodes = summed.nodes
         result.seconds = perf_counter() - began
         return result, kept
+
+    def _tried(
+        self,
+        ctx: Context,
+        client: int,
+        broadcast: Tree,
+        instruction: Tree,
+        memory: Tree | None,
+        result: SpanResult,
+        kept: dict[int, Tree],
+    ) -> Sums:
+        """One client's part of the sums, as the policy has it; None for a client that is left out."""
+        for attempt in range(self.faults.client_attempts):
+            if attempt and self.device.type == "cuda":
+                torch.cuda.empty_cache()
+            try:
+                if chaos.fails_client(self.faults, ctx.seed, ctx.round, client, attempt):
+                    raise RuntimeError("chaos chose this client to fail")
+                visit, report = self._client(ctx, client, broadcast, instruction, memory)
+                sums = self._settle(ctx, client, visit, report, result)
+            except Exception as error:
+                # Whoever kept the error would keep its frames, and with them the memory that ran out.
+                result.errors[client] = as_text(error)
+                if self.faults.client_error != "skip" and attempt + 1 == self.faults.client_attempts:
+                    raise client_side(client, "train", error) from error
+                continue
+            result.retries += attempt
+            result.errors.pop(client, None)
+            if self.algorithm.stateful:
+                kept[client] = report.memory
+            return sums
+        return None
 
     def _client(
         self, ctx: Context, client: int, broadcast: Tree, instruction: Tree, memory: Tree | None
@@ -103,20 +142,19 @@ class Worker:
         random = (
             rng.torch_stream(ctx.seed, "dropout", ctx.round, client) if ctx.net.stochastic else nullcontext()
         )
-        try:
-            with random:
-                visit = self.shelf.visit(self.algorithm, ctx, client, broadcast, instruction, memory)
-                return visit, self.algorithm.train(ctx, visit)
-        except Exception as error:
-            raise ClientFailed(client, "train", f"{type(error).__name__}: {error}") from error
+        with random:
+            visit = self.shelf.visit(self.algorithm, ctx, client, broadcast, instruction, memory)
+            return visit, self.algorithm.train(ctx, visit)
 
     def _settle(self, ctx: Context, client: int, visit: Visit, report: Report, result: SpanResult) -> Sums:
-        """Note one client's outcome, and give its part of the sums."""
+        """Note one client's outcome, all of it or nothing, and give its part of the sums."""
         weight = self.algorithm.weight(ctx, visit)
         metrics = {name: float(value) for name, value in report.metrics.items()}
         entries = gathered(self.algorithm, report)
-        result.outcomes.append(Outcome(client, weight, visit.num_examples, metrics, entries))
-        return share(self.algorithm, ctx, report, weight, result)
+        mark = memory_mark(client, report.memory) if self.algorithm.stateful else None
+        sums = share(self.algorithm, ctx, report, weight, result)
+        result.outcomes.append(Outcome(client, weight, visit.num_examples, metrics, entries, mark))
+        return sums
 
     def num_shards(self) -> int:
         """How many units of evaluation there are."""
@@ -152,7 +190,8 @@ class Worker:
 
     def _score(self, ctx: Context, model: Tree, stored: Tensor, labels: Tensor) -> Score:
         x = tree.arranged(self.population.dataset.normalise(stored.to(self.device)))
-        return self._scored(ctx, model, x, labels.to(self.device))
+        with server_side(self.algorithm, "predict"):
+            return self._scored(ctx, model, x, labels.to(self.device))
 
     def _scored(self, ctx: Context, model: Tree, x: Tensor, y: Tensor) -> Score:
         logits = self.algorithm.predict(ctx, model, x)
@@ -188,7 +227,7 @@ class Worker:
         try:
             scores = [self._scored(ctx, model, batch.x, batch.y) for batch in held.batches()]
         except Exception as error:
-            raise ClientFailed(client, "survey", f"{type(error).__name__}: {error}") from error
+            raise client_side(client, "survey", error) from error
         examples = sum(score.examples for score in scores)
         return sum(score.loss for score in scores) / examples if examples else float("nan")
 

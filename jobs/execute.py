@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.coordinator import Coordinator, Phase, Progress
+from actors.deaths import DEATHS, cause_of, gave_up
 from actors.resources import cluster_nodes, place
-from fedsim.errors import PoolFailed
 from fedsim.experiment import Experiment
+from fedsim.faults import CALM, Chaos, Faults
 from jobs.records import RoundRecord
 from jobs.resolve import resolve
 from jobs.settings import Settings
@@ -77,12 +78,13 @@ class Drive:
     Args:
         experiment: what to run.
         spec: whose resources and fault policy apply.
+        chaos: faults to be made on purpose; no part of the experiment, and no result depends on a dead actor.
 
     Raises:
         DoesNotFit: if the cluster, empty, could not hold the workers.
     """
 
-    def __init__(self, experiment: Experiment, spec: JobSpec) -> None:
+    def __init__(self, experiment: Experiment, spec: JobSpec, chaos: Chaos = CALM) -> None:
         asked = spec.resources
         nodes = cluster_nodes(ray.nodes())
         placement = place(
@@ -91,7 +93,7 @@ class Drive:
         # Beside this process, on the head, where the data sets are; client actors get theirs from Ray.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
         options = Coordinator.options(scheduling_strategy=here)
-        self.coordinator: Any = options.remote(experiment, placement, spec.faults.max_retries)
+        self.coordinator: Any = options.remote(experiment, placement, _policy(spec, chaos))
 
     def __iter__(self) -> Iterator[Progress]:
         """Phases while it is set up, then one result per round.
@@ -99,15 +101,16 @@ class Drive:
         Raises:
             FedsimError: as the coordinator raised it.
             PoolFailed: if the coordinator died.
+            OutOfMemory: if memory was why.
         """
         stream = self.coordinator.run.options(num_returns="streaming").remote()
         try:
             for reference in stream:
                 yield ray.get(reference)
-        except RayActorError as error:
-            raise PoolFailed(f"the coordinator died: {error}") from error
+        except DEATHS as error:
+            raise gave_up("the coordinator died", 1, error) from error
         except RayTaskError as error:
-            raise error.cause from None
+            raise cause_of(error) from None
 
     def model(self) -> dict[str, Any]:
         """The global model after the last finished round."""
@@ -118,6 +121,10 @@ class Drive:
         """End the coordinator, and with it the client actors."""
         with suppress(Exception):
             ray.kill(self.coordinator)
+
+
+def _policy(spec: JobSpec, chaos: Chaos) -> Faults:
+    return Faults(client_error=spec.faults.client_error, max_retries=spec.faults.max_retries, chaos=chaos)
 
 
 @contextmanager
@@ -146,6 +153,7 @@ def execute(
     spec: JobSpec,
     settings: Settings,
     *,
+    chaos: Chaos = CALM,
     on_round: Callable[[RoundRecord], None] = _nothing,
     on_phase: Callable[[str], None] = _nothing,
 ) -> RunResult:
@@ -154,6 +162,7 @@ def execute(
     Args:
         spec: what to run.
         settings: where data and Ray are.
+        chaos: faults to be made on purpose.
         on_round: called with each round's record as it ends.
         on_phase: called with what is being waited for, while the run is set up.
 
@@ -171,7 +180,7 @@ def execute(
     )
     result = RunResult()
     with connected(settings):
-        drive = Drive(experiment, spec)
+        drive = Drive(experiment, spec, chaos)
         try:
             for step in drive:
                 if isinstance(step, Phase):

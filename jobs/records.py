@@ -69,6 +69,7 @@ class RoundRecord(Frozen):
     Attributes:
         round: how many rounds were finished with it, so the first is 1.
         digest: SHA-256 of the server state after the round.
+        memory_digest: of what all clients keep after the round; None for methods whose clients keep nothing.
         cohort: how many clients took part.
         failed: the clients of the cohort that failed and were left out.
         seconds: wall-clock seconds by phase.
@@ -80,6 +81,7 @@ class RoundRecord(Frozen):
 
     round: int = Field(ge=0)
     digest: str
+    memory_digest: str | None = None
     cohort: int = Field(ge=0)
     failed: list[int] = []
     seconds: Seconds

@@ -14,11 +14,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
-from ray.exceptions import OutOfMemoryError
 from safetensors.numpy import save_file
 
 from actors.coordinator import Phase
-from fedsim.errors import ClientFailed, DataError, DoesNotFit, FedsimError, PoolFailed, SpecError
+from fedsim.errors import (
+    ClientFailed,
+    CohortFailed,
+    DataError,
+    DoesNotFit,
+    FedsimError,
+    OutOfMemory,
+    PoolFailed,
+    SpecError,
+)
 from jobs.execute import Drive, connected
 from jobs.records import RoundRecord
 from jobs.resolve import resolve
@@ -33,10 +41,11 @@ WATCH_SECONDS = 0.5
 """How often a runner looks for a wish to cancel, and says that it lives."""
 
 _REASONS: tuple[tuple[type[BaseException], FailureReason], ...] = (
-    (OutOfMemoryError, FailureReason.OUT_OF_MEMORY),
+    (OutOfMemory, FailureReason.OUT_OF_MEMORY),
     (MemoryError, FailureReason.OUT_OF_MEMORY),
     (DoesNotFit, FailureReason.DOES_NOT_FIT),
     (ClientFailed, FailureReason.CLIENT_FAILED),
+    (CohortFailed, FailureReason.CLIENT_FAILED),
     (PoolFailed, FailureReason.NODE_LOST),
     (DataError, FailureReason.BAD_DATA),
     (SpecError, FailureReason.BAD_DATA),
@@ -138,6 +147,8 @@ def _record(store: JobStore, job_id: str, record: RoundRecord) -> None:
     scores = ", ".join(
         f"{name} {value:.4f}" for name, value in record.metrics.items() if isinstance(value, float)
     )
+    for client, cause in (record.engine.model_extra or {}).get("client_errors", {}).items():
+        log.warning("round %d: client %s was left out: %s", record.round, client, cause)
     log.info(
         "round %d: %s (%.2f s, digest %s)", record.round, scores, record.seconds.total, record.digest[:12]
     )
@@ -153,8 +164,9 @@ def _fail(store: JobStore, job_id: str, error: Exception) -> None:
     """Write down why, in words for people; the trace goes to the log."""
     log.error("failed: %s", error)
     reason = next((reason for kind, reason in _REASONS if isinstance(error, kind)), FailureReason.INTERNAL)
-    if not isinstance(error, FedsimError):
-        log.error("%s", "".join(traceback.format_exception(error)))
+    trace = getattr(error, "trace", "")
+    if trace or not isinstance(error, FedsimError):
+        log.error("%s", trace or "".join(traceback.format_exception(error)))
     message = str(error) if isinstance(error, FedsimError) else f"{type(error).__name__}: {error}"
     sources = {JobState.STARTING, JobState.RUNNING}
     store.advance(job_id, sources, JobState.FAILED, reason=reason, message=message)

@@ -220,7 +220,13 @@ class Resources(Section):
 class Faults(Section):
     """What happens when something breaks."""
 
-    client_error: Literal["fail"] = Field(default="fail", description="a client that raises fails the job")
+    client_error: Literal["fail", "skip", "retry"] = Field(
+        default="fail",
+        description="a client that raises fails the job, is left out of the round, or is trained again",
+    )
     max_retries: Whole = Field(
-        default=3, ge=0, le=100, description="how often the work of a dead actor runs again"
+        default=3,
+        ge=0,
+        le=100,
+        description="how often the work of a dead actor runs again, and a client with client_error: retry",
     )

@@ -25,6 +25,7 @@ from fedsim.core import Algorithm, Context, Local, Visit
 from fedsim.data import Dataset, Examples
 from fedsim.errors import ClientFailed, DoesNotFit, PoolFailed
 from fedsim.experiment import Experiment
+from fedsim.faults import Faults
 from fedsim.models import make_net
 from fedsim.pools import SerialPool
 from fedsim.population import Population
@@ -54,14 +55,6 @@ def same(a: list[RoundResult], b: list[RoundResult]) -> None:
     assert [r.digest for r in a] == [r.digest for r in b]
     assert [r.metrics for r in a] == [r.metrics for r in b]
     assert [r.traffic for r in a] == [r.traffic for r in b]
-
-
-@pytest.fixture(scope="module", params=[1, 2, 5])
-def crew(request: pytest.FixtureRequest, ray_cluster: None) -> Iterator[Crew]:
-    """Actors that several runs share one after another: starting them is what takes time."""
-    crew = Crew(Placement(request.param, 0.5, 0))
-    yield crew
-    crew.close()
 
 
 @pytest.mark.parametrize("models", [["mlp"], ["mlp", "logistic"]], ids=["one-model", "two-models"])
@@ -125,9 +118,9 @@ class Deadly(FedAvg):
 
 def test_a_block_that_kills_every_actor_ends_the_run() -> None:
     population = federation([8, 8], rounds=1)
-    pool = RayPool(Deadly(), population, Crew(Placement(1, 0.5, 0)), max_retries=1)
+    pool = RayPool(Deadly(), population, Crew(Placement(1, 0.5, 0)), faults=Faults(max_retries=1))
     try:
-        with pytest.raises(PoolFailed, match="tried 2 times"):
+        with pytest.raises(PoolFailed, match="died 2 times"):
             list(simulate(Deadly(), population, pool))
     finally:
         pool.close()

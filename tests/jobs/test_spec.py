@@ -96,7 +96,7 @@ WRONG = [
     ({"resources": {"workers": "many"}}, "resources.workers", "many", "or 'auto'"),
     ({"resources": {"gpus_per_worker": 1.5}}, "resources.gpus_per_worker", 1.5, "a whole number of GPUs"),
     ({"resources": {"stack": "auto"}}, "resources.stack", "auto", "leave 'stack' out"),
-    ({"faults": {"client_error": "skip"}}, "faults.client_error", "skip", "'fail'"),
+    ({"faults": {"client_error": "stop"}}, "faults.client_error", "stop", "'skip'"),
     ({"curriculum": {"data": {"score": "loss"}}}, "curriculum.data.score", "loss", "'global_loss'"),
     ({"curriculum": {"data": {"pacing": "sqrt"}}}, "curriculum.data.pacing", "sqrt", "'root'"),
     ({"curriculum": {"data": {"b": 1.5}}}, "curriculum.data.b", 1.5, "from 0 to 1"),

@@ -1,0 +1,18 @@
+"""What the tests of the actors share: crews, because starting actors is what takes time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from actors.crew import Crew
+from actors.resources import Placement
+
+
+@pytest.fixture(scope="session", params=[1, 2, 5])
+def crew(request: pytest.FixtureRequest, ray_cluster: None) -> Iterator[Crew]:
+    """Actors that several runs share one after another."""
+    crew = Crew(Placement(request.param, 0.5, 0))
+    yield crew
+    crew.close()

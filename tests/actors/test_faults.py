@@ -1,0 +1,183 @@
+"""Clients that raise, actors that die, memory that runs out: RayPool ends up where SerialPool does."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray.exceptions import ActorDiedError, OutOfMemoryError
+
+from actors import crew as crew_module
+from actors.crew import Crew
+from actors.deaths import gave_up
+from actors.ray_pool import RayPool
+from actors.resources import Placement
+from fedsim.core import Algorithm
+from fedsim.errors import CohortFailed, FedsimError, OutOfMemory, PoolFailed
+from fedsim.faults import Chaos, Faults
+from fedsim.pools import SerialPool
+from fedsim.population import Population
+from fedsim.simulation import RoundResult, simulate
+from tests.fedsim.federations import federation
+from tests.fedsim.test_engine import Everything
+from tests.fedsim.test_faults import RETRY, SKIP, Fragile, Moody
+
+pytestmark = pytest.mark.usefixtures("ray_cluster")
+
+
+def serial(algorithm: Algorithm, population: Population, faults: Faults) -> list[RoundResult]:
+    return list(simulate(algorithm, population, SerialPool(algorithm, population, faults=faults)))
+
+
+def same(a: list[RoundResult], b: list[RoundResult]) -> None:
+    for name in ("digest", "memory_digest", "metrics", "traffic", "cohort", "failed"):
+        assert [getattr(r, name) for r in a] == [getattr(r, name) for r in b], name
+
+
+@pytest.fixture(scope="module")
+def pair(ray_cluster: None) -> Iterator[Crew]:
+    """Two actors, which these tests kill and the crew replaces."""
+    crew = Crew(Placement(2, 0.5, 0))
+    yield crew
+    crew.close()
+
+
+POLICIES: list[tuple[Algorithm, Faults]] = [
+    (Fragile(broken=(1, 6, 9), shapeless=(3,)), SKIP),
+    (Fragile(broken=tuple(range(1, 10))), SKIP),
+    (Moody(failures=2), RETRY),
+    (Everything(), Faults(client_error="skip", chaos=Chaos(fail_client=0.4))),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "faults"), POLICIES, ids=["some", "all-but-one", "retry", "chaos"])
+def test_policies_do_not_depend_on_the_pool(algorithm: Algorithm, faults: Faults, crew: Crew) -> None:
+    population = federation(rounds=3)
+    expected = serial(algorithm, population, faults)
+    results = list(simulate(algorithm, population, RayPool(algorithm, population, crew, faults=faults)))
+    same(results, expected)
+    for name in ("client_errors", "client_retries"):
+        assert [r.engine.get(name) for r in results] == [r.engine.get(name) for r in expected]
+
+
+def test_a_cohort_that_failed_as_a_whole_is_named_across_processes(pair: Crew) -> None:
+    algorithm, population = Fragile(broken=tuple(range(10))), federation(rounds=1)
+    pool = RayPool(algorithm, population, pair, faults=SKIP)
+    with pytest.raises(CohortFailed, match="all 10 clients of round 1 failed; client 0"):
+        list(simulate(algorithm, population, pool))
+
+
+def test_chaos_among_the_actors_changes_nothing_but_restarts(pair: Crew) -> None:
+    population, faults = (
+        federation(rounds=3, cohort_size=5),
+        Faults(max_retries=2, chaos=Chaos(kill_actor=0.3)),
+    )
+    pool = RayPool(Everything(), population, pair, faults=faults)
+    results = list(simulate(Everything(), population, pool))
+    same(results, serial(Everything(), population, faults))
+    assert sum(result.engine["restarts"] for result in results) >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_thirty_rounds_of_chaos_give_the_thirty_digests_of_none(workers: int) -> None:
+    population, faults = federation(rounds=30, cohort_size=4), Faults(chaos=Chaos(kill_actor=0.2))
+    crew = Crew(Placement(workers, 0.5, 0))
+    try:
+        pool = RayPool(Everything(), population, crew, faults=faults)
+        results = list(simulate(Everything(), population, pool))
+    finally:
+        crew.close()
+    same(results, serial(Everything(), population, Faults()))
+    assert crew.restarts >= 10
+
+
+def test_all_actors_dying_at_once(pair: Crew) -> None:
+    population = federation(rounds=3)
+    pool, before = RayPool(Everything(), population, pair), pair.restarts
+    results = []
+    for result in simulate(Everything(), population, pool):
+        results.append(result)
+        if result.round == 1:
+            for member in pair.members:
+                os.kill(member["pid"], signal.SIGKILL)
+    same(results, serial(Everything(), population, Faults()))
+    assert pair.restarts == before + 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Once(Everything):
+    """Ends its process the first time that something happens.
+
+    Attributes:
+        when: "join" or "predict".
+        mark: a file that says that it has happened.
+        home: the process that is spared.
+    """
+
+    when: str
+    mark: Path
+    home: int
+
+    def _die(self, now: str) -> None:
+        if now == self.when and os.getpid() != self.home and not self.mark.exists():
+            self.mark.write_text("")
+            os._exit(1)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._die("join")
+
+    def predict(self, *args: Any) -> Any:
+        self._die("predict")
+        return super().predict(*args)
+
+
+@pytest.mark.parametrize("when", ["join", "predict"])
+def test_dying_while_joining_or_evaluating(when: str, pair: Crew, tmp_path: Path) -> None:
+    algorithm = Once(when=when, mark=tmp_path / "mark", home=os.getpid())
+    population, before = federation(rounds=2), pair.restarts
+    pool = RayPool(algorithm, population, pair)
+    same(list(simulate(algorithm, population, pool)), serial(Everything(), population, Faults()))
+    assert pair.restarts == before + 1
+
+
+class Unwelcome(Everything):
+    def __reduce__(self) -> Any:
+        return os._exit, (1,)
+
+
+def test_actors_that_never_join_end_the_run(pair: Crew) -> None:
+    with pytest.raises(PoolFailed, match="client actors died while they started 2 times"):
+        RayPool(Unwelcome(), federation(), pair, faults=Faults(max_retries=1))
+
+
+def test_an_actor_that_does_not_start_is_not_waited_for_for_ever(
+    pair: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crew_module, "START_SECONDS", 0.0)
+    monkeypatch.setattr(crew_module, "LOOK_SECONDS", 0.01)
+    pair.replace(0, RuntimeError("for this test"))
+    with pytest.raises(PoolFailed, match="client actor 0 did not start within 0 s"):
+        RayPool(Everything(), federation(), pair)
+
+
+def test_memory_that_ran_out_on_a_node_is_told_from_other_deaths() -> None:
+    monitor = OutOfMemoryError(
+        "Task was killed due to the node running low on memory.\nMemory on the node: 3 GB"
+    )
+    other = ActorDiedError()
+    other.error_msg = "The process is killed by SIGKILL by OOM killer due to high memory usage, or: ..."
+    found: FedsimError = gave_up("the actor died", 4, monitor)
+    assert isinstance(found, OutOfMemory)
+    assert "4 times" in str(found)
+    assert "fewer workers per node" in str(found)
+    assert "3 GB" not in str(found)
+    assert isinstance(gave_up("the actor died", 4, other), PoolFailed)
+    assert ray.is_initialized()

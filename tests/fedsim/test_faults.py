@@ -1,0 +1,261 @@
+"""Clients that raise, memories that are fingerprinted, methods that are named: on the reference pool."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedsim.algorithms import FedAvg
+from fedsim.chaos import fails_client, kills_actor
+from fedsim.core import Context, Visit
+from fedsim.digest import Fingerprint, memory_mark, memory_marks
+from fedsim.errors import ClientFailed, CohortFailed, FedsimError, MethodFailed, OutOfMemory, SettingsError
+from fedsim.faults import Chaos, Faults, parse_chaos
+from fedsim.local import Trained
+from fedsim.pools import SerialPool
+from fedsim.population import Population
+from fedsim.simulation import RoundResult, simulate
+from tests.fedsim.federations import federation
+from tests.fedsim.test_engine import Everything
+
+SKIP, RETRY = Faults(client_error="skip"), Faults(client_error="retry", max_retries=2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fragile(Everything):
+    """Raises at these clients: while it trains, or only once its report is looked at."""
+
+    broken: tuple[int, ...] = ()
+    shapeless: tuple[int, ...] = ()
+    since: int = 0
+
+    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Any:
+        report = super().finish(ctx, visit, trained)
+        number = int(visit.instruction["greeting"]["number"])
+        if number in self.broken and ctx.round >= self.since:
+            raise ZeroDivisionError("no examples of class 3")
+        if number in self.shapeless:
+            return report._replace(upload={"params": report.upload["params"], "size": {}})
+        return report
+
+
+def fingerprint(memories: Mapping[int, Any]) -> Fingerprint:
+    found = Fingerprint()
+    found.update(memory_marks(memories))
+    return found
+
+
+def run(algorithm: FedAvg, population: Population, faults: Faults) -> list[RoundResult]:
+    return list(simulate(algorithm, population, SerialPool(algorithm, population, faults=faults)))
+
+
+def test_a_skipped_client_leaves_nothing_but_its_number_and_the_bytes_sent_to_it() -> None:
+    population = federation(rounds=3)
+    pool = SerialPool(Fragile(broken=(2,), shapeless=(5,)), population, faults=SKIP)
+    results = list(simulate(Fragile(broken=(2,), shapeless=(5,)), population, pool))
+    whole = run(Everything(), population, SKIP)
+    for result, other in zip(results, whole, strict=True):
+        assert result.failed == (2, 5)
+        assert result.cohort == other.cohort == tuple(range(10))
+        assert result.traffic.down == other.traffic.down
+        assert result.traffic.up == other.traffic.up * 8 // 10
+        assert result.engine["client_errors"]["2"] == "ZeroDivisionError: no examples of class 3"
+        assert result.record()["failed"] == [2, 5]
+    assert set(pool.memories()) == set(range(10)) - {2, 5}
+
+
+def test_skipping_is_as_if_the_client_had_not_come() -> None:
+    """A round without clients 2 and 5 gives the same state, whether they failed or were not asked."""
+
+    class Without(Everything):
+        def cohort(self, ctx: Context, state: Any, rng: np.random.Generator) -> list[int]:
+            return [client for client in range(10) if client not in (2, 5)]
+
+    population = federation(rounds=1)
+    (failed,) = run(Fragile(broken=(2, 5)), population, SKIP)
+    (absent,) = run(Without(), population, SKIP)
+    # The tree of sums has two leaves less, so the last bit may differ; the numbers do not.
+    for name, value in failed.state.params.items():
+        torch.testing.assert_close(value, absent.state.params[name])
+    assert failed.metrics["train_loss"] == pytest.approx(absent.metrics["train_loss"])
+
+
+def test_a_memory_stays_as_it_was_when_its_client_fails() -> None:
+    population, algorithm = federation(rounds=2), Fragile(broken=(4,), since=1)
+    pool = SerialPool(algorithm, population, faults=SKIP)
+    (first,) = simulate(algorithm, population, pool, rounds=1)
+    before = pool.memories()[4]
+    reduced = pool.train(algorithm, population.context(1), first.state, [3, 4])
+    assert reduced.failed == (4,)
+    assert pool.memories()[4] is before
+    assert pool.memories()[3]["visits"] == 2
+    assert reduced.memory_digest == fingerprint(pool.memories()).hexdigest()
+
+
+def test_a_round_in_which_every_client_failed_ends_the_run() -> None:
+    with pytest.raises(CohortFailed, match=r"all 10 clients of round 1 failed; client 0: ZeroDivision"):
+        run(Fragile(broken=tuple(range(10))), federation(), SKIP)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moody(Everything):
+    """Every client fails so many times before it works."""
+
+    failures: int = 0
+    seen: dict[int, int] = field(default_factory=dict)
+
+    def noise(self, ctx: Context, rng: np.random.Generator, steps: int, batch_size: int) -> Any:
+        return {"dice": rng.random((steps, 1))}
+
+    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Any:
+        number = int(visit.instruction["greeting"]["number"])
+        self.seen[number] = self.seen.get(number, -1) + 1
+        if self.seen[number] % (self.failures + 1) < self.failures:
+            raise RuntimeError("CUDA out of memory")
+        return super().finish(ctx, visit, trained)
+
+
+def test_trying_again_gives_what_would_have_come_at_once() -> None:
+    population = federation(rounds=2, model="mlp")
+    expected = run(Moody(), population, Faults())
+    results = run(Moody(failures=2), population, RETRY)
+    assert [r.digest for r in results] == [r.digest for r in expected]
+    assert [r.memory_digest for r in results] == [r.memory_digest for r in expected]
+    assert [r.metrics for r in results] == [r.metrics for r in expected]
+    assert [r.traffic for r in results] == [r.traffic for r in expected]
+    assert [r.engine["client_retries"] for r in results] == [20, 20]
+    assert [r.failed for r in results] == [(), ()]
+
+
+def test_trying_again_ends() -> None:
+    with pytest.raises(OutOfMemory, match=r"client 9 ran out of memory in train: CUDA out of memory"):
+        run(Moody(failures=3), federation(rounds=1), RETRY)
+    with pytest.raises(ClientFailed, match="client 4 failed in train: ZeroDivisionError"):
+        run(Fragile(broken=(4,)), federation(rounds=1), RETRY)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError("x"), torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("can't allocate memory")],
+)
+def test_memory_that_ran_out_is_named_with_what_to_do(error: Exception) -> None:
+    class Greedy(FedAvg):
+        def loss(self, ctx: Context, visit: Visit, params: Any, batch: Any) -> torch.Tensor:
+            raise error
+
+    class GreedyServer(FedAvg):
+        def aggregate(self, ctx: Context, state: Any, reduced: Any) -> Any:
+            raise error
+
+    for algorithm, who in ((Greedy(), "client 9"), (GreedyServer(), "GreedyServer")):
+        with pytest.raises(OutOfMemory, match=f"{who} ran out of memory in .*fewer workers per node"):
+            run(algorithm, federation(rounds=1), Faults())
+
+
+STAGES = ("init", "cohort", "broadcast", "instruct", "aggregate", "deployed", "predict", "describe")
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_what_a_method_raises_on_the_server_is_named(stage: str) -> None:
+    def broken(*_: Any) -> Any:
+        raise KeyError("momentum")
+
+    algorithm = type("Unfinished", (FedAvg,), {stage: broken})()
+    with pytest.raises(MethodFailed, match=f"Unfinished failed in {stage}: KeyError: 'momentum'") as caught:
+        run(algorithm, federation(rounds=1), Faults())
+    assert 'raise KeyError("momentum")' in caught.value.trace
+
+
+def test_a_state_that_cannot_be_digested_is_named() -> None:
+    class Untidy(FedAvg):
+        def aggregate(self, ctx: Context, state: Any, reduced: Any) -> Any:
+            return replace(state, params={1, 2})
+
+    with pytest.raises(
+        MethodFailed, match="Untidy failed in aggregate: TypeError: a server state cannot hold set"
+    ):
+        run(Untidy(), federation(rounds=1), Faults())
+
+
+def test_fedsims_own_errors_go_through_as_they_are() -> None:
+    class Picky(FedAvg):
+        def aggregate(self, ctx: Context, state: Any, reduced: Any) -> Any:
+            raise FedsimError("as it was")
+
+    with pytest.raises(FedsimError, match=r"^as it was$"):
+        run(Picky(), federation(rounds=1), Faults())
+
+
+def memory(*numbers: float) -> Mapping[str, Any]:
+    return {"head": {"weight": torch.tensor(numbers)}}
+
+
+def test_a_fingerprint_depends_on_the_memories_and_on_nothing_else() -> None:
+    a, b, c = memory(1, 2), memory(3), memory(4)
+    step_by_step = Fingerprint()
+    assert step_by_step.hexdigest() == "0" * 64
+    for client, kept in ((7, c), (3, a), (7, b)):
+        step_by_step.update({client: memory_mark(client, kept)})
+    assert step_by_step.hexdigest() == fingerprint({3: a, 7: b}).hexdigest()
+    assert step_by_step.hexdigest() == fingerprint({7: b, 3: a}).hexdigest()
+    assert step_by_step.hexdigest() != fingerprint({3: b, 7: a}).hexdigest()
+    assert step_by_step.hexdigest() != fingerprint({3: a}).hexdigest()
+    assert memory_mark(1, {"w": torch.ones(2)}) == memory_mark(1, {"w": np.ones(2, np.float32)})
+
+
+def test_records_of_stateful_methods_have_the_fingerprint_of_all_memories() -> None:
+    population = federation(rounds=3, cohort_size=4)
+    pool = SerialPool(Everything(), population)
+    for result in simulate(Everything(), population, pool):
+        assert result.memory_digest == fingerprint(pool.memories()).hexdigest()
+        assert result.record()["memory_digest"] == result.memory_digest
+    other = SerialPool(Everything(), population)
+    other.restore(pool.memories())
+    args = (Everything(), population.context(2), result.state, [1, 2])
+    assert other.train(*args).memory_digest == pool.train(*args).memory_digest
+    assert all(result.memory_digest is None for result in run(FedAvg(), population, Faults()))
+
+
+def test_chaos_at_clients_is_seeded_and_cannot_fail_a_run_that_tries_again() -> None:
+    population, chaos = federation(rounds=4), Chaos(fail_client=0.5)
+    calm = run(Everything(), population, Faults())
+    tried = run(Everything(), population, Faults(client_error="retry", max_retries=1, chaos=chaos))
+    assert [r.digest for r in tried] == [r.digest for r in calm]
+    assert sum(r.engine.get("client_retries", 0) for r in tried) > 5
+    skipped, again = (run(Everything(), population, replace(SKIP, chaos=chaos)) for _ in range(2))
+    assert [r.failed for r in skipped] == [r.failed for r in again]
+    assert [r.digest for r in skipped] == [r.digest for r in again]
+    assert len({r.failed for r in skipped}) > 1
+    with pytest.raises(ClientFailed, match="chaos chose this client"):
+        run(Everything(), population, Faults(chaos=chaos))
+
+
+def test_chaos_spares_the_last_attempt() -> None:
+    always = Chaos(kill_actor=1, fail_client=1)
+    faults = Faults(client_error="retry", max_retries=2, chaos=always)
+    assert [kills_actor(faults, 7, 0, 0, attempt) for attempt in range(4)] == [True, True, False, False]
+    assert [fails_client(faults, 7, 0, 0, attempt) for attempt in range(3)] == [True, True, False]
+    assert not kills_actor(replace(faults, max_retries=0), 7, 0, 0, 0)
+    half = replace(faults, chaos=Chaos(kill_actor=0.5))
+    drawn = [kills_actor(half, 7, round, block, 0) for round in range(30) for block in range(10)]
+    assert 110 < sum(drawn) < 190
+
+
+def test_chaos_is_read_or_refused_with_a_way_out() -> None:
+    assert parse_chaos(["kill-actor=0.1", "fail-client=1"]) == Chaos(0.1, 1.0)
+    assert parse_chaos([]) == Chaos()
+    for wrong, words in (
+        ("kill-actor", "has no probability"),
+        ("kill-actor=often", "has no probability"),
+        ("fail-client=1.5", "a number from 0 to 1"),
+        ("fail-client=nan", "a number from 0 to 1"),
+        ("kill_actors=0.1", "did you mean 'kill-actor'"),
+        ("meteor=1", "there are: kill-actor, fail-client"),
+    ):
+        with pytest.raises(SettingsError, match=words):
+            parse_chaos([wrong])
