@@ -9,7 +9,8 @@ from typing import Any
 
 from jobs.records import RoundRecord
 
-FIRST = ("round", "digest", "cohort", "failed", "seconds", "bytes", "metrics", "engine", "method")
+FIRST = tuple(RoundRecord.model_fields)
+"""The parts of a record, in the order of a table's columns."""
 
 
 def row(record: RoundRecord) -> dict[str, Any]:
