@@ -4,25 +4,38 @@ from __future__ import annotations
 
 from fedsim.algorithms import ALGORITHMS
 from fedsim.core import Algorithm
-from fedsim.curriculum import DataCurriculum
+from fedsim.curriculum import ClientCurriculum, DataCurriculum
 from fedsim.errors import FieldError
 from jobs.spec import JobSpec
 
 
 def curriculum_faults(spec: JobSpec) -> list[FieldError]:
     """What the method does itself, and so no curriculum can do for it."""
-    method = ALGORITHMS.get(spec.algorithm.name)
-    if spec.curriculum.data is None or method is None or method.schedule is Algorithm.schedule:
+    method, asked = ALGORITHMS.get(spec.algorithm.name), spec.curriculum
+    if method is None:
         return []
-    message = f"{spec.algorithm.name} decides itself which examples a step sees"
-    return [FieldError("curriculum.data", None, message, "leave 'data' out, or choose another algorithm")]
+    errors = []
+    if asked.data is not None and method.schedule is not Algorithm.schedule:
+        errors.append(_own_way(spec, "data", "decides itself which examples a step sees"))
+    if asked.clients is not None and (
+        method.cohort is not Algorithm.cohort or method.survey is not Algorithm.survey
+    ):
+        errors.append(_own_way(spec, "clients", "chooses its clients itself"))
+    return errors
+
+
+def _own_way(spec: JobSpec, field: str, what: str) -> FieldError:
+    hint = f"leave '{field}' out, or choose another algorithm"
+    return FieldError(f"curriculum.{field}", None, f"{spec.algorithm.name} {what}", hint)
 
 
 def with_curricula(algorithm: Algorithm, spec: JobSpec) -> Algorithm:
     """The algorithm with the spec's curricula around it."""
-    data = spec.curriculum.data
+    data, clients = spec.curriculum.data, spec.curriculum.clients
     if data is not None:
         algorithm = DataCurriculum(base=algorithm, **data.model_dump(exclude={"expert_epochs"}))
+    if clients is not None:
+        algorithm = ClientCurriculum(base=algorithm, **clients.model_dump())
     return algorithm
 
 

@@ -179,10 +179,23 @@ class DataCurriculum(Pace):
     )
 
 
+class ClientCurriculum(Pace):
+    """An ordered choice of clients; its budget is the rounds of the run."""
+
+    scores: Literal["all", "kept"] = Field(
+        default="all", description="ask every client before each round, or go by what the cohorts said"
+    )
+    half_life: Number = Field(default=10.0, gt=0, description="rounds after which a kept score counts half")
+    batches: Literal["one", "all"] = Field(
+        default="one", description="cohorts drawn from the open clients before they are ranked again"
+    )
+
+
 class Curriculum(Section):
     """Ordered learning around any method; null is none."""
 
     data: DataCurriculum | None = Field(default=None, description="the order of the examples in a client")
+    clients: ClientCurriculum | None = Field(default=None, description="the order of the clients")
 
 
 class Evaluation(Section):

@@ -105,6 +105,15 @@ def judge(ctx: Context, model: Params, held: Held) -> Judgement:
     return Judgement(losses, right, said)
 
 
+@torch.inference_mode()
+def losses_of(ctx: Context, model: Params, held: Held) -> Tensor:
+    """A model's loss on each of a client's examples, `[n]`, in evaluation mode; see `judge`."""
+    laid_out = tree.map(tree.arranged, model)
+    with ctx.net.evaluating():
+        found = [example_losses(ctx.net(laid_out, batch.x), batch.y) for batch in held.batches()]
+    return torch.cat(found) if found else torch.zeros(0)
+
+
 def _judged(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     losses = example_losses(logits, y)
     if y.dim() == 1:

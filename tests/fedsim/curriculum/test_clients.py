@@ -1,0 +1,208 @@
+"""The client curriculum: identities first, then who comes, what it costs, and every pool."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+
+from actors.crew import Crew
+from actors.ray_pool import RayPool
+from fedsim import rng
+from fedsim.algorithms import FedAvg, FedProx
+from fedsim.checkpoint import Checkpoints
+from fedsim.core import Algorithm, Context, Local
+from fedsim.curriculum import ClientCurriculum, DataCurriculum, aged, opened
+from fedsim.curriculum.pacing import Family
+from fedsim.curriculum.scores import Order
+from fedsim.digest import digest
+from fedsim.models import make_net
+from fedsim.pools import SerialPool
+from fedsim.population import Population
+from fedsim.simulation import RoundResult, simulate
+from jobs.spec import JobSpec
+from tests.fedsim.curriculum.test_data import METHODS, method
+from tests.fedsim.federations import federation
+
+UNEVEN = [10, 12, 14, 16, 18, 20, 22, 24, 26, 30]
+
+
+def run(algorithm: Algorithm, population: Population) -> list[RoundResult]:
+    return list(simulate(algorithm, population, SerialPool(algorithm, population)))
+
+
+@pytest.mark.parametrize(
+    "how", [{"b": 1.0}, {"a": 0.0}, {"b": 1.0, "scores": "kept"}], ids=["b=1", "a=0", "kept"]
+)
+@pytest.mark.parametrize("name", METHODS)
+def test_with_everybody_in_it_is_random_sampling_bit_for_bit(name: str, how: Any) -> None:
+    population = federation(cohort_size=4, rounds=4)
+    plain = run(method(name), population)
+    wrapped = run(ClientCurriculum(base=method(name), **how), population)
+    assert [r.cohort for r in wrapped] == [r.cohort for r in plain]
+    assert [digest(r.state.base) for r in wrapped] == [r.digest for r in plain]
+    assert [r.metrics for r in wrapped] == [r.metrics for r in plain]
+    if "scores" not in how:
+        assert [r.traffic for r in wrapped] == [r.traffic for r in plain]
+
+
+@pytest.mark.parametrize("order", ["curriculum", "anti"])
+def test_cohorts_come_from_the_first_k_of_t(order: Any) -> None:
+    """Ranked by NumPy from the model before each round."""
+    population = federation(UNEVEN, cohort_size=2, rounds=8, model="logistic")
+    algorithm = ClientCurriculum(base=FedAvg(), order=order, a=0.8, b=0.3)
+    results = run(algorithm, population)
+    data, params = population.dataset.train, population.nets[0].init(population.seed)
+    open_clients = opened("linear", 0.8, 0.3, 10, np.arange(8) / 8, least=2).tolist()
+    assert open_clients == [3, 4, 5, 6, 7, 8, 9, 10]
+    for number, result in enumerate(results):
+        losses = []
+        for client in range(10):
+            rows = population.partition.client(client)
+            logits = data.x[rows].astype(np.float64) @ params["head.weight"].double().numpy().T
+            logits += params["head.bias"].double().numpy()
+            losses.append((np.log(np.exp(logits).sum(1)) - logits[np.arange(len(rows)), data.y[rows]]).mean())
+        ranking = np.argsort(losses if order == "curriculum" else -np.array(losses))
+        ready = sorted(ranking[: open_clients[number]].tolist())
+        draw = rng.stream(population.seed, "cohort", number).choice(len(ready), 2, replace=False)
+        assert result.cohort == tuple(sorted(ready[i] for i in draw))
+        told = result.method["client_curriculum"]
+        assert told["open_clients"] == open_clients[number]
+        if open_clients[number] < 10:
+            assert told["mean_loss"] == pytest.approx(np.mean(losses), rel=1e-6)
+            np.testing.assert_allclose(result.state.losses.numpy(), losses, rtol=1e-5)
+        params = result.state.params
+
+
+def test_asking_is_counted_and_nobody_is_asked_in_vain() -> None:
+    population = federation(UNEVEN, cohort_size=2, rounds=4)
+    size = 4 * population.nets[0].count()
+    survey = 10 * (size + 4)
+    asked = run(ClientCurriculum(base=FedAvg(), a=0.5), population)
+    assert [r.traffic.by_payload.get("survey", 0) for r in asked] == [survey, survey, 0, 0]
+    assert asked[0].traffic.down == 12 * size
+    assert asked[0].traffic.up == 2 * size + 10 * 4
+    assert asked[0].seconds["survey"] > 10 * asked[3].seconds["survey"]
+    never = run(ClientCurriculum(base=FedAvg(), order="random"), population)
+    assert all("survey" not in r.traffic.by_payload for r in never)
+    assert never[0].method["client_curriculum"]["mean_loss"] is None
+
+
+def test_all_mini_batches_come_before_clients_are_ranked_again() -> None:
+    population = federation(UNEVEN, cohort_size=3, rounds=9)
+    results = run(ClientCurriculum(base=FedAvg(), a=1.0, b=0.7, batches="all"), population)
+    asked = ["survey" in r.traffic.by_payload for r in results]
+    # t = 0: 7 open, in cohorts of 3, 3, 1; t = 3: 8 open, 3, 3, 2; t = 6: 9 open, 3, 3, 3
+    assert asked == [True, False, False] * 3
+    assert [len(r.cohort) for r in results] == [3, 3, 1, 3, 3, 2, 3, 3, 3]
+    for start, count in ((0, 7), (3, 8), (6, 9)):
+        came = [client for r in results[start : start + 3] for client in r.cohort]
+        assert len(set(came)) == len(came) == count
+        losses = results[start].state.losses.numpy()
+        assert set(came) == set(np.argsort(losses)[:count].tolist())
+
+
+def test_kept_scores_are_what_the_cohorts_said() -> None:
+    population = federation(UNEVEN, cohort_size=3, rounds=6, model="logistic")
+    algorithm = ClientCurriculum(base=FedAvg(), scores="kept", b=0.3)
+    results = run(algorithm, population)
+    known: dict[int, tuple[float, int]] = {}
+    pool, params = SerialPool(algorithm, population), population.nets[0].init(population.seed)
+    for number, result in enumerate(results):
+        models = {"0": params}
+        for client in result.cohort:
+            known[client] = (pool.worker.measure(number, models, [client])[0], number)
+        losses, heard = result.state.losses.numpy(), result.state.heard.numpy()
+        assert {client for client in range(10) if not np.isnan(losses[client])} == known.keys()
+        for client, (loss, when) in known.items():
+            assert losses[client] == pytest.approx(loss, rel=1e-5)
+            assert heard[client] == when
+        assert result.traffic.by_payload["survey"] == 3 * 4
+        params = result.state.params
+
+
+def test_kept_losses_move_towards_the_mean_as_they_grow_old() -> None:
+    losses = np.array([1.0, 3.0, np.nan, 5.0, np.nan], np.float32)
+    heard = np.array([4, 2, -1, 4, 4])
+    found = aged(losses, heard, 4, half_life=2.0)
+    # the mean of what is known is 3; client 2 never came; client 4 came, and holds nothing
+    np.testing.assert_allclose(found, [1.0, 3.0, 3.0, 5.0, np.nan])
+    later = aged(losses, heard, 8, half_life=2.0)
+    np.testing.assert_allclose(later, [3 - 2 * 0.25, 3.0, 3.0, 3 + 2 * 0.25, np.nan])
+    np.testing.assert_array_equal(aged(losses, heard, 900, np.inf), [1, 3, 3, 5, np.nan])
+    assert (aged(np.full(3, np.nan, np.float32), np.full(3, -1), 0, 2.0) == 0).all()
+
+
+def test_who_holds_nothing_comes_last() -> None:
+    population = federation([20, 0, 20, 20], cohort_size=2, rounds=2)
+    for order in get_args(Order)[:2]:
+        results = run(ClientCurriculum(base=FedAvg(), order=order, b=0.75, a=1.0), population)
+        assert 1 not in results[0].cohort
+
+
+CURRICULA: dict[str, Any] = {
+    "all": ClientCurriculum(base=DataCurriculum(base=FedProx(), score="local_loss")),
+    "kept": ClientCurriculum(base=DataCurriculum(base=FedProx()), scores="kept", batches="all"),
+}
+
+
+def several(population: Population) -> Population:
+    shape = {"input_shape": population.dataset.input_shape, "num_classes": population.dataset.num_classes}
+    return replace(population, nets=tuple(make_net(model, **shape) for model in ("mlp", "logistic")))
+
+
+@pytest.mark.parametrize("name", CURRICULA)
+def test_both_curricula_with_several_architectures_on_every_pool(name: str, crew: Crew) -> None:
+    population = several(federation(UNEVEN, cohort_size=4, rounds=5))
+    algorithm = CURRICULA[name]
+    expected = run(algorithm, population)
+    found = list(simulate(algorithm, population, RayPool(algorithm, population, crew)))
+    assert [r.digest for r in found] == [r.digest for r in expected]
+    assert [r.traffic for r in found] == [r.traffic for r in expected]
+    assert [r.method for r in found] == [r.method for r in expected]
+
+
+@pytest.mark.parametrize("name", CURRICULA)
+def test_a_curriculum_goes_on_from_a_checkpoint(name: str, tmp_path: Path) -> None:
+    population, algorithm = federation(UNEVEN, cohort_size=3, rounds=6), CURRICULA[name]
+    expected = run(algorithm, population)
+    pool, kept = SerialPool(algorithm, population), Checkpoints(str(tmp_path), {"algorithm": "it"})
+    for result in simulate(algorithm, population, pool, rounds=3):
+        kept.note(result)
+        if result.round == 2:
+            kept.save(result, pool, population.rounds)
+    checkpoint = kept.load(algorithm.init(population.context(0)))
+    pool = SerialPool(algorithm, population)
+    rest = list(simulate(algorithm, population, pool, resume=checkpoint))
+    assert [r.digest for r in rest] == [r.digest for r in expected[2:]]
+
+
+def test_a_method_that_chooses_its_clients_is_refused() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Choosy(FedAvg):
+        def cohort(self, ctx: Context, state: Any, rng: np.random.Generator) -> list[int]:
+            return [0]
+
+    with pytest.raises(ValueError, match="Choosy chooses its clients itself"):
+        ClientCurriculum(base=Choosy())
+    with pytest.raises(ValueError, match="ClientCurriculum chooses its clients itself"):
+        ClientCurriculum(base=ClientCurriculum(base=FedAvg()))
+
+
+def test_easy_clients_come_first_and_the_run_still_learns() -> None:
+    population = federation(UNEVEN, cohort_size=3, rounds=12, local=Local(epochs=3, batch_size=8, lr=0.1))
+    results = run(ClientCurriculum(base=DataCurriculum(base=FedAvg())), population)
+    assert results[-1].metrics["global_accuracy"] > 0.8
+    assert not torch.isnan(results[-1].state.losses).any()
+
+
+def test_the_spec_has_the_names_that_the_science_has() -> None:
+    schema = JobSpec.model_json_schema()["$defs"]["ClientCurriculum"]["properties"]
+    assert tuple(schema["pacing"]["enum"]) == get_args(Family)
+    assert tuple(schema["order"]["enum"]) == get_args(Order)
+    fields = set(ClientCurriculum.__dataclass_fields__) - {"base"}
+    assert set(schema) == fields
