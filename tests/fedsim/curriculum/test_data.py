@@ -16,7 +16,7 @@ from fedsim.algorithms import ALGORITHMS, FedAvg, FedProx
 from fedsim.core import Algorithm, Context, Local, Pacing, Report, Visit
 from fedsim.curriculum import RULES, DataCurriculum, opened
 from fedsim.curriculum.wrapper import Wrapper
-from fedsim.errors import ClientFailed
+from fedsim.errors import FedsimError
 from fedsim.models import make_net
 from fedsim.pools import SerialPool
 from fedsim.population import Population
@@ -164,7 +164,7 @@ def test_a_method_that_hides_its_clients_models_is_told_so() -> None:
             return super().train(ctx, visit)._replace(model=None)
 
     algorithm = DataCurriculum(base=Hiding(), score="local_loss")
-    with pytest.raises(ClientFailed, match="Hiding does not say what its clients' own models are"):
+    with pytest.raises(FedsimError, match="Hiding does not say what its clients' own models are"):
         run(algorithm, federation())
     run(DataCurriculum(base=Hiding()), federation())
 
