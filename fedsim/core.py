@@ -60,6 +60,7 @@ class Context:
         rounds: how many the run has.
         seed: of the experiment.
         num_clients, cohort_size: N, and how many of them come to a round.
+        mean_examples: how many training examples a client holds on average: a scale that all agree on.
         num_classes: C.
         local: the local training.
         nets: the architectures; client k runs `nets[k % len(nets)]`.
@@ -71,6 +72,7 @@ class Context:
     seed: int
     num_clients: int
     cohort_size: int
+    mean_examples: float
     num_classes: int
     local: Local
     nets: tuple[Net, ...]
@@ -97,6 +99,21 @@ class Context:
         """
         found: Tree = tree[str(self.model)] if len(self.nets) > 1 else tree
         return found
+
+    def each(self, change: Callable[[Context, Tree, Tree], Tree], held: Tree, came: Tree) -> Tree:
+        """A tree changed by what came, architecture by architecture.
+
+        Args:
+            change: gives the new part of (the context of one architecture, what is held, what came).
+            held: a tree as in `own`.
+            came: another, which may lack the architectures that nobody came with; these stay as they are.
+        """
+        if len(self.nets) == 1:
+            return change(self, held, came)
+        changed = {
+            model: change(self.for_model(int(model)), held[model], part) for model, part in came.items()
+        }
+        return {**held, **changed}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -59,7 +59,7 @@ def sgd(
     for key in (*moving, *(k for k in params if k in buffers)):
         params[key] = tree.arranged(start[key].detach()).clone()
     weights = [params[key].requires_grad_() for key in moving]
-    shift = None if correction is None else [correction[key] for key in moving]
+    shift = None if correction is None else [tree.arranged(correction[key]) for key in moving]
     total, steps, update = torch.zeros(()), 0, _Update(ctx)
     with ctx.net.training():
         for batch in visit.batches:
@@ -80,7 +80,7 @@ class _Update:
     """One SGD step in place, with the velocity of this visit."""
 
     def __init__(self, ctx: Context) -> None:
-        self.local = ctx.local
+        self.local, self.step = ctx.local, 0
         self.velocity: list[Tensor] | None = None
 
     def __call__(self, weights: list[Tensor], gradients: list[Tensor]) -> None:
@@ -96,7 +96,8 @@ class _Update:
                 torch._foreach_mul_(self.velocity, local.momentum)
                 torch._foreach_add_(self.velocity, gradients)
             gradients = self.velocity
-        torch._foreach_add_(weights, gradients, alpha=-local.lr)
+        torch._foreach_add_(weights, gradients, alpha=-local.lr_at(self.step))
+        self.step += 1
 
 
 def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:

@@ -61,6 +61,7 @@ class Population:
             seed=self.seed,
             num_clients=self.partition.num_clients,
             cohort_size=self.cohort_size,
+            mean_examples=self.partition.mean_size,
             num_classes=self.dataset.num_classes,
             local=self.local,
             nets=self.nets,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import pow
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -112,6 +113,8 @@ class Local:
         batch_size: examples per step; the last batch of an epoch may be smaller and is never dropped.
         lr, momentum, weight_decay: plain SGD, `v <- momentum v + (g + weight_decay w)`, `w <- w - lr v`,
             started anew in every round.
+        lr_alpha, lr_power: step i of a round, from 0, has the rate `lr (1 + lr_alpha i)^-lr_power`; an alpha
+            of 0 leaves it constant.
     """
 
     epochs: int = 1
@@ -120,6 +123,31 @@ class Local:
     lr: float = 0.05
     momentum: float = 0.0
     weight_decay: float = 0.0
+    lr_alpha: float = 0.0
+    lr_power: float = 0.75
+
+    def lr_at(self, step: int) -> float:
+        """The learning rate of a local step, counted from 0 in every round."""
+        return self.lr * pow(1 + self.lr_alpha * step, -self.lr_power)
+
+    def reach(self, steps: int) -> float:
+        """How far so many local steps carry a weight whose gradient is 1 throughout.
+
+        With momentum, step i moves by `lr_i (g_i + momentum g_{i-1} + momentum^2 g_{i-2} + ...)`, so for a
+        constant gradient g it moves by `lr_i (1 + momentum + ... + momentum^i) g`, and the round by g times
+
+            reach = sum over i of lr_i (1 - momentum^(i+1)) / (1 - momentum).
+
+        The way made divided by the reach is therefore the mean of a round's gradients, each weighted by how
+        much of the way is due to it. At a constant rate the reach is `lr a` with FedNova's
+        `a = (steps - momentum (1 - momentum^steps) / (1 - momentum)) / (1 - momentum)`; plain SGD has
+        `lr steps`.
+        """
+        carried = total = 0.0
+        for step in range(steps):
+            carried = 1 + self.momentum * carried
+            total += self.lr_at(step) * carried
+        return total
 
     def steps_for(self, num_examples: int) -> int:
         """Local steps of a client with this many examples."""

@@ -114,7 +114,7 @@ def cohort_size(spec: JobSpec) -> int:
 
 
 def _experiment(spec: JobSpec, settings: Settings) -> Experiment:
-    local = spec.local
+    local, decay = spec.local, spec.local.lr_decay
     return Experiment(
         algorithm=with_curricula(ALGORITHMS[spec.algorithm.name](**spec.algorithm.params), spec),
         local=Local(
@@ -124,6 +124,8 @@ def _experiment(spec: JobSpec, settings: Settings) -> Experiment:
             lr=local.lr,
             momentum=local.momentum,
             weight_decay=local.weight_decay,
+            lr_alpha=decay.alpha if decay else 0.0,
+            lr_power=decay.power if decay else 0.0,
         ),
         seed=spec.seed,
         rounds=spec.rounds,

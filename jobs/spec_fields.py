@@ -118,6 +118,13 @@ class Data(Section):
     )
 
 
+class LearningRateDecay(Section):
+    """Within a round, step i (from 0) has the rate `lr (1 + alpha i)^-power`."""
+
+    alpha: Number = Field(default=0.001, ge=0, le=1000)
+    power: Number = Field(default=0.75, ge=0, le=1000)
+
+
 class Local(Section):
     """What a client does in a round; `steps` replaces `epochs`."""
 
@@ -127,6 +134,9 @@ class Local(Section):
     lr: Number = Field(default=0.05, gt=0, le=1000, description="learning rate")
     momentum: Number = Field(default=0.0, ge=0, lt=1)
     weight_decay: Number = Field(default=0.0, ge=0, le=1000)
+    lr_decay: LearningRateDecay | None = Field(
+        default=None, description="a rate that falls from step to step and starts anew in every round"
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -37,8 +37,8 @@ class FedAvg(Algorithm):
     """Federated averaging (Algorithm 1): clients train the global model, the server averages the models.
 
     Most papers change one of its seams: what travels (`shared`), what moves (`trainable`), where a client
-    starts (`start`), what it minimises (`loss`), what it sends (`finish`), what the server makes of it
-    (`aggregate`).
+    starts (`start`), what it minimises (`loss`), what is added to its gradients (`correction`), what it sends
+    (`finish`), where the server goes from there (`move`).
     """
 
     uploads: ClassVar[Mapping[str, Reduction]] = {"params": Reduction.MEAN}
@@ -63,12 +63,22 @@ class FedAvg(Algorithm):
         return {"params": tree.select(ctx.own(state.params), self.shared(ctx))}
 
     def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> Any:
-        """The mean of the cohort's models (of each architecture), rounded once from float64."""
-        mean = reduced["params"]
-        if len(ctx.nets) == 1:
-            return replace(state, params=_updated(state.params, mean))
-        groups = {model: _updated(state.params[model], part) for model, part in mean.items()}
-        return replace(state, params={**state.params, **groups})
+        """The server's move, for each architecture that came."""
+        params = ctx.each(
+            lambda mine, held, mean: self.move(mine, held, mean, reduced), state.params, reduced["params"]
+        )
+        return replace(state, params=params)
+
+    def move(self, ctx: Context, params: Params, mean: Tree, reduced: Reduced) -> Params:
+        """The server's next model of one architecture: the cohort's mean, rounded once from float64.
+
+        Args:
+            ctx: the round, for this architecture.
+            params: the model as it is.
+            mean: of the clients' models, over the keys that travelled.
+            reduced: everything that came, of all architectures.
+        """
+        return {**params, **tree.cast_like(mean, tree.select(params, mean))}
 
     def train(self, ctx: Context, visit: Visit) -> Report:
         """Local SGD on the loss, from the start."""
@@ -78,6 +88,7 @@ class FedAvg(Algorithm):
             self.start(ctx, visit),
             lambda params, batch: self.loss(ctx, visit, params, batch),
             trainable=self.trainable(ctx),
+            correction=self.correction(ctx, visit),
         )
         return self.finish(ctx, visit, trained)._replace(model=trained.params)
 
@@ -94,12 +105,24 @@ class FedAvg(Algorithm):
         """What a local step descends: a scalar."""
         return cross_entropy(ctx.net(params, batch.x), batch)
 
+    def correction(self, ctx: Context, visit: Visit) -> Tree | None:
+        """What is added to every gradient, over the keys that train; None for nothing."""
+        return None
+
     def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
         """What the client sends, keeps and reports."""
         upload = {"params": tree.select(trained.params, self.shared(ctx))}
         return Report(upload, {}, {"train_loss": trained.loss})
 
 
-def _updated(params: Tree, mean: Tree) -> Params:
-    """The parameters with those that travelled replaced by their mean."""
-    return {**params, **tree.cast_like(mean, tree.select(params, mean))}
+def towards(ctx: Context, params: Params, mean: Tree, times: float) -> Tree:
+    """`times` the way from `params` to `mean`, in float64; with `times` 1 it is `mean` to the last bit.
+
+    Only parameters go further than the mean, or less far. Statistics of normalisation layers are replaced by
+    it, since a variance that was carried beyond it could be negative.
+    """
+    moving = set(ctx.net.parameters)
+    return {
+        key: (1 - times) * params[key].double() + times * value if key in moving else value
+        for key, value in mean.items()
+    }

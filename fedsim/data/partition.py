@@ -1,7 +1,8 @@
 """Who holds which training example.
 
 A partition is two arrays, whatever made it. Very large federations need none: `SampledPartition` makes a
-client's examples when they are asked for. The engine asks only for `num_clients`, `size(i)` and `client(i)`.
+client's examples when they are asked for. The engine asks only for `num_clients`, `mean_size`, `size(i)`
+and `client(i)`.
 """
 
 from __future__ import annotations
@@ -39,6 +40,11 @@ class Partition:
     def num_clients(self) -> int:
         """N."""
         return len(self.offsets) - 1
+
+    @property
+    def mean_size(self) -> float:
+        """How many examples a client holds on average."""
+        return len(self.indices) / self.num_clients
 
     def size(self, client: int) -> int:
         """How many examples the client holds."""
@@ -97,6 +103,11 @@ class SampledPartition(Partition):
     def num_clients(self) -> int:
         """N."""
         return self.clients
+
+    @property
+    def mean_size(self) -> float:
+        """The same for every client."""
+        return float(self.examples)
 
     def size(self, client: int) -> int:
         """The same for every client."""

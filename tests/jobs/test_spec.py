@@ -89,6 +89,7 @@ WRONG = [
     ({"local": {"epochs": 2, "steps": 3}}, "local.steps", 3, "leave one of them out"),
     ({"local": {"epochs": None}}, "local.epochs", None, "give one of them"),
     ({"local": {"lr": 0}}, "local.lr", 0, "above 0"),
+    ({"local": {"lr_decay": {"alpha": -1}}}, "local.lr_decay.alpha", -1, "from 0 to"),
     ({"local": {"momentum": 1}}, "local.momentum", 1, "below 1"),
     ({"local": {"batch_size": -5}}, "local.batch_size", -5, "from 1 to"),
     ({"evaluation": {"personal": True}}, "evaluation.personal", True, "'auto'"),

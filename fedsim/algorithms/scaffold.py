@@ -1,0 +1,135 @@
+"""SCAFFOLD: Stochastic Controlled Averaging for Federated Learning.
+
+Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, ICML 2020, arXiv:1910.06378.
+
+Idea: every client knows how its own gradient usually differs from everybody's, and corrects each local step
+by that difference, so that clients with unequal data no longer drift apart.
+
+Wire:
+    down    params    the global model
+            control   c, the mean of all clients' controls
+    up      params    the trained model, MEAN, every client with examples counting the same
+            control   how its own control changed, SUM
+    keeps   control   c_i; zero before the first visit
+    server  params, control
+
+A local step adds c - c_i to the gradient. Afterwards (option II, line 12)
+
+    c_i+ = c_i - c + (w - y) / R,        c <- c + (1/N) sum of (c_i+ - c_i),
+
+where w is what came down, y the trained model, and N counts all clients, also those that stayed away. R is
+`steps * lr` in the paper, whose clients run plain SGD. In general it is `Local.reach(steps)`: the corrected
+gradient enters the momentum buffer, so step i moves by lr_i times the sum over j <= i of
+momentum^(i-j) (g_j + c - c_i), and the whole round by
+
+    w - y = sum over j of r_j g_j + R (c - c_i),
+    r_j = sum over i >= j of lr_i momentum^(i-j),        R = sum over j of r_j.
+
+So c_i+ is the mean of the local gradients, weighted by r_j: exactly g where the gradient is a constant g,
+with any momentum, decay of the rate and number of steps. Weight decay is a part of the client's objective,
+and thus of its gradients and its control.
+
+Deviations: R for `steps * lr`, without which a momentum of 0.9 makes controls up to ten times too large. A
+client without examples makes no step, keeps its control, and does not count in the mean of the models. Float
+buffers of normalisation layers have no control; they are averaged with the same equal weights. With several
+architectures, everything is kept within each, and N counts the clients that run it.
+
+Reference result: see docs/results.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar
+
+from .. import tree
+from ..core import Context, Reduced, Reduction, Report, ServerState, Visit
+from ..local import Trained
+from ..net import Params
+from ..parameters import Range
+from ..tree import Tree
+from .fedavg import FedAvg, towards
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaffoldState(ServerState):
+    """The server's model and its control.
+
+    Attributes:
+        control: c, over the parameters; with several architectures, one for each.
+    """
+
+    control: Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaffold(FedAvg):
+    """FedAvg whose clients correct every step by control variates against drift (Algorithm 1, option II).
+
+    Attributes:
+        eta_g: the server's step from its model towards the mean of the clients' models; 1 goes all the way.
+    """
+
+    eta_g: Annotated[float, Range(above=0)] = 1.0
+
+    uploads: ClassVar[Mapping[str, Reduction]] = {"params": Reduction.MEAN, "control": Reduction.SUM}
+    stateful: ClassVar[bool] = True
+
+    def init(self, ctx: Context) -> ScaffoldState:
+        """The parent's, with a control of zeros."""
+        params = super().init(ctx).params
+        return ScaffoldState(params=params, control=ctx.each(_nothing, params, params))
+
+    def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+        """The model and the server's control."""
+        return {**super().broadcast(ctx, state), "control": ctx.own(state.control)}
+
+    def remember(self, ctx: Context, broadcast: Tree) -> Tree:
+        """A control of zeros."""
+        return {"control": tree.zeros_like(broadcast["control"])}
+
+    def weight(self, ctx: Context, visit: Visit) -> float:
+        """The same for all that have examples."""
+        return float(visit.num_examples > 0)
+
+    def correction(self, ctx: Context, visit: Visit) -> Tree:
+        """Everybody's usual gradient less the client's own: c - c_i."""
+        return tree.sub(visit.broadcast["control"], visit.memory["control"])
+
+    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
+        """The model, the change of the control, and the new control to keep."""
+        report = super().finish(ctx, visit, trained)
+        change = self.learned(ctx, visit, trained)
+        memory = {"control": tree.add(visit.memory["control"], change)}
+        return report._replace(upload={**report.upload, "control": change}, memory=memory)
+
+    def learned(self, ctx: Context, visit: Visit, trained: Trained) -> Tree:
+        """How the client's control changes: (w - y) / R - c."""
+        control = visit.broadcast["control"]
+        if not trained.steps:
+            return tree.zeros_like(control)
+        way = tree.sub(tree.select(self.start(ctx, visit), control), tree.select(trained.params, control))
+        return tree.sub(tree.scale(way, 1 / ctx.local.reach(trained.steps)), control)
+
+    def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> Any:
+        """The parent's, and the control of all clients moved by those that came."""
+        state = super().aggregate(ctx, state, reduced)
+        return replace(state, control=ctx.each(_moved, state.control, reduced["control"]))
+
+    def move(self, ctx: Context, params: Params, mean: Tree, reduced: Reduced) -> Params:
+        """From the model towards the clients' mean, `eta_g` times as far."""
+        return super().move(ctx, params, towards(ctx, params, mean, self.eta_g), reduced)
+
+    def describe(self, ctx: Context, state: Any) -> Mapping[str, Any]:
+        """How large the server's control is: its Euclidean norm."""
+        return {"control_norm": round(float(tree.dot(state.control, state.control)) ** 0.5, 6)}
+
+
+def _nothing(ctx: Context, params: Tree, _: Tree) -> Tree:
+    return tree.zeros_like(tree.select(params, ctx.net.parameters))
+
+
+def _moved(ctx: Context, control: Tree, change: Tree) -> Tree:
+    clients = len(range(ctx.model, ctx.num_clients, len(ctx.nets)))
+    return tree.cast_like(tree.add(control, tree.scale(change, 1 / clients)), control)
