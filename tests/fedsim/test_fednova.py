@@ -11,12 +11,10 @@ from fedsim.models import make_net
 from tests.fedsim.federations import federation
 from tests.fedsim.test_base_methods import SETTINGS, run
 
+STEPS = Local(steps=7, batch_size=4, lr=0.1, momentum=0.9)
 
-@pytest.mark.parametrize(
-    "local",
-    [*SETTINGS.values(), Local(steps=7, batch_size=4, lr=0.1, momentum=0.9)],
-    ids=[*SETTINGS, "steps"],
-)
+
+@pytest.mark.parametrize("local", [*SETTINGS.values(), STEPS], ids=[*SETTINGS, "steps"])
 def test_equal_steps_are_fedavg_bit_for_bit(local: Local) -> None:
     """Clients of 17 to 20 examples make equally many batches of 5 or 8, but do not count the same."""
     sizes = [3, 8, 11, 30, 38] if local.steps else [17, 18, 19, 20, 17, 20]

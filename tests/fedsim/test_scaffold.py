@@ -15,7 +15,7 @@ from fedsim.models import make_net
 from fedsim.pools import SerialPool
 from fedsim.simulation import simulate
 from tests.fedsim import replay
-from tests.fedsim.federations import federation
+from tests.fedsim.federations import federation, gaussian_dataset
 from tests.fedsim.test_base_methods import SETTINGS, run
 
 
@@ -96,14 +96,13 @@ def test_bytes_are_twice_the_models_in_both_directions() -> None:
 
 
 def test_batch_statistics_are_averaged_and_have_no_control() -> None:
-    population = federation(rounds=2)
-    data = replace(population.dataset, input_shape=(3, 2, 2))
-    images = [replace(part, x=part.x.reshape(-1, 3, 2, 2)) for part in (data.train, data.test)]
-    data = replace(data, train=images[0], test=images[1])
+    flat = gaussian_dataset(features=16)
+    train, test = (replace(part, x=part.x.reshape(-1, 1, 4, 4)) for part in (flat.train, flat.test))
+    data = replace(flat, train=train, test=test, input_shape=(1, 4, 4))
     net = make_net("fedgen_cnn", input_shape=data.input_shape, num_classes=4)
     buffers = set(net.keys) - set(net.parameters)
     assert buffers
-    population = replace(population, dataset=data, nets=(net,), rounds=1, cohort_size=2)
+    population = replace(federation(rounds=1, cohort_size=2), dataset=data, nets=(net,))
     state, plain = run(Scaffold(eta_g=2.0), population)[0].state, run(Uniform(), population)[0].state
     assert set(state.control) == set(net.parameters)
     for key in net.keys:
