@@ -38,6 +38,8 @@ def _parser() -> argparse.ArgumentParser:
     rendering = commands.add_parser("render", help="write tables into the page of results")
     rendering.add_argument("names", nargs="+", metavar="name")
     rendering.add_argument("--page", type=Path, default=markdown.PAGE, help="default: docs/results.md")
+    for command in (running, rendering):
+        command.add_argument("--preset", help="in place of the table's own, such as the paper's scale")
     for command in (listing, running, rendering):
         command.add_argument(
             "--results",
@@ -58,8 +60,13 @@ def _list(options: argparse.Namespace) -> int:
     return 0
 
 
+def _table(name: str, preset: str | None) -> Table:
+    table = load_table(name)
+    return table.model_copy(update={"preset": preset}) if preset else table
+
+
 def _run(options: argparse.Namespace) -> int:
-    table = load_table(options.name)
+    table = _table(options.name, options.preset)
     faults = run_table(
         table,
         Journal(options.results, table.name),
@@ -72,7 +79,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def _render(options: argparse.Namespace) -> int:
     for name in options.names:
-        table: Table = load_table(name)
+        table = _table(name, options.preset)
         markdown.place(options.page, name, markdown.render(table, Journal(options.results, name).read()))
     return 0
 
