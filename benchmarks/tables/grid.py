@@ -61,8 +61,8 @@ class Table(BaseModel):
         rows, columns: axes; together all of them.
         seeds: of each cell.
         metric: a score of the round records.
-        show: which tables are rendered: `final` round, `best` round, the mean of the last 10 rounds that were
-            scored (`tail`), the accuracy by round (`curve`).
+        show: which tables are rendered: `final` round, `best` round, the mean of the last 10 rounds, as far
+            as they were scored (`tail`), the accuracy by round (`curve`).
         against: a label of the (one) column axis; the differences to it are rendered too, paired by seed.
         curve_every: rounds between the points of the curve that is kept.
         percent: render the metric in percent.

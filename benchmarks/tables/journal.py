@@ -23,7 +23,7 @@ class Entry(BaseModel):
         rounds: that were run.
         final: the last round's metrics.
         best: the round with the best metric of the table, and its value.
-        tail: mean of that metric over the last 10 rounds that were scored.
+        tail: mean of that metric over the last 10 rounds, as far as they were scored.
         curve: that metric by round.
         bytes: simulated traffic of all rounds, down and up.
         seconds: of the rounds, by the clock.

@@ -19,7 +19,7 @@ Figures = Mapping[Cell, Sequence[float]]
 TITLES = {
     "final": "after the last round",
     "best": "in the best round on the test set, which flatters",
-    "tail": "mean of the last 10 rounds that were scored",
+    "tail": "mean of the last 10 rounds, as far as they were scored",
 }
 
 

@@ -31,7 +31,7 @@ from jobs.spec import JobSpec
 LOG = logging.getLogger("fedsim.tables")
 
 TAIL = 10
-"""How many scored rounds the tail's mean is taken over."""
+"""Of how many last rounds the tail is the mean, as far as they were scored."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def execute(pending: Pending, table: Table, settings: Settings, shared: Populati
         rounds=last.round,
         final=rounded(last.metrics.items()),
         best={"round": best, "value": scores[best]},
-        tail=round(fmean(list(scores.values())[-TAIL:]), 6),
+        tail=round(fmean(s for n, s in scores.items() if n > last.round - TAIL), 6),
         curve=kept,
         bytes={"down": down, "up": up},
         seconds=round(seconds, 1),
