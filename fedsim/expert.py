@@ -8,6 +8,7 @@ epoch, and its losses are kept beside the data under a key made of everything th
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
@@ -103,8 +104,8 @@ def _key(data: Dataset, net: Net, epochs: int, seed: int) -> str:
 
 
 def _keep(file: Path, losses: Losses) -> None:
-    """Write the losses, all of them or nothing."""
+    """Write the losses, all of them or nothing; several processes may do so at once."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    aside = file.with_suffix(".tmp.npy")
+    aside = file.with_suffix(f".{os.getpid()}.tmp.npy")
     np.save(aside, losses)
     aside.replace(file)
