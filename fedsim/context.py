@@ -1,0 +1,75 @@
+"""Context: one round as every client and the server see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from .net import Net
+from .tree import Tree
+from .visit import Local
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """What every client of a round has in common.
+
+    Attributes:
+        round: counted from 0 while it runs (records count the finished rounds, from 1).
+        rounds: how many the run has.
+        seed: of the experiment.
+        num_clients, cohort_size: N, and how many of them come to a round.
+        mean_examples: how many training examples a client holds on average: a scale that all agree on.
+        num_classes: C.
+        local: the local training.
+        nets: the architectures; client k runs `nets[k % len(nets)]`.
+        model: which of them `net` is.
+    """
+
+    round: int
+    rounds: int
+    seed: int
+    num_clients: int
+    cohort_size: int
+    mean_examples: float
+    num_classes: int
+    local: Local
+    nets: tuple[Net, ...]
+    model: int = 0
+
+    @property
+    def net(self) -> Net:
+        """The architecture at hand."""
+        return self.nets[self.model]
+
+    def for_client(self, client: int) -> Context:
+        """The same round as this client sees it: with its own architecture."""
+        return self.for_model(client % len(self.nets))
+
+    def for_model(self, model: int) -> Context:
+        """The same round for the clients of one architecture."""
+        return replace(self, model=model) if model != self.model else self
+
+    def own(self, tree: Tree) -> Tree:
+        """The part of a tree that belongs to the architecture at hand.
+
+        With one architecture that is the tree itself; with several, trees that hold one entry for each are
+        keyed by the architecture's number, as text.
+        """
+        found: Tree = tree[str(self.model)] if len(self.nets) > 1 else tree
+        return found
+
+    def each(self, change: Callable[[Context, Tree, Tree], Tree], held: Tree, came: Tree) -> Tree:
+        """A tree changed by what came, architecture by architecture.
+
+        Args:
+            change: gives the new part of (the context of one architecture, what is held, what came).
+            held: a tree as in `own`.
+            came: another, which may lack the architectures that nobody came with; these stay as they are.
+        """
+        if len(self.nets) == 1:
+            return change(self, held, came)
+        changed = {
+            model: change(self.for_model(int(model)), held[model], part) for model, part in came.items()
+        }
+        return {**held, **changed}
