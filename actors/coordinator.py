@@ -1,28 +1,32 @@
 """Coordinator: the server of the federation, as an actor.
 
 It owns the client actors, the server state and the references to the clients' memories. When it dies, they
-die with it, so a run leaves nothing behind.
+die with it, so a run leaves nothing behind but its checkpoints.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, TypeAlias
 
 import ray
 import torch
 
 from fedsim import tree
+from fedsim.checkpoint import Checkpoint, Checkpoints
 from fedsim.experiment import Experiment
 from fedsim.faults import DEFAULT, Faults
 from fedsim.population import Population
-from fedsim.simulation import RoundResult, simulate
+from fedsim.simulation import RoundResult, first_state, simulate
 
 from .crew import Crew
 from .ray_pool import RayPool
 from .resources import Placement
+
+RECALLED_AT_ONCE = 500
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,45 @@ class Phase:
     text: str
 
 
-Progress: TypeAlias = Phase | RoundResult
+@dataclass(frozen=True)
+class Resumed:
+    """The run goes on after this round, whose state has this digest."""
+
+    round: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class Recalled:
+    """Records of rounds before that one, out of the checkpoint."""
+
+    records: tuple[Mapping[str, Any], ...]
+
+
+Progress: TypeAlias = Phase | Resumed | Recalled | RoundResult
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """How a run is checkpointed.
+
+    Attributes:
+        url: the folder for its checkpoints, as fsspec knows it.
+        every: rounds between two checkpoints; there is one after the last round besides.
+        experiment: what makes the run what it is; checkpoints of another one are refused.
+        resume: whether to go on from the last checkpoint, if there is one; else those there are removed.
+        known: of how many rounds the caller has the records already.
+    """
+
+    url: str
+    every: int
+    experiment: Mapping[str, Any] = field(default_factory=dict)
+    resume: bool = True
+    known: int = 0
+
+    def due(self, round: int, rounds: int) -> bool:
+        """Whether there is a checkpoint after this round."""
+        return round % self.every == 0 or round == rounds
 
 
 class CoordinatorProcess:
@@ -42,30 +84,87 @@ class CoordinatorProcess:
         experiment: the run.
         placement: its client actors.
         faults: what happens when a client raises or an actor dies.
+        keeping: how it is checkpointed; None for not at all.
     """
 
-    def __init__(self, experiment: Experiment, placement: Placement, faults: Faults = DEFAULT) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        placement: Placement,
+        faults: Faults = DEFAULT,
+        keeping: Keeping | None = None,
+    ) -> None:
         torch.set_num_threads(1)
         self.experiment, self.placement, self.faults = experiment, placement, faults
+        self.keeping = keeping
         self.params: dict[str, Any] = {}
 
     def run(self) -> Iterator[Progress]:
-        """Run the federation: phases while it is set up, then one result per round, without the state."""
+        """Run the federation: phases while it is set up, then one result per round, without the state.
+
+        A run that goes on from a checkpoint says so, and recalls the records that the caller lacks.
+        """
         experiment = self.experiment
+        kept = self._opened() if self.keeping else None
         yield Phase(f"placing {self.placement.workers} client actors")
         crew = Crew(self.placement, inline=not experiment.algorithm.stateful)
         try:
             population = yield from _phases(experiment.preparing())
+            checkpoint = (yield from self._last(kept, population)) if kept else None
             yield Phase("waiting for the client actors")
             pool = RayPool(experiment.algorithm, population, crew, faults=self.faults)
-            yield Phase("round 1")
-            for result in simulate(
-                experiment.algorithm, population, pool, evaluate_every=experiment.evaluate_every
-            ):
-                self.params = tree.to_numpy(result.state.params)
-                yield replace(result, state=None)
+            yield Phase(f"round {checkpoint.round + 1 if checkpoint else 1}")
+            yield from self._rounds(population, pool, kept, checkpoint)
         finally:
             crew.close()
+
+    def _opened(self) -> Checkpoints:
+        """The place for checkpoints: one that cannot be used is found out before anything else is done."""
+        keeping = self._keeping()
+        kept = Checkpoints(keeping.url, keeping.experiment)
+        kept.probe()
+        if keeping.resume:
+            kept.check()
+        else:
+            kept.clear()
+        return kept
+
+    def _last(
+        self, kept: Checkpoints, population: Population
+    ) -> Generator[Progress, None, Checkpoint | None]:
+        """The checkpoint to go on from; its records as far as the caller lacks them."""
+        warnings: list[str] = []
+        checkpoint = kept.load(first_state(self.experiment.algorithm, population), warnings.append)
+        yield from map(Phase, warnings)
+        if checkpoint is not None:
+            yield Resumed(checkpoint.round, checkpoint.digest)
+            for records in _parts(checkpoint.records, self._keeping().known):
+                yield Recalled(records)
+            self.params = tree.to_numpy(checkpoint.state.params)
+        return checkpoint
+
+    def _rounds(
+        self, population: Population, pool: RayPool, kept: Checkpoints | None, checkpoint: Checkpoint | None
+    ) -> Iterator[RoundResult]:
+        experiment, rounds = self.experiment, population.rounds
+        for result in simulate(
+            experiment.algorithm,
+            population,
+            pool,
+            evaluate_every=experiment.evaluate_every,
+            resume=checkpoint,
+        ):
+            self.params = tree.to_numpy(result.state.params)
+            yield replace(result, state=None)
+            if kept is not None:
+                kept.note(result)
+                if self._keeping().due(result.round, rounds):
+                    kept.save(result, pool, rounds)
+
+    def _keeping(self) -> Keeping:
+        if self.keeping is None:
+            raise RuntimeError("this run has no checkpoints")
+        return self.keeping
 
     def model(self) -> dict[str, Any]:
         """The global model after the last finished round, as NumPy arrays by parameter name."""
@@ -74,6 +173,13 @@ class CoordinatorProcess:
     def pid(self) -> int:
         """The process that this actor runs in."""
         return os.getpid()
+
+
+def _parts(records: Iterable[Mapping[str, Any]], known: int) -> Iterator[tuple[Mapping[str, Any], ...]]:
+    """The records of rounds above `known`, some at a time."""
+    missing = iter(record for record in records if record["round"] > known)
+    while part := tuple(islice(missing, RECALLED_AT_ONCE)):
+        yield part
 
 
 def _phases(preparing: Generator[str, None, Population]) -> Generator[Phase, None, Population]:

@@ -125,6 +125,11 @@ def cancel(job_id: str) -> Call[Job]:
     return Call("POST", _job_path(job_id, "/cancel"), _job)
 
 
+def resume(job_id: str) -> Call[Job]:
+    """Have a job that failed or was cancelled go on. Not retried: the second answer would be a conflict."""
+    return Call("POST", _job_path(job_id, "/resume"), _job, retry=False)
+
+
 def delete(job_id: str) -> Call[None]:
     """Forget a job that has ended. Not retried: the second answer would be that there is no such job."""
     return Call("DELETE", _job_path(job_id), _nothing, retry=False)

@@ -18,10 +18,12 @@ import typer
 
 from api.commands import catalogue, demo, jobs, partition, run, serve
 from fedsim.errors import (
+    CheckpointError,
     ClientFailed,
     DataError,
     DoesNotFit,
     FedsimError,
+    NotReproduced,
     PoolFailed,
     RayUnavailable,
     ServiceError,
@@ -40,6 +42,8 @@ EXIT_CODES: dict[type[FedsimError], int] = {
     RayUnavailable: 4,
     ClientFailed: 1,
     PoolFailed: 1,
+    CheckpointError: 1,
+    NotReproduced: 1,
 }
 BUG = 5
 INTERRUPTED = 130

@@ -183,6 +183,15 @@ class JobHandle:
         self.job = self._client.send(calls.cancel(self.id))
         return self.state
 
+    def resume(self) -> JobState:
+        """Have the job go on from its last checkpoint, and return its state: QUEUED.
+
+        Raises:
+            Conflict: it has neither failed nor been cancelled.
+        """
+        self.job = self._client.send(calls.resume(self.id))
+        return self.state
+
     def delete(self) -> None:
         """Remove the job, its rounds and its files from the service.
 

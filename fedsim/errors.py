@@ -16,6 +16,7 @@
     │   ├── NodeLost           a node is gone, and with it an actor and what clients kept there
     │   └── CoordinatorLost    the coordinator of a run is gone, and with it all its actors
     ├── CheckpointError        a checkpoint that cannot be written, or one that cannot be used; names the file
+    ├── NotReproduced          a round that ran again came out differently
     ├── RayUnavailable         no Ray cluster answers, or the local one could not be started
     ├── StoreError             the job store refuses
     │   ├── JobNotFound
@@ -208,6 +209,12 @@ class CheckpointError(FedsimError):
     """A checkpoint that cannot be written, or one that is damaged or of another run; names the file."""
 
     code = "STORAGE_FAILED"
+
+
+class NotReproduced(FedsimError):
+    """A round that ran again, as after a restart, came out differently than the record of it says."""
+
+    code = "NOT_REPRODUCED"
 
 
 class RayUnavailable(FedsimError):

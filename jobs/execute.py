@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import logging
-import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import ray
-from ray.exceptions import RayTaskError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-from actors.coordinator import Coordinator, Phase, Progress
-from actors.deaths import DEATHS, cause_of, gave_up
-from actors.resources import cluster_nodes, place
-from fedsim.experiment import Experiment
-from fedsim.faults import CALM, Chaos, Faults
+from actors.coordinator import Keeping
+from fedsim.checkpoint import Checkpoints
+from fedsim.errors import CheckpointError, FedsimError
+from fedsim.faults import CALM, Chaos
+from jobs.drive import Run, connected
+from jobs.keeping import keeping_of
 from jobs.records import RoundRecord
 from jobs.resolve import resolve
 from jobs.settings import Settings
@@ -72,87 +66,40 @@ def best_round(records: Sequence[RoundRecord]) -> dict[str, Any]:
     return {"round": best.round, "global_accuracy": best.metrics["global_accuracy"]}
 
 
-class Drive:
-    """A coordinator at work: iterate over what it says, and close it whatever happened.
+class Notes:
+    """The ledger of a run that ends with this process: its records, in a list.
 
     Args:
-        experiment: what to run.
-        spec: whose resources and fault policy apply.
-        chaos: faults to be made on purpose; no part of the experiment, and no result depends on a dead actor.
-
-    Raises:
-        DoesNotFit: if the cluster, empty, could not hold the workers.
+        records: the list.
+        on_round: called with each record.
     """
 
-    def __init__(self, experiment: Experiment, spec: JobSpec, chaos: Chaos = CALM) -> None:
-        asked = spec.resources
-        nodes = cluster_nodes(ray.nodes())
-        placement = place(
-            asked.workers, asked.cpus_per_worker, asked.gpus_per_worker, nodes, most=experiment.cohort_size
-        )
-        # Beside this process, on the head, where the data sets are; client actors get theirs from Ray.
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-        options = Coordinator.options(scheduling_strategy=here)
-        self.coordinator: Any = options.remote(experiment, placement, _policy(spec, chaos))
+    def __init__(self, records: list[RoundRecord], on_round: Callable[[RoundRecord], None]) -> None:
+        self.records, self._on_round = records, on_round
 
-    def __iter__(self) -> Iterator[Progress]:
-        """Phases while it is set up, then one result per round.
+    def known(self) -> int:
+        """How many rounds there are."""
+        return len(self.records)
 
-        Raises:
-            FedsimError: as the coordinator raised it.
-            PoolFailed: if the coordinator died.
-            OutOfMemory: if memory was why.
-        """
-        stream = self.coordinator.run.options(num_returns="streaming").remote()
-        try:
-            for reference in stream:
-                yield ray.get(reference)
-        except DEATHS as error:
-            raise gave_up("the coordinator died", 1, error) from error
-        except RayTaskError as error:
-            raise cause_of(error) from None
+    def digest(self, round: int) -> str | None:
+        """The digest of a round; None for one that is not there."""
+        return self.records[round - 1].digest if round <= len(self.records) else None
 
-    def model(self) -> dict[str, Any]:
-        """The global model after the last finished round."""
-        found: dict[str, Any] = ray.get(self.coordinator.model.remote())
-        return found
+    def working(self) -> None:
+        """Nobody needs to be told."""
 
-    def close(self) -> None:
-        """End the coordinator, and with it the client actors."""
-        with suppress(Exception):
-            ray.kill(self.coordinator)
-
-
-def _policy(spec: JobSpec, chaos: Chaos) -> Faults:
-    return Faults(client_error=spec.faults.client_error, max_retries=spec.faults.max_retries, chaos=chaos)
-
-
-@contextmanager
-def connected(settings: Settings) -> Iterator[None]:
-    """A connection to the cluster that the settings name, or to a Ray of this process's own.
-
-    A Ray that this process started ends with the block.
-    """
-    os.environ.setdefault("RAY_DEDUP_LOGS", "0")
-    mine = not ray.is_initialized()
-    if mine:
-        options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-        if settings.ray_address is None:
-            options |= {"include_dashboard": False, "num_cpus": settings.ray_num_cpus or os.cpu_count()}
-            if settings.ray_num_gpus is not None:
-                options["num_gpus"] = settings.ray_num_gpus
-        ray.init(address=settings.ray_address or "local", **options)
-    try:
-        yield
-    finally:
-        if mine:
-            ray.shutdown()
+    def add(self, record: RoundRecord) -> None:
+        """Take the next record."""
+        self.records.append(record)
+        self._on_round(record)
 
 
 def execute(
     spec: JobSpec,
     settings: Settings,
     *,
+    checkpoints: str | None = None,
+    resume: bool = False,
     chaos: Chaos = CALM,
     on_round: Callable[[RoundRecord], None] = _nothing,
     on_phase: Callable[[str], None] = _nothing,
@@ -162,8 +109,10 @@ def execute(
     Args:
         spec: what to run.
         settings: where data and Ray are.
+        checkpoints: the folder, or fsspec URL, for the run's checkpoints; None for none.
+        resume: whether to go on from the last of them, if there is one.
         chaos: faults to be made on purpose.
-        on_round: called with each round's record as it ends.
+        on_round: called with each round's record as it ends, those out of a checkpoint included.
         on_phase: called with what is being waited for, while the run is set up.
 
     Returns:
@@ -171,24 +120,39 @@ def execute(
 
     Raises:
         SpecError, DataNotFound, DataError, DoesNotFit: before anything runs.
+        CheckpointError: if checkpoints cannot be written, or those there are cannot be gone on from.
         FedsimError: if the run itself fails; the rounds before were handed to `on_round`.
     """
     on_phase("checking the spec")
+    keeping = keeping_of(spec, checkpoints, resume=resume)
+    if keeping is not None and not resume:
+        _spare_the_unfinished(keeping)
     experiment = resolve(spec, settings)
     on_phase(
         "starting Ray" if settings.ray_address is None else f"connecting to Ray at {settings.ray_address}"
     )
-    result = RunResult()
+    result, losses = RunResult(), list[FedsimError]()
+
+    def again(error: FedsimError) -> bool:
+        losses.append(error)
+        if len(losses) > spec.faults.max_restarts:
+            return False
+        on_phase(f"beginning again after a loss: {error}")
+        return True
+
     with connected(settings):
-        drive = Drive(experiment, spec, chaos)
-        try:
-            for step in drive:
-                if isinstance(step, Phase):
-                    on_phase(step.text)
-                else:
-                    result.records.append(RoundRecord.model_validate(step.record()))
-                    on_round(result.records[-1])
-            result.model = drive.model()
-        finally:
-            drive.close()
+        notes = Notes(result.records, on_round)
+        run = Run(experiment, spec, keeping, notes, on_phase, on_drive=_nothing, again=again, chaos=chaos)
+        result.model = run.to_end()
     return result
+
+
+def _spare_the_unfinished(keeping: Keeping) -> None:
+    """Refuse to begin anew where a run was cut off: its checkpoints would be lost."""
+    progress = Checkpoints(keeping.url).progress()
+    if progress is not None and progress[0] < progress[1]:
+        raise CheckpointError(
+            f"{keeping.url} has the checkpoint of a run that ended early, after round {progress[0]} of "
+            f"{progress[1]}",
+            "add --resume to go on with it, or name another folder",
+        )

@@ -17,7 +17,8 @@ from jobs.local_ray import package_path
 from jobs.ray_jobs import RayJob, RayJobs
 from jobs.records import Job
 from jobs.settings import Settings
-from jobs.states import ACTIVE, FailureReason, JobState
+from jobs.spec_fields import Faults
+from jobs.states import ACTIVE, STARTED, FailureReason, JobState
 from jobs.store import JobStore
 
 log = logging.getLogger("fedsim.dispatch")
@@ -31,17 +32,24 @@ GONE_SECONDS = 15.0
 CANCEL_SECONDS = 6.0
 """How long a runner has to cancel itself before Ray is asked to end it."""
 
-STARTED = frozenset({JobState.STARTING, JobState.RUNNING})
-
 
 def submission_id(job: Job) -> str:
-    """The id of a job's Ray job. Ray takes each id once, so a second submission does nothing."""
-    return f"fedsim-{job.id}-{job.restarts}"
+    """The id of a job's Ray job. Ray takes each id once, so a second submission does nothing.
+
+    A restart inside the runner counts too, but stays in the Ray job that the store names.
+    """
+    life = f"{job.resumes}-{job.restarts}" if job.resumes else f"{job.restarts}"
+    return job.submission_id or f"fedsim-{job.id}-{life}"
 
 
-def runner_environment(settings: Settings) -> dict[str, str]:
-    """What a runner is told beside its job: the settings, and to use the Ray that started it."""
-    variables = settings.environment() | {"FEDSIM_RAY_ADDRESS": "auto"}
+def max_restarts(job: Job) -> int:
+    """How often a job may be started again by itself."""
+    return int(job.spec.get("faults", {}).get("max_restarts", Faults().max_restarts))
+
+
+def runner_environment(settings: Settings, submission: str) -> dict[str, str]:
+    """What a runner is told beside its job: the settings, who it is, and to use the Ray that started it."""
+    variables = settings.environment() | {"FEDSIM_RAY_ADDRESS": "auto", "FEDSIM_SUBMISSION": submission}
     if settings.ray_address is None:
         variables["PYTHONPATH"] = package_path()
     return variables
@@ -90,9 +98,11 @@ class Reconciler:
         Raises:
             RayUnavailable: Ray did not take it; the next settling tries again.
         """
-        self.store.set_submission(job.id, submission_id(job))
-        ray.submit(submission_id(job), [*self.command, job.id], runner_environment(self.settings))
-        log.info("job %s submitted as %s", job.id, submission_id(job))
+        name = submission_id(job)
+        ray.submit(name, [*self.command, job.id], runner_environment(self.settings, name))
+        # Only now: a name in the store says that Ray did take the job once.
+        self.store.set_submission(job.id, name)
+        log.info("job %s submitted as %s", job.id, name)
 
     def _settle(self, ray: RayJobs, job_id: str) -> None:
         name = submission_id(self.store.get(job_id))
@@ -101,6 +111,8 @@ class Reconciler:
         job = self.store.get(job_id)
         if job.state not in ACTIVE or submission_id(job) != name:
             return
+        if found is not None and job.submission_id is None:
+            self.store.set_submission(job.id, name)
         if found is None:
             self._settle_unknown(ray, job)
         elif found.ended:
@@ -114,10 +126,10 @@ class Reconciler:
             return
         if job.state is JobState.CANCELLING:
             self.store.advance(job.id, JobState.CANCELLING, JobState.CANCELLED)
-        elif job.state is JobState.STARTING:
+        elif job.submission_id is None:
             self.submit(ray, job)
         else:
-            self._fail(job, FailureReason.HEARTBEAT_LOST, "the Ray cluster that ran this job is gone")
+            self._again(ray, job, "the Ray cluster that ran this job is gone")
 
     def _settle_ended(self, ray: RayJobs, job: Job, found: RayJob) -> None:
         """Its process has ended and has not said how."""
@@ -126,16 +138,32 @@ class Reconciler:
             return
         said = ray.log_tail(submission_id(job)) or found.message
         if found.exit_code is not None and 0 <= found.exit_code < 128:
-            reason, what = FailureReason.INTERNAL, f"ended with exit code {found.exit_code}"
+            what = f"the job's process ended with exit code {found.exit_code} before the job was done"
+            self._fail(job, FailureReason.INTERNAL, f"{what}; it said last:\n{said}")
         else:
-            reason, what = FailureReason.HEARTBEAT_LOST, "was killed"
-        self._fail(job, reason, f"the job's process {what} before the job was done; it said last:\n{said}")
+            what = "the job's process was killed before the job was done"
+            self._again(ray, job, f"{what}; it said last:\n{said}")
+
+    def _again(self, ray: RayJobs, job: Job, what: str) -> None:
+        """Have a job whose process is gone go on from its checkpoint in another one, if it may once more."""
+        limit, name = max_restarts(job), submission_id(job)
+        if self.store.restart(job.id, limit, what[-4000:], lost=name):
+            log.warning("job %s starts again: %s", job.id, what)
+            self._log(job, "WARNING", f"starting again: {what}")
+            self.submit(ray, self.store.get(job.id))
+        elif job.restarts >= limit:
+            restarts = f"{limit} restart{'s' * (limit != 1)}"
+            self._fail(job, FailureReason.HEARTBEAT_LOST, f"{what}\n(after {restarts}, as many as may be)")
 
     def _fail(self, job: Job, reason: FailureReason, message: str) -> None:
         if self.store.advance(job.id, STARTED, JobState.FAILED, reason=reason, message=message[-4000:]):
             log.warning("job %s failed: %s", job.id, message)
-            with self.settings.log_path(job.id).open("a", encoding="utf-8", errors="replace") as file:
-                file.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} ERROR {message}\n")
+            self._log(job, "ERROR", message)
+
+    def _log(self, job: Job, level: str, message: str) -> None:
+        """A line in the job's own log, whose process cannot write it any more."""
+        with self.settings.log_path(job.id).open("a", encoding="utf-8", errors="replace") as file:
+            file.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {level} {message}\n")
 
     def _press(self, ray: RayJobs, job: Job) -> None:
         """Cancelling is the runner's own part at first; after a while Ray ends it."""

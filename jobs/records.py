@@ -103,7 +103,8 @@ class Job(Frozen):
         last_metrics: the latest known value of every metric (a metric that is measured on some rounds only
             keeps its value between them).
         waiting: why a queued job waits.
-        restarts: how often it was started again from a checkpoint.
+        restarts: how often it was started again by itself, since it was last resumed.
+        resumes: how often somebody resumed it.
         submission_id: the name of its Ray job.
         submitted_at: when it left the queue.
         heartbeat_at: when its runner last said that it lives.
@@ -122,6 +123,7 @@ class Job(Frozen):
     last_metrics: dict[str, Any] = {}
     waiting: str | None = None
     restarts: int = 0
+    resumes: int = 0
     submission_id: str | None = None
     created_at: datetime
     submitted_at: datetime | None = None

@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, insert, select, update
+from sqlalchemy import Connection, RowMapping, and_, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from fedsim.errors import JobNotFound
 from jobs.records import EventType, Job, JobEvent, RoundRecord
-from jobs.states import FINAL, FailureReason, JobState
+from jobs.states import FINAL, STARTED, FailureReason, JobState
 from jobs.submission import Submission, new_job_id
 from jobs.tables import events, jobs, labels, rounds
 
@@ -93,6 +93,7 @@ def _new_row(job_id: str, submission: Submission, now: datetime) -> dict[str, An
         "rounds_done": 0,
         "last_metrics": {},
         "restarts": 0,
+        "resumes": 0,
         "idempotency_key": submission.idempotency_key,
         "body_hash": submission.body_hash(),
         "events": 0,
@@ -106,8 +107,9 @@ def enter(
     target: JobState,
     reason: FailureReason | None,
     message: str | None,
+    **kept: Any,
 ) -> None:
-    """Put a locked job into a state: its times, its restarts and its event with it."""
+    """Put a locked job into a state: its times, its restarts and its event with it; `kept` values stay."""
     if target is JobState.FAILED:
         reason = reason or FailureReason.INTERNAL
     message = None if message is None else storable(message)
@@ -115,11 +117,22 @@ def enter(
     stamp = "finished_at" if target in FINAL else STAMPS.get(target)
     if stamp and row[stamp] is None:
         changes[stamp] = datetime.now(UTC)
-    if row["state"] == JobState.RUNNING and target is JobState.STARTING:
-        # A restart is a new Ray job, under a name of its own.
-        changes |= {"restarts": row["restarts"] + 1, "submission_id": None}
+    if row["state"] in STARTED and target is JobState.STARTING:
+        # A restart is a new Ray job, under a name of its own, unless the runner itself goes on.
+        changes |= {"restarts": row["restarts"] + 1, "submission_id": None, "heartbeat_at": None}
+    if row["state"] in FINAL and target is JobState.QUEUED:
+        changes |= {"restarts": 0, "resumes": row["resumes"] + 1, "finished_at": None}
+        changes |= {"submission_id": None, "heartbeat_at": None}
+        _reopen(connection, row)
     data = _state_data(row, target, row["state"]) | {"reason": reason, "message": message}
-    write_event(connection, row, "state", data, **changes)
+    write_event(connection, row, "state", data, **changes | kept)
+
+
+def _reopen(connection: Connection, row: RowMapping) -> None:
+    """The last event, which told of the job's end, is the end no more: who reads on must not stop there."""
+    last = and_(events.c.job_id == row["id"], events.c.id == row["events"])
+    data = connection.execute(select(events.c.data).where(last)).scalar_one()
+    connection.execute(update(events).where(last).values(data={**data, "terminal": False}))
 
 
 def _state_data(row: RowMapping, state: JobState, previous: str | None) -> dict[str, Any]:

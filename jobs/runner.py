@@ -7,6 +7,7 @@ Ray, never on the API: while nobody serves, jobs go on.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 import traceback
@@ -16,8 +17,8 @@ from contextlib import contextmanager
 import numpy as np
 from safetensors.numpy import save_file
 
-from actors.coordinator import Phase
 from fedsim.errors import (
+    CheckpointError,
     ClientFailed,
     CohortFailed,
     DataError,
@@ -27,7 +28,8 @@ from fedsim.errors import (
     PoolFailed,
     SpecError,
 )
-from jobs.execute import Drive, connected
+from jobs.drive import Drive, Run, connected
+from jobs.keeping import keeping_of
 from jobs.records import RoundRecord
 from jobs.resolve import resolve
 from jobs.settings import Settings
@@ -47,22 +49,25 @@ _REASONS: tuple[tuple[type[BaseException], FailureReason], ...] = (
     (ClientFailed, FailureReason.CLIENT_FAILED),
     (CohortFailed, FailureReason.CLIENT_FAILED),
     (PoolFailed, FailureReason.NODE_LOST),
+    (CheckpointError, FailureReason.STORAGE_FAILED),
     (DataError, FailureReason.BAD_DATA),
     (SpecError, FailureReason.BAD_DATA),
 )
 
 
 class Watch:
-    """A thread that beats the heart and closes the drive when the job is to be cancelled.
+    """A thread that beats the heart and closes the drive when the job is to end, or is another's by now.
 
     Args:
         store: where the wish is written.
         job_id: the job.
+        submission_id: the Ray job that this process is; None where it is not known. When the store names
+            another one, this process was given up and somebody else runs the job.
     """
 
-    def __init__(self, store: JobStore, job_id: str) -> None:
-        self.store, self.job_id = store, job_id
-        self.cancelled = threading.Event()
+    def __init__(self, store: JobStore, job_id: str, submission_id: str | None = None) -> None:
+        self.store, self.job_id, self.submission_id = store, job_id, submission_id
+        self.cancelled, self.superseded = False, False
         self._drive: Drive | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look, name="watch", daemon=True)
@@ -71,8 +76,13 @@ class Watch:
     def guard(self, drive: Drive) -> None:
         """Close this drive when the wish comes (or came already)."""
         self._drive = drive
-        if self.cancelled.is_set():
+        if self.stopped:
             drive.close()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether this process is to do no more."""
+        return self.cancelled or self.superseded
 
     def close(self) -> None:
         """Stop watching."""
@@ -82,35 +92,53 @@ class Watch:
     def _look(self) -> None:
         while not self._ended.wait(WATCH_SECONDS):
             try:
-                self.store.heartbeat(self.job_id)
-                state = self.store.get(self.job_id).state
+                self.check()
             except Exception as error:
                 log.warning("the store did not answer: %s", error)
-                continue
-            if state is JobState.CANCELLING and not self.cancelled.is_set():
-                log.info("cancelling")
-                self.cancelled.set()
-                if self._drive is not None:
-                    self._drive.close()
+
+    def check(self) -> None:
+        """Ask the store whether this process is to go on, and tell it that it lives."""
+        job = self.store.get(self.job_id)
+        # A store that names no Ray job has not been told of ours yet.
+        mine = job.submission_id is None or self.submission_id in (None, job.submission_id)
+        if not mine and not self.superseded:
+            self.superseded = True
+            self._stop("another process runs this job by now")
+        elif mine:
+            self.store.heartbeat(self.job_id)
+            if job.state is JobState.CANCELLING and not self.cancelled:
+                self.cancelled = True
+                self._stop("cancelling")
+
+    def _stop(self, why: str) -> None:
+        log.info(why)
+        if self._drive is not None:
+            self._drive.close()
 
 
-def run(job_id: str, settings: Settings) -> JobState:
+def run(job_id: str, settings: Settings, submission_id: str | None = None) -> JobState:
     """Run a job to its end, and return the state that it ended in.
+
+    Args:
+        job_id: the job.
+        settings: where the store, data and Ray are.
+        submission_id: the Ray job that this process is, if it is one.
 
     Raises:
         JobNotFound: if the store has no such job.
     """
     store = JobStore.open(settings.database_url)
-    watch = Watch(store, job_id)
+    watch = Watch(store, job_id, submission_id)
     try:
         _drive(job_id, settings, store, watch)
         store.advance(job_id, {JobState.RUNNING}, JobState.SUCCEEDED)
     except Exception as error:
-        if not watch.cancelled.is_set():
+        watch.check()
+        if not watch.stopped:
             _fail(store, job_id, error)
     finally:
         watch.close()
-    if store.get(job_id).state is JobState.CANCELLING:
+    if not watch.superseded and store.get(job_id).state is JobState.CANCELLING:
         store.advance(job_id, {JobState.CANCELLING}, JobState.CANCELLED)
     state = store.get(job_id).state
     log.info("ended %s", state)
@@ -118,40 +146,73 @@ def run(job_id: str, settings: Settings) -> JobState:
 
 
 def _drive(job_id: str, settings: Settings, store: JobStore, watch: Watch) -> None:
-    """Have the rounds run, and write each to the store."""
+    """Have the rounds run, and write each to the store; after a loss, go on from the last checkpoint."""
     job = store.get(job_id)
     spec = parse_spec(job.spec)
     log.info("job %s: %s on %s", job_id, spec.algorithm.name, spec.data.dataset.name)
     experiment = resolve(spec, settings)
+
+    def again(error: FedsimError) -> bool:
+        if watch.stopped:
+            return False
+        log.warning("lost: %s", error)
+        return book.lost(spec.faults.max_restarts, error)
+
+    keeping = keeping_of(spec, settings.checkpoints(job_id), resume=True)
+    book = Book(store, job_id)
     with connected(settings):
-        drive = Drive(experiment, spec)
-        watch.guard(drive)
-        try:
-            for step in drive:
-                if watch.cancelled.is_set():
-                    return
-                if isinstance(step, Phase):
-                    log.info(step.text)
-                    continue
-                _record(store, job_id, RoundRecord.model_validate(step.record()))
-            if not watch.cancelled.is_set():
-                _save_model(settings, job_id, drive.model())
-        finally:
-            drive.close()
+        run = Run(experiment, spec, keeping, book, log.info, on_drive=watch.guard, again=again)
+        model = run.to_end()
+    _save_model(settings, job_id, model)
 
 
-def _record(store: JobStore, job_id: str, record: RoundRecord) -> None:
-    if record.round == 1 or store.get(job_id).state is JobState.STARTING:
-        store.advance(job_id, {JobState.STARTING}, JobState.RUNNING)
-    store.add_round(job_id, record)
-    scores = ", ".join(
-        f"{name} {value:.4f}" for name, value in record.metrics.items() if isinstance(value, float)
-    )
-    for client, cause in (record.engine.model_extra or {}).get("client_errors", {}).items():
-        log.warning("round %d: client %s was left out: %s", record.round, client, cause)
-    log.info(
-        "round %d: %s (%.2f s, digest %s)", record.round, scores, record.seconds.total, record.digest[:12]
-    )
+class Book:
+    """The ledger of a job: the store.
+
+    Args:
+        store: where the rounds go.
+        job_id: the job.
+    """
+
+    def __init__(self, store: JobStore, job_id: str) -> None:
+        self.store, self.job_id = store, job_id
+        self._rounds = store.get(job_id).rounds_done
+        self._working = False
+
+    def known(self) -> int:
+        """How many rounds the store has."""
+        return self._rounds
+
+    def digest(self, round: int) -> str | None:
+        """The digest of a round in the store; None for one that it lacks."""
+        if round > self._rounds:
+            return None
+        return next(
+            (r.digest for r in self.store.rounds(self.job_id, round - 1, 1) if r.round == round), None
+        )
+
+    def add(self, record: RoundRecord) -> None:
+        """Write a round, and to the log how it went."""
+        self.store.add_round(self.job_id, record)
+        self._rounds = max(self._rounds, record.round)
+        scores = ", ".join(
+            f"{name} {value:.4f}" for name, value in record.metrics.items() if isinstance(value, float)
+        )
+        for client, cause in (record.engine.model_extra or {}).get("client_errors", {}).items():
+            log.warning("round %d: client %s was left out: %s", record.round, client, cause)
+        took, mark = record.seconds.total, record.digest[:12]
+        log.info("round %d: %s (%.2f s, digest %s)", record.round, scores, took, mark)
+
+    def working(self) -> None:
+        """Have the job RUNNING, at first and again after a loss."""
+        if not self._working:
+            self._working = self.store.advance(self.job_id, JobState.STARTING, JobState.RUNNING)
+
+    def lost(self, limit: int, error: FedsimError) -> bool:
+        """Have the job STARTING again, if that may be once more; the limit is of all its restarts."""
+        self._working = False
+        message = f"going on from the last checkpoint after a loss: {error}"
+        return self.store.restart(self.job_id, limit, message)
 
 
 def _save_model(settings: Settings, job_id: str, model: dict[str, np.ndarray]) -> None:
@@ -200,7 +261,7 @@ def main(arguments: list[str]) -> int:
         return 2
     settings = Settings.from_env()
     with _logging(settings, arguments[0]):
-        state = run(arguments[0], settings)
+        state = run(arguments[0], settings, os.environ.get("FEDSIM_SUBMISSION"))
     return int(state is JobState.FAILED or state not in FINAL)
 
 

@@ -106,6 +106,12 @@ class Settings:
         directory.mkdir(parents=True, exist_ok=True)
         return directory
 
+    def checkpoints(self, job_id: str) -> str:
+        """Where one job's checkpoints are: a path in its directory, or a URL below `storage`."""
+        if self.storage is None:
+            return str(self.job_dir(job_id) / "checkpoints")
+        return f"{self.storage.rstrip('/')}/jobs/{job_id}/checkpoints"
+
     def log_path(self, job_id: str) -> Path:
         """The file of one job's own log, in its directory; the file itself may not exist yet."""
         return self.job_dir(job_id) / "job.log"

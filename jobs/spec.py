@@ -22,6 +22,7 @@ from jobs.spec_fields import (
     MAX_CLIENTS,
     MAX_NAME,
     MAX_ROUNDS,
+    Checkpointing,
     Choice,
     Clients,
     Curriculum,
@@ -44,6 +45,7 @@ __all__ = [
     "MAX_CLIENTS",
     "MAX_NAME",
     "MAX_ROUNDS",
+    "Checkpointing",
     "Choice",
     "Clients",
     "Curriculum",
@@ -86,6 +88,7 @@ class JobSpec(Section):
     evaluation: Evaluation = Evaluation()
     resources: Resources = Resources()
     faults: Faults = Faults()
+    checkpoint: Checkpointing = Checkpointing()
 
     @property
     def models(self) -> tuple[Choice, ...]:

@@ -24,7 +24,6 @@ MAX_SHOWN = 200
 
 LATER = MappingProxyType(
     {
-        "checkpoint": "checkpoints",
         "resources.stack": "choice of stacking",
     }
 )

@@ -253,3 +253,14 @@ class Faults(Section):
         le=100,
         description="how often the work of a dead actor runs again, and a client with client_error: retry",
     )
+    max_restarts: Whole = Field(
+        default=3, ge=0, le=100, description="how often the job goes on from its checkpoint by itself"
+    )
+
+
+class Checkpointing(Section):
+    """When the job is saved, so that it can go on from there."""
+
+    every: Whole = Field(
+        default=10, ge=0, le=MAX_ROUNDS, description="after every n-th round, and after the last; 0: never"
+    )

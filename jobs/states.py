@@ -9,7 +9,8 @@
       │  └─────────────┴───────────────> FAILED          ^
       └──────────────────────────────────────────────────┘
 
-RUNNING goes back to STARTING when a job is restarted from its checkpoint.
+RUNNING and STARTING go back to STARTING when a job is started again from its checkpoint, as after the loss of
+a node. FAILED and CANCELLED go back to QUEUED when somebody resumes the job.
 """
 
 from __future__ import annotations
@@ -42,25 +43,34 @@ class FailureReason(StrEnum):
     CLIENT_FAILED = "CLIENT_FAILED"
     HEARTBEAT_LOST = "HEARTBEAT_LOST"
     BAD_DATA = "BAD_DATA"
+    STORAGE_FAILED = "STORAGE_FAILED"
     INTERNAL = "INTERNAL"
 
 
 TRANSITIONS: Mapping[JobState, frozenset[JobState]] = MappingProxyType(
     {
         JobState.QUEUED: frozenset({JobState.STARTING, JobState.CANCELLED, JobState.FAILED}),
-        JobState.STARTING: frozenset({JobState.RUNNING, JobState.CANCELLING, JobState.FAILED}),
+        JobState.STARTING: frozenset(
+            {JobState.RUNNING, JobState.CANCELLING, JobState.FAILED, JobState.STARTING}
+        ),
         JobState.RUNNING: frozenset(
             {JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLING, JobState.STARTING}
         ),
         JobState.CANCELLING: frozenset({JobState.CANCELLED}),
         JobState.SUCCEEDED: frozenset(),
-        JobState.FAILED: frozenset(),
-        JobState.CANCELLED: frozenset(),
+        JobState.FAILED: frozenset({JobState.QUEUED}),
+        JobState.CANCELLED: frozenset({JobState.QUEUED}),
     }
 )
 
-FINAL = frozenset(state for state, targets in TRANSITIONS.items() if not targets)
-"""States that are never left."""
+FINAL = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
+"""States in which a job has ended, and which it never leaves by itself."""
+
+STARTED = frozenset({JobState.STARTING, JobState.RUNNING})
+"""States in which a job is meant to be at work."""
+
+RESUMABLE = frozenset(state for state, targets in TRANSITIONS.items() if state in FINAL and targets)
+"""States in which a job has ended, and can be resumed."""
 
 ACTIVE = frozenset({JobState.STARTING, JobState.RUNNING, JobState.CANCELLING})
 """States in which a job holds, or is about to hold, a part of the cluster."""

@@ -12,20 +12,20 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
 
-from sqlalchemy import Engine, and_, delete, func, select, update
+from sqlalchemy import Engine, and_, delete, select, update
 
 from fedsim.errors import Conflict
 from jobs.database import connect, writing
-from jobs.paging import job_query
-from jobs.records import Job, JobEvent, JobPage, RoundRecord
-from jobs.rows import enter, event_of, insert_job, insert_round, job_of, no_such_job, row_of, write_warning
+from jobs.reader import JobReader
+from jobs.records import Job, RoundRecord
+from jobs.rows import enter, insert_job, insert_round, job_of, no_such_job, row_of, write_warning
 from jobs.spec import JobSpec
-from jobs.states import FINAL, FailureReason, JobState, check_transition
+from jobs.states import FINAL, RESUMABLE, STARTED, FailureReason, JobState, check_transition
 from jobs.submission import check_submission
-from jobs.tables import events, jobs, rounds
+from jobs.tables import jobs, rounds
 
 
-class JobStore:
+class JobStore(JobReader):
     """Jobs, their rounds and their events. Safe to use from several threads and processes at once.
 
     Args:
@@ -33,7 +33,7 @@ class JobStore:
     """
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self._writes = writing(engine)
 
     @classmethod
@@ -90,54 +90,6 @@ class JobStore:
             )
         return job_of(row), is_new
 
-    def get(self, job_id: str) -> Job:
-        """One job.
-
-        Raises:
-            JobNotFound: no job has this id.
-        """
-        with self._engine.connect() as connection:
-            return job_of(row_of(connection, job_id))
-
-    def list(
-        self,
-        state: JobState | Collection[JobState] | None = None,
-        label: str | None = None,
-        order_by: str = "-created_at",
-        limit: int = 50,
-        page_token: str | None = None,
-    ) -> JobPage:
-        """A page of jobs; see `jobs.paging.job_query` for the arguments.
-
-        Raises:
-            SpecError: a limit or an order that does not exist.
-            BadPageToken: a token that is not of this list.
-        """
-        query = job_query(state, label, order_by, limit)
-        with self._engine.connect() as connection:
-            found = connection.execute(query.statement(page_token)).mappings().all()
-        page, more = found[:limit], len(found) > limit
-        return JobPage(
-            jobs=[job_of(r) for r in page], next_page_token=query.token(page[-1]) if more else None
-        )
-
-    def queue(self, limit: int = 100) -> tuple[Job, ...]:
-        """The queued jobs in the order in which they will run: priority, then age."""
-        order = (jobs.c.priority.desc(), jobs.c.created_at, jobs.c.id)
-        query = select(jobs).where(jobs.c.state == JobState.QUEUED).order_by(*order).limit(limit)
-        with self._engine.connect() as connection:
-            return tuple(job_of(row) for row in connection.execute(query).mappings())
-
-    def next_queued(self) -> Job | None:
-        """The job that runs next, None where no job waits."""
-        return next(iter(self.queue(limit=1)), None)
-
-    def count(self, states: Collection[JobState]) -> int:
-        """How many jobs are in one of these states."""
-        query = select(func.count()).select_from(jobs).where(jobs.c.state.in_([s.value for s in states]))
-        with self._engine.connect() as connection:
-            return connection.execute(query).scalar_one()
-
     def advance(
         self,
         job_id: str,
@@ -175,6 +127,47 @@ class JobStore:
                 return False
             enter(connection, row, target, reason, message)
         return True
+
+    def restart(self, job_id: str, limit: int, message: str, *, lost: str | None = None) -> bool:
+        """Compare and set: put a job that was at work back to STARTING, to go on from its checkpoint.
+
+        Args:
+            job_id: the job.
+            limit: how many restarts there may be, this one included.
+            message: what happened, for people.
+            lost: its Ray job that is gone, so that it takes a new one; None where its runner itself goes on.
+
+        Returns:
+            False where the job is not at work, has another Ray job by now, or has been started again so
+            often already.
+
+        Raises:
+            JobNotFound: no job has this id.
+        """
+        with self._writes.begin() as connection:
+            row = row_of(connection, job_id, lock=True)
+            if row["state"] not in STARTED or row["restarts"] >= limit:
+                return False
+            if lost is not None and row["submission_id"] != lost:
+                return False
+            kept = {} if lost else {name: row[name] for name in ("submission_id", "heartbeat_at")}
+            enter(connection, row, JobState.STARTING, None, message, **kept)
+        return True
+
+    def resume(self, job_id: str) -> Job:
+        """Put a job that has FAILED or was CANCELLED back into the queue, to go on from its checkpoint.
+
+        Raises:
+            Conflict: the job has not ended, or has succeeded.
+            JobNotFound: no job has this id.
+        """
+        with self._writes.begin() as connection:
+            row = row_of(connection, job_id, lock=True)
+            if row["state"] not in RESUMABLE:
+                states = " or ".join(sorted(RESUMABLE))
+                raise Conflict(f"job {job_id} is {row['state']} and cannot be resumed", f"{states} can be")
+            enter(connection, row, JobState.QUEUED, None, None)
+            return job_of(row_of(connection, job_id))
 
     def request_cancel(self, job_id: str) -> Job:
         """Cancel a job: at once where it waits, by way of CANCELLING where it runs; nothing where it ended.
@@ -228,34 +221,6 @@ class JobStore:
                 raise Conflict(f"job {job_id} is {row['state']} and takes no more rounds")
             insert_round(connection, row, record)
         return True
-
-    def rounds(self, job_id: str, after: int = -1, limit: int | None = None) -> tuple[RoundRecord, ...]:
-        """The rounds of a job with numbers above `after`, in order.
-
-        Raises:
-            JobNotFound: no job has this id.
-        """
-        query = select(rounds.c.record).where(rounds.c.job_id == job_id, rounds.c.round > after)
-        with self._engine.connect() as connection:
-            found = connection.execute(query.order_by(rounds.c.round).limit(limit)).scalars().all()
-            if not found:
-                row_of(connection, job_id)
-        return tuple(RoundRecord.model_validate(record) for record in found)
-
-    def events(self, job_id: str, after: int = 0, limit: int = 1000) -> tuple[JobEvent, ...]:
-        """What happened to a job after the event `after`, in order.
-
-        Raises:
-            JobNotFound: no job has this id.
-        """
-        same = and_(rounds.c.job_id == events.c.job_id, rounds.c.round == events.c.round)
-        query = select(events, rounds.c.record).select_from(events.outerjoin(rounds, same))
-        query = query.where(events.c.job_id == job_id, events.c.id > after).order_by(events.c.id).limit(limit)
-        with self._engine.connect() as connection:
-            found = connection.execute(query).mappings().all()
-            if not found:
-                row_of(connection, job_id)
-        return tuple(event_of(row) for row in found)
 
     def warn(self, job_id: str, text: str) -> bool:
         """Write a warning among the events of a job; False, and nothing written, where the job has ended.

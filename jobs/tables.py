@@ -60,6 +60,7 @@ jobs = Table(
     Column("last_metrics", JSON, nullable=False),
     Column("waiting", Text),
     Column("restarts", Integer, nullable=False),
+    Column("resumes", Integer, nullable=False, server_default="0"),
     Column("submission_id", String(100)),
     Column("idempotency_key", String(200), unique=True),
     Column("body_hash", String(64), nullable=False),

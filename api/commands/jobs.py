@@ -1,4 +1,4 @@
-"""`fedsim submit`, `list`, `show`, `watch`, `logs`, `rounds`, `cancel`, `delete`: jobs of a service."""
+"""Jobs of a service: `fedsim submit`, `list`, `show`, `watch`, `logs`, `rounds`, `cancel`, `resume`, ..."""
 
 from __future__ import annotations
 
@@ -182,6 +182,29 @@ def cancel(job: Job, format: DataFormat = Format.TEXT, url: Url = None) -> None:
         say(f"job {handle.id} is {handle.state}")
 
 
+def resume(
+    job: Job,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for its end; exit 1 unless it succeeds.")
+    ] = False,
+    format: DataFormat = Format.TEXT,
+    url: Url = None,
+) -> None:
+    """Have a job that failed or was cancelled go on from its last checkpoint."""
+    from api.display import print_json, say
+
+    with connect(url) as client:
+        handle = client.job(job)
+        handle.resume()
+        if format is Format.TEXT:
+            done = handle.job.rounds_done
+            say(f"job {handle.id} is {handle.state} again, with {done} of {handle.job.rounds_total} rounds")
+        code = _watch(handle, None) if wait else 0
+        if format is Format.JSON:
+            print_json(handle.job.model_dump(mode="json"))
+    raise typer.Exit(code)
+
+
 def delete(job: Job, url: Url = None) -> None:
     """Remove a job that has ended, with its rounds and files."""
     from api.display import say
@@ -196,5 +219,5 @@ def register(app: typer.Typer) -> None:
     panel = "Jobs"
     app.command(rich_help_panel=panel)(submit)
     app.command("list", rich_help_panel=panel)(list_jobs)
-    for command in (show, watch, logs, rounds, cancel, delete):
+    for command in (show, watch, logs, rounds, cancel, resume, delete):
         app.command(rich_help_panel=panel)(command)

@@ -55,7 +55,8 @@ RunsFormat = Annotated[
     RunFormat, typer.Option("--format", help="json: one object at the end; jsonl: a line for each round.")
 ]
 Out = Annotated[
-    Path | None, typer.Option("--out", metavar="DIR", help="Write spec, rounds and result as files into DIR.")
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="Write spec, rounds, result and checkpoints into DIR."),
 ]
 
 

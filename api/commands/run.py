@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from api.commands.options import Out, RunFormat, RunsFormat, Sets, Spec, make_folder
+from fedsim.errors import SettingsError
 
 if TYPE_CHECKING:
     from jobs.execute import RunResult
@@ -16,16 +17,28 @@ if TYPE_CHECKING:
     from jobs.spec import JobSpec
 
 
-def run(spec: Spec, sets: Sets = None, out: Out = None, format: RunsFormat = RunFormat.TEXT) -> None:
+def run(
+    spec: Spec,
+    sets: Sets = None,
+    out: Out = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the last checkpoint in DIR, if there is one.")
+    ] = False,
+    format: RunsFormat = RunFormat.TEXT,
+) -> None:
     """Run a spec here and now, without a service."""
     from api.display import data, print_json, rounds_table, say
     from jobs.resolve import parse_whole
     from jobs.settings import Settings
     from jobs.spec import read_spec
 
+    if resume and out is None:
+        raise SettingsError(
+            "--resume without --out", "name the folder of the run that is to go on: --out DIR"
+        )
     loaded = parse_whole(read_spec(spec, sets or ()))
     folder = make_folder(out) if out is not None else None
-    result = _execute(loaded, Settings.from_env(), format)
+    result = _execute(loaded, Settings.from_env(), format, folder, resume)
     document = {
         "spec": loaded.model_dump(mode="json"),
         "rounds": [record.model_dump(mode="json") for record in result.records],
@@ -40,7 +53,7 @@ def run(spec: Spec, sets: Sets = None, out: Out = None, format: RunsFormat = Run
         data().print(rounds_table(result.records))
 
 
-def _execute(spec: JobSpec, settings: Any, format: RunFormat) -> RunResult:
+def _execute(spec: JobSpec, settings: Any, format: RunFormat, folder: Path | None, resume: bool) -> RunResult:
     from api.display import print_line
     from api.live import live_view
 
@@ -53,7 +66,14 @@ def _execute(spec: JobSpec, settings: Any, format: RunFormat) -> RunResult:
             if format is RunFormat.JSONL:
                 print_line(record.model_dump(mode="json"))
 
-        return execute(spec, settings, on_round=on_round, on_phase=view.phase)
+        return execute(
+            spec,
+            settings,
+            checkpoints=None if folder is None else str(folder / "checkpoints"),
+            resume=resume,
+            on_round=on_round,
+            on_phase=view.phase,
+        )
 
 
 def write_files(folder: Path, document: dict[str, Any], records: list[RoundRecord]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -14,6 +15,7 @@ from api.dependencies import JobId, ServiceOf, StoreOf, SubmissionBody
 from api.errors import problems
 from api.openapi import SUBMISSION_BODY
 from api.round_table import columns, csv_lines
+from fedsim.errors import CheckpointError
 from jobs.records import Job, JobPage, RoundRecord
 from jobs.states import JobState
 from jobs.store import JobStore
@@ -95,6 +97,12 @@ def get_job(job_id: JobId, store: StoreOf) -> Job:
 def delete_job(job_id: JobId, service: ServiceOf) -> None:
     """Forget a job that has ended, with its rounds and its files."""
     service.store.delete(job_id)
+    if service.settings.storage is not None:
+        # Not before there is need for it: the drivers of object stores take their time to import.
+        from fedsim.storage import Folder
+
+        with suppress(CheckpointError):
+            Folder(service.settings.checkpoints(job_id)).clear()
     shutil.rmtree(service.settings.job_dir(job_id), ignore_errors=True)
 
 
@@ -102,6 +110,14 @@ def delete_job(job_id: JobId, service: ServiceOf) -> None:
 def cancel_job(job_id: JobId, service: ServiceOf) -> Job:
     """Wish a job to end. Wishing twice, or when it has ended, changes nothing."""
     job = service.store.request_cancel(job_id)
+    service.queue.wake()
+    return job
+
+
+@router.post("/jobs/{job_id}/resume", responses=problems(404, 409, 422))
+def resume_job(job_id: JobId, service: ServiceOf) -> Job:
+    """Have a job that failed or was cancelled go on from its last checkpoint: it queues again."""
+    job = service.store.resume(job_id)
     service.queue.wake()
     return job
 

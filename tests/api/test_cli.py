@@ -163,7 +163,13 @@ def test_run_prints_and_writes_the_whole_run(fedsim: Fedsim, tmp_path: Path, ray
     assert set(document) == {"spec", "rounds", "result"}
     assert set(document["result"]) == {"final", "best", "totals"}
     assert [record["round"] for record in document["rounds"]] == [1, 2]
-    assert {file.name for file in out.iterdir()} == {"spec.yaml", "rounds.jsonl", "rounds.csv", "result.json"}
+    assert {file.name for file in out.iterdir()} == {
+        "spec.yaml",
+        "rounds.jsonl",
+        "rounds.csv",
+        "result.json",
+        "checkpoints",
+    }
     lines = (out / "rounds.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == document["rounds"]
     assert json.loads((out / "result.json").read_text()) == document["result"]

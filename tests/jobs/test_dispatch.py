@@ -58,8 +58,9 @@ class Bench:
         made.start()
         return made
 
-    def job(self, part, priority=0):
-        return self.store.create(parse_spec({"algorithm": "fedavg", "name": part}), priority=priority)[0].id
+    def job(self, part, priority=0, max_restarts=3):
+        spec = {"algorithm": "fedavg", "name": part, "faults": {"max_restarts": max_restarts}}
+        return self.store.create(parse_spec(spec), priority=priority)[0].id
 
     def wait(self, job_id, states=FINAL, seconds=40.0):
         deadline = time.monotonic() + seconds
@@ -120,13 +121,56 @@ def test_a_runner_that_breaks_leaves_its_last_words(bench):
     assert "broken on purpose" in bench.settings.log_path(job_id).read_text()
 
 
-def test_a_killed_runner_is_noticed(bench):
-    job_id = bench.job("long")
+def test_a_killed_runner_is_started_again_as_often_as_may_be(bench):
+    job_id = bench.job("long", max_restarts=1)
     bench.dispatcher()
     bench.wait(job_id, {JobState.RUNNING})
     os.kill(bench.starts(job_id)[0]["pid"], signal.SIGKILL)
+    bench.wait(job_id, {JobState.STARTING})
+    job = bench.wait(job_id, {JobState.RUNNING})
+    assert (job.restarts, job.submission_id) == (1, f"fedsim-{job_id}-1")
+    assert [start["FEDSIM_SUBMISSION"] for start in bench.starts(job_id)] == [
+        f"fedsim-{job_id}-0",
+        f"fedsim-{job_id}-1",
+    ]
+    assert "starting again: the job's process was killed" in bench.settings.log_path(job_id).read_text()
+    os.kill(bench.starts(job_id)[1]["pid"], signal.SIGKILL)
     job = bench.wait(job_id)
     assert (job.state, job.reason) == (JobState.FAILED, FailureReason.HEARTBEAT_LOST)
+    assert "after 1 restart, as many as may be" in job.message
+    bench.store.resume(job_id)
+    job = bench.wait(job_id, {JobState.RUNNING})
+    assert (job.restarts, job.submission_id) == (0, f"fedsim-{job_id}-1-0")
+
+
+class NoRay:
+    """A Ray that takes every job and is another one the next time it is asked."""
+
+    def __init__(self):
+        self.taken = []
+
+    def find(self, submission):
+        return None
+
+    def submit(self, submission, command, environment):
+        self.taken.append(submission)
+
+
+def test_a_job_that_kills_ray_while_it_starts_is_not_started_for_ever(tmp_path):
+    from jobs.reconcile import Reconciler
+
+    settings, ray = Settings(tmp_path / "home"), NoRay()
+    with JobStore.open(settings.database_url) as store:
+        job_id = store.create(parse_spec({"algorithm": "fedavg"}))[0].id
+        store.advance(job_id, JobState.QUEUED, JobState.STARTING)
+        reconciler = Reconciler(store, settings, ["runner"])
+        for _ in range(10):
+            reconciler.settle_all(ray)
+        assert ray.taken == [f"fedsim-{job_id}-{n}" for n in range(4)]
+        job = store.get(job_id)
+        assert (job.state, job.reason) == (JobState.FAILED, FailureReason.HEARTBEAT_LOST)
+        assert job.message.startswith("the Ray cluster that ran this job is gone")
+        assert "after 3 restarts, as many as may be" in job.message
 
 
 @pytest.mark.parametrize(("part", "seconds"), [("long", 4), ("stubborn", 15)])
@@ -157,15 +201,13 @@ def test_jobs_outlive_the_dispatcher_and_the_next_one_knows_them(bench):
 
 
 def test_a_job_that_was_never_submitted_is_submitted(bench):
-    """As after a crash between leaving the queue and the submission, or between its two halves."""
-    before, between, cancelled = bench.job("a"), bench.job("b"), bench.job("c")
-    for job_id in (before, between, cancelled):
+    """As after a crash between leaving the queue and the submission."""
+    before, cancelled = bench.job("a"), bench.job("c")
+    for job_id in (before, cancelled):
         bench.store.advance(job_id, JobState.QUEUED, JobState.STARTING)
-    bench.store.set_submission(between, f"fedsim-{between}-0")
     bench.store.request_cancel(cancelled)
     bench.dispatcher()
     assert bench.wait(before).state is JobState.SUCCEEDED
-    assert bench.wait(between).state is JobState.SUCCEEDED
     assert bench.wait(cancelled).state is JobState.CANCELLED
     assert bench.starts(cancelled) == []
 
@@ -191,8 +233,10 @@ def test_a_killed_ray_is_started_again_and_the_queue_goes_on(bench):
     bench.wait(lost, {JobState.RUNNING})
     keeper = read_addresses(bench.settings.home).pid
     os.kill(keeper, signal.SIGKILL)
-    job = bench.wait(lost, seconds=60)
-    assert (job.state, job.reason) == (JobState.FAILED, FailureReason.HEARTBEAT_LOST)
+    bench.wait(lost, {JobState.STARTING}, seconds=60)
+    assert bench.wait(lost, {JobState.RUNNING}, seconds=60).restarts == 1
+    bench.store.request_cancel(lost)
+    assert bench.wait(lost).state is JobState.CANCELLED
     assert bench.wait(waiting, seconds=60).state is JobState.SUCCEEDED
     assert read_addresses(bench.settings.home).pid != keeper
 

@@ -102,7 +102,8 @@ WRONG = [
     ({"curriculum": {"data": {"pacing": "sqrt"}}}, "curriculum.data.pacing", "sqrt", "'root'"),
     ({"curriculum": {"data": {"b": 1.5}}}, "curriculum.data.b", 1.5, "from 0 to 1"),
     ({"curriculum": {"data": {"c": 1}}}, "curriculum.data.c", 1, "fields here: pacing, a, b"),
-    ({"checkpoint": {"every": 10}}, "checkpoint", {"every": 10}, "leave 'checkpoint' out"),
+    ({"checkpoint": {"every": -1}}, "checkpoint.every", -1, "from 0 to"),
+    ({"faults": {"max_restarts": 101}}, "faults.max_restarts", 101, "from 0 to 100"),
 ]
 
 

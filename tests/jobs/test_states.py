@@ -7,12 +7,12 @@ from jobs.states import ACTIVE, FINAL, TRANSITIONS, JobState, check_transition
 
 LEGAL = {
     "QUEUED": {"STARTING", "CANCELLED", "FAILED"},
-    "STARTING": {"RUNNING", "CANCELLING", "FAILED"},
+    "STARTING": {"RUNNING", "CANCELLING", "FAILED", "STARTING"},
     "RUNNING": {"SUCCEEDED", "FAILED", "CANCELLING", "STARTING"},
     "CANCELLING": {"CANCELLED"},
     "SUCCEEDED": set(),
-    "FAILED": set(),
-    "CANCELLED": set(),
+    "FAILED": {"QUEUED"},
+    "CANCELLED": {"QUEUED"},
 }
 
 

@@ -98,6 +98,8 @@ def test_unknown_jobs_are_not_found(store):
         store.get,
         store.delete,
         store.request_cancel,
+        store.resume,
+        lambda job_id: store.restart(job_id, 3, "x"),
         store.rounds,
         store.events,
         store.heartbeat,
@@ -185,6 +187,51 @@ def test_a_restart_counts_and_asks_for_a_new_submission(store):
     job = store.get(job_id)
     assert (job.restarts, job.submission_id) == (1, None)
     assert (job.submitted_at, job.started_at) == (started.submitted_at, started.started_at)
+
+
+def test_a_restart_is_for_who_lost_the_job_and_only_so_often(store):
+    job_id = running(store)
+    store.set_submission(job_id, "first")
+    store.heartbeat(job_id)
+    assert store.restart(job_id, 2, "the coordinator died")
+    job = store.get(job_id)
+    assert (job.state, job.restarts, job.submission_id) == (JobState.STARTING, 1, "first")
+    assert job.heartbeat_at is not None
+    assert store.events(job_id)[-1].data["message"] == "the coordinator died"
+    assert not store.restart(job_id, 2, "killed", lost="another")
+    assert store.restart(job_id, 2, "killed", lost="first")
+    job = store.get(job_id)
+    assert (job.restarts, job.submission_id, job.heartbeat_at) == (2, None, None)
+    assert not store.restart(job_id, 2, "once too often")
+    store.request_cancel(job_id)
+    assert not store.restart(job_id, 9, "cancelled in between")
+
+
+def test_a_failed_job_is_resumed_and_its_history_has_one_end(store):
+    job_id = running(store)
+    store.set_submission(job_id, "first")
+    store.add_round(job_id, record(1))
+    store.restart(job_id, 3, "the coordinator died")
+    with pytest.raises(Conflict, match="is STARTING and cannot be resumed"):
+        store.resume(job_id)
+    store.advance(job_id, JobState.STARTING, JobState.FAILED, message="no memory")
+    job = store.resume(job_id)
+    assert (job.state, job.reason, job.message, job.finished_at) == (JobState.QUEUED, None, None, None)
+    assert (job.restarts, job.resumes, job.submission_id, job.rounds_done) == (0, 1, None, 1)
+    assert store.next_queued().id == job_id
+    assert [e.data.get("terminal", False) for e in store.events(job_id)].count(True) == 0
+    failed, queued = store.events(job_id)[-2:]
+    assert (failed.data["state"], failed.data["message"]) == ("FAILED", "no memory")
+    assert (queued.data["state"], queued.data["previous"]) == ("QUEUED", "FAILED")
+    store.request_cancel(job_id)
+    assert store.resume(job_id).resumes == 2
+    for source, target in pairwise(
+        [JobState.QUEUED, JobState.STARTING, JobState.RUNNING, JobState.SUCCEEDED]
+    ):
+        assert store.advance(job_id, source, target)
+    with pytest.raises(Conflict, match="SUCCEEDED and cannot be resumed"):
+        store.resume(job_id)
+    assert [e.data.get("terminal", False) for e in store.events(job_id)].count(True) == 1
 
 
 def test_one_of_many_wins_a_compare_and_set(store):

@@ -1,0 +1,243 @@
+"""Driving a run: a coordinator at work, and another one after it when it is lost."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeAlias
+
+import ray
+from ray.exceptions import RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from actors.coordinator import Coordinator, Keeping, Phase, Recalled, Resumed
+from actors.deaths import DEATHS, LOSSES, cause_of, gave_up, was_memory
+from actors.resources import Placement, cluster_nodes, place
+from fedsim.errors import CoordinatorLost, DoesNotFit, FedsimError, NodeLost, NotReproduced
+from fedsim.experiment import Experiment
+from fedsim.faults import CALM, Chaos, Faults
+from jobs.records import RoundRecord
+from jobs.settings import Settings
+from jobs.spec import JobSpec
+
+LEAD = 16
+"""How many results a coordinator may be ahead of whoever reads them; they wait in memory."""
+
+SETTLE_SECONDS = 60.0
+"""So long after a loss, Ray may not know yet that a node is gone, or hold what its dead actors had."""
+
+SURVIVED = (CoordinatorLost, NodeLost)
+"""What a run survives by going on from its last checkpoint."""
+
+Step: TypeAlias = Phase | Resumed | RoundRecord
+
+
+class Ledger(Protocol):
+    """Where the records of a run go, each of them once."""
+
+    def known(self) -> int:
+        """How many rounds it has."""
+
+    def digest(self, round: int) -> str | None:
+        """The digest of a round that it has; None for one that it lacks."""
+
+    def working(self) -> None:
+        """Rounds run, be they new or known."""
+
+    def add(self, record: RoundRecord) -> None:
+        """Take the record of a round that it lacks."""
+
+
+class Drive:
+    """A coordinator at work: iterate over what it says, and close it whatever happened.
+
+    Args:
+        experiment: what to run.
+        spec: whose resources and fault policy apply.
+        keeping: how it is checkpointed; None for not at all.
+        chaos: faults to be made on purpose; no part of the experiment, and no result depends on a dead actor.
+        shrink: take fewer workers than asked for where the cluster holds no more, as after a loss.
+
+    Raises:
+        DoesNotFit: if the cluster, empty, could not hold the workers.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        spec: JobSpec,
+        keeping: Keeping | None = None,
+        *,
+        chaos: Chaos = CALM,
+        shrink: bool = False,
+    ) -> None:
+        # Beside this process, on the head, where the data sets are; client actors get theirs from Ray.
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+        options = Coordinator.options(scheduling_strategy=here)
+        placement = _placement(experiment, spec, shrink)
+        policy = Faults(
+            client_error=spec.faults.client_error, max_retries=spec.faults.max_retries, chaos=chaos
+        )
+        self.coordinator: Any = options.remote(experiment, placement, policy, keeping)
+
+    def __iter__(self) -> Iterator[Step]:
+        """Phases while it is set up, then one record per round.
+
+        Raises:
+            FedsimError: as the coordinator raised it.
+            CoordinatorLost: if the coordinator died.
+            OutOfMemory: if memory was why.
+        """
+        options = {"num_returns": "streaming", "_generator_backpressure_num_objects": LEAD}
+        stream = self.coordinator.run.options(**options).remote()
+        try:
+            for reference in stream:
+                step = ray.get(reference)
+                if isinstance(step, Recalled):
+                    yield from map(RoundRecord.model_validate, step.records)
+                elif isinstance(step, Phase | Resumed):
+                    yield step
+                else:
+                    yield RoundRecord.model_validate(step.record())
+        except (*DEATHS, *LOSSES) as error:
+            raise _lost(error) from error
+        except RayTaskError as error:
+            raise cause_of(error) from None
+
+    def model(self) -> dict[str, Any]:
+        """The global model after the last finished round."""
+        try:
+            found: dict[str, Any] = ray.get(self.coordinator.model.remote())
+        except (*DEATHS, *LOSSES) as error:
+            raise _lost(error) from error
+        return found
+
+    def close(self) -> None:
+        """End the coordinator, and with it the client actors."""
+        with suppress(Exception):
+            ray.kill(self.coordinator)
+
+
+def _lost(error: Exception) -> FedsimError:
+    """What a dead coordinator means: out of memory it would be again, of anything else it may recover."""
+    if was_memory(error):
+        return gave_up("the coordinator died", 1, error)
+    return CoordinatorLost(f"the coordinator died: {error}")
+
+
+def _placement(experiment: Experiment, spec: JobSpec, shrink: bool) -> Placement:
+    asked, nodes = spec.resources, cluster_nodes(ray.nodes())
+    size, most = (asked.cpus_per_worker, asked.gpus_per_worker), experiment.cohort_size
+    if shrink and asked.workers != "auto":
+        return place("auto", *size, nodes, most=min(most, asked.workers))
+    return place(asked.workers, *size, nodes, most=most)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run with all its drives.
+
+    Attributes:
+        experiment: what to run.
+        spec: whose resources and fault policy apply.
+        keeping: how it is checkpointed; None for not at all: then it begins anew after a loss.
+        ledger: takes the records.
+        on_phase: told what is being waited for.
+        on_drive: told of every drive as it begins.
+        again: asked after a loss whether there is to be another drive.
+        chaos: faults to be made on purpose.
+    """
+
+    experiment: Experiment
+    spec: JobSpec
+    keeping: Keeping | None
+    ledger: Ledger
+    on_phase: Callable[[str], None]
+    on_drive: Callable[[Drive], None]
+    again: Callable[[FedsimError], bool]
+    chaos: Chaos = CALM
+
+    def to_end(self) -> dict[str, Any]:
+        """Have all rounds run, and each record written once.
+
+        Returns:
+            The global model at the end, as NumPy arrays by parameter name.
+
+        Raises:
+            FedsimError: as the coordinator raised it.
+            CoordinatorLost, NodeLost: once too often.
+            NotReproduced: if a round that ran again came out differently.
+        """
+        lost_at: float | None = None
+        while True:
+            try:
+                return self._once(resumed=lost_at is not None)
+            except SURVIVED as error:
+                if not self.again(error):
+                    raise
+                lost_at = time.monotonic()
+            except DoesNotFit:
+                if lost_at is None or time.monotonic() - lost_at > SETTLE_SECONDS:
+                    raise
+                time.sleep(1.0)
+
+    def _once(self, resumed: bool) -> dict[str, Any]:
+        keeping = self.keeping
+        if keeping is not None:
+            keeping = replace(keeping, known=self.ledger.known(), resume=keeping.resume or resumed)
+        drive = Drive(self.experiment, self.spec, keeping, chaos=self.chaos, shrink=resumed)
+        try:
+            self.on_drive(drive)
+            for step in drive:
+                self._take(step)
+            return drive.model()
+        finally:
+            drive.close()
+
+    def _take(self, step: Step) -> None:
+        if isinstance(step, Phase):
+            self.on_phase(step.text)
+            return
+        self.ledger.working()
+        if isinstance(step, Resumed):
+            self.on_phase(f"going on after round {step.round}, from its checkpoint")
+            self._compare(step.round, step.digest)
+        elif not self._compare(step.round, step.digest):
+            self.ledger.add(step)
+
+    def _compare(self, round: int, digest: str) -> bool:
+        """Whether the ledger has a round already, with this digest."""
+        before = self.ledger.digest(round)
+        if before not in (None, digest):
+            raise NotReproduced(
+                f"round {round} came out differently when it ran again: its record has the digest {before}, "
+                f"now it is {digest}",
+                "the code, the data or the kind of processor has changed since; begin anew",
+            )
+        return before is not None
+
+
+@contextmanager
+def connected(settings: Settings) -> Iterator[None]:
+    """A connection to the cluster that the settings name, or to a Ray of this process's own.
+
+    A Ray that this process started ends with the block.
+    """
+    os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+    mine = not ray.is_initialized()
+    if mine:
+        options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+        if settings.ray_address is None:
+            options |= {"include_dashboard": False, "num_cpus": settings.ray_num_cpus or os.cpu_count()}
+            if settings.ray_num_gpus is not None:
+                options["num_gpus"] = settings.ray_num_gpus
+        ray.init(address=settings.ray_address or "local", **options)
+    try:
+        yield
+    finally:
+        if mine:
+            ray.shutdown()

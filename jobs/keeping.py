@@ -1,0 +1,33 @@
+"""Which checkpoints belong to which spec."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from actors.coordinator import Keeping
+from jobs.spec import JobSpec
+
+FREE = ("name", "rounds", "evaluation", "resources", "faults", "checkpoint")
+"""Fields of a spec that change nothing in what a round computes: they may differ when a run goes on."""
+
+
+def experiment_of(spec: JobSpec) -> dict[str, Any]:
+    """What makes a run what it is: the spec without what the result of a round does not depend on."""
+    data = spec.model_dump(mode="json")
+    for name in FREE:
+        data.pop(name, None)
+    data["data"].pop("download", None)
+    return data
+
+
+def keeping_of(spec: JobSpec, url: str | None, *, resume: bool) -> Keeping | None:
+    """How a run of this spec is checkpointed at a place; None where there is no place, or no wish.
+
+    Args:
+        spec: of the run.
+        url: the folder for its checkpoints, as fsspec knows it.
+        resume: whether to go on from those there are.
+    """
+    if url is None or not spec.checkpoint.every:
+        return None
+    return Keeping(url, spec.checkpoint.every, experiment_of(spec), resume=resume)

@@ -1,0 +1,100 @@
+"""The reading side of the job store."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from sqlalchemy import Engine, and_, func, select
+
+from jobs.paging import job_query
+from jobs.records import Job, JobEvent, JobPage, RoundRecord
+from jobs.rows import event_of, job_of, row_of
+from jobs.states import JobState
+from jobs.tables import events, jobs, rounds
+
+
+class JobReader:
+    """Looks at jobs, their rounds and their events, and changes nothing.
+
+    Args:
+        engine: an engine on a database of the newest schema.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def get(self, job_id: str) -> Job:
+        """One job.
+
+        Raises:
+            JobNotFound: no job has this id.
+        """
+        with self._engine.connect() as connection:
+            return job_of(row_of(connection, job_id))
+
+    def list(
+        self,
+        state: JobState | Collection[JobState] | None = None,
+        label: str | None = None,
+        order_by: str = "-created_at",
+        limit: int = 50,
+        page_token: str | None = None,
+    ) -> JobPage:
+        """A page of jobs; see `jobs.paging.job_query` for the arguments.
+
+        Raises:
+            SpecError: a limit or an order that does not exist.
+            BadPageToken: a token that is not of this list.
+        """
+        query = job_query(state, label, order_by, limit)
+        with self._engine.connect() as connection:
+            found = connection.execute(query.statement(page_token)).mappings().all()
+        page, more = found[:limit], len(found) > limit
+        return JobPage(
+            jobs=[job_of(r) for r in page], next_page_token=query.token(page[-1]) if more else None
+        )
+
+    def queue(self, limit: int = 100) -> tuple[Job, ...]:
+        """The queued jobs in the order in which they will run: priority, then age."""
+        order = (jobs.c.priority.desc(), jobs.c.created_at, jobs.c.id)
+        query = select(jobs).where(jobs.c.state == JobState.QUEUED).order_by(*order).limit(limit)
+        with self._engine.connect() as connection:
+            return tuple(job_of(row) for row in connection.execute(query).mappings())
+
+    def next_queued(self) -> Job | None:
+        """The job that runs next, None where no job waits."""
+        return next(iter(self.queue(limit=1)), None)
+
+    def count(self, states: Collection[JobState]) -> int:
+        """How many jobs are in one of these states."""
+        query = select(func.count()).select_from(jobs).where(jobs.c.state.in_([s.value for s in states]))
+        with self._engine.connect() as connection:
+            return connection.execute(query).scalar_one()
+
+    def rounds(self, job_id: str, after: int = -1, limit: int | None = None) -> tuple[RoundRecord, ...]:
+        """The rounds of a job with numbers above `after`, in order.
+
+        Raises:
+            JobNotFound: no job has this id.
+        """
+        query = select(rounds.c.record).where(rounds.c.job_id == job_id, rounds.c.round > after)
+        with self._engine.connect() as connection:
+            found = connection.execute(query.order_by(rounds.c.round).limit(limit)).scalars().all()
+            if not found:
+                row_of(connection, job_id)
+        return tuple(RoundRecord.model_validate(record) for record in found)
+
+    def events(self, job_id: str, after: int = 0, limit: int = 1000) -> tuple[JobEvent, ...]:
+        """What happened to a job after the event `after`, in order.
+
+        Raises:
+            JobNotFound: no job has this id.
+        """
+        same = and_(rounds.c.job_id == events.c.job_id, rounds.c.round == events.c.round)
+        query = select(events, rounds.c.record).select_from(events.outerjoin(rounds, same))
+        query = query.where(events.c.job_id == job_id, events.c.id > after).order_by(events.c.id).limit(limit)
+        with self._engine.connect() as connection:
+            found = connection.execute(query).mappings().all()
+            if not found:
+                row_of(connection, job_id)
+        return tuple(event_of(row) for row in found)
