@@ -71,6 +71,7 @@ def test_train_is_save_load_and_train(name: str, tmp_path: Path) -> None:
     assert [r.round for r in results] == [3, 4, 5, 6]
     assert [r.digest for r in results] == [r.digest for r in expected[2:]]
     assert [r.metrics for r in results] == [r.metrics for r in expected[2:]]
+    assert [r.memory_digest for r in results] == [r.memory_digest for r in expected[2:]]
     same_memories(pool, reference)
     again, pool = run(method(name), population, tmp_path / "parts", resume=True)
     assert again == []

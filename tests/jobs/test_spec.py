@@ -120,8 +120,8 @@ def test_a_wrong_shape_is_named_with_its_value_and_the_way_out(part, path, value
 
 
 def test_later_features_are_refused_with_a_sentence():
-    (fault,) = faults({"algorithm": "fedavg", "checkpoint": {}})
-    assert fault.message == "this version has no checkpoints yet"
+    (fault,) = faults({"algorithm": "fedavg", "resources": {"stack": 4}})
+    assert fault.message == "this version has no choice of stacking yet"
 
 
 def test_the_algorithm_is_the_one_thing_that_must_be_there():
