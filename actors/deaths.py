@@ -43,12 +43,13 @@ def gave_up(what: str, times: int, error: Exception) -> FedsimError:
         times: how often.
         error: the last death.
     """
+    often = f" {times} times" if times > 1 else ""
     if was_memory(error):
         return OutOfMemory(
-            f"{what} {times} times, because their node ran out of memory: {first_line(error)}", MEMORY_HINT
+            f"{what}{often}, because their node ran out of memory: {first_line(error)}", MEMORY_HINT
         )
     return PoolFailed(
-        f"{what} {times} times: {error}",
+        f"{what}{often}: {error}",
         "look at the log for the cause; if memory ran out, use fewer workers per node",
     )
 

@@ -16,14 +16,17 @@ from typing import Annotated
 
 import typer
 
-from api.commands import catalogue, demo, jobs, partition, run, serve
+from api.commands import catalogue, demo, jobs, partition, run, serve, verify
 from fedsim.errors import (
     CheckpointError,
     ClientFailed,
+    CohortFailed,
     DataError,
     DoesNotFit,
     FedsimError,
+    MethodFailed,
     NotReproduced,
+    OutOfMemory,
     PoolFailed,
     RayUnavailable,
     ServiceError,
@@ -41,6 +44,9 @@ EXIT_CODES: dict[type[FedsimError], int] = {
     ServiceError: 4,
     RayUnavailable: 4,
     ClientFailed: 1,
+    CohortFailed: 1,
+    MethodFailed: 1,
+    OutOfMemory: 1,
     PoolFailed: 1,
     CheckpointError: 1,
     NotReproduced: 1,
@@ -75,7 +81,7 @@ def _root(
     pass
 
 
-for part in (demo, serve, run, jobs, catalogue, partition):
+for part in (demo, serve, run, jobs, verify, catalogue, partition):
     part.register(app)
 
 
@@ -96,12 +102,15 @@ def _run() -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except FedsimError as error:
-        from api.display import print_error
+        from api.display import print_error, say
 
         print_error(error)
+        if trace := getattr(error, "trace", ""):
+            say(f"  where it was raised stands in {_write_trace(trace)}")
         return exit_code(error)
     except Exception:
-        print(f"fedsim: a bug, not your mistake; its trace is in {_write_trace()}", file=sys.stderr)
+        kept = _write_trace(traceback.format_exc())
+        print(f"fedsim: a bug, not your mistake; its trace is in {kept}", file=sys.stderr)
         return BUG
     return 0
 
@@ -111,17 +120,17 @@ def exit_code(error: FedsimError) -> int:
     return next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), BUG)
 
 
-def _write_trace() -> Path:
+def _write_trace(trace: str) -> Path:
     name = f"bug-{datetime.now(UTC):%Y%m%dT%H%M%S}-{os.getpid()}.txt"
     home = Path(os.environ.get("FEDSIM_HOME") or "~/.fedsim").expanduser()
     for folder in (home / "bugs", Path(tempfile.gettempdir())):
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(traceback.format_exc(), encoding="utf-8")
+            (folder / name).write_text(trace, encoding="utf-8")
         except OSError:
             continue
         return folder / name
-    traceback.print_exc()
+    print(trace, file=sys.stderr)
     return Path("standard error")
 
 

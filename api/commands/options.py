@@ -58,6 +58,14 @@ Out = Annotated[
     Path | None,
     typer.Option("--out", metavar="DIR", help="Write spec, rounds, result and checkpoints into DIR."),
 ]
+Chaos = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--chaos",
+        metavar="FAULT=PROBABILITY",
+        help="Break things on purpose: kill-actor=0.1, fail-client=0.05. Repeatable.",
+    ),
+]
 
 
 def parse_labels(items: list[str] | None) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from api.commands.options import Out, RunFormat, RunsFormat, Sets, Spec, make_folder
+from api.commands.options import Chaos, Out, RunFormat, RunsFormat, Sets, Spec, make_folder
 from fedsim.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -24,10 +24,12 @@ def run(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the last checkpoint in DIR, if there is one.")
     ] = False,
+    chaos: Chaos = None,
     format: RunsFormat = RunFormat.TEXT,
 ) -> None:
     """Run a spec here and now, without a service."""
     from api.display import data, print_json, rounds_table, say
+    from fedsim.faults import parse_chaos
     from jobs.resolve import parse_whole
     from jobs.settings import Settings
     from jobs.spec import read_spec
@@ -36,9 +38,11 @@ def run(
         raise SettingsError(
             "--resume without --out", "name the folder of the run that is to go on: --out DIR"
         )
+    faults = parse_chaos(chaos or ())
     loaded = parse_whole(read_spec(spec, sets or ()))
     folder = make_folder(out) if out is not None else None
-    result = _execute(loaded, Settings.from_env(), format, folder, resume)
+    kept = None if folder is None else str(folder / "checkpoints")
+    result = _execute(loaded, Settings.from_env(), format, checkpoints=kept, resume=resume, chaos=faults)
     document = {
         "spec": loaded.model_dump(mode="json"),
         "rounds": [record.model_dump(mode="json") for record in result.records],
@@ -53,7 +57,7 @@ def run(
         data().print(rounds_table(result.records))
 
 
-def _execute(spec: JobSpec, settings: Any, format: RunFormat, folder: Path | None, resume: bool) -> RunResult:
+def _execute(spec: JobSpec, settings: Any, format: RunFormat, **options: Any) -> RunResult:
     from api.display import print_line
     from api.live import live_view
 
@@ -66,14 +70,7 @@ def _execute(spec: JobSpec, settings: Any, format: RunFormat, folder: Path | Non
             if format is RunFormat.JSONL:
                 print_line(record.model_dump(mode="json"))
 
-        return execute(
-            spec,
-            settings,
-            checkpoints=None if folder is None else str(folder / "checkpoints"),
-            resume=resume,
-            on_round=on_round,
-            on_phase=view.phase,
-        )
+        return execute(spec, settings, on_round=on_round, on_phase=view.phase, **options)
 
 
 def write_files(folder: Path, document: dict[str, Any], records: list[RoundRecord]) -> None:

@@ -25,7 +25,7 @@ from tests.api.service import Fedsim, RunningService
 
 COMMANDS = (
     *("demo", "run", "serve", "stop", "submit", "list", "show", "watch", "logs", "rounds", "cancel"),
-    *("delete", "algorithms", "models", "datasets", "partition", "partitions", "presets", "schema"),
+    *("delete", "verify", "algorithms", "models", "datasets", "partition", "partitions", "presets", "schema"),
 )
 
 
@@ -49,6 +49,7 @@ def test_help_names_every_command_and_comes_at_once() -> None:
         "rounds",
         "cancel",
         "delete",
+        "verify",
         "algorithms",
         "schema",
     ]:

@@ -1,0 +1,105 @@
+"""Two runs, compared by the digests of their rounds: read from files or from jobs, then round by round."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedsim.errors import SettingsError
+
+
+class Marks(NamedTuple):
+    """The digests of one round.
+
+    Attributes:
+        state: of the server state.
+        memories: of what the clients keep; None for methods whose clients keep nothing.
+    """
+
+    state: str
+    memories: str | None
+
+
+class Difference(NamedTuple):
+    """A round in which two runs differ; None stands for a run that has no such round."""
+
+    round: int
+    first: Marks | None
+    second: Marks | None
+
+    def parts(self) -> list[tuple[str, str | None, str | None]]:
+        """What differs: its name, and what each run has."""
+        first, second = self.first or Marks("", None), self.second or Marks("", None)
+        named = (("state", first.state, second.state), ("memories", first.memories, second.memories))
+        return [(name, one or None, other or None) for name, one, other in named if one != other]
+
+
+class Verdict(NamedTuple):
+    """What a comparison found.
+
+    Attributes:
+        rounds: how many rounds agree, up to the first that differs.
+        difference: the first round that differs; None if there is none.
+    """
+
+    rounds: int
+    difference: Difference | None
+
+
+def compare(first: Mapping[int, Marks], second: Mapping[int, Marks]) -> Verdict:
+    """Compare two runs round by round; a round that only one of them has is a difference too."""
+    agreed = 0
+    for number in sorted({*first, *second}):
+        one, other = first.get(number), second.get(number)
+        if one is None or one != other:
+            return Verdict(agreed, Difference(number, one, other))
+        agreed += 1
+    return Verdict(agreed, None)
+
+
+def marks(records: Iterable[Mapping[str, Any]]) -> dict[int, Marks]:
+    """The digests of round records, by round.
+
+    Raises:
+        KeyError, TypeError: for what is no record of a round.
+    """
+    return {
+        int(record["round"]): Marks(str(record["digest"]), record.get("memory_digest")) for record in records
+    }
+
+
+def read_marks(path: Path) -> dict[int, Marks]:
+    """The digests of a run in files.
+
+    Args:
+        path: a folder that `fedsim run --out` wrote, or a file with what `--format json` or `jsonl` printed.
+
+    Raises:
+        SettingsError: if there are no round records.
+    """
+    file = path / "rounds.jsonl" if path.is_dir() else path
+    try:
+        found = marks(_records(file.read_text("utf-8")))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _no_records(path, f"{type(error).__name__}: {error}") from None
+    if not found:
+        raise _no_records(path, "it is empty")
+    return found
+
+
+def _records(text: str) -> list[dict[str, Any]]:
+    """The records of one JSON document (a run, or a list of records), or of lines of JSON."""
+    try:
+        whole = json.loads(text)
+    except ValueError:
+        return [json.loads(line) for line in text.splitlines() if line.strip()]
+    if isinstance(whole, dict):
+        whole = whole.get("rounds", [whole])
+    return list(whole)
+
+
+def _no_records(path: Path, why: str) -> SettingsError:
+    hint = "name a job, a folder of `fedsim run --out`, or a file of `fedsim run --format json` or `jsonl`"
+    return SettingsError(f"{str(path)!r} holds no round records: {why}", hint)
