@@ -7,7 +7,8 @@ import logging
 import sys
 from pathlib import Path
 
-from benchmarks.tables import journal, markdown
+from benchmarks.tables import journal as journals
+from benchmarks.tables import markdown
 from benchmarks.tables.grid import Table, TableError, load_table, tables
 from benchmarks.tables.journal import Journal
 from benchmarks.tables.work import missing, run_table
@@ -32,7 +33,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     listing = commands.add_parser("list", help="the tables, and how far each is")
     running = commands.add_parser("run", help="make the runs that are missing")
-    running.add_argument("name")
+    running.add_argument("names", nargs="+", metavar="name", help="in turn")
     running.add_argument("--processes", type=int, default=2, help="runs at a time (default 2)")
     running.add_argument("--nice", type=int, default=19, help="niceness of the processes (default 19)")
     rendering = commands.add_parser("render", help="write tables into the page of results")
@@ -44,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--results",
             type=Path,
-            default=journal.FOLDER,
+            default=journals.FOLDER,
             help="the journals' folder (default: benchmarks/results)",
         )
     return parser
@@ -66,14 +67,10 @@ def _table(name: str, preset: str | None) -> Table:
 
 
 def _run(options: argparse.Namespace) -> int:
-    table = _table(options.name, options.preset)
-    faults = run_table(
-        table,
-        Journal(options.results, table.name),
-        Settings.from_env(),
-        processes=options.processes,
-        niceness=options.nice,
-    )
+    settings, faults = Settings.from_env(), list[str]()
+    for table in [_table(name, options.preset) for name in options.names]:
+        journal = Journal(options.results, table.name)
+        faults += run_table(table, journal, settings, processes=options.processes, niceness=options.nice)
     return 1 if faults else 0
 
 

@@ -124,8 +124,8 @@ class _Process:
     def __call__(self, pending: Pending) -> Entry | str:
         try:
             return execute(pending, self.table, self.settings, self.shared, self.code)
-        except FedsimError as error:
-            return str(error)
+        except Exception as error:  # one broken run must not end the table
+            return f"{type(error).__name__}: {error}"
 
 
 _HERE: dict[str, _Process] = {}  # one entry, in worker processes only: an initialiser returns nothing
