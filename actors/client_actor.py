@@ -6,7 +6,8 @@ import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import ray
 import torch
@@ -14,14 +15,46 @@ import torch
 from fedsim import tree
 from fedsim.blocks import Block
 from fedsim.chaos import kills_actor
-from fedsim.core import Algorithm, Score
+from fedsim.core import Algorithm, Local, Score
 from fedsim.faults import Faults
+from fedsim.memory import private_peak
 from fedsim.population import Population
 from fedsim.tree import Tree
 from fedsim.worker import Worker
 
 FLUSH_SECONDS = 0.05
 """How long an actor that is about to kill itself waits, for the answer to its last task to get out."""
+
+CUDA_CONTEXT_BYTES = 512 << 20
+"""What CUDA itself takes of a GPU in each process, outside of the allocator that a cap binds; about."""
+
+
+def memory_cap(gpus: float, total: int) -> int | None:
+    """Bytes that torch may allocate in an actor on a share of one GPU; None for all there is.
+
+    The share is of everything that the process has on the GPU, so CUDA's own part is taken off: else four
+    actors of 0.25 would together want more than the GPU has, and whoever comes last would fail.
+
+    Args:
+        gpus: the share; from 1 on, the actor's GPUs are its own.
+        total: bytes of the GPU.
+    """
+    share = int(gpus * total)
+    return max(share - CUDA_CONTEXT_BYTES, share // 2) if gpus < 1 else None
+
+
+class Usage(NamedTuple):
+    """The most memory that an actor has needed so far, in bytes.
+
+    Attributes:
+        private: of the process, without what it shares with others.
+        gpu: what torch has held of the GPU; None on the CPU.
+        gpu_cap: what it may hold.
+    """
+
+    private: int
+    gpu: int | None = None
+    gpu_cap: int | None = None
 
 
 class ClientProcess:
@@ -34,8 +67,12 @@ class ClientProcess:
     def __init__(self, gpus: float) -> None:
         torch.set_num_threads(1)
         self.device = "cuda" if gpus and torch.cuda.is_available() else "cpu"
-        if self.device == "cuda" and gpus < 1:
-            torch.cuda.set_per_process_memory_fraction(gpus)
+        self.gpu_cap: int | None = None
+        if self.device == "cuda":
+            total = torch.cuda.get_device_properties(0).total_memory
+            self.gpu_cap = memory_cap(gpus, total)
+            if self.gpu_cap is not None:
+                torch.cuda.set_per_process_memory_fraction(self.gpu_cap / total)
         self.worker: Worker | None = None
 
     def join(self, algorithm: Algorithm, population: Population, faults: Faults) -> dict[str, Any]:
@@ -105,6 +142,18 @@ class ClientProcess:
         """The mean loss of a model on each client's own data; see `Worker.measure`."""
         worker = self._joined()
         return worker.measure(round, tree.from_numpy(models, worker.device), clients)
+
+    def limit(self, local: Local) -> None:
+        """Train like this from now on, in place of what the population says; for measuring."""
+        worker = self._joined()
+        worker.population = replace(worker.population, local=local)
+
+    def usage(self) -> Usage:
+        """The most memory that this process has needed so far."""
+        if self.device == "cpu":
+            return Usage(private_peak())
+        total = torch.cuda.get_device_properties(0).total_memory
+        return Usage(private_peak(), torch.cuda.max_memory_reserved(), self.gpu_cap or total)
 
     def _joined(self) -> Worker:
         if self.worker is None:

@@ -109,7 +109,7 @@ class CoordinatorProcess:
         yield Phase(f"placing {self.placement.workers} client actors")
         crew = Crew(self.placement, inline=not experiment.algorithm.stateful)
         try:
-            population = yield from _phases(experiment.preparing())
+            population = yield from phases(experiment.preparing())
             checkpoint = (yield from self._last(kept, population)) if kept else None
             yield Phase("waiting for the client actors")
             pool = RayPool(experiment.algorithm, population, crew, faults=self.faults)
@@ -182,7 +182,7 @@ def _parts(records: Iterable[Mapping[str, Any]], known: int) -> Iterator[tuple[M
         yield part
 
 
-def _phases(preparing: Generator[str, None, Population]) -> Generator[Phase, None, Population]:
+def phases(preparing: Generator[str, None, Population]) -> Generator[Phase, None, Population]:
     """What a preparation says, as phases; its return value is the population."""
     while True:
         try:

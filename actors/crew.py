@@ -10,7 +10,7 @@ from ray.exceptions import RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from fedsim.errors import DoesNotFit, NodeLost, PoolFailed
+from fedsim.errors import NodeLost, NoRoomNow, PoolFailed
 from fedsim.faults import DEFAULT, Faults
 
 from .client_actor import ClientActor
@@ -48,7 +48,7 @@ class Crew:
         restarts: how often one was replaced.
 
     Raises:
-        DoesNotFit: if the cluster has room in principle but none came free in time.
+        NoRoomNow: if the cluster has room in principle but none came free in time.
     """
 
     def __init__(self, placement: Placement, *, inline: bool = False) -> None:
@@ -60,7 +60,7 @@ class Crew:
         if not self.group.wait(PLACEMENT_SECONDS):
             remove_placement_group(self.group)
             free = ray.available_resources()
-            raise DoesNotFit(
+            raise NoRoomNow(
                 f"{placement.workers} workers x {placement.cpus:g} CPU and {placement.gpus:g} GPU did not "
                 f"come free within {PLACEMENT_SECONDS:g} s; free now on the whole cluster: "
                 f"{free.get('CPU', 0):g} CPU and {free.get('GPU', 0):g} GPU",

@@ -20,11 +20,15 @@ class Node:
     Attributes:
         name: its address.
         cpus, gpus: logical resources.
+        memory: bytes for actors and for the data that they share; 0 where nobody knows.
+        id: Ray's own name of it.
     """
 
     name: str
     cpus: float
     gpus: float
+    memory: float = 0.0
+    id: str = ""
 
     def fits(self, cpus: float, gpus: float) -> int:
         """How many actors of this size fit here.
@@ -65,10 +69,60 @@ class Placement:
 def cluster_nodes(nodes: Iterable[Mapping[str, Any]]) -> list[Node]:
     """The living nodes out of what `ray.nodes()` says."""
     return [
-        Node(node["NodeManagerAddress"], node["Resources"].get("CPU", 0.0), node["Resources"].get("GPU", 0.0))
+        Node(
+            node["NodeManagerAddress"],
+            node["Resources"].get("CPU", 0.0),
+            node["Resources"].get("GPU", 0.0),
+            # Ray parts what is free when it starts into these two.
+            node["Resources"].get("memory", 0.0) + node["Resources"].get("object_store_memory", 0.0),
+            node["NodeID"],
+        )
         for node in nodes
         if node["Alive"]
     ]
+
+
+def fit_in_memory(node: Node, each: float, shared: float) -> int | None:
+    """How many actors the memory of a node holds; None where nobody knows how much it has.
+
+    Args:
+        node: with its memory.
+        each: bytes that an actor has for itself.
+        shared: bytes of the data that all actors of a node share.
+    """
+    return max(0, floor((node.memory - shared) / each)) if node.memory else None
+
+
+def check_memory(asked: Sequence[tuple[Node, int]], each: float, shared: float) -> None:
+    """Make sure that the memory of each node holds its actors.
+
+    Args:
+        asked: the nodes, each with its number of actors.
+        each: bytes that an actor has for itself.
+        shared: bytes of the data that all actors of a node share.
+
+    Raises:
+        DoesNotFit: if a node's memory is too small; the message holds the arithmetic.
+    """
+    room = [fit_in_memory(node, each, shared) for node, _ in asked]
+    for (node, workers), fit in zip(asked, room, strict=True):
+        if fit is not None and workers > fit:
+            need = workers * each + shared
+            # Actors are spread evenly, so the tightest node decides.
+            total = min(r for r in room if r is not None) * len(asked)
+            raise DoesNotFit(
+                f"{workers} worker{'s' * (workers != 1)} x {_gigabytes(each)} and {_gigabytes(shared)} of "
+                f"shared data make {_gigabytes(need)}; {node.name} has {_gigabytes(node.memory)} of memory: "
+                f"{fit} fit",
+                f"set resources.workers to {total} or fewer"
+                if total
+                else "use a smaller model, a smaller local.batch_size or less data (data.limit)",
+                value=workers,
+            )
+
+
+def _gigabytes(count: float) -> str:
+    return f"{count / 1e9:.3g} GB"
 
 
 def place(

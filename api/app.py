@@ -16,7 +16,7 @@ from api import errors
 from api.activity import Activity
 from api.calls import PREFIX
 from api.openapi import Application
-from api.routes import catalog, health, jobs, page, streams
+from api.routes import catalog, health, jobs, page, plan, streams
 from api.security import AllowedHosts, Guard
 from api.service import Queue, Service
 from jobs.settings import Settings
@@ -55,7 +55,7 @@ def create_app(
     app.state.instance = secrets.token_hex(8)
     app.state.activity = Activity()
     errors.install(app)
-    for part in (jobs, streams, catalog):
+    for part in (jobs, streams, catalog, plan):
         app.include_router(part.router, prefix=PREFIX, responses=REFUSALS)
     app.include_router(health.router)
     page.mount(app)

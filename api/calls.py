@@ -25,9 +25,13 @@ from fedsim.errors import (
     ServiceError,
     SpecError,
 )
+from jobs.plan import Plan
 from jobs.records import Job, JobPage, RoundRecord
 
 PREFIX = "/api/v1"
+
+PLAN_PATIENCE = 330.0
+"""Seconds to wait for a plan: the service itself gives up a little earlier."""
 
 T = TypeVar("T")
 
@@ -53,6 +57,7 @@ class Call(Generic[T]):
         json: the body.
         headers: headers besides the token.
         retry: whether sending it twice does no more than sending it once.
+        patience: seconds to wait for the answer; None for what the client waits by default.
     """
 
     method: str
@@ -62,6 +67,7 @@ class Call(Generic[T]):
     json: Any = None
     headers: Mapping[str, str] = field(default_factory=dict)
     retry: bool = True
+    patience: float | None = None
 
     def query(self) -> dict[str, Any]:
         """Give the parameters that are set."""
@@ -83,6 +89,10 @@ def _page(response: httpx.Response) -> JobPage:
 def _rounds(response: httpx.Response) -> tuple[list[RoundRecord], int | None]:
     data = response.json()
     return [RoundRecord.model_validate(item) for item in data["rounds"]], data["next_after"]
+
+
+def _plan(response: httpx.Response) -> Plan:
+    return Plan.model_validate_json(response.content)
 
 
 def _json(response: httpx.Response) -> Any:
@@ -138,6 +148,11 @@ def delete(job_id: str) -> Call[None]:
 def rounds(job_id: str, after: int = 0) -> Call[tuple[list[RoundRecord], int | None]]:
     """Read the records of rounds above `after`; with them comes where to go on, or None at the end."""
     return Call("GET", _job_path(job_id, "/rounds"), _rounds, {"after": after})
+
+
+def plan(spec: Mapping[str, Any]) -> Call[Plan]:
+    """Have a spec measured: that takes minutes, and a second attempt would take them again."""
+    return Call("POST", f"{PREFIX}/plan", _plan, json=dict(spec), retry=False, patience=PLAN_PATIENCE)
 
 
 def events(job_id: str, after: int = 0) -> Call[None]:

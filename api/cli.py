@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from api.commands import catalogue, demo, jobs, partition, run, serve, verify
+from api.commands import catalogue, demo, jobs, partition, plan, run, serve, verify
 from fedsim.errors import (
     CheckpointError,
     ClientFailed,
@@ -81,7 +81,7 @@ def _root(
     pass
 
 
-for part in (demo, serve, run, jobs, verify, catalogue, partition):
+for part in (demo, serve, run, jobs, verify, catalogue, partition, plan):
     part.register(app)
 
 

@@ -33,6 +33,7 @@ from api.job_handle import JobHandle
 from fedsim.errors import Unreachable
 
 if TYPE_CHECKING:
+    from jobs.plan import Plan
     from jobs.spec import JobSpec
 
 __all__ = ["DEFAULT_URL", "FedSimClient", "JobHandle"]
@@ -118,6 +119,23 @@ class FedSimClient:
         """
         key = idempotency_key or uuid.uuid4().hex
         return JobHandle(self, self.send(calls.submit(_as_mapping(spec, set), priority, labels or {}, key)))
+
+    def plan(
+        self, spec: str | Path | Mapping[str, Any] | JobSpec, *, set: Mapping[str, Any] | None = None
+    ) -> Plan:
+        """Have a spec measured where it would run; takes from half a minute to five minutes.
+
+        Args:
+            spec: as for `submit`.
+            set: as for `submit`.
+
+        Returns:
+            What it needs and what it will take; `fits` is False where the cluster cannot hold it.
+
+        Raises:
+            SpecError: the spec is wrong; holds every fault.
+        """
+        return self.send(calls.plan(_as_mapping(spec, set)))
 
     def job(self, job_id: str) -> JobHandle:
         """Get a job by its id.
@@ -222,8 +240,16 @@ class FedSimClient:
             response.close()
 
     def _request(self, call: Call[Any]) -> httpx.Request:
+        timeout = self._http.timeout
+        if call.patience is not None:
+            timeout = httpx.Timeout(**{**timeout.as_dict(), "read": call.patience})
         return self._http.build_request(
-            call.method, call.path, params=call.query(), json=call.json, headers=dict(call.headers)
+            call.method,
+            call.path,
+            params=call.query(),
+            json=call.json,
+            headers=dict(call.headers),
+            timeout=timeout,
         )
 
     def _unreachable(self, error: Exception) -> Unreachable:

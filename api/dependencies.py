@@ -64,19 +64,36 @@ async def submission(request: Request) -> Submission:
         SpecError: the body cannot be read.
         RequestValidationError: the body is not shaped like a `Submission`.
     """
+    # A large YAML text takes seconds to read: not on the event loop.
+    return await run_in_threadpool(_read_submission, await _body(request))
+
+
+async def spec(request: Request) -> Any:
+    """Read a spec from the body, as JSON or YAML: plain data, unchecked.
+
+    Raises:
+        HTTPException: the body is of another type (415).
+        SpecError: the body cannot be read.
+    """
+    return await run_in_threadpool(_read_text, await _body(request))
+
+
+async def _body(request: Request) -> bytes:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind and kind not in SUBMISSION_TYPES:
         raise HTTPException(415, f"the body is {kind}; send application/json or application/yaml")
-    body = await request.body()
-    # A large YAML text takes seconds to read: not on the event loop.
-    return await run_in_threadpool(_read_submission, body)
+    return await request.body()
+
+
+def _read_text(body: bytes) -> Any:
+    try:
+        return parse_text(body.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise HTTPException(400, f"the body is not UTF-8: {error.reason} at byte {error.start}") from None
 
 
 def _read_submission(body: bytes) -> Submission:
-    try:
-        data = parse_text(body.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise HTTPException(400, f"the body is not UTF-8: {error.reason} at byte {error.start}") from None
+    data = _read_text(body)
     try:
         return Submission.model_validate(data)
     except ValidationError as error:
@@ -99,4 +116,5 @@ ServiceOf = Annotated[Service, Depends(service)]
 StoreOf = Annotated[JobStore, Depends(store)]
 SettingsOf = Annotated[Settings, Depends(settings)]
 SubmissionBody = Annotated[Submission, Depends(submission)]
+SpecBody = Annotated[Any, Depends(spec)]
 LastEvent = Annotated[int, Depends(last_event)]

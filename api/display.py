@@ -193,6 +193,16 @@ def size(count: int) -> str:
     return f"{amount:.1f} TB"
 
 
+def duration(seconds: float) -> str:
+    """Write a duration with a unit."""
+    if seconds < 1:
+        return f"{1000 * seconds:.3g} ms"
+    for length, unit in ((3_600, "h"), (60, "min")):
+        if seconds >= 10 * length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.3g} s"
+
+
 def age(moment: datetime) -> str:
     """Write how long ago something was."""
     seconds = int((datetime.now(UTC) - moment).total_seconds())

@@ -24,6 +24,15 @@ SUBMISSION_BODY: dict[str, Any] = {
     }
 }
 
+SPEC_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            kind: {"schema": {"$ref": "#/components/schemas/JobSpec"}} for kind in SUBMISSION_TYPES[:2]
+        },
+    }
+}
+
 
 class Application(FastAPI):
     """A FastAPI application whose description is complete."""

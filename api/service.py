@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from api.events import EventHub
+from api.planning import Planning
 from jobs.settings import Settings
 from jobs.spec import JobSpec
 from jobs.store import JobStore
@@ -66,6 +67,7 @@ class Service:
         self.settings, self.store, self.queue = settings, store, queue
         self.hub = EventHub(store)
         self.catalogue = Catalogue()
+        self.planning = Planning(settings)
 
     def parse(self, data: dict[str, Any]) -> JobSpec:
         """Read a spec; with all faults of shape and all unknown names at once.

@@ -6,6 +6,7 @@
     ├── SettingsError          an environment variable or option that is not what it should be
     ├── SpecError              a spec is wrong: every fault at once, each with path, value and hint
     ├── DoesNotFit             the resources asked for can never be placed; the message is the arithmetic
+    │   └── NoRoomNow          there is room for them, but none came free in time
     ├── DataError              data that is missing, truncated or mislabelled; names the file
     │   └── DataNotFound       nothing where the data set looks; says how to get it
     ├── ClientFailed           one client raised while training or being evaluated
@@ -114,6 +115,10 @@ class DoesNotFit(FedsimError):
     def __reduce__(self) -> tuple[Any, ...]:
         [(path, value, _, _)] = self.errors
         return type(self), (self.message, self.hint, path, value)
+
+
+class NoRoomNow(DoesNotFit):
+    """There is room for the resources asked for, but others held it for too long."""
 
 
 class DataError(FedsimError):

@@ -1,6 +1,6 @@
 import pytest
 
-from actors.resources import Node, Placement, place
+from actors.resources import Node, Placement, check_memory, fit_in_memory, place
 from fedsim.errors import DoesNotFit
 
 
@@ -43,3 +43,24 @@ def test_auto_takes_what_fits_but_no_more_than_can_work() -> None:
     assert place("auto", 1, 0.25, nodes) == Placement(8, 1, 0.25)
     assert place("auto", 1, 0.25, nodes, most=5).workers == 5
     assert place(3, 1, 0, nodes, most=2).workers == 3
+
+
+def test_memory_that_is_too_small_is_said_with_the_arithmetic() -> None:
+    nodes = [(Node("a", 8, 0, memory=16e9), 4), (Node("b", 8, 0, memory=9e9), 4)]
+    check_memory(nodes, 2e9, 1e9)
+    with pytest.raises(DoesNotFit) as caught:
+        check_memory(nodes, 2.5e9, 1e9)
+    assert str(caught.value) == (
+        "4 workers x 2.5 GB and 1 GB of shared data make 11 GB; b has 9 GB of memory: 3 fit "
+        "(set resources.workers to 6 or fewer)"
+    )
+
+
+def test_data_that_no_node_holds_needs_another_way_out() -> None:
+    with pytest.raises(DoesNotFit, match=r"0 fit \(use a smaller model"):
+        check_memory([(Node("a", 8, 0, memory=4e9), 1)], 1e9, 6e9)
+
+
+def test_a_node_whose_memory_nobody_knows_refuses_nothing() -> None:
+    check_memory([(Node("a", 8, 0), 100)], 1e12, 1e12)
+    assert fit_in_memory(Node("a", 8, 0), 1e9, 0) is None

@@ -25,7 +25,8 @@ from tests.api.service import Fedsim, RunningService
 
 COMMANDS = (
     *("demo", "run", "serve", "stop", "submit", "list", "show", "watch", "logs", "rounds", "cancel"),
-    *("delete", "verify", "algorithms", "models", "datasets", "partition", "partitions", "presets", "schema"),
+    *("delete", "verify", "algorithms", "models", "datasets", "partition", "partitions", "plan", "presets"),
+    "schema",
 )
 
 

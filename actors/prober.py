@@ -1,0 +1,246 @@
+"""Prober: measures an experiment on the actors that would run it, and says what a round will take."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from statistics import mean, median
+from time import perf_counter
+from typing import Any, TypeAlias
+
+import ray
+import torch
+
+from fedsim.core import Traffic
+from fedsim.costs import Costs, client_work, dealt
+from fedsim.experiment import Experiment
+from fedsim.faults import Faults
+from fedsim.population import Population
+from fedsim.simulation import RoundResult
+
+from .client_actor import Usage
+from .coordinator import Phase, phases
+from .crew import Crew
+from .ray_pool import RayPool
+from .resources import Node, Placement, check_memory, cluster_nodes
+from .trials import Trials
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What was measured, and what follows for a round of the run.
+
+    Attributes:
+        device: where clients trained.
+        workers: how many actors were measured side by side.
+        by_node: actors of each node, by Ray's name of it.
+        startup: seconds until the first round can begin, Ray's own start left out.
+        survey: seconds of a round's survey.
+        train: seconds of a round's training on so many workers, a mean over the run's cohorts.
+        overhead: of these, the engine's own.
+        longest: seconds of the longest client of a round, a mean likewise.
+        server: seconds of the server in a round.
+        evaluation: seconds of one evaluation.
+        traffic: bytes of a round.
+        sent: bytes of the whole rounds that were run.
+        whole_rounds: how many these were.
+        usage: the most that any actor needed.
+        shared_bytes: of the data that the actors of a node share.
+        seconds: that the measuring took.
+        load, cores: how many processes wanted a CPU before it began, and how many CPUs there are.
+    """
+
+    device: str
+    workers: int
+    by_node: dict[str, int]
+    startup: float
+    survey: float
+    train: dict[int, float]
+    overhead: float
+    longest: float
+    server: float
+    evaluation: float
+    traffic: Traffic
+    sent: list[Traffic] = field(default_factory=list)
+    whole_rounds: int = 0
+    usage: Usage
+    shared_bytes: int
+    seconds: float
+    load: float
+    cores: int
+
+
+Progress: TypeAlias = Phase | Measured
+
+
+class ProberProcess:
+    """What a Prober does; an actor of it is made by `Prober`.
+
+    Like the coordinator, it is a process of its own with one thread, so that what it measures is disturbed
+    as much as a run would be.
+
+    Args:
+        experiment: what would run.
+        placement: its client actors.
+    """
+
+    def __init__(self, experiment: Experiment, placement: Placement) -> None:
+        torch.set_num_threads(1)
+        self.experiment, self.placement = experiment, placement
+
+    def measure(self, seconds: float, workers: Sequence[int]) -> Iterator[Progress]:
+        """Measure: phases on the way, at the end what was found.
+
+        Args:
+            seconds: to spend on rounds, about; setting them up comes on top.
+            workers: numbers of actors to tell the seconds of a round for.
+
+        Raises:
+            DoesNotFit: if the memory of a node is too small for its actors.
+            NoRoomNow: if no room came free for them in time.
+        """
+        began = perf_counter()
+        yield Phase(f"placing {self.placement.workers} client actors")
+        algorithm = self.experiment.algorithm
+        crew = Crew(self.placement, inline=not algorithm.stateful)
+        try:
+            population = yield from phases(self.experiment.preparing())
+            yield Phase("waiting for the client actors")
+            pool = RayPool(algorithm, population, crew, faults=Faults(max_retries=0))
+            trials = Trials(algorithm, population, pool)
+            probe = Probe(trials, self.experiment, perf_counter() - began)
+            yield from probe.run(seconds, workers)
+        finally:
+            crew.close()
+
+
+class Probe:
+    """One measurement, on actors that are ready.
+
+    Args:
+        trials: the rounds.
+        experiment: what would run.
+        startup: seconds until now.
+    """
+
+    def __init__(self, trials: Trials, experiment: Experiment, startup: float) -> None:
+        self.trials, self.experiment, self.startup = trials, experiment, startup
+        self.population: Population = trials.population
+        self.shared_bytes = size_of(self.population)
+        self.costs: tuple[Costs, ...] = ()
+        self.survey = self.evaluation = 0.0
+        self.load = os.getloadavg()[0]
+        self.began = perf_counter()
+
+    def run(self, seconds: float, workers: Sequence[int]) -> Iterator[Progress]:
+        """Measure clients, then an evaluation, then whole rounds if there is time for them."""
+        yield Phase("measuring one client")
+        self.survey = self.trials.survey(seconds / 6)
+        self.first_client()
+        yield Phase("measuring clients")
+        models = len(self.population.nets)
+        self.costs = tuple(self.trials.costs(number, seconds / 3 / models) for number in range(models))
+        yield Phase("measuring the evaluation")
+        self.evaluation = self.trials.evaluation(seconds / 6)
+        results: list[RoundResult] = []
+        left = seconds - (perf_counter() - self.began)
+        if self.survey + self.expected(self.trials.workers) + self.evaluation < left:
+            yield Phase("measuring whole rounds")
+            results = self.trials.rounds(left, self.experiment.evaluate_every)
+        yield self.measured(workers, results)
+
+    def first_client(self) -> None:
+        """Have one step made by one client, and stop here if its memory rules the others out."""
+        self.trials.warm_up()
+        self.check_memory()
+
+    def usage(self) -> Usage:
+        """The most that any actor needed so far."""
+        every: list[Usage] = ray.get([actor.usage.remote() for actor in self.trials.pool.crew.actors])
+        gpu = [usage.gpu for usage in every if usage.gpu is not None]
+        caps = [usage.gpu_cap for usage in every if usage.gpu_cap is not None]
+        private = max(usage.private for usage in every)
+        return Usage(private, max(gpu, default=None), min(caps, default=None))
+
+    def check_memory(self) -> Usage:
+        """Compare what an actor needs, times their number, with what each node has.
+
+        Raises:
+            DoesNotFit: if it is more.
+        """
+        usage = self.usage()
+        check_memory([*_placed(self.by_node())], usage.private, self.shared_bytes)
+        return usage
+
+    def by_node(self) -> dict[str, int]:
+        """How many actors each node has."""
+        return dict(Counter(actor["node"] for actor in self.trials.pool.actors))
+
+    def expected(self, workers: int) -> float:
+        """Seconds of a round's training on so many workers, as the costs say: a mean over the cohorts."""
+        return mean(self.modelled(cohort, workers) for cohort in self.trials.cohorts)
+
+    def modelled(self, cohort: Sequence[int], workers: int) -> float:
+        """Seconds of this cohort's training, as the costs say."""
+        models, steps = len(self.costs), self.population.steps
+        hands = dealt(cohort, steps, self.client_seconds, workers, models)
+        return self.overhead() + max(sum(map(self.client_seconds, hand)) for hand in hands)
+
+    def overhead(self) -> float:
+        """Seconds of a round in which nobody has anything to do."""
+        return max(costs.overhead for costs in self.costs)
+
+    def client_seconds(self, client: int) -> float:
+        """Seconds of one client in a round."""
+        work = client_work(self.population.local, self.population.partition.size(client))
+        return self.costs[client % len(self.costs)].of(work)
+
+    def measured(self, workers: Sequence[int], results: Sequence[RoundResult]) -> Measured:
+        """Put together what was found; whole rounds, where there were some, set the scale."""
+        trials = self.trials
+        # The first round still pays for things that later ones find done.
+        steady = results[1:] if len(results) > 2 else results
+        correction, server, survey = 1.0, median(trial.server for trial in trials.done), self.survey
+        if steady:
+            ratios = [r.seconds["train"] / self.modelled(r.cohort, trials.workers) for r in steady]
+            correction, server = median(ratios), median(r.seconds["server"] for r in steady)
+            survey = median(r.seconds["survey"] for r in steady) if trials.asked else 0.0
+        scored = [r.seconds["evaluate"] for r in steady if r.round % self.experiment.evaluate_every == 0]
+        longest = mean(max(map(self.client_seconds, cohort)) for cohort in trials.cohorts)
+        return Measured(
+            device=trials.pool.actors[0]["device"],
+            workers=trials.workers,
+            by_node=self.by_node(),
+            startup=self.startup,
+            survey=survey,
+            train={count: correction * self.expected(count) for count in {*workers, trials.workers}},
+            overhead=correction * self.overhead(),
+            longest=correction * longest,
+            server=server,
+            evaluation=median(scored) if scored else self.evaluation,
+            traffic=results[-1].traffic if results else trials.traffic(),
+            sent=[result.traffic for result in results],
+            whole_rounds=len(results),
+            usage=self.check_memory(),
+            shared_bytes=self.shared_bytes,
+            seconds=perf_counter() - self.began,
+            load=self.load,
+            cores=os.cpu_count() or 1,
+        )
+
+
+def size_of(population: Population) -> int:
+    """Bytes that the object store keeps of a federation."""
+    buffers: list[Any] = []
+    body: bytes = ray.cloudpickle.dumps(population, protocol=5, buffer_callback=buffers.append)
+    return len(body) + sum(int(buffer.raw().nbytes) for buffer in buffers)
+
+
+def _placed(by_node: dict[str, int]) -> Iterator[tuple[Node, int]]:
+    nodes = {node.id: node for node in cluster_nodes(ray.nodes())}
+    return ((nodes[name], count) for name, count in by_node.items() if name in nodes)
+
+
+Prober = ray.remote(num_cpus=0)(ProberProcess)

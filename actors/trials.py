@@ -1,0 +1,248 @@
+"""Trials: small rounds of an experiment on the actors that would run it, timed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from statistics import median
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+import ray
+from numpy.typing import NDArray
+
+from fedsim import rng
+from fedsim.core import Algorithm, Local, Traffic
+from fedsim.costs import Costs, Work, client_work, dealt, fit, together
+from fedsim.digest import digest
+from fedsim.pools import broadcast, bytes_down, instruct, questioned, survey_traffic
+from fedsim.population import Population
+from fedsim.simulation import RoundResult, first_state, simulate
+from fedsim.worker import SHARD
+
+from .ray_pool import RayPool
+
+LOOKED_AT = 20
+"""Rounds whose cohorts are looked at: enough for a mean over clients of very different sizes."""
+
+MOST_ROUNDS = 20
+"""Whole rounds that are run at most: more would tell no more."""
+
+REPEATS = 3
+
+CLEARLY = 4
+"""How many times the shortest trial a longer one has to take: what it is longer by must not be chance."""
+
+
+class Trial(NamedTuple):
+    """One small round.
+
+    Attributes:
+        cohort: who came.
+        work: of the worker that had most of it.
+        seconds: until the cohort's sums were finished.
+        server: seconds of the server's own work.
+        up: bytes sent up by payload, over the cohort.
+    """
+
+    cohort: tuple[int, ...]
+    work: Work
+    seconds: float
+    server: float
+    up: Counter[str]
+
+
+class Trials:
+    """Small rounds, cut down in clients and in local steps; and whole ones, where there is time for them.
+
+    Args:
+        algorithm: whose clients to run.
+        population: the federation.
+        pool: the actors, joined.
+    """
+
+    def __init__(self, algorithm: Algorithm, population: Population, pool: RayPool) -> None:
+        self.algorithm, self.population, self.pool = algorithm, population, pool
+        self.workers = len(pool.actors)
+        self.state: Any = first_state(algorithm, population)
+        self.done: list[Trial] = []
+        self.asked: tuple[int, ...] = ()
+
+    def survey(self, seconds: float) -> float:
+        """Seconds of a round's survey; its answers go into the state, as cohorts may depend on them.
+
+        Args:
+            seconds: to spend, about; where a survey takes longer, a few clients answer for all.
+        """
+        ctx = self.population.context(0)
+        self.asked = tuple(self.algorithm.survey(ctx, self.state)) if self.algorithm.has("survey") else ()
+        if not self.asked:
+            return 0.0
+        few = self.asked[: 4 * self.workers]
+        self._ask(few)
+        losses, taken = self._ask(few)
+        taken *= sum(map(self._size, self.asked)) / max(1, sum(map(self._size, few)))
+        if taken < seconds:
+            losses, taken = self._ask(self.asked)
+        else:
+            losses = np.full(len(self.asked), np.nanmean(losses))
+        self.state = self.algorithm.surveyed(ctx, self.state, losses)
+        return taken
+
+    def _ask(self, clients: Sequence[int]) -> tuple[NDArray[np.float64], float]:
+        began = perf_counter()
+        survey = self.pool.measure(self.algorithm, self.population.context(0), self.state, clients)
+        return survey.losses, perf_counter() - began
+
+    @cached_property
+    def cohorts(self) -> list[list[int]]:
+        """The cohorts of the first rounds."""
+        found = []
+        for number in range(min(self.population.rounds, LOOKED_AT)):
+            stream = rng.stream(self.population.seed, "cohort", number)
+            found.append(list(self.algorithm.cohort(self.population.context(number), self.state, stream)))
+        return found
+
+    def train(self, cohort: Sequence[int], local: Local) -> Trial:
+        """Run one round of these clients with this local training; its outcome is thrown away."""
+        self._limit(local)
+        ctx = self.pool.population.context(0)
+        began = perf_counter()
+        reduced = self.pool.train(self.algorithm, ctx, self.state, cohort)
+        trained = perf_counter()
+        digest(self.algorithm.aggregate(ctx, self.state, reduced))
+        served = perf_counter()
+        up = Counter(reduced.traffic.by_payload)
+        up.subtract(self.bytes_down(cohort))
+        trial = Trial(tuple(cohort), self._busiest(cohort), trained - began, served - trained, up)
+        self.done.append(trial)
+        return trial
+
+    def _limit(self, local: Local) -> None:
+        if self.pool.population.local != local:
+            ray.get([actor.limit.remote(local) for actor in self.pool.crew.actors])
+            self.pool.population = replace(self.population, local=local)
+
+    def _busiest(self, cohort: Sequence[int]) -> Work:
+        population, models = self.pool.population, len(self.population.nets)
+        hands = dealt(cohort, population.steps, population.steps, self.workers, models)
+        shares = (together(client_work(population.local, self._size(client)) for client in h) for h in hands)
+        return max(shares, key=lambda work: (work.steps, work.examples))
+
+    def _size(self, client: int) -> int:
+        return self.population.partition.size(client)
+
+    def warm_up(self) -> None:
+        """Have one client of each architecture make one step."""
+        for model in range(len(self.population.nets)):
+            if client := self._chosen(model)[0][:1]:
+                self.train(client, replace(self.population.local, steps=1))
+
+    def costs(self, model: int, seconds: float) -> Costs:
+        """Measure what the clients of one architecture cost.
+
+        Args:
+            model: its number.
+            seconds: to spend, about.
+        """
+        few, many = self._chosen(model)
+        if not few:
+            return Costs()
+        local, piece = self.population.local, seconds / (4 * REPEATS)
+        one = replace(local, steps=1)
+        self.train(few, one)
+        first = self.train(few, one).seconds
+        enough = max(piece, CLEARLY * first)
+        most = max(2, *(client_work(local, self._size(client)).steps for client in few))
+        steps = _grown(lambda n: self.train(few, replace(local, steps=n)), enough, 2, most)
+        clients = _grown(lambda n: self.train(many[:n], one), enough, len(few), len(many))
+        half = replace(local, steps=steps, batch_size=max(1, local.batch_size // 2))
+        shapes = ((few, one), (few, replace(local, steps=steps)), (few, half), (many[:clients], one))
+        return fit([self._median(cohort, shape, piece) for cohort, shape in shapes])
+
+    def _chosen(self, model: int) -> tuple[list[int], list[int]]:
+        """Of the first cohort that has such clients: the largest, one for each worker; and all of them."""
+        models = len(self.population.nets)
+        for cohort in self.cohorts:
+            mine = [c for c in cohort if c % models == model and self.population.steps(c)]
+            if mine:
+                mine.sort(key=self._size, reverse=True)
+                return mine[: self.workers], mine
+        return [], []
+
+    def _median(self, cohort: Sequence[int], local: Local, piece: float) -> tuple[Work, float]:
+        first = self.train(cohort, local)
+        times = min(REPEATS, max(1, int(REPEATS * piece / first.seconds)))
+        seconds = [first.seconds, *(self.train(cohort, local).seconds for _ in range(times - 1))]
+        return first.work, median(seconds)
+
+    def evaluation(self, seconds: float) -> float:
+        """Seconds of one evaluation: measured where there is time for it, else from a shard for each worker.
+
+        Args:
+            seconds: to spend, about.
+        """
+        shards = -(-len(self.population.dataset.test) // SHARD)
+        some = min(shards, self.workers)
+        taken = min(self._evaluate(some) for _ in range(2))
+        whole = taken * -(-shards // some)
+        if some < shards and whole < seconds:
+            return self._evaluate(shards)
+        return whole
+
+    def _evaluate(self, shards: int) -> float:
+        data, local = self.population.dataset, self.pool.population.local
+        part = replace(data, test=data.test.take(slice(shards * SHARD)))
+        self.pool.population = replace(self.population, dataset=part, local=local)
+        began = perf_counter()
+        self.pool.evaluate(self.algorithm, self.population.context(0), self.state)
+        taken = perf_counter() - began
+        self.pool.population = replace(self.population, local=local)
+        return taken
+
+    def rounds(self, seconds: float, evaluate_every: int) -> list[RoundResult]:
+        """Run the first whole rounds of the experiment, as many as fit into this time but at least one."""
+        self._limit(self.population.local)
+        results: list[RoundResult] = []
+        began = perf_counter()
+        running = simulate(self.algorithm, self.population, self.pool, evaluate_every=evaluate_every)
+        for result in running:
+            results.append(replace(result, state=None))
+            spent = perf_counter() - began
+            if len(results) == MOST_ROUNDS or spent + result.seconds["total"] > seconds:
+                break
+        return results
+
+    def bytes_down(self, cohort: Sequence[int]) -> Counter[str]:
+        """What these clients receive in the first round, by payload."""
+        ctx = self.population.context(0)
+        letters = instruct(self.algorithm, ctx, self.state, cohort)
+        return bytes_down(broadcast(self.algorithm, ctx, self.state), letters, cohort)
+
+    def traffic(self) -> Traffic:
+        """A round's traffic, a mean over the cohorts: each client sends what those of the trials sent."""
+        models, down, up = len(self.population.nets), Counter[str](), Counter[str]()
+        share = {trial.cohort[0] % models: trial for trial in self.done}
+        for cohort in self.cohorts:
+            down.update(self.bytes_down(cohort))
+            for model, trial in share.items():
+                came = sum(client % models == model for client in cohort)
+                up.update({name: sent * came / len(trial.cohort) for name, sent in trial.up.items()})
+        models_asked = questioned(self.algorithm, self.population.context(0), self.state)
+        return _mean(down, up, len(self.cohorts)) + survey_traffic(models_asked, self.asked)
+
+
+def _grown(trial: Callable[[int], Trial], enough: float, least: int, most: int) -> int:
+    """A size, at most doubled each time, whose trial takes long enough to tell something; or the most."""
+    size = least
+    while size < most and trial(size).seconds < enough:
+        size = min(most, 2 * size)
+    return size
+
+
+def _mean(down: Counter[str], up: Counter[str], rounds: int) -> Traffic:
+    both = {name: round((down[name] + up[name]) / rounds) for name in {**down, **up}}
+    return Traffic(round(sum(down.values()) / rounds), round(sum(up.values()) / rounds), both)

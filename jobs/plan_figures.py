@@ -1,0 +1,143 @@
+"""From measurements to the figures of a plan."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from actors.prober import Measured
+from actors.resources import Node, Placement, fit_in_memory
+from fedsim.errors import DoesNotFit
+from fedsim.experiment import Experiment
+from jobs.plan import (
+    Measurement,
+    Plan,
+    PlannedBytes,
+    PlannedClients,
+    PlannedMemory,
+    PlannedNode,
+    PlannedSeconds,
+)
+from jobs.records import Seconds, Traffic
+from jobs.spec import JobSpec
+
+
+def drafted(spec: JobSpec, experiment: Experiment) -> Plan:
+    """The plan as far as it is known without a cluster."""
+    every, rounds, cohort = spec.evaluation.every, spec.rounds, experiment.cohort_size
+    return Plan(
+        fits=True,
+        rounds=rounds,
+        evaluations=rounds // every + (rounds % every > 0),
+        clients=PlannedClients(total=experiment.num_clients, per_round=cohort, per_worker=cohort),
+    )
+
+
+def with_workers(plan: Plan, placement: Placement) -> Plan:
+    """The plan with its workers, and what that means for their clients."""
+    share = -(-plan.clients.per_round // placement.workers)
+    clients = plan.clients.model_copy(update={"per_worker": share})
+    return plan.model_copy(update={"workers": placement.workers, "clients": clients})
+
+
+def with_nodes(plan: Plan, spec: JobSpec, nodes: Sequence[Node], found: Measured | None = None) -> Plan:
+    """The plan with the cluster's nodes, and what fits on each."""
+    return plan.model_copy(update={"nodes": [_node(node, spec, found) for node in nodes]})
+
+
+def _node(node: Node, spec: JobSpec, found: Measured | None) -> PlannedNode:
+    cpus, gpus = spec.resources.cpus_per_worker, spec.resources.gpus_per_worker
+    on_each_gpu = Node(node.name, node.cpus, 1).fits(0, gpus) if 0 < gpus <= 1 and node.gpus else None
+    return PlannedNode(
+        name=node.name,
+        cpus=node.cpus,
+        gpus=node.gpus,
+        memory=int(node.memory) or None,
+        fit=node.fits(cpus, gpus),
+        fit_per_gpu=on_each_gpu,
+        fit_in_memory=fit_in_memory(node, found.usage.private, found.shared_bytes) if found else None,
+        workers=found.by_node.get(node.id, 0) if found else None,
+    )
+
+
+def check_room(plan: Plan) -> None:
+    """Make sure that the cluster's memory holds all workers, also those that were not measured.
+
+    Raises:
+        DoesNotFit: if it does not.
+    """
+    fit = [
+        node.fit if node.fit_in_memory is None else min(node.fit, node.fit_in_memory) for node in plan.nodes
+    ]
+    if plan.memory is not None and plan.workers is not None and sum(fit) < plan.workers:
+        raise DoesNotFit(
+            f"{plan.workers} workers asked, {sum(fit)} fit into the memory of the nodes: each takes "
+            f"{plan.memory.worker / 1e9:.3g} GB, the data {plan.memory.shared / 1e9:.3g} GB on each node",
+            f"set resources.workers to {sum(fit)} or fewer"
+            if sum(fit)
+            else "use a smaller model or less data",
+        )
+
+
+def with_figures(plan: Plan, placement: Placement, found: Measured) -> Plan:
+    """The plan with memory, seconds and bytes as measured."""
+    usage, each = found.usage, _seconds(plan, placement, found)
+    return plan.model_copy(
+        update={
+            "device": found.device,
+            "memory": PlannedMemory(
+                worker=usage.private, shared=found.shared_bytes, gpu=usage.gpu, gpu_cap=usage.gpu_cap
+            ),
+            "seconds": PlannedSeconds(
+                startup=round(found.startup, 3),
+                round=each,
+                overhead=round(found.overhead, 6),
+                evaluation=round(found.evaluation, 6),
+                total=round(found.startup + plan.rounds * each.total, 3),
+            ),
+            "bytes": _bytes(plan, found),
+            "measured": Measurement(
+                seconds=round(found.seconds, 3), workers=found.workers, whole_rounds=found.whole_rounds
+            ),
+            "notes": _notes(placement, found),
+        }
+    )
+
+
+def _seconds(plan: Plan, placement: Placement, found: Measured) -> Seconds:
+    """Of a round, the mean over the run."""
+    train, server = found.train[placement.workers], found.server
+    evaluate = found.evaluation * plan.evaluations / plan.rounds
+    parts = {"survey": found.survey, "train": train, "server": server, "evaluate": evaluate}
+    parts["total"] = sum(parts.values())
+    return Seconds(**{name: round(value, 6) for name, value in parts.items()})
+
+
+def _bytes(plan: Plan, found: Measured) -> PlannedBytes:
+    """Of a round and of the run: whole rounds as they were measured, those to come as the last of them."""
+    each, rest = found.traffic, plan.rounds - len(found.sent)
+    both = Counter({name: rest * size for name, size in each.by_payload.items()})
+    for sent in found.sent:
+        both.update(sent.by_payload)
+    down = rest * each.down + sum(sent.down for sent in found.sent)
+    up = rest * each.up + sum(sent.up for sent in found.sent)
+    return PlannedBytes(
+        round=Traffic(down=each.down, up=each.up, by_payload=dict(each.by_payload)),
+        total=Traffic(down=down, up=up, by_payload=dict(both)),
+    )
+
+
+def _notes(placement: Placement, found: Measured) -> list[str]:
+    notes = []
+    if found.load > found.cores:
+        notes.append(
+            f"this machine was busy before it was measured (load {found.load:.1f} on {found.cores} CPUs): "
+            "where it is idle, rounds are shorter"
+        )
+    if found.workers < placement.workers:
+        notes.append(
+            f"others hold a part of the cluster: measured on {found.workers} of {placement.workers} workers"
+        )
+    if not found.whole_rounds:
+        notes.append("a round is longer than the measuring: its seconds are put together from parts of it")
+    return notes

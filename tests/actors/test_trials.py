@@ -1,0 +1,103 @@
+"""Small rounds that foretell large ones: their traffic, their state, their seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+
+from actors.client_actor import CUDA_CONTEXT_BYTES, ClientProcess, memory_cap
+from actors.crew import Crew
+from actors.prober import size_of
+from actors.ray_pool import RayPool
+from actors.resources import Placement
+from actors.trials import Trials
+from fedsim.algorithms import ALGORITHMS, FedAvg
+from fedsim.core import Local
+from fedsim.costs import client_work
+from fedsim.pools import SerialPool
+from fedsim.simulation import simulate
+from tests.fedsim.federations import federation
+
+
+@pytest.fixture(scope="module")
+def crew(ray_cluster: None) -> Iterator[Crew]:
+    """Two actors, for every run of this file in turn."""
+    made = Crew(Placement(2, 1, 0))
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_traffic_of_trials_is_that_of_the_records(crew: Crew, name: str) -> None:
+    algorithm, population = ALGORITHMS[name](), federation(cohort_size=4)
+    trials = Trials(algorithm, population, RayPool(algorithm, population, crew))
+    trials.survey(1)
+    trials.train(trials.cohorts[0][:3], replace(population.local, steps=1))
+    planned = trials.traffic()
+    for result in simulate(algorithm, population, SerialPool(algorithm, population)):
+        assert result.traffic == planned
+
+
+def test_several_architectures_are_counted_as_they_come(crew: Crew) -> None:
+    one, other = federation(cohort_size=10), federation(cohort_size=10, model="logistic")
+    population = replace(one, nets=one.nets + other.nets)
+    trials = Trials(FedAvg(), population, RayPool(FedAvg(), population, crew))
+    trials.warm_up()
+    result = next(iter(simulate(FedAvg(), population, SerialPool(FedAvg(), population))))
+    assert trials.traffic() == result.traffic
+
+
+def test_costs_grow_with_the_work_and_the_federation_is_left_as_it_was(crew: Crew) -> None:
+    population = federation(cohort_size=6, rounds=2, local=Local(epochs=30, batch_size=8, lr=0.01))
+    pool = RayPool(FedAvg(), population, crew)
+    trials = Trials(FedAvg(), population, pool)
+    costs = trials.costs(0, 1.0)
+    assert costs.of(client_work(population.local, 38)) > costs.of(client_work(population.local, 8)) > 0
+    digests = [result.digest for result in simulate(FedAvg(), population, SerialPool(FedAvg(), population))]
+    assert [result.digest for result in trials.rounds(60, 1)] == digests
+    assert pool.population == population
+
+
+def test_an_evaluation_is_told_from_its_shards(crew: Crew) -> None:
+    population = federation()
+    trials = Trials(FedAvg(), population, RayPool(FedAvg(), population, crew))
+    assert 0 < trials.evaluation(1.0) < 30
+
+
+def test_the_data_of_a_federation_is_measured() -> None:
+    population = federation()
+    arrays = (population.dataset.train.x, population.dataset.test.x, population.partition.indices)
+    assert sum(array.nbytes for array in arrays) < size_of(population) < 100_000
+
+
+@pytest.mark.parametrize(
+    ("gpus", "cap"),
+    [
+        (1.0, None),
+        (2.0, None),
+        (0.25, 20_000_000_000 - CUDA_CONTEXT_BYTES),
+        (0.005, 200_000_000),
+    ],
+)
+def test_a_share_of_a_gpu_is_a_share_of_its_memory_with_cudas_own_part(gpus: float, cap: int | None) -> None:
+    assert memory_cap(gpus, 80_000_000_000) == cap
+
+
+def test_actors_of_one_gpu_never_have_more_than_it_has() -> None:
+    total = 16_000_000_000
+    for share, actors in ((0.5, 2), (0.25, 4), (0.1, 10)):
+        cap = memory_cap(share, total)
+        assert cap is not None
+        assert actors * (cap + CUDA_CONTEXT_BYTES) <= total
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: a cap is torch's to keep")
+def test_the_cap_holds() -> None:
+    process = ClientProcess(0.1)
+    assert process.gpu_cap is not None
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.empty(process.gpu_cap + (64 << 20), dtype=torch.uint8, device="cuda")
+    torch.cuda.set_per_process_memory_fraction(1.0)

@@ -1,0 +1,202 @@
+"""The planner: what it foretells is what a run then records, and what does not fit is said."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.client_actor import Usage
+from actors.prober import Measured
+from actors.resources import Node, Placement
+from fedsim.core import Traffic
+from fedsim.errors import ClientFailed, DoesNotFit, OutOfMemory
+from jobs.execute import execute
+from jobs.plan import Plan
+from jobs.plan_advice import advice
+from jobs.plan_figures import check_room, drafted, with_figures, with_nodes, with_workers
+from jobs.planner import plan, shortage
+from jobs.resolve import resolve
+from jobs.settings import Settings
+from jobs.spec import JobSpec, load_spec
+
+GIGABYTE = 10**9
+
+
+def spec(**fields: Any) -> JobSpec:
+    return load_spec("demo", [f"{path.replace('__', '.')}={json.dumps(v)}" for path, v in fields.items()])
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(home=tmp_path)
+
+
+def test_a_plan_foretells_the_records(ray_cluster: None, settings: Settings) -> None:
+    small = spec(rounds=3, resources__workers=2, evaluation__every=2)
+    phases: list[str] = []
+    found = plan(small, settings, seconds=2, on_phase=phases.append)
+    assert found.fits
+    assert found.device == "cpu"
+    assert (found.workers, found.clients.per_round, found.clients.per_worker) == (2, 10, 5)
+    assert (found.rounds, found.evaluations) == (3, 2)
+    assert found.memory is not None
+    assert 50e6 < found.memory.worker < 5e9
+    assert found.memory.shared > 100_000
+    [node] = found.nodes
+    assert (node.fit, node.workers) == (8, 2)
+    assert "measuring whole rounds" in phases
+    assert found.seconds is not None
+    each = found.seconds.round
+    assert each.total == pytest.approx(each.train + each.server + each.evaluate, abs=1e-5)
+    assert found.seconds.total == pytest.approx(found.seconds.startup + 3 * each.total, abs=1e-2)
+    assert each.evaluate == pytest.approx(found.seconds.evaluation * 2 / 3, abs=1e-5)
+    assert found.bytes is not None
+    records = execute(small, settings).records
+    assert all(record.bytes == found.bytes.round for record in records)
+    assert found.bytes.total.down == sum(record.bytes.down for record in records)
+    assert found.bytes.total.up == sum(record.bytes.up for record in records)
+    assert Plan.model_validate_json(found.model_dump_json()) == found
+
+
+def test_a_round_longer_than_the_measuring_is_put_together(ray_cluster: None, settings: Settings) -> None:
+    long = spec(rounds=2, resources__workers=2, local__epochs=10_000)
+    found = plan(long, settings, seconds=1)
+    assert found.measured is not None
+    assert found.measured.whole_rounds == 0
+    assert found.measured.seconds < 60
+    assert found.seconds is not None
+    assert found.seconds.round.train > 1
+    assert any("longer than the measuring" in note for note in found.notes)
+    assert found.bytes is not None
+    assert (found.bytes.round.down, found.bytes.round.up) == (192_400, 192_400)
+
+
+def test_what_does_not_fit_is_an_answer_with_the_arithmetic(settings: Settings) -> None:
+    found = plan(spec(resources__workers=2000), replace(settings, ray_num_cpus=4))
+    assert not found.fits
+    assert found.message.startswith("2000 workers x 1 CPU asked, ")
+    assert "resources.workers" in found.hint
+    assert found.nodes[0].fit in (4, 8)
+    assert found.seconds is None
+
+
+@pytest.mark.parametrize(
+    ("error", "path"),
+    [
+        (
+            OutOfMemory("client 3 ran out of memory in train: CUDA out of memory."),
+            "resources.gpus_per_worker",
+        ),
+        (OutOfMemory("client actors died while they started 1 times"), "resources.workers"),
+    ],
+)
+def test_too_little_memory_is_a_spec_that_does_not_fit(error: Exception, path: str) -> None:
+    found = shortage(error, spec(resources__gpus_per_worker=0.25))
+    assert isinstance(found, DoesNotFit)
+    assert found.errors[0].path == path
+
+
+def test_an_error_of_another_kind_stays_what_it_is() -> None:
+    error = ClientFailed(3, "train", "ZeroDivisionError: division by zero")
+    assert shortage(error, spec()) is error
+
+
+def measured(**fields: Any) -> Measured:
+    """Ten clients a round, 1 s each, on two workers; scoring takes 10 ms."""
+    values: dict[str, Any] = {
+        "device": "cpu",
+        "workers": 2,
+        "by_node": {"n": 2},
+        "startup": 5.0,
+        "survey": 0.0,
+        "train": {2: 5.0, 10: 1.0},
+        "overhead": 0.01,
+        "longest": 1.0,
+        "server": 0.01,
+        "evaluation": 0.01,
+        "traffic": Traffic(10, 20, {"params": 30}),
+        "usage": Usage(GIGABYTE),
+        "shared_bytes": GIGABYTE,
+        "seconds": 10.0,
+        "load": 0.0,
+        "cores": 2,
+    }
+    return Measured(**values | fields)
+
+
+def planned(found: Measured, nodes: list[Node], settings: Settings, **fields: Any) -> tuple[Plan, list[str]]:
+    wanted = spec(**fields)
+    placement = Placement(found.workers, wanted.resources.cpus_per_worker, wanted.resources.gpus_per_worker)
+    full = with_workers(drafted(wanted, resolve(wanted, settings)), placement)
+    full = with_figures(with_nodes(full, wanted, nodes, found), placement, found)
+    return full, advice(full, wanted, nodes, found)
+
+
+def test_whole_rounds_count_as_they_were_and_later_ones_as_the_last(settings: Settings) -> None:
+    first = Traffic(100, 200, {"params": 300})
+    found = measured(sent=[first, Traffic(10, 20, {"params": 30})])
+    full, _ = planned(found, [Node("n", 2, 0, id="n")], settings, rounds=5)
+    assert full.bytes is not None
+    assert (full.bytes.total.down, full.bytes.total.up) == (140, 280)
+    assert full.bytes.total.by_payload == {"params": 420}
+
+
+def test_memory_of_workers_that_were_not_measured_counts_too(settings: Settings) -> None:
+    nodes = [Node("n", 64, 0, memory=6.5 * GIGABYTE, id="n")]
+    full, _ = planned(measured(), nodes, settings)
+    check_room(full)
+    with pytest.raises(
+        DoesNotFit, match="10 workers asked, 5 fit into the memory of the nodes: each takes 1 GB"
+    ):
+        check_room(full.model_copy(update={"workers": 10}))
+
+
+@pytest.mark.parametrize(
+    ("fields", "found", "nodes", "words"),
+    [
+        ({"resources__workers": 2}, {}, [Node("n", 16, 0)], "resources.workers: 10 has room here"),
+        ({}, {}, [Node("n", 2, 0)], "room for 10 workers"),
+        (
+            {"resources__cpus_per_worker": 8},
+            {},
+            [Node("n", 16, 0)],
+            "resources.cpus_per_worker: 1 makes room for 16 workers instead of 2",
+        ),
+        ({}, {"evaluation": 20.0}, [Node("n", 2, 0)], "evaluation.every: 5 saves"),
+        ({}, {"longest": 4.9}, [Node("n", 2, 0)], "local.steps in place of local.epochs"),
+        ({}, {"overhead": 4.0}, [Node("n", 2, 0)], "the engine's own work"),
+        (
+            {"resources__gpus_per_worker": 0.5},
+            {"usage": Usage(GIGABYTE, GIGABYTE, 40 * GIGABYTE)},
+            [Node("n", 16, 1)],
+            "resources.gpus_per_worker: 0.03 makes room for 16 workers instead of 2",
+        ),
+    ],
+)
+def test_advice_where_the_numbers_say_so(
+    settings: Settings, fields: dict[str, Any], found: dict[str, Any], nodes: list[Node], words: str
+) -> None:
+    lines = planned(measured(**found), nodes, settings, **fields)[1]
+    assert any(words in line for line in lines), lines
+
+
+def test_no_advice_where_nothing_would_help(settings: Settings) -> None:
+    found = measured(workers=10, train={10: 1.0}, longest=0.1)
+    assert planned(found, [Node("n", 10, 0)], settings)[1] == []
+
+
+def test_a_planner_process_answers_errors_as_data(tmp_path: Path) -> None:
+    wrong = io.StringIO(json.dumps({"algorithm": "fedavg", "rounds": 0})).getvalue()
+    done = subprocess.run(
+        [sys.executable, "-m", "jobs.planner"], input=wrong, capture_output=True, text=True, check=False
+    )
+    answer = json.loads(done.stdout)
+    assert (done.returncode, answer["code"]) == (1, "BAD_SPEC")
+    assert answer["errors"][0]["path"] == "rounds"
