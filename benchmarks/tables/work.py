@@ -204,7 +204,7 @@ def _gather(futures: dict[Future[Entry | str], Pending], journal: Journal, proce
                 continue
             journal.append(outcome)
             seconds.append(outcome.seconds)
-            hours = fmean(seconds) * len(left) / processes / 3600
+            hours = fmean(seconds[-20:]) * len(left) / processes / 3600
             LOG.info(
                 "%s: %s after %.0f s; %d to go, about %.1f h",
                 run, list(outcome.curve.values())[-1], outcome.seconds, len(left), hours,
