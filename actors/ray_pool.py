@@ -11,7 +11,7 @@ import numpy as np
 import ray
 from ray.exceptions import RayTaskError
 
-from fedsim import tree
+from fedsim import tree, wire
 from fedsim.blocks import Block, cut, spans
 from fedsim.core import Algorithm, Context, Reduced, Score, Survey
 from fedsim.digest import Fingerprint, memory_marks
@@ -26,6 +26,9 @@ from fedsim.worker import SHARD
 
 from .crew import LOOK_SECONDS, Crew
 from .deaths import DEATHS, LOSSES, cause_of, first_line, gave_up
+
+SPAN_MEMORY_BYTES = 256 << 20
+"""About how much the memories of one span's clients may take in an actor, or on its share of a GPU."""
 
 MOST_ASKED = 1000
 """A survey asks at most so many clients in one call, so that little is lost with an actor."""
@@ -78,7 +81,9 @@ class RayPool:
         letters = {client: tree.to_numpy(value) for client, value in instructions.items()}
         blocks = cut(cohort, self.population.steps, len(ctx.nets))
         steps = [sum(self.population.steps(client) for client in block) for block in blocks]
-        cuts = [(span.start, blocks[span.start : span.stop]) for span in spans(steps, len(self.crew.actors))]
+        most = most_blocks(blocks, broadcasts) if algorithm.stateful else None
+        parts = spans(steps, len(self.crew.actors), most)
+        cuts = [(span.start, blocks[span.start : span.stop]) for span in parts]
         tasks = [
             _Task(self._training(algorithm, ctx.round, start, mine, sent, letters)) for start, mine in cuts
         ]
@@ -236,6 +241,16 @@ class RayPool:
     def close(self) -> None:
         """End the actors and give their resources back."""
         self.crew.close()
+
+
+def most_blocks(blocks: Sequence[Block], broadcasts: Mapping[str, Mapping[str, Tree]]) -> int:
+    """How many blocks a span may hold where clients keep memories: an actor has all of a span's at once.
+
+    What a client keeps is of the order of what it receives; the old and the new memories count.
+    """
+    received = max(sum(wire.message_bytes(message).values()) for message in broadcasts.values())
+    clients = SPAN_MEMORY_BYTES // max(1, 2 * received)
+    return max(1, clients // max(map(len, blocks), default=1))
 
 
 def _portion(clients: int, actors: int) -> int:

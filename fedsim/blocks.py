@@ -61,7 +61,7 @@ SPANS_PER_WORKER = 16
 """A span is not cut finer than this part of a worker's even share, so that messages stay few."""
 
 
-def spans(work: Sequence[int], workers: int) -> Iterator[range]:
+def spans(work: Sequence[int], workers: int, most: int | None = None) -> Iterator[range]:
     """Cut blocks into spans for so many workers: a large one for each, then smaller ones to fill the gaps.
 
     Every span is the whole of one subtree, so that it sends back one sum.
@@ -69,6 +69,7 @@ def spans(work: Sequence[int], workers: int) -> Iterator[range]:
     Args:
         work: of each block, in order, such as local steps.
         workers: how many there are.
+        most: blocks in a span, at least 1; None for any number.
 
     Yields:
         Consecutive ranges that together cover every block once.
@@ -80,15 +81,15 @@ def spans(work: Sequence[int], workers: int) -> Iterator[range]:
         for _ in range(workers):
             if start == len(work):
                 return
-            stop = _reach(upto, start, share)
+            stop = _reach(upto, start, share, most or len(work))
             yield range(start, stop)
             start = stop
 
 
-def _reach(upto: Sequence[int], start: int, share: float) -> int:
-    """Where the largest subtree ends that begins here and holds at most this much work."""
+def _reach(upto: Sequence[int], start: int, share: float, most: int) -> int:
+    """Where the largest subtree ends that begins here and holds at most this much work and so many blocks."""
     size, last = 1, len(upto) - 1
-    while start % (2 * size) == 0 and start + size < last:
+    while start % (2 * size) == 0 and start + size < last and 2 * size <= most:
         wider = min(start + 2 * size, last)
         if upto[wider] - upto[start] > share:
             break

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from ray.experimental import get_local_object_locations
 
 from actors.crew import LEAST_STORED_BYTES, Crew
-from actors.ray_pool import RayPool
+from actors.ray_pool import SPAN_MEMORY_BYTES, RayPool, most_blocks
 from actors.resources import Placement
 from fedsim.algorithms import FedAvg
 from fedsim.core import Algorithm, Context, Local, Report, Visit
@@ -73,3 +74,13 @@ def test_memories_lie_in_the_object_store_and_not_in_the_coordinator(crew: Crew)
     where = get_local_object_locations(references)
     assert len(references) == 20
     assert all(where[reference]["node_ids"] for reference in references)
+
+
+def test_an_actor_is_given_few_clients_at_once_where_they_keep_much() -> None:
+    """A client's memory counts twice, old and new; the estimate is that it is as large as the broadcast."""
+    blocks = [(client,) for client in range(64)]
+    quarter = {"0": {"params": {"w": np.empty(SPAN_MEMORY_BYTES // 8 // 4, np.float32)}}}
+    assert most_blocks(blocks, quarter) == 4
+    assert most_blocks([(1, 2), (3, 4)], quarter) == 2
+    assert most_blocks([tuple(range(9))], quarter) == 1
+    assert most_blocks(blocks, {"0": {"params": {"w": np.empty(10, np.float32)}}}) > 1000

@@ -77,18 +77,19 @@ def test_blocks_hold_every_client_once_and_one_architecture(cohort: list[int], m
         assert len({client % models for client in block}) == 1
 
 
+MOST = st.none() | st.integers(1, 70)
 WORK = st.lists(st.integers(1, 20), min_size=1, max_size=130)
 
 
-@given(WORK, st.integers(1, 9))
-def test_spans_cover_every_block_once_in_order(work: list[int], workers: int) -> None:
-    cuts = [list(span) for span in spans(work, workers)]
+@given(WORK, st.integers(1, 9), MOST)
+def test_spans_cover_every_block_once_in_order(work: list[int], workers: int, most: int | None) -> None:
+    cuts = [list(span) for span in spans(work, workers, most)]
     assert [number for mine in cuts for number in mine] == list(range(len(work)))
-    assert all(cuts)
+    assert all(1 <= len(mine) <= (most or len(work)) for mine in cuts)
 
 
-@given(WORK, st.integers(1, 9))
-def test_sums_do_not_depend_on_how_the_tree_is_cut(work: list[int], workers: int) -> None:
+@given(WORK, st.integers(1, 9), MOST)
+def test_sums_do_not_depend_on_how_the_tree_is_cut(work: list[int], workers: int, most: int | None) -> None:
     """Addition is written out, so that two sums agree only if the very same additions were made."""
 
     def tree_sum(nodes: Iterable[tuple[Node, str]]) -> TreeSum:
@@ -98,13 +99,13 @@ def test_sums_do_not_depend_on_how_the_tree_is_cut(work: list[int], workers: int
         return total
 
     leaves = [(Node(0, number), str(number)) for number in range(len(work))]
-    parts = [tree_sum(leaves[span.start : span.stop]).nodes for span in spans(work, workers)]
+    parts = [tree_sum(leaves[span.start : span.stop]).nodes for span in spans(work, workers, most)]
     assert tree_sum(node for part in parts for node in part).total() == tree_sum(leaves).total()
 
 
-@given(WORK, st.integers(1, 9))
-def test_a_span_is_the_whole_of_one_subtree(work: list[int], workers: int) -> None:
-    for span in spans(work, workers):
+@given(WORK, st.integers(1, 9), MOST)
+def test_a_span_is_the_whole_of_one_subtree(work: list[int], workers: int, most: int | None) -> None:
+    for span in spans(work, workers, most):
         size = 1 << (len(span) - 1).bit_length()
         assert span.start % size == 0
         assert len(span) == size or span.stop == len(work)
@@ -113,6 +114,7 @@ def test_a_span_is_the_whole_of_one_subtree(work: list[int], workers: int) -> No
 def test_spans_are_few_and_end_small_so_that_no_worker_waits_long() -> None:
     assert [len(span) for span in spans([5] * 50, 2)] == [16, 16, 8, 8, 1, 1]
     assert [len(span) for span in spans([5] * 64, 2)] == [16, 16, 8, 8, 4, 4, 2, 2, 2, 2]
+    assert [len(span) for span in spans([5] * 64, 2, most=5)] == [4] * 14 + [2] * 4
 
 
 @dataclass(frozen=True, kw_only=True)
