@@ -225,14 +225,19 @@ class Survey(NamedTuple):
 class ClientPool(Protocol):
     """Where clients run: one after another here, or on actors."""
 
-    def train(self, algorithm: Algorithm, ctx: Context, state: Any, cohort: Sequence[int]) -> Reduced:
-        """Run one round of these clients."""
+    def train(
+        self, algorithm: Algorithm, ctx: Context, state: Any, cohort: Sequence[int]
+    ) -> Callable[[], Reduced]:
+        """Begin one round of these clients; what is returned waits for its end and gives the outcome.
+
+        The clients' memories change when the outcome is asked for, not before.
+        """
 
     def measure(self, algorithm: Algorithm, ctx: Context, state: Any, clients: Sequence[int]) -> Survey:
         """The mean loss of the first deployed model on each of these clients' training examples."""
 
-    def evaluate(self, algorithm: Algorithm, ctx: Context, state: Any) -> Mapping[str, Score]:
-        """Score every deployed model on the whole test set."""
+    def evaluate(self, algorithm: Algorithm, ctx: Context, state: Any) -> Callable[[], Mapping[str, Score]]:
+        """Begin to score every deployed model on the whole test set; what is returned waits for it."""
 
     def memories(self, clients: Iterable[int] | None = None) -> Mapping[int, Tree]:
         """What these clients keep, by default all; those that keep nothing are not in the answer."""

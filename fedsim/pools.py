@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -43,8 +44,13 @@ class SerialPool:
         self._memories: dict[int, Tree] = {}
         self._fingerprint = Fingerprint()
 
-    def train(self, algorithm: Algorithm, ctx: Context, state: Any, cohort: Sequence[int]) -> Reduced:
-        """Run one round of these clients; see `ClientPool`."""
+    def train(
+        self, algorithm: Algorithm, ctx: Context, state: Any, cohort: Sequence[int]
+    ) -> Callable[[], Reduced]:
+        """One round of these clients, run when its outcome is asked for; see `ClientPool`."""
+        return partial(self._train, algorithm, ctx, state, cohort)
+
+    def _train(self, algorithm: Algorithm, ctx: Context, state: Any, cohort: Sequence[int]) -> Reduced:
         broadcasts = broadcast(algorithm, ctx, state)
         instructions = instruct(algorithm, ctx, state, cohort)
         blocks = cut(cohort, self.population.steps, len(ctx.nets))
@@ -59,10 +65,10 @@ class SerialPool:
         models = questioned(algorithm, ctx, state)
         return Survey(self.worker.measure(ctx.round, models, clients), survey_traffic(models, clients))
 
-    def evaluate(self, algorithm: Algorithm, ctx: Context, state: Any) -> Mapping[str, Score]:
-        """Score every deployed model on the whole test set."""
-        models = deployed(algorithm, ctx, state)
-        return total(self.worker.score(ctx.round, models, shard) for shard in range(self.worker.num_shards()))
+    def evaluate(self, algorithm: Algorithm, ctx: Context, state: Any) -> Callable[[], Mapping[str, Score]]:
+        """Every deployed model scored on the whole test set, when the scores are asked for."""
+        models, shards = deployed(algorithm, ctx, state), range(self.worker.num_shards())
+        return lambda: total(self.worker.score(ctx.round, models, shard) for shard in shards)
 
     def memories(self, clients: Iterable[int] | None = None) -> Mapping[int, Tree]:
         """What these clients keep, by default all."""

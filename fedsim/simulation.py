@@ -1,20 +1,22 @@
 """The round loop, shared by every algorithm and every pool.
 
 One round: `survey` (where the method asks first) -> `cohort` (seeded by the round) -> the pool trains it,
-block by block -> `aggregate` -> the deployed models are scored. All of it is visible in `simulate`.
+block by block -> `aggregate` -> the deployed models are scored, while the next round's clients begin. All of
+it is visible in `simulate`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from . import evaluation, rng
 from .causes import server_side
-from .core import Algorithm, ClientPool, Context, Traffic
+from .core import Algorithm, ClientPool, Context, Reduced, Traffic
 from .digest import digest
+from .errors import FedsimError
 from .population import Population
 from .worker import one_thread
 
@@ -101,36 +103,38 @@ def simulate(
     """
     last = population.rounds if rounds is None else rounds
     state = first_state(algorithm, population) if resume is None else _restored(resume, pool)
-    for number in range(resume.round if resume else 0, last):
+    first = resume.round if resume else 0
+    ahead: _Begun | None = None
+    for number in range(first, last):
         began = perf_counter()
-        ctx = population.context(number)
-        state, asking = _ask(algorithm, ctx, state, pool)
+        begun = ahead or _begin(algorithm, population, pool, state, number)
         asked = perf_counter()
-        with server_side(algorithm, "cohort"):
-            cohort = algorithm.cohort(ctx, state, rng.stream(population.seed, "cohort", number))
         with one_thread():
-            reduced = pool.train(algorithm, ctx, state, cohort)
+            reduced = begun.finish()
             trained = perf_counter()
             with server_side(algorithm, "aggregate"):
-                state = algorithm.aggregate(ctx, state, reduced)
+                state = algorithm.aggregate(begun.ctx, begun.state, reduced)
+        metrics = dict(reduced.metrics)
+        due = (number + 1) % evaluate_every == 0 or number + 1 == last
+        scores = pool.evaluate(algorithm, begun.ctx, state) if due else None
         with server_side(algorithm, "aggregate"):
             mark = digest(state)
-        served = perf_counter()
-        metrics = dict(reduced.metrics)
-        if (number + 1) % evaluate_every == 0 or number + 1 == last:
-            metrics = {**evaluation.metrics(pool.evaluate(algorithm, ctx, state)), **metrics}
         with server_side(algorithm, "describe"):
-            method = algorithm.describe(ctx, state)
+            method = algorithm.describe(begun.ctx, state)
+        served = perf_counter()
+        ahead = _begin_ahead(algorithm, population, pool, state, number + 1) if number + 1 < last else None
+        if scores is not None:
+            metrics = {**evaluation.metrics(scores()), **metrics}
         ended = perf_counter()
         yield RoundResult(
             round=number + 1,
             state=state,
             digest=mark,
             memory_digest=reduced.memory_digest,
-            cohort=tuple(cohort),
+            cohort=begun.cohort,
             failed=reduced.failed,
             metrics=metrics,
-            traffic=reduced.traffic + asking,
+            traffic=reduced.traffic + begun.survey,
             seconds={
                 "total": ended - began,
                 "survey": asked - began,
@@ -141,6 +145,51 @@ def simulate(
             engine=reduced.engine,
             method=method,
         )
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """A round whose clients are at work, or are about to be.
+
+    Attributes:
+        ctx: the round.
+        state: the server state that it began with.
+        cohort: its clients.
+        survey: what the survey before it cost.
+        finish: waits for the clients and gives the outcome.
+    """
+
+    ctx: Context
+    state: Any
+    cohort: tuple[int, ...]
+    survey: Traffic
+    finish: Callable[[], Reduced]
+
+
+def _begin(algorithm: Algorithm, population: Population, pool: ClientPool, state: Any, number: int) -> _Begun:
+    """Choose the clients of a round, and have them begin."""
+    ctx = population.context(number)
+    state, survey = _ask(algorithm, ctx, state, pool)
+    with server_side(algorithm, "cohort"):
+        cohort = algorithm.cohort(ctx, state, rng.stream(population.seed, "cohort", number))
+    return _Begun(ctx, state, tuple(cohort), survey, pool.train(algorithm, ctx, state, cohort))
+
+
+def _begin_ahead(
+    algorithm: Algorithm, population: Population, pool: ClientPool, state: Any, number: int
+) -> _Begun | None:
+    """Have the next round begin while this one is scored and written down, so that no worker is idle.
+
+    It changes no result: the round begins from the same state, and the pool keeps the clients' memories as
+    they are until its outcome is asked for. A round that begins with a survey waits for its turn; and what
+    goes wrong in beginning comes up when it is its turn, after this round's result.
+    """
+    if algorithm.has("survey"):
+        return None
+    try:
+        return _begin(algorithm, population, pool, state, number)
+    except FedsimError:
+        return None
 
 
 def _ask(algorithm: Algorithm, ctx: Context, state: Any, pool: ClientPool) -> tuple[Any, Traffic]:

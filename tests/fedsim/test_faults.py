@@ -90,7 +90,7 @@ def test_a_memory_stays_as_it_was_when_its_client_fails() -> None:
     pool = SerialPool(algorithm, population, faults=SKIP)
     (first,) = simulate(algorithm, population, pool, rounds=1)
     before = pool.memories()[4]
-    reduced = pool.train(algorithm, population.context(1), first.state, [3, 4])
+    reduced = pool.train(algorithm, population.context(1), first.state, [3, 4])()
     assert reduced.failed == (4,)
     assert pool.memories()[4] is before
     assert pool.memories()[3]["visits"] == 2
@@ -217,7 +217,7 @@ def test_records_of_stateful_methods_have_the_fingerprint_of_all_memories() -> N
     other = SerialPool(Everything(), population)
     other.restore(pool.memories())
     args = (Everything(), population.context(2), result.state, [1, 2])
-    assert other.train(*args).memory_digest == pool.train(*args).memory_digest
+    assert other.train(*args)().memory_digest == pool.train(*args)().memory_digest
     assert all(result.memory_digest is None for result in run(FedAvg(), population, Faults()))
 
 

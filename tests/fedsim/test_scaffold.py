@@ -83,7 +83,7 @@ def test_a_client_without_examples_keeps_its_control_and_has_no_say() -> None:
     pool.restore({0: kept})
     for _ in simulate(algorithm, population, pool):
         assert all(torch.equal(v, torch.ones_like(v)) for v in pool.memories()[0]["control"].values())
-    reduced = pool.train(algorithm, population.context(0), first, [0, 1, 2])
+    reduced = pool.train(algorithm, population.context(0), first, [0, 1, 2])()
     assert reduced.weights == (0.0, 1.0, 1.0)
 
 
