@@ -111,7 +111,7 @@ class Trials:
         self._limit(local)
         ctx = self.pool.population.context(0)
         began = perf_counter()
-        reduced = self.pool.train(self.algorithm, ctx, self.state, cohort)
+        reduced = self.pool.train(self.algorithm, ctx, self.state, cohort)()
         trained = perf_counter()
         digest(self.algorithm.aggregate(ctx, self.state, reduced))
         served = perf_counter()
@@ -198,7 +198,7 @@ class Trials:
         part = replace(data, test=data.test.take(slice(shards * SHARD)))
         self.pool.population = replace(self.population, dataset=part, local=local)
         began = perf_counter()
-        self.pool.evaluate(self.algorithm, self.population.context(0), self.state)
+        self.pool.evaluate(self.algorithm, self.population.context(0), self.state)()
         taken = perf_counter() - began
         self.pool.population = replace(self.population, local=local)
         return taken
