@@ -37,7 +37,8 @@ class RoundResult:
         failed: those of them whose work was left out.
         metrics: scores and the cohort's averages; `train_loss` is the mean local loss.
         traffic: simulated bytes.
-        seconds: wall clock by phase: total, survey, train, server, evaluate.
+        seconds: wall clock by phase: total, survey, train, server, evaluate. They add up over a run: clients
+            that began while the round before was scored had those seconds for nothing.
         engine: how the pool did it.
         method: what the method decided.
     """
