@@ -79,11 +79,12 @@ class ClientProcess:
         """Take part in a run; the population's arrays stay where the object store has them.
 
         Returns:
-            Who this is: process id, node and device.
+            Who this is: process id, node, the node's address, and device.
         """
         self.worker = Worker(algorithm, population, self.device, faults)
         node = ray.get_runtime_context().get_node_id()
-        return {"pid": os.getpid(), "node": node, "device": self.device}
+        address = ray.util.get_node_ip_address()
+        return {"pid": os.getpid(), "node": node, "address": address, "device": self.device}
 
     def train(
         self,

@@ -14,7 +14,7 @@ from fedsim.errors import NodeLost, NoRoomNow, PoolFailed
 from fedsim.faults import DEFAULT, Faults
 
 from .client_actor import ClientActor
-from .deaths import DEATHS, dead_node, gave_up
+from .deaths import DEATHS, cause_of, first_line, gave_up, living_nodes
 from .resources import Placement
 
 PLACEMENT_SECONDS = 10.0
@@ -44,7 +44,7 @@ class Crew:
 
     Attributes:
         actors: by slot.
-        members: what each said of itself when it joined: process id, node and device.
+        members: what each said of itself when it joined: process id, node, its address, and device.
         restarts: how often one was replaced.
 
     Raises:
@@ -91,7 +91,7 @@ class Crew:
             faults: the run's policy.
 
         Returns:
-            Each actor's process id, node and device: `members`.
+            `members`.
 
         Raises:
             PoolFailed: if actors died again and again, or took too long.
@@ -130,7 +130,7 @@ class Crew:
         try:
             self.members[slot] = ray.get(reference)
         except RayTaskError as error:
-            raise error.cause from None
+            raise cause_of(error, f"client actor {slot}") from None
         del self._joining[slot]
 
     def look(self) -> None:
@@ -140,10 +140,10 @@ class Crew:
             NodeLost: if a node is gone.
             PoolFailed: if an actor does not start.
         """
-        alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+        alive = living_nodes()
         for slot, member in enumerate(self.members):
             if member and member["node"] not in alive:
-                raise NodeLost(member["node"], slot, "the cluster no longer counts it as alive")
+                raise self.lost(slot, "the cluster no longer counts it as alive")
         for slot, (_, since) in self._joining.items():
             if time.monotonic() - since > START_SECONDS:
                 raise PoolFailed(
@@ -163,11 +163,16 @@ class Crew:
         """
         self.restarts += 1
         ray.kill(self.actors[slot])
-        node = self.members[slot].get("node")
-        if node is not None and dead_node(node):
-            raise NodeLost(node, slot, str(error)) from error
+        member = self.members[slot]
+        if member and member["node"] not in living_nodes():
+            raise self.lost(slot, first_line(error)) from error
         self.actors[slot] = self._start(slot)
         self._invite(slot)
+
+    def lost(self, slot: int, cause: str) -> NodeLost:
+        """The error for a node that is gone with the actor in this slot."""
+        member = self.members[slot] or {"address": "at an unknown address", "node": "unknown"}
+        return NodeLost(f"{member['address']} ({member['node']})", slot, cause)
 
     def close(self) -> None:
         """End the actors and give their resources back."""

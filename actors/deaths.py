@@ -12,7 +12,7 @@ from ray.exceptions import (
     WorkerCrashedError,
 )
 
-from fedsim.causes import MEMORY_HINT
+from fedsim.causes import MEMORY_HINT, is_memory
 from fedsim.errors import FedsimError, OutOfMemory, PoolFailed
 
 DEATHS = (RayActorError, OutOfMemoryError, WorkerCrashedError, NodeDiedError)
@@ -25,9 +25,18 @@ MEMORY_MONITOR = ("running low on memory", "memory usage threshold")
 """Words of Ray's memory monitor. (Ray names the kernel's OOM killer in every death, as a possible cause.)"""
 
 
-def cause_of(error: RayTaskError) -> Exception:
-    """What an actor's code raised, as it was raised; a death or a loss that it met as what it is."""
-    return error if isinstance(error, DEATHS) or not isinstance(error.cause, Exception) else error.cause
+def cause_of(error: RayTaskError, who: str) -> Exception:
+    """What an actor's code raised, as it was raised; a death that it met as what it is.
+
+    Args:
+        error: what Ray made of it.
+        who: raised it, in case memory ran out.
+    """
+    if isinstance(error, DEATHS) or not isinstance(error.cause, Exception):
+        return error
+    if is_memory(error.cause):
+        return OutOfMemory(f"{who} ran out of memory: {first_line(error.cause)}", MEMORY_HINT)
+    return error.cause
 
 
 def was_memory(error: BaseException) -> bool:
@@ -59,6 +68,6 @@ def first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-def dead_node(node: str) -> bool:
-    """Whether the cluster no longer counts this node as alive."""
-    return not any(other["NodeID"] == node and other["Alive"] for other in ray.nodes())
+def living_nodes() -> set[str]:
+    """The ids of the nodes that the cluster counts as alive."""
+    return {node["NodeID"] for node in ray.nodes() if node["Alive"]}

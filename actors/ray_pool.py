@@ -21,6 +21,7 @@ from fedsim.tree import Tree
 from fedsim.worker import SHARD
 
 from .crew import Crew
+from .deaths import LOSSES, first_line
 from .work import Submit, Task, Work
 
 SPAN_MEMORY_BYTES = 256 << 20
@@ -132,10 +133,18 @@ class RayPool:
         return lambda: total(self._work.results(tasks))
 
     def memories(self, clients: Iterable[int] | None = None) -> Mapping[int, Tree]:
-        """What these clients keep, by default all; downloads it."""
+        """What these clients keep, by default all; downloads it.
+
+        Raises:
+            NodeLost: if it is gone, with the node that it was on.
+        """
         chosen = self._memories if clients is None else clients
         held = {client: self._memories[client] for client in chosen if client in self._memories}
-        found = zip(held, ray.get(list(held.values())), strict=True)
+        try:
+            found = zip(held, ray.get(list(held.values())), strict=True)
+        except LOSSES as error:
+            self.crew.look()
+            raise self.crew.lost(0, f"a client's memory is gone: {first_line(error)}") from error
         return {client: tree.from_numpy(memory) for client, memory in found}
 
     def restore(self, memories: Mapping[int, Tree]) -> None:

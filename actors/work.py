@@ -10,8 +10,6 @@ from typing import Any, TypeAlias
 import ray
 from ray.exceptions import RayTaskError
 
-from fedsim.errors import NodeLost
-
 from .crew import LOOK_SECONDS, Crew
 from .deaths import DEATHS, LOSSES, cause_of, first_line, gave_up
 
@@ -122,15 +120,15 @@ class Work:
         try:
             task.value = ray.get(task.references[0])
         except RayTaskError as error:
-            task.error = cause_of(error)
+            task.error = cause_of(error, f"client actor {task.slot}")
             if isinstance(task.error, DEATHS):
                 raise task.error from None
         except LOSSES as error:
             task.error = error
         self.crew.welcome(task.slot)
         if isinstance(task.error, LOSSES):
-            node = self.crew.members[task.slot].get("node", "unknown")
-            raise NodeLost(node, task.slot, f"an object is gone: {first_line(task.error)}") from task.error
+            self.crew.look()
+            raise self.crew.lost(task.slot, f"an object is gone: {first_line(task.error)}") from task.error
         task.ended = True
 
     def _bury(self, slot: int, error: Exception) -> None:

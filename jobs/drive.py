@@ -106,7 +106,7 @@ class Drive:
         except (*DEATHS, *LOSSES) as error:
             raise _lost(error) from error
         except RayTaskError as error:
-            raise cause_of(error) from None
+            raise cause_of(error, "the coordinator") from None
 
     def model(self) -> dict[str, Any]:
         """The global model after the last finished round."""

@@ -133,7 +133,7 @@ def _measure(
     except DEATHS as error:
         raise shortage(gave_up("the process that measured died", 1, error), spec) from error
     except RayTaskError as error:
-        raise shortage(cause_of(error), spec) from None
+        raise shortage(cause_of(error, "the process that measured"), spec) from None
     finally:
         ray.kill(prober)
     if found is None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,7 +142,7 @@ class Once(Everything):
         return super().predict(*args)
 
 
-@pytest.mark.parametrize("when", ["join", "predict"])
+@pytest.mark.parametrize("when", [pytest.param("join", marks=pytest.mark.slow), "predict"])
 def test_dying_while_joining_or_evaluating(when: str, pair: Crew, tmp_path: Path) -> None:
     algorithm = Once(when=when, mark=tmp_path / "mark", home=os.getpid())
     population, before = federation(rounds=2), pair.restarts
@@ -153,6 +156,7 @@ class Unwelcome(Everything):
         return os._exit, (1,)
 
 
+@pytest.mark.slow
 def test_actors_that_never_join_end_the_run(pair: Crew) -> None:
     with pytest.raises(PoolFailed, match="client actors died while they started 2 times"):
         RayPool(Unwelcome(), federation(), pair, faults=Faults(max_retries=1))
@@ -181,3 +185,31 @@ def test_memory_that_ran_out_on_a_node_is_told_from_other_deaths() -> None:
     assert "3 GB" not in str(found)
     assert isinstance(gave_up("the actor died", 4, other), PoolFailed)
     assert ray.is_initialized()
+
+
+def alone(script: str) -> dict[str, Any]:
+    """What a script of this folder prints, which has a Ray of its own."""
+    command = [sys.executable, "-W", "ignore", "-m", f"tests.actors.{script}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.slow
+def test_two_nodes_give_the_same_digests_and_losing_one_is_named() -> None:
+    found = alone("two_nodes")
+    assert found["same"]
+    assert found["nodes"] == 2
+    assert found["error"] == "NodeLost", found["message"]
+    assert found["named"], found["message"]
+    assert found["seconds"] < 60
+    assert found["memories"] == "NodeLost"
+
+
+@pytest.mark.slow
+def test_a_node_whose_memory_runs_out_is_named() -> None:
+    found = alone("little_memory")
+    assert found["error"] == "OutOfMemory", found["message"]
+    assert "their node ran out of memory" in found["message"]
+    assert "fewer workers per node" in found["message"]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fedsim.errors import MethodFailed
 from jobs.states import JobState
 from tests.api.service import Fedsim, RunningService, a_round
 
@@ -111,11 +112,14 @@ def test_a_run_with_chaos_verifies_against_one_without(
     assert fedsim("verify", calm, wild).code == 0
 
 
-def test_a_client_that_raises_is_the_jobs_failure_and_its_trace_is_kept(
-    fedsim: Fedsim, ray_cluster: None
+def test_a_failure_with_a_trace_is_exit_1_and_the_trace_is_kept(
+    fedsim: Fedsim, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failed = fedsim("run", "demo", *QUICK, "--chaos", "fail-client=1")
+    def broken() -> None:
+        raise MethodFailed("FedAvg", "aggregate", "KeyError: 'w'", "Traceback: line 7")
+
+    monkeypatch.setattr("jobs.spec.presets", broken)
+    failed = fedsim("presets")
     assert failed.code == 1
-    assert "failed in train: RuntimeError: chaos chose this client to fail" in failed.err
-    trace = Path(failed.err.split()[-1])
-    assert "chaos chose this client" in trace.read_text()
+    assert "FedAvg failed in aggregate: KeyError: 'w'" in failed.err
+    assert Path(failed.err.split()[-1]).read_text() == "Traceback: line 7"

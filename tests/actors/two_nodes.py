@@ -1,0 +1,87 @@
+"""A run over two nodes, one of which goes: `python -m tests.actors.two_nodes`, since a process has one Ray.
+
+Prints one JSON object: whether the digests were those of SerialPool, on how many nodes the actors were, and
+how the loss of one was noticed, after how many seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import ray
+import torch
+from ray.cluster_utils import Cluster
+
+from actors.crew import Crew
+from actors.ray_pool import RayPool
+from actors.resources import Placement
+from fedsim.core import Context, Report, Visit
+from fedsim.errors import FedsimError, NodeLost
+from fedsim.local import Trained
+from fedsim.pools import SerialPool
+from fedsim.simulation import simulate
+from tests.fedsim.federations import federation
+from tests.fedsim.test_engine import Everything
+
+ROUNDS = 1000
+BALLAST = 64_000
+
+
+class Heavy(Everything):
+    """Clients keep 256 kB each: too much to travel inside replies, so it stays on the node."""
+
+    def remember(self, ctx: Context, broadcast: Any) -> Any:
+        return {**super().remember(ctx, broadcast), "ballast": torch.zeros(BALLAST)}
+
+    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
+        report = super().finish(ctx, visit, trained)
+        return report._replace(memory={**report.memory, "ballast": visit.memory["ballast"] + 1})
+
+
+def main() -> dict[str, Any]:
+    """Run, lose a node after three rounds, and say how it went."""
+    population = federation(rounds=ROUNDS)
+    serial = simulate(Heavy(), population, SerialPool(Heavy(), population))
+    expected = [next(serial) for _ in range(3)]
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    other = cluster.add_node(num_cpus=1)
+    ray.init(address=cluster.address, log_to_driver=False)
+    try:
+        crew = Crew(Placement(2, 1, 0))
+        pool = RayPool(Heavy(), population, crew)
+        nodes = [member["node"] for member in crew.members]
+        results, lost, began = [], None, 0.0
+        try:
+            for result in simulate(Heavy(), population, pool):
+                results.append(result)
+                if len(results) == 3:
+                    cluster.remove_node(other, allow_graceful=False)
+                    began = time.monotonic()
+        except FedsimError as error:
+            lost = error
+        seconds = time.monotonic() - began
+        try:
+            pool.memories()
+            kept = "all there"
+        except FedsimError as error:
+            kept = type(error).__name__
+        return {
+            "same": [(r.digest, r.memory_digest) for r in results[:3]]
+            == [(r.digest, r.memory_digest) for r in expected],
+            "nodes": len(set(nodes)),
+            "error": type(lost).__name__,
+            "message": str(lost),
+            "named": isinstance(lost, NodeLost) and nodes[lost.slot] in lost.node,
+            "seconds": seconds,
+            "memories": kept,
+            "rounds": len(results),
+        }
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+if __name__ == "__main__":
+    print(json.dumps(main()))
