@@ -7,9 +7,9 @@ accuracy on the test set, the mean after rounds 21, 24, 27 and 30. Measured (cha
     plain: lr 0.05                                 0.514     0.515      0.545     0.495
     momentum: lr 0.005, 0.9, decay of lr and w     0.358     0.364      0.557     0.348
 
-Seed 2: SCAFFOLD 0.496 and 0.392. What two errors do to SCAFFOLD: with the sign of its correction turned, it is
-at 0.100 (plain); with the paper's divisor `steps * lr` under momentum, at 0.100 too, its controls grown beyond
-all bounds. The eight runs take about two minutes of one core.
+Seed 2: SCAFFOLD 0.496 and 0.392. What two errors do to SCAFFOLD: with the sign of its correction turned, it
+is at 0.100 (plain); with the paper's divisor `steps * lr` under momentum, at 0.100 too, its controls grown
+beyond all bounds. The eight runs take about two minutes of one core.
 """
 
 from __future__ import annotations
