@@ -72,7 +72,7 @@ class Measured:
     cores: int
 
 
-Progress: TypeAlias = Phase | Measured
+Progress: TypeAlias = Phase | RoundResult | Measured
 
 
 class ProberProcess:
@@ -91,7 +91,7 @@ class ProberProcess:
         self.experiment, self.placement = experiment, placement
 
     def measure(self, seconds: float, workers: Sequence[int]) -> Iterator[Progress]:
-        """Measure: phases on the way, at the end what was found.
+        """Measure: phases and whole rounds on the way, at the end what was found.
 
         Args:
             seconds: to spend on rounds, about; setting them up comes on top.
@@ -135,7 +135,11 @@ class Probe:
         self.began = perf_counter()
 
     def run(self, seconds: float, workers: Sequence[int]) -> Iterator[Progress]:
-        """Measure clients, then an evaluation, then whole rounds if there is time for them."""
+        """Measure clients, then an evaluation, then whole rounds if there is time for them.
+
+        Yields:
+            What is being done, each whole round, and at the end what was found.
+        """
         yield Phase("measuring one client")
         self.survey = self.trials.survey(seconds / 6)
         self.first_client()
@@ -148,7 +152,10 @@ class Probe:
         left = seconds - (perf_counter() - self.began)
         if self.survey + self.expected(self.trials.workers) + self.evaluation < left:
             yield Phase("measuring whole rounds")
-            results = self.trials.rounds(left, self.experiment.evaluate_every)
+            for result in self.trials.rounds(left, self.experiment.evaluate_every):
+                results.append(result)
+                # Sent as a run sends it: somebody has to read it while the next round runs.
+                yield result
         yield self.measured(workers, results)
 
     def first_client(self) -> None:
@@ -204,9 +211,10 @@ class Probe:
         steady = results[1:] if len(results) > 2 else results
         correction, server, survey = 1.0, median(trial.server for trial in trials.done), self.survey
         if steady:
-            ratios = [r.seconds["train"] / self.modelled(r.cohort, trials.workers) for r in steady]
-            correction, server = median(ratios), median(r.seconds["server"] for r in steady)
-            survey = median(r.seconds["survey"] for r in steady) if trials.asked else 0.0
+            modelled = sum(self.modelled(result.cohort, trials.workers) for result in steady)
+            correction = sum(result.seconds["train"] for result in steady) / modelled
+            server = mean(result.seconds["server"] for result in steady)
+            survey = mean(result.seconds["survey"] for result in steady) if trials.asked else 0.0
         scored = [r.seconds["evaluate"] for r in steady if r.round % self.experiment.evaluate_every == 0]
         longest = mean(max(map(self.client_seconds, cohort)) for cohort in trials.cohorts)
         return Measured(
@@ -219,7 +227,7 @@ class Probe:
             overhead=correction * self.overhead(),
             longest=correction * longest,
             server=server,
-            evaluation=median(scored) if scored else self.evaluation,
+            evaluation=mean(scored) if scored else self.evaluation,
             traffic=results[-1].traffic if results else trials.traffic(),
             sent=[result.traffic for result in results],
             whole_rounds=len(results),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from statistics import median
@@ -28,8 +28,8 @@ from .ray_pool import RayPool
 LOOKED_AT = 20
 """Rounds whose cohorts are looked at: enough for a mean over clients of very different sizes."""
 
-MOST_ROUNDS = 20
-"""Whole rounds that are run at most: more would tell no more."""
+ENOUGH_ROUNDS, ENOUGH_SECONDS = 20, 4.0
+"""Whole rounds are run until there are so many and they took so long: more would tell no more."""
 
 REPEATS = 3
 
@@ -203,18 +203,17 @@ class Trials:
         self.pool.population = replace(self.population, local=local)
         return taken
 
-    def rounds(self, seconds: float, evaluate_every: int) -> list[RoundResult]:
+    def rounds(self, seconds: float, evaluate_every: int) -> Iterator[RoundResult]:
         """Run the first whole rounds of the experiment, as many as fit into this time but at least one."""
         self._limit(self.population.local)
-        results: list[RoundResult] = []
         began = perf_counter()
         running = simulate(self.algorithm, self.population, self.pool, evaluate_every=evaluate_every)
         for result in running:
-            results.append(replace(result, state=None))
+            yield replace(result, state=None)
             spent = perf_counter() - began
-            if len(results) == MOST_ROUNDS or spent + result.seconds["total"] > seconds:
-                break
-        return results
+            enough = result.round >= ENOUGH_ROUNDS and spent > ENOUGH_SECONDS
+            if enough or spent + result.seconds["total"] > seconds:
+                return
 
     def bytes_down(self, cohort: Sequence[int]) -> Counter[str]:
         """What these clients receive in the first round, by payload."""

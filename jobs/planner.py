@@ -29,6 +29,7 @@ from jobs.drive import connected
 from jobs.plan import Plan
 from jobs.plan_advice import advice
 from jobs.plan_figures import check_room, drafted, with_figures, with_nodes, with_workers
+from jobs.records import RoundRecord
 from jobs.resolve import resolve
 from jobs.settings import Settings
 from jobs.spec import JobSpec, parse_spec
@@ -128,8 +129,11 @@ def _measure(
             step = ray.get(reference)
             if isinstance(step, Phase):
                 on_phase(step.text)
-            else:
+            elif isinstance(step, Measured):
                 found = step
+            else:
+                # As a run does it: this process is then as busy beside the actors as it would be.
+                RoundRecord.model_validate(step.record())
     except DEATHS as error:
         raise shortage(gave_up("the process that measured died", 1, error), spec) from error
     except RayTaskError as error:
