@@ -97,12 +97,14 @@ class Net:
     @contextmanager
     def evaluating(self) -> Iterator[None]:
         """Run the forward passes inside the block in evaluation mode, as for a teacher within training."""
-        before = self.module.training
+        if not self.module.training:
+            yield
+            return
         self.module.eval()
         try:
             yield
         finally:
-            self.module.train(before)
+            self.module.train()
 
     def run(self, params: Params, x: Tensor, start: str | None = None, stop: str | None = None) -> Tensor:
         """The forward pass from block `start` (default: the first) up to, but not including, block `stop`.

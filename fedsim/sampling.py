@@ -39,7 +39,7 @@ def draws(
             yield next(usual)
         else:
             order = rng.permutation(num_examples) if pacing.order is None else pacing.order
-            yield rng.choice(order[:limit], min(batch_size, limit), replace=False)
+            yield order[rng.choice(limit, min(batch_size, limit), replace=False)]
 
 
 def _epochs(rng: np.random.Generator, num_examples: int, steps: int, batch_size: int) -> Iterator[Positions]:

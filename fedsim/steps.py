@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -114,6 +115,38 @@ def _residual(module: Residual, prefix: str) -> Step:
     return call
 
 
+def _max_pool2d(module: nn.MaxPool2d, prefix: str) -> Step:
+    """Pairs of rows, then pairs of columns: the same numbers in a third to a tenth of the time.
+
+    Only where nothing is differentiated, because equals would share a gradient that pooling gives to the
+    first of them; and only where channels come last, as they do on a CPU.
+    """
+    if not _by_twos(module):
+        return lambda params, x: module(x)
+
+    def call(params: Params, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled() or x.device.type != "cpu" or x.dim() != 4 or x.stride(1) != 1:
+            return F.max_pool2d(x, 2)
+        count, channels, height, width = x.shape
+        even = x[:, :, : height // 2 * 2, : width // 2 * 2].permute(0, 2, 3, 1)
+        pairs = even.reshape(count, height // 2, 2, width // 2, 2 * channels)
+        rows = torch.maximum(pairs[:, :, 0], pairs[:, :, 1])
+        return torch.maximum(rows[..., :channels], rows[..., channels:]).permute(0, 3, 1, 2)
+
+    return call
+
+
+def _by_twos(module: nn.MaxPool2d) -> bool:
+    """Whether it takes the largest of every 2 x 2, and nothing else."""
+    sizes = {module.kernel_size, module.stride}
+    return (
+        sizes <= {2, (2, 2)}
+        and module.padding == 0
+        and module.dilation == 1
+        and not (module.ceil_mode or module.return_indices)
+    )
+
+
 def _relu(module: nn.ReLU, prefix: str) -> Step:
     return lambda params, x: F.relu(x)
 
@@ -143,6 +176,7 @@ _LAYERS: dict[type[nn.Module], Callable[[Any, str], Step]] = {
     nn.GroupNorm: _group_norm,
     BatchNorm: _batch_norm,
     Residual: _residual,
+    nn.MaxPool2d: _max_pool2d,
     nn.ReLU: _relu,
     nn.Flatten: _flatten,
 }

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from fedsim import tree
 from fedsim.algorithms import FedAvg
 from fedsim.core import Local
 from fedsim.data.dataset import Dataset, Examples
@@ -18,6 +19,7 @@ from fedsim.net import Net
 from fedsim.pools import SerialPool
 from fedsim.population import Population
 from fedsim.simulation import simulate
+from fedsim.steps import compiled
 from tests.fedsim.federations import partition
 
 
@@ -136,3 +138,44 @@ def test_a_module_may_hold_constants() -> None:
     assert net.keys == ("0.weight", "1.weight", "1.bias")
     params = net.init(0)
     assert torch.equal(net.run(params, torch.ones(1, 3), stop="1"), torch.tensor([[1.0, 2.0, 3.0]]))
+
+
+@pytest.mark.parametrize("shape", [(5, 6, 24, 24), (3, 16, 9, 7), (1, 1, 2, 2), (4, 3, 5, 4)])
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+def test_pooling_where_nothing_is_differentiated_gives_the_same_numbers(
+    shape: tuple[int, ...], layout: torch.memory_format
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(shape, generator=generator).contiguous(memory_format=layout)
+    x[0, 0, 0, 0] = float("nan")
+    module = nn.MaxPool2d(2)
+    (step,) = compiled(module, "pool")
+    with torch.inference_mode():
+        found = step({}, x)
+    assert torch.equal(found.nan_to_num(99), module(x).nan_to_num(99))
+    assert found.isnan().sum() == 1
+    gradient = torch.ones_like(x).requires_grad_()
+    step({}, gradient).sum().backward()
+    assert gradient.grad is not None
+    assert set(gradient.grad.unique().tolist()) <= {0.0, 1.0}  # the first of equals has all of it
+
+
+@pytest.mark.parametrize(
+    "module",
+    [nn.MaxPool2d(3), nn.MaxPool2d(2, 1), nn.MaxPool2d(2, padding=1), nn.MaxPool2d(2, ceil_mode=True)],
+)
+def test_other_poolings_are_left_alone(module: nn.MaxPool2d) -> None:
+    x = torch.randn(2, 4, 7, 7).contiguous(memory_format=torch.channels_last)
+    (step,) = compiled(module, "pool")
+    with torch.inference_mode():
+        assert torch.equal(step({}, x), module(x))
+
+
+@pytest.mark.parametrize("name", ["lenet5", "moon_cnn", "resnet9"])
+def test_a_net_says_the_same_with_and_without_gradients(name: str) -> None:
+    net = make_net(name, input_shape=(3, 32, 32), num_classes=5)
+    params = {key: tree.arranged(value) for key, value in net.init(0).items()}
+    x = tree.arranged(torch.randn(7, 3, 32, 32))
+    with torch.inference_mode():
+        found = net(params, x)
+    assert torch.equal(found, net(params, x))
