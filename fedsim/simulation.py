@@ -109,7 +109,6 @@ def simulate(
     for number in range(first, last):
         began = perf_counter()
         begun = ahead or _begin(algorithm, population, pool, state, number)
-        asked = perf_counter()
         with one_thread():
             reduced = begun.finish()
             trained = perf_counter()
@@ -138,8 +137,8 @@ def simulate(
             traffic=reduced.traffic + begun.survey,
             seconds={
                 "total": ended - began,
-                "survey": asked - began,
-                "train": trained - asked,
+                "survey": begun.asking,
+                "train": trained - began - begun.asking,
                 "server": served - trained,
                 "evaluate": ended - served,
             },
@@ -157,6 +156,7 @@ class _Begun:
         state: the server state that it began with.
         cohort: its clients.
         survey: what the survey before it cost.
+        asking: seconds that it took.
         finish: waits for the clients and gives the outcome.
     """
 
@@ -164,16 +164,18 @@ class _Begun:
     state: Any
     cohort: tuple[int, ...]
     survey: Traffic
+    asking: float
     finish: Callable[[], Reduced]
 
 
 def _begin(algorithm: Algorithm, population: Population, pool: ClientPool, state: Any, number: int) -> _Begun:
     """Choose the clients of a round, and have them begin."""
-    ctx = population.context(number)
+    ctx, began = population.context(number), perf_counter()
     state, survey = _ask(algorithm, ctx, state, pool)
+    asking = perf_counter() - began if algorithm.has("survey") else 0.0
     with server_side(algorithm, "cohort"):
         cohort = algorithm.cohort(ctx, state, rng.stream(population.seed, "cohort", number))
-    return _Begun(ctx, state, tuple(cohort), survey, pool.train(algorithm, ctx, state, cohort))
+    return _Begun(ctx, state, tuple(cohort), survey, asking, pool.train(algorithm, ctx, state, cohort))
 
 
 def _begin_ahead(

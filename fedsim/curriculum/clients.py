@@ -104,6 +104,10 @@ class ClientCurriculum(Wrapper):
         if self._reports:
             object.__setattr__(self, "uploads", {**self.base.uploads, "survey": Reduction.GATHER})
 
+    def has(self, hook: str) -> bool:
+        """Whether there is such a hook; a curriculum that asks nobody has no survey."""
+        return super().has(hook) and (hook != "survey" or (self.scores == "all" and self.order != "random"))
+
     @property
     def _reports(self) -> bool:
         """Whether the cohort's clients send their losses with their uploads."""
@@ -133,9 +137,8 @@ class ClientCurriculum(Wrapper):
 
     def survey(self, ctx: Context, state: Any) -> Sequence[int]:
         """Everybody, as long as the answers matter."""
-        if self.order == "random" or self.scores == "kept" or self.opened(ctx) == ctx.num_clients:
-            return ()
-        return () if len(state.line) else range(ctx.num_clients)
+        asks = self.has("survey") and self.opened(ctx) < ctx.num_clients and not len(state.line)
+        return range(ctx.num_clients) if asks else ()
 
     def surveyed(self, ctx: Context, state: Any, losses: NDArray[np.float64]) -> Any:
         """The state with everybody's losses."""
