@@ -99,6 +99,8 @@ def score(record: RoundRecord) -> str:
         ("accuracy", share(metrics.get("global_accuracy"))),
         ("personal", share(metrics.get("personal_accuracy"))),
         ("loss", number(metrics.get("global_loss"))),
+        ("clients failed", str(len(record.failed) or "")),
+        ("actors replaced", str(record.engine.restarts or "")),
     )
     return "  ".join(f"{name} {text}" for name, text in parts if text)
 

@@ -210,7 +210,7 @@ class Worker:
             clients: whom to ask.
 
         Returns:
-            float64 `[len(clients)]`; NaN for who holds nothing.
+            float64 `[len(clients)]`; NaN for who holds nothing, or failed where the policy is to skip.
 
         Raises:
             ClientFailed: if a client's examples could not be scored.
@@ -224,12 +224,16 @@ class Worker:
             ShelfExamples(self.shelf, self.population.partition.client(client)),
             models[str(ctx.model)],
         )
-        try:
-            scores = [self._scored(ctx, model, batch.x, batch.y) for batch in held.batches()]
-        except Exception as error:
-            raise client_side(client, "survey", error) from error
-        examples = sum(score.examples for score in scores)
-        return sum(score.loss for score in scores) / examples if examples else float("nan")
+        for attempt in range(self.faults.client_attempts):
+            try:
+                scores = [self._scored(ctx, model, batch.x, batch.y) for batch in held.batches()]
+            except Exception as error:
+                if self.faults.client_error != "skip" and attempt + 1 == self.faults.client_attempts:
+                    raise client_side(client, "survey", error) from error
+                continue
+            examples = sum(score.examples for score in scores)
+            return sum(score.loss for score in scores) / examples if examples else float("nan")
+        return float("nan")
 
 
 def _labels_score(logits: Tensor, y: Tensor) -> Score:

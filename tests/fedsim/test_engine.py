@@ -17,7 +17,17 @@ from fedsim.blocks import Node, TreeSum, cut, spans
 from fedsim.core import Context, Local, Pacing, Reduced, Reduction, Report, Visit
 from fedsim.data.partition import Partition
 from fedsim.digest import digest
-from fedsim.errors import ClientFailed, DoesNotFit, FedsimError, FieldError, ServiceError, SpecError
+from fedsim.errors import (
+    ClientFailed,
+    DoesNotFit,
+    FedsimError,
+    FieldError,
+    MethodFailed,
+    NodeLost,
+    OutOfMemory,
+    ServiceError,
+    SpecError,
+)
 from fedsim.local import Trained, sgd
 from fedsim.pools import SerialPool
 from fedsim.sampling import draws
@@ -275,7 +285,10 @@ def test_a_round_without_weight_says_so() -> None:
         FedsimError("m", "h"),
         SpecError([FieldError("a.b", 3, "wrong", "do this")]),
         DoesNotFit("arithmetic", "fewer", value=4),
-        ClientFailed(3, "train", "cause"),
+        ClientFailed(3, "train", "cause", "trace"),
+        MethodFailed("FedAvg", "aggregate", "cause", "trace"),
+        NodeLost("10.0.0.3", 2, "cause"),
+        OutOfMemory("message", "hint"),
         ServiceError("no", "hint", status=409, code="CONFLICT"),
     ],
 )

@@ -191,6 +191,29 @@ def test_fedsims_own_errors_go_through_as_they_are() -> None:
         run(Picky(), federation(rounds=1), Faults())
 
 
+def test_a_survey_has_the_same_policy() -> None:
+    class Blind(Moody):
+        def predict(self, ctx: Context, model: Any, x: torch.Tensor) -> torch.Tensor:
+            self.seen[0] = self.seen.get(0, -1) + 1
+            if self.seen[0] % (self.failures + 1) < self.failures:
+                raise RuntimeError("CUDA out of memory")
+            return super().predict(ctx, model, x)
+
+    population = federation(rounds=1)
+    ctx, state = population.context(0), Moody().init(population.context(0))
+
+    def losses(failures: int, faults: Faults) -> list[float]:
+        pool = SerialPool(Blind(failures=failures), population, faults=faults)
+        return pool.measure(Moody(), ctx, state, range(4)).losses.tolist()
+
+    expected = losses(0, Faults())
+    assert losses(2, RETRY) == expected
+    assert losses(1, SKIP)[1::2] == expected[1::2]
+    assert np.isnan(losses(1, SKIP)[0::2]).all()
+    with pytest.raises(OutOfMemory, match="client 0 ran out of memory in survey"):
+        losses(1, Faults())
+
+
 def memory(*numbers: float) -> Mapping[str, Any]:
     return {"head": {"weight": torch.tensor(numbers)}}
 
