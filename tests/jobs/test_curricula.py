@@ -1,0 +1,85 @@
+"""The `curriculum` section of a spec: what it builds, what it refuses, and the expert that it has trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedsim.algorithms import ALGORITHMS, FedAvg
+from fedsim.curriculum import ClientCurriculum, DataCurriculum
+from fedsim.experiment import Experiment
+from jobs import curricula
+from jobs.resolve import resolve
+from jobs.settings import Settings
+from jobs.spec import parse_spec
+
+BASE: dict[str, Any] = {"algorithm": "fedprox", "clients": {"total": 10}, "model": "logistic"}
+
+
+def experiment(home: Path, curriculum: dict[str, Any], **more: Any) -> Experiment:
+    return resolve(parse_spec({**BASE, **more, "curriculum": curriculum}), Settings(home=home))
+
+
+def test_no_curriculum_leaves_the_method_as_it_is(tmp_path: Path) -> None:
+    for nothing in ({}, {"data": None, "clients": None}):
+        found = experiment(tmp_path, nothing)
+        assert type(found.algorithm) is ALGORITHMS["fedprox"]
+        assert found.expert_epochs is None
+
+
+def test_curricula_go_around_the_method_clients_outermost(tmp_path: Path) -> None:
+    data, clients = {"score": "both_prediction", "a": 0.5, "budget": "global"}, {"scores": "kept", "b": 0.1}
+    found = experiment(tmp_path, {"data": data, "clients": clients}).algorithm
+    assert isinstance(found, ClientCurriculum)
+    assert (found.scores, found.a, found.b, found.half_life) == ("kept", 0.8, 0.1, 10.0)
+    inside = found.base
+    assert isinstance(inside, DataCurriculum)
+    assert (inside.score, inside.a, inside.b, inside.budget) == ("both_prediction", 0.5, 0.2, "global")
+    assert inside.base == ALGORITHMS["fedprox"]()
+    assert found.stateful
+
+
+def test_methods_that_choose_for_themselves_are_refused_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Choosy(FedAvg):
+        def cohort(self, *arguments: Any) -> list[int]:
+            return [0]
+
+        def schedule(self, *arguments: Any) -> None:
+            return None
+
+    monkeypatch.setattr(curricula, "ALGORITHMS", MappingProxyType({"choosy": Choosy}))
+    spec = parse_spec({"algorithm": "choosy", "curriculum": {"data": {}, "clients": {}}})
+    faults = curricula.curriculum_faults(spec)
+    assert [(fault.path, fault.message) for fault in faults] == [
+        ("curriculum.data", "choosy decides itself which examples a step sees"),
+        ("curriculum.clients", "choosy chooses its clients itself"),
+    ]
+    assert faults[0].hint == "leave 'data' out, or choose another algorithm"
+
+
+def test_an_expert_is_trained_once_and_speaks_of_every_training_example(tmp_path: Path) -> None:
+    expert = {"data": {"score": "expert_loss", "expert_epochs": 2}}
+    population = experiment(tmp_path, expert).population()
+    assert population.difficulty is not None
+    assert population.difficulty.shape == (len(population.dataset.train),)
+    assert (population.difficulty > 0).mean() > 0.9
+    said = list(experiment(tmp_path, expert).preparing())
+    assert "reading the expert's losses" in said
+    assert not any("training" in text for text in said)
+    partition = {"kind": "difficulty", "expert_epochs": 2, "base": {"kind": "iid"}}
+    shared = experiment(tmp_path, expert, data={"partition": partition})
+    assert sum("expert" in text for text in shared.preparing()) == 1
+    both = shared.population().difficulty
+    assert both is not None
+    assert np.array_equal(both, population.difficulty)
+
+
+@pytest.mark.parametrize(
+    "curriculum", [{}, {"data": {}}, {"data": {"score": "expert_loss", "order": "random"}}]
+)
+def test_nobody_waits_for_an_expert_that_is_not_asked(curriculum: dict[str, Any], tmp_path: Path) -> None:
+    assert experiment(tmp_path, curriculum).population().difficulty is None
