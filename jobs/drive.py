@@ -15,7 +15,7 @@ from ray.exceptions import RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.coordinator import Coordinator, Keeping, Phase, Recalled, Resumed
-from actors.deaths import DEATHS, LOSSES, cause_of, gave_up, was_memory
+from actors.deaths import DEATHS, LOSSES, cause_of, first_line, gave_up, was_memory
 from actors.resources import Placement, cluster_nodes, place
 from fedsim.errors import CoordinatorLost, DoesNotFit, FedsimError, NodeLost, NotReproduced
 from fedsim.experiment import Experiment
@@ -106,7 +106,8 @@ class Drive:
         except (*DEATHS, *LOSSES) as error:
             raise _lost(error) from error
         except RayTaskError as error:
-            raise cause_of(error, "the coordinator") from None
+            cause = cause_of(error, "the coordinator")
+            raise (_lost(cause) if isinstance(cause, (*DEATHS, *LOSSES)) else cause) from None
 
     def model(self) -> dict[str, Any]:
         """The global model after the last finished round."""
@@ -126,7 +127,8 @@ def _lost(error: Exception) -> FedsimError:
     """What a dead coordinator means: out of memory it would be again, of anything else it may recover."""
     if was_memory(error):
         return gave_up("the coordinator died", 1, error)
-    return CoordinatorLost(f"the coordinator died: {error}")
+    cause = error.cause if isinstance(error, RayTaskError) else error
+    return CoordinatorLost(f"the coordinator, or what it needs, is gone: {first_line(cause)}")
 
 
 def _placement(experiment: Experiment, spec: JobSpec, shrink: bool) -> Placement:

@@ -5,13 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import signal
-import socket
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,95 +15,10 @@ import pytest
 
 from api.client import FedSimClient
 from fedsim.errors import SpecError
-from jobs.local_ray import find_ray, stop_ray
-from jobs.settings import Settings
 from jobs.store import JobStore
+from tests.e2e.server import QUICK, Server, submit, wait_for
 
-QUICK: dict[str, Any] = {
-    "algorithm": "fedavg",
-    "rounds": 4,
-    "clients": {"total": 20, "fraction": 0.2},
-    "model": "logistic",
-    "local": {"epochs": 1, "batch_size": 16, "lr": 0.1},
-}
 LONG = {**QUICK, "name": "long", "rounds": 100_000}
-
-
-class Server:
-    """`fedsim serve` as a process of its own, on a home of its own."""
-
-    def __init__(self, home: Path) -> None:
-        self.settings = Settings(home=home)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Start it, and wait until it is ready to run jobs."""
-        command = [sys.executable, "-m", "api.cli", "serve", "--port", str(self.port)]
-        environment = {**os.environ, "FEDSIM_HOME": str(self.settings.home)}
-        environment.pop("FEDSIM_DATABASE_URL", None)
-        with (self.settings.make_home() / "serve.out").open("ab") as out:
-            self.process = subprocess.Popen(command, env=environment, stdout=out, stderr=out)
-        deadline = time.monotonic() + 90
-        while not self._ready():
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError((self.settings.home / "serve.out").read_text()[-3000:])
-            time.sleep(0.2)
-
-    def _ready(self) -> bool:
-        try:
-            return httpx.get(f"{self.url}/readyz", timeout=5).status_code == 200
-        except httpx.TransportError:
-            return False
-
-    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """End the server; its Ray stays."""
-        if self.process is not None:
-            self.process.send_signal(number)
-            self.process.wait(20)
-
-    def living_actors(self) -> int:
-        """Client actors and coordinators that Ray knows to be alive."""
-        address = find_ray(self.settings)
-        assert address is not None
-        answer = httpx.get(f"{address.jobs}/api/v0/actors", headers=address.headers, timeout=20).json()
-        return sum(actor["state"] != "DEAD" for actor in answer["data"]["result"]["result"])
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(tmp_path_factory.mktemp("home"))
-    try:
-        server.start()
-        yield server
-    finally:
-        server.stop()
-        stop_ray(server.settings)
-
-
-@pytest.fixture
-def http(server: Server) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=f"{server.url}/api/v1", timeout=30) as client:
-        yield client
-
-
-def submit(http: httpx.Client, spec: dict[str, Any]) -> str:
-    answer = http.post("/jobs", json={"spec": spec})
-    assert answer.status_code == 201, answer.text
-    return str(answer.json()["id"])
-
-
-def wait_for(http: httpx.Client, job: str, states: set[str], seconds: float = 60) -> dict[str, Any]:
-    deadline = time.monotonic() + seconds
-    while True:
-        found: dict[str, Any] = http.get(f"/jobs/{job}").json()
-        if found["state"] in states:
-            return found
-        assert time.monotonic() < deadline, found
-        time.sleep(0.2)
 
 
 def events(http: httpx.Client, job: str) -> list[tuple[str, dict[str, Any]]]:

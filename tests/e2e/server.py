@@ -1,0 +1,118 @@
+"""A server process on a home of its own, and how tests talk to it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from fedsim.pools import SerialPool
+from fedsim.simulation import simulate
+from jobs.local_ray import find_ray
+from jobs.resolve import resolve
+from jobs.settings import Settings
+from jobs.spec import parse_spec
+
+QUICK: dict[str, Any] = {
+    "algorithm": "fedavg",
+    "rounds": 4,
+    "clients": {"total": 20, "fraction": 0.2},
+    "model": "logistic",
+    "local": {"epochs": 1, "batch_size": 16, "lr": 0.1},
+}
+
+
+class Server:
+    """`fedsim serve` as a process of its own, on a home of its own."""
+
+    def __init__(self, home: Path) -> None:
+        self.settings = Settings(home=home)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, and wait until it is ready to run jobs."""
+        command = [sys.executable, "-m", "api.cli", "serve", "--port", str(self.port)]
+        environment = {**os.environ, "FEDSIM_HOME": str(self.settings.home)}
+        environment.pop("FEDSIM_DATABASE_URL", None)
+        with (self.settings.make_home() / "serve.out").open("ab") as out:
+            self.process = subprocess.Popen(command, env=environment, stdout=out, stderr=out)
+        deadline = time.monotonic() + 90
+        while not self._ready():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError((self.settings.home / "serve.out").read_text()[-3000:])
+            time.sleep(0.2)
+
+    def _ready(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/readyz", timeout=5).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """End the server; its Ray stays."""
+        if self.process is not None:
+            self.process.send_signal(number)
+            self.process.wait(20)
+
+    def actors(self) -> list[dict[str, Any]]:
+        """The actors that Ray knows to be alive."""
+        address = find_ray(self.settings)
+        assert address is not None
+        url = f"{address.jobs}/api/v0/actors?detail=1&limit=10000"
+        answer = httpx.get(url, headers=address.headers, timeout=20).json()
+        return [actor for actor in answer["data"]["result"]["result"] if actor["state"] != "DEAD"]
+
+    def living_actors(self) -> int:
+        """How many client actors and coordinators live."""
+        return len(self.actors())
+
+    def coordinator_pid(self) -> int:
+        """The process of the one coordinator."""
+        (pid,) = {a["pid"] for a in self.actors() if "Coordinator" in a["class_name"] and a["pid"]}
+        return int(pid)
+
+
+def submit(http: httpx.Client, spec: dict[str, Any]) -> str:
+    answer = http.post("/jobs", json={"spec": spec})
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["id"])
+
+
+def wait_for(http: httpx.Client, job: str, states: set[str], seconds: float = 60) -> dict[str, Any]:
+    deadline = time.monotonic() + seconds
+    while True:
+        found: dict[str, Any] = http.get(f"/jobs/{job}").json()
+        if found["state"] in states:
+            return found
+        assert time.monotonic() < deadline, found
+        time.sleep(0.2)
+
+
+def undisturbed(spec: dict[str, Any], settings: Settings) -> list[str]:
+    """The digests of a spec's rounds as one process computes them, one client after another."""
+    experiment = resolve(parse_spec(spec), settings)
+    population = experiment.population()
+    pool = SerialPool(experiment.algorithm, population)
+    return [result.digest for result in simulate(experiment.algorithm, population, pool)]
+
+
+def runner_pid(job: str) -> int:
+    """The process that runs a job: `python -m jobs.runner JOB`, not the shell around it."""
+    wanted = ["-m", "jobs.runner", job]
+    for folder in Path("/proc").iterdir():
+        with suppress(OSError, ValueError):
+            if (folder / "cmdline").read_text().rstrip("\0").split("\0")[1:] == wanted:
+                return int(folder.name)
+    raise LookupError(f"no process runs job {job}")

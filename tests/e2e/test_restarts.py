@@ -1,0 +1,119 @@
+"""Whatever is killed, a job goes on by itself: the same digests, no round lost and none written twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from jobs.settings import Settings
+from jobs.store import JobStore
+from tests.e2e.server import QUICK, Server, runner_pid, submit, undisturbed, wait_for
+
+STATEFUL: dict[str, Any] = {
+    **QUICK,
+    "algorithm": "scaffold",
+    "rounds": 40,
+    "model": "mlp",
+    "checkpoint": {"every": 4},
+    "resources": {"workers": 2, "cpus_per_worker": 0.5},
+}
+
+Kill = Callable[[Server, str], int]
+
+KILLS: dict[str, Kill] = {
+    "coordinator": lambda server, job: server.coordinator_pid(),
+    "runner": lambda server, job: runner_pid(job),
+}
+
+
+def kill_at(server: Server, store: JobStore, job: str, round: int, what: str) -> None:
+    """Kill a process of a job as soon as the store has this round."""
+    deadline = time.monotonic() + 120
+    while store.get(job).rounds_done < round or store.get(job).state != "RUNNING":
+        assert time.monotonic() < deadline, store.get(job)
+        time.sleep(0.01)
+    os.kill(KILLS[what](server, job), signal.SIGKILL)
+
+
+def whole(store: JobStore, job: str, digests: list[str]) -> None:
+    """Every round is there once, in order, as in the run that nobody disturbed."""
+    records = store.rounds(job)
+    assert [record.round for record in records] == list(range(1, len(digests) + 1))
+    assert [record.digest for record in records] == digests
+    told = [event.data["round"] for event in store.events(job, limit=100_000) if event.type == "round"]
+    assert told == list(range(1, len(digests) + 1))
+
+
+def test_a_killed_coordinator_and_a_killed_runner_change_nothing(http: httpx.Client, server: Server) -> None:
+    rng = np.random.default_rng(0)
+    job = submit(http, STATEFUL)
+    with JobStore.open(server.settings.database_url) as store:
+        kill_at(server, store, job, int(rng.integers(1, 15)), "coordinator")
+        digests = undisturbed(STATEFUL, server.settings)
+        kill_at(server, store, job, int(rng.integers(16, 30)), "runner")
+        ended = wait_for(http, job, {"SUCCEEDED", "FAILED"}, seconds=150)
+        assert (ended["state"], ended["restarts"]) == ("SUCCEEDED", 2), ended
+        whole(store, job, digests)
+        states = [event.data["state"] for event in store.events(job, limit=1000) if event.type == "state"]
+        assert states == ["QUEUED", *(["STARTING", "RUNNING"] * 3), "SUCCEEDED"]
+    log = (server.settings.job_dir(job) / "job.log").read_text()
+    assert "lost: the coordinator, or what it needs, is gone" in log
+    assert "INFO going on after round" in log
+
+
+@pytest.mark.slow
+def test_a_lost_node_changes_nothing(tmp_path: Path) -> None:
+    """With it go an actor and memories of clients; the run goes on with the actors that still fit."""
+    command = [sys.executable, "-m", "tests.e2e.lost_node", str(tmp_path), "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    digests = undisturbed(STATEFUL, Settings(tmp_path / "home"))
+    assert [(number, digest) for number, digest, _ in found["rounds"]] == [*enumerate(digests, start=1)]
+    assert len(found["killed"]) == 1
+    assert [actors for _, _, actors in found["rounds"]][-1] == 2
+    assert any(phase.startswith("beginning again after a loss") for phase in found["phases"])
+
+
+@pytest.mark.slow
+def test_a_cancelled_job_is_resumed(http: httpx.Client, server: Server) -> None:
+    spec = {**STATEFUL, "rounds": 60}
+    job = submit(http, spec)
+    with JobStore.open(server.settings.database_url) as store:
+        while store.get(job).rounds_done < 9:
+            time.sleep(0.02)
+        assert http.post(f"/jobs/{job}/resume").status_code == 409
+        http.post(f"/jobs/{job}/cancel")
+        wait_for(http, job, {"CANCELLED"})
+        answer = http.post(f"/jobs/{job}/resume")
+        assert (answer.status_code, answer.json()["resumes"]) == (200, 1)
+        ended = wait_for(http, job, {"SUCCEEDED", "FAILED"}, seconds=150)
+        assert (ended["state"], ended["restarts"]) == ("SUCCEEDED", 0), ended
+        whole(store, job, undisturbed(spec, server.settings))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1400)
+def test_twenty_random_kills_lose_and_double_nothing(http: httpx.Client, server: Server) -> None:
+    """Five jobs; four kills in each, of the coordinator or the runner, at random rounds."""
+    rng = np.random.default_rng(20)
+    spec = {**STATEFUL, "rounds": 80, "faults": {"max_restarts": 4}, "checkpoint": {"every": 7}}
+    with JobStore.open(server.settings.database_url) as store:
+        for seed in range(5):
+            mine = {**spec, "seed": seed}
+            job = submit(http, mine)
+            for round in sorted(rng.choice(np.arange(1, 76), 4, replace=False).tolist()):
+                kill_at(server, store, job, round, str(rng.choice(list(KILLS))))
+            ended = wait_for(http, job, {"SUCCEEDED", "FAILED"}, seconds=150)
+            assert (ended["state"], ended["restarts"]) == ("SUCCEEDED", 4), ended
+            whole(store, job, undisturbed(mine, server.settings))
