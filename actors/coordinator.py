@@ -85,6 +85,7 @@ class CoordinatorProcess:
         placement: its client actors.
         faults: what happens when a client raises or an actor dies.
         keeping: how it is checkpointed; None for not at all.
+        group: the name for the placement group of its client actors.
     """
 
     def __init__(
@@ -93,10 +94,11 @@ class CoordinatorProcess:
         placement: Placement,
         faults: Faults = DEFAULT,
         keeping: Keeping | None = None,
+        group: str = "",
     ) -> None:
         torch.set_num_threads(1)
         self.experiment, self.placement, self.faults = experiment, placement, faults
-        self.keeping = keeping
+        self.keeping, self.group = keeping, group
         self.params: dict[str, Any] = {}
 
     def run(self) -> Iterator[Progress]:
@@ -107,7 +109,7 @@ class CoordinatorProcess:
         experiment = self.experiment
         kept = self._opened() if self.keeping else None
         yield Phase(f"placing {self.placement.workers} client actors")
-        crew = Crew(self.placement, inline=not experiment.algorithm.stateful)
+        crew = Crew(self.placement, inline=not experiment.algorithm.stateful, name=self.group)
         try:
             population = yield from phases(experiment.preparing())
             checkpoint = (yield from self._last(kept, population)) if kept else None

@@ -41,6 +41,8 @@ class Crew:
         inline: have results travel inside the replies, which is three times as fast as through the object
             store. Not for algorithms whose clients keep memories: those belong into the store, which spills
             them.
+        name: of the placement group, so that others can remove it: Ray keeps a group that an actor made for
+            as long as the actor's whole job lasts, even when the actor was killed.
 
     Attributes:
         actors: by slot.
@@ -51,11 +53,11 @@ class Crew:
         NoRoomNow: if the cluster has room in principle but none came free in time.
     """
 
-    def __init__(self, placement: Placement, *, inline: bool = False) -> None:
+    def __init__(self, placement: Placement, *, inline: bool = False, name: str = "") -> None:
         self.placement, self.inline = placement, inline
         self.restarts = 0
         self.group: PlacementGroup = placement_group(
-            [placement.bundle()] * placement.workers, strategy="SPREAD"
+            [placement.bundle()] * placement.workers, strategy="SPREAD", name=name
         )
         if not self.group.wait(PLACEMENT_SECONDS):
             remove_placement_group(self.group)

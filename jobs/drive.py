@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -12,6 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 import ray
 from ray.exceptions import RayTaskError
+from ray.util.placement_group import get_placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.coordinator import Coordinator, Keeping, Phase, Recalled, Resumed
@@ -79,10 +81,11 @@ class Drive:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
         options = Coordinator.options(scheduling_strategy=here)
         placement = _placement(experiment, spec, shrink)
+        self._group = f"fedsim-{secrets.token_hex(8)}"
         policy = Faults(
             client_error=spec.faults.client_error, max_retries=spec.faults.max_retries, chaos=chaos
         )
-        self.coordinator: Any = options.remote(experiment, placement, policy, keeping)
+        self.coordinator: Any = options.remote(experiment, placement, policy, keeping, self._group)
 
     def __iter__(self) -> Iterator[Step]:
         """Phases while it is set up, then one record per round.
@@ -121,6 +124,9 @@ class Drive:
         """End the coordinator, and with it the client actors."""
         with suppress(Exception):
             ray.kill(self.coordinator)
+        # One that was killed could not give its actors' room back.
+        with suppress(Exception):
+            remove_placement_group(get_placement_group(self._group))
 
 
 def _lost(error: Exception) -> FedsimError:

@@ -185,3 +185,34 @@ def test_run_refuses_a_folder_that_cannot_be(fedsim: Fedsim, tmp_path: Path) -> 
     outcome = fedsim("run", "demo", "--out", tmp_path / "file" / "out")
     assert outcome.code == 2
     assert "--out" in outcome.err
+
+
+def test_a_run_goes_on_from_its_folder(fedsim: Fedsim, tmp_path: Path, ray_cluster: None) -> None:
+    out = tmp_path / "out"
+    command = (
+        "run",
+        "demo",
+        "--set",
+        "resources.workers=1",
+        "--set",
+        "checkpoint.every=2",
+        "--format",
+        "json",
+    )
+    whole = fedsim(*command, "--set", "rounds=4", "--out", out)
+    assert whole.code == 0, whole.err
+    (out / "checkpoints" / "manifest-000004.json").unlink()
+    cut_off = fedsim(*command, "--set", "rounds=4", "--out", out)
+    assert cut_off.code == 1
+    assert "ended early, after round 2 of 4" in cut_off.err
+    assert "add --resume" in cut_off.err
+    other = fedsim(*command, "--set", "local.lr=0.5", "--out", out, "--resume")
+    assert other.code == 1
+    assert "is of another experiment: local.lr was" in other.err
+    on = fedsim(*command, "--set", "rounds=5", "--out", out, "--resume")
+    assert on.code == 0, on.err
+    assert "going on after round 2, from its checkpoint" in on.err
+    digests = [record["digest"] for record in on.data["rounds"]]
+    assert digests[:4] == [record["digest"] for record in whole.data["rounds"]]
+    assert len(digests) == len((out / "rounds.jsonl").read_text().splitlines()) == 5
+    assert fedsim("run", "demo", "--resume").code == 2

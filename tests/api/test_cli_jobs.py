@@ -100,6 +100,18 @@ def test_logs_cancel_and_delete(online: Fedsim, service: RunningService) -> None
     assert online("show", job.id).code == 4
 
 
+def test_resume(online: Fedsim, service: RunningService) -> None:
+    job = service.running()
+    assert online("resume", job.id).code == 4
+    service.store.advance(job.id, JobState.RUNNING, JobState.FAILED, message="no memory")
+    outcome = online("resume", job.id)
+    assert (outcome.code, outcome.out) == (0, "")
+    assert f"job {job.id} is QUEUED again, with 0 of 5 rounds" in outcome.err
+    assert online("cancel", job.id, "--format", "json").data["state"] == "CANCELLED"
+    assert online("resume", job.id, "--format", "json").data["resumes"] == 2
+    online("cancel", job.id)
+
+
 def test_demo_uses_the_service_that_answers(online: Fedsim, service: RunningService) -> None:
     cluster = play_cluster(service, "demo", JobState.SUCCEEDED, rounds=20)
     outcome = online("demo", "--seed", 3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,21 @@ def test_logs_cancel_and_delete(service: RunningService, client: FedSimClient) -
     handle.delete()
     with pytest.raises(JobNotFound):
         client.job(handle.id)
+
+
+def test_a_resumed_job_is_watched_past_its_first_end(service: RunningService, client: FedSimClient) -> None:
+    handle = client.job(service.running().id)
+    service.store.add_round(handle.id, a_round(1))
+    service.store.advance(handle.id, JobState.RUNNING, JobState.FAILED, message="no memory")
+    assert [record.round for record in handle.watch()] == [1]
+    assert handle.resume() is JobState.QUEUED
+    with pytest.raises(Conflict):
+        handle.resume()
+    for source, target in pairwise([JobState.QUEUED, JobState.STARTING, JobState.RUNNING]):
+        service.store.advance(handle.id, source, target)
+    service.store.add_round(handle.id, a_round(2))
+    service.store.advance(handle.id, JobState.RUNNING, JobState.SUCCEEDED)
+    assert [record.round for record in handle.watch()] == [1, 2]
 
 
 def test_listing_follows_the_pages(service: RunningService, client: FedSimClient) -> None:

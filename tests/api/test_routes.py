@@ -152,6 +152,22 @@ def test_cancelling_twice_is_cancelling_once(service: RunningService, http: http
     problem(http.post(f"{JOBS}/0000/cancel"), 404, "JOB_NOT_FOUND")
 
 
+def test_a_job_that_failed_or_was_cancelled_is_resumed(service: RunningService, http: httpx.Client) -> None:
+    running = service.running()
+    problem(http.post(f"{JOBS}/{running.id}/resume"), 409, "CONFLICT")
+    service.store.advance(running.id, JobState.RUNNING, JobState.FAILED, message="no memory")
+    answer = http.post(f"{JOBS}/{running.id}/resume")
+    assert answer.status_code == 200
+    job = answer.json()
+    assert (job["state"], job["resumes"], job["message"], job["finished_at"]) == ("QUEUED", 1, None, None)
+    problem(http.post(f"{JOBS}/{running.id}/resume"), 409, "CONFLICT")
+    http.post(f"{JOBS}/{running.id}/cancel")
+    assert http.post(f"{JOBS}/{running.id}/resume").json()["state"] == "QUEUED"
+    problem(http.post(f"{JOBS}/{service.ended().id}/resume"), 409, "CONFLICT")
+    problem(http.post(f"{JOBS}/0000/resume"), 404, "JOB_NOT_FOUND")
+    http.post(f"{JOBS}/{running.id}/cancel")
+
+
 def test_only_ended_jobs_are_deleted_and_their_files_go_too(
     service: RunningService, http: httpx.Client
 ) -> None:

@@ -1,0 +1,137 @@
+"""Runs that lose their coordinator, or their place for checkpoints, on a real Ray."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+
+from fedsim.errors import CheckpointError, CoordinatorLost, FedsimError, NotReproduced
+from fedsim.pools import SerialPool
+from fedsim.simulation import simulate
+from jobs.drive import Drive, Run
+from jobs.execute import Notes
+from jobs.keeping import experiment_of, keeping_of
+from jobs.records import RoundRecord
+from jobs.resolve import resolve
+from jobs.runner import run
+from jobs.settings import Settings
+from jobs.spec import JobSpec, parse_spec
+from jobs.states import FailureReason, JobState
+from jobs.store import JobStore
+
+pytestmark = pytest.mark.usefixtures("ray_cluster")
+
+SPEC: dict[str, Any] = {
+    "algorithm": "scaffold",
+    "rounds": 9,
+    "clients": {"total": 8, "fraction": 0.5},
+    "model": "logistic",
+    "local": {"steps": 2},
+    "checkpoint": {"every": 2},
+    "resources": {"workers": 1, "cpus_per_worker": 0.5},
+}
+
+
+def driven(
+    spec: JobSpec,
+    settings: Settings,
+    url: str | None,
+    kill_at: int = 0,
+    records: list[RoundRecord] | None = None,
+) -> tuple[list[RoundRecord], list[FedsimError], dict[str, Any]]:
+    """A run whose coordinator is killed after a round; its records, its losses and its model."""
+    drives: list[Drive] = []
+    losses: list[FedsimError] = []
+
+    def on_round(record: RoundRecord) -> None:
+        if record.round == kill_at and not losses:
+            os.kill(ray.get(drives[-1].coordinator.pid.remote()), signal.SIGKILL)
+
+    def again(error: FedsimError) -> bool:
+        losses.append(error)
+        return len(losses) <= spec.faults.max_restarts
+
+    notes = Notes([] if records is None else records, on_round)
+    made = Run(
+        resolve(spec, settings),
+        spec,
+        keeping_of(spec, url, resume=False),
+        notes,
+        on_phase=lambda _: None,
+        on_drive=drives.append,
+        again=again,
+    )
+    return notes.records, losses, made.to_end()
+
+
+def expected(spec: JobSpec, settings: Settings) -> list[str]:
+    experiment = resolve(spec, settings)
+    population = experiment.population()
+    pool = SerialPool(experiment.algorithm, population)
+    return [result.digest for result in simulate(experiment.algorithm, population, pool)]
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["with-checkpoints", "without"])
+def test_a_run_survives_its_coordinator(tmp_path: Path, kept: bool) -> None:
+    spec, settings, free = parse_spec(SPEC), Settings(tmp_path / "home"), ray.available_resources()["CPU"]
+    records, losses, model = driven(spec, settings, str(tmp_path / "kept") if kept else None, kill_at=5)
+    assert [record.round for record in records] == list(range(1, 10))
+    assert [record.digest for record in records] == expected(spec, settings)
+    assert [type(error) for error in losses] == [CoordinatorLost]
+    assert model.keys() == {"head.weight", "head.bias"}
+    deadline = time.monotonic() + 30
+    while ray.available_resources().get("CPU", 0) < free:
+        assert time.monotonic() < deadline, "the lost coordinator's actors still hold their place"
+        time.sleep(0.1)
+
+
+def test_a_run_is_lost_once_too_often(tmp_path: Path) -> None:
+    spec = parse_spec({**SPEC, "faults": {"max_restarts": 0}})
+    with pytest.raises(CoordinatorLost):
+        driven(spec, Settings(tmp_path), None, kill_at=2)
+
+
+def test_a_round_that_comes_out_differently_ends_the_run(tmp_path: Path) -> None:
+    spec, settings = parse_spec({**SPEC, "rounds": 2}), Settings(tmp_path)
+    records, _, _ = driven(spec, settings, None)
+    wrong = [records[0], records[1].model_copy(update={"digest": "0" * 64})]
+    with pytest.raises(NotReproduced, match=r"round 2 came out differently when it ran again: .* 0000"):
+        driven(spec, settings, None, records=wrong)
+
+
+def test_what_a_round_does_not_depend_on_may_change() -> None:
+    base = experiment_of(parse_spec(SPEC))
+    free = {"rounds": 50, "name": "x", "resources": {}, "checkpoint": {"every": 3}, "faults": {}}
+    assert experiment_of(parse_spec({**SPEC, **free, "evaluation": {"every": 5}})) == base
+    for part in ({"seed": 1}, {"local": {"steps": 3}}, {"model": "mlp"}, {"data": {"limit": 100}}):
+        assert experiment_of(parse_spec({**SPEC, **part})) != base
+
+
+@pytest.mark.parametrize("storage", ["/proc/nothing", "nosuch://bucket"])
+def test_a_job_whose_checkpoints_cannot_be_written_fails_before_round_1(tmp_path: Path, storage: str) -> None:
+    settings = Settings(tmp_path / "home", storage=storage)
+    with pytest.raises(CheckpointError, match=storage):
+        driven(parse_spec(SPEC), settings, settings.checkpoints("abc"))
+    with JobStore.open(settings.database_url) as store:
+        job_id = store.create(parse_spec(SPEC))[0].id
+        store.advance(job_id, JobState.QUEUED, JobState.STARTING)
+        assert run(job_id, settings) is JobState.FAILED
+        job = store.get(job_id)
+        assert (job.reason, job.rounds_done) == (FailureReason.STORAGE_FAILED, 0)
+        assert storage in job.message
+
+
+def test_a_runner_that_was_given_up_leaves_the_job_alone(tmp_path: Path) -> None:
+    settings = Settings(tmp_path / "home")
+    with JobStore.open(settings.database_url) as store:
+        job_id = store.create(parse_spec({**SPEC, "rounds": 100_000}))[0].id
+        store.advance(job_id, JobState.QUEUED, JobState.STARTING)
+        store.set_submission(job_id, "another")
+        assert run(job_id, settings, "first") in (JobState.STARTING, JobState.RUNNING)
+        assert store.get(job_id).heartbeat_at is None
