@@ -144,6 +144,9 @@ def test_orders_and_ties_are_as_specified() -> None:
     assert hard[6] == 5
     again = ranked(easiness, "curriculum", rng.stream(1, "schedule", 0, 0))
     assert again.tolist() == easy.tolist()
+    chance = rng.stream(1, "schedule", 0, 0).permutation(7)
+    assert easy.tolist() == np.lexsort((chance, -easiness)).tolist()
+    assert hard.tolist() == np.lexsort((chance, easiness)).tolist()
     firsts = [
         ranked(np.ones(4, np.float32), "curriculum", rng.stream(1, "schedule", 0, c))[0] for c in range(400)
     ]
