@@ -154,7 +154,7 @@ class Trials:
         local, piece = self.population.local, seconds / (4 * REPEATS)
         one = replace(local, steps=1)
         self.train(few, one)
-        first = self.train(few, one).seconds
+        first = median(self.train(few, one).seconds for _ in range(REPEATS))
         enough = max(piece, CLEARLY * first)
         most = max(2, *(client_work(local, self._size(client)).steps for client in few))
         steps = _grown(lambda n: self.train(few, replace(local, steps=n)), enough, 2, most)
@@ -175,7 +175,9 @@ class Trials:
 
     def _median(self, cohort: Sequence[int], local: Local, piece: float) -> tuple[Work, float]:
         first = self.train(cohort, local)
-        times = min(REPEATS, max(1, int(REPEATS * piece / first.seconds)))
+        affordable = max(1, int(REPEATS * piece / first.seconds))
+        # What is long is told by what it is longer by, so the short ones must not be left to chance.
+        times = REPEATS if local.steps == 1 else min(REPEATS, affordable)
         seconds = [first.seconds, *(self.train(cohort, local).seconds for _ in range(times - 1))]
         return first.work, median(seconds)
 
