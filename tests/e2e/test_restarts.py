@@ -55,6 +55,7 @@ def whole(store: JobStore, job: str, digests: list[str]) -> None:
     assert told == list(range(1, len(digests) + 1))
 
 
+@pytest.mark.slow
 def test_a_killed_coordinator_and_a_killed_runner_change_nothing(http: httpx.Client, server: Server) -> None:
     rng = np.random.default_rng(0)
     job = submit(http, STATEFUL)

@@ -24,6 +24,7 @@ from jobs.settings import Settings
 from jobs.spec import JobSpec, parse_spec
 from jobs.states import FailureReason, JobState
 from jobs.store import JobStore
+from tests.api.service import a_round
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
@@ -77,7 +78,13 @@ def expected(spec: JobSpec, settings: Settings) -> list[str]:
     return [result.digest for result in simulate(experiment.algorithm, population, pool)]
 
 
-@pytest.mark.parametrize("kept", [True, False], ids=["with-checkpoints", "without"])
+@pytest.mark.parametrize(
+    "kept",
+    [
+        pytest.param(True, id="with-checkpoints"),
+        pytest.param(False, id="without", marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_survives_its_coordinator(tmp_path: Path, kept: bool) -> None:
     spec, settings, free = parse_spec(SPEC), Settings(tmp_path / "home"), ray.available_resources()["CPU"]
     records, losses, model = driven(spec, settings, str(tmp_path / "kept") if kept else None, kill_at=5)
@@ -91,6 +98,7 @@ def test_a_run_survives_its_coordinator(tmp_path: Path, kept: bool) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_a_run_is_lost_once_too_often(tmp_path: Path) -> None:
     spec = parse_spec({**SPEC, "faults": {"max_restarts": 0}})
     with pytest.raises(CoordinatorLost):
@@ -99,8 +107,11 @@ def test_a_run_is_lost_once_too_often(tmp_path: Path) -> None:
 
 def test_a_round_that_comes_out_differently_ends_the_run(tmp_path: Path) -> None:
     spec, settings = parse_spec({**SPEC, "rounds": 2}), Settings(tmp_path)
-    records, _, _ = driven(spec, settings, None)
-    wrong = [records[0], records[1].model_copy(update={"digest": "0" * 64})]
+    known = [a_round(1), a_round(2)]
+    wrong = [
+        known[0].model_copy(update={"digest": expected(spec, settings)[0]}),
+        known[1].model_copy(update={"digest": "0" * 64}),
+    ]
     with pytest.raises(NotReproduced, match=r"round 2 came out differently when it ran again: .* 0000"):
         driven(spec, settings, None, records=wrong)
 
