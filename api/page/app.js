@@ -112,7 +112,9 @@ function showList(jobs) {
   find("jobs-note").hidden = jobs.length > 0;
   if (!chosen && jobs.length && !location.hash.startsWith("#job=")) choose(jobs[0].id);
   const job = jobs.find(({ id }) => id === chosen?.id);
-  if (job) showJob(job);
+  // A job that was resumed has events again, after those with which its stream ended.
+  if (job && FINAL.has(chosen.job?.state) && !FINAL.has(job.state)) choose(job.id);
+  else if (job) showJob(job);
 }
 
 function showJob(job) {

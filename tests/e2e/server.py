@@ -79,9 +79,13 @@ class Server:
         return len(self.actors())
 
     def coordinator_pid(self) -> int:
-        """The process of the one coordinator."""
-        (pid,) = {a["pid"] for a in self.actors() if "Coordinator" in a["class_name"] and a["pid"]}
-        return int(pid)
+        """The process of the one coordinator; Ray's list of actors may be a moment behind."""
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            found = {a["pid"] for a in self.actors() if "Coordinator" in a["class_name"] and a["pid"]}
+            if len(found) == 1:
+                return int(found.pop())
+        raise LookupError("there is not one coordinator")
 
 
 def submit(http: httpx.Client, spec: dict[str, Any]) -> str:

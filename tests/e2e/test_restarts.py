@@ -108,12 +108,14 @@ def test_a_cancelled_job_is_resumed(http: httpx.Client, server: Server) -> None:
 def test_twenty_random_kills_lose_and_double_nothing(http: httpx.Client, server: Server) -> None:
     """Five jobs; four kills in each, of the coordinator or the runner, at random rounds."""
     rng = np.random.default_rng(20)
-    spec = {**STATEFUL, "rounds": 80, "faults": {"max_restarts": 4}, "checkpoint": {"every": 7}}
+    local = {"epochs": 4, "batch_size": 16, "lr": 0.05}
+    spec = {**STATEFUL, "rounds": 200, "local": local, "checkpoint": {"every": 7}}
+    spec["faults"] = {"max_restarts": 4}
     with JobStore.open(server.settings.database_url) as store:
         for seed in range(5):
             mine = {**spec, "seed": seed}
             job = submit(http, mine)
-            for round in sorted(rng.choice(np.arange(1, 76), 4, replace=False).tolist()):
+            for round in sorted(rng.choice(np.arange(1, 150), 4, replace=False).tolist()):
                 kill_at(server, store, job, round, str(rng.choice(list(KILLS))))
             ended = wait_for(http, job, {"SUCCEEDED", "FAILED"}, seconds=150)
             assert (ended["state"], ended["restarts"]) == ("SUCCEEDED", 4), ended
