@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import inf
 from typing import Any
 
 import numpy as np
 import ray
 
 from fedsim import tree, wire
-from fedsim.blocks import Block, cut, spans
+from fedsim.blocks import Block, cut, shares, spans
 from fedsim.core import Algorithm, Context, Reduced, Score, Survey
 from fedsim.digest import Fingerprint, memory_marks
 from fedsim.evaluation import total
@@ -26,6 +27,9 @@ from .work import Submit, Task, Work
 
 SPAN_MEMORY_BYTES = 256 << 20
 """About how much the memories of one span's clients may take in an actor, or on its share of a GPU."""
+
+LITTLE_SECONDS = 0.02
+"""A round of less work for each worker is dealt out in one message to each: there is little to balance."""
 
 MOST_ASKED = 1000
 """A survey asks at most so many clients in one call, so that little is lost with an actor."""
@@ -50,6 +54,7 @@ class RayPool:
         self._fingerprint = Fingerprint()
         self._work = Work(crew, faults.max_retries)
         self._restarts = crew.restarts
+        self._pace = inf  # seconds of a local step in the last round
 
     def train(
         self, algorithm: Algorithm, ctx: Context, state: Any, cohort: Sequence[int]
@@ -62,8 +67,7 @@ class RayPool:
         blocks = cut(cohort, self.population.steps, len(ctx.nets))
         steps = [sum(self.population.steps(client) for client in block) for block in blocks]
         most = most_blocks(blocks, broadcasts) if algorithm.stateful else None
-        parts = spans(steps, len(self.crew.actors), most)
-        cuts = [(span.start, blocks[span.start : span.stop]) for span in parts]
+        cuts = [(span.start, blocks[span.start : span.stop]) for span in self._parts(steps, most)]
         tasks = [
             Task(self._training(algorithm, ctx.round, start, mine, sent, letters)) for start, mine in cuts
         ]
@@ -72,6 +76,7 @@ class RayPool:
 
         def finish() -> Reduced:
             results = [result.unpacked() for result in self._work.results(tasks)]
+            self._pace = sum(result.seconds for result in results) / max(1, sum(steps))
             if algorithm.stateful:
                 for (_, mine), task, result in zip(cuts, tasks, results, strict=True):
                     new = zip(_clients(mine), task.references[1:], strict=True)
@@ -79,6 +84,17 @@ class RayPool:
             return combine(algorithm, ctx, results, cohort, down, self._engine(), self._fingerprint)
 
         return finish
+
+    def _parts(self, steps: Sequence[int], most: int | None) -> Iterable[range]:
+        """How the blocks are dealt out: few messages where the last round's work was little, else many.
+
+        It decides who adds what, never what is added. Clients' memories travel one by one, so that messages
+        are not what they cost.
+        """
+        workers = len(self.crew.actors)
+        if most is None and self._pace * sum(steps) < LITTLE_SECONDS * workers:
+            return shares(len(steps), workers)
+        return spans(steps, workers, most)
 
     def _engine(self) -> dict[str, Any]:
         """How the round was computed, for the record; `restarts` since the last time."""

@@ -54,9 +54,10 @@ class Engine:
         self.seconds(2)
 
     def seconds(self, rounds: int) -> float:
-        """Seconds of this many rounds, evaluation left out."""
+        """Seconds of this many rounds, without the evaluation after the last."""
         results = simulate(self.algorithm, self.population, self.pool, rounds=rounds, evaluate_every=rounds)
-        return sum(result.seconds["total"] - result.seconds["evaluate"] for result in results)
+        seconds = [result.seconds for result in results]
+        return sum(phases["total"] for phases in seconds) - seconds[-1]["evaluate"]
 
     def close(self) -> None:
         """End the actors."""

@@ -2,16 +2,16 @@
 
 A cohort is cut into *blocks* by a rule that looks at the cohort, the architectures and the amounts of work,
 and at nothing else. The blocks are the leaves of a binary tree whose shape depends only on how many there
-are, and every sum of a round is taken along that tree. A *span* is all the blocks below one node of it; it
-goes to one worker, which sends back their sum. How the spans are cut depends on how many workers there are,
-so that few messages are sent and nobody waits; what comes out does not, because the additions are the same
-ones whoever makes them.
+are, and every sum of a round is taken along that tree. A *span* is a run of consecutive blocks, mostly all
+those below one node; it goes to one worker, which sends back the sums of the nodes that lie wholly in it.
+How the spans are cut depends on how many workers there are, so that few messages are sent and nobody waits;
+what comes out does not, because the additions are the same ones whoever makes them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 MOST_BLOCKS = 64
@@ -84,6 +84,25 @@ def spans(work: Sequence[int], workers: int, most: int | None = None) -> Iterato
             stop = _reach(upto, start, share, most or len(work))
             yield range(start, stop)
             start = stop
+
+
+def shares(blocks: int, workers: int) -> Iterator[range]:
+    """Cut blocks into one span for each worker, for work that costs less than the messages about it.
+
+    The spans end at places where few nodes of the tree are cut through, so each sends back a few sums.
+
+    Args:
+        blocks: how many there are.
+        workers: how many there are.
+
+    Yields:
+        Consecutive ranges that together cover every block once; at most `workers`.
+    """
+    grain = 1 << max(0, (blocks // workers).bit_length() - 3)
+    ends = [round(blocks * part / workers / grain) * grain for part in range(1, workers)]
+    for start, stop in pairwise([0, *ends, blocks]):
+        if stop > start:
+            yield range(start, stop)
 
 
 def _reach(upto: Sequence[int], start: int, share: float, most: int) -> int:

@@ -121,8 +121,8 @@ def simulate(
             mark = digest(state)
         with server_side(algorithm, "describe"):
             method = algorithm.describe(begun.ctx, state)
-        served = perf_counter()
         ahead = _begin_ahead(algorithm, population, pool, state, number + 1) if number + 1 < last else None
+        served = perf_counter()
         if scores is not None:
             metrics = {**evaluation.metrics(scores()), **metrics}
         ended = perf_counter()

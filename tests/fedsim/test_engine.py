@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fedsim import rng, tree, wire
 from fedsim.algorithms import FedAvg
-from fedsim.blocks import Node, TreeSum, cut, spans
+from fedsim.blocks import Node, TreeSum, cut, shares, spans
 from fedsim.core import Context, Local, Pacing, Reduced, Reduction, Report, Visit
 from fedsim.data.partition import Partition
 from fedsim.digest import digest
@@ -109,8 +109,21 @@ def test_sums_do_not_depend_on_how_the_tree_is_cut(work: list[int], workers: int
         return total
 
     leaves = [(Node(0, number), str(number)) for number in range(len(work))]
-    parts = [tree_sum(leaves[span.start : span.stop]).nodes for span in spans(work, workers, most)]
-    assert tree_sum(node for part in parts for node in part).total() == tree_sum(leaves).total()
+    for cuts in (spans(work, workers, most), shares(len(work), workers)):
+        parts = [tree_sum(leaves[span.start : span.stop]).nodes for span in cuts]
+        assert tree_sum(node for part in parts for node in part).total() == tree_sum(leaves).total()
+
+
+@given(st.integers(1, 130), st.integers(1, 9))
+def test_shares_cover_every_block_once_and_are_at_most_one_for_each_worker(blocks: int, workers: int) -> None:
+    cuts = [list(span) for span in shares(blocks, workers)]
+    assert [number for mine in cuts for number in mine] == list(range(blocks))
+    assert all(cuts)
+    assert len(cuts) <= workers
+
+
+def test_shares_are_cut_where_few_sums_result() -> None:
+    assert list(shares(50, 2)) == [range(24), range(24, 50)]
 
 
 @given(WORK, st.integers(1, 9), MOST)
