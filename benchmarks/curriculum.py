@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +24,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks.machine import here
 from benchmarks.workloads import WORKLOADS
 from fedsim.algorithms import FedAvg
 from fedsim.core import Algorithm
@@ -76,14 +75,9 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     population = WORKLOADS["A"].population()
-    here = {
-        "cpu": platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "torch": torch.__version__,
-    }
     for name, how in VARIANTS.items():
         figures = added(population, DataCurriculum(base=FedAvg(), **how), options.pairs)
-        print(json.dumps({"workload": "A", "curriculum": name, **figures, **here}), flush=True)
+        print(json.dumps({"workload": "A", "curriculum": name, **figures, **here()}), flush=True)
 
 
 if __name__ == "__main__":

@@ -11,23 +11,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
-import os
-import platform
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import ray
-import torch
-
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from actors.crew import Crew
 from actors.ray_pool import RayPool
 from actors.resources import Placement
+from benchmarks.machine import here, start_ray
 from benchmarks.workloads import WORKLOADS, PlainLoop, Workload
 from fedsim.algorithms import FedAvg
 from fedsim.core import Context, Report, Visit
@@ -100,22 +95,10 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--pairs", type=int, default=5)
     options = parser.parse_args()
-    ray.init(
-        address="local",
-        num_cpus=max(options.processes, os.cpu_count() or 1),
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        runtime_env={"env_vars": {"PYTHONPATH": str(Path(__file__).parents[1])}},
-    )
-    here = {
-        "cpu": platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "torch": torch.__version__,
-    }
+    start_ray(options.processes)
     for name in options.workloads:
         run = overhead if name == "C" else compare
-        print(json.dumps({**run(WORKLOADS[name], options.processes, options.pairs), **here}), flush=True)
+        print(json.dumps({**run(WORKLOADS[name], options.processes, options.pairs), **here()}), flush=True)
 
 
 if __name__ == "__main__":

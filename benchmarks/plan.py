@@ -11,17 +11,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import sys
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-import torch
-
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks.machine import here
 from jobs.drive import connected
 from jobs.execute import execute
 from jobs.planner import plan
@@ -62,7 +59,6 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE")
     options = parser.parse_args()
-    here = {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()}
     settings = Settings.from_env()
     with connected(settings):
         for name in options.specs:
@@ -80,7 +76,7 @@ def main() -> None:
                 "bytes_agree": all(pair["bytes_agree"] for pair in pairs),
                 "pairs": options.pairs,
             }
-            print(json.dumps({**line, **here, "torch": torch.__version__}), flush=True)
+            print(json.dumps({**line, **here()}), flush=True)
 
 
 if __name__ == "__main__":

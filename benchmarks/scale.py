@@ -13,9 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
-import os
-import platform
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from actors.crew import Crew
 from actors.ray_pool import RayPool
 from actors.resources import Placement
+from benchmarks.machine import here, start_ray
 from fedsim.algorithms import FedAvg
 from fedsim.core import Local
 from fedsim.experiment import Experiment
@@ -170,22 +168,9 @@ def main() -> None:
     options = vars(parser.parse_args())
     clients = tuple(options.pop("clients"))
     asked = Asked(**options)
-    ray.init(
-        address="local",
-        num_cpus=max(asked.actors, os.cpu_count() or 1),
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        runtime_env={"env_vars": {"PYTHONPATH": str(Path(__file__).parents[1])}},
-    )
-    here = {
-        "cohort": asked.cohort,
-        "seed": asked.seed,
-        "cpu": platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "torch": torch.__version__,
-    }
-    print(json.dumps({**compare(asked, clients), **here}), flush=True)
+    start_ray(asked.actors)
+    figures = {"cohort": asked.cohort, "seed": asked.seed, **here()}
+    print(json.dumps({**compare(asked, clients), **figures}), flush=True)
 
 
 if __name__ == "__main__":

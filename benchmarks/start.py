@@ -11,13 +11,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from statistics import median
 from time import perf_counter
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.machine import here
 
 ROOT = Path(__file__).parents[1]
 
@@ -62,8 +65,7 @@ def main() -> None:
         seconds = sorted(first_record(spec) for _ in range(times))
     figures = {"seconds_to_round_1": round(median(seconds), 2), "from": round(seconds[0], 2)}
     figures |= {"to": round(seconds[-1], 2), "times": times}
-    here = {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()}
-    print(json.dumps({**figures, **here}))
+    print(json.dumps({**figures, **here()}))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
@@ -18,7 +18,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.coordinator import Coordinator, Keeping, Phase, Recalled, Resumed
 from actors.deaths import DEATHS, LOSSES, cause_of, first_line, gave_up, was_memory
-from actors.resources import Placement, cluster_nodes, place
+from actors.resources import Node, Placement, cluster_nodes, place
 from fedsim.errors import CoordinatorLost, DoesNotFit, FedsimError, NodeLost, NotReproduced
 from fedsim.experiment import Experiment
 from fedsim.faults import CALM, Chaos, Faults
@@ -80,7 +80,7 @@ class Drive:
         # Beside this process, on the head, where the data sets are; client actors get theirs from Ray.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
         options = Coordinator.options(scheduling_strategy=here)
-        placement = _placement(experiment, spec, shrink)
+        placement = placement_of(experiment, spec, cluster_nodes(ray.nodes()), shrink=shrink)
         self._group = f"fedsim-{secrets.token_hex(8)}"
         policy = Faults(
             client_error=spec.faults.client_error, max_retries=spec.faults.max_retries, chaos=chaos
@@ -137,8 +137,21 @@ def _lost(error: Exception) -> FedsimError:
     return CoordinatorLost(f"the coordinator, or what it needs, is gone: {first_line(cause)}")
 
 
-def _placement(experiment: Experiment, spec: JobSpec, shrink: bool) -> Placement:
-    asked, nodes = spec.resources, cluster_nodes(ray.nodes())
+def placement_of(
+    experiment: Experiment, spec: JobSpec, nodes: Sequence[Node], *, shrink: bool = False
+) -> Placement:
+    """How many workers a run has, and of what size.
+
+    Args:
+        experiment: never gets more workers than its cohort has clients.
+        spec: what it asks for.
+        nodes: where they would be.
+        shrink: take fewer than asked for rather than none, as after the loss of a node.
+
+    Raises:
+        DoesNotFit: with the arithmetic.
+    """
+    asked = spec.resources
     size, most = (asked.cpus_per_worker, asked.gpus_per_worker), experiment.cohort_size
     if shrink and asked.workers != "auto":
         return place("auto", *size, nodes, most=min(most, asked.workers))

@@ -22,10 +22,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from actors.coordinator import Phase
 from actors.deaths import DEATHS, cause_of, gave_up
 from actors.prober import Measured, Prober
-from actors.resources import Node, Placement, cluster_nodes, place
+from actors.resources import Node, Placement, cluster_nodes
 from fedsim.errors import DoesNotFit, FedsimError, NoRoomNow, OutOfMemory, PoolFailed
 from fedsim.experiment import Experiment
-from jobs.drive import connected
+from jobs.drive import connected, placement_of
 from jobs.plan import Plan
 from jobs.plan_advice import advice
 from jobs.plan_figures import check_room, drafted, with_figures, with_nodes, with_workers
@@ -71,13 +71,13 @@ def plan(
         if settings.ray_address is None and not ray.is_initialized():
             # What this machine cannot hold is said at once, without starting a Ray on it.
             nodes = [_this_machine(settings)]
-            _place(spec, experiment, nodes)
+            placement_of(experiment, spec, nodes)
         on_phase("starting Ray" if settings.ray_address is None else "connecting to Ray")
         began = perf_counter()
         with connected(settings):
             started = perf_counter() - began
             nodes = cluster_nodes(ray.nodes())
-            placement = _place(spec, experiment, nodes)
+            placement = placement_of(experiment, spec, nodes)
             draft = with_workers(draft, placement)
             measured = _measure(experiment, spec, placement, nodes, seconds, on_phase)
         found = replace(measured, startup=measured.startup + started)
@@ -95,11 +95,6 @@ def plan(
 def _this_machine(settings: Settings) -> Node:
     gpus = torch.cuda.device_count() if settings.ray_num_gpus is None else settings.ray_num_gpus
     return Node("this machine", settings.ray_num_cpus or os.cpu_count() or 1, gpus)
-
-
-def _place(spec: JobSpec, experiment: Experiment, nodes: Sequence[Node]) -> Placement:
-    asked, most = spec.resources, experiment.cohort_size
-    return place(asked.workers, asked.cpus_per_worker, asked.gpus_per_worker, nodes, most=most)
 
 
 def _measure(

@@ -78,11 +78,6 @@ class DataCurriculum(Wrapper):
         """Whether clients keep their own model between rounds, for the score."""
         return self.order != "random" and "local" in RULES[self.score].judges
 
-    @property
-    def asks_expert(self) -> bool:
-        """Whether the population has to come with an expert's losses."""
-        return self.order != "random" and self.score == "expert_loss"
-
     def limits(self, ctx: Context, examples: int, steps: int) -> NDArray[np.int64]:
         """How many of a client's examples are open at each step of this round, int64 `[steps]`."""
         done, budget = np.arange(steps, dtype=np.float64), steps

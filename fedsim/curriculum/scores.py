@@ -98,9 +98,7 @@ def judge(ctx: Context, model: Params, held: Held) -> Judgement:
         model: all keys of the net.
         held: the examples, at least one.
     """
-    laid_out = tree.map(tree.arranged, model)
-    with ctx.net.evaluating():
-        parts = [_judged(ctx.net(laid_out, batch.x), batch.y) for batch in held.batches()]
+    parts = [_judged(logits, y) for logits, y in _answers(ctx, model, held)]
     losses, right, said = (torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True))
     return Judgement(losses, right, said)
 
@@ -108,10 +106,15 @@ def judge(ctx: Context, model: Params, held: Held) -> Judgement:
 @torch.inference_mode()
 def losses_of(ctx: Context, model: Params, held: Held) -> Tensor:
     """A model's loss on each of a client's examples, `[n]`, in evaluation mode; see `judge`."""
+    found = [example_losses(logits, y) for logits, y in _answers(ctx, model, held)]
+    return torch.cat(found) if found else torch.zeros(0)
+
+
+def _answers(ctx: Context, model: Params, held: Held) -> list[tuple[Tensor, Tensor]]:
+    """A model's logits for all of a client's examples, in evaluation mode, with their labels."""
     laid_out = tree.map(tree.arranged, model)
     with ctx.net.evaluating():
-        found = [example_losses(ctx.net(laid_out, batch.x), batch.y) for batch in held.batches()]
-    return torch.cat(found) if found else torch.zeros(0)
+        return [(ctx.net(laid_out, batch.x), batch.y) for batch in held.batches()]
 
 
 def _judged(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -143,7 +143,6 @@ def test_a_random_order_needs_no_scores_and_no_memory() -> None:
     pool = SerialPool(algorithm, population)
     list(simulate(algorithm, population, pool))
     assert not pool.memories()
-    assert not DataCurriculum(base=FedAvg(), score="expert_loss", order="random").asks_expert
 
 
 def test_a_client_without_examples_is_no_obstacle() -> None:
