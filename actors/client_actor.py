@@ -15,7 +15,8 @@ import torch
 from fedsim import tree
 from fedsim.blocks import Block
 from fedsim.chaos import kills_actor
-from fedsim.core import Algorithm, Local, Score
+from fedsim.core import Algorithm, Local, PersonalScores, Score
+from fedsim.examiner import examine
 from fedsim.faults import Faults
 from fedsim.memory import private_peak
 from fedsim.population import Population
@@ -123,11 +124,7 @@ class ClientProcess:
             start,
             blocks,
             tree.from_numpy(broadcasts, worker.device),
-            {client: tree.from_numpy(value, worker.device) for client, value in instructions.items()},
-            {
-                client: None if memory is None else tree.from_numpy(memory, worker.device)
-                for client, memory in zip(clients, memories, strict=False)
-            },
+            *self._by_client(clients, instructions, memories),
         )
         sent = result.packed()
         if not worker.algorithm.stateful:
@@ -143,6 +140,43 @@ class ClientProcess:
         """The mean loss of a model on each client's own data; see `Worker.measure`."""
         worker = self._joined()
         return worker.measure(round, tree.from_numpy(models, worker.device), clients)
+
+    def examine(
+        self,
+        round: int,
+        clients: Sequence[int],
+        broadcasts: Tree,
+        instructions: Mapping[int, Tree],
+        *memories: Tree | None,
+    ) -> PersonalScores:
+        """Score clients' own models; see `examine`.
+
+        Args:
+            round: counted from 0.
+            clients: whose.
+            broadcasts: what all clients of each architecture received.
+            instructions: what each received besides.
+            *memories: what each keeps, in the clients' order; none at all unless the algorithm is stateful.
+        """
+        worker = self._joined()
+        return examine(
+            worker,
+            round,
+            clients,
+            tree.from_numpy(broadcasts, worker.device),
+            *self._by_client(clients, instructions, memories),
+        )
+
+    def _by_client(
+        self, clients: Sequence[int], instructions: Mapping[int, Tree], memories: Sequence[Tree | None]
+    ) -> tuple[dict[int, Tree], dict[int, Tree | None]]:
+        """What clients received besides, and what they keep, as tensors where they train."""
+        device = self._joined().device
+        kept = zip(clients, memories, strict=False)
+        return (
+            {client: tree.from_numpy(value, device) for client, value in instructions.items()},
+            {client: None if held is None else tree.from_numpy(held, device) for client, held in kept},
+        )
 
     def limit(self, local: Local) -> None:
         """Train like this from now on, in place of what the population says; for measuring."""

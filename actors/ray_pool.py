@@ -11,10 +11,12 @@ import ray
 
 from fedsim import tree, wire
 from fedsim.blocks import Block, cut, shares, spans
-from fedsim.core import Algorithm, Context, Reduced, Score, Survey
+from fedsim.core import Algorithm, Context, Examination, Reduced, Score, Survey
 from fedsim.digest import Fingerprint, memory_marks
 from fedsim.evaluation import total
+from fedsim.examiner import examination_work, examinees
 from fedsim.faults import DEFAULT, Faults
+from fedsim.personal import joined
 from fedsim.pools import broadcast, bytes_down, deployed, instruct, questioned, survey_traffic
 from fedsim.population import Population
 from fedsim.reduce import combine
@@ -147,6 +149,42 @@ class RayPool:
         tasks = [Task(scoring(shard)) for shard in range(shards)]
         self._work.add(tasks)
         return lambda: total(self._work.results(tasks))
+
+    def evaluate_personal(
+        self, algorithm: Algorithm, ctx: Context, state: Any, clients: Iterable[int] | None = None
+    ) -> Examination:
+        """Begin to score each client's own model, on whichever actors are free; see `ClientPool`."""
+        asked, broadcasts = examinees(self.population, clients), broadcast(algorithm, ctx, state)
+        sent = ray.put(tree.to_numpy(broadcasts))
+        work = [examination_work(algorithm, self.population, ctx, client) for client in asked.clients]
+        most = most_blocks([(client,) for client in asked.clients[:1]], broadcasts)
+        portions = [
+            asked.clients[part.start : part.stop]
+            for part in spans(work, len(self.crew.actors), most if algorithm.stateful else None)
+        ]
+        tasks = [Task(self._examining(algorithm, ctx, state, mine, sent)) for mine in portions]
+        self._work.add(tasks)
+        return self._examined(tasks, portions, asked.untested)
+
+    def _examined(
+        self, tasks: Sequence[Task], portions: Sequence[Sequence[int]], untested: int
+    ) -> Examination:
+        for _ in self._work.progress(tasks):
+            yield sum(len(mine) for mine, task in zip(portions, tasks, strict=True) if task.ended)
+        return joined([task.value for task in tasks], untested)
+
+    def _examining(
+        self, algorithm: Algorithm, ctx: Context, state: Any, clients: Sequence[int], sent: Any
+    ) -> Submit:
+        memories = [self._memories.get(client) for client in clients] if algorithm.stateful else []
+
+        def submit(actor: Any, _: int) -> list[Any]:
+            # Made when they are sent, so that there are never as many letters here as there are clients.
+            letters = instruct(algorithm, ctx, state, clients)
+            mine = {client: tree.to_numpy(value) for client, value in letters.items()}
+            return [actor.examine.remote(ctx.round, clients, sent, mine, *memories)]
+
+        return submit
 
     def memories(self, clients: Iterable[int] | None = None) -> Mapping[int, Tree]:
         """What these clients keep, by default all; downloads it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -75,11 +75,17 @@ class Work:
             OutOfMemory: if that is why.
             Exception: what a task's own code raised, as it was raised.
         """
+        for _ in self.progress(tasks):
+            pass
+        return [task.value for task in tasks]
+
+    def progress(self, tasks: Sequence[Task]) -> Iterator[int]:
+        """As `results`, but yields how many of the tasks have ended whenever something happened."""
         while not all(task.ended for task in tasks) and not _errors(tasks):
             self._step()
+            yield sum(task.ended for task in tasks)
         for error in _errors(tasks):
             raise error
-        return [task.value for task in tasks]
 
     def _step(self) -> None:
         """Wait until a task ends or an actor dies, and see to it."""

@@ -9,20 +9,19 @@ in `fedsim.simulation`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any, ClassVar, NamedTuple, Protocol
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from .context import Context
+from .exchange import Reduced, Reduction, ServerState, Traffic
 from .net import Params
+from .personal import PersonalScores
 from .tree import Tree
-from .visit import Batch, Batches, Local, Pacing, Report, Visit
+from .visit import Batch, Batches, Effort, Local, Pacing, Report, Visit
 
 __all__ = [
     "Algorithm",
@@ -30,9 +29,12 @@ __all__ = [
     "Batches",
     "ClientPool",
     "Context",
+    "Effort",
+    "Examination",
     "Local",
     "LossFunction",
     "Pacing",
+    "PersonalScores",
     "Reduced",
     "Reduction",
     "Report",
@@ -42,70 +44,6 @@ __all__ = [
     "Traffic",
     "Visit",
 ]
-
-
-class Reduction(StrEnum):
-    """How one payload of the cohort's uploads combines on its way to the server."""
-
-    MEAN = "mean"  # weighted by `Algorithm.weight`, taken in float64
-    SUM = "sum"  # unweighted, taken in float64
-    GATHER = "gather"  # one entry per client, in cohort order
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServerState:
-    """What the server knows between rounds; an algorithm that keeps more subclasses it.
-
-    Every field is a tree of tensors, a tensor, a number, a string, None, or a list, tuple or dict of these:
-    such a state can be digested, checkpointed and compared.
-    """
-
-    params: Tree
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """Simulated bytes of one round, summed over the clients that took part (see `fedsim.wire`)."""
-
-    down: int = 0
-    up: int = 0
-    by_payload: Mapping[str, int] = field(default_factory=dict)
-
-    def __add__(self, other: Traffic) -> Traffic:
-        both = Counter(self.by_payload) + Counter(other.by_payload)
-        return Traffic(self.down + other.down, self.up + other.up, dict(both))
-
-
-@dataclass(frozen=True)
-class Reduced:
-    """A cohort's reports, combined as the algorithm declared.
-
-    Attributes:
-        payloads: {payload: tree}; MEAN and SUM leaves are float64, GATHER is a list of trees in cohort
-            order. With several architectures, MEAN and SUM are taken within each: {payload: {architecture:
-            tree}}, without those that nobody came with.
-        clients: those that reported, in cohort order.
-        weights: their weights, in the same order.
-        num_examples: theirs, in the same order.
-        metrics: the cohort's averages.
-        traffic: bytes down and up.
-        engine: how the pool did it.
-        failed: those whose work was left out, in cohort order.
-        memory_digest: of what all clients keep now; None unless the algorithm is stateful.
-    """
-
-    payloads: Mapping[str, Any]
-    clients: tuple[int, ...]
-    weights: tuple[float, ...]
-    num_examples: tuple[int, ...]
-    metrics: Mapping[str, float]
-    traffic: Traffic
-    engine: Mapping[str, Any] = field(default_factory=dict)
-    failed: tuple[int, ...] = ()
-    memory_digest: str | None = None
-
-    def __getitem__(self, payload: str) -> Any:
-        return self.payloads[payload]
 
 
 class Algorithm(ABC):
@@ -202,9 +140,40 @@ class Algorithm(ABC):
         """What this client counts in every MEAN; by default its number of examples."""
         return float(visit.num_examples)
 
-    def predict_personal(self, ctx: Context, visit: Visit, x: Tensor) -> Tensor:
-        """Logits of the model that this client would use itself."""
-        raise TypeError(f"{type(self).__name__} has no personal models")
+    def effort(self, ctx: Context, steps: int) -> Sequence[Effort]:
+        """What so many local steps move and compute: for counting what the method costs (`fedsim.effort`).
+
+        By default every step moves every parameter of the net, once forward and once backward. A method
+        whose steps are of several kinds names each kind with its number of steps.
+        """
+        return (Effort(steps, ctx.net.parameters),)
+
+    # personal models
+
+    def tuning(self, ctx: Context) -> Local | None:
+        """The local training by which a client makes its model its own before it uses it; None for none."""
+        return None
+
+    def personalise(self, ctx: Context, visit: Visit) -> Tree:
+        """The model that this client would use itself; by default, the one with which it would begin a round.
+
+        It is asked for clients that took part and for those that never did: their memory is then that of a
+        first visit. What it returns is scored and thrown away; memories and the server stay as they are.
+
+        Args:
+            ctx: the round that just ended, for this client, with `tuning` as its `local` where there is one.
+            visit: what came down from the server as it is now, and what the client keeps. Its batches are
+                those of `tuning`; without tuning there are none. It is called once more without batches
+                where there is tuning: for the model before it, which is scored as well.
+
+        Returns:
+            Whatever `predict_personal` reads; FedAvg's is the global model.
+        """
+        return self.received(ctx, visit)
+
+    def predict_personal(self, ctx: Context, model: Tree, x: Tensor) -> Tensor:
+        """Logits `[batch, classes]` of a model that `personalise` made."""
+        return ctx.net(model, x)
 
 
 class Score(NamedTuple):
@@ -239,6 +208,24 @@ class ClientPool(Protocol):
     def evaluate(self, algorithm: Algorithm, ctx: Context, state: Any) -> Callable[[], Mapping[str, Score]]:
         """Begin to score every deployed model on the whole test set; what is returned waits for it."""
 
+    def evaluate_personal(
+        self, algorithm: Algorithm, ctx: Context, state: Any, clients: Iterable[int] | None = None
+    ) -> Examination:
+        """Begin to score each client's own model on its own test examples.
+
+        Nothing changes by it: memories and state stay as they are. Clients that fail are treated as in
+        training; those without test examples are counted and left alone.
+
+        Args:
+            algorithm: whose clients.
+            ctx: the round that just ended.
+            state: of the server, after it.
+            clients: whom to score; by default everybody.
+
+        Returns:
+            What is to be run to its end: it yields how many clients are done, and returns the scores.
+        """
+
     def memories(self, clients: Iterable[int] | None = None) -> Mapping[int, Tree]:
         """What these clients keep, by default all; those that keep nothing are not in the answer."""
 
@@ -249,4 +236,5 @@ class ClientPool(Protocol):
         """Give the pool's resources back."""
 
 
+Examination: TypeAlias = Generator[int, None, PersonalScores]
 LossFunction = Callable[[Params, Batch], Tensor]

@@ -12,11 +12,13 @@ def total(parts: Iterable[Mapping[str, Score]]) -> dict[str, Score]:
     found: dict[str, Score] = {}
     for part in parts:
         for name, score in part.items():
-            sofar = found.get(name, Score(0, 0.0, 0))
-            found[name] = Score(
-                sofar.correct + score.correct, sofar.loss + score.loss, sofar.examples + score.examples
-            )
+            found[name] = added(found.get(name, Score(0, 0.0, 0)), score)
     return found
+
+
+def added(first: Score, second: Score) -> Score:
+    """The score over two parts together."""
+    return Score(first.correct + second.correct, first.loss + second.loss, first.examples + second.examples)
 
 
 def metrics(scores: Mapping[str, Score]) -> dict[str, float]:

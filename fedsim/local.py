@@ -76,6 +76,17 @@ def sgd(
     return Trained(params, total / max(steps, 1), steps)
 
 
+def fine_tuned(ctx: Context, visit: Visit, start: Params) -> Params:
+    """A model after plain training of all its layers on this visit: for `Algorithm.personalise`.
+
+    Args:
+        ctx: the round, with `tuning` as its local training.
+        visit: without batches, the model comes back as it was.
+        start: all keys of the net.
+    """
+    return sgd(ctx, visit, start, lambda params, batch: cross_entropy(ctx.net(params, batch.x), batch)).params
+
+
 class _Update:
     """One SGD step in place, with the velocity of this visit."""
 

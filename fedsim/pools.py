@@ -12,10 +12,12 @@ import numpy as np
 from . import wire
 from .blocks import cut
 from .causes import server_side
-from .core import Algorithm, Context, Reduced, Score, Survey, Traffic
+from .core import Algorithm, Context, Examination, Reduced, Score, Survey, Traffic
 from .digest import Fingerprint, memory_marks
 from .evaluation import total
+from .examiner import Examinees, examine, examinees
 from .faults import DEFAULT, Faults
+from .personal import PersonalScores, joined
 from .population import Population
 from .reduce import combine
 from .tree import Tree
@@ -69,6 +71,20 @@ class SerialPool:
         """Every deployed model scored on the whole test set, when the scores are asked for."""
         models, shards = deployed(algorithm, ctx, state), range(self.worker.num_shards())
         return lambda: total(self.worker.score(ctx.round, models, shard) for shard in shards)
+
+    def evaluate_personal(
+        self, algorithm: Algorithm, ctx: Context, state: Any, clients: Iterable[int] | None = None
+    ) -> Examination:
+        """Each client's own model scored on its own test examples, one client at a time; see `ClientPool`."""
+        return self._examine(algorithm, ctx, state, examinees(self.population, clients))
+
+    def _examine(self, algorithm: Algorithm, ctx: Context, state: Any, asked: Examinees) -> Examination:
+        broadcasts, parts = broadcast(algorithm, ctx, state), list[PersonalScores]()
+        for client in asked.clients:
+            letter = instruct(algorithm, ctx, state, [client])
+            parts.append(examine(self.worker, ctx.round, [client], broadcasts, letter, self._memories))
+            yield len(parts)
+        return joined(parts, asked.untested)
 
     def memories(self, clients: Iterable[int] | None = None) -> Mapping[int, Tree]:
         """What these clients keep, by default all."""

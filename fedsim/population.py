@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from . import rng, tree
-from .core import Algorithm, Batch, Context, Local, Visit
+from .core import Algorithm, Batch, Context, Local, Pacing, Visit
 from .data.dataset import Dataset, Examples
 from .data.partition import Partition
 from .net import Net
@@ -32,7 +32,8 @@ class Population:
 
     Attributes:
         dataset: the examples of everybody, and the test set.
-        partition: which of them each client holds.
+        partition: which of the training examples each client holds.
+        tests: which of the test examples each client's own model is scored on; None for all of them.
         nets: the architectures; client k runs `nets[k % len(nets)]`.
         local: the local training.
         seed: of the experiment.
@@ -52,6 +53,7 @@ class Population:
     rounds: int
     public: Examples | None = None
     difficulty: NDArray[np.float32] | None = None
+    tests: Partition | None = None
 
     def context(self, round: int) -> Context:
         """What the clients of a round (counted from 0) have in common."""
@@ -70,6 +72,14 @@ class Population:
     def steps(self, client: int) -> int:
         """Local steps of this client in a round."""
         return self.local.steps_for(self.partition.size(client))
+
+    def num_tests(self, client: int) -> int:
+        """How many test examples this client's own model is scored on."""
+        return len(self.dataset.test) if self.tests is None else self.tests.size(client)
+
+    def tests_of(self, client: int) -> Positions:
+        """Which test examples this client's own model is scored on."""
+        return np.arange(len(self.dataset.test)) if self.tests is None else self.tests.client(client)
 
 
 class Shelf:
@@ -105,13 +115,27 @@ class Shelf:
             instruction: what it received besides.
             memory: what it kept; None on its first visit.
         """
+        visit = self.arrival(algorithm, ctx, client, broadcast, instruction, memory)
+        steps, pacing = ctx.local.steps_for(visit.num_examples), None
+        if algorithm.has("schedule"):
+            stream = rng.stream(ctx.seed, "schedule", ctx.round, client)
+            pacing = algorithm.schedule(ctx, stream, visit, steps)
+        return visit._replace(batches=self.batches(algorithm, ctx, client, pacing))
+
+    def arrival(
+        self,
+        algorithm: Algorithm,
+        ctx: Context,
+        client: int,
+        broadcast: Tree,
+        instruction: Tree,
+        memory: Tree | None,
+    ) -> Visit:
+        """As `visit`, but without local steps."""
         held = self.population.partition.client(client)
         if memory is None:
             memory = algorithm.remember(ctx, broadcast)
-        local, address = ctx.local, (ctx.round, client)
-        steps = local.steps_for(len(held))
-        pacing = None
-        visit = Visit(
+        return Visit(
             batches=(),
             num_examples=len(held),
             label_counts=self._label_counts(held, ctx.num_classes),
@@ -120,15 +144,34 @@ class Shelf:
             memory=memory,
             held=ShelfExamples(self, held),
         )
-        if algorithm.has("schedule"):
-            pacing = algorithm.schedule(ctx, rng.stream(ctx.seed, "schedule", *address), visit, steps)
-        shuffle = rng.stream(ctx.seed, "shuffle", *address)
+
+    def batches(
+        self,
+        algorithm: Algorithm,
+        ctx: Context,
+        client: int,
+        pacing: Pacing | None = None,
+        occasion: str = "",
+    ) -> ShelfBatches:
+        """The local steps of this client, as `ctx.local` says.
+
+        Args:
+            algorithm: whose noise comes with them.
+            ctx: the round, for this client.
+            client: its number.
+            pacing: which examples a step may draw; None for all.
+            occasion: what they are for, so that another one's are drawn independently; "" for the round.
+        """
+        held, address = self.population.partition.client(client), (ctx.round, client)
+        steps, size = ctx.local.steps_for(len(held)), ctx.local.batch_size
+        shuffle = rng.stream(ctx.seed, f"{occasion}shuffle", *address)
         noise: Tree = {}
         if algorithm.has("noise"):
-            noise = algorithm.noise(ctx, rng.stream(ctx.seed, "method", *address), steps, local.batch_size)
-        rows = [held[chosen] for chosen in draws(shuffle, len(held), steps, local.batch_size, pacing)]
-        seed = rng.torch_seed(ctx.seed, "augment", *address) if self.population.dataset.augment else 0
-        return visit._replace(batches=ShelfBatches(self, rows, noise, seed))
+            noise = algorithm.noise(ctx, rng.stream(ctx.seed, f"{occasion}method", *address), steps, size)
+        rows = [held[chosen] for chosen in draws(shuffle, len(held), steps, size, pacing)]
+        augmented = self.population.dataset.augment is not None
+        seed = rng.torch_seed(ctx.seed, f"{occasion}augment", *address) if augmented else 0
+        return ShelfBatches(self, rows, noise, seed)
 
     def examples(self, rows: Positions, augment_seed: int | None = None) -> Batch:
         """These examples as one batch: augmented if there is a seed for it, then normalised."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from math import pow
 from types import MappingProxyType
@@ -101,6 +101,23 @@ class Pacing(NamedTuple):
 
     order: np.ndarray[Any, Any] | None
     limits: np.ndarray[Any, Any]
+
+
+class Effort(NamedTuple):
+    """Local steps of one kind, for counting what they cost.
+
+    Attributes:
+        steps: how many.
+        trainable: keys of the net that each of them moves.
+        extra: parameters that each moves besides, which are no keys of the net, such as those of a second
+            head; counted as a linear layer whose inputs need no gradient.
+        forwards: passes through the whole net that each makes besides without a gradient, as of a teacher.
+    """
+
+    steps: int
+    trainable: Collection[str]
+    extra: int = 0
+    forwards: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

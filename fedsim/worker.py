@@ -191,14 +191,7 @@ class Worker:
     def _score(self, ctx: Context, model: Tree, stored: Tensor, labels: Tensor) -> Score:
         x = tree.arranged(self.population.dataset.normalise(stored.to(self.device)))
         with server_side(self.algorithm, "predict"):
-            return self._scored(ctx, model, x, labels.to(self.device))
-
-    def _scored(self, ctx: Context, model: Tree, x: Tensor, y: Tensor) -> Score:
-        logits = self.algorithm.predict(ctx, model, x)
-        if y.dim() == 2:
-            return _labels_score(logits, y)
-        loss = F.cross_entropy(logits.double(), y, reduction="sum")
-        return Score(int((logits.argmax(-1) == y).sum()), float(loss), len(y))
+            return score(self.algorithm.predict(ctx, model, x), labels.to(self.device))
 
     @torch.inference_mode()
     def measure(self, round: int, models: Mapping[str, Tree], clients: Sequence[int]) -> NDArray[np.float64]:
@@ -226,7 +219,8 @@ class Worker:
         )
         for attempt in range(self.faults.client_attempts):
             try:
-                scores = [self._scored(ctx, model, batch.x, batch.y) for batch in held.batches()]
+                predict = self.algorithm.predict
+                scores = [score(predict(ctx, model, batch.x), batch.y) for batch in held.batches()]
             except Exception as error:
                 if self.faults.client_error != "skip" and attempt + 1 == self.faults.client_attempts:
                     raise client_side(client, "survey", error) from error
@@ -234,6 +228,19 @@ class Worker:
             examples = sum(score.examples for score in scores)
             return sum(score.loss for score in scores) / examples if examples else float("nan")
         return float("nan")
+
+
+def score(logits: Tensor, y: Tensor) -> Score:
+    """How these predictions do.
+
+    Args:
+        logits: `[batch, classes]`.
+        y: int64 `[batch]`, or float32 `[batch, labels]` (NaN: unknown).
+    """
+    if y.dim() == 2:
+        return _labels_score(logits, y)
+    loss = F.cross_entropy(logits.double(), y, reduction="sum")
+    return Score(int((logits.argmax(-1) == y).sum()), float(loss), len(y))
 
 
 def _labels_score(logits: Tensor, y: Tensor) -> Score:

@@ -19,14 +19,14 @@ Reference result: see docs/results.md.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from torch import Tensor
 
 from .. import tree
-from ..core import Algorithm, Batch, Context, Reduced, Reduction, Report, ServerState, Visit
+from ..core import Algorithm, Batch, Context, Effort, Reduced, Reduction, Report, ServerState, Visit
 from ..local import Trained, cross_entropy, sgd
 from ..net import Params
 from ..tree import Tree
@@ -91,6 +91,10 @@ class FedAvg(Algorithm):
             correction=self.correction(ctx, visit),
         )
         return self.finish(ctx, visit, trained)._replace(model=trained.params)
+
+    def effort(self, ctx: Context, steps: int) -> Sequence[Effort]:
+        """Every step moves what is trainable."""
+        return (Effort(steps, self.trainable(ctx)),)
 
     def received(self, ctx: Context, visit: Visit) -> Params:
         """Where the client's training starts."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..core import Algorithm, Context, Pacing, Reduced, Report, Visit
+from ..core import Algorithm, Context, Effort, Local, Pacing, Reduced, Report, Visit
 from ..net import Params
 from ..tree import Tree
 
@@ -111,6 +111,20 @@ class Wrapper(Algorithm):
         """The base's."""
         return self.base.weight(ctx, self.inside(visit))
 
-    def predict_personal(self, ctx: Context, visit: Visit, x: Tensor) -> Tensor:
+    def effort(self, ctx: Context, steps: int) -> Sequence[Effort]:
         """The base's."""
-        return self.base.predict_personal(ctx, self.inside(visit), x)
+        return self.base.effort(ctx, steps)
+
+    # personal models
+
+    def tuning(self, ctx: Context) -> Local | None:
+        """The base's."""
+        return self.base.tuning(ctx)
+
+    def personalise(self, ctx: Context, visit: Visit) -> Tree:
+        """The base's."""
+        return self.base.personalise(ctx, self.inside(visit))
+
+    def predict_personal(self, ctx: Context, model: Tree, x: Tensor) -> Tensor:
+        """The base's."""
+        return self.base.predict_personal(ctx, model, x)

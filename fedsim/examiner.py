@@ -1,0 +1,154 @@
+"""Scoring clients' own models: what a worker does for each, and what pools share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from . import rng, tree, wire
+from .causes import client_side
+from .core import Algorithm, Context, Score, Visit
+from .costs import client_work
+from .evaluation import added
+from .personal import PersonalScores
+from .population import AT_ONCE, Population
+from .tree import Tree
+from .worker import Worker, one_thread, score
+
+BACKWARD = 3
+"""A training step costs about so many forward passes."""
+
+
+class Row(NamedTuple):
+    """One client's scores: of its own model, and of the one before fine-tuning, if there is fine-tuning."""
+
+    client: int
+    after: Score
+    before: Score | None
+
+
+class Examinees(NamedTuple):
+    """Who is scored.
+
+    Attributes:
+        clients: those with test examples, in ascending order.
+        untested: how many others were asked for.
+    """
+
+    clients: list[int]
+    untested: int
+
+
+def examinees(population: Population, clients: Iterable[int] | None) -> Examinees:
+    """Those of these clients, by default of all, that have test examples."""
+    asked = range(population.partition.num_clients) if clients is None else sorted(set(clients))
+    tested = [client for client in asked if population.num_tests(client)]
+    return Examinees(tested, len(asked) - len(tested))
+
+
+def examination_work(algorithm: Algorithm, population: Population, ctx: Context, client: int) -> int:
+    """How much work it is to score this client's own model, in forward passes of one example, about."""
+    tuning, tests = algorithm.tuning(ctx.for_client(client)), population.num_tests(client)
+    if tuning is None:
+        return tests
+    return 2 * tests + BACKWARD * client_work(tuning, population.partition.size(client)).examples
+
+
+def examine(
+    worker: Worker,
+    round: int,
+    clients: Sequence[int],
+    broadcasts: Mapping[str, Tree],
+    instructions: Mapping[int, Tree],
+    memories: Mapping[int, Tree | None],
+) -> PersonalScores:
+    """Score the own models of some clients, each for itself.
+
+    Args:
+        worker: who does it.
+        round: that just ended, counted from 0.
+        clients: all with test examples.
+        broadcasts: what all clients of each architecture received, by its number as text.
+        instructions: what each received besides.
+        memories: what each keeps; None or missing if it never came.
+
+    Raises:
+        ClientFailed: if a client's code raised, and the policy does not say otherwise.
+        OutOfMemory: if that is why.
+    """
+    ctx, rows = worker.population.context(round), list[Row]()
+    failed, received = list[int](), 0
+    with one_thread():
+        for client in clients:
+            mine = ctx.for_client(client)
+            down, instruction = broadcasts[str(mine.model)], instructions.get(client, {})
+            received += sum((wire.message_bytes(down) + wire.message_bytes(instruction)).values())
+            row = _tried(worker, mine, client, down, instruction, memories.get(client))
+            if row is None:
+                failed.append(client)
+            else:
+                rows.append(row)
+    return replace(_table(rows), failed=tuple(failed), bytes_down=received)
+
+
+def _table(rows: Sequence[Row]) -> PersonalScores:
+    before = [row.before for row in rows if row.before is not None]
+    return PersonalScores(
+        clients=np.array([row.client for row in rows], np.int64),
+        tests=np.array([row.after.examples for row in rows], np.int64),
+        correct=np.array([row.after.correct for row in rows], np.int64),
+        loss=np.array([row.after.loss for row in rows], np.float64),
+        before_correct=np.array([score.correct for score in before], np.int64) if before else None,
+        before_loss=np.array([score.loss for score in before], np.float64) if before else None,
+    )
+
+
+def _tried(
+    worker: Worker, ctx: Context, client: int, broadcast: Tree, instruction: Tree, memory: Tree | None
+) -> Row | None:
+    """One client's scores, as the policy has it; None for a client that is left out."""
+    faults = worker.faults
+    for attempt in range(faults.client_attempts):
+        if attempt and worker.device.type == "cuda":
+            torch.cuda.empty_cache()
+        try:
+            return _scored(worker, ctx, client, broadcast, instruction, memory)
+        except Exception as error:
+            if faults.client_error != "skip" and attempt + 1 == faults.client_attempts:
+                raise client_side(client, "personalise", error) from error
+    return None
+
+
+def _scored(
+    worker: Worker, ctx: Context, client: int, broadcast: Tree, instruction: Tree, memory: Tree | None
+) -> Row:
+    algorithm, shelf = worker.algorithm, worker.shelf
+    visit = shelf.arrival(algorithm, ctx, client, broadcast, instruction, memory)
+    tuning = algorithm.tuning(ctx)
+    if tuning is None:
+        return Row(client, _score(worker, ctx, client, visit), None)
+    ctx = replace(ctx, local=tuning)
+    before = _score(worker, ctx, client, visit)
+    visit = visit._replace(batches=shelf.batches(algorithm, ctx, client, occasion="personal-"))
+    return Row(client, _score(worker, ctx, client, visit), before)
+
+
+def _score(worker: Worker, ctx: Context, client: int, visit: Visit) -> Score:
+    """How the model that the client makes of this visit does on its test examples."""
+    stochastic = ctx.net.stochastic and len(visit.batches)
+    address = (ctx.seed, "personal-dropout", ctx.round, client)
+    with rng.torch_stream(*address) if stochastic else nullcontext():
+        model = tree.map(tree.arranged, worker.algorithm.personalise(ctx, visit))
+    total, rows = Score(0, 0.0, 0), worker.population.tests_of(client)
+    with torch.inference_mode():
+        for start in range(0, len(rows), AT_ONCE):
+            index = tree.borrow(rows[start : start + AT_ONCE])
+            stored, y = worker.test_x[index].to(worker.device), worker.test_y[index].to(worker.device)
+            x = tree.arranged(worker.population.dataset.normalise(stored))
+            total = added(total, score(worker.algorithm.predict_personal(ctx, model, x), y))
+    return total

@@ -1,0 +1,75 @@
+"""What travels between the clients and the server, and what it adds up to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from .tree import Tree
+
+
+class Reduction(StrEnum):
+    """How one payload of the cohort's uploads combines on its way to the server."""
+
+    MEAN = "mean"  # weighted by `Algorithm.weight`, taken in float64
+    SUM = "sum"  # unweighted, taken in float64
+    GATHER = "gather"  # one entry per client, in cohort order
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerState:
+    """What the server knows between rounds; an algorithm that keeps more subclasses it.
+
+    Every field is a tree of tensors, a tensor, a number, a string, None, or a list, tuple or dict of these:
+    such a state can be digested, checkpointed and compared.
+    """
+
+    params: Tree
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Simulated bytes of one round, summed over the clients that took part (see `fedsim.wire`)."""
+
+    down: int = 0
+    up: int = 0
+    by_payload: Mapping[str, int] = field(default_factory=dict)
+
+    def __add__(self, other: Traffic) -> Traffic:
+        both = Counter(self.by_payload) + Counter(other.by_payload)
+        return Traffic(self.down + other.down, self.up + other.up, dict(both))
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """A cohort's reports, combined as the algorithm declared.
+
+    Attributes:
+        payloads: {payload: tree}; MEAN and SUM leaves are float64, GATHER is a list of trees in cohort
+            order. With several architectures, MEAN and SUM are taken within each: {payload: {architecture:
+            tree}}, without those that nobody came with.
+        clients: those that reported, in cohort order.
+        weights: their weights, in the same order.
+        num_examples: theirs, in the same order.
+        metrics: the cohort's averages.
+        traffic: bytes down and up.
+        engine: how the pool did it.
+        failed: those whose work was left out, in cohort order.
+        memory_digest: of what all clients keep now; None unless the algorithm is stateful.
+    """
+
+    payloads: Mapping[str, Any]
+    clients: tuple[int, ...]
+    weights: tuple[float, ...]
+    num_examples: tuple[int, ...]
+    metrics: Mapping[str, float]
+    traffic: Traffic
+    engine: Mapping[str, Any] = field(default_factory=dict)
+    failed: tuple[int, ...] = ()
+    memory_digest: str | None = None
+
+    def __getitem__(self, payload: str) -> Any:
+        return self.payloads[payload]
