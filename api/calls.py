@@ -1,13 +1,13 @@
 """Every request that the service understands, as plain values, and how to read its answer.
 
 A `Call` says what to send and how to decode what comes back; it does no input or output itself.
-`FedSimClient` sends calls with a blocking `httpx` client; whoever wants another way of sending them takes the
-same calls.
+`FedSimClient` sends calls with a blocking `httpx` client, `AsyncFedSimClient` with an asynchronous one;
+whoever wants another way of sending them takes the same calls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
@@ -33,6 +33,9 @@ PREFIX = "/api/v1"
 PLAN_PATIENCE = 330.0
 """Seconds to wait for a plan: the service itself gives up a little earlier."""
 
+STREAM_SILENCE = 60.0
+"""Seconds without a byte after which an event stream is taken for dead; the service speaks every 15."""
+
 T = TypeVar("T")
 
 ERRORS: dict[str, type[FedsimError]] = {
@@ -57,7 +60,8 @@ class Call(Generic[T]):
         json: the body.
         headers: headers besides the token.
         retry: whether sending it twice does no more than sending it once.
-        patience: seconds to wait for the answer; None for what the client waits by default.
+        patience: seconds to wait for the answer, of a stream for each piece of it; None for what the client
+            waits by default, for a stream as long as it takes.
     """
 
     method: str
@@ -119,13 +123,13 @@ def get_job(job_id: str) -> Call[Job]:
 
 
 def list_jobs(
-    state: str | None = None,
+    state: str | Sequence[str] | None = None,
     label: str | None = None,
     order_by: str | None = None,
     limit: int | None = None,
     page_token: str | None = None,
 ) -> Call[JobPage]:
-    """Look at one page of the jobs."""
+    """Look at one page of the jobs, in one state, in several, or in any."""
     params = {"state": state, "label": label, "order_by": order_by, "limit": limit, "page_token": page_token}
     return Call("GET", f"{PREFIX}/jobs", _page, params)
 
@@ -158,7 +162,7 @@ def plan(spec: Mapping[str, Any]) -> Call[Plan]:
 def events(job_id: str, after: int = 0) -> Call[None]:
     """Follow a job's events, from the one after `after`. A stream."""
     headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
-    return Call("GET", _job_path(job_id, "/events"), _nothing, headers=headers)
+    return Call("GET", _job_path(job_id, "/events"), _nothing, headers=headers, patience=STREAM_SILENCE)
 
 
 def logs(job_id: str, tail: int | None = None, follow: bool = False) -> Call[str]:

@@ -14,38 +14,28 @@ Errors are those of `fedsim.errors`: a wrong spec raises `SpecError` with every 
 
 from __future__ import annotations
 
-import json
-import os
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import httpx
 
-from api import calls
-from api.addresses import is_loopback
+from api import calls, flows
 from api.calls import Call
+from api.connection import DEFAULT_URL, Attempts, address, request, result, stream_request
+from api.flows import Flow
 from api.job_handle import JobHandle
-from fedsim.errors import Unreachable
+from api.specs import SpecSource, as_mapping
+from fedsim.errors import FedsimError
 
 if TYPE_CHECKING:
     from jobs.plan import Plan
-    from jobs.spec import JobSpec
 
 __all__ = ["DEFAULT_URL", "FedSimClient", "JobHandle"]
-
-DEFAULT_URL = "http://127.0.0.1:8000"
-
-RETRY_STATUSES = frozenset({429, 502, 503, 504})
-PAUSES = (0.2, 0.5, 1.0)
-"""Seconds to wait before the second, third and fourth attempt of a call that may be repeated."""
-
-STREAM_SILENCE = 60.0
-"""Seconds without a byte after which a stream is taken for dead; the service says something every 15."""
 
 T = TypeVar("T")
 
@@ -58,6 +48,9 @@ class FedSimClient:
         token: the service's token, where it asks for one; by default `FEDSIM_TOKEN`.
         timeout: seconds to wait for one answer.
         transport: an httpx transport to use instead of the network.
+
+    Raises:
+        SettingsError: the URL or the token cannot be one.
     """
 
     def __init__(
@@ -68,16 +61,8 @@ class FedSimClient:
         timeout: float = 30.0,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        self.url = (url or os.environ.get("FEDSIM_URL") or DEFAULT_URL).rstrip("/")
-        token = token or os.environ.get("FEDSIM_TOKEN")
-        self._http = httpx.Client(
-            base_url=self.url,
-            timeout=timeout,
-            transport=transport,
-            # A proxy of the environment cannot know what runs on this machine.
-            trust_env=not is_loopback(httpx.URL(self.url).host),
-            headers={"Authorization": f"Bearer {token}"} if token else {},
-        )
+        self.url, options = address(url, token, timeout)
+        self._http = httpx.Client(transport=transport, **options)
 
     def __repr__(self) -> str:
         return f"FedSimClient({self.url!r})"
@@ -96,7 +81,7 @@ class FedSimClient:
 
     def submit(
         self,
-        spec: str | Path | Mapping[str, Any] | JobSpec,
+        spec: SpecSource,
         *,
         set: Mapping[str, Any] | None = None,
         priority: int = 0,
@@ -118,11 +103,9 @@ class FedSimClient:
             Conflict: the key was used before, for something else.
         """
         key = idempotency_key or uuid.uuid4().hex
-        return JobHandle(self, self.send(calls.submit(_as_mapping(spec, set), priority, labels or {}, key)))
+        return JobHandle(self, self.send(calls.submit(as_mapping(spec, set), priority, labels or {}, key)))
 
-    def plan(
-        self, spec: str | Path | Mapping[str, Any] | JobSpec, *, set: Mapping[str, Any] | None = None
-    ) -> Plan:
+    def plan(self, spec: SpecSource, *, set: Mapping[str, Any] | None = None) -> Plan:
         """Have a spec measured where it would run; takes from half a minute to five minutes.
 
         Args:
@@ -135,33 +118,40 @@ class FedSimClient:
         Raises:
             SpecError: the spec is wrong; holds every fault.
         """
-        return self.send(calls.plan(_as_mapping(spec, set)))
+        return self.send(calls.plan(as_mapping(spec, set)))
 
     def job(self, job_id: str) -> JobHandle:
-        """Get a job by its id.
+        """Get a job by its id, or by the beginning of it where no other job's id begins so.
 
         Raises:
-            JobNotFound: there is none.
+            JobNotFound: there is none, or more than one.
         """
-        return JobHandle(self, self.send(calls.get_job(job_id)))
+        return JobHandle(self, self.drive(flows.find_job(job_id)))
 
     def jobs(
-        self, *, state: str | None = None, label: str | None = None, order_by: str = "-created_at"
+        self,
+        *,
+        state: str | Sequence[str] | None = None,
+        label: str | None = None,
+        order_by: str = "-created_at",
+        limit: int | None = None,
     ) -> Iterator[JobHandle]:
         """List jobs, page by page as they are asked for.
 
         Args:
-            state: only those in this state.
-            label: only those with this label, `name=value`.
-            order_by: a field of the job; with `-` in front the largest first.
+            state: only those in this state, or in one of these.
+            label: only those with this label, `name` or `name=value`.
+            order_by: created_at, name, priority or state; with `-` in front the largest first.
+            limit: at most so many; by default all.
         """
-        page_token: str | None = None
-        while True:
-            page = self.send(calls.list_jobs(state, label, order_by, page_token=page_token))
+        left, page_token, more = limit, None, limit != 0
+        while more:
+            size = flows.page_size(left)
+            page = self.send(calls.list_jobs(state, label, order_by, size, page_token))
             yield from (JobHandle(self, job) for job in page.jobs)
+            left = left and left - len(page.jobs)
             page_token = page.next_page_token
-            if page_token is None:
-                return
+            more = page_token is not None and left != 0
 
     def catalogue(self, kind: str) -> list[dict[str, Any]]:
         """List what a spec can name.
@@ -206,19 +196,33 @@ class FedSimClient:
             FedsimError: the service refuses; see `api.calls.ERRORS`.
             Unreachable: nobody answers.
         """
-        for pause in (*(PAUSES if call.retry else ()), None):
+        attempts = Attempts(call, self.url)
+        while True:
             try:
-                response = self._http.send(self._request(call))
+                response = self._http.send(request(self._http, call))
             except httpx.TransportError as error:
-                if pause is None:
-                    raise self._unreachable(error) from error
+                pause = attempts.lost(error)
             else:
                 if response.is_success:
-                    return call.decode(response)
-                if pause is None or response.status_code not in RETRY_STATUSES:
-                    raise calls.error_of(response)
+                    return result(call, response)
+                pause = attempts.refused(response)
             time.sleep(pause)
-        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def drive(self, flow: Flow[T]) -> T:
+        """Send the calls of a flow, one after the other, and return its result."""
+        step = partial(next, flow)
+        while True:
+            try:
+                call = step()
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            try:
+                step = partial(flow.send, self._answer(call))
+            except FedsimError as error:
+                step = partial(flow.throw, error)
+
+    def _answer(self, call: Call[Any] | float) -> Any:
+        return self.send(call) if isinstance(call, Call) else time.sleep(call)
 
     @contextmanager
     def stream(self, call: Call[Any]) -> Iterator[httpx.Response]:
@@ -228,9 +232,7 @@ class FedSimClient:
             FedsimError: the service refuses.
             httpx.TransportError: the connection failed, or was lost on the way.
         """
-        request = self._request(call)
-        request.extensions["timeout"] = httpx.Timeout(10.0, read=STREAM_SILENCE).as_dict()
-        response = self._http.send(request, stream=True)
+        response = self._http.send(stream_request(self._http, call), stream=True)
         try:
             if not response.is_success:
                 response.read()
@@ -238,38 +240,3 @@ class FedSimClient:
             yield response
         finally:
             response.close()
-
-    def _request(self, call: Call[Any]) -> httpx.Request:
-        timeout = self._http.timeout
-        if call.patience is not None:
-            timeout = httpx.Timeout(**{**timeout.as_dict(), "read": call.patience})
-        return self._http.build_request(
-            call.method,
-            call.path,
-            params=call.query(),
-            json=call.json,
-            headers=dict(call.headers),
-            timeout=timeout,
-        )
-
-    def _unreachable(self, error: Exception) -> Unreachable:
-        return Unreachable(
-            f"no service answers at {self.url}: {error}",
-            "start one with `fedsim serve`, or name it with --url",
-        )
-
-
-def _as_mapping(
-    spec: str | Path | Mapping[str, Any] | JobSpec, settings: Mapping[str, Any] | None
-) -> Mapping[str, Any]:
-    # jobs.spec is imported here because most uses of the client never need it.
-    from jobs.spec import JobSpec, apply_overrides, load_spec
-
-    overrides = [
-        f"{path}={json.dumps(value, ensure_ascii=False)}" for path, value in (settings or {}).items()
-    ]
-    if isinstance(spec, str | Path):
-        return load_spec(spec, overrides).model_dump(mode="json", exclude_unset=True)
-    if isinstance(spec, JobSpec):
-        spec = spec.model_dump(mode="json", exclude_unset=True)
-    return apply_overrides(spec, overrides) if overrides else spec

@@ -3,78 +3,52 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import httpx
 
-from api import calls
-from api.calls import Call
-from api.round_table import columns, csv_lines
-from api.stream import Message, messages
+from api import calls, flows
+from api.following import Following, NewRounds
+from api.rounds import Rounds
+from api.stream import Message
 from fedsim.errors import ServiceError, Unreachable
 from jobs.records import Job, RoundRecord
-from jobs.states import FINAL, JobState
+from jobs.states import JobState
 
 if TYPE_CHECKING:
     from api.client import FedSimClient
 
-PATIENCE = 60.0
-"""Seconds for which a watcher tries to come back to a service that has gone away."""
-
-PASSING = frozenset({429, 502, 503, 504})
+__all__ = ["JobHandle", "JobView", "Rounds"]
 
 
-class Rounds(Sequence[RoundRecord]):
-    """The records of a job's rounds, in their order."""
-
-    def __init__(self, records: Sequence[RoundRecord]) -> None:
-        self._records = list(records)
-
-    @overload
-    def __getitem__(self, index: int) -> RoundRecord: ...
-    @overload
-    def __getitem__(self, index: slice) -> Rounds: ...
-    def __getitem__(self, index: int | slice) -> RoundRecord | Rounds:
-        if isinstance(index, slice):
-            return Rounds(self._records[index])
-        return self._records[index]
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def __repr__(self) -> str:
-        return f"Rounds({len(self)} records)"
-
-    def to_csv(self, path: str | Path) -> Path:
-        """Write a CSV file, one line for each round, and return its path."""
-        path = Path(path)
-        path.write_text("".join(csv_lines(columns(self), self)), encoding="utf-8")
-        return path
-
-
-class JobHandle:
-    """One job of a service.
+class JobView:
+    """What is known of a job without asking.
 
     Attributes:
         id: the job's id.
         job: the job as it was when last heard of; `refresh()` asks again.
     """
 
-    def __init__(self, client: FedSimClient, job: Job) -> None:
-        self._client, self.job = client, job
-        self.id = job.id
+    def __init__(self, job: Job) -> None:
+        self.id, self.job = job.id, job
 
     def __repr__(self) -> str:
-        return (
-            f"JobHandle({self.id!r}, {self.state}, round {self.job.rounds_done} of {self.job.rounds_total})"
-        )
+        done = f"round {self.job.rounds_done} of {self.job.rounds_total}"
+        return f"{type(self).__name__}({self.id!r}, {self.state}, {done})"
 
     @property
     def state(self) -> JobState:
         """The state when last heard of."""
         return self.job.state
+
+
+class JobHandle(JobView):
+    """One job of a service."""
+
+    def __init__(self, client: FedSimClient, job: Job) -> None:
+        super().__init__(job)
+        self._client = client
 
     def refresh(self) -> Job:
         """Ask the service how the job stands, keep the answer in `job` and return it."""
@@ -92,43 +66,28 @@ class JobHandle:
         Raises:
             Unreachable: the service has not answered for a minute.
         """
-        lost_at: float | None = None
+        following = Following(self._client.url, after)
         while True:
             try:
-                with self._client.stream(calls.events(self.id, after)) as response:
-                    for message in messages(response.iter_lines()):
-                        after, lost_at = message.id, None
-                        yield message
-                        if message.data.get("terminal"):
-                            return
-                    if response.status_code == httpx.codes.NO_CONTENT:
-                        return
-                reason = "it ended the stream"
-            except httpx.TransportError as error:
-                reason = str(error)
-            except ServiceError as error:
-                if error.status not in PASSING:
-                    raise
-                reason = str(error)
-            lost_at = self._pause(lost_at, reason)
-
-    def _pause(self, lost_at: float | None, reason: str) -> float:
-        now = time.monotonic()
-        lost_at = now if lost_at is None else lost_at
-        if now - lost_at > PATIENCE:
-            raise Unreachable(f"{self._client.url} has not answered for {PATIENCE:.0f} s: {reason}")
-        time.sleep(min(2.0, 0.1 + (now - lost_at) / 4))
-        return lost_at
+                with self._client.stream(calls.events(self.id, following.after)) as response:
+                    following.begin(response)
+                    for line in response.iter_lines():
+                        if (message := following.line(line)) is not None:
+                            yield message
+                        if following.over:
+                            break
+            except (httpx.TransportError, ServiceError) as error:
+                following.broken(error)
+            if following.over:
+                return
+            time.sleep(following.pause())
 
     def watch(self) -> Iterator[RoundRecord]:
         """Yield the record of every round: the past ones, then each as it ends, until the job has ended."""
-        latest = 0
+        rounds = NewRounds()
         for message in self.events():
-            if message.type == "round":
-                record = RoundRecord.model_validate(message.data)
-                if record.round > latest:
-                    latest = record.round
-                    yield record
+            if (record := rounds.of(message)) is not None:
+                yield record
         self.refresh()
 
     def wait(self, timeout: float | None = None) -> JobState:
@@ -143,23 +102,12 @@ class JobHandle:
         Raises:
             TimeoutError: the time is over and the job has not ended.
         """
-        end = None if timeout is None else time.monotonic() + timeout
-        pause = 0.1
-        while self.refresh().state not in FINAL:
-            if end is not None and time.monotonic() >= end:
-                raise TimeoutError(f"job {self.id} is {self.state} after {timeout:g} s")
-            time.sleep(pause if end is None else max(0.0, min(pause, end - time.monotonic())))
-            pause = min(1.0, pause * 1.5)
+        self.job = self._client.drive(flows.wait_for(self.id, timeout))
         return self.state
 
     def rounds(self, after: int = 0) -> Rounds:
         """Read the records of the rounds that have ended, from round `after + 1` on."""
-        records: list[RoundRecord] = []
-        position: int | None = after
-        while position is not None:
-            page, position = self._client.send(calls.rounds(self.id, position))
-            records += page
-        return Rounds(records)
+        return Rounds(self._client.drive(flows.all_rounds(self.id, after)))
 
     def logs(self, tail: int | None = None) -> str:
         """Read the last `tail` lines of the job's own log; the service has a default for None."""
@@ -171,9 +119,8 @@ class JobHandle:
         Raises:
             Unreachable: the connection is lost.
         """
-        call: Call[str] = calls.logs(self.id, tail, follow=True)
         try:
-            with self._client.stream(call) as response:
+            with self._client.stream(calls.logs(self.id, tail, follow=True)) as response:
                 yield from response.iter_lines()
         except httpx.TransportError as error:
             raise Unreachable(f"the connection to {self._client.url} was lost: {error}") from error

@@ -1,7 +1,7 @@
 """fedsim: federated-learning simulations, as a library and as a service.
 
-**Use the service.** `FedSimClient` submits a spec and watches it live; `JobSpec` is the spec as a typed
-value::
+**Use the service.** `FedSimClient` submits a spec and watches it live, `AsyncFedSimClient` does the same on
+asyncio; `JobSpec` is the spec as a typed value::
 
     from fedsim import FedSimClient
 
@@ -26,10 +26,11 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from api.async_client import AsyncFedSimClient
     from api.client import FedSimClient
     from jobs.spec import JobSpec
 
-__all__ = ["FedSimClient", "JobSpec", "__version__"]
+__all__ = ["AsyncFedSimClient", "FedSimClient", "JobSpec", "__version__"]
 
 
 def _version() -> str:
@@ -45,6 +46,10 @@ def __getattr__(name: str) -> Any:
         from api.client import FedSimClient
 
         return FedSimClient
+    if name == "AsyncFedSimClient":
+        from api.async_client import AsyncFedSimClient
+
+        return AsyncFedSimClient
     if name == "JobSpec":
         from jobs.spec import JobSpec
 

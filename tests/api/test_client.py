@@ -1,7 +1,9 @@
-"""The SDK against a real server; a counting or breaking transport where the network has to misbehave."""
+"""Both clients, by one body of tests: one over a socket, the asynchronous one in process, on one store."""
 
 from __future__ import annotations
 
+import inspect
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -11,6 +13,9 @@ from typing import Any
 
 import pytest
 
+from api.async_client import AsyncFedSimClient, AsyncJobHandle
+from api.client import JobHandle
+from api.rounds import Rounds
 from fedsim import FedSimClient, JobSpec
 from fedsim.errors import (
     Conflict,
@@ -20,12 +25,13 @@ from fedsim.errors import (
 )
 from jobs.spec import parse_spec
 from jobs.states import JobState
+from tests.api.blocking import client_of
 from tests.api.service import RunningService, a_round, running_service
 
 
-@pytest.fixture
-def client(service: RunningService) -> Iterator[FedSimClient]:
-    with FedSimClient(service.url) as opened:
+@pytest.fixture(params=["sync", "async"])
+def client(service: RunningService, request: pytest.FixtureRequest) -> Iterator[FedSimClient]:
+    with client_of(request.param, service) as opened:
         yield opened
 
 
@@ -35,13 +41,14 @@ def test_a_spec_is_given_in_any_form(client: FedSimClient, tmp_path: Path, kind:
     file = tmp_path / "my.yaml"
     file.write_text("algorithm: {name: fedprox, mu: 0.1}\nrounds: 9\n")
     spec: Any = {"mapping": data, "file": file, "preset": "demo", "JobSpec": parse_spec(data)}[kind]
-    job = client.submit(spec, set={"rounds": 4, "local.lr": 1e-5, "name": "1e-5"}, labels={"kind": kind})
+    labels = {"form": f"{kind}-{id(client)}"}
+    job = client.submit(spec, set={"rounds": 4, "local.lr": 1e-5, "name": "1e-5"}, labels=labels)
     assert job.state is JobState.QUEUED
     stored = parse_spec(job.job.spec)
     assert isinstance(stored, JobSpec)
     assert (stored.rounds, stored.local.lr, stored.name) == (4, 1e-5, "1e-5")
     assert stored.algorithm.name == ("fedavg" if kind == "preset" else "fedprox")
-    assert [found.id for found in client.jobs(label=f"kind={kind}")] == [job.id]
+    assert [found.id for found in client.jobs(label=f"form={kind}-{id(client)}")] == [job.id]
 
 
 def test_every_fault_of_a_spec_comes_through(client: FedSimClient) -> None:
@@ -54,12 +61,12 @@ def test_every_fault_of_a_spec_comes_through(client: FedSimClient) -> None:
 
 
 def test_one_key_is_one_job(client: FedSimClient) -> None:
-    spec = {"algorithm": "fedavg"}
-    first = client.submit(spec, idempotency_key="sdk-key")
-    assert client.submit(spec, idempotency_key="sdk-key").id == first.id
+    spec, key = {"algorithm": "fedavg"}, f"sdk-key-{id(client)}"
+    first = client.submit(spec, idempotency_key=key)
+    assert client.submit(spec, idempotency_key=key).id == first.id
     assert client.submit(spec).id != first.id
-    with pytest.raises(Conflict, match="sdk-key"):
-        client.submit(spec, set={"seed": 5}, idempotency_key="sdk-key")
+    with pytest.raises(Conflict, match=key):
+        client.submit(spec, set={"seed": 5}, idempotency_key=key)
 
 
 def test_watching_yields_every_round_once(service: RunningService, client: FedSimClient) -> None:
@@ -101,9 +108,25 @@ def test_rounds_are_a_sequence_and_a_file(
     assert rounds.to_csv(tmp_path / "rounds.csv").read_text().count("\n") == 5
 
 
-def test_long_jobs_come_in_several_pages(service: RunningService, client: FedSimClient) -> None:
-    job = service.ended(rounds=1203)
-    assert [record.round for record in client.job(job.id).rounds(after=99)] == list(range(100, 1204))
+def test_rounds_are_a_data_frame_where_pandas_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = Rounds([a_round(1), a_round(2)])
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match="needs pandas"):
+        rounds.to_pandas()
+    monkeypatch.undo()
+    pytest.importorskip("pandas")
+    frame = rounds.to_pandas()
+    assert list(frame.index) == [1, 2]
+    assert list(frame["metrics.global_accuracy"]) == [0.5, 1 - 1 / 3]
+
+
+@pytest.fixture(scope="module")
+def long_job(service: RunningService) -> str:
+    return service.ended(rounds=1003).id
+
+
+def test_long_jobs_come_in_several_pages(long_job: str, client: FedSimClient) -> None:
+    assert [record.round for record in client.job(long_job).rounds(after=2)] == list(range(3, 1004))
 
 
 def test_logs_cancel_and_delete(service: RunningService, client: FedSimClient) -> None:
@@ -136,9 +159,31 @@ def test_a_resumed_job_is_watched_past_its_first_end(service: RunningService, cl
 
 
 def test_listing_follows_the_pages(service: RunningService, client: FedSimClient) -> None:
-    made = [service.queued(name="many").id for _ in range(60)]
-    found = [handle.id for handle in client.jobs(state="QUEUED") if handle.job.name == "many"]
+    name = f"many-{id(client)}"
+    made = [service.queued(name=name).id for _ in range(130)]
+    found = [handle.id for handle in client.jobs(state="QUEUED") if handle.job.name == name]
     assert found == made[::-1]
+    assert [handle.id for handle in client.jobs(limit=103)] == found[:103]
+    assert list(client.jobs(limit=0)) == []
+    states = {handle.state for handle in client.jobs(state=["QUEUED", "SUCCEEDED"])}
+    assert states <= {"QUEUED", "SUCCEEDED"}
+
+
+def test_a_job_is_found_by_the_beginning_of_its_id(service: RunningService, client: FedSimClient) -> None:
+    job = service.queued(name=f"short-{id(client)}")
+    time.sleep(0.04)  # ids share what they say of the time
+    other = service.queued()
+    assert client.job(job.id[:8]).id == job.id
+    with pytest.raises(JobNotFound, match="jobs begin with") as caught:
+        client.job(job.id[:3])
+    assert other.id in caught.value.hint
+    wrong = job.id[:-1] + ("0" if job.id[-1] != "0" else "1")
+    with pytest.raises(JobNotFound, match=f"did you mean '{job.id}'"):
+        client.job(wrong)
+    with pytest.raises(JobNotFound, match=f"is a name.*{job.id}"):
+        client.job(job.name)
+    with pytest.raises(JobNotFound, match="fedsim list"):
+        client.job("nothing-like-it")
 
 
 def test_the_catalogue(client: FedSimClient) -> None:
@@ -171,3 +216,16 @@ def test_the_address_comes_from_the_argument_or_the_environment(monkeypatch: pyt
     assert (
         repr(FedSimClient("http://other.example", token="hidden")) == "FedSimClient('http://other.example')"
     )
+
+
+@pytest.mark.parametrize(("one", "other"), [(FedSimClient, AsyncFedSimClient), (JobHandle, AsyncJobHandle)])
+def test_the_two_clients_have_the_same_methods_with_the_same_arguments(one: type, other: type) -> None:
+    found = [
+        {
+            name: [(p.name, p.kind, p.default) for p in inspect.signature(method).parameters.values()]
+            for name, method in inspect.getmembers(kind, callable)
+            if not name.startswith("_") or name == "__init__"
+        }
+        for kind in (one, other)
+    ]
+    assert found[0] == found[1]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from api import client as client_module
-from api import job_handle
+from api import connection, following
 from api.calls import ERRORS
 from fedsim import FedSimClient
 from fedsim.errors import (
@@ -21,32 +23,55 @@ from fedsim.errors import (
     FedsimError,
     JobNotFound,
     ServiceError,
+    SettingsError,
     Unreachable,
 )
+from jobs.records import Job
 from jobs.states import JobState
+from tests.api.blocking import client_maker
 from tests.api.service import RunningService, a_round, running_service
+
+
+def a_job() -> Job:
+    fields = {"id": "0123456789ab", "name": "x", "state": "FAILED", "spec": {}, "rounds_total": 3}
+    return Job.model_validate({**fields, "created_at": datetime.now(UTC)})
 
 
 @pytest.fixture
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "PAUSES", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(connection, "PAUSES", (0.0, 0.0, 0.0))
 
 
-def answering(*answers: int | Exception | dict[str, Any]) -> tuple[FedSimClient, list[httpx.Request]]:
+Answer = int | Exception | dict[str, Any] | httpx.Response
+Answering = Callable[..., tuple[FedSimClient, list[httpx.Request]]]
+
+
+@pytest.fixture(params=["sync", "async"])
+def answering(request: pytest.FixtureRequest) -> Iterator[Answering]:
     """Make a client whose network gives these answers, one after the other, and the list of what it asked."""
-    asked: list[httpx.Request] = []
-    left = list(answers)
+    with client_maker(request.param) as make:
 
-    def answer(request: httpx.Request) -> httpx.Response:
-        asked.append(request)
-        following = left.pop(0)
-        if isinstance(following, Exception):
-            raise following
-        if isinstance(following, dict):
-            return httpx.Response(following.get("status", 200), json=following)
-        return httpx.Response(following, json={"detail": "no", "code": "SOME"})
+        def made(*answers: Answer) -> tuple[FedSimClient, list[httpx.Request]]:
+            asked: list[httpx.Request] = []
+            left = list(answers)
 
-    return FedSimClient("http://service.example", transport=httpx.MockTransport(answer)), asked
+            def answer(request: httpx.Request) -> httpx.Response:
+                asked.append(request)
+                return _response(left.pop(0))
+
+            return make("http://service.example", transport=httpx.MockTransport(answer)), asked
+
+        yield made
+
+
+def _response(answer: Answer) -> httpx.Response:
+    if isinstance(answer, Exception):
+        raise answer
+    if isinstance(answer, httpx.Response):
+        return answer
+    if isinstance(answer, dict):
+        return httpx.Response(answer.get("status", 200), json=answer)
+    return httpx.Response(answer, json={"detail": "no", "code": "SOME"})
 
 
 class BreakingTransport(httpx.BaseTransport):
@@ -94,7 +119,7 @@ def test_a_broken_stream_goes_on_where_it_broke(service: RunningService) -> None
 def test_a_service_that_stays_away_is_unreachable(
     service: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_handle, "PATIENCE", 0.3)
+    monkeypatch.setattr(following, "PATIENCE", 0.3)
     job = service.running()
 
     class Dead(httpx.HTTPTransport):
@@ -133,7 +158,9 @@ def test_watching_survives_another_server_in_its_place(tmp_path: Path) -> None:
         ("FORBIDDEN", 403, ServiceError),
     ],
 )
-def test_codes_become_the_errors_they_stand_for(code: str, status: int, kind: type[FedsimError]) -> None:
+def test_codes_become_the_errors_they_stand_for(
+    answering: Answering, code: str, status: int, kind: type[FedsimError]
+) -> None:
     client, _ = answering({"status": status, "code": code, "detail": "the arithmetic", "hint": "less"})
     with pytest.raises(kind) as caught:
         client.version()
@@ -142,14 +169,58 @@ def test_codes_become_the_errors_they_stand_for(code: str, status: int, kind: ty
 
 
 @pytest.mark.usefixtures("_no_pauses")
-def test_what_may_be_repeated_is_repeated() -> None:
+def test_what_may_be_repeated_is_repeated(answering: Answering) -> None:
     client, asked = answering(httpx.ConnectError("no"), 503, httpx.ReadTimeout("late"), {"api": "v1"})
     assert client.version() == {"api": "v1"}
     assert len(asked) == 4
 
 
+def test_a_service_that_says_when_to_come_back_is_obeyed(
+    answering: Answering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "PAUSES", (0.05, 0.0))
+    later = httpx.Response(429, headers={"Retry-After": "1"}, json={"detail": "slower", "code": "SLOW"})
+    client, asked = answering(503, later, {"api": "v1"})
+    began = time.monotonic()
+    assert client.version() == {"api": "v1"}
+    assert time.monotonic() - began > 1
+    assert len(asked) == 3
+    tomorrow = httpx.Response(503, headers={"Retry-After": "86400"}, json={"detail": "closed", "code": "NO"})
+    client, asked = answering(tomorrow)
+    with pytest.raises(ServiceError, match="closed"):
+        client.version()
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "least", "most"),
+    [
+        ("7", 7, 7),
+        ("", 0, 0),
+        ("soon", 0, 0),
+        ("-3", 0, 0),
+        (format_datetime(datetime.now(UTC) + timedelta(seconds=3000)), 2900, 3000),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0, 0),
+    ],
+)
+def test_when_to_come_back_is_read_as_seconds_or_as_a_date(text: str, least: float, most: float) -> None:
+    found = connection.retry_after(httpx.Response(429, headers={"Retry-After": text}))
+    assert least <= found <= most
+
+
 @pytest.mark.usefixtures("_no_pauses")
-def test_repeating_ends() -> None:
+def test_what_may_not_be_repeated_is_sent_once(answering: Answering) -> None:
+    for name in ("resume", "delete"):
+        job = a_job().model_dump(mode="json")
+        client, asked = answering(job, httpx.ReadError("lost"), 200)
+        handle = client.job("some")
+        with pytest.raises(Unreachable):
+            getattr(handle, name)()
+        assert len(asked) == 2
+
+
+@pytest.mark.usefixtures("_no_pauses")
+def test_repeating_ends(answering: Answering) -> None:
     client, asked = answering(*[httpx.ConnectError("no")] * 9)
     with pytest.raises(Unreachable, match="no service answers at"):
         client.version()
@@ -181,29 +252,22 @@ def test_a_submission_is_repeated_with_one_key(service: RunningService) -> None:
     assert named == [job.id]
 
 
-@pytest.mark.usefixtures("_no_pauses")
-def test_a_delete_is_not_repeated(service: RunningService) -> None:
-    job = service.ended()
-
-    class LosesDeletes(httpx.HTTPTransport):
-        def handle_request(self, request: httpx.Request) -> httpx.Response:
-            if request.method == "DELETE":
-                raise httpx.ReadError("lost")
-            return super().handle_request(request)
-
-    with FedSimClient(service.url, transport=LosesDeletes()) as client:
-        handle = client.job(job.id)
-        with pytest.raises(Unreachable):
-            handle.delete()
-
-
-def test_a_stranger_at_the_address_is_recognised() -> None:
-    transport = httpx.MockTransport(lambda request: httpx.Response(404, html="<h1>Not here</h1>"))
-    with (
-        FedSimClient("http://stranger.example", transport=transport) as client,
-        pytest.raises(ServiceError, match="not as fedsim does"),
-    ):
+@pytest.mark.parametrize("status", [200, 404])
+def test_a_stranger_at_the_address_is_recognised(answering: Answering, status: int) -> None:
+    client, _ = answering(httpx.Response(status, html="<h1>Not here</h1>"))
+    with pytest.raises(ServiceError, match=r"not as fedsim does|cannot be read") as caught:
         client.version()
+    assert "fedsim" in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_what_cannot_be_an_address_is_said_at_once(kind: str) -> None:
+    with client_maker(kind) as make:
+        for url in ("localhost:8000", "ftp://there", "http://", "nonsense"):
+            with pytest.raises(SettingsError, match="no address"):
+                make(url)
+        with pytest.raises(SettingsError, match="token"):
+            make(token="not\na token")
 
 
 def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(

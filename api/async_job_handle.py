@@ -1,0 +1,116 @@
+"""`AsyncJobHandle`: one job, seen from an asynchronous client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import httpx
+
+from api import calls, flows
+from api.following import Following, NewRounds
+from api.job_handle import JobView
+from api.rounds import Rounds
+from api.stream import Message
+from fedsim.errors import ServiceError, Unreachable
+from jobs.records import Job, RoundRecord
+from jobs.states import JobState
+
+if TYPE_CHECKING:
+    from api.async_client import AsyncFedSimClient
+
+
+class AsyncJobHandle(JobView):
+    """One job of a service; each method does what the one of `JobHandle` with its name does."""
+
+    def __init__(self, client: AsyncFedSimClient, job: Job) -> None:
+        super().__init__(job)
+        self._client = client
+
+    async def refresh(self) -> Job:
+        """Ask the service how the job stands, keep the answer in `job` and return it."""
+        self.job = await self._client.send(calls.get_job(self.id))
+        return self.job
+
+    async def events(self, after: int = 0) -> AsyncIterator[Message]:
+        """Follow everything that happens to the job; see `JobHandle.events`.
+
+        Raises:
+            Unreachable: the service has not answered for a minute.
+        """
+        following = Following(self._client.url, after)
+        while True:
+            try:
+                async with self._client.stream(calls.events(self.id, following.after)) as response:
+                    following.begin(response)
+                    async for line in response.aiter_lines():
+                        if (message := following.line(line)) is not None:
+                            yield message
+                        if following.over:
+                            break
+            except (httpx.TransportError, ServiceError) as error:
+                following.broken(error)
+            if following.over:
+                return
+            await asyncio.sleep(following.pause())
+
+    async def watch(self) -> AsyncIterator[RoundRecord]:
+        """Yield the record of every round until the job has ended: `async for record in job.watch()`."""
+        rounds = NewRounds()
+        async for message in self.events():
+            if (record := rounds.of(message)) is not None:
+                yield record
+        await self.refresh()
+
+    async def wait(self, timeout: float | None = None) -> JobState:
+        """Wait until the job has ended, and return its final state.
+
+        Raises:
+            TimeoutError: it has not, after `timeout` seconds.
+        """
+        self.job = await self._client.drive(flows.wait_for(self.id, timeout))
+        return self.state
+
+    async def rounds(self, after: int = 0) -> Rounds:
+        """Read the records of the rounds that have ended, from round `after + 1` on."""
+        return Rounds(await self._client.drive(flows.all_rounds(self.id, after)))
+
+    async def logs(self, tail: int | None = None) -> str:
+        """Read the last `tail` lines of the job's own log; the service has a default for None."""
+        return await self._client.send(calls.logs(self.id, tail))
+
+    async def follow_logs(self, tail: int | None = None) -> AsyncIterator[str]:
+        """Yield the last lines of the log, then each line as it is written, until the job has ended.
+
+        Raises:
+            Unreachable: the connection is lost.
+        """
+        try:
+            async with self._client.stream(calls.logs(self.id, tail, follow=True)) as response:
+                async for line in response.aiter_lines():
+                    yield line
+        except httpx.TransportError as error:
+            raise Unreachable(f"the connection to {self._client.url} was lost: {error}") from error
+
+    async def cancel(self) -> JobState:
+        """Wish the job to end, and return its state: a queued one is CANCELLED, a running one CANCELLING."""
+        self.job = await self._client.send(calls.cancel(self.id))
+        return self.state
+
+    async def resume(self) -> JobState:
+        """Have the job go on from its last checkpoint, and return its state: QUEUED.
+
+        Raises:
+            Conflict: it has neither failed nor been cancelled.
+        """
+        self.job = await self._client.send(calls.resume(self.id))
+        return self.state
+
+    async def delete(self) -> None:
+        """Remove the job, its rounds and its files from the service.
+
+        Raises:
+            Conflict: the job has not ended.
+        """
+        await self._client.send(calls.delete(self.id))

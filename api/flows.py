@@ -1,0 +1,110 @@
+"""What takes more than one call, written once for the client that blocks and the one that does not.
+
+A flow yields calls, is sent their answers (or thrown their refusals), and returns its result. It may yield a
+number too: seconds to wait. So it does no input or output itself, and each client drives it in its own way.
+"""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Generator
+from typing import Any, TypeVar
+
+from api import calls
+from api.calls import Call
+from fedsim.errors import JobNotFound
+from jobs.records import Job, JobPage, RoundRecord
+from jobs.states import FINAL
+
+T = TypeVar("T")
+
+Flow = Generator[Call[Any] | float, Any, T]
+
+PAGE = 100
+"""Jobs asked for at once."""
+
+ID_LENGTH = 12
+LOOKED_THROUGH = 500
+"""Jobs among which a name or id that is nearly right is looked for: the youngest, one page of them."""
+
+
+def page_size(wanted: int | None) -> int:
+    """Give how many jobs to ask for at once, where so many (None: all) are still wanted."""
+    return PAGE if wanted is None else min(wanted, PAGE)
+
+
+def find_job(text: str) -> Flow[Job]:
+    """Find a job by its id, or by the beginning of its id where no other job's begins so.
+
+    Raises:
+        JobNotFound: there is none, or more than one; the hint has ids that are nearly right.
+    """
+    try:
+        job: Job = yield calls.get_job(text)
+        return job
+    except JobNotFound as error:
+        young: JobPage = yield calls.list_jobs(order_by="-created_at", limit=LOOKED_THROUGH)
+        found = yield from _beginning_with(text, young)
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise _ambiguous(text, found) from None
+        raise JobNotFound(error.message, _did_you_mean(text, young.jobs) or error.hint) from None
+
+
+def _beginning_with(prefix: str, page: JobPage) -> Flow[list[Job]]:
+    """The jobs whose ids begin so. Ids sort by the time they were made: the young ones come first."""
+    found: list[Job] = []
+    if not prefix or len(prefix) >= ID_LENGTH:
+        return found
+    while True:
+        found += [job for job in page.jobs if job.id.startswith(prefix)]
+        older = page.jobs and page.jobs[-1].id < prefix
+        if older or page.next_page_token is None:
+            return found
+        page = yield calls.list_jobs(
+            order_by="-created_at", limit=LOOKED_THROUGH, page_token=page.next_page_token
+        )
+
+
+def _ambiguous(prefix: str, found: list[Job]) -> JobNotFound:
+    ids = ", ".join(f"{job.id} ({job.name})" for job in found[:5]) + (", ..." if len(found) > 5 else "")
+    return JobNotFound(f"the ids of {len(found)} jobs begin with {prefix!r}", f"which one: {ids}?")
+
+
+def _did_you_mean(text: str, jobs: list[Job]) -> str:
+    named = next((job for job in jobs if job.name == text), None)
+    if named is not None:
+        return f"{text!r} is a name; the youngest job of that name is {named.id}"
+    close = difflib.get_close_matches(text.lower(), [job.id for job in jobs], n=1, cutoff=0.75)
+    names = {job.id: job.name for job in jobs}
+    return f"did you mean {close[0]!r} ({names[close[0]]})?" if close else ""
+
+
+def all_rounds(job_id: str, after: int) -> Flow[list[RoundRecord]]:
+    """Read the records of all rounds above `after`, page by page."""
+    records: list[RoundRecord] = []
+    position: int | None = after
+    while position is not None:
+        page, position = yield calls.rounds(job_id, position)
+        records += page
+    return records
+
+
+def wait_for(job_id: str, timeout: float | None) -> Flow[Job]:
+    """Wait until a job has ended.
+
+    Raises:
+        TimeoutError: it has not, after `timeout` seconds.
+    """
+    end = None if timeout is None else time.monotonic() + timeout
+    pause = 0.1
+    while True:
+        job: Job = yield calls.get_job(job_id)
+        if job.state in FINAL:
+            return job
+        if end is not None and time.monotonic() >= end:
+            raise TimeoutError(f"job {job_id} is {job.state} after {timeout:g} s")
+        yield pause if end is None else max(0.0, min(pause, end - time.monotonic()))
+        pause = min(1.0, pause * 1.5)

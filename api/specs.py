@@ -1,0 +1,36 @@
+"""From whatever a caller gives as a spec to plain data that can be sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from jobs.spec import JobSpec
+
+SpecSource: TypeAlias = "str | Path | Mapping[str, Any] | JobSpec"
+"""A spec as a caller may give it: the name of a preset, the path of a file, a mapping, or a `JobSpec`."""
+
+
+def items(settings: Mapping[str, Any] | None) -> list[str]:
+    """Write fields to set, by dotted path, as `PATH=VALUE` items."""
+    return [f"{path}={json.dumps(value, ensure_ascii=False)}" for path, value in (settings or {}).items()]
+
+
+def as_mapping(spec: SpecSource, settings: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+    """Make plain data of a spec, with fields set on top of it.
+
+    Raises:
+        SpecError: there is no such preset or file, or what is in it is wrong; holds every fault.
+    """
+    # jobs.spec is imported here because most uses of the client never need it.
+    from jobs.spec import JobSpec, apply_overrides, load_spec
+
+    overrides = items(settings)
+    if isinstance(spec, str | Path):
+        return load_spec(spec, overrides).model_dump(mode="json", exclude_unset=True)
+    if isinstance(spec, JobSpec):
+        spec = spec.model_dump(mode="json", exclude_unset=True)
+    return apply_overrides(spec, overrides) if overrides else spec
