@@ -144,6 +144,22 @@ def resume(job_id: str) -> Call[Job]:
     return Call("POST", _job_path(job_id, "/resume"), _job, retry=False)
 
 
+def clone(
+    job_id: str,
+    fields: Mapping[str, Any],
+    priority: int | None,
+    labels: Mapping[str, str] | None,
+    key: str,
+) -> Call[Job]:
+    """Queue a new job like another one, with some fields set. The key makes it safe to send it again."""
+    body: dict[str, Any] = {"set": dict(fields)}
+    if priority is not None:
+        body["priority"] = priority
+    if labels is not None:
+        body["labels"] = dict(labels)
+    return Call("POST", _job_path(job_id, "/clone"), _job, json=body, headers={"Idempotency-Key": key})
+
+
 def delete(job_id: str) -> Call[None]:
     """Forget a job that has ended. Not retried: the second answer would be that there is no such job."""
     return Call("DELETE", _job_path(job_id), _nothing, retry=False)

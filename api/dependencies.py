@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Header, HTTPException, Path, Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field, Strict, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, Strict, StringConstraints, ValidationError
 from starlette.concurrency import run_in_threadpool
 
 from api.service import Service
@@ -21,6 +21,9 @@ SUBMISSION_TYPES = (
     "text/yaml",
     "text/x-yaml",
 )
+
+MAX_FIELDS = 200
+"""How many fields of a clone's spec may be set."""
 
 LabelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,63}$")]
 LabelValue = Annotated[str, StringConstraints(max_length=200)]
@@ -37,6 +40,24 @@ class Submission(BaseModel):
     )
     labels: dict[LabelName, LabelValue] = Field(
         default_factory=dict, max_length=32, description="Names and values to find the job by."
+    )
+
+
+class Cloning(BaseModel):
+    """What a clone has of its own: the body of `POST /jobs/{id}/clone`; the rest is the first job's."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    set: dict[str, JsonValue] = Field(
+        default_factory=dict,
+        max_length=MAX_FIELDS,
+        description="Fields of the spec to set on top, by dotted path.",
+    )
+    priority: Annotated[int, Strict()] | None = Field(
+        default=None, ge=-1000, le=1000, description="By default the first job's."
+    )
+    labels: dict[LabelName, LabelValue] | None = Field(
+        default=None, max_length=32, description="In place of the first job's."
     )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,19 @@ def writing(engine: Engine) -> Engine:
     in between, however long the busy timeout.
     """
     return engine.execution_options(fedsim_writes=True)
+
+
+@contextmanager
+def migrating(engine: Engine) -> Iterator[Connection]:
+    """A transaction that may rebuild tables.
+
+    SQLite changes a column by making the table anew and dropping the old one, and a drop takes with it what
+    refers to the rows: so nothing may be enforced meanwhile. That can be set between transactions only.
+    """
+    with writing(engine).execution_options(fedsim_migrates=True).begin() as connection:
+        yield connection
+    # Its connections enforce nothing: new ones do.
+    engine.dispose()
 
 
 def make_engine(url: str) -> Engine:
@@ -94,7 +109,10 @@ def _use_write_ahead_log(connection: Any) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    writes = connection.get_execution_options().get("fedsim_writes", False)
+    options = connection.get_execution_options()
+    writes = options.get("fedsim_writes", False)
+    if options.get("fedsim_migrates", False):
+        connection.exec_driver_sql("PRAGMA foreign_keys = OFF")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
@@ -107,7 +125,7 @@ def migrate(engine: Engine) -> None:
     with engine.connect() as connection:
         if _version(connection) == HEAD:
             return
-    with writing(engine).begin() as connection:
+    with migrating(engine) as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
         if _version(connection) != HEAD:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Collection
-from datetime import datetime
+from collections.abc import Collection, Iterator
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import Column, ColumnElement, RowMapping, Select, and_, or_, select
+from sqlalchemy import Column, ColumnElement, RowMapping, Select, literal, or_, select, tuple_
 
 from fedsim.errors import BadPageToken, FieldError, SpecError
+from jobs.rows import storable
 from jobs.states import JobState
 from jobs.tables import jobs, labels
 
 MAX_LIMIT = 1000
+MAX_LABELS = 32
+MAX_PRIORITY_DIGITS = 9
 
 ORDERS = {
     "created_at": jobs.c.created_at,
@@ -27,10 +30,21 @@ ORDERS = {
 
 
 class JobQuery(NamedTuple):
-    """A list of jobs: which ones, in which order, how many at a time."""
+    """A list of jobs: which ones, in which order, how many at a time. Every filter narrows it.
+
+    Attributes:
+        states: any of these; none for all.
+        labels: each `key` or `key=value`; a job has all of them.
+        algorithm: the name of its method.
+        search: stands in its name, its id or its algorithm, in capitals or not.
+        order_by: one of `ORDERS`, with a leading minus for the largest first.
+        limit: jobs of a page.
+    """
 
     states: tuple[str, ...]
-    label: str | None
+    labels: tuple[str, ...]
+    algorithm: str | None
+    search: str | None
     order_by: str
     limit: int
 
@@ -45,16 +59,15 @@ class JobQuery(NamedTuple):
         return self.order_by.startswith("-")
 
     def statement(self, page_token: str | None) -> Select[Any]:
-        """One row more than the page holds, so that the caller sees whether another page follows."""
-        query = select(jobs).limit(self.limit + 1)
-        if self.states:
-            query = query.where(jobs.c.state.in_(self.states))
-        if self.label:
-            query = query.where(jobs.c.id.in_(_labelled(self.label)))
+        """One row more than the page holds, so that the caller sees whether another page follows.
+
+        The page is found among ids, which indexes hold; whole rows, specs and all, are read for it alone.
+        """
+        found = select(jobs.c.id).where(*self._filters()).limit(self.limit + 1)
         if page_token is not None:
-            query = query.where(self._beyond(*self._read(page_token)))
-        keys = (self.column, jobs.c.id)
-        return query.order_by(*(key.desc() if self.descending else key for key in keys))
+            found = found.where(self._beyond(*self._read(page_token)))
+        keys = [key.desc() if self.descending else key.asc() for key in (self.column, jobs.c.id)]
+        return select(jobs).where(jobs.c.id.in_(found.order_by(*keys))).order_by(*keys)
 
     def token(self, last: RowMapping) -> str:
         """The token of the page that follows this row."""
@@ -63,57 +76,96 @@ class JobQuery(NamedTuple):
         text = json.dumps([self._fingerprint(), value, last["id"]])
         return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
+    def _filters(self) -> Iterator[ColumnElement[bool]]:
+        if self.states:
+            yield jobs.c.state.in_(self.states)
+        for label in self.labels:
+            yield jobs.c.id.in_(_labelled(label))
+        if self.algorithm:
+            yield jobs.c.algorithm == self.algorithm
+        if self.search:
+            columns = (jobs.c.name, jobs.c.id, jobs.c.algorithm)
+            yield or_(*(column.icontains(self.search, autoescape=True) for column in columns))
+
     def _beyond(self, value: Any, job_id: str) -> ColumnElement[bool]:
-        column, key = self.column, jobs.c.id
-        if self.descending:
-            return or_(column < value, and_(column == value, key < job_id))
-        return or_(column > value, and_(column == value, key > job_id))
+        # A comparison of rows, not two of columns: databases walk an index with it.
+        here, last = tuple_(self.column, jobs.c.id), tuple_(literal(value, self.column.type), literal(job_id))
+        return here < last if self.descending else here > last
 
     def _fingerprint(self) -> str:
         """What a token belongs to: the same filters and the same order."""
-        text = json.dumps([sorted(self.states), self.label, self.order_by])
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+        filters = [sorted(self.states), sorted(self.labels), self.algorithm, self.search]
+        return hashlib.sha256(json.dumps([*filters, self.order_by]).encode()).hexdigest()[:12]
 
     def _read(self, token: str) -> tuple[Any, str]:
+        """The place that a token names; whoever made it up gets no further than to a list of jobs."""
         try:
             text = base64.urlsafe_b64decode(token.encode() + b"=" * (-len(token) % 4))
             fingerprint, value, job_id = json.loads(text)
-            value = datetime.fromisoformat(value) if self.column is jobs.c.created_at else value
-            kind = int if self.column is jobs.c.priority else (str, datetime)
-            known = fingerprint == self._fingerprint() and isinstance(value, kind)
-        except (ValueError, TypeError):
-            known = False
-        if not known or not isinstance(job_id, str):
+            place = self._value(value), _text(job_id)
+        except (ValueError, TypeError, OverflowError, RecursionError):
+            fingerprint, place = None, (None, "")
+        if fingerprint != self._fingerprint():
             hint = "take next_page_token of the page before, with the same filters and order"
             raise BadPageToken(f"{token[:80]!r} is not a page token of this list", hint)
-        return value, job_id
+        return place
+
+    def _value(self, value: Any) -> Any:
+        if self.column is jobs.c.created_at:
+            return datetime.fromisoformat(_text(value)).astimezone(UTC)
+        if self.column is not jobs.c.priority:
+            return _text(value)
+        if type(value) is not int or len(str(abs(value))) > MAX_PRIORITY_DIGITS:
+            raise ValueError("no priority")
+        return value
 
 
 def job_query(
-    state: JobState | Collection[JobState] | None, label: str | None, order_by: str, limit: int
+    state: JobState | Collection[JobState] | None,
+    label: str | Collection[str] | None,
+    order_by: str,
+    limit: int,
+    algorithm: str | None = None,
+    search: str | None = None,
 ) -> JobQuery:
     """A checked query.
 
     Args:
         state: one state, several, or None for all.
-        label: `key` or `key=value`.
+        label: `key` or `key=value`, one or several; a job has to have all of them.
         order_by: one of `ORDERS`, with a leading minus for the largest first.
         limit: jobs of a page, from 1 to 1000.
+        algorithm: the name of a method.
+        search: what stands in a job's name, id or algorithm, in capitals or not.
 
     Raises:
-        SpecError: with path `order_by` or `limit`.
+        SpecError: with path `order_by`, `limit`, `label`, `algorithm` or `search`.
     """
-    errors = []
-    if order_by.removeprefix("-") not in ORDERS:
-        errors.append(
-            FieldError("order_by", order_by[:200], "is not an order", f"one of {', '.join(ORDERS)}")
-        )
-    if not 1 <= limit <= MAX_LIMIT:
-        errors.append(FieldError("limit", limit, "is out of range", f"allowed: 1 to {MAX_LIMIT}"))
+    states = (state,) if isinstance(state, str) else tuple(state or ())
+    asked = (label,) if isinstance(label, str) else tuple(label or ())
+    texts = [*(("label", each) for each in asked), ("algorithm", algorithm), ("search", search)]
+    errors = list(_faults(order_by, limit, len(asked)))
+    for path, text in texts:
+        if text is not None and text != storable(text):
+            errors.append(FieldError(path, storable(text)[:200], "is not a text", "use printable characters"))
     if errors:
         raise SpecError(errors)
-    states = (state,) if isinstance(state, str) else tuple(state or ())
-    return JobQuery(tuple(JobState(s).value for s in states), label, order_by, limit)
+    return JobQuery(tuple(JobState(s).value for s in states), asked, algorithm, search, order_by, limit)
+
+
+def _faults(order_by: str, limit: int, asked: int) -> Iterator[FieldError]:
+    if order_by.removeprefix("-") not in ORDERS:
+        yield FieldError("order_by", order_by[:200], "is not an order", f"one of {', '.join(ORDERS)}")
+    if not 1 <= limit <= MAX_LIMIT:
+        yield FieldError("limit", limit, "is out of range", f"allowed: 1 to {MAX_LIMIT}")
+    if asked > MAX_LABELS:
+        yield FieldError("label", asked, "are too many", f"at most {MAX_LABELS} labels")
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or value != storable(value):
+        raise ValueError("no text")
+    return value
 
 
 def _labelled(label: str) -> Select[Any]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from sqlalchemy import Engine, and_, func, select
+from sqlalchemy import Engine, and_, select
 
+from jobs.line import IN_LINE, counting, in_line
 from jobs.paging import job_query
 from jobs.records import Job, JobEvent, JobPage, RoundRecord
 from jobs.rows import event_of, job_of, row_of
@@ -35,18 +36,21 @@ class JobReader:
     def list(
         self,
         state: JobState | Collection[JobState] | None = None,
-        label: str | None = None,
+        label: str | Collection[str] | None = None,
         order_by: str = "-created_at",
         limit: int = 50,
         page_token: str | None = None,
+        *,
+        algorithm: str | None = None,
+        search: str | None = None,
     ) -> JobPage:
         """A page of jobs; see `jobs.paging.job_query` for the arguments.
 
         Raises:
-            SpecError: a limit or an order that does not exist.
+            SpecError: a limit, an order or a filter that cannot be.
             BadPageToken: a token that is not of this list.
         """
-        query = job_query(state, label, order_by, limit)
+        query = job_query(state, label, order_by, limit, algorithm, search)
         with self._engine.connect() as connection:
             found = connection.execute(query.statement(page_token)).mappings().all()
         page, more = found[:limit], len(found) > limit
@@ -56,8 +60,7 @@ class JobReader:
 
     def queue(self, limit: int = 100) -> tuple[Job, ...]:
         """The queued jobs in the order in which they will run: priority, then age."""
-        order = (jobs.c.priority.desc(), jobs.c.created_at, jobs.c.id)
-        query = select(jobs).where(jobs.c.state == JobState.QUEUED).order_by(*order).limit(limit)
+        query = select(jobs).where(jobs.c.id.in_(in_line(limit))).order_by(*IN_LINE)
         with self._engine.connect() as connection:
             return tuple(job_of(row) for row in connection.execute(query).mappings())
 
@@ -67,9 +70,8 @@ class JobReader:
 
     def count(self, states: Collection[JobState]) -> int:
         """How many jobs are in one of these states."""
-        query = select(func.count()).select_from(jobs).where(jobs.c.state.in_([s.value for s in states]))
         with self._engine.connect() as connection:
-            return connection.execute(query).scalar_one()
+            return int(connection.execute(counting(states)).scalar_one())
 
     def rounds(self, job_id: str, after: int = -1, limit: int | None = None) -> tuple[RoundRecord, ...]:
         """The rounds of a job with numbers above `after`, in order.

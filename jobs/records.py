@@ -29,9 +29,9 @@ FreeForm = Annotated[dict[str, JsonValue], BeforeValidator(finite)]
 
 
 class Frozen(BaseModel):
-    """A record that nobody changes and that refuses fields it does not know."""
+    """A record that nobody changes. Fields that it does not know are of a newer service, and left out."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class Seconds(Frozen):
@@ -91,6 +91,12 @@ class RoundRecord(Frozen):
     method: FreeForm = {}
 
 
+def known_reason(value: Any) -> Any:
+    """The same reason, or INTERNAL for one that only a newer service knows."""
+    is_new = isinstance(value, str) and value not in FailureReason.__members__
+    return FailureReason.INTERNAL if is_new else value
+
+
 class Job(Frozen):
     """One job as it stands now; all times are UTC.
 
@@ -113,7 +119,7 @@ class Job(Frozen):
     id: str
     name: str
     state: JobState
-    reason: FailureReason | None = None
+    reason: Annotated[FailureReason | None, BeforeValidator(known_reason)] = None
     message: str | None = None
     priority: int = 0
     labels: dict[str, str] = {}

@@ -53,7 +53,10 @@ def row_of(connection: Connection, job_id: str, *, lock: bool = False) -> RowMap
         JobNotFound: no job has this id.
     """
     query = select(jobs).where(jobs.c.id == job_id)
-    row = connection.execute(query.with_for_update() if lock else query).mappings().one_or_none()
+    # PostgreSQL cannot even compare with a text that it could not hold.
+    row = None
+    if job_id == storable(job_id):
+        row = connection.execute(query.with_for_update() if lock else query).mappings().one_or_none()
     if row is None:
         raise no_such_job(job_id)
     return row
@@ -67,10 +70,11 @@ def insert_job(connection: Connection, submission: Submission) -> tuple[RowMappi
         job_id = new_job_id(now)
         if connection.execute(insert_or_not, _new_row(job_id, submission, now)).scalar() is not None:
             break
-        key = jobs.c.idempotency_key == submission.idempotency_key
-        row = connection.execute(select(jobs).where(key)).mappings().one_or_none()
-        if row is not None:
-            return row, False
+        if submission.idempotency_key is not None:
+            key = jobs.c.idempotency_key == submission.idempotency_key
+            row = connection.execute(select(jobs).where(key)).mappings().one_or_none()
+            if row is not None:
+                return row, False
         # Neither inserted nor there by its key: two ids made in one millisecond were the same. Draw again.
     if submission.labels:
         pairs = submission.labels.items()
@@ -85,6 +89,7 @@ def _new_row(job_id: str, submission: Submission, now: datetime) -> dict[str, An
     return {
         "id": job_id,
         "name": spec.name,
+        "algorithm": spec.algorithm.name,
         "state": JobState.QUEUED.value,
         "priority": submission.priority,
         "labels": submission.labels,

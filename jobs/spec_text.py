@@ -150,18 +150,62 @@ def apply_overrides(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[s
     Raises:
         SpecError: for every item that is not `PATH=VALUE`, or whose path leads through a plain value.
     """
-    result = copy.deepcopy(dict(data))
-    errors: list[FieldError] = []
-    for item in overrides:
+    pairs, errors = _pairs(overrides)
+    return _with(data, pairs, errors)
+
+
+def parse_sets(items: Sequence[str]) -> dict[str, Any]:
+    """Fields by dotted path, from `PATH=VALUE` items; values are read as YAML.
+
+    Raises:
+        SpecError: for every item that is not `PATH=VALUE`, or whose value cannot be read.
+    """
+    pairs, errors = _pairs(items)
+    if errors:
+        raise SpecError(errors)
+    return dict(pairs)
+
+
+def set_fields(data: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of the data with values written into it, as `apply_overrides` does it, from plain data.
+
+    Raises:
+        SpecError: for every path that has an empty part, or leads through a plain value.
+    """
+    pairs, errors = list[tuple[str, Any]](), list[FieldError]()
+    for path, value in fields.items():
+        if all(path.split(".")):
+            pairs.append((path, copy.deepcopy(value)))
+        else:
+            errors.append(FieldError("set", path[:200], "is not a path", "for example: local.lr"))
+    return _with(data, pairs, errors)
+
+
+def _pairs(items: Sequence[str]) -> tuple[list[tuple[str, Any]], list[FieldError]]:
+    pairs, errors = list[tuple[str, Any]](), list[FieldError]()
+    for item in items:
         path, equals, text = item.partition("=")
-        parts = path.strip().split(".")
-        if not equals or not all(parts):
+        path = path.strip()
+        if not equals or not all(path.split(".")):
             errors.append(FieldError("set", item, "is not PATH=VALUE", "for example: local.lr=0.01"))
             continue
         try:
-            _write(result, parts, parse_text(text))
+            pairs.append((path, parse_text(text)))
         except SpecError as error:
-            errors.extend(FieldError(path.strip(), text, e.message, e.hint) for e in error.errors)
+            errors.extend(FieldError(path, text, e.message, e.hint) for e in error.errors)
+    return pairs, errors
+
+
+def _with(
+    data: Mapping[str, Any], pairs: Sequence[tuple[str, Any]], errors: list[FieldError]
+) -> dict[str, Any]:
+    """A copy of the data with these values in it; what was wrong before is told with what is wrong here."""
+    result = copy.deepcopy(dict(data))
+    for path, value in pairs:
+        try:
+            _write(result, path.split("."), value)
+        except SpecError as error:
+            errors.extend(FieldError(path, value, e.message, e.hint) for e in error.errors)
     if errors:
         raise SpecError(errors)
     return result

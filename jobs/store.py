@@ -16,6 +16,7 @@ from sqlalchemy import Engine, and_, delete, select, update
 
 from fedsim.errors import Conflict
 from jobs.database import connect, writing
+from jobs.line import explain, take_next
 from jobs.reader import JobReader
 from jobs.records import Job, RoundRecord
 from jobs.rows import enter, insert_job, insert_round, job_of, no_such_job, row_of, write_warning
@@ -127,6 +128,19 @@ class JobStore(JobReader):
                 return False
             enter(connection, row, target, reason, message)
         return True
+
+    def start_next(self, most: int) -> Job | None:
+        """Take the first job of the queue to STARTING, unless so many jobs hold the cluster already.
+
+        However many dispatchers there are, no job is taken twice, none before one that stands before it, and
+        never more than `most` hold the cluster.
+
+        Args:
+            most: how many jobs may hold the cluster, this one included.
+        """
+        with self._writes.begin() as connection:
+            row = take_next(connection, most)
+            return None if row is None else job_of(row)
 
     def restart(self, job_id: str, limit: int, message: str, *, lost: str | None = None) -> bool:
         """Compare and set: put a job that was at work back to STARTING, to go on from its checkpoint.
@@ -249,9 +263,17 @@ class JobStore(JobReader):
 
     def set_waiting(self, job_id: str, text: str | None) -> None:
         """Say why a job waits; nothing happens where it waits no more."""
-        where = and_(jobs.c.id == job_id, jobs.c.state == JobState.QUEUED)
+        self.explain({job_id: text})
+
+    def explain(self, reasons: Mapping[str, str | None], others: str | None = None) -> None:
+        """Say of several jobs at once why they wait; nothing happens where one waits no more.
+
+        Args:
+            reasons: by job id.
+            others: of all queued jobs that are not among them; None leaves those as they are.
+        """
         with self._writes.begin() as connection:
-            connection.execute(update(jobs).where(where).values(waiting=text))
+            explain(connection, reasons, others)
 
     def _set(self, job_id: str, **values: Any) -> None:
         with self._writes.begin() as connection:

@@ -49,6 +49,7 @@ jobs = Table(
     metadata,
     Column("id", String(32), primary_key=True),
     Column("name", String(100), nullable=False),
+    Column("algorithm", String(100), nullable=False, server_default=""),
     Column("state", String(16), nullable=False),
     Column("reason", String(32)),
     Column("message", Text),
@@ -72,9 +73,12 @@ jobs = Table(
     Column("heartbeat_at", UtcTime),
     Index("jobs_by_age", "created_at", "id"),
     Index("jobs_by_state", "state", "priority", "created_at", "id"),
+    Index("jobs_by_state_and_age", "state", "created_at", "id"),
+    Index("jobs_by_algorithm", "algorithm", "created_at", "id"),
     Index("jobs_by_name", "name", "id"),
 )
-"""One row per job. `events` counts the job's events, and so numbers them without gaps."""
+"""One row per job. `events` counts the job's events, and so numbers them without gaps. `algorithm` is the
+name in `spec`, once more for the filter of the list."""
 
 labels = Table(
     "labels",

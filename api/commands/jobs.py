@@ -1,4 +1,4 @@
-"""Jobs of a service: `fedsim submit`, `list`, `show`, `watch`, `logs`, `rounds`, `cancel`, `resume`, ..."""
+"""Jobs of a service: `fedsim submit`, `clone`, `list`, `show`, `watch`, `logs`, `rounds`, `cancel`, ..."""
 
 from __future__ import annotations
 
@@ -205,6 +205,35 @@ def resume(
     raise typer.Exit(code)
 
 
+def clone(
+    job: Job,
+    sets: Sets = None,
+    priority: Annotated[int | None, typer.Option(help="By default the priority of JOB.")] = None,
+    label: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="In place of JOB's labels. Repeatable.")
+    ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for its end; exit 1 unless it succeeds.")
+    ] = False,
+    format: DataFormat = Format.TEXT,
+    url: Url = None,
+) -> None:
+    """Queue a new job with the spec of another one, and print its id."""
+    from api.display import print_json
+    from jobs.spec_text import parse_sets
+
+    fields = parse_sets(sets or ())
+    labels = None if label is None else parse_labels(label)
+    with connect(url) as client:
+        handle = client.job(job).clone(set=fields, priority=priority, labels=labels)
+        if format is Format.TEXT:
+            print(handle.id, flush=True)
+        code = _watch(handle, None) if wait else 0
+        if format is Format.JSON:
+            print_json(handle.job.model_dump(mode="json"))
+    raise typer.Exit(code)
+
+
 def delete(job: Job, url: Url = None) -> None:
     """Remove a job that has ended, with its rounds and files."""
     from api.display import say
@@ -219,5 +248,5 @@ def register(app: typer.Typer) -> None:
     panel = "Jobs"
     app.command(rich_help_panel=panel)(submit)
     app.command("list", rich_help_panel=panel)(list_jobs)
-    for command in (show, watch, logs, rounds, cancel, resume, delete):
+    for command in (show, watch, logs, rounds, cancel, resume, clone, delete):
         app.command(rich_help_panel=panel)(command)

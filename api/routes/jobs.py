@@ -1,4 +1,4 @@
-"""Jobs: submit, look, cancel, delete; their rounds."""
+"""Jobs: submit, clone, look, cancel, delete; their rounds."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, StringConstraints
 
-from api.dependencies import JobId, ServiceOf, StoreOf, SubmissionBody
+from api.dependencies import Cloning, JobId, ServiceOf, StoreOf, Submission, SubmissionBody
 from api.errors import problems
 from api.openapi import SUBMISSION_BODY
 from api.round_table import columns, csv_lines
 from fedsim.errors import CheckpointError
+from jobs.cloning import cloned_spec
 from jobs.records import Job, JobPage, RoundRecord
 from jobs.states import JobState
 from jobs.store import JobStore
@@ -28,6 +29,7 @@ Key = Annotated[
     str | None,
     Header(min_length=1, max_length=200, description="Submissions with the same key and body are one job."),
 ]
+Label = Annotated[str, StringConstraints(max_length=300)]
 OrderBy = Literal["created_at", "-created_at", "name", "-name", "priority", "-priority", "state", "-state"]
 
 REPEATED: dict[int | str, dict[str, Any]] = {
@@ -75,7 +77,12 @@ def list_jobs(
         Query(max_length=10, description="Only jobs in these states."),
     ] = None,
     label: Annotated[
-        str | None, Query(max_length=300, description="Only jobs with this label: `name` or `name=value`.")
+        list[Label] | None,
+        Query(max_length=32, description="Only jobs with all of these labels: `name` or `name=value`."),
+    ] = None,
+    algorithm: Annotated[str | None, Query(max_length=100, description="Only jobs of this method.")] = None,
+    search: Annotated[
+        str | None, Query(max_length=100, description="Only jobs with this in their name, id or algorithm.")
     ] = None,
     order_by: Annotated[OrderBy, Query(description="`-` in front: largest first.")] = "-created_at",
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
@@ -84,7 +91,9 @@ def list_jobs(
     ] = None,
 ) -> JobPage:
     """List jobs, a page at a time."""
-    return store.list(state=state, label=label, order_by=order_by, limit=limit, page_token=page_token)
+    return store.list(
+        state, label, order_by, limit, page_token=page_token, algorithm=algorithm, search=search
+    )
 
 
 @router.get("/jobs/{job_id}", responses=problems(404, 422))
@@ -120,6 +129,27 @@ def resume_job(job_id: JobId, service: ServiceOf) -> Job:
     job = service.store.resume(job_id)
     service.queue.wake()
     return job
+
+
+@router.post(
+    "/jobs/{job_id}/clone", status_code=201, responses=problems(400, 404, 409, 413, 422, also=REPEATED)
+)
+def clone_job(
+    job_id: JobId,
+    service: ServiceOf,
+    response: Response,
+    cloning: Cloning | None = None,
+    idempotency_key: Key = None,
+) -> Job:
+    """Queue a new job with the spec of another one, in whatever state that is; its rounds begin anew."""
+    wishes = cloning or Cloning()
+    job = service.store.get(job_id)
+    submission = Submission(
+        spec=cloned_spec(job.spec, wishes.set),
+        priority=job.priority if wishes.priority is None else wishes.priority,
+        labels=job.labels if wishes.labels is None else wishes.labels,
+    )
+    return submit_job(submission, service, response, idempotency_key)
 
 
 @router.get(

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from alembic import context
 from sqlalchemy import Connection
 
-from jobs.database import make_engine, writing
+from jobs.database import make_engine, migrating
 from jobs.settings import Settings
 from jobs.tables import UtcTime, metadata
 
@@ -37,6 +37,6 @@ if given is not None:
     run(given)
 else:
     engine = make_engine(Settings.from_env().database_url)
-    with writing(engine).begin() as own:
+    with migrating(engine) as own:
         run(own)
     engine.dispose()

@@ -2,6 +2,8 @@ import pytest
 
 from jobs.local_ray import ensure_ray, stop_ray
 from jobs.settings import Settings
+from jobs.store import JobStore
+from tests.databases import KINDS, empty_database
 
 
 @pytest.fixture(scope="session")
@@ -11,3 +13,16 @@ def ray_home(tmp_path_factory):
     ensure_ray(settings)
     yield settings.home
     stop_ray(settings)
+
+
+@pytest.fixture(params=KINDS)
+def url(request, tmp_path):
+    """The URL of an empty database, of each kind in turn."""
+    with empty_database(request.param, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def store(url):
+    with JobStore.open(url) as opened:
+        yield opened

@@ -1,6 +1,5 @@
 """One contract over both databases: SQLite, and PostgreSQL where FEDSIM_TEST_POSTGRES_URL names a server."""
 
-import os
 import subprocess
 import sys
 import threading
@@ -12,44 +11,18 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import make_url, text
+from sqlalchemy import text
 
 from fedsim.errors import BadPageToken, Conflict, JobNotFound, SpecError, StoreError
 from jobs import tables
-from jobs.database import alembic_config, connect, make_engine, writing
+from jobs.database import alembic_config, connect, migrating, writing
 from jobs.migrations import HEAD
 from jobs.records import RoundRecord
 from jobs.spec import parse_spec
 from jobs.states import ACTIVE, FailureReason, JobState
 from jobs.store import JobStore
 
-POSTGRES = os.environ.get("FEDSIM_TEST_POSTGRES_URL", "")
-NO_POSTGRES = "FEDSIM_TEST_POSTGRES_URL names no PostgreSQL to test on"
 SPEC = parse_spec({"algorithm": "fedavg", "rounds": 3})
-
-
-@pytest.fixture(
-    params=["sqlite", pytest.param("postgres", marks=pytest.mark.skipif(not POSTGRES, reason=NO_POSTGRES))]
-)
-def url(request, tmp_path):
-    """The URL of an empty database."""
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'home' / 'fedsim.db'}"
-        return
-    name = f"fedsim_{os.getpid()}_{abs(hash(request.node.name)) % 10**9}"
-    server = make_engine(POSTGRES).execution_options(isolation_level="AUTOCOMMIT")
-    with server.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {name}"))
-    yield make_url(POSTGRES).set(database=name).render_as_string(hide_password=False)
-    with server.connect() as connection:
-        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
-    server.dispose()
-
-
-@pytest.fixture
-def store(url):
-    with JobStore.open(url) as opened:
-        yield opened
 
 
 def record(number, digest="d", **metrics):
@@ -449,11 +422,11 @@ def test_processes_share_a_store(store, url):
     """Three processes write 30 rounds each, every round twice over all: each is there once."""
     job_id = running(store)
     code = (
-        "import sys\nsys.path.insert(0, sys.argv[3])\nfrom test_store import *\n"
+        "import sys\nfrom tests.jobs.test_store import *\n"
         "store = JobStore.open(sys.argv[1])\n"
         "print(sum(store.add_round(sys.argv[2], record(n)) for n in range(30)))"
     )
-    command = [sys.executable, "-c", code, url, job_id, os.path.dirname(__file__)]
+    command = [sys.executable, "-c", code, url, job_id]
     writers = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(3)]
     new = [int(writer.communicate(timeout=60)[0]) for writer in writers]
     assert sum(new) == 30
@@ -475,7 +448,7 @@ def test_migrations_go_back_to_nothing(url):
     from alembic import command
 
     engine = connect(url)
-    with writing(engine).begin() as connection:
+    with migrating(engine) as connection:
         command.downgrade(alembic_config(connection), "base")
     engine.dispose()
     engine = connect(url)
