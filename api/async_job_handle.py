@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
@@ -106,6 +107,30 @@ class AsyncJobHandle(JobView):
         """
         self.job = await self._client.send(calls.resume(self.id))
         return self.state
+
+    async def clone(
+        self,
+        *,
+        set: Mapping[str, Any] | None = None,
+        priority: int | None = None,
+        labels: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
+    ) -> AsyncJobHandle:
+        """Queue a new job with this one's spec; its rounds begin anew.
+
+        Args:
+            set: fields of the spec to set on top, by dotted path: `{"seed": 1, "local.lr": 0.05}`.
+            priority: by default this job's.
+            labels: in place of this job's.
+            idempotency_key: clones with the same key are one job; by default a new key for each call.
+
+        Raises:
+            SpecError: the spec that comes of it is wrong; holds every fault.
+        """
+        key = idempotency_key or uuid.uuid4().hex
+        return AsyncJobHandle(
+            self._client, await self._client.send(calls.clone(self.id, set or {}, priority, labels, key))
+        )
 
     async def delete(self) -> None:
         """Remove the job, its rounds and its files from the service.
