@@ -17,6 +17,7 @@ import torch
 
 from fedsim import tree
 from fedsim.checkpoint import Checkpoint, Checkpoints
+from fedsim.data import Partition, SampledPartition
 from fedsim.experiment import Experiment
 from fedsim.faults import DEFAULT, Faults
 from fedsim.population import Population
@@ -100,6 +101,7 @@ class CoordinatorProcess:
         self.experiment, self.placement, self.faults = experiment, placement, faults
         self.keeping, self.group = keeping, group
         self.params: dict[str, Any] = {}
+        self.dealt: dict[str, Any] = {}
 
     def run(self) -> Iterator[Progress]:
         """Run the federation: phases while it is set up, then one result per round, without the state.
@@ -112,6 +114,7 @@ class CoordinatorProcess:
         crew = Crew(self.placement, inline=not experiment.algorithm.stateful, name=self.group)
         try:
             population = yield from phases(experiment.preparing())
+            self.dealt = _arrays(population.partition)
             checkpoint = (yield from self._last(kept, population)) if kept else None
             yield Phase("waiting for the client actors")
             pool = RayPool(experiment.algorithm, population, crew, faults=self.faults)
@@ -172,9 +175,19 @@ class CoordinatorProcess:
         """The global model after the last finished round, as NumPy arrays by parameter name."""
         return self.params
 
+    def partition(self) -> dict[str, Any]:
+        """Who has which training example, `indices` and `offsets` as in `Partition`; {} where all sample."""
+        return self.dealt
+
     def pid(self) -> int:
         """The process that this actor runs in."""
         return os.getpid()
+
+
+def _arrays(partition: Partition) -> dict[str, Any]:
+    if isinstance(partition, SampledPartition):
+        return {}
+    return {"indices": partition.indices, "offsets": partition.offsets}
 
 
 def _parts(records: Iterable[Mapping[str, Any]], known: int) -> Iterator[tuple[Mapping[str, Any], ...]]:

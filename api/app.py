@@ -15,14 +15,17 @@ import fedsim
 from api import errors
 from api.activity import Activity
 from api.calls import PREFIX
+from api.limits import Streams
+from api.metrics import Metrics
 from api.openapi import Application
-from api.routes import catalog, health, jobs, page, plan, streams
+from api.requests import Requests
+from api.routes import artifacts, catalog, cluster, health, jobs, page, plan, streams
 from api.security import AllowedHosts, Guard
 from api.service import Queue, Service
 from jobs.settings import Settings
 from jobs.store import JobStore
 
-REFUSALS = errors.problems(401, 403)
+REFUSALS = errors.problems(401, 403, 429)
 
 
 def create_app(
@@ -54,15 +57,19 @@ def create_app(
     )
     app.state.instance = secrets.token_hex(8)
     app.state.activity = Activity()
+    app.state.streams = Streams(settings.limits.streams)
+    app.state.metrics = Metrics(app.state.streams)
+    app.state.stopping = False
     errors.install(app)
-    for part in (jobs, streams, catalog, plan):
+    for part in (jobs, streams, artifacts, catalog, plan, cluster):
         app.include_router(part.router, prefix=PREFIX, responses=REFUSALS)
     app.include_router(health.router)
     page.mount(app)
     # The last one added is the outermost.
-    app.add_middleware(Guard, token=settings.token, hosts=hosts or AllowedHosts())
+    app.add_middleware(Guard, token=settings.token, hosts=hosts or AllowedHosts(), limits=settings.limits)
     app.add_middleware(app.state.activity.layer)
     app.add_middleware(errors.LastResort)
+    app.add_middleware(Requests, metrics=app.state.metrics)
     return app
 
 

@@ -9,6 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, Strict, StringConstraints, ValidationError
 from starlette.concurrency import run_in_threadpool
 
+from api.limits import Streams
 from api.service import Service
 from jobs.settings import Settings
 from jobs.spec import parse_text
@@ -70,6 +71,12 @@ def service(request: Request) -> Service:
 def store(request: Request) -> JobStore:
     """Give the store."""
     return service(request).store
+
+
+def streams(request: Request) -> Streams:
+    """Give the count of open streams."""
+    found: Streams = request.app.state.streams
+    return found
 
 
 def settings(request: Request) -> Settings:
@@ -136,6 +143,7 @@ JobId = Annotated[str, Path(description="The job's id.", min_length=1, max_lengt
 ServiceOf = Annotated[Service, Depends(service)]
 StoreOf = Annotated[JobStore, Depends(store)]
 SettingsOf = Annotated[Settings, Depends(settings)]
+StreamsOf = Annotated[Streams, Depends(streams)]
 SubmissionBody = Annotated[Submission, Depends(submission)]
 SpecBody = Annotated[Any, Depends(spec)]
 LastEvent = Annotated[int, Depends(last_event)]

@@ -1,9 +1,9 @@
 """From an error to an answer: `application/problem+json` (RFC 9457).
 
 Every refusal has the same shape, whoever raised it: `type`, `title`, `status`, `detail`, and of our own
-`code` (stable, in capitals), `hint` (what to do) and `errors` (the faults of a spec or of a request, each
-with path, value, message, hint). What nobody expected becomes a 500 that says so and nothing more; its trace
-goes to the log.
+`code` (stable, in capitals), `hint` (what to do), `request_id` (what the log calls the request) and `errors`
+(the faults of a spec or of a request, each with path, value, message, hint). What nobody expected becomes a
+500 that says so and nothing more; its trace goes to the log.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from api.logs import request_id
 from fedsim.errors import FedsimError, FieldError, ServiceError, SpecError
 from jobs.spec_faults import shown
 
@@ -34,6 +35,7 @@ STATUS_OF_CODE: dict[str, int] = {
     "DOES_NOT_FIT": 422,
     "BAD_DATA": 422,
     "JOB_NOT_FOUND": 404,
+    "ARTIFACT_NOT_FOUND": 404,
     "CONFLICT": 409,
     "BAD_PAGE_TOKEN": 400,
     "RAY_UNAVAILABLE": 503,
@@ -50,6 +52,7 @@ CODE_OF_STATUS: dict[int, str] = {
     413: "TOO_LARGE",
     415: "UNSUPPORTED_MEDIA_TYPE",
     422: "BAD_REQUEST",
+    429: "TOO_MANY_REQUESTS",
     503: "NOT_READY",
 }
 """The code of a refusal that the web layer makes by itself."""
@@ -90,6 +93,7 @@ class Problem(BaseModel):
     detail: str = Field(description="What was wrong, for people.")
     code: str = Field(description="What was wrong, for programs: stable, in capitals.")
     hint: str = Field(default="", description="What to do about it.")
+    request_id: str = Field(default="", description="Names the request in the server's log.")
     errors: list[Fault] = Field(default_factory=list)
 
 
@@ -119,6 +123,7 @@ def problem(
         "detail": detail,
         "code": code or CODE_OF_STATUS.get(status, "INTERNAL"),
         "hint": hint,
+        "request_id": request_id.get(),
         "errors": [{**e._asdict(), "value": shown(e.value)} for e in errors],
     }
     return Response(json.dumps(body, allow_nan=False), status, headers, media_type=PROBLEM)

@@ -16,14 +16,14 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.addresses import LOOPBACK_NAMES, is_loopback
 from api.errors import problem
+from api.limits import RateLimit
 from fedsim.errors import SettingsError
-
-BODY_LIMIT = 1_000_000
-"""Bytes of the largest body that is read."""
+from jobs.settings import Limits
 
 OPEN_PATHS = frozenset({"/", "/healthz", "/readyz", "/favicon.ico"})
 """Answered without a token: health, and the empty page, which has to load before it can ask for one."""
@@ -132,9 +132,10 @@ class Guard:
         *,
         token: str | None,
         hosts: AllowedHosts,
-        body_limit: int = BODY_LIMIT,
+        limits: Limits,
     ) -> None:
-        self.app, self.hosts, self.body_limit = app, hosts, body_limit
+        self.app, self.hosts, self.body_limit = app, hosts, limits.body_bytes
+        self.rate = RateLimit(limits.requests_per_minute)
         self.token = token.encode() if token else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -143,27 +144,40 @@ class Guard:
             await self.app(scope, receive, send)
             return
         add_headers = _with_headers(send, scope["path"])
-        refusal = self._refusal(scope["path"], Headers(scope=scope))
+        headers = Headers(scope=scope)
+        refusal = self._too_often(scope) or self._refusal(scope["path"], headers)
         if refusal is not None:
-            status, detail, hint = refusal
-            headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
-            await problem(status, detail, hint=hint, headers=headers)(scope, receive, add_headers)
+            await refusal(scope, receive, add_headers)
             return
         await self._limited(scope, receive, add_headers)
 
-    def _refusal(self, path: str, headers: Headers) -> tuple[int, str, str] | None:
+    def _too_often(self, scope: Scope) -> Response | None:
+        if scope["path"] in OPEN_PATHS or scope["path"].startswith(OPEN_PREFIX):
+            return None
+        seconds = self.rate.wait((scope.get("client") or ("",))[0])
+        if not seconds:
+            return None
+        detail = f"more than {self.rate.per_minute:,} requests in a minute came from this address"
+        headers = {"Retry-After": str(seconds)}
+        return problem(429, detail, hint=f"ask again in {seconds} s", headers=headers)
+
+    def _refusal(self, path: str, headers: Headers) -> Response | None:
         host, origin = headers.get("host", ""), headers.get("origin")
         if not self.hosts.allow_host(host):
             hint = "call it by its address, or start it with --allow-host NAME"
-            return 403, f"this server does not answer to the name {host!r}", hint
+            return problem(403, f"this server does not answer to the name {host!r}", hint=hint)
         if origin is not None and not self.hosts.allow_origin(origin, host):
-            return 403, f"pages of {origin!r} may not call this server", "open the server's own page"
+            detail = f"pages of {origin!r} may not call this server"
+            return problem(403, detail, hint="open the server's own page")
         # Missing and wrong tokens get one and the same answer, so that it tells nothing about the right one.
         if not self._open(path) and not self._authorised(headers.get("authorization", "")):
-            return 401, "this server asks for a token", ""
+            return problem(401, "this server asks for a token", headers={"WWW-Authenticate": "Bearer"})
         if _length(headers) > self.body_limit:
-            return 413, f"the body is larger than {self.body_limit:,} bytes", "send a shorter one"
+            return self._too_large()
         return None
+
+    def _too_large(self) -> Response:
+        return problem(413, f"the body is larger than {self.body_limit:,} bytes", hint="send a shorter one")
 
     def _open(self, path: str) -> bool:
         return path in OPEN_PATHS or path.startswith(OPEN_PREFIX)
@@ -196,8 +210,7 @@ class Guard:
         except _TooLarge:
             if started:
                 raise
-            detail = f"the body is larger than {self.body_limit:,} bytes"
-            await problem(413, detail, hint="send a shorter one")(scope, receive, send)
+            await self._too_large()(scope, receive, send)
 
 
 class _TooLarge(Exception):

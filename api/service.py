@@ -14,6 +14,7 @@ from jobs.store import JobStore
 
 if TYPE_CHECKING:
     from actors.resources import Node
+    from jobs.cluster import ClusterState
 
 Kind = Literal["algorithms", "models", "datasets", "partitions"]
 
@@ -32,6 +33,9 @@ class Queue(Protocol):
 
     def nodes(self) -> Sequence[Node] | None:
         """The nodes of the cluster; None while nobody knows."""
+
+    def cluster(self) -> ClusterState:
+        """The cluster as it is now; raises RayUnavailable where nobody can tell."""
 
     def ready(self) -> str | None:
         """Say what still keeps jobs from running; None when nothing does."""

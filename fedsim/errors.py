@@ -21,6 +21,7 @@
     ├── RayUnavailable         no Ray cluster answers, or the local one could not be started
     ├── StoreError             the job store refuses
     │   ├── JobNotFound
+    │   ├── ArtifactNotFound   a job has no such file, or not yet
     │   ├── Conflict           a transition, a delete or an idempotency key that the present state forbids
     │   └── BadPageToken
     └── ServiceError           the SDK's view of a refusal: status, code, hint, errors
@@ -238,6 +239,12 @@ class JobNotFound(StoreError):
     """No job has this id."""
 
     code = "JOB_NOT_FOUND"
+
+
+class ArtifactNotFound(StoreError):
+    """A job has no file of this name, or does not have it yet."""
+
+    code = "ARTIFACT_NOT_FOUND"
 
 
 class Conflict(StoreError):

@@ -17,6 +17,9 @@ from .errors import CheckpointError
 
 HINT = "it has to be a place that can be reached and written, with room: FEDSIM_STORAGE or --out names it"
 
+PIECE = 2**20
+"""Bytes that a stream reads at once."""
+
 _FAILURES = (OSError, ValueError, ImportError, RuntimeError)
 
 
@@ -71,6 +74,24 @@ class Folder:
         with self._named(f"cannot be read ({file})"):
             content: bytes = self._files.cat_file(f"{self._path}/{file}")
             return content
+
+    def size(self, file: str) -> int | None:
+        """How many bytes a file has; None where there is none."""
+        with self._named(f"cannot be read ({file})"):
+            self._files.invalidate_cache()
+            try:
+                return int(self._files.size(f"{self._path}/{file}"))
+            except FileNotFoundError:
+                return None
+
+    def stream(self, file: str) -> Iterator[bytes]:
+        """The content of a file, a piece at a time."""
+        with (
+            self._named(f"cannot be read ({file})"),
+            self._files.open(f"{self._path}/{file}", "rb") as opened,
+        ):
+            while piece := opened.read(PIECE):
+                yield piece
 
     def list(self) -> list[str]:
         """The names of all files, in order; none where there is no folder."""

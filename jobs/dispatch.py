@@ -19,6 +19,7 @@ from jobs.store import JobStore
 
 if TYPE_CHECKING:
     from actors.resources import Node
+    from jobs.cluster import ClusterState
     from jobs.ray_jobs import RayJobs
     from jobs.reconcile import Reconciler
 
@@ -83,6 +84,18 @@ class Dispatcher:
     def nodes(self) -> Sequence[Node] | None:
         """The cluster's nodes as the last look saw them; None while nobody knows."""
         return self._nodes
+
+    def cluster(self) -> ClusterState:
+        """The cluster as it is now.
+
+        Raises:
+            RayUnavailable: there is no connection to Ray, or it does not answer.
+        """
+        from jobs.cluster import cluster_state
+
+        if (ray := self._ray) is None:
+            raise RayUnavailable(f"Ray is not there: {self.ready() or 'it is being asked for'}")
+        return cluster_state(ray.ask)
 
     @property
     def ray_error(self) -> str | None:

@@ -114,8 +114,15 @@ class Drive:
 
     def model(self) -> dict[str, Any]:
         """The global model after the last finished round."""
+        return self._asked(self.coordinator.model)
+
+    def partition(self) -> dict[str, Any]:
+        """Who has which training example, `indices` and `offsets`; {} where clients sample when asked."""
+        return self._asked(self.coordinator.partition)
+
+    def _asked(self, method: Any) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = ray.get(self.coordinator.model.remote())
+            found: dict[str, Any] = ray.get(method.remote())
         except (*DEATHS, *LOSSES) as error:
             raise _lost(error) from error
         return found
@@ -170,6 +177,7 @@ class Run:
         on_phase: told what is being waited for.
         on_drive: told of every drive as it begins.
         again: asked after a loss whether there is to be another drive.
+        on_end: told of the drive that came to the end, before it is closed.
         chaos: faults to be made on purpose.
     """
 
@@ -180,6 +188,7 @@ class Run:
     on_phase: Callable[[str], None]
     on_drive: Callable[[Drive], None]
     again: Callable[[FedsimError], bool]
+    on_end: Callable[[Drive], None] = lambda _: None
     chaos: Chaos = CALM
 
     def to_end(self) -> dict[str, Any]:
@@ -215,6 +224,7 @@ class Run:
             self.on_drive(drive)
             for step in drive:
                 self._take(step)
+            self.on_end(drive)
             return drive.model()
         finally:
             drive.close()

@@ -95,6 +95,15 @@ class RayJobs:
             if node["state"] == "ALIVE"
         ]
 
+    def ask(self, path: str) -> Any:
+        """What Ray's dashboard has at a path, as plain data."""
+        try:
+            answer = self._client._do_request("GET", path)
+            answer.raise_for_status()
+            return answer.json()
+        except _FAILURES as error:
+            raise self._unavailable(error) from error
+
     def stop(self, submission_id: str) -> None:
         """Have a job ended: politely, and 3 seconds later by force. Returns before it has ended."""
         try:

@@ -12,6 +12,7 @@ from jobs.records import Job, JobEvent, JobPage, RoundRecord
 from jobs.rows import event_of, job_of, row_of
 from jobs.states import JobState
 from jobs.tables import events, jobs, rounds
+from jobs.totals import Totals, read_totals
 
 
 class JobReader:
@@ -72,6 +73,10 @@ class JobReader:
         """How many jobs are in one of these states."""
         with self._engine.connect() as connection:
             return int(connection.execute(counting(states)).scalar_one())
+
+    def totals(self) -> Totals:
+        """What all jobs have done so far."""
+        return read_totals(self._engine)
 
     def rounds(self, job_id: str, after: int = -1, limit: int | None = None) -> tuple[RoundRecord, ...]:
         """The rounds of a job with numbers above `after`, in order.

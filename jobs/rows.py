@@ -15,6 +15,7 @@ from jobs.records import EventType, Job, JobEvent, RoundRecord
 from jobs.states import FINAL, STARTED, FailureReason, JobState
 from jobs.submission import Submission, new_job_id
 from jobs.tables import events, jobs, labels, rounds
+from jobs.totals import add_to_totals, start_totals
 
 INSERTS: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
@@ -122,6 +123,8 @@ def enter(
     stamp = "finished_at" if target in FINAL else STAMPS.get(target)
     if stamp and row[stamp] is None:
         changes[stamp] = datetime.now(UTC)
+        if stamp == "submitted_at":
+            start_totals(connection, row, changes[stamp])
     if row["state"] in STARTED and target is JobState.STARTING:
         # A restart is a new Ray job, under a name of its own, unless the runner itself goes on.
         changes |= {"restarts": row["restarts"] + 1, "submission_id": None, "heartbeat_at": None}
@@ -171,6 +174,7 @@ def insert_round(connection: Connection, row: RowMapping, record: RoundRecord) -
     data = record.model_dump(mode="json")
     key = {"job_id": row["id"], "round": record.round}
     connection.execute(insert(rounds), key | {"digest": record.digest, "record": data})
+    add_to_totals(connection, row["id"], record)
     done, metrics = row["rounds_done"] + 1, row["last_metrics"] | data["metrics"]
     write_event(
         connection, row, "round", {}, round_number=record.round, rounds_done=done, last_metrics=metrics

@@ -14,9 +14,6 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import numpy as np
-from safetensors.numpy import save_file
-
 from fedsim.errors import (
     CheckpointError,
     ClientFailed,
@@ -28,6 +25,7 @@ from fedsim.errors import (
     PoolFailed,
     SpecError,
 )
+from jobs.artifacts import save_model, save_partition
 from jobs.drive import Drive, Run, connected
 from jobs.keeping import keeping_of
 from jobs.records import RoundRecord
@@ -158,12 +156,16 @@ def _drive(job_id: str, settings: Settings, store: JobStore, watch: Watch) -> No
         log.warning("lost: %s", error)
         return book.lost(spec.faults.max_restarts, error)
 
+    def keep(drive: Drive) -> None:
+        about = {"seed": spec.seed, "clients": spec.clients.total, "data": job.spec["data"]}
+        save_partition(settings, job_id, drive.partition(), about)
+
     keeping = keeping_of(spec, settings.checkpoints(job_id), resume=True)
     book = Book(store, job_id)
     with connected(settings):
-        run = Run(experiment, spec, keeping, book, log.info, on_drive=watch.guard, again=again)
+        run = Run(experiment, spec, keeping, book, log.info, watch.guard, again, on_end=keep)
         model = run.to_end()
-    _save_model(settings, job_id, model)
+    save_model(settings, job_id, model)
 
 
 class Book:
@@ -213,12 +215,6 @@ class Book:
         self._working = False
         message = f"going on from the last checkpoint after a loss: {error}"
         return self.store.restart(self.job_id, limit, message)
-
-
-def _save_model(settings: Settings, job_id: str, model: dict[str, np.ndarray]) -> None:
-    """The final global model, beside the job."""
-    arrays = {name: np.ascontiguousarray(value) for name, value in model.items()}
-    save_file(arrays, settings.job_dir(job_id) / "model.safetensors")
 
 
 def _fail(store: JobStore, job_id: str, error: Exception) -> None:

@@ -14,6 +14,39 @@ from fedsim.errors import JobNotFound, SettingsError
 JOB_ID = re.compile(r"[a-z0-9]{1,32}")
 
 
+LOG_FORMATS = ("text", "json")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much callers of the API may ask for.
+
+    Attributes:
+        body_bytes: of the largest body that is read (`FEDSIM_MAX_BODY`).
+        requests_per_minute: of one address beyond loopback, at once or spread (`FEDSIM_RATE_LIMIT`); 0 is
+            no limit. Callers on loopback are never counted.
+        streams: event streams and followed logs that may be open at once (`FEDSIM_MAX_STREAMS`).
+    """
+
+    body_bytes: int = 1_000_000
+    requests_per_minute: int = 1200
+    streams: int = 1000
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str]) -> Limits:
+        """Read the limits from the environment.
+
+        Raises:
+            SettingsError: a variable that is not what it should be.
+        """
+        given = {
+            "body_bytes": _whole(env, "FEDSIM_MAX_BODY", minimum=1000),
+            "requests_per_minute": _whole(env, "FEDSIM_RATE_LIMIT", minimum=0),
+            "streams": _whole(env, "FEDSIM_MAX_STREAMS", minimum=1),
+        }
+        return cls(**{name: value for name, value in given.items() if value is not None})
+
+
 @dataclass(frozen=True)
 class Settings:
     """Everything that the environment decides; secrets are left out of its repr.
@@ -29,6 +62,10 @@ class Settings:
         ray_num_gpus: GPUs of the local Ray (`FEDSIM_RAY_NUM_GPUS`); None means all of the machine.
         ray_idle_seconds: how long the local Ray outlives the last API and the last job (`FEDSIM_RAY_IDLE`).
         token: what callers of the API must present (`FEDSIM_TOKEN`); None means no token.
+        limits: how much callers of the API may ask for.
+        drain_seconds: how long the API goes on serving after it was told to end, while `/readyz` already
+            says no (`FEDSIM_DRAIN`).
+        log_format: of the API's own log, `text` or `json` (`FEDSIM_LOG_FORMAT`).
     """
 
     home: Path
@@ -41,6 +78,9 @@ class Settings:
     ray_num_gpus: int | None = None
     ray_idle_seconds: int = 60
     token: str | None = field(default=None, repr=False)
+    limits: Limits = Limits()
+    drain_seconds: int = 0
+    log_format: str = "text"
 
     def __post_init__(self) -> None:
         home = Path(self.home).expanduser().absolute()
@@ -73,6 +113,9 @@ class Settings:
             "ray_num_gpus": _whole(env, "FEDSIM_RAY_NUM_GPUS", minimum=0),
             "ray_idle_seconds": _whole(env, "FEDSIM_RAY_IDLE", minimum=1) or 60,
             "token": env.get("FEDSIM_TOKEN") or None,
+            "limits": Limits.from_env(env),
+            "drain_seconds": _whole(env, "FEDSIM_DRAIN", minimum=0) or 0,
+            "log_format": _one_of(env, "FEDSIM_LOG_FORMAT", LOG_FORMATS),
         }
         return cls(**values | {name: value for name, value in overrides.items() if value is not None})
 
@@ -112,6 +155,12 @@ class Settings:
             return str(self.job_dir(job_id) / "checkpoints")
         return f"{self.storage.rstrip('/')}/jobs/{job_id}/checkpoints"
 
+    def artifacts(self, job_id: str) -> str:
+        """Where the files that a job leaves are: a path in its directory, or a URL below `storage`."""
+        if self.storage is None:
+            return str(self.job_dir(job_id) / "artifacts")
+        return f"{self.storage.rstrip('/')}/jobs/{job_id}/artifacts"
+
     def log_path(self, job_id: str) -> Path:
         """The file of one job's own log, in its directory; the file itself may not exist yet."""
         return self.job_dir(job_id) / "job.log"
@@ -127,3 +176,11 @@ def _whole(env: Mapping[str, str], name: str, *, minimum: int) -> int | None:
             f"{name} is {text!r}", f"set it to a whole number of at least {minimum}, or unset it"
         )
     return int(text)
+
+
+def _one_of(env: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
+    """A word from the environment, the first of those allowed where the variable is unset or empty."""
+    text = env.get(name, "").strip() or allowed[0]
+    if text not in allowed:
+        raise SettingsError(f"{name} is {text!r}", f"set it to {' or '.join(allowed)}, or unset it")
+    return text

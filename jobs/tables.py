@@ -7,9 +7,11 @@ from typing import Any
 
 from sqlalchemy import (
     JSON,
+    BigInteger,
     Column,
     DateTime,
     Dialect,
+    Float,
     ForeignKey,
     Index,
     Integer,
@@ -111,3 +113,22 @@ events = Table(
     Column("at", UtcTime, nullable=False),
 )
 """What happened to a job, in order. A round's event points to its record instead of holding a copy."""
+
+totals = Table(
+    "totals",
+    metadata,
+    Column("job_id", String(32), primary_key=True),
+    Column("rounds", BigInteger, nullable=False),
+    Column("client_updates", BigInteger, nullable=False),
+    Column("client_failures", BigInteger, nullable=False),
+    Column("seconds_survey", Float, nullable=False),
+    Column("seconds_train", Float, nullable=False),
+    Column("seconds_server", Float, nullable=False),
+    Column("seconds_evaluate", Float, nullable=False),
+    Column("seconds_total", Float, nullable=False),
+    Column("bytes_down", BigInteger, nullable=False),
+    Column("bytes_up", BigInteger, nullable=False),
+    Column("actor_restarts", BigInteger, nullable=False),
+    Column("queue_seconds", Float),
+)
+"""Sums over the rounds of each job. No foreign key: what a deleted job did has been done all the same."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from socket import socket
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +12,13 @@ import typer
 
 if TYPE_CHECKING:
     from jobs.settings import Settings
+
+
+class LogFormat(StrEnum):
+    """How the service writes its own log."""
+
+    TEXT = "text"
+    JSON = "json"
 
 
 def serve(
@@ -25,6 +33,9 @@ def serve(
     allow_host: Annotated[
         list[str] | None, typer.Option(help="Another name under which the service may be called. Repeatable.")
     ] = None,
+    log_format: Annotated[
+        LogFormat | None, typer.Option(help="json: an object a line, every request among them.")
+    ] = None,
     idle_exit: Annotated[
         float | None,
         typer.Option(min=1, metavar="SECONDS", help="End after so long without requests and active jobs."),
@@ -36,7 +47,7 @@ def serve(
     from jobs.settings import Settings
 
     token = read_token_file(token_file) if token_file else None
-    settings = Settings.from_env(ray_address=ray_address, token=token)
+    settings = Settings.from_env(ray_address=ray_address, token=token, log_format=log_format)
     require_token_beyond_loopback(host, settings.token)
     raise typer.Exit(_serve(settings, host, bind(host, port), allow_host or (), idle_exit))
 
@@ -44,16 +55,14 @@ def serve(
 def _serve(
     settings: Settings, host: str, listener: socket, allowed: Sequence[str], idle_exit: float | None
 ) -> int:
-    import logging
-
+    from api import logs
     from api.app import create_app
     from api.display import say
     from api.security import AllowedHosts
     from api.serving import serve as run
     from jobs.store import JobStore
 
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("fedsim").setLevel(logging.INFO)
+    logs.install(settings)
     settings.make_home()
 
     def announce(url: str) -> None:

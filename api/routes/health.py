@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import platform
 from importlib import metadata
-from typing import Literal
+from typing import Any, Literal
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
@@ -17,6 +17,10 @@ from api.errors import problem, problems
 from jobs.states import ACTIVE
 
 router = APIRouter(tags=["service"])
+
+PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
+TEXT = {"text/plain": {"schema": {"type": "string"}}}
+FIGURES: dict[int | str, dict[str, Any]] = {200: {"description": "Prometheus' text.", "content": TEXT}}
 
 logger = logging.getLogger("fedsim.api")
 
@@ -52,8 +56,10 @@ def get_health(request: Request) -> Health:
 
 
 @router.get("/readyz", response_model=Readiness, responses=problems(503))
-def get_readiness(service: ServiceOf) -> Readiness | Response:
-    """Tell whether jobs can run now: the store answers and Ray is up."""
+def get_readiness(request: Request, service: ServiceOf) -> Readiness | Response:
+    """Tell whether jobs can run now: the store answers, Ray is up, and the service is not about to end."""
+    if request.app.state.stopping:
+        return problem(503, "the service is stopping", hint="ask another one, or come again")
     try:
         service.store.count(ACTIVE)
     except SQLAlchemyError as error:
@@ -63,7 +69,7 @@ def get_readiness(service: ServiceOf) -> Readiness | Response:
     return Readiness() if missing is None else problem(503, missing)
 
 
-@router.get("/version", responses=problems(401))
+@router.get("/version", responses=problems(401, 429))
 def get_version() -> Version:
     """Tell the versions."""
     return Version(
@@ -72,3 +78,15 @@ def get_version() -> Version:
         ray=metadata.version("ray"),
         torch=metadata.version("torch"),
     )
+
+
+@router.get("/metrics", response_class=Response, responses=problems(401, 429, 503, also=FIGURES))
+def get_metrics(request: Request, service: ServiceOf) -> Response:
+    """Give the figures for Prometheus: jobs, rounds, client updates, seconds, bytes, waiting, requests."""
+    ready = service.queue.ready() is None and not request.app.state.stopping
+    try:
+        text: bytes = request.app.state.metrics.text(service.store.totals, ready)
+    except SQLAlchemyError as error:
+        logger.error("the store does not answer: %s", error)
+        return problem(503, "the store does not answer", hint="the server's log says why")
+    return Response(text, media_type=PROMETHEUS)

@@ -109,9 +109,11 @@ def delete_job(job_id: JobId, service: ServiceOf) -> None:
     if service.settings.storage is not None:
         # Not before there is need for it: the drivers of object stores take their time to import.
         from fedsim.storage import Folder
+        from jobs.artifacts import remove_files
 
         with suppress(CheckpointError):
             Folder(service.settings.checkpoints(job_id)).clear()
+            remove_files(service.settings, job_id)
     shutil.rmtree(service.settings.job_dir(job_id), ignore_errors=True)
 
 
@@ -177,11 +179,12 @@ def list_rounds(
 
 def _csv(store: JobStore, job_id: str, after: int) -> Iterator[str]:
     # The head names every column, and metrics may begin late: the records are read twice, not kept.
-    names = columns(_all_rounds(store, job_id, after))
-    yield from csv_lines(names, _all_rounds(store, job_id, after))
+    names = columns(all_rounds(store, job_id, after))
+    yield from csv_lines(names, all_rounds(store, job_id, after))
 
 
-def _all_rounds(store: JobStore, job_id: str, after: int) -> Iterator[RoundRecord]:
+def all_rounds(store: JobStore, job_id: str, after: int) -> Iterator[RoundRecord]:
+    """Read the rounds after this one, a page at a time."""
     while True:
         records = store.rounds(job_id, after, CSV_PAGE)
         yield from records

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import StreamingResponse
 
-from api.dependencies import JobId, LastEvent, ServiceOf
+from api.dependencies import JobId, LastEvent, ServiceOf, StreamsOf
 from api.errors import problems
+from api.limits import LimitedStream
 from api.log_file import follow_file, last_lines
 from jobs.states import FINAL
 
@@ -31,24 +32,25 @@ LINES: dict[int | str, dict[str, Any]] = {200: {"content": {PLAIN: {"schema": {"
 @router.get(
     "/jobs/{job_id}/events",
     response_class=StreamingResponse,
-    responses=problems(404, 422, also=EVENTS),
+    responses=problems(404, 422, 429, also=EVENTS),
 )
-def follow_events(job_id: JobId, service: ServiceOf, after: LastEvent) -> Response:
+def follow_events(job_id: JobId, service: ServiceOf, streams: StreamsOf, after: LastEvent) -> Response:
     """Follow a job by Server-Sent Events, past ones first; the last one says `terminal: true`."""
     job = service.store.get(job_id)
     if job.state in FINAL and after > 0 and not service.store.events(job_id, after, 1):
         return Response(status_code=204)
-    return StreamingResponse(service.hub.stream(job_id, after), media_type=EVENT_STREAM)
+    return LimitedStream(service.hub.stream(job_id, after), EVENT_STREAM, streams)
 
 
 @router.get(
     "/jobs/{job_id}/logs",
     response_class=StreamingResponse,
-    responses=problems(404, 422, also=LINES),
+    responses=problems(404, 422, 429, also=LINES),
 )
 def read_log(
     job_id: JobId,
     service: ServiceOf,
+    streams: StreamsOf,
     tail: Annotated[int, Query(ge=0, le=100_000, description="How many of the last lines.")] = 500,
     follow: Annotated[bool, Query(description="Go on until the job has ended.")] = False,
 ) -> Response:
@@ -63,7 +65,7 @@ def read_log(
     def ended() -> bool:
         return service.hub.closing or store.get(job_id).state in FINAL
 
-    return StreamingResponse(_log(lines, follow_file(path, position, ended)), media_type=PLAIN)
+    return LimitedStream(_log(lines, follow_file(path, position, ended)), PLAIN, streams)
 
 
 async def _log(lines: bytes, more: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -16,11 +16,15 @@ from fastapi import FastAPI
 from actors.resources import Node
 from api.app import create_app
 from api.serving import bind
+from fedsim.errors import RayUnavailable
+from jobs.cluster import ClusterState, JobActors, NodeState, Share
 from jobs.records import Job, RoundRecord
-from jobs.settings import Settings
+from jobs.settings import Limits, Settings
 from jobs.spec import parse_spec
 from jobs.states import JobState
 from jobs.store import JobStore
+
+LIMITS = Limits()
 
 
 class IdleQueue:
@@ -42,6 +46,14 @@ class IdleQueue:
 
     def nodes(self) -> list[Node] | None:
         return [Node("127.0.0.1", 8, 0)]
+
+    def cluster(self) -> ClusterState:
+        if self.missing:
+            raise RayUnavailable(self.missing)
+        whole = Share(total=8, free=7)
+        node = NodeState(id="1", address="127.0.0.1", head=True, cpus=whole, gpus=Share(total=0, free=0))
+        actors = JobActors(job_id="abc", actors=1, waiting=0, cpus=1, gpus=0, nodes=["1"])
+        return ClusterState(nodes=[node], cpus=whole, gpus=node.gpus, jobs=[actors])
 
     def ready(self) -> str | None:
         return self.missing
@@ -156,10 +168,10 @@ Fedsim = Callable[..., Outcome]
 
 @contextmanager
 def running_service(
-    home: Path, *, token: str | None = None, port: int = 0, **options: Any
+    home: Path, *, token: str | None = None, port: int = 0, limits: Limits = LIMITS, **options: Any
 ) -> Iterator[RunningService]:
     """Run a server for as long as the block lasts."""
-    settings = Settings(home=home, token=token)
+    settings = Settings(home=home, token=token, limits=limits)
     settings.make_home()
     queue = IdleQueue()
     with JobStore.open(settings.database_url) as store:

@@ -23,7 +23,8 @@ def problem(response: httpx.Response, status: int, code: str) -> dict[str, Any]:
     body: dict[str, Any] = response.json()
     assert body["status"] == status
     assert body["code"] == code
-    assert set(body) == {"type", "title", "status", "detail", "code", "hint", "errors"}
+    assert set(body) == {"type", "title", "status", "detail", "code", "hint", "request_id", "errors"}
+    assert body["request_id"] == response.headers["x-request-id"]
     assert "Traceback" not in response.text
     return body
 

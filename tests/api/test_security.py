@@ -10,15 +10,16 @@ import pytest
 
 from api.addresses import is_loopback
 from api.security import (
-    BODY_LIMIT,
     AllowedHosts,
     read_token_file,
     require_token_beyond_loopback,
 )
 from fedsim.errors import SettingsError
+from jobs.settings import Limits
 from tests.api.service import RunningService, running_service
 
 JOBS = "/api/v1/jobs"
+BODY_LIMIT = Limits().body_bytes
 TOKEN = "a-token-for-this-test-only"
 
 
@@ -69,14 +70,15 @@ def test_a_token_file_holds_one_token(tmp_path: Path) -> None:
 def test_missing_and_wrong_tokens_get_one_and_the_same_answer(
     guarded: RunningService, header: str | None
 ) -> None:
-    headers = {} if header is None else {"Authorization": header}
+    same = {"X-Request-Id": "one-and-the-same"}
+    headers = same if header is None else {"Authorization": header, **same}
     response = httpx.get(f"{guarded.url}{JOBS}", headers=headers)
     assert response.status_code == 401
     assert response.headers["www-authenticate"] == "Bearer"
     assert response.json()["code"] == "UNAUTHORIZED"
     assert response.json()["hint"] == ""
     assert TOKEN not in response.text
-    assert response.content == httpx.get(f"{guarded.url}{JOBS}").content
+    assert response.content == httpx.get(f"{guarded.url}{JOBS}", headers=same).content
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer"])

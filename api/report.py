@@ -1,0 +1,49 @@
+"""A job's report: spec, rounds and result in one JSON object, as `fedsim run --format json` prints it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from jobs.records import Job, RoundRecord
+
+
+class Result:
+    """The result of a run, put together while its records go by."""
+
+    def __init__(self) -> None:
+        self.final: dict[str, Any] = {}
+        self.best: dict[str, Any] = {}
+        self.rounds, self.seconds, self.down, self.up = 0, 0.0, 0, 0
+
+    def add(self, record: RoundRecord) -> None:
+        """Take the next record."""
+        self.final = record.metrics
+        accuracy = record.metrics.get("global_accuracy")
+        if isinstance(accuracy, float) and accuracy > self.best.get("global_accuracy", -1.0):
+            self.best = {"round": record.round, "global_accuracy": accuracy}
+        self.rounds += 1
+        self.seconds += record.seconds.total
+        self.down, self.up = self.down + record.bytes.down, self.up + record.bytes.up
+
+    def document(self) -> dict[str, Any]:
+        """Give final, best and totals."""
+        traffic = {"down": self.down, "up": self.up}
+        totals = {"rounds": self.rounds, "seconds": round(self.seconds, 3), "bytes": traffic}
+        return {"final": self.final, "best": self.best, "totals": totals}
+
+
+def report_lines(job: Job, records: Iterable[RoundRecord]) -> Iterator[str]:
+    """Write the report, a record to each line, without holding them all.
+
+    Args:
+        job: of which it is.
+        records: its rounds, in their order.
+    """
+    result = Result()
+    yield f'{{"spec": {json.dumps(job.spec)},\n"rounds": ['
+    for number, record in enumerate(records):
+        result.add(record)
+        yield f"{',' if number else ''}\n{record.model_dump_json()}"
+    yield f'],\n"result": {json.dumps(result.document())}}}\n'

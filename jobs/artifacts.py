@@ -1,0 +1,133 @@
+"""The files that a job leaves behind, by name: a closed list, so that no name can become a path elsewhere."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import yaml
+
+from fedsim.errors import ArtifactNotFound
+from fedsim.storage import Folder
+from jobs.records import Job
+from jobs.settings import Settings
+
+
+class Kind(NamedTuple):
+    """What an artifact is: its media type, and a sentence."""
+
+    media_type: str
+    description: str
+
+
+SPEC, REPORT, MODEL, PARTITION = "spec.yaml", "report.json", "model.safetensors", "partition.safetensors"
+
+ARTIFACTS: Mapping[str, Kind] = MappingProxyType(
+    {
+        SPEC: Kind("application/yaml", "the spec, every default filled in"),
+        REPORT: Kind("application/json", "spec, all round records, and the result: final, best, totals"),
+        MODEL: Kind("application/octet-stream", "the global model after the last round, by parameter name"),
+        PARTITION: Kind(
+            "application/octet-stream",
+            "who held which training example: client i has indices[offsets[i]:offsets[i + 1]]",
+        ),
+    }
+)
+
+WRITTEN = (MODEL, PARTITION)
+"""Written by the runner; the others are made of what the store has, whenever somebody asks."""
+
+
+def spec_text(job: Job) -> str:
+    """The spec of a job as YAML."""
+    return yaml.safe_dump(job.spec, sort_keys=False, allow_unicode=True)
+
+
+def save_model(settings: Settings, job_id: str, model: Mapping[str, Any]) -> None:
+    """Write the final model.
+
+    Args:
+        settings: where to.
+        job_id: the job.
+        model: NumPy arrays by parameter name.
+
+    Raises:
+        CheckpointError: the place cannot be written.
+    """
+    _folder(settings, job_id).write(MODEL, _packed(model, {"job": job_id}))
+
+
+def save_partition(settings: Settings, job_id: str, arrays: Mapping[str, Any], about: Any) -> None:
+    """Write a partition; nothing where clients sample their examples when asked, so that none is kept.
+
+    Args:
+        settings: where to.
+        job_id: the job.
+        arrays: `indices` int64 [M] and `offsets` int64 [N + 1], or nothing.
+        about: what made it, as plain data.
+
+    Raises:
+        CheckpointError: the place cannot be written.
+    """
+    if not arrays:
+        return
+    content = hashlib.sha256()
+    for name in ("indices", "offsets"):
+        content.update(arrays[name].astype("<i8").tobytes())
+    notes = {"job": job_id, "about": json.dumps(about), "digest": content.hexdigest()}
+    _folder(settings, job_id).write(PARTITION, _packed(arrays, notes))
+
+
+def written(settings: Settings, job_id: str) -> dict[str, int]:
+    """The artifacts that the runner of a job has written, with their sizes in bytes.
+
+    Raises:
+        CheckpointError: the place cannot be read.
+    """
+    folder = _folder(settings, job_id)
+    there = set(folder.list())
+    sizes = {name: folder.size(name) for name in WRITTEN if name in there}
+    return {name: size for name, size in sizes.items() if size is not None}
+
+
+def content(settings: Settings, job_id: str, name: str) -> Iterator[bytes]:
+    """The content of an artifact that the runner has written, a piece at a time.
+
+    Raises:
+        CheckpointError: the place cannot be read.
+    """
+    return _folder(settings, job_id).stream(name)
+
+
+def remove_files(settings: Settings, job_id: str) -> None:
+    """Remove what a job left.
+
+    Raises:
+        CheckpointError: the place cannot be written.
+    """
+    _folder(settings, job_id).clear()
+
+
+def no_artifact(job_id: str, name: str) -> ArtifactNotFound:
+    """The error for a name that is no artifact, or one that is not there (yet)."""
+    if name in ARTIFACTS:
+        hint = "it is written when the job succeeds; clients that only sample have no partition"
+        return ArtifactNotFound(f"job {job_id} has no {name}", hint)
+    return ArtifactNotFound(
+        f"there is no artifact {name[:80]!r}", f"the artifacts are {', '.join(ARTIFACTS)}"
+    )
+
+
+def _folder(settings: Settings, job_id: str) -> Folder:
+    return Folder(settings.artifacts(job_id))
+
+
+def _packed(arrays: Mapping[str, Any], notes: dict[str, str]) -> bytes:
+    import numpy as np
+    from safetensors.numpy import save
+
+    packed: bytes = save({name: np.ascontiguousarray(value) for name, value in arrays.items()}, notes)
+    return packed

@@ -1,0 +1,88 @@
+"""Artifacts over REST: a closed list of names, and what each of them holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+import yaml
+from safetensors.numpy import load
+
+from jobs.artifacts import save_model, save_partition
+from jobs.settings import Settings
+from jobs.spec import parse_spec
+from tests.api.service import RunningService
+
+JOBS = "/api/v1/jobs"
+MODEL = {"head.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "head.bias": np.zeros(2, np.float32)}
+DEALT = {"indices": np.array([4, 7, 0, 1, 2]), "offsets": np.array([0, 2, 5])}
+
+
+def test_every_artifact_is_listed_and_given(service: RunningService, http: httpx.Client) -> None:
+    job = service.ended(rounds=3)
+    save_model(service.settings, job.id, MODEL)
+    save_partition(service.settings, job.id, DEALT, {"seed": 7})
+    listed = {each["name"]: each for each in http.get(f"{JOBS}/{job.id}/artifacts").json()["artifacts"]}
+    assert list(listed) == ["spec.yaml", "report.json", "model.safetensors", "partition.safetensors"]
+    answers = {name: http.get(f"{JOBS}/{job.id}/artifacts/{name}") for name in listed}
+    for name, answer in answers.items():
+        assert answer.headers["content-type"].partition(";")[0] == listed[name]["media_type"]
+        assert answer.headers["content-disposition"] == f'attachment; filename="{job.id}-{name}"'
+        assert listed[name]["bytes"] in (None, len(answer.content))
+    assert parse_spec(yaml.safe_load(answers["spec.yaml"].text)).model_dump(mode="json") == job.spec
+    model, dealt = load(answers["model.safetensors"].content), load(answers["partition.safetensors"].content)
+    assert {name: value.tolist() for name, value in model.items()} == {
+        name: value.tolist() for name, value in MODEL.items()
+    }
+    assert dealt["indices"][dealt["offsets"][1] : dealt["offsets"][2]].tolist() == [0, 1, 2]
+
+
+def test_the_report_has_spec_rounds_and_result(service: RunningService, http: httpx.Client) -> None:
+    job = service.ended(rounds=3)
+    report = http.get(f"{JOBS}/{job.id}/artifacts/report.json").json()
+    assert report["spec"] == job.spec
+    assert report["rounds"] == http.get(f"{JOBS}/{job.id}/rounds").json()["rounds"]
+    assert report["result"] == {
+        "final": {"global_accuracy": 0.75, "global_loss": 1 / 3},
+        "best": {"round": 3, "global_accuracy": 0.75},
+        "totals": {"rounds": 3, "seconds": 1.5, "bytes": {"down": 3000, "up": 6000}},
+    }
+    empty = http.get(f"{JOBS}/{service.queued().id}/artifacts/report.json").json()
+    assert (empty["rounds"], empty["result"]["best"]) == ([], {})
+
+
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "job.log", "..%2fjob.log", "%2e%2e%2f%2e%2e%2ffedsim.db", "model.pkl"]
+)
+def test_what_is_no_artifact_or_not_there_yet_is_not_found(
+    service: RunningService, http: httpx.Client, name: str
+) -> None:
+    job = service.running()
+    service.settings.log_path(job.id).write_text("private\n")
+    answer = http.get(f"{JOBS}/{job.id}/artifacts/{name}")
+    assert answer.status_code == 404
+    assert answer.json()["code"] in ("ARTIFACT_NOT_FOUND", "NOT_FOUND")
+    names = [each["name"] for each in http.get(f"{JOBS}/{job.id}/artifacts").json()["artifacts"]]
+    assert names == ["spec.yaml", "report.json"]
+    assert http.get(f"{JOBS}/0000/artifacts").json()["code"] == "JOB_NOT_FOUND"
+
+
+def test_clients_that_only_sample_have_no_partition(service: RunningService, http: httpx.Client) -> None:
+    job = service.ended()
+    save_partition(service.settings, job.id, {}, {})
+    assert http.get(f"{JOBS}/{job.id}/artifacts/partition.safetensors").status_code == 404
+
+
+def test_artifacts_go_to_the_storage_and_with_the_job(
+    service: RunningService, http: httpx.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = Settings(service.settings.home, storage=f"file://{tmp_path}/shared")
+    monkeypatch.setattr(service.app.state.service, "settings", shared)
+    job = service.ended()
+    save_model(shared, job.id, MODEL)
+    file = tmp_path / "shared" / "jobs" / job.id / "artifacts" / "model.safetensors"
+    assert http.get(f"{JOBS}/{job.id}/artifacts/model.safetensors").content == file.read_bytes()
+    assert http.delete(f"{JOBS}/{job.id}").status_code == 204
+    assert not file.exists()

@@ -1,0 +1,127 @@
+"""Limits: how often somebody may ask, how many streams, how large a body."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import httpx
+import pytest
+
+from api.limits import MOST_CALLERS, RateLimit, network_of
+from fedsim.errors import SettingsError
+from jobs.settings import Limits, Settings
+from jobs.states import JobState
+from tests.api.service import RunningService, running_service
+
+JOBS = "/api/v1/jobs"
+
+
+class Clock:
+    """A clock that stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_bucket_holds_a_minute_and_fills_at_an_even_pace() -> None:
+    clock = Clock()
+    limit = RateLimit(6, clock)
+    assert [limit.wait("10.0.0.1") for _ in range(8)] == [0] * 6 + [10, 10]
+    assert limit.wait("10.0.0.2") == 0
+    clock.now += 9.9
+    assert limit.wait("10.0.0.1") == 1
+    clock.now += 0.1
+    assert [limit.wait("10.0.0.1") for _ in range(2)] == [0, 10]
+    clock.now += 3600
+    assert [limit.wait("10.0.0.1") for _ in range(7)] == [0] * 6 + [10]
+
+
+def test_neighbours_count_for_themselves_and_a_network_for_one() -> None:
+    assert network_of("10.0.0.1") == "10.0.0.1"
+    assert network_of("2001:db8::1") == network_of("2001:db8::ffff") != network_of("2001:db8:0:1::1")
+    assert network_of("somewhere") == "somewhere"
+    limit = RateLimit(1, Clock())
+    assert [limit.wait(address) for address in ("2001:db8::1", "2001:db8::2")] == [0, 60]
+
+
+def test_loopback_is_never_counted_and_zero_is_no_limit() -> None:
+    limit = RateLimit(1, Clock())
+    assert [limit.wait("127.0.0.1") for _ in range(100)] == [0] * 100
+    assert [limit.wait("::1") for _ in range(100)] == [0] * 100
+    unlimited = RateLimit(0, Clock())
+    assert [unlimited.wait("10.0.0.1") for _ in range(100)] == [0] * 100
+
+
+def test_what_is_remembered_of_callers_is_limited() -> None:
+    limit = RateLimit(1, Clock())
+    for number in range(MOST_CALLERS + 100):
+        limit.wait(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
+    assert len(limit._buckets) == MOST_CALLERS
+
+
+@pytest.fixture
+def busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunningService:
+    monkeypatch.setattr("api.limits.is_loopback", lambda address: False)
+    with running_service(tmp_path, limits=Limits(requests_per_minute=3)) as service:
+        yield service
+
+
+def test_who_asks_too_often_is_told_when_to_come_again(busy: RunningService) -> None:
+    answers = [httpx.get(f"{busy.url}{JOBS}") for _ in range(4)]
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
+    refusal = answers[-1]
+    assert refusal.json()["code"] == "TOO_MANY_REQUESTS"
+    assert 1 <= int(refusal.headers["retry-after"]) <= 20
+    assert refusal.headers["retry-after"] in refusal.json()["hint"]
+    # Who looks after the service, and the page itself, must not go without an answer.
+    for path in ("/healthz", "/readyz", "/", "/static/app.js"):
+        assert httpx.get(f"{busy.url}{path}").is_success
+
+
+def test_streams_are_limited_and_come_free(tmp_path: Path) -> None:
+    with running_service(tmp_path, limits=Limits(streams=2)) as service:
+        job = service.running()
+        service.settings.log_path(job.id).write_text("begun\n")
+        urls = [f"{service.url}{JOBS}/{job.id}/{rest}" for rest in ("events", "logs?follow=true")]
+        ready = threading.Barrier(3, timeout=10)
+
+        def watch(url: str) -> None:
+            with httpx.stream("GET", url, timeout=20) as response:
+                pieces = response.iter_bytes()
+                next(pieces)
+                ready.wait()
+                for _ in pieces:
+                    pass
+
+        watchers = [threading.Thread(target=watch, args=(url,)) for url in urls]
+        for watcher in watchers:
+            watcher.start()
+        ready.wait()
+        for url in urls:
+            refusal = httpx.get(url)
+            assert (refusal.status_code, refusal.json()["code"]) == (429, "TOO_MANY_REQUESTS")
+            assert refusal.headers["retry-after"] == "5"
+        assert "fedsim_streams 2.0" in httpx.get(f"{service.url}/metrics").text
+        service.store.advance(job.id, JobState.RUNNING, JobState.FAILED)
+        for watcher in watchers:
+            watcher.join(10)
+        assert httpx.get(urls[0], timeout=10).status_code == 200
+        assert "fedsim_streams 0.0" in httpx.get(f"{service.url}/metrics").text
+
+
+def test_the_limit_of_bodies_is_a_setting(tmp_path: Path) -> None:
+    with running_service(tmp_path, limits=Limits(body_bytes=1000)) as service:
+        body = {"spec": {"algorithm": "fedavg", "name": "x" * 1000}}
+        assert httpx.post(f"{service.url}{JOBS}", json=body).status_code == 413
+
+
+def test_limits_come_from_the_environment() -> None:
+    given = {"FEDSIM_RATE_LIMIT": "0", "FEDSIM_MAX_STREAMS": "7", "FEDSIM_MAX_BODY": "5000"}
+    assert Settings.from_env(given).limits == Limits(5000, 0, 7)
+    assert Settings.from_env({}).limits == Limits()
+    with pytest.raises(SettingsError, match="FEDSIM_MAX_STREAMS is '0'"):
+        Settings.from_env({"FEDSIM_MAX_STREAMS": "0"})
