@@ -467,7 +467,7 @@ def test_rounds_of_an_older_database_are_counted(url, store):
     counted = store.totals()
     engine = connect(url)
     with writing(engine).begin() as connection:
-        command.downgrade(alembic_config(connection), "0002")
+        command.downgrade(alembic_config(connection), "0003")
     engine.dispose()
     with JobStore.open(url) as upgraded:
         again = upgraded.totals()

@@ -1,7 +1,7 @@
 """sums over the rounds of each job.
 
-Revision: 0003
-Follows: 0002
+Revision: 0004
+Follows: 0003
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from datetime import datetime
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0003"
-down_revision = "0002"
+revision = "0004"
+down_revision = "0003"
 branch_labels = None
 depends_on = None
 
