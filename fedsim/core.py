@@ -148,6 +148,10 @@ class Algorithm(ABC):
         """
         return (Effort(steps, ctx.net.parameters),)
 
+    def tuning_effort(self, ctx: Context, steps: int) -> Sequence[Effort]:
+        """As `effort`, of the local steps of `tuning`; by default they move every parameter of the net."""
+        return (Effort(steps, ctx.net.parameters),)
+
     # personal models
 
     def tuning(self, ctx: Context) -> Local | None:

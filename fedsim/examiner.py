@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from . import rng, tree, wire
-from .causes import client_side
+from .causes import client_side, server_side
 from .core import Algorithm, Context, Score, Visit
 from .costs import client_work
 from .evaluation import added
@@ -49,6 +49,12 @@ def examinees(population: Population, clients: Iterable[int] | None) -> Examinee
     asked = range(population.partition.num_clients) if clients is None else sorted(set(clients))
     tested = [client for client in asked if population.num_tests(client)]
     return Examinees(tested, len(asked) - len(tested))
+
+
+def tunes(algorithm: Algorithm, ctx: Context) -> bool:
+    """Whether clients fine-tune before they are scored."""
+    with server_side(algorithm, "tuning"):
+        return any(algorithm.tuning(ctx.for_model(model)) is not None for model in range(len(ctx.nets)))
 
 
 def examination_work(algorithm: Algorithm, population: Population, ctx: Context, client: int) -> int:

@@ -32,15 +32,24 @@ class ServerState:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Simulated bytes of one round, summed over the clients that took part (see `fedsim.wire`)."""
+    """Simulated bytes of one round, summed over the clients that took part (see `fedsim.wire`).
+
+    Attributes:
+        down, up: to the clients, and from them.
+        by_payload: both directions of each payload.
+        personal: what went down besides, to everybody whose own model was scored after the round. It is no
+            part of `down`: a federation sends its last model once, however often it is scored here.
+    """
 
     down: int = 0
     up: int = 0
     by_payload: Mapping[str, int] = field(default_factory=dict)
+    personal: int = 0
 
     def __add__(self, other: Traffic) -> Traffic:
         both = Counter(self.by_payload) + Counter(other.by_payload)
-        return Traffic(self.down + other.down, self.up + other.up, dict(both))
+        personal = self.personal + other.personal
+        return Traffic(self.down + other.down, self.up + other.up, dict(both), personal)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from .core import Algorithm, Local
 from .data import Dataset, federate, load_dataset
@@ -30,6 +30,8 @@ class Experiment:
         dataset: its name and parameters, as `load_dataset` takes them.
         partition: its kind and parameters, as `make_partition` takes them.
         models: names and parameters, as `make_net` takes them, dealt to the clients in turn.
+        tests: what each client's own model is tested on: a name in `fedsim.data.CONVENTIONS`.
+        test_share: of each client's examples, with the convention `merged`.
         public: the share of the data that is taken away first, as a labelled public set.
         roots: the folders to look for data in.
         cache: a folder for what takes long to compute, such as an expert's losses.
@@ -38,6 +40,7 @@ class Experiment:
         expert_epochs: have an expert, trained so long on everybody's data, say how hard each example is; None
             where nothing asks for it.
         evaluate_every: score the deployed models after every so many rounds, and after the last.
+        personal: after which of these rounds the clients' own models are scored; see `personal_due`.
     """
 
     algorithm: Algorithm
@@ -49,6 +52,8 @@ class Experiment:
     dataset: tuple[str, Mapping[str, Any]]
     partition: tuple[str, Mapping[str, Any]]
     models: tuple[tuple[str, Mapping[str, Any]], ...]
+    tests: str = "global"
+    test_share: float = 0.25
     public: float = 0.0
     roots: tuple[Path, ...] = ()
     cache: Path | None = None
@@ -56,6 +61,7 @@ class Experiment:
     download: bool = False
     expert_epochs: int | None = None
     evaluate_every: int = 1
+    personal: Literal["auto", "never", "last", "always"] = "auto"
 
     def population(self) -> Population:
         """Load the data, deal it out and build the models.
@@ -83,10 +89,20 @@ class Experiment:
         if self.expert_epochs != epochs:
             difficulty = yield from self._expert(data, nets[0], self.expert_epochs)
         yield f"dealing {len(data.train):,} examples to {self.num_clients:,} clients"
-        shared = federate(data, kind, num_clients=self.num_clients, seed=self.seed, losses=losses, **dealing)
+        shared = federate(
+            data,
+            kind,
+            num_clients=self.num_clients,
+            seed=self.seed,
+            tests=self.tests,
+            test_share=self.test_share,
+            losses=losses,
+            **dealing,
+        )
         return Population(
             dataset=shared.dataset,
             partition=shared.train,
+            tests=shared.tests,
             public=public,
             nets=nets,
             local=self.local,

@@ -13,7 +13,7 @@ has no batch statistics: it is normalised by the running ones and leaves them as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -76,8 +76,11 @@ class Net:
 
     def count(self, *blocks: str) -> int:
         """Number of parameters, of the whole net or of these blocks; buffers are not counted."""
-        wanted = {key for block in blocks for key in self.blocks[block]} if blocks else set(self.keys)
-        return sum(p.numel() for key, p in self.module.named_parameters() if key in wanted)
+        return self.count_of({key for block in blocks for key in self.blocks[block]} if blocks else self.keys)
+
+    def count_of(self, keys: Collection[str]) -> int:
+        """Number of parameters under these keys; buffers are not counted."""
+        return sum(p.numel() for key, p in self.module.named_parameters() if key in keys)
 
     def init(self, seed: int) -> dict[str, Tensor]:
         """Fresh parameters and buffers by the model's own initialisers, the same for the same seed."""

@@ -1,78 +1,48 @@
 """The round loop, shared by every algorithm and every pool.
 
 One round: `survey` (where the method asks first) -> `cohort` (seeded by the round) -> the pool trains it,
-block by block -> `aggregate` -> the deployed models are scored, while the next round's clients begin. All of
-it is visible in `simulate`.
+block by block -> `aggregate` -> the deployed models are scored, and where it is due the clients' own, while
+the next round's clients begin. All of it is visible in `stages`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from . import evaluation, rng
 from .causes import server_side
-from .core import Algorithm, ClientPool, Context, Reduced, Traffic
+from .core import Algorithm, ClientPool, Context, Examination, PersonalScores, Reduced, Score, Traffic
 from .digest import digest
+from .effort import Meter
 from .errors import FedsimError
+from .examiner import tunes
 from .population import Population
+from .results import RoundResult
 from .worker import one_thread
 
 if TYPE_CHECKING:
     from .checkpoint import Checkpoint
 
+__all__ = ["Examining", "Personal", "RoundResult", "first_state", "personal_due", "simulate", "stages"]
+
+Personal: TypeAlias = Literal["auto", "never", "last", "always"]
+
+TELL_SECONDS = 1.0
+"""How often to say how far the scoring of the clients' own models is."""
+
 
 @dataclass(frozen=True)
-class RoundResult:
-    """One finished round.
-
-    Attributes:
-        round: how many rounds are finished now, from 1.
-        state: the server state after it; None once it has crossed a process boundary.
-        digest: of that state.
-        memory_digest: of what all clients keep; None unless the algorithm is stateful.
-        cohort: the clients that took part.
-        failed: those of them whose work was left out.
-        metrics: scores and the cohort's averages; `train_loss` is the mean local loss.
-        traffic: simulated bytes.
-        seconds: wall clock by phase: total, survey, train, server, evaluate. They add up over a run: clients
-            that began while the round before was scored had those seconds for nothing.
-        engine: how the pool did it.
-        method: what the method decided.
-    """
+class Examining:
+    """How far the scoring of the clients' own models is."""
 
     round: int
-    state: Any
-    digest: str
-    cohort: tuple[int, ...]
-    memory_digest: str | None = None
-    failed: tuple[int, ...] = ()
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    traffic: Traffic = field(default_factory=Traffic)
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    engine: Mapping[str, Any] = field(default_factory=dict)
-    method: Mapping[str, Any] = field(default_factory=dict)
+    done: int
 
-    def record(self) -> dict[str, Any]:
-        """The round as plain data, as it stands in stores and files."""
-        return {
-            "round": self.round,
-            "digest": self.digest,
-            "memory_digest": self.memory_digest,
-            "cohort": len(self.cohort),
-            "failed": list(self.failed),
-            "seconds": {name: round(value, 6) for name, value in self.seconds.items()},
-            "bytes": {
-                "down": self.traffic.down,
-                "up": self.traffic.up,
-                "by_payload": dict(self.traffic.by_payload),
-            },
-            "metrics": dict(self.metrics),
-            "engine": dict(self.engine),
-            "method": dict(self.method),
-        }
+
+Stage: TypeAlias = RoundResult | Examining
 
 
 def simulate(
@@ -82,6 +52,7 @@ def simulate(
     *,
     rounds: int | None = None,
     evaluate_every: int = 1,
+    personal: Personal = "auto",
     resume: Checkpoint | None = None,
 ) -> Iterator[RoundResult]:
     """Run a federation; stop iterating to stop the run.
@@ -92,6 +63,7 @@ def simulate(
         pool: where the clients run; the caller closes it.
         rounds: how many to run, by default `population.rounds`.
         evaluate_every: score the deployed models after every so many rounds, and after the last.
+        personal: after which of these rounds the clients' own models are scored; see `personal_due`.
         resume: go on from here, with the round after; the pool must be new.
 
     Yields:
@@ -102,10 +74,28 @@ def simulate(
         MethodFailed: if the algorithm's code on the server raised.
         OutOfMemory: if memory ran out, in either.
     """
+    options: dict[str, Any] = {"rounds": rounds, "evaluate_every": evaluate_every, "personal": personal}
+    for stage in stages(algorithm, population, pool, **options, resume=resume):
+        if isinstance(stage, RoundResult):
+            yield stage
+
+
+def stages(
+    algorithm: Algorithm,
+    population: Population,
+    pool: ClientPool,
+    *,
+    rounds: int | None = None,
+    evaluate_every: int = 1,
+    personal: Personal = "auto",
+    resume: Checkpoint | None = None,
+) -> Iterator[Stage]:
+    """As `simulate`, saying besides how far the scoring of the clients' own models is."""
     last = population.rounds if rounds is None else rounds
     state = first_state(algorithm, population) if resume is None else _restored(resume, pool)
     first = resume.round if resume else 0
     ahead: _Begun | None = None
+    meter = Meter(algorithm, population)
     for number in range(first, last):
         began = perf_counter()
         begun = ahead or _begin(algorithm, population, pool, state, number)
@@ -114,17 +104,17 @@ def simulate(
             trained = perf_counter()
             with server_side(algorithm, "aggregate"):
                 state = algorithm.aggregate(begun.ctx, begun.state, reduced)
-        metrics = dict(reduced.metrics)
-        due = (number + 1) % evaluate_every == 0 or number + 1 == last
-        scores = pool.evaluate(algorithm, begun.ctx, state) if due else None
+        scoring = _Scoring()
+        if (number + 1) % evaluate_every == 0 or number + 1 == last:
+            mine = personal_due(personal, algorithm, population, begun.ctx, number + 1 == last)
+            scoring = _begin_scoring(algorithm, pool, begun.ctx, state, mine)
         with server_side(algorithm, "aggregate"):
             mark = digest(state)
         with server_side(algorithm, "describe"):
             method = algorithm.describe(begun.ctx, state)
         ahead = _begin_ahead(algorithm, population, pool, state, number + 1) if number + 1 < last else None
-        served = perf_counter()
-        if scores is not None:
-            metrics = {**evaluation.metrics(scores()), **metrics}
+        cost, served = meter.training(begun.ctx, reduced.clients), perf_counter()
+        metrics, examined, examining = yield from _scored(scoring, number + 1)
         ended = perf_counter()
         yield RoundResult(
             round=number + 1,
@@ -133,18 +123,74 @@ def simulate(
             memory_digest=reduced.memory_digest,
             cohort=begun.cohort,
             failed=reduced.failed,
-            metrics=metrics,
-            traffic=reduced.traffic + begun.survey,
+            metrics={**metrics, **reduced.metrics},
+            traffic=reduced.traffic + begun.survey + Traffic(personal=examined.bytes_down),
+            cost=cost,
+            tuning=meter.tuning(begun.ctx, examined.clients.tolist()),
             seconds={
                 "total": ended - began,
                 "survey": begun.asking,
                 "train": trained - began - begun.asking,
                 "server": served - trained,
-                "evaluate": ended - served,
+                "evaluate": ended - served - examining,
+                "personal": examining,
             },
             engine=reduced.engine,
             method=method,
+            personal=examined if scoring.personal else None,
         )
+
+
+def personal_due(
+    policy: Personal, algorithm: Algorithm, population: Population, ctx: Context, last: bool
+) -> bool:
+    """Whether the clients' own models are scored after a round after which models are scored.
+
+    Args:
+        policy: "never", "last", "always", or "auto": where clients have tests of their own, always, but after
+            the last round only where models are fine-tuned for it.
+        algorithm: the method.
+        population: the federation.
+        ctx: the round.
+        last: whether it is the last.
+    """
+    if policy != "auto":
+        return policy == "always" or (policy == "last" and last)
+    return population.tests is not None and (last or not tunes(algorithm, ctx))
+
+
+@dataclass(frozen=True)
+class _Scoring:
+    """Models that are being scored after a round: the deployed ones, and the clients' own."""
+
+    deployed: Callable[[], Mapping[str, Score]] = dict
+    personal: Examination | None = None
+
+
+def _begin_scoring(
+    algorithm: Algorithm, pool: ClientPool, ctx: Context, state: Any, personal: bool
+) -> _Scoring:
+    scores = pool.evaluate(algorithm, ctx, state)
+    return _Scoring(scores, pool.evaluate_personal(algorithm, ctx, state) if personal else None)
+
+
+def _scored(
+    scoring: _Scoring, round: int
+) -> Generator[Stage, None, tuple[dict[str, float], PersonalScores, float]]:
+    """The figures for the record, the clients' own scores, and how many seconds these took besides."""
+    metrics = evaluation.metrics(scoring.deployed())
+    if scoring.personal is None:
+        return metrics, PersonalScores(), 0.0
+    began = told = perf_counter()
+    while True:
+        try:
+            done = next(scoring.personal)
+        except StopIteration as end:
+            scores: PersonalScores = end.value
+            return {**metrics, **scores.metrics()}, scores, perf_counter() - began
+        if perf_counter() - told > TELL_SECONDS:
+            told = perf_counter()
+            yield Examining(round, done)
 
 
 @dataclass(frozen=True)

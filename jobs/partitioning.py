@@ -99,7 +99,7 @@ def deal(spec: JobSpec, settings: Settings, on_phase: Callable[[str], None]) -> 
         population = _prepared(experiment, on_phase)
     except SpecError as error:
         raise SpecError(fault._replace(path=_path(fault.path)) for fault in error.errors) from None
-    federation = Federation(population.dataset, population.partition, None, population.public)
+    federation = Federation(population.dataset, population.partition, population.tests, population.public)
     return measure(federation, _about(spec))
 
 
@@ -132,7 +132,7 @@ def _prepared(experiment: Experiment, on_phase: Callable[[str], None]) -> Popula
 
 def _path(argument: str) -> str:
     """The place in the spec of an argument of `federate`."""
-    known = {"num_clients": "clients.total", "public": "data.public.fraction"}
+    known = {"num_clients": "clients.total", "public": "data.public.fraction", "tests": "data.tests.kind"}
     return known.get(argument, f"data.partition.{argument}")
 
 
@@ -145,4 +145,5 @@ def _about(spec: JobSpec) -> dict[str, Any]:
         "seed": spec.seed,
         "limit": data.limit,
         "public": data.public.fraction,
+        "tests": data.tests.model_dump(mode="json"),
     }

@@ -42,14 +42,35 @@ class Seconds(Frozen):
     train: float = 0.0
     server: float = 0.0
     evaluate: float = 0.0
+    personal: float = 0.0
 
 
 class Traffic(Frozen):
-    """Simulated bytes of one round, summed over the cohort."""
+    """Simulated bytes of one round, summed over the cohort.
+
+    Attributes:
+        personal: what went down besides, no part of `down`: the model to everybody whose own was scored.
+    """
 
     down: int = Field(ge=0)
     up: int = Field(ge=0)
     by_payload: dict[str, int] = {}
+    personal: int = Field(default=0, ge=0)
+
+
+class Cost(Frozen):
+    """What the training of one round cost its clients.
+
+    Attributes:
+        updates: how often a parameter was moved: the moving parameters, summed over all local steps.
+        flops: floating-point operations of the forward and backward passes.
+        tuning_updates, tuning_flops: of fine-tuning, for everybody whose own model was scored.
+    """
+
+    updates: int = Field(ge=0)
+    flops: int = Field(ge=0)
+    tuning_updates: int = Field(default=0, ge=0)
+    tuning_flops: int = Field(default=0, ge=0)
 
 
 class Engine(BaseModel):
@@ -74,6 +95,7 @@ class RoundRecord(Frozen):
         failed: the clients of the cohort that failed and were left out.
         seconds: wall-clock seconds by phase.
         bytes: simulated traffic of the round.
+        cost: what the training cost the clients; None in records of older versions.
         metrics: named results; a value that is not finite is null.
         engine: the pool that ran, and how.
         method: what the method says about its own round.
@@ -86,6 +108,7 @@ class RoundRecord(Frozen):
     failed: list[int] = []
     seconds: Seconds
     bytes: Traffic
+    cost: Cost | None = None
     metrics: FreeForm = {}
     engine: Engine
     method: FreeForm = {}

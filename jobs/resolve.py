@@ -22,6 +22,7 @@ from fedsim.experiment import Experiment
 from fedsim.models import MODELS, make_net
 from fedsim.parameters import check as parameter_faults
 from fedsim.parameters import unknown
+from jobs.client_tests import tests_faults
 from jobs.curricula import curriculum_faults, expert_epochs, with_curricula
 from jobs.settings import Settings
 from jobs.spec import Choice, JobSpec, parse_spec
@@ -35,12 +36,14 @@ class Facts(NamedTuple):
         input_shape: of one example.
         num_classes: C.
         vocabulary: how many token numbers there are; 0 for data that is not tokens.
+        task: "classes", or "labels" where each example has several.
     """
 
     examples: int
     input_shape: tuple[int, ...]
     num_classes: int
     vocabulary: int
+    task: str
 
 
 def resolve(spec: JobSpec, settings: Settings) -> Experiment:
@@ -134,6 +137,8 @@ def _experiment(spec: JobSpec, settings: Settings) -> Experiment:
         dataset=(spec.data.dataset.name, spec.data.dataset.params),
         partition=(spec.data.partition.kind, spec.data.partition.params),
         models=tuple((model.name, model.params) for model in spec.models),
+        tests=spec.data.tests.kind,
+        test_share=spec.data.tests.share,
         public=spec.data.public.fraction,
         roots=settings.data_roots,
         cache=settings.home / "cache",
@@ -141,6 +146,7 @@ def _experiment(spec: JobSpec, settings: Settings) -> Experiment:
         download=spec.data.download,
         expert_epochs=expert_epochs(spec),
         evaluate_every=spec.evaluation.every,
+        personal=spec.evaluation.personal,
     )
 
 
@@ -186,7 +192,7 @@ def _model_faults(spec: JobSpec) -> list[FieldError]:
 def _data_faults(spec: JobSpec, settings: Settings, model: bool) -> list[FieldError]:
     """What the data set's own size and shape rule out."""
     facts = _facts(spec, settings)
-    errors = []
+    errors = tests_faults(spec, facts.task)
     entry = PARTITIONS.get(spec.data.partition.kind)
     if entry is not None and not entry.shares and spec.clients.total > facts.examples:
         errors.append(
@@ -239,7 +245,7 @@ def _read_facts(
     name: str, params: tuple[tuple[str, Any], ...], roots: tuple[Path, ...], download: bool
 ) -> Facts:
     data = load_dataset(name, roots=roots, download=download, **dict(params))
-    return Facts(len(data.train), data.input_shape, data.num_classes, data.vocabulary)
+    return Facts(len(data.train), data.input_shape, data.num_classes, data.vocabulary, data.task)
 
 
 def _hashable(value: Any) -> Any:

@@ -26,6 +26,7 @@ MAX_ROUNDS = 100_000
 MAX_CLIENTS = 10_000_000
 MAX_NAME = 100
 MAX_MODELS = 32
+TEST_SHARE = 0.25
 
 Whole = Annotated[int, Strict()]
 Number = Annotated[float, Strict(), AllowInfNan(False)]
@@ -103,6 +104,26 @@ class Public(Section):
     fraction: Number = Field(default=0.0, ge=0, lt=1, description="share of the data")
 
 
+class ClientTests(Section):
+    """What each client's own model is tested on: `merged`, or `{kind: merged, share: 0.25}`."""
+
+    kind: Literal["global", "labels", "matched", "classes", "merged"] = Field(
+        default="global",
+        description="everybody on the whole test set (global), or each client on examples of its own",
+    )
+    share: Number = Field(
+        default=TEST_SHARE, gt=0, lt=1, description="of each client's examples, with kind: merged"
+    )
+
+    @model_validator(mode="after")
+    def _a_share_of_what(self) -> ClientTests:
+        if self.kind != "merged" and self.share != TEST_SHARE:
+            raise fault(
+                f"has no meaning with kind: {self.kind}", "leave it out, or use kind: merged", "share"
+            )
+        return self
+
+
 class Data(Section):
     """What the clients hold."""
 
@@ -110,6 +131,9 @@ class Data(Section):
     partition: OfKind = Field(
         default=Partition.model_validate({"kind": "dirichlet", "beta": 0.5, "min_size": 1}),
         description="how the training examples are dealt to the clients",
+    )
+    tests: Annotated[ClientTests, BeforeValidator(_of_kind, json_schema_input_type=str | ClientTests)] = (
+        Field(default=ClientTests(), description="what each client's own model is tested on")
     )
     public: Public = Public()
     limit: Whole | None = Field(default=None, ge=1, description="use the first n training examples only")
@@ -214,8 +238,10 @@ class Evaluation(Section):
     every: Whole = Field(
         default=1, ge=1, le=MAX_ROUNDS, description="score on every n-th round, and on the last"
     )
-    personal: Literal["auto"] = Field(
-        default="auto", description="score personal models where the method has them"
+    personal: Literal["auto", "never", "last", "always"] = Field(
+        default="auto",
+        description="when to score each client's own model; auto: never with data.tests: global, else "
+        "after the last round, and on every scored round where nobody fine-tunes for it",
     )
 
 

@@ -60,7 +60,7 @@ def add_to_totals(connection: Connection, job_id: str, record: RoundRecord) -> N
             "seconds_survey": seconds.survey,
             "seconds_train": seconds.train,
             "seconds_server": seconds.server,
-            "seconds_evaluate": seconds.evaluate,
+            "seconds_evaluate": seconds.evaluate + seconds.personal,
             "seconds_total": seconds.total,
             "bytes_down": record.bytes.down,
             "bytes_up": record.bytes.up,

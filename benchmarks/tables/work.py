@@ -56,7 +56,7 @@ class Populations:
     def of(self, experiment: Experiment) -> Population:
         """The experiment's population, made only if none with the same data and partition is at hand."""
         neutral: Any = {"algorithm": None, "local": Local(), "rounds": 0, "cohort_size": 0}
-        key = repr(replace(experiment, **neutral, evaluate_every=1))
+        key = repr(replace(experiment, **neutral, evaluate_every=1, personal="auto"))
         if key not in self.made:
             self.made[key] = experiment.population()
             while len(self.made) > self.keep:
@@ -74,7 +74,13 @@ def results(experiment: Experiment, population: Population) -> Iterator[RoundRes
     """One result per round, of the reference pool in this process."""
     pool = SerialPool(experiment.algorithm, population)
     try:
-        yield from simulate(experiment.algorithm, population, pool, evaluate_every=experiment.evaluate_every)
+        yield from simulate(
+            experiment.algorithm,
+            population,
+            pool,
+            evaluate_every=experiment.evaluate_every,
+            personal=experiment.personal,
+        )
     finally:
         pool.close()
 

@@ -115,6 +115,10 @@ class Wrapper(Algorithm):
         """The base's."""
         return self.base.effort(ctx, steps)
 
+    def tuning_effort(self, ctx: Context, steps: int) -> Sequence[Effort]:
+        """The base's."""
+        return self.base.tuning_effort(ctx, steps)
+
     # personal models
 
     def tuning(self, ctx: Context) -> Local | None:

@@ -41,6 +41,7 @@ def federate(
     seed: int,
     public: float = 0.0,
     tests: str = "global",
+    test_share: float = 0.25,
     losses: Array | None = None,
     **given: Any,
 ) -> Federation:
@@ -53,6 +54,7 @@ def federate(
         seed: of the experiment.
         public: the share of the data that becomes the public set.
         tests: a name in `CONVENTIONS`.
+        test_share: of each client's examples, with the convention `merged`.
         losses: an expert's loss of each example that is left to share out; for the kind `difficulty`.
         given: the partition's parameters.
 
@@ -80,7 +82,7 @@ def federate(
         what = "clients that draw from the whole set" if kind == "sampled" else "examples of several labels"
         raise refuse("tests", tests, f"not for {what}", "use 'global'")
     if tests == "merged":
-        return Federation(*split_clients(dataset, partition, seed), taken)
+        return Federation(*split_clients(dataset, partition, seed, test_share), taken)
     return Federation(dataset, partition, share_tests(tests, dataset, partition, seed), taken)
 
 

@@ -1,0 +1,132 @@
+"""What training costs the clients: trainable-parameter updates, and floating-point operations.
+
+Both are counted, not measured: from what each kind of local step moves (`Algorithm.effort`), how many steps
+the clients make, and what one example costs in one such step (`fedsim.flops`), found once for each
+architecture and set of trainable keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from . import tree
+from .causes import server_side
+from .core import Algorithm, Context, Effort, Local
+from .costs import Work, client_work
+from .flops import example_flops
+from .population import Population
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What clients' training cost.
+
+    Attributes:
+        updates: how often a parameter was moved: the moving parameters, summed over all local steps.
+        flops: floating-point operations of the forward and backward passes.
+    """
+
+    updates: int = 0
+    flops: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.updates + other.updates, self.flops + other.flops)
+
+
+NOTHING = Cost()
+
+
+def paper_updates(trainable: Iterable[int], *, batches: int = 50, clients: int = 100) -> int:
+    """Trainable-parameter updates as Tables 3 and 4 of the layer-scheduling paper count them.
+
+    Every client is counted in every round, whether it came or not, with the same number of batches.
+
+    Args:
+        trainable: how many parameters train, round by round.
+        batches: of a client in a round.
+        clients: N.
+    """
+    return sum(trainable) * batches * clients
+
+
+@dataclass
+class Meter:
+    """Counts what rounds cost.
+
+    Args:
+        algorithm: the method.
+        population: the federation.
+    """
+
+    algorithm: Algorithm
+    population: Population
+    _flops: dict[tuple[int, frozenset[str]], int] = field(default_factory=dict, init=False, repr=False)
+
+    def training(self, ctx: Context, clients: Sequence[int]) -> Cost:
+        """What a round of these clients cost them all together."""
+        return self._sum(ctx, clients, lambda mine: mine.local, self.algorithm.effort)
+
+    def tuning(self, ctx: Context, clients: Sequence[int]) -> Cost:
+        """What these clients' fine-tuning for a personal evaluation cost them."""
+        if not self.algorithm.has("tuning"):
+            return NOTHING
+        return self._sum(ctx, clients, self.algorithm.tuning, self.algorithm.tuning_effort)
+
+    def _sum(
+        self,
+        ctx: Context,
+        clients: Sequence[int],
+        local: Callable[[Context], Local | None],
+        effort: Callable[[Context, int], Sequence[Effort]],
+    ) -> Cost:
+        contexts = [ctx.for_model(model) for model in range(len(ctx.nets))]
+        with server_side(self.algorithm, "effort"):
+            locals_, total = [local(mine) for mine in contexts], NOTHING
+            known: dict[tuple[int, Work], Cost] = {}
+            for client in clients:
+                model = client % len(contexts)
+                training = locals_[model]
+                if training is None:
+                    continue
+                work = client_work(training, self.population.partition.size(client))
+                if (model, work) not in known:
+                    known[model, work] = self._cost(
+                        contexts[model], work, effort(contexts[model], work.steps)
+                    )
+                total += known[model, work]
+        return total
+
+    def _cost(self, ctx: Context, work: Work, efforts: Sequence[Effort]) -> Cost:
+        """Of one client: where steps are of several kinds, each kind has its share of the examples."""
+        updates = flops = 0
+        for effort in efforts if work.steps else ():
+            keys = frozenset(effort.trainable) & set(ctx.net.parameters)
+            examples = work.examples * effort.steps // work.steps
+            extra = _LINEAR_PASSES * effort.extra
+            each = self._example(ctx, keys) + effort.forwards * self._example(ctx, frozenset()) + extra
+            updates += effort.steps * (ctx.net.count_of(keys) + effort.extra)
+            flops += examples * each
+        return Cost(updates, flops)
+
+    def _example(self, ctx: Context, keys: frozenset[str]) -> int:
+        """Operations of one example in a step that moves these keys."""
+        address = (ctx.model, keys)
+        if address not in self._flops:
+            dataset = self.population.dataset
+            stored = tree.borrow(dataset.train.x[:1])
+            self._flops[address] = example_flops(ctx.net, keys, dataset.normalise(stored)[0])
+        return self._flops[address]
+
+
+_LINEAR_PASSES = 4
+"""Operations of an example for each weight of a linear layer: forward, and backward for the weights alone."""
+
+
+def cumulative(costs: Iterable[Cost]) -> list[Cost]:
+    """The costs up to each round, it included."""
+    found, total = list[Cost](), NOTHING
+    for cost in costs:
+        total += cost
+        found.append(total)
+    return found
