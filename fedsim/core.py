@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .context import Context
+from .errors import FieldError
 from .exchange import Reduced, Reduction, ServerState, Traffic
-from .net import Params
+from .net import Net, Params
 from .personal import PersonalScores
 from .tree import Tree
 from .visit import Batch, Batches, Effort, Local, Pacing, Report, Visit
@@ -53,15 +54,21 @@ class Algorithm(ABC):
         uploads: {payload name: how it is reduced}.
         stateful: whether clients keep a memory between rounds.
         heterogeneous: whether clients may run different architectures.
+        deploys: whether the server has a model for everybody, to be scored and asked about.
     """
 
     uploads: ClassVar[Mapping[str, Reduction]]
     stateful: ClassVar[bool] = False
     heterogeneous: ClassVar[bool] = False
+    deploys: ClassVar[bool] = True
 
     def has(self, hook: str) -> bool:
         """Whether the method has this hook of its own; pools skip the work of those that it has not."""
         return getattr(type(self), hook) is not getattr(Algorithm, hook)
+
+    def misfits(self, net: Net, rounds: int) -> Sequence[FieldError]:
+        """What of its hyper-parameters does not go with this architecture or number of rounds."""
+        return ()
 
     # server
 
@@ -95,7 +102,10 @@ class Algorithm(ABC):
         """The state after the round."""
 
     def deployed(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
-        """The server's models of this architecture to be scored; a record has `NAME_accuracy` of each."""
+        """The server's models of this architecture to be scored; a record has `NAME_accuracy` of each.
+
+        None at all where the method does not deploy.
+        """
         return {"global": ctx.own(state.params)}
 
     def predict(self, ctx: Context, model: Tree, x: Tensor) -> Tensor:
@@ -140,11 +150,16 @@ class Algorithm(ABC):
         """What this client counts in every MEAN; by default its number of examples."""
         return float(visit.num_examples)
 
-    def effort(self, ctx: Context, steps: int) -> Sequence[Effort]:
+    def effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
         """What so many local steps move and compute: for counting what the method costs (`fedsim.effort`).
 
         By default every step moves every parameter of the net, once forward and once backward. A method
         whose steps are of several kinds names each kind with its number of steps.
+
+        Args:
+            ctx: the round, for one architecture.
+            state: of the server, before the round.
+            steps: local steps, as `ctx.local` says.
         """
         return (Effort(steps, ctx.net.parameters),)
 

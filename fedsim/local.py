@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 import torch
@@ -41,27 +41,29 @@ def sgd(
     """Train on every batch of the visit, in order, by SGD as `ctx.local` says.
 
     The working copies are updated in place; `start` is never changed. A key outside `trainable` needs no
-    gradient and so costs none: a frozen body is not back-propagated through. Float buffers (batch
-    statistics) follow the forward passes.
+    gradient and so costs none: back-propagation stops at the first block, from the input on, that moves.
+    Float buffers (batch statistics) follow the forward passes, except in blocks whose parameters all stay as
+    they are: those are in evaluation mode, and do not change in any way.
 
     Args:
         ctx: the round, for this client.
         visit: whose batches to train on.
         start: parameters and buffers to start from.
         loss: scalar loss of (params, batch).
-        trainable: keys that move; by default every parameter of the net.
+        trainable: keys that move, by default every parameter of the net; `start` may have others, which the
+            loss knows of.
         correction: added to the gradients before weight decay and momentum, over (at least) the trainable
             keys.
     """
-    moving = [key for key in ctx.net.parameters if trainable is None or key in trainable]
-    buffers = set(ctx.net.keys) - set(ctx.net.parameters)
+    moving = _moving(ctx, start, trainable)
+    frozen = _frozen(ctx, moving)
     params = dict(start)
-    for key in (*moving, *(k for k in params if k in buffers)):
+    for key in (*moving, *_followed(ctx, start, frozen)):
         params[key] = tree.arranged(start[key].detach()).clone()
     weights = [params[key].requires_grad_() for key in moving]
     shift = None if correction is None else [tree.arranged(correction[key]) for key in moving]
     total, steps, update = torch.zeros(()), 0, _Update(ctx)
-    with ctx.net.training():
+    with ctx.net.training(frozen):
         for batch in visit.batches:
             value = loss(params, batch)
             gradients = list(torch.autograd.grad(value, weights)) if weights else []
@@ -85,6 +87,33 @@ def fine_tuned(ctx: Context, visit: Visit, start: Params) -> Params:
         start: all keys of the net.
     """
     return sgd(ctx, visit, start, lambda params, batch: cross_entropy(ctx.net(params, batch.x), batch)).params
+
+
+def _moving(ctx: Context, start: Params, trainable: Collection[str] | None) -> list[str]:
+    """The keys that are to move: the net's own, then others, each in their order."""
+    if trainable is None:
+        return list(ctx.net.parameters)
+    wanted = set(trainable)
+    others = wanted.difference(ctx.net.keys)
+    return [key for key in ctx.net.parameters if key in wanted] + [key for key in start if key in others]
+
+
+def _frozen(ctx: Context, moving: Collection[str]) -> list[str]:
+    """The blocks that have parameters of which none moves."""
+    still = set(ctx.net.parameters).difference(moving)
+    return [
+        block
+        for block, keys in ctx.net.blocks.items()
+        if not still.isdisjoint(keys) and set(moving).isdisjoint(keys)
+    ]
+
+
+def _followed(ctx: Context, start: Params, frozen: Collection[str]) -> Iterator[str]:
+    """The buffers that follow the forward passes."""
+    parameters = set(ctx.net.parameters)
+    for block, keys in ctx.net.blocks.items():
+        if block not in frozen:
+            yield from (key for key in keys if key in start and key not in parameters)
 
 
 class _Update:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from . import rng
+from . import rng, tree
 from .layers import guard, running_statistics
 from .steps import Params, compiled, constants, float_state
 
@@ -43,6 +43,7 @@ class Net:
             which are averaged and counted like parameters but never trained.
         parameters: the keys that a gradient step may move.
         head, body: the keys of the last block and of all others.
+        base: the names of the blocks of the body that have parameters.
         stochastic: whether the forward pass draws random numbers while training (dropout).
         unstackable: why many clients of this net cannot train as one, "" if they can. A module can say so
             itself, in an attribute of this name.
@@ -61,6 +62,9 @@ class Net:
         }
         self.head = frozenset(self.blocks[self.block_names[-1]])
         self.body = frozenset(self.keys) - self.head
+        trained = set(self.parameters)
+        self.base = tuple(name for name in self.block_names[:-1] if trained.intersection(self.blocks[name]))
+        self._first: dict[tuple[int, str], dict[str, Tensor]] = {}
         self.stochastic = any(isinstance(m, _DROPOUTS) and m.p > 0 for m in self.module.modules())
         self.unstackable = _why_unstackable(self.module, self.stochastic)
         self._steps = {name: compiled(block, name) for name, block in self.module.named_children()}
@@ -88,10 +92,28 @@ class Net:
             module = self.build()
         return {key: value.detach().clone() for key, value in float_state(module).items()}
 
+    def first(self, seed: int, device: torch.device | None = None) -> Params:
+        """The values of `init`, made once and kept: for reading only.
+
+        Whoever knows the seed has them, so that what was never trained need not be sent.
+        """
+        kept = (seed, str(device or "cpu"))
+        if kept not in self._first:
+            with torch.inference_mode(False):  # or no later training could use them
+                fresh = self.init(seed)
+                self._first = {kept: {key: tree.arranged(value.to(device)) for key, value in fresh.items()}}
+        return self._first[kept]
+
     @contextmanager
-    def training(self) -> Iterator[None]:
-        """Run the forward passes inside the block in training mode (dropout, batch statistics)."""
+    def training(self, frozen: Collection[str] = ()) -> Iterator[None]:
+        """Run the forward passes inside in training mode (dropout, batch statistics).
+
+        Args:
+            frozen: blocks that stay in evaluation mode, so that their running statistics do not move either.
+        """
         self.module.train()
+        for name in frozen:
+            self.module.get_submodule(name).eval()
         try:
             yield
         finally:
@@ -103,11 +125,14 @@ class Net:
         if not self.module.training:
             yield
             return
+        frozen = [block for block in self.module.children() if not block.training]
         self.module.eval()
         try:
             yield
         finally:
             self.module.train()
+            for block in frozen:
+                block.eval()
 
     def run(self, params: Params, x: Tensor, start: str | None = None, stop: str | None = None) -> Tensor:
         """The forward pass from block `start` (default: the first) up to, but not including, block `stop`.

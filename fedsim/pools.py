@@ -113,12 +113,15 @@ def deployed(algorithm: Algorithm, ctx: Context, state: Any) -> dict[str, Mappin
 
 
 def questioned(algorithm: Algorithm, ctx: Context, state: Any) -> dict[str, Tree]:
-    """The model of each architecture that a survey is about, by its number as text."""
-    return {number: next(iter(models.values())) for number, models in deployed(algorithm, ctx, state).items()}
+    """The model of each architecture that a survey is about, by its number as text; {} if there is none."""
+    found = deployed(algorithm, ctx, state).items()
+    return {number: next(iter(models.values())) for number, models in found if models}
 
 
 def survey_traffic(models: Mapping[str, Tree], clients: Sequence[int]) -> Traffic:
     """A model down to every client asked, one number up from each."""
+    if not len(clients):
+        return Traffic()
     asked = np.bincount(np.asarray(clients, np.int64) % len(models), minlength=len(models))
     down = sum(wire.payload_bytes(model) * int(asked[int(number)]) for number, model in models.items())
     return wire.traffic({"survey": down}, {"survey": wire.NUMBER_BYTES * len(clients)})

@@ -183,9 +183,9 @@ class Shelf:
 
     def _label_counts(self, rows: Positions, num_classes: int) -> Tensor:
         labels = self.population.dataset.train.y[rows]
-        if labels.ndim > 1:
-            return torch.from_numpy((labels > 0.5).sum(0)).float()
-        return torch.from_numpy(np.bincount(labels, minlength=num_classes).astype(np.float32))
+        several = labels.ndim > 1
+        counts = (labels > 0.5).sum(0) if several else np.bincount(labels, minlength=num_classes)
+        return torch.from_numpy(counts.astype(np.float32)).to(self.device)
 
 
 class ShelfExamples:

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from .tree import Tree
@@ -36,6 +37,27 @@ class Batches(Protocol):
     def __len__(self) -> int: ...
     def __getitem__(self, step: int) -> Batch: ...
     def __iter__(self) -> Iterator[Batch]: ...
+
+
+class Repeated:
+    """So many local steps out of the same batches, from the first on and over again.
+
+    Args:
+        batches: which.
+        steps: how many; none where there are no batches.
+    """
+
+    def __init__(self, batches: Batches, steps: int) -> None:
+        self.batches, self.steps = batches, steps if len(batches) else 0
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __getitem__(self, step: int) -> Batch:
+        return self.batches[step % len(self.batches)]
+
+    def __iter__(self) -> Iterator[Batch]:
+        return (self[step] for step in range(self.steps))
 
 
 class Held(Protocol):
@@ -71,6 +93,11 @@ class Visit(NamedTuple):
     instruction: Tree
     memory: Tree
     held: Held
+
+    @property
+    def device(self) -> torch.device:
+        """Where the client trains."""
+        return self.label_counts.device
 
 
 class Report(NamedTuple):

@@ -20,6 +20,7 @@ from fedsim.data import (
 from fedsim.errors import DataError, FieldError, SpecError
 from fedsim.experiment import Experiment
 from fedsim.models import MODELS, make_net
+from fedsim.net import Net
 from fedsim.parameters import check as parameter_faults
 from fedsim.parameters import unknown
 from jobs.client_tests import tests_faults
@@ -204,25 +205,37 @@ def _data_faults(spec: JobSpec, settings: Settings, model: bool) -> list[FieldEr
             )
         )
     for number, chosen in enumerate(spec.models if model else ()):
-        if fault := _model_fault(chosen.name, chosen.params, facts):
+        try:
+            net = _net(chosen, facts)
+        except ValueError as error:
             path = f"model.{number}.name" if len(spec.models) > 1 else "model.name"
-            errors.append(FieldError(path, chosen.name, fault, "choose another model or data set"))
+            errors.append(FieldError(path, chosen.name, str(error), "choose another model or data set"))
+        else:
+            errors += _misfits(spec, net)
     return errors
 
 
-def _model_fault(name: str, params: dict[str, Any], facts: Facts) -> str | None:
-    """Why this model cannot read this data; a Net holds no weights, so making one costs little."""
-    try:
-        make_net(
-            name,
-            input_shape=facts.input_shape,
-            num_classes=facts.num_classes,
-            vocabulary=facts.vocabulary,
-            **params,
-        )
-    except ValueError as error:
-        return str(error)
-    return None
+def _net(chosen: Choice, facts: Facts) -> Net:
+    """This model for this data; it holds no weights, so making one costs little.
+
+    Raises:
+        ValueError: if the model does not take such inputs.
+    """
+    return make_net(
+        chosen.name,
+        input_shape=facts.input_shape,
+        num_classes=facts.num_classes,
+        vocabulary=facts.vocabulary,
+        **chosen.params,
+    )
+
+
+def _misfits(spec: JobSpec, net: Net) -> list[FieldError]:
+    """What the method says to this model; nothing as long as its own parameters are wrong."""
+    method, params = ALGORITHMS.get(spec.algorithm.name), spec.algorithm.params
+    if method is None or parameter_faults(method, params):
+        return []
+    return _under("algorithm", method(**params).misfits(net, spec.rounds))
 
 
 def _facts(spec: JobSpec, settings: Settings) -> Facts:

@@ -31,25 +31,32 @@ from ..local import Trained, cross_entropy, sgd
 from ..net import Params
 from ..tree import Tree
 
+OWN = "own"
+"""Where a client's memory has the keys that it keeps to itself."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvg(Algorithm):
     """Federated averaging (Algorithm 1): clients train the global model, the server averages the models.
 
-    Most papers change one of its seams: what travels (`shared`), what moves (`trainable`), where a client
-    starts (`start`), what it minimises (`loss`), what is added to its gradients (`correction`), what it sends
-    (`finish`), where the server goes from there (`move`).
+    Most papers change one of its seams: what travels (`shared`), what each client keeps to itself (`kept`),
+    what moves (`trainable`), where a client starts (`start`), what it minimises (`loss`), what is added to
+    its gradients (`correction`), what it sends (`finish`), where the server goes from there (`move`).
     """
 
     uploads: ClassVar[Mapping[str, Reduction]] = {"params": Reduction.MEAN}
     heterogeneous: ClassVar[bool] = True
 
-    def shared(self, ctx: Context) -> Collection[str]:
-        """Keys of the parameters and buffers that travel."""
+    def shared(self, ctx: Context, state: Any) -> Collection[str]:
+        """Keys of the parameters and buffers that travel in this round: what comes down goes up again."""
         return ctx.net.keys
 
-    def trainable(self, ctx: Context) -> Collection[str]:
-        """Keys that move in this round."""
+    def kept(self, ctx: Context) -> Collection[str]:
+        """Keys that are each client's own, kept from visit to visit; only where the method is stateful."""
+        return ()
+
+    def trainable(self, ctx: Context, broadcast: Tree) -> Collection[str]:
+        """Keys that move in a client's round, given what came down to it."""
         return ctx.net.parameters
 
     def init(self, ctx: Context) -> ServerState:
@@ -60,7 +67,7 @@ class FedAvg(Algorithm):
 
     def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """The shared part of the global model."""
-        return {"params": tree.select(ctx.own(state.params), self.shared(ctx))}
+        return {"params": tree.select(ctx.own(state.params), self.shared(ctx, state))}
 
     def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> Any:
         """The server's move, for each architecture that came."""
@@ -82,28 +89,45 @@ class FedAvg(Algorithm):
 
     def train(self, ctx: Context, visit: Visit) -> Report:
         """Local SGD on the loss, from the start."""
-        trained = sgd(
+        moving = self.trainable(ctx, visit.broadcast)
+        return self.report(ctx, visit, self.descend(ctx, visit, self.start(ctx, visit), moving))
+
+    def descend(self, ctx: Context, visit: Visit, start: Params, trainable: Collection[str]) -> Trained:
+        """Local SGD on the loss over the visit's batches, where only these keys move."""
+        return sgd(
             ctx,
             visit,
-            self.start(ctx, visit),
+            start,
             lambda params, batch: self.loss(ctx, visit, params, batch),
-            trainable=self.trainable(ctx),
+            trainable=trainable,
             correction=self.correction(ctx, visit),
         )
-        return self.finish(ctx, visit, trained)._replace(model=trained.params)
 
-    def effort(self, ctx: Context, steps: int) -> Sequence[Effort]:
+    def report(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
+        """What `finish` says, with the client's own model."""
+        report = self.finish(ctx, visit, trained)
+        return report if report.model is not None else report._replace(model=trained.params)
+
+    def effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
         """Every step moves what is trainable."""
-        return (Effort(steps, self.trainable(ctx)),)
+        return (Effort(steps, self.trainable(ctx, self.broadcast(ctx, state))),)
 
     def received(self, ctx: Context, visit: Visit) -> Params:
         """Where the client's training starts."""
         return self.start(ctx, visit)
 
     def start(self, ctx: Context, visit: Visit) -> Params:
-        """Where the client's training starts: all keys of the net."""
-        params: Params = visit.broadcast["params"]
-        return params
+        """Where the client's training starts: all keys of the net.
+
+        What came down, what the client keeps, and for the rest the first values, which everybody makes from
+        the seed.
+        """
+        came: Params = visit.broadcast["params"]
+        whole, own = len(came) == len(ctx.net.keys), visit.memory.get(OWN)
+        if whole and not own:
+            return came
+        first = {} if whole else ctx.net.first(ctx.seed, visit.device)
+        return {**first, **came, **(own or {})}
 
     def loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
         """What a local step descends: a scalar."""
@@ -115,8 +139,9 @@ class FedAvg(Algorithm):
 
     def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
         """What the client sends, keeps and reports."""
-        upload = {"params": tree.select(trained.params, self.shared(ctx))}
-        return Report(upload, {}, {"train_loss": trained.loss})
+        upload = {"params": tree.select(trained.params, visit.broadcast["params"])}
+        own = tree.select(trained.params, self.kept(ctx))
+        return Report(upload, {OWN: own} if own else {}, {"train_loss": trained.loss})
 
 
 def towards(ctx: Context, params: Params, mean: Tree, times: float) -> Tree:

@@ -44,6 +44,6 @@ class FedProx(FedAvg):
     def loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
         """The parent's loss plus the proximal term over what trains."""
         base = super().loss(ctx, visit, params, batch)
-        moving = self.trainable(ctx)
+        moving = self.trainable(ctx, visit.broadcast)
         drift = tree.sub(tree.select(params, moving), tree.select(visit.broadcast["params"], moving))
         return base + self.mu / 2 * tree.dot(drift, drift)

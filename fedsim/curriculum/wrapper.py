@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core import Algorithm, Context, Effort, Local, Pacing, Reduced, Report, Visit
-from ..net import Params
+from ..errors import FieldError
+from ..net import Net, Params
 from ..tree import Tree
 
 
@@ -28,7 +29,7 @@ class Wrapper(Algorithm):
     base: Algorithm
 
     def __post_init__(self) -> None:
-        for name in ("uploads", "stateful", "heterogeneous"):
+        for name in ("uploads", "stateful", "heterogeneous", "deploys"):
             object.__setattr__(self, name, getattr(self.base, name))
 
     def has(self, hook: str) -> bool:
@@ -42,6 +43,10 @@ class Wrapper(Algorithm):
     def under(self, state: Any) -> Any:
         """The base's own server state."""
         return state
+
+    def misfits(self, net: Net, rounds: int) -> Sequence[FieldError]:
+        """The base's."""
+        return self.base.misfits(net, rounds)
 
     # server
 
@@ -111,9 +116,9 @@ class Wrapper(Algorithm):
         """The base's."""
         return self.base.weight(ctx, self.inside(visit))
 
-    def effort(self, ctx: Context, steps: int) -> Sequence[Effort]:
+    def effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
         """The base's."""
-        return self.base.effort(ctx, steps)
+        return self.base.effort(ctx, self.under(state), steps)
 
     def tuning_effort(self, ctx: Context, steps: int) -> Sequence[Effort]:
         """The base's."""

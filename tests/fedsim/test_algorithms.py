@@ -110,9 +110,14 @@ def test_the_server_takes_the_weighted_mean_of_the_clients_models() -> None:
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_every_method_learns_and_counts_its_bytes(name: str) -> None:
     population = federation(rounds=8)
-    results = run(ALGORITHMS[name](), population)
-    assert results[-1].metrics["global_accuracy"] > results[0].metrics["global_accuracy"] - 0.05
-    assert results[-1].metrics["global_accuracy"] > 0.8
+    algorithm = ALGORITHMS[name]()
+    results = run(algorithm, population)
+    assert results[-1].metrics["train_loss"] < results[0].metrics["train_loss"]
+    accuracies = [result.metrics.get("global_accuracy") for result in results]
+    if algorithm.deploys:
+        assert accuracies[-1] > max(0.8, accuracies[0] - 0.05)
+    else:
+        assert set(accuracies) == {None}
     for result in results:
         assert sum(result.traffic.by_payload.values()) == result.traffic.down + result.traffic.up
 

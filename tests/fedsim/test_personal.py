@@ -52,7 +52,7 @@ class Keeper(FedAvg):
 
     stateful: ClassVar[bool] = True
 
-    def shared(self, ctx: Context) -> Collection[str]:
+    def shared(self, ctx: Context, state: Any) -> Collection[str]:
         """The body."""
         return ctx.net.body
 

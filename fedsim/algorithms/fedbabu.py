@@ -1,0 +1,61 @@
+"""FedBABU: Towards Enhanced Representation for Federated Image Classification.
+
+Oh, Kim, Yun, ICLR 2022, arXiv:2106.06042.
+
+Idea: the head stays as it was drawn, the same for all, and only the body learns; each client fine-tunes the
+whole model for itself in the end.
+
+Wire:
+    down    params    the body
+    up      params    the trained body, MEAN
+    keeps   nothing
+    server  params    the body, and the head, which never moves
+
+Everybody makes the same first head from the run's seed, so it never travels. For its own use a client takes
+the final model and trains all of it for `tuning_epochs` epochs at the round's rate.
+
+Deviations: the head gets no gradient at all, where the paper computes one and sets its rate to 0; the
+trajectory is the same. Fine-tuning begins for everybody at the server's final model, which is sent first and
+charged with the personal evaluation. The model for everybody is the body under the first head.
+
+Reference result: see docs/results.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+from ..core import Context, Local, Visit
+from ..local import fine_tuned
+from ..parameters import Range
+from ..tree import Tree
+from .fedavg import FedAvg
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedBABU(FedAvg):
+    """FedAvg of the body under a head that stays as it was drawn; fine-tuning in the end.
+
+    Attributes:
+        tuning_epochs: of fine-tuning, of the whole model; 0 leaves it out.
+    """
+
+    tuning_epochs: Annotated[int, Range(0)] = 10
+
+    def shared(self, ctx: Context, state: Any) -> Collection[str]:
+        """The body."""
+        return ctx.net.body
+
+    def trainable(self, ctx: Context, broadcast: Tree) -> Collection[str]:
+        """The body."""
+        return ctx.net.body
+
+    def tuning(self, ctx: Context) -> Local | None:
+        """So many epochs of the usual training."""
+        return replace(ctx.local, epochs=self.tuning_epochs, steps=None) if self.tuning_epochs else None
+
+    def personalise(self, ctx: Context, visit: Visit) -> Tree:
+        """The final model, trained as a whole on the client's examples."""
+        return fine_tuned(ctx, visit, self.start(ctx, visit))

@@ -1,0 +1,48 @@
+"""Federated Learning with Personalization Layers.
+
+Arivazhagan, Aggarwal, Singh, Choudhary, 2019, arXiv:1912.00818.
+
+Idea: the body is everybody's, the head is each client's own; both train together, and only the body travels.
+
+Wire:
+    down    params    the body
+    up      params    the trained body, MEAN
+    keeps   own       the head; before the first visit the first one, which is the same for all
+    server  params    the body, and the first head, which never moves
+
+Deviations: the mean is over the clients that came. The paper's personal part can be several of the last
+layers; here it is the head, as in the layer-scheduling paper. There is no model for everybody: the server has
+no trained head, so records have no `global_accuracy`.
+
+Reference result: see docs/results.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ..core import Context
+from ..tree import Tree
+from .fedavg import FedAvg
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedPer(FedAvg):
+    """A shared body under heads of the clients' own, trained together."""
+
+    stateful: ClassVar[bool] = True
+    deploys: ClassVar[bool] = False
+
+    def shared(self, ctx: Context, state: Any) -> Collection[str]:
+        """The body."""
+        return ctx.net.body
+
+    def kept(self, ctx: Context) -> Collection[str]:
+        """The head."""
+        return ctx.net.head
+
+    def deployed(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+        """Nothing: there is no head for everybody."""
+        return {}

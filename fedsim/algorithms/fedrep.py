@@ -1,0 +1,85 @@
+"""Exploiting Shared Representations for Personalized Federated Learning.
+
+Collins, Hassani, Mokhtari, Shakkottai, ICML 2021, arXiv:2102.07078.
+
+Idea: a client first fits its own head to the body that came down, and only then moves the body, so that the
+body learns features which suit everybody's best heads.
+
+Wire:
+    down    params    the body
+    up      params    the trained body, MEAN
+    keeps   own       the head; before the first visit the first one, which is the same for all
+    server  params    the body, and the first head, which never moves
+
+First come `head_epochs` passes in which only the head moves, then the round's local training, in which only
+the body does. Each of the two is a plain SGD started anew, with the same rate and batch size. Where the local
+training is given in steps, a pass of the head is as many steps.
+
+Deviations: bodies are averaged by numbers of examples, over the clients that came. The head's passes go over
+the batches of the body's first pass, in the same order. While a part stands still its running statistics do
+too. There is no model for everybody, so records have no `global_accuracy`.
+
+Reference result: see docs/results.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ..core import Context, Effort, Report, Visit
+from ..parameters import Count
+from ..tree import Tree
+from ..visit import Repeated
+from .fedavg import FedAvg
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedRep(FedAvg):
+    """A shared body under heads of the clients' own: the head is fitted first, then the body moves.
+
+    Attributes:
+        head_epochs: passes over the client's examples for the head.
+    """
+
+    head_epochs: Count = 1
+
+    stateful: ClassVar[bool] = True
+    deploys: ClassVar[bool] = False
+
+    def shared(self, ctx: Context, state: Any) -> Collection[str]:
+        """The body."""
+        return ctx.net.body
+
+    def kept(self, ctx: Context) -> Collection[str]:
+        """The head."""
+        return ctx.net.head
+
+    def trainable(self, ctx: Context, broadcast: Tree) -> Collection[str]:
+        """The body, once the head has been fitted."""
+        return ctx.net.body
+
+    def train(self, ctx: Context, visit: Visit) -> Report:
+        """The head's passes, then the body's; the loss of the record is that of the latter."""
+        fitted = self.descend(ctx, self.fitting(ctx, visit), self.start(ctx, visit), ctx.net.head)
+        moving = self.trainable(ctx, visit.broadcast)
+        return self.report(ctx, visit, self.descend(ctx, visit, fitted.params, moving))
+
+    def fitting(self, ctx: Context, visit: Visit) -> Visit:
+        """The visit with the batches of the head's passes."""
+        once = self.one_pass(ctx, len(visit.batches))
+        return visit._replace(batches=Repeated(Repeated(visit.batches, once), self.head_epochs * once))
+
+    def one_pass(self, ctx: Context, steps: int) -> int:
+        """The steps of one of the head's passes, where the body makes so many: one epoch's."""
+        return steps // ctx.local.epochs if ctx.local.steps is None else steps
+
+    def effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
+        """The head's steps, and the body's."""
+        fitting = Effort(self.head_epochs * self.one_pass(ctx, steps), ctx.net.head)
+        return fitting, Effort(steps, ctx.net.body)
+
+    def deployed(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+        """Nothing: there is no head for everybody."""
+        return {}
