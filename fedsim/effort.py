@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from . import tree
 from .causes import server_side
@@ -63,9 +64,13 @@ class Meter:
     population: Population
     _flops: dict[tuple[int, frozenset[str]], int] = field(default_factory=dict, init=False, repr=False)
 
-    def training(self, ctx: Context, clients: Sequence[int]) -> Cost:
-        """What a round of these clients cost them all together."""
-        return self._sum(ctx, clients, lambda mine: mine.local, self.algorithm.effort)
+    def training(self, ctx: Context, state: Any, clients: Sequence[int]) -> Cost:
+        """What a round of these clients cost them all together, begun from this state of the server."""
+
+        def effort(mine: Context, steps: int) -> Sequence[Effort]:
+            return self.algorithm.effort(mine, state, steps)
+
+        return self._sum(ctx, clients, lambda mine: mine.local, effort)
 
     def tuning(self, ctx: Context, clients: Sequence[int]) -> Cost:
         """What these clients' fine-tuning for a personal evaluation cost them."""

@@ -113,7 +113,7 @@ def stages(
         with server_side(algorithm, "describe"):
             method = algorithm.describe(begun.ctx, state)
         ahead = _begin_ahead(algorithm, population, pool, state, number + 1) if number + 1 < last else None
-        cost, served = meter.training(begun.ctx, reduced.clients), perf_counter()
+        cost, served = meter.training(begun.ctx, begun.state, reduced.clients), perf_counter()
         metrics, examined, examining = yield from _scored(scoring, number + 1)
         ended = perf_counter()
         yield RoundResult(

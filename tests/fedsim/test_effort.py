@@ -12,7 +12,8 @@ layer that has something below it that trains.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -123,7 +124,7 @@ def test_a_round_counts_the_steps_that_were_made() -> None:
 class Kinds(FedAvg):
     """A step for the head, then the others for the body, beside a second head and a teacher."""
 
-    def effort(self, ctx: Context, steps: int) -> Sequence[Effort]:
+    def effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
         """Two kinds."""
         return (
             Effort(1, ctx.net.head, extra=7),
@@ -136,7 +137,7 @@ def test_steps_of_several_kinds() -> None:
     population = federation(hidden=5, local=Local(epochs=1, batch_size=8))
     ctx, net = population.context(0), population.nets[0]
     head, body = 5 * 4 + 4, 12 * 5 + 5
-    cost = Meter(Kinds(), population).training(ctx, [2])
+    cost = Meter(Kinds(), population).training(ctx, None, [2])
     assert cost.updates == (head + 7) + body
     assert (net.count_of(net.head), net.count_of(net.body)) == (head, body)
     forward = 2 * (60 + 20)
@@ -147,4 +148,5 @@ def test_steps_of_several_kinds() -> None:
 def test_costs_add_up() -> None:
     assert cumulative([Cost(1, 2), Cost(3, 4)]) == [Cost(1, 2), Cost(4, 6)]
     empty = federation([0, 4], hidden=5)
-    assert Meter(FedAvg(), empty).training(replace(empty.context(0)), [0]) == Cost()
+    ctx = empty.context(0)
+    assert Meter(FedAvg(), empty).training(ctx, FedAvg().init(ctx), [0]) == Cost()
