@@ -16,20 +16,24 @@ import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import httpx
 
 from api import calls, flows
+from api.artifact_file import written_aside
 from api.async_job_handle import AsyncJobHandle
 from api.calls import Call
 from api.connection import Attempts, address, request, result, stream_request
 from api.flows import Flow
-from api.specs import SpecSource, as_mapping
+from api.specs import SpecSource, SweepSource, as_mapping, read_members
 from fedsim.errors import FedsimError
 
 if TYPE_CHECKING:
+    from api.sweep_handle import AsyncSweepHandle
+    from api.sweeps import News
     from jobs.plan import Plan
 
 __all__ = ["AsyncFedSimClient", "AsyncJobHandle"]
@@ -116,7 +120,9 @@ class AsyncFedSimClient:
         self,
         *,
         state: str | Sequence[str] | None = None,
-        label: str | None = None,
+        label: str | Sequence[str] | None = None,
+        algorithm: str | None = None,
+        search: str | None = None,
         order_by: str = "-created_at",
         limit: int | None = None,
     ) -> AsyncIterator[AsyncJobHandle]:
@@ -127,12 +133,31 @@ class AsyncFedSimClient:
         left, page_token, more = limit, None, limit != 0
         while more:
             size = flows.page_size(left)
-            page = await self.send(calls.list_jobs(state, label, order_by, size, page_token))
+            call = calls.list_jobs(
+                state, label, order_by, size, page_token, algorithm=algorithm, search=search
+            )
+            page = await self.send(call)
             for job in page.jobs:
                 yield AsyncJobHandle(self, job)
             left = left and left - len(page.jobs)
             page_token = page.next_page_token
             more = page_token is not None and left != 0
+
+    async def sweep(
+        self, sweep: SweepSource, *, resume: bool = False, news: News | None = None
+    ) -> AsyncSweepHandle:
+        """Submit the runs of a sweep that have no job yet; see `FedSimClient.sweep`.
+
+        Raises:
+            SpecError: the sweep or one of its specs is wrong; holds every fault.
+        """
+        # Specs are read and made here: most uses of the client never need that.
+        from api.sweep_handle import AsyncSweepHandle
+        from api.sweeps import submit_missing
+
+        handle = AsyncSweepHandle(self, *read_members(sweep))
+        await self.drive(submit_missing(handle, resume, news))
+        return handle
 
     async def catalogue(self, kind: str) -> list[dict[str, Any]]:
         """List what a spec can name: algorithms, models, datasets, partitions or presets."""
@@ -161,6 +186,10 @@ class AsyncFedSimClient:
     async def schema(self) -> dict[str, Any]:
         """Get the JSON schema of a spec."""
         return await self.send(calls.schema())
+
+    async def cluster(self) -> dict[str, Any]:
+        """Look at the nodes, their CPUs and GPUs, what of them is free, and the actors of each job."""
+        return await self.send(calls.cluster())
 
     async def version(self) -> dict[str, str]:
         """Ask for the versions of the service and of what it stands on."""
@@ -200,6 +229,25 @@ class AsyncFedSimClient:
 
     async def _answer(self, call: Call[Any] | float) -> Any:
         return await (self.send(call) if isinstance(call, Call) else asyncio.sleep(call))
+
+    async def download(self, call: Call[Any], path: Path) -> None:
+        """Write the answer to a call into a file, from the start again where the connection breaks.
+
+        Raises:
+            FedsimError: the service refuses.
+            Unreachable: nobody answers, or the connection breaks again and again.
+        """
+        attempts = Attempts(call, self.url)
+        while True:
+            try:
+                with written_aside(path) as file:
+                    async with self.stream(call) as response:
+                        async for block in response.aiter_bytes():
+                            file.write(block)
+                return
+            except httpx.TransportError as error:
+                pause = attempts.lost(error)
+            await asyncio.sleep(pause)
 
     @asynccontextmanager
     async def stream(self, call: Call[Any]) -> AsyncIterator[httpx.Response]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
 
 from api import calls, flows
+from api.artifact_file import Artifact, target
 from api.following import Following, NewRounds
 from api.job_handle import JobView
 from api.rounds import Rounds
@@ -93,6 +95,24 @@ class AsyncJobHandle(JobView):
                     yield line
         except httpx.TransportError as error:
             raise Unreachable(f"the connection to {self._client.url} was lost: {error}") from error
+
+    async def artifacts(self) -> list[Artifact]:
+        """List the files that the job has left so far."""
+        return await self._client.send(calls.artifacts(self.id))
+
+    async def artifact(self, name: str, path: str | Path | None = None) -> Path:
+        """Fetch one of these files, whole or not at all, and return where it is.
+
+        Args:
+            name: of the artifact.
+            path: the file to write, or a folder; by default the artifact's name, in the working folder.
+
+        Raises:
+            ServiceError: the job has no artifact of this name.
+        """
+        where = target(name, path)
+        await self._client.download(calls.artifact(self.id, name), where)
+        return where
 
     async def cancel(self) -> JobState:
         """Wish the job to end, and return its state: a queued one is CANCELLED, a running one CANCELLING."""

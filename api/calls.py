@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import httpx
 
+from api.artifact_file import Artifact
 from fedsim.errors import (
     BadPageToken,
     Conflict,
@@ -35,6 +36,9 @@ PLAN_PATIENCE = 330.0
 
 STREAM_SILENCE = 60.0
 """Seconds without a byte after which an event stream is taken for dead; the service speaks every 15."""
+
+DOWNLOAD_SILENCE = 120.0
+"""Seconds to wait for the next piece of a file; one on shared storage may be slow to begin."""
 
 T = TypeVar("T")
 
@@ -95,6 +99,10 @@ def _rounds(response: httpx.Response) -> tuple[list[RoundRecord], int | None]:
     return [RoundRecord.model_validate(item) for item in data["rounds"]], data["next_after"]
 
 
+def _artifacts(response: httpx.Response) -> list[Artifact]:
+    return [Artifact.model_validate(item) for item in response.json()["artifacts"]]
+
+
 def _plan(response: httpx.Response) -> Plan:
     return Plan.model_validate_json(response.content)
 
@@ -124,13 +132,17 @@ def get_job(job_id: str) -> Call[Job]:
 
 def list_jobs(
     state: str | Sequence[str] | None = None,
-    label: str | None = None,
+    label: str | Sequence[str] | None = None,
     order_by: str | None = None,
     limit: int | None = None,
     page_token: str | None = None,
+    *,
+    algorithm: str | None = None,
+    search: str | None = None,
 ) -> Call[JobPage]:
-    """Look at one page of the jobs, in one state, in several, or in any."""
-    params = {"state": state, "label": label, "order_by": order_by, "limit": limit, "page_token": page_token}
+    """Look at one page of the jobs: in any of these states, with all of these labels."""
+    filters = {"state": state, "label": label, "algorithm": algorithm, "search": search}
+    params = {**filters, "order_by": order_by, "limit": limit, "page_token": page_token}
     return Call("GET", f"{PREFIX}/jobs", _page, params)
 
 
@@ -185,6 +197,22 @@ def logs(job_id: str, tail: int | None = None, follow: bool = False) -> Call[str
     """Read the last lines of a job's log. With `follow` a stream."""
     params = {"tail": tail, "follow": "true" if follow else None}
     return Call("GET", _job_path(job_id, "/logs"), _text, params)
+
+
+def artifacts(job_id: str) -> Call[list[Artifact]]:
+    """List the files that a job has left so far."""
+    return Call("GET", _job_path(job_id, "/artifacts"), _artifacts)
+
+
+def artifact(job_id: str, name: str) -> Call[None]:
+    """Read one of these files. A stream."""
+    path = _job_path(job_id, f"/artifacts/{quote(name, safe='')}")
+    return Call("GET", path, _nothing, patience=DOWNLOAD_SILENCE)
+
+
+def cluster() -> Call[dict[str, Any]]:
+    """Look at the nodes, what of them is free, and the actors of each job."""
+    return Call("GET", f"{PREFIX}/cluster", _json)
 
 
 def catalogue(kind: str) -> Call[list[dict[str, Any]]]:

@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from api.commands import catalogue, demo, jobs, partition, plan, run, serve, verify
+from api.commands import catalogue, compare, demo, follow, jobs, partition, plan, run, serve, sweep, verify
 from fedsim.errors import (
     CheckpointError,
     ClientFailed,
@@ -58,7 +58,6 @@ app = typer.Typer(
     name="fedsim",
     help="Federated-learning simulations as a service. Begin with: fedsim demo",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -81,7 +80,7 @@ def _root(
     pass
 
 
-for part in (demo, serve, run, jobs, verify, catalogue, partition, plan):
+for part in (demo, serve, run, jobs, follow, sweep, compare, verify, catalogue, partition, plan):
     part.register(app)
 
 

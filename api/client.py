@@ -19,20 +19,24 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import httpx
 
 from api import calls, flows
+from api.artifact_file import written_aside
 from api.calls import Call
 from api.connection import DEFAULT_URL, Attempts, address, request, result, stream_request
 from api.flows import Flow
 from api.job_handle import JobHandle
-from api.specs import SpecSource, as_mapping
+from api.specs import SpecSource, SweepSource, as_mapping, read_members
 from fedsim.errors import FedsimError
 
 if TYPE_CHECKING:
+    from api.sweep_handle import SweepHandle
+    from api.sweeps import News
     from jobs.plan import Plan
 
 __all__ = ["DEFAULT_URL", "FedSimClient", "JobHandle"]
@@ -132,7 +136,9 @@ class FedSimClient:
         self,
         *,
         state: str | Sequence[str] | None = None,
-        label: str | None = None,
+        label: str | Sequence[str] | None = None,
+        algorithm: str | None = None,
+        search: str | None = None,
         order_by: str = "-created_at",
         limit: int | None = None,
     ) -> Iterator[JobHandle]:
@@ -140,18 +146,42 @@ class FedSimClient:
 
         Args:
             state: only those in this state, or in one of these.
-            label: only those with this label, `name` or `name=value`.
+            label: only those with this label, `name` or `name=value`, or with all of these.
+            algorithm: only those of this method.
+            search: only those with this in their name, id or algorithm.
             order_by: created_at, name, priority or state; with `-` in front the largest first.
             limit: at most so many; by default all.
         """
         left, page_token, more = limit, None, limit != 0
         while more:
             size = flows.page_size(left)
-            page = self.send(calls.list_jobs(state, label, order_by, size, page_token))
+            call = calls.list_jobs(
+                state, label, order_by, size, page_token, algorithm=algorithm, search=search
+            )
+            page = self.send(call)
             yield from (JobHandle(self, job) for job in page.jobs)
             left = left and left - len(page.jobs)
             page_token = page.next_page_token
             more = page_token is not None and left != 0
+
+    def sweep(self, sweep: SweepSource, *, resume: bool = False, news: News | None = None) -> SweepHandle:
+        """Submit the runs of a sweep that have no job yet: doing it again submits only what is missing.
+
+        Args:
+            sweep: the path of a sweep's file, or what would stand in it; see `jobs.sweep`.
+            resume: have jobs of the sweep that failed or were cancelled go on.
+            news: is shown the sweep after each submission.
+
+        Raises:
+            SpecError: the sweep or one of its specs is wrong; holds every fault.
+        """
+        # Specs are read and made here: most uses of the client never need that.
+        from api.sweep_handle import SweepHandle
+        from api.sweeps import submit_missing
+
+        handle = SweepHandle(self, *read_members(sweep))
+        self.drive(submit_missing(handle, resume, news))
+        return handle
 
     def catalogue(self, kind: str) -> list[dict[str, Any]]:
         """List what a spec can name.
@@ -184,6 +214,10 @@ class FedSimClient:
     def schema(self) -> dict[str, Any]:
         """Get the JSON schema of a spec."""
         return self.send(calls.schema())
+
+    def cluster(self) -> dict[str, Any]:
+        """Look at the nodes, their CPUs and GPUs, what of them is free, and the actors of each job."""
+        return self.send(calls.cluster())
 
     def version(self) -> dict[str, str]:
         """Ask for the versions of the service and of what it stands on."""
@@ -223,6 +257,24 @@ class FedSimClient:
 
     def _answer(self, call: Call[Any] | float) -> Any:
         return self.send(call) if isinstance(call, Call) else time.sleep(call)
+
+    def download(self, call: Call[Any], path: Path) -> None:
+        """Write the answer to a call into a file, from the start again where the connection breaks.
+
+        Raises:
+            FedsimError: the service refuses.
+            Unreachable: nobody answers, or the connection breaks again and again.
+        """
+        attempts = Attempts(call, self.url)
+        while True:
+            try:
+                with written_aside(path) as file, self.stream(call) as response:
+                    for block in response.iter_bytes():
+                        file.write(block)
+                return
+            except httpx.TransportError as error:
+                pause = attempts.lost(error)
+            time.sleep(pause)
 
     @contextmanager
     def stream(self, call: Call[Any]) -> Iterator[httpx.Response]:

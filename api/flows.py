@@ -7,6 +7,7 @@ number too: seconds to wait. So it does no input or output itself, and each clie
 from __future__ import annotations
 
 import difflib
+import re
 import time
 from collections.abc import Generator
 from typing import Any, TypeVar
@@ -24,8 +25,13 @@ Flow = Generator[Call[Any] | float, Any, T]
 PAGE = 100
 """Jobs asked for at once."""
 
-ID_LENGTH = 12
-LOOKED_THROUGH = 500
+BEGINNING = re.compile(r"[0-9a-z]{1,11}")
+"""What may be the beginning of an id, which has 12 characters."""
+
+NAMED = 5
+"""How many jobs a hint names."""
+
+LOOKED_THROUGH = 200
 """Jobs among which a name or id that is nearly right is looked for: the youngest, one page of them."""
 
 
@@ -44,33 +50,32 @@ def find_job(text: str) -> Flow[Job]:
         job: Job = yield calls.get_job(text)
         return job
     except JobNotFound as error:
-        young: JobPage = yield calls.list_jobs(order_by="-created_at", limit=LOOKED_THROUGH)
-        found = yield from _beginning_with(text, young)
-        if len(found) == 1:
-            return found[0]
-        if found:
-            raise _ambiguous(text, found) from None
-        raise JobNotFound(error.message, _did_you_mean(text, young.jobs) or error.hint) from None
+        refusal = error
+    found = (yield from _beginning_with(text.lower())) if BEGINNING.fullmatch(text.lower()) else []
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise _ambiguous(text, found)
+    young: JobPage = yield calls.list_jobs(order_by="-created_at", limit=LOOKED_THROUGH)
+    raise JobNotFound(refusal.message, _did_you_mean(text, young.jobs) or refusal.hint)
 
 
-def _beginning_with(prefix: str, page: JobPage) -> Flow[list[Job]]:
-    """The jobs whose ids begin so. Ids sort by the time they were made: the young ones come first."""
+def _beginning_with(prefix: str) -> Flow[list[Job]]:
+    """The jobs whose ids begin so, or the first few of them where they are many."""
     found: list[Job] = []
-    if not prefix or len(prefix) >= ID_LENGTH:
-        return found
+    token: str | None = None
     while True:
+        page: JobPage = yield calls.list_jobs(limit=PAGE, page_token=token, search=prefix)
         found += [job for job in page.jobs if job.id.startswith(prefix)]
-        older = page.jobs and page.jobs[-1].id < prefix
-        if older or page.next_page_token is None:
+        token = page.next_page_token
+        if token is None or len(found) > NAMED:
             return found
-        page = yield calls.list_jobs(
-            order_by="-created_at", limit=LOOKED_THROUGH, page_token=page.next_page_token
-        )
 
 
 def _ambiguous(prefix: str, found: list[Job]) -> JobNotFound:
-    ids = ", ".join(f"{job.id} ({job.name})" for job in found[:5]) + (", ..." if len(found) > 5 else "")
-    return JobNotFound(f"the ids of {len(found)} jobs begin with {prefix!r}", f"which one: {ids}?")
+    ids = ", ".join(f"{job.id} ({job.name})" for job in found[:NAMED])
+    which = f"{ids} or others" if len(found) > NAMED else ids
+    return JobNotFound(f"the ids of several jobs begin with {prefix!r}", f"which one: {which}?")
 
 
 def _did_you_mean(text: str, jobs: list[Job]) -> str:

@@ -9,9 +9,25 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from jobs.spec import JobSpec
+    from jobs.sweep import Member, Sweep
 
 SpecSource: TypeAlias = "str | Path | Mapping[str, Any] | JobSpec"
 """A spec as a caller may give it: the name of a preset, the path of a file, a mapping, or a `JobSpec`."""
+
+SweepSource: TypeAlias = "str | Path | Mapping[str, Any] | Sweep"
+"""A sweep as a caller may give it: the path of a file, what would stand in it, or a `Sweep`."""
+
+
+def read_members(source: SweepSource) -> tuple[Sweep, list[Member]]:
+    """Read a sweep, and make the specs of its runs.
+
+    Raises:
+        SpecError: the sweep or one of its specs is wrong; holds every fault.
+    """
+    from jobs.sweep import Sweep, members, read_sweep
+
+    sweep = source if isinstance(source, Sweep) else read_sweep(source)
+    return sweep, members(sweep)
 
 
 def items(settings: Mapping[str, Any] | None) -> list[str]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedsim.errors import SettingsError
+from api.run_files import no_records, read_records
 
 
 class Marks(NamedTuple):
@@ -71,35 +70,12 @@ def marks(records: Iterable[Mapping[str, Any]]) -> dict[int, Marks]:
 
 
 def read_marks(path: Path) -> dict[int, Marks]:
-    """The digests of a run in files.
-
-    Args:
-        path: a folder that `fedsim run --out` wrote, or a file with what `--format json` or `jsonl` printed.
+    """The digests of a run in files; see `read_records`.
 
     Raises:
         SettingsError: if there are no round records.
     """
-    file = path / "rounds.jsonl" if path.is_dir() else path
     try:
-        found = marks(_records(file.read_text("utf-8")))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _no_records(path, f"{type(error).__name__}: {error}") from None
-    if not found:
-        raise _no_records(path, "it is empty")
-    return found
-
-
-def _records(text: str) -> list[dict[str, Any]]:
-    """The records of one JSON document (a run, or a list of records), or of lines of JSON."""
-    try:
-        whole = json.loads(text)
-    except ValueError:
-        return [json.loads(line) for line in text.splitlines() if line.strip()]
-    if isinstance(whole, dict):
-        whole = whole.get("rounds", [whole])
-    return list(whole)
-
-
-def _no_records(path: Path, why: str) -> SettingsError:
-    hint = "name a job, a folder of `fedsim run --out`, or a file of `fedsim run --format json` or `jsonl`"
-    return SettingsError(f"{str(path)!r} holds no round records: {why}", hint)
+        return marks(read_records(path))
+    except (ValueError, KeyError, TypeError) as error:
+        raise no_records(path, f"{type(error).__name__}: {error}") from None

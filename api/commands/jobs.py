@@ -1,36 +1,40 @@
-"""Jobs of a service: `fedsim submit`, `clone`, `list`, `show`, `watch`, `logs`, `rounds`, `cancel`, ..."""
+"""Jobs of a service: `fedsim submit`, `clone`, `list`, `show`, `cancel`, `resume`, `delete`."""
 
 from __future__ import annotations
 
-import sys
+from enum import StrEnum
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from api.commands.options import (
-    DataFormat,
-    Format,
-    Job,
-    RoundsFormat,
-    RunFormat,
-    RunsFormat,
-    Sets,
-    Spec,
-    Url,
-    parse_labels,
-)
+from api.commands.connection import connect
+from api.commands.follow import to_the_end
+from api.commands.options import DataFormat, Format, Job, Jobs, Sets, Spec, Url, parse_labels
+from fedsim.errors import SettingsError
+from jobs.states import JobState
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from api.client import FedSimClient
     from api.job_handle import JobHandle
 
 
-def connect(url: str | None) -> FedSimClient:
-    """Make a client for the service named, else the one started here, else the one at the default address."""
-    from api.client import FedSimClient
-    from api.local_service import default_url
+NO_JOBS = "no jobs; submit one with: fedsim submit demo"
 
-    return FedSimClient(url or default_url())
+
+class Order(StrEnum):
+    """What a list of jobs may be ordered by."""
+
+    CREATED = "created_at"
+    CREATED_LAST = "-created_at"
+    NAME = "name"
+    NAME_LAST = "-name"
+    PRIORITY = "priority"
+    PRIORITY_LAST = "-priority"
+    STATE = "state"
+    STATE_LAST = "-state"
 
 
 def submit(
@@ -56,33 +60,54 @@ def submit(
         handle = client.submit(loaded, priority=priority, labels=labels)
         if format is Format.TEXT:
             print(handle.id, flush=True)
-        code = _watch(handle, None) if wait else 0
+        code = to_the_end(handle) if wait else 0
         if format is Format.JSON:
             print_json(handle.job.model_dump(mode="json"))
     raise typer.Exit(code)
 
 
 def list_jobs(
-    state: Annotated[str | None, typer.Option(help="Only jobs in this state, e.g. RUNNING.")] = None,
-    label: Annotated[str | None, typer.Option(help="Only jobs with this label: NAME or NAME=VALUE.")] = None,
+    state: Annotated[
+        list[JobState] | None,
+        typer.Option(case_sensitive=False, help="Only jobs in this state. Repeatable: in any of them."),
+    ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(help="Only jobs with this label: NAME or NAME=VALUE. Repeatable: with all of them."),
+    ] = None,
+    algorithm: Annotated[str | None, typer.Option(help="Only jobs of this method.")] = None,
+    search: Annotated[
+        str | None, typer.Option(help="Only jobs with this in their name, id or method.")
+    ] = None,
+    order_by: Annotated[Order, typer.Option(help="'-' in front: the largest first.")] = Order.CREATED_LAST,
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
+    every: Annotated[bool, typer.Option("--all", help="All of them, however many.")] = False,
     format: DataFormat = Format.TEXT,
     url: Url = None,
 ) -> None:
     """List the jobs, the youngest first."""
-    from itertools import islice
-
     from api.display import data, jobs_table, print_json, say
 
     with connect(url) as client:
-        found = client.jobs(state=state.upper() if state else None, label=label)
-        jobs = [handle.job for handle in islice(found, limit)]
+        # One more than is shown tells whether there are more.
+        found = client.jobs(
+            state=[each.value for each in state or ()] or None,
+            label=label,
+            algorithm=algorithm,
+            search=search,
+            order_by=order_by.value,
+            limit=None if every else limit + 1,
+        )
+        jobs = [handle.job for handle in found]
+    shown = jobs if every else jobs[:limit]
     if format is Format.JSON:
-        print_json([job.model_dump(mode="json") for job in jobs])
-    elif jobs:
-        data().print(jobs_table(jobs))
+        print_json([job.model_dump(mode="json") for job in shown])
+    elif shown:
+        data().print(jobs_table(shown))
     else:
-        say("no jobs; submit one with: fedsim submit demo")
+        say("no such jobs" if state or label or algorithm or search else NO_JOBS)
+    if len(shown) < len(jobs):
+        say(f"there are more than these {limit}: --limit shows more of them, --all all")
 
 
 def show(job: Job, format: DataFormat = Format.TEXT, url: Url = None) -> None:
@@ -98,88 +123,23 @@ def show(job: Job, format: DataFormat = Format.TEXT, url: Url = None) -> None:
         describe(found)
 
 
-def watch(job: Job, format: RunsFormat = RunFormat.TEXT, url: Url = None) -> None:
-    """Watch a job until it has ended; exit 1 unless it succeeds."""
-    from api.display import print_json, print_line
-
-    with connect(url) as client:
-        handle = client.job(job)
-        if format is RunFormat.JSONL:
-            for record in handle.watch():
-                print_line(record.model_dump(mode="json"))
-            raise typer.Exit(0 if handle.state == "SUCCEEDED" else 1)
-        code = _watch(handle, job)
-        if format is RunFormat.JSON:
-            rounds = [record.model_dump(mode="json") for record in handle.rounds()]
-            print_json({"job": handle.job.model_dump(mode="json"), "rounds": rounds})
-    raise typer.Exit(code)
-
-
-def _watch(handle: JobHandle, job: str | None) -> int:
-    from api.display import say
-    from api.live import follow, live_view
-
-    try:
-        with live_view(handle.job.name, handle.job.rounds_total) as view:
-            follow(handle, view)
-    except KeyboardInterrupt:
-        name = handle.id
-        say(f"the job goes on: `fedsim watch {name}` comes back to it, `fedsim cancel {name}` ends it")
-        raise
-    ended = handle.job
-    say(f"job {ended.id} {ended.state}" + (f": {ended.message}" if ended.message else ""))
-    return 0 if ended.state == "SUCCEEDED" else 1
-
-
-def logs(
-    job: Job,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
-    tail: Annotated[int, typer.Option(min=0, help="How many of the last lines.")] = 500,
-    url: Url = None,
-) -> None:
-    """Print a job's own log."""
-    with connect(url) as client:
-        handle = client.job(job)
-        if not follow:
-            sys.stdout.write(handle.logs(tail))
-            return
-        for line in handle.follow_logs(tail):
-            print(line, flush=True)
-
-
-def rounds(
-    job: Job,
-    format: Annotated[RoundsFormat, typer.Option("--format", help="How to print them.")] = RoundsFormat.TEXT,
-    url: Url = None,
-) -> None:
-    """Print the records of a job's rounds."""
-    from api.display import data, print_json, print_line, rounds_table
-    from api.round_table import columns, csv_lines
-
-    with connect(url) as client:
-        records = client.job(job).rounds()
-    if format is RoundsFormat.TEXT:
-        data().print(rounds_table(records))
-    elif format is RoundsFormat.CSV:
-        sys.stdout.writelines(csv_lines(columns(records), records))
-    elif format is RoundsFormat.JSON:
-        print_json([record.model_dump(mode="json") for record in records])
-    else:
-        for record in records:
-            print_line(record.model_dump(mode="json"))
-
-
-def cancel(job: Job, format: DataFormat = Format.TEXT, url: Url = None) -> None:
-    """Cancel a job: a waiting one at once, a running one within seconds."""
+def cancel(jobs: Jobs, format: DataFormat = Format.TEXT, url: Url = None) -> None:
+    """Cancel jobs: a waiting one at once, a running one within seconds."""
     from api.display import print_json, say
 
     with connect(url) as client:
-        handle = client.job(job)
-        handle.cancel()
+        handles = _find(client, jobs)
+        for handle in handles:
+            handle.cancel()
+            say(f"job {handle.id} is {handle.state}")
     if format is Format.JSON:
-        print_json(handle.job.model_dump(mode="json"))
-    else:
-        say(f"job {handle.id} is {handle.state}")
+        found = [handle.job.model_dump(mode="json") for handle in handles]
+        print_json(found if len(jobs) > 1 else found[0])
+
+
+def _find(client: FedSimClient, jobs: Sequence[str]) -> list[JobHandle]:
+    """Find all jobs before anything is done to the first: a mistyped id stops everything."""
+    return list({handle.id: handle for handle in map(client.job, jobs)}.values())
 
 
 def resume(
@@ -199,7 +159,7 @@ def resume(
         if format is Format.TEXT:
             done = handle.job.rounds_done
             say(f"job {handle.id} is {handle.state} again, with {done} of {handle.job.rounds_total} rounds")
-        code = _watch(handle, None) if wait else 0
+        code = to_the_end(handle) if wait else 0
         if format is Format.JSON:
             print_json(handle.job.model_dump(mode="json"))
     raise typer.Exit(code)
@@ -228,19 +188,44 @@ def clone(
         handle = client.job(job).clone(set=fields, priority=priority, labels=labels)
         if format is Format.TEXT:
             print(handle.id, flush=True)
-        code = _watch(handle, None) if wait else 0
+        code = to_the_end(handle) if wait else 0
         if format is Format.JSON:
             print_json(handle.job.model_dump(mode="json"))
     raise typer.Exit(code)
 
 
-def delete(job: Job, url: Url = None) -> None:
-    """Remove a job that has ended, with its rounds and files."""
-    from api.display import say
+def delete(
+    jobs: Jobs,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    format: DataFormat = Format.TEXT,
+    url: Url = None,
+) -> None:
+    """Remove jobs that have ended, with their rounds and files; asks first."""
+    from api.display import print_json, say
 
     with connect(url) as client:
-        client.job(job).delete()
-    say(f"job {job} is deleted")
+        handles = _find(client, jobs)
+        if not yes:
+            _confirm(handles)
+        for handle in handles:
+            handle.delete()
+            say(f"job {handle.id} is deleted")
+    if format is Format.JSON:
+        print_json({"deleted": [handle.id for handle in handles]})
+
+
+def _confirm(handles: Sequence[JobHandle]) -> None:
+    from api.display import say
+
+    for handle in islice(handles, 10):
+        say(f"{handle.id}  {handle.job.name}  {handle.state}, {handle.job.rounds_done} rounds")
+    count = "this job" if len(handles) == 1 else f"these {len(handles)} jobs"
+    try:
+        sure = typer.confirm(f"Delete {count}, with rounds and files?", err=True)
+    except typer.Abort:
+        sure = False
+    if not sure:
+        raise SettingsError("nothing was deleted", "answer y, or give --yes")
 
 
 def register(app: typer.Typer) -> None:
@@ -248,5 +233,5 @@ def register(app: typer.Typer) -> None:
     panel = "Jobs"
     app.command(rich_help_panel=panel)(submit)
     app.command("list", rich_help_panel=panel)(list_jobs)
-    for command in (show, watch, logs, rounds, cancel, resume, clone, delete):
+    for command in (show, cancel, resume, clone, delete):
         app.command(rich_help_panel=panel)(command)

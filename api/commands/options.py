@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from api.commands.completion import complete_job, complete_spec
 from fedsim.errors import SettingsError
 
 
@@ -35,15 +36,46 @@ class RoundsFormat(StrEnum):
     CSV = "csv"
 
 
+class TableFormat(StrEnum):
+    """How a table is printed."""
+
+    TEXT = "text"
+    JSON = "json"
+    CSV = "csv"
+
+
 Spec = Annotated[
     str,
-    typer.Argument(metavar="SPEC", help="A YAML or JSON file, '-' for standard input, or a preset."),
+    typer.Argument(
+        metavar="SPEC",
+        help="A YAML or JSON file, '-' for standard input, or a preset.",
+        autocompletion=complete_spec,
+    ),
 ]
 Sets = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="PATH=VALUE", help="Set a field, e.g. local.lr=0.05. Repeatable."),
 ]
-Job = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
+Job = Annotated[
+    str,
+    typer.Argument(metavar="JOB", help="The job's id, or the beginning of it.", autocompletion=complete_job),
+]
+Jobs = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="JOB...", help="Ids of jobs, or the beginnings of them.", autocompletion=complete_job
+    ),
+]
+Runs = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="JOB...",
+        help="Jobs, folders of `run --out`, or files of `run --format json` or `jsonl`.",
+    ),
+]
+TablesFormat = Annotated[
+    TableFormat, typer.Option("--format", help="json or csv: data for programs on standard output.")
+]
 Url = Annotated[
     str | None,
     typer.Option("--url", metavar="URL", help="The service; by default FEDSIM_URL, else the one here."),

@@ -37,7 +37,7 @@ def verify(first: Run, second: Run, format: DataFormat = Format.TEXT, url: Url =
 
 
 def _marks(run: str, url: str | None) -> dict[int, Marks]:
-    from api.commands.jobs import connect
+    from api.commands.connection import connect
     from api.verification import marks, read_marks
 
     path = Path(run).expanduser()

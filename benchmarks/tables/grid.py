@@ -2,50 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
-import itertools
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from jobs.grid import Run, cells, fingerprint, grid_runs, set_items
 from jobs.spec import JobSpec, parse_spec, parse_text, preset_text
 from jobs.spec_text import apply_overrides
 
-FOLDER = Path(__file__).parent
+__all__ = ["FOLDER", "Run", "Table", "TableError", "fingerprint", "load_table", "read_table", "tables"]
 
-WITHOUT_EFFECT = ("name", "resources", "faults", "checkpoint")
-"""The parts of a spec that do not change its result."""
+FOLDER = Path(__file__).parent
 
 
 class TableError(Exception):
     """A table that cannot be read, or does not go together."""
-
-
-class Run(BaseModel):
-    """One cell of a table with one seed.
-
-    Attributes:
-        labels: {axis: label}.
-        seed: of the run.
-        items: the `--set` items that make the spec from the table's preset.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    labels: dict[str, str]
-    seed: int
-    items: tuple[str, ...]
-
-    @property
-    def cell(self) -> tuple[str, ...]:
-        """The labels alone, in the order of the axes."""
-        return tuple(self.labels.values())
-
-    def __str__(self) -> str:
-        return f"{', '.join(self.cell)}, seed {self.seed}"
 
 
 class Table(BaseModel):
@@ -99,16 +72,11 @@ class Table(BaseModel):
 
     def runs(self) -> Iterator[Run]:
         """All runs, seed by seed, so that every cell has a first figure early."""
-        axes = list(self.axes)
-        for seed in self.seeds:
-            for labels in itertools.product(*(self.axes[axis] for axis in axes)):
-                chosen = dict(zip(axes, labels, strict=True))
-                items = [item for axis, label in chosen.items() for item in self.axes[axis][label]]
-                yield Run(labels=chosen, seed=seed, items=(*self.set, *items, f"seed={seed}"))
+        return grid_runs(self.axes, self.seeds, self.set)
 
     def cells(self, axes: Sequence[str]) -> list[tuple[str, ...]]:
         """All combinations of these axes' labels."""
-        return list(itertools.product(*(self.axes[axis] for axis in axes)))
+        return cells(self.axes, axes)
 
     def written(self, run: Run) -> dict[str, Any]:
         """The spec of a run as plain data, unchecked."""
@@ -157,15 +125,5 @@ def read_table(file: Path) -> Table:
 def _axes(axes: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """One `--set` item may stand alone, and none may be left empty."""
     return {
-        axis: {label: [items] if isinstance(items, str) else items or [] for label, items in labels.items()}
-        for axis, labels in axes.items()
+        axis: {label: set_items(items) for label, items in labels.items()} for axis, labels in axes.items()
     }
-
-
-def fingerprint(spec: JobSpec) -> str:
-    """A name for everything that a spec's result depends on, seed included.
-
-    Defaults are left out, so that the name stays when specs learn new fields.
-    """
-    plain = spec.model_dump(mode="json", exclude_defaults=True, exclude=set(WITHOUT_EFFECT))
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]

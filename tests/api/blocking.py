@@ -14,6 +14,7 @@ from api.app import create_app
 from api.async_client import AsyncFedSimClient
 from api.client import FedSimClient
 from api.job_handle import JobView
+from api.sweeps import SweepView
 from tests.api.service import IdleQueue, RunningService
 
 
@@ -43,7 +44,9 @@ class Blocking:
             self._runner.run(generator.aclose())
 
     def _wrapped(self, value: Any) -> Any:
-        return Blocking(value, self._runner) if isinstance(value, JobView) else value
+        if isinstance(value, list):
+            return [self._wrapped(item) for item in value]
+        return Blocking(value, self._runner) if isinstance(value, JobView | SweepView) else value
 
 
 MakeClient = Callable[..., FedSimClient]

@@ -24,9 +24,9 @@ from fedsim.errors import (
 from tests.api.service import Fedsim, RunningService
 
 COMMANDS = (
-    *("demo", "run", "serve", "stop", "submit", "list", "show", "watch", "logs", "rounds", "cancel"),
-    *("delete", "verify", "algorithms", "models", "datasets", "partition", "partitions", "plan", "presets"),
-    "schema",
+    *("demo", "run", "serve", "stop", "submit", "clone", "list", "show", "watch", "events", "logs", "rounds"),
+    *("artifacts", "cancel", "resume", "delete", "sweep", "compare", "verify", "plan", "partition"),
+    *("algorithms", "models", "datasets", "partitions", "presets", "schema"),
 )
 
 
@@ -37,23 +37,7 @@ def test_help_names_every_command_and_comes_at_once() -> None:
     )
     seconds = time.monotonic() - began
     assert done.returncode == 0
-    for command in [
-        "demo",
-        "run",
-        "serve",
-        "stop",
-        "submit",
-        "list",
-        "show",
-        "watch",
-        "logs",
-        "rounds",
-        "cancel",
-        "delete",
-        "verify",
-        "algorithms",
-        "schema",
-    ]:
+    for command in COMMANDS:
         assert f" {command} " in done.stdout
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert not loaded & {"torch", "ray", "httpx", "pydantic", "sqlalchemy", "fastapi", "numpy"}

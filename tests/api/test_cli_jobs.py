@@ -6,10 +6,13 @@ import csv
 import io
 import json
 import threading
+from pathlib import Path
 
 import pytest
 
+from api.commands import completion
 from api.commands import demo as demo_command
+from jobs.spec import parse_spec, presets
 from jobs.states import JobState
 from tests.api.service import Fedsim, RunningService, play_cluster
 
@@ -49,6 +52,35 @@ def test_list_and_show(online: Fedsim, service: RunningService) -> None:
     assert online("show", job.id, "--format", "json").data["rounds_done"] == 2
     missing = online("show", "0000")
     assert (missing.code, missing.out) == (4, "")
+    assert online("show", job.id[:9], "--format", "json").data["id"] == job.id
+    mistyped = online("show", f"{job.id[:-2]}zz")
+    assert mistyped.code == 4
+    assert f"did you mean '{job.id}'" in mistyped.err
+
+
+def test_list_filters_and_says_when_there_is_more(online: Fedsim, service: RunningService) -> None:
+    for number in range(3):
+        service.store.create(
+            parse_spec({"algorithm": "fedprox", "name": f"filtered {number}"}),
+            priority=number,
+            labels={"batch": "filters", "number": str(number)},
+        )
+    label = ("--label", "batch=filters", "--format", "json")
+    for options, names in {
+        (): [2, 1, 0],
+        ("--order-by", "priority"): [0, 1, 2],
+        ("--label", "number=1"): [1],
+        ("--algorithm", "fedprox", "--search", "FILTERED 2"): [2],
+        ("--state", "queued", "--state", "RUNNING"): [2, 1, 0],
+        ("--state", "failed"): [],
+        ("--limit", 2): [2, 1],
+        ("--limit", 2, "--all"): [2, 1, 0],
+    }.items():
+        outcome = online("list", *label, *options)
+        assert [job["name"] for job in outcome.data] == [f"filtered {n}" for n in names], options
+        assert ("there are more" in outcome.err) == (options == ("--limit", 2))
+    assert "no such jobs" in online("list", "--state", "failed", "--label", "batch=filters").err
+    assert online("list", "--state", "sleeping").code == 2
 
 
 def test_watch_in_all_formats(online: Fedsim, service: RunningService) -> None:
@@ -92,12 +124,63 @@ def test_logs_cancel_and_delete(online: Fedsim, service: RunningService) -> None
     job = service.running()
     service.settings.log_path(job.id).write_text("one\ntwo\n")
     assert online("logs", job.id, "--tail", 1).out == "two\n"
-    assert online("delete", job.id).code == 4
+    assert online("logs", job.id, "--format", "json").data == {"job": job.id, "lines": ["one", "two"]}
+    assert online("delete", job.id, "--yes").code == 4
     assert online("cancel", job.id, "--format", "json").data["state"] == "CANCELLING"
     service.store.advance(job.id, JobState.CANCELLING, JobState.CANCELLED)
     assert online("logs", job.id, "-f").out == "one\ntwo\n"
-    assert online("delete", job.id).code == 0
+    assert online("logs", job.id, "-f", "--format", "json").out == '"one"\n"two"\n'
+    outcome = online("delete", job.id, "--yes")
+    assert (outcome.code, outcome.out) == (0, "")
     assert online("show", job.id).code == 4
+
+
+def test_several_jobs_are_cancelled_or_deleted_at_once_or_none(
+    online: Fedsim, service: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [service.queued(name="several").id for _ in range(2)]
+    assert online("cancel", *jobs, "no-such-job").code == 4
+    assert service.store.get(jobs[0]).state is JobState.QUEUED
+    outcome = online("cancel", *jobs, jobs[0], "--format", "json")
+    assert [(job["id"], job["state"]) for job in outcome.data] == [(job, "CANCELLED") for job in jobs]
+    for answer, code in (("n\n", 2), ("", 2), ("y\n", 0)):
+        monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+        outcome = online("delete", *jobs, "--format", "json")
+        assert outcome.code == code, outcome.err
+        assert "Delete these 2 jobs" in outcome.err
+    assert outcome.data == {"deleted": jobs}
+    assert online("show", jobs[0]).code == 4
+
+
+def test_events_in_all_formats(online: Fedsim, service: RunningService) -> None:
+    job = service.ended(rounds=2)
+    lines = online("events", job.id).out.splitlines()
+    assert [line.split()[:2] for line in lines] == [
+        *(["1", "state"], ["2", "state"], ["3", "state"]),
+        *(["4", "round"], ["5", "round"], ["6", "state"]),
+    ]
+    assert "SUCCEEDED" in lines[-1]
+    assert "accuracy 0.6667" in lines[-2]
+    found = online("events", job.id, "--after", 4, "--format", "json").data
+    assert [(event["id"], event["type"]) for event in found] == [(5, "round"), (6, "state")]
+    assert len(online("events", job.id, "--format", "jsonl").out.splitlines()) == 6
+
+
+def test_the_shell_is_offered_presets_files_and_jobs(
+    online: Fedsim, service: RunningService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = service.queued(name="offered")
+    assert (job.id, "offered, QUEUED") in list(completion.complete_job(job.id[:9]))
+    assert ("demo", presets()["demo"]) in list(completion.complete_spec("de"))
+    (tmp_path / "mine.yaml").write_text("algorithm: fedavg")
+    assert list(completion.complete_spec(f"{tmp_path}/mi")) == [(f"{tmp_path}/mine.yaml", "")]
+    monkeypatch.setenv("FEDSIM_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr("api.connection.PAUSES", ())
+    assert list(completion.complete_job("")) == []
+    monkeypatch.setenv("_FEDSIM_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "fedsim submit dem")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    assert online().out.split() == ["demo"]
 
 
 def test_resume(online: Fedsim, service: RunningService) -> None:

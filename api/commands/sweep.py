@@ -1,0 +1,94 @@
+"""`fedsim sweep`: a grid of specs and seeds as one group of jobs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from api.commands.options import DataFormat, Format, Sets, Url
+
+if TYPE_CHECKING:
+    from api.sweeps import Cell, SweepView
+
+
+def sweep(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="A YAML or JSON file with base, axes and seeds, or '-'.")
+    ],
+    sets: Sets = None,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Wait for the jobs' end; exit 1 unless all succeed.")
+    ] = True,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Have jobs that failed or were cancelled go on.")
+    ] = False,
+    format: DataFormat = Format.TEXT,
+    url: Url = None,
+) -> None:
+    """Submit a grid of specs and seeds as one group; again, only what is missing. Ends with a table."""
+    from api.commands.connection import connect
+    from api.display import data, print_json, say, waiting
+    from jobs.sweep import read_sweep
+
+    grid = read_sweep(file, sets or ())
+    with connect(url) as client:
+        with waiting(f"submitting {grid.name}") as show:
+            handle = client.sweep(grid, resume=resume, news=lambda view: show(_submitted(view)))
+        say(f"group {grid.name}: {progress(handle)}; `fedsim list --label group={grid.name}` shows its jobs")
+        try:
+            with waiting(progress(handle)) as show:
+                done = handle.wait(news=lambda view: show(progress(view))) if wait else True
+        except KeyboardInterrupt:
+            say("the jobs go on; the same command comes back to them")
+            raise
+    if format is Format.JSON:
+        print_json(handle.document())
+    else:
+        data().print(_table(handle))
+    for line in _faults(handle):
+        say(line)
+    raise typer.Exit(0 if done else 1)
+
+
+def _submitted(view: SweepView) -> str:
+    return f"submitting {view.sweep.name}: {len(view.found)} of {len(view.members)} runs have a job"
+
+
+def progress(view: SweepView) -> str:
+    """Say how many runs are in which state."""
+    states = ", ".join(f"{count} {state}" for state, count in sorted(view.counts().items()))
+    return f"{len(view.members)} runs: {states}"
+
+
+def _table(view: SweepView) -> Any:
+    from api.display import plain, table
+
+    heads = (*view.sweep.axes, view.sweep.metric, "runs")
+    rows = ([*map(plain, cell.labels.values()), _figure(cell), _runs(cell)] for cell in view.cells())
+    return table(heads, rows, numbers=heads[-2:])
+
+
+def _figure(cell: Cell) -> str:
+    if cell.mean is None:
+        return ""
+    return f"{cell.mean:.4f}" + ("" if cell.std is None else f" ± {cell.std:.4f}")
+
+
+def _runs(cell: Cell) -> str:
+    return f"{len(cell.values)} of {cell.expected}"
+
+
+def _faults(view: SweepView) -> list[str]:
+    """What did not work, a line for each job; at most a few."""
+    ended = [(member, view.job_of(member)) for member in view.members]
+    bad = [(m, job) for m, job in ended if job is not None and job.state in ("FAILED", "CANCELLED")]
+    lines = [f"{m.run}: job {job.id} {job.state}: {job.message or ''}" for m, job in bad[:5]]
+    if len(bad) > len(lines):
+        lines.append(f"and {len(bad) - len(lines)} more")
+    return [*lines, "`fedsim sweep FILE --resume` has them go on from their checkpoints"] if bad else []
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(rich_help_panel="Jobs")(sweep)

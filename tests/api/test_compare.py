@@ -1,0 +1,92 @@
+"""`fedsim compare`: jobs and files side by side; the figures by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from api.comparison import Reached, Run, Scored, compare
+from fedsim.errors import SettingsError
+from jobs.records import RoundRecord
+from tests.api.service import Fedsim, RunningService, a_round
+
+
+def run(name: str, *accuracies: float | None) -> Run:
+    records = [
+        a_round(number, global_accuracy=accuracy) if accuracy is not None else unscored(number)
+        for number, accuracy in enumerate(accuracies, start=1)
+    ]
+    return Run(name, name, records)
+
+
+def unscored(number: int) -> RoundRecord:
+    return a_round(number).model_copy(update={"metrics": {}})
+
+
+def test_runs_are_held_against_the_worst_of_their_last_values() -> None:
+    # a round takes 0.5 s and moves 1000 + 2000 bytes (tests.api.service.a_round)
+    found = compare([run("a", 0.2, 0.6, 0.5), run("b", 0.7, None, 0.9, None)])
+    assert found.target == 0.5
+    a, b = found.lines
+    assert (a.final, a.best, a.reached) == (Scored(3, 0.5), Scored(2, 0.6), Reached(2, 6000, 1.0))
+    assert (b.final, b.best, b.reached) == (Scored(3, 0.9), Scored(3, 0.9), Reached(1, 3000, 0.5))
+    assert (a.rounds, a.bytes, a.seconds, b.rounds, b.bytes, b.seconds) == (3, 9000, 1.5, 4, 12000, 2.0)
+
+
+def test_a_target_may_be_named_and_may_be_missed() -> None:
+    found = compare([run("a", 0.2, 0.6), run("b", 0.9), run("c", None)], target=0.8)
+    assert [line.reached for line in found.lines] == [None, Reached(1, 3000, 0.5), None]
+    assert found.lines[2].final is None
+    assert found.lines[2].flat()["best_round"] is None
+
+
+def test_of_a_loss_the_smaller_is_the_better() -> None:
+    # a_round's losses are 1/1, 1/2, 1/3, ...
+    found = compare([run("a", 0.1, 0.2, 0.3), run("b", 0.1, 0.2)], metric="global_loss")
+    assert found.target == 0.5
+    assert found.lines[0].best == Scored(3, 1 / 3)
+    assert [line.reached and line.reached.rounds for line in found.lines] == [2, 2]
+
+
+def test_a_metric_that_nobody_has_is_refused() -> None:
+    with pytest.raises(SettingsError, match="did you mean 'global_accuracy'"):
+        compare([run("a", 0.1)], metric="global_acuracy")
+    with pytest.raises(SettingsError, match="no metric yet"):
+        compare([Run("a", "a", [])])
+
+
+def test_jobs_and_files_stand_side_by_side(online: Fedsim, service: RunningService, tmp_path: Path) -> None:
+    job = service.ended(rounds=4, name="[the] job")
+    folder = tmp_path / "plain"
+    folder.mkdir()
+    lines = "".join(record.model_dump_json() + "\n" for record in run("", 0.1, 0.7).records)
+    (folder / "rounds.jsonl").write_text(lines)
+    outcome = online("compare", job.id[:10], folder)
+    assert outcome.code == 0, outcome.err
+    for text in (job.id, "[the] job", "plain", "rounds to 0.7", "0.8000 (4)", "0.7000 (2)", "12.0 kB"):
+        assert text in outcome.out
+    assert "flatters" in outcome.err
+    document = online("compare", job.id, folder, "--target", 0.75, "--format", "json").data
+    assert (document["metric"], document["target"]) == ("global_accuracy", 0.75)
+    assert [line["rounds_to_target"] for line in document["lines"]] == [3, None]
+    rows = list(csv.DictReader(io.StringIO(online("compare", job.id, folder, "--format", "csv").out)))
+    assert [(row["run"], row["final"], row["best_round"]) for row in rows] == [
+        (job.id, "0.8", "4"),
+        (str(folder), "0.7", "2"),
+    ]
+
+
+def test_files_need_no_service(fedsim: Fedsim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDSIM_URL", "http://127.0.0.1:9")
+    file = tmp_path / "whole.json"
+    records = [record.model_dump(mode="json") for record in run("", 0.5).records]
+    file.write_text(json.dumps({"spec": {}, "rounds": records}))
+    assert fedsim("compare", file, file, "--format", "json").data["target"] == 0.5
+    file.write_text('[{"round": 1}]')
+    outcome = fedsim("compare", file)
+    assert outcome.code == 2
+    assert "holds no round records" in outcome.err
