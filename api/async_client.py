@@ -34,6 +34,7 @@ from fedsim.errors import FedsimError
 if TYPE_CHECKING:
     from api.sweep_handle import AsyncSweepHandle
     from api.sweeps import News
+    from jobs.cluster import ClusterState
     from jobs.plan import Plan
 
 __all__ = ["AsyncFedSimClient", "AsyncJobHandle"]
@@ -187,7 +188,7 @@ class AsyncFedSimClient:
         """Get the JSON schema of a spec."""
         return await self.send(calls.schema())
 
-    async def cluster(self) -> dict[str, Any]:
+    async def cluster(self) -> ClusterState:
         """Look at the nodes, their CPUs and GPUs, what of them is free, and the actors of each job."""
         return await self.send(calls.cluster())
 

@@ -108,7 +108,7 @@ class AsyncJobHandle(JobView):
             path: the file to write, or a folder; by default the artifact's name, in the working folder.
 
         Raises:
-            ServiceError: the job has no artifact of this name.
+            ArtifactNotFound: the job has no artifact of this name.
         """
         where = target(name, path)
         await self._client.download(calls.artifact(self.id, name), where)

@@ -16,6 +16,7 @@ import httpx
 
 from api.artifact_file import Artifact
 from fedsim.errors import (
+    ArtifactNotFound,
     BadPageToken,
     Conflict,
     DataError,
@@ -26,6 +27,7 @@ from fedsim.errors import (
     ServiceError,
     SpecError,
 )
+from jobs.cluster import ClusterState
 from jobs.plan import Plan
 from jobs.records import Job, JobPage, RoundRecord
 
@@ -46,6 +48,7 @@ ERRORS: dict[str, type[FedsimError]] = {
     "DOES_NOT_FIT": DoesNotFit,
     "BAD_DATA": DataError,
     "JOB_NOT_FOUND": JobNotFound,
+    "ARTIFACT_NOT_FOUND": ArtifactNotFound,
     "CONFLICT": Conflict,
     "BAD_PAGE_TOKEN": BadPageToken,
 }
@@ -101,6 +104,10 @@ def _rounds(response: httpx.Response) -> tuple[list[RoundRecord], int | None]:
 
 def _artifacts(response: httpx.Response) -> list[Artifact]:
     return [Artifact.model_validate(item) for item in response.json()["artifacts"]]
+
+
+def _cluster(response: httpx.Response) -> ClusterState:
+    return ClusterState.model_validate_json(response.content)
 
 
 def _plan(response: httpx.Response) -> Plan:
@@ -210,9 +217,9 @@ def artifact(job_id: str, name: str) -> Call[None]:
     return Call("GET", path, _nothing, patience=DOWNLOAD_SILENCE)
 
 
-def cluster() -> Call[dict[str, Any]]:
+def cluster() -> Call[ClusterState]:
     """Look at the nodes, what of them is free, and the actors of each job."""
-    return Call("GET", f"{PREFIX}/cluster", _json)
+    return Call("GET", f"{PREFIX}/cluster", _cluster)
 
 
 def catalogue(kind: str) -> Call[list[dict[str, Any]]]:

@@ -37,6 +37,7 @@ from fedsim.errors import FedsimError
 if TYPE_CHECKING:
     from api.sweep_handle import SweepHandle
     from api.sweeps import News
+    from jobs.cluster import ClusterState
     from jobs.plan import Plan
 
 __all__ = ["DEFAULT_URL", "FedSimClient", "JobHandle"]
@@ -215,7 +216,7 @@ class FedSimClient:
         """Get the JSON schema of a spec."""
         return self.send(calls.schema())
 
-    def cluster(self) -> dict[str, Any]:
+    def cluster(self) -> ClusterState:
         """Look at the nodes, their CPUs and GPUs, what of them is free, and the actors of each job."""
         return self.send(calls.cluster())
 

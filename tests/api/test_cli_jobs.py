@@ -152,6 +152,21 @@ def test_several_jobs_are_cancelled_or_deleted_at_once_or_none(
     assert online("show", jobs[0]).code == 4
 
 
+def test_artifacts_are_listed_and_fetched(online: Fedsim, service: RunningService, tmp_path: Path) -> None:
+    job = service.ended(rounds=2).id
+    assert "report.json" in online("artifacts", job).out
+    listed = online("artifacts", job, "--format", "json").data
+    assert [each["name"] for each in listed] == ["spec.yaml", "report.json"]
+    outcome = online("artifacts", job, "report.json", "--out", tmp_path / "one", "--format", "json")
+    assert outcome.data == {"job": job, "files": [str(tmp_path / "one" / "report.json")]}
+    assert online("compare", job, tmp_path / "one" / "report.json").code == 0
+    assert online("artifacts", job, "--out", tmp_path / "all").code == 0
+    assert {file.name for file in (tmp_path / "all").iterdir()} == {"spec.yaml", "report.json"}
+    wrong = online("artifacts", job, "model.pkl")
+    assert wrong.code == 4
+    assert "model.safetensors" in wrong.err
+
+
 def test_events_in_all_formats(online: Fedsim, service: RunningService) -> None:
     job = service.ended(rounds=2)
     lines = online("events", job.id).out.splitlines()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import sys
 import threading
 import time
@@ -18,6 +19,7 @@ from api.client import JobHandle
 from api.rounds import Rounds
 from fedsim import FedSimClient, JobSpec
 from fedsim.errors import (
+    ArtifactNotFound,
     Conflict,
     JobNotFound,
     ServiceError,
@@ -194,6 +196,27 @@ def test_the_catalogue(client: FedSimClient) -> None:
     assert "demo" in {entry["name"] for entry in client.presets()}
     assert client.schema()["type"] == "object"
     assert client.version()["api"] == "v1"
+
+
+def test_artifacts_are_listed_and_fetched(
+    service: RunningService, client: FedSimClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = client.job(service.ended(rounds=2).id)
+    sizes = {artifact.name: artifact.bytes for artifact in handle.artifacts()}
+    assert set(sizes) == {"spec.yaml", "report.json"}
+    path = handle.artifact("report.json", tmp_path)
+    assert path == tmp_path / "report.json"
+    assert len(json.loads(path.read_text())["rounds"]) == 2
+    assert handle.artifact("spec.yaml", tmp_path / "other.yaml").read_text().startswith("name: fedavg")
+    monkeypatch.chdir(tmp_path)
+    assert handle.artifact("spec.yaml") == Path("spec.yaml")
+    with pytest.raises(ArtifactNotFound, match="model"):
+        handle.artifact("modle.safetensors")
+    assert {file.name for file in tmp_path.iterdir()} == {"report.json", "other.yaml", "spec.yaml"}
+
+
+def test_the_cluster_is_shown(client: FedSimClient) -> None:
+    assert [node.cpus.total for node in client.cluster().nodes] == [8]
 
 
 def test_a_refused_token_says_how_to_give_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

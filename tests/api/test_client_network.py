@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -16,6 +17,7 @@ from api import connection, following
 from api.calls import ERRORS
 from fedsim import FedSimClient
 from fedsim.errors import (
+    ArtifactNotFound,
     BadPageToken,
     Conflict,
     DataError,
@@ -116,6 +118,41 @@ def test_a_broken_stream_goes_on_where_it_broke(service: RunningService) -> None
     assert transport.streams == 3
 
 
+@pytest.mark.usefixtures("_no_pauses")
+def test_a_broken_download_begins_again_and_leaves_no_half_file(
+    service: RunningService, tmp_path: Path
+) -> None:
+    job = service.ended(rounds=1)
+    whole = json.dumps({"weights": [0.5] * 100}).encode()
+
+    class BreaksOff(httpx.SyncByteStream):
+        def __iter__(self) -> Iterator[bytes]:
+            yield whole[:10]
+            raise httpx.ReadError("the line is dead")
+
+    class Breaking(httpx.HTTPTransport):
+        breaks = 1
+
+        def handle_request(self, request: httpx.Request) -> httpx.Response:
+            if "/artifacts/" not in request.url.path:
+                return super().handle_request(request)
+            self.breaks -= 1
+            return (
+                httpx.Response(200, stream=BreaksOff())
+                if self.breaks >= 0
+                else httpx.Response(200, content=whole)
+            )
+
+    transport = Breaking()
+    with FedSimClient(service.url, transport=transport) as client:
+        handle = client.job(job.id)
+        assert handle.artifact("report.json", tmp_path).read_bytes() == whole
+        transport.breaks = 99
+        with pytest.raises(Unreachable):
+            handle.artifact("report.json", tmp_path / "other.json")
+    assert [file.name for file in tmp_path.iterdir()] == ["report.json"]
+
+
 def test_a_service_that_stays_away_is_unreachable(
     service: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,6 +190,7 @@ def test_watching_survives_another_server_in_its_place(tmp_path: Path) -> None:
         ("DOES_NOT_FIT", 422, DoesNotFit),
         ("BAD_DATA", 422, DataError),
         ("JOB_NOT_FOUND", 404, JobNotFound),
+        ("ARTIFACT_NOT_FOUND", 404, ArtifactNotFound),
         ("CONFLICT", 409, Conflict),
         ("BAD_PAGE_TOKEN", 400, BadPageToken),
         ("FORBIDDEN", 403, ServiceError),
