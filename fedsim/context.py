@@ -21,6 +21,7 @@ class Context:
         num_clients, cohort_size: N, and how many of them come to a round.
         mean_examples: how many training examples a client holds on average: a scale that all agree on.
         num_classes: C.
+        input_shape: of one example, as the nets read it.
         local: the local training.
         nets: the architectures; client k runs `nets[k % len(nets)]`.
         model: which of them `net` is.
@@ -33,6 +34,7 @@ class Context:
     cohort_size: int
     mean_examples: float
     num_classes: int
+    input_shape: tuple[int, ...]
     local: Local
     nets: tuple[Net, ...]
     model: int = 0

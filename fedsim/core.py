@@ -9,7 +9,7 @@ in `fedsim.simulation`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -52,12 +52,15 @@ class Algorithm(ABC):
 
     Class attributes:
         uploads: {payload name: how it is reduced}.
+        free: uploads that no network would carry, and that are charged nothing: bookkeeping of the
+            simulation, and views of what is sent anyway. They are reduced like the others.
         stateful: whether clients keep a memory between rounds.
         heterogeneous: whether clients may run different architectures.
         deploys: whether the server has a model for everybody, to be scored and asked about.
     """
 
     uploads: ClassVar[Mapping[str, Reduction]]
+    free: ClassVar[Collection[str]] = frozenset()
     stateful: ClassVar[bool] = False
     heterogeneous: ClassVar[bool] = False
     deploys: ClassVar[bool] = True

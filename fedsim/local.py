@@ -172,6 +172,24 @@ def example_losses(logits: Tensor, y: Tensor) -> Tensor:
     return (each * known).sum(-1) / known.sum(-1).clamp(min=1)
 
 
+def divergence(first: Tensor, second: Tensor, mask: Tensor | None = None, temperature: float = 1.0) -> Tensor:
+    """KL(P || Q), in nats: the mean over the examples; what a student descends when P is its teacher's.
+
+    Args:
+        first: logits `[batch, classes]` of P = softmax(first / temperature).
+        second: those of Q.
+        mask: `[batch]`, 1 for an example and 0 for padding; None where every row is an example.
+        temperature: above 0.
+    """
+    p, q = F.log_softmax(first / temperature, -1), F.log_softmax(second / temperature, -1)
+    return masked_mean((p.exp() * (p - q)).sum(-1), mask)
+
+
+def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
+    """The mean of `[batch]` values over the examples; padding (mask 0) does not count."""
+    return values.mean() if mask is None else (values * mask).sum() / mask.sum().clamp(min=1)
+
+
 def _binary_cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
     known = (~torch.isnan(batch.y)).to(logits.dtype)
     if batch.mask is not None:

@@ -65,6 +65,7 @@ class Population:
             cohort_size=self.cohort_size,
             mean_examples=self.partition.mean_size,
             num_classes=self.dataset.num_classes,
+            input_shape=self.dataset.input_shape,
             local=self.local,
             nets=self.nets,
         )
@@ -234,7 +235,9 @@ class ShelfBatches:
         batch = self.shelf.examples(self.rows[step], (self.augment_seed + step) % 2**63)
         if not self.noise:
             return batch
-        return batch._replace(noise=tree.map(lambda drawn: torch.as_tensor(drawn[step]), self.noise))
+        device = self.shelf.device
+        drawn = tree.map(lambda each: torch.as_tensor(each[step], device=device), self.noise)
+        return batch._replace(noise=drawn)
 
     def __iter__(self) -> Iterator[Batch]:
         return (self[step] for step in range(len(self)))

@@ -100,18 +100,26 @@ def share(
     for name, reduction in algorithm.uploads.items():
         payload = report.upload[name]
         if reduction is Reduction.GATHER:
-            up[name] = wire.payload_bytes(payload)
+            up |= _charged(algorithm, name, payload)
             continue
         slot = _slot(name, ctx.model)
         if slot not in result.layouts:
             fresh[slot] = payload
-        up[name] = result.sizes[slot] if slot not in fresh else wire.payload_bytes(payload)
+        if slot in fresh or name in algorithm.free:
+            up |= _charged(algorithm, name, payload)
+        else:
+            up[name] = result.sizes[slot]
         vector = tree.flatten(payload)
         sums[slot] = vector.mul_(weight) if reduction is Reduction.MEAN else vector
     for slot, payload in fresh.items():
         result.layouts[slot], result.sizes[slot] = tree.layout(payload), wire.payload_bytes(payload)
     result.up.update(up)
     return sums
+
+
+def _charged(algorithm: Algorithm, name: str, payload: Tree) -> dict[str, int]:
+    """What sending this payload costs: nothing at all where it is not sent in reality."""
+    return {} if name in algorithm.free else {name: wire.payload_bytes(payload)}
 
 
 def _slot(payload: str, model: int) -> str:

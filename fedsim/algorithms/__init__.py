@@ -6,7 +6,11 @@ from collections.abc import Mapping
 
 from ..core import Algorithm
 from .fedavg import FedAvg
+from .fedavgm import FedAvgM
 from .fedbabu import FedBABU
+from .fedcog import FedCOG
+from .feddisco import FedDisco
+from .fedgkd import FedGKD
 from .fednova import FedNova
 from .fedper import FedPer
 from .fedprox import FedProx
@@ -14,11 +18,16 @@ from .fedrep import FedRep
 from .fedrod import FedROD
 from .layer_schedule import LayerSchedule
 from .lg_fedavg import LGFedAvg
+from .moon import Moon
 from .scaffold import Scaffold
 
 ALGORITHMS: Mapping[str, type[Algorithm]] = {
     "fedavg": FedAvg,
     "fedbabu": FedBABU,
+    "fedavgm": FedAvgM,
+    "fedcog": FedCOG,
+    "feddisco": FedDisco,
+    "fedgkd": FedGKD,
     "fednova": FedNova,
     "fedper": FedPer,
     "fedprox": FedProx,
@@ -26,13 +35,18 @@ ALGORITHMS: Mapping[str, type[Algorithm]] = {
     "fedrod": FedROD,
     "layer_schedule": LayerSchedule,
     "lg_fedavg": LGFedAvg,
+    "moon": Moon,
     "scaffold": Scaffold,
 }
 
 __all__ = [
     "ALGORITHMS",
     "FedAvg",
+    "FedAvgM",
     "FedBABU",
+    "FedCOG",
+    "FedDisco",
+    "FedGKD",
     "FedNova",
     "FedPer",
     "FedProx",
@@ -40,5 +54,6 @@ __all__ = [
     "FedRep",
     "LGFedAvg",
     "LayerSchedule",
+    "Moon",
     "Scaffold",
 ]

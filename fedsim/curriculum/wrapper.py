@@ -29,7 +29,7 @@ class Wrapper(Algorithm):
     base: Algorithm
 
     def __post_init__(self) -> None:
-        for name in ("uploads", "stateful", "heterogeneous", "deploys"):
+        for name in ("uploads", "free", "stateful", "heterogeneous", "deploys"):
             object.__setattr__(self, name, getattr(self.base, name))
 
     def has(self, hook: str) -> bool:

@@ -33,6 +33,7 @@ from fedsim.population import Population
 from fedsim.simulation import RoundResult, simulate
 from fedsim.tree import Tree
 from tests.fedsim.federations import federation
+from tests.fedsim.methods import quick
 from tests.fedsim.test_engine import Everything
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
@@ -68,7 +69,7 @@ def same_tree(a: Tree, b: Tree) -> None:
 @pytest.mark.parametrize("models", [["mlp"], ["mlp", "logistic"]], ids=["one-model", "two-models"])
 @pytest.mark.parametrize("name", [*ALGORITHMS, "everything"])
 def test_digests_do_not_depend_on_the_pool(name: str, models: list[str], crew: Crew) -> None:
-    algorithm = Everything() if name == "everything" else ALGORITHMS[name]()
+    algorithm = Everything() if name == "everything" else quick(name)
     if len(models) > 1 and not algorithm.heterogeneous:
         return
     population = federation(cohort_size=8, rounds=3)

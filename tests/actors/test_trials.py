@@ -20,6 +20,7 @@ from fedsim.costs import client_work
 from fedsim.pools import SerialPool
 from fedsim.simulation import simulate
 from tests.fedsim.federations import federation
+from tests.fedsim.methods import quick
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +33,7 @@ def crew(ray_cluster: None) -> Iterator[Crew]:
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_traffic_of_trials_is_that_of_the_records(crew: Crew, name: str) -> None:
-    algorithm, population = ALGORITHMS[name](), federation(cohort_size=4)
+    algorithm, population = quick(name), federation(cohort_size=4)
     trials = Trials(algorithm, population, RayPool(algorithm, population, crew))
     trials.survey(1)
     trials.train(trials.cohorts[0][:3], replace(population.local, steps=1))

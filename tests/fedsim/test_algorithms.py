@@ -17,6 +17,7 @@ from fedsim.population import Population
 from fedsim.sampling import draws
 from fedsim.simulation import RoundResult, simulate
 from tests.fedsim.federations import federation
+from tests.fedsim.methods import quick
 
 
 def run(algorithm: Algorithm, population: Population) -> list[RoundResult]:
@@ -110,14 +111,14 @@ def test_the_server_takes_the_weighted_mean_of_the_clients_models() -> None:
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_every_method_learns_and_counts_its_bytes(name: str) -> None:
     population = federation(rounds=8)
-    algorithm = ALGORITHMS[name]()
+    algorithm = quick(name)
     results = run(algorithm, population)
-    assert results[-1].metrics["train_loss"] < results[0].metrics["train_loss"]
     accuracies = [result.metrics.get("global_accuracy") for result in results]
     if algorithm.deploys:
         assert accuracies[-1] > max(0.8, accuracies[0] - 0.05)
     else:
         assert set(accuracies) == {None}
+        assert results[-1].metrics["train_loss"] < results[0].metrics["train_loss"]
     for result in results:
         assert sum(result.traffic.by_payload.values()) == result.traffic.down + result.traffic.up
 

@@ -28,11 +28,12 @@ from fedsim.population import Population
 from fedsim.simulation import RoundResult, simulate
 from fedsim.storage import Folder, shown
 from tests.fedsim.federations import federation
+from tests.fedsim.methods import quick
 from tests.fedsim.test_engine import Everything
 
 
 def method(name: str) -> Algorithm:
-    return Everything() if name == "everything" else ALGORITHMS[name]()
+    return Everything() if name == "everything" else quick(name)
 
 
 def run(

@@ -22,13 +22,14 @@ from fedsim.pools import SerialPool
 from fedsim.population import Population
 from fedsim.simulation import RoundResult, simulate
 from tests.fedsim.federations import federation
+from tests.fedsim.methods import quick
 from tests.fedsim.test_engine import Everything
 
 METHODS = [*ALGORITHMS, "everything"]
 
 
 def method(name: str) -> Algorithm:
-    return Everything() if name == "everything" else ALGORITHMS[name]()
+    return Everything() if name == "everything" else quick(name)
 
 
 def run(algorithm: Algorithm, population: Population) -> list[RoundResult]:

@@ -1,0 +1,119 @@
+"""FedDisco: Federated Learning with Discrepancy-Aware Collaboration.
+
+Ye, Xu, Wang, Xu, Chen, Wang, ICML 2023, arXiv:2305.19229.
+
+Idea: a client counts for more the more examples it has, and for less the further its labels are from being
+even.
+
+Wire:
+    down    params    the global model
+    up      params    the trained model, MEAN
+            labels    its label counts, GATHER; once, on its first visit
+            models, distance  free: the model again, client by client, and d_k, which the server has computed
+                      once it knows the counts, both GATHER
+    keeps   told      whether it has sent its label counts
+    server  params
+
+With p_k the client's share of the cohort's examples and d_k = KL(its labels || even) as a share of the
+cohort's sum, it counts q_k, proportional to max(0, p_k - a d_k + b).
+
+Deviations: shares and weights are over the clients that came. Where all q_k are 0 the weights are p_k.
+Clients without examples count nothing. Since the weights are known only when everybody has come, the server
+holds the cohort's models at once.
+
+Reference result: see docs/results.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .. import tree
+from ..core import Context, Reduced, Reduction, Report, Visit
+from ..local import Trained
+from ..net import Params
+from ..parameters import Range
+from ..tree import Tree
+from .fedavg import FedAvg
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedDisco(FedAvg):
+    """FedAvg whose weights take the discrepancy of the labels into account; a = b = 0 is FedAvg.
+
+    Attributes:
+        a: how much discrepancy counts against a client, >= 0.
+        b: what every client has to begin with, >= 0.
+    """
+
+    a: Annotated[float, Range(minimum=0)] = 0.5
+    b: Annotated[float, Range(minimum=0)] = 0.1
+
+    uploads: ClassVar = {
+        "params": Reduction.MEAN,
+        "labels": Reduction.GATHER,
+        "models": Reduction.GATHER,
+        "distance": Reduction.GATHER,
+    }
+    free: ClassVar = frozenset({"models", "distance"})
+    stateful: ClassVar[bool] = True
+
+    def remember(self, ctx: Context, broadcast: Tree) -> Tree:
+        """It has told nothing yet."""
+        return {}
+
+    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
+        """The model, and once the label counts."""
+        report = super().finish(ctx, visit, trained)
+        labels = {} if visit.memory else {"counts": visit.label_counts.to(torch.int32)}
+        more = {
+            "labels": labels,
+            "models": report.upload["params"],
+            "distance": {"nats": discrepancy(visit.label_counts)},
+        }
+        return report._replace(upload={**report.upload, **more}, memory={"told": torch.ones(())})
+
+    def move(self, ctx: Context, params: Params, mean: Tree, reduced: Reduced) -> Params:
+        """To the mean of the clients' models by their weights q."""
+        mine = [at for at, client in enumerate(reduced.clients) if client % len(ctx.nets) == ctx.model]
+        weights = self.weights(
+            [reduced.num_examples[at] for at in mine], [float(reduced["distance"][at]["nats"]) for at in mine]
+        )
+        if (self.a or self.b) and weights.any():
+            models = [reduced["models"][at] for at in mine]
+            mean = tree.map(lambda *leaves: _mixed(leaves, weights), *models)
+        return super().move(ctx, params, mean, reduced)
+
+    def weights(self, sizes: Sequence[int], distances: Sequence[float]) -> NDArray[np.float64]:
+        """The weights q_k of a cohort, float64 `[clients]`; they sum to 1, or are all 0.
+
+        Args:
+            sizes: examples of each client.
+            distances: KL(its labels || even) of each, in nats.
+        """
+        examples, far = np.asarray(sizes, np.float64), np.asarray(distances, np.float64)
+        shares = examples / max(examples.sum(), 1.0)
+        raw = np.maximum(0, shares - self.a * far / (far.sum() or 1.0) + self.b) * (examples > 0)
+        total = raw.sum()
+        return raw / total if total > 0 else np.zeros_like(raw)
+
+
+def discrepancy(label_counts: Tensor) -> Tensor:
+    """KL(labels || even) in nats, a scalar: 0 for even counts and for none, log C for a single class.
+
+    Args:
+        label_counts: float32 `[classes]`.
+    """
+    share = label_counts / label_counts.sum().clamp(min=1)
+    return torch.xlogy(share, share * len(share)).sum()
+
+
+def _mixed(leaves: Sequence[Tensor], weights: NDArray[np.float64]) -> Tensor:
+    return sum((w * leaf.double() for leaf, w in zip(leaves, weights.tolist(), strict=True)), torch.zeros(()))

@@ -1,0 +1,103 @@
+"""Local-Global Knowledge Distillation in Heterogeneous Federated Learning with Non-IID Data.
+
+Yao, Pan, Dai, Wan, Ding, Jin, Xu, Sun, 2021, arXiv:2107.00051.
+
+Idea: the mean of the last global models teaches the clients' models, so that what was known before is not
+forgotten over one client's data.
+
+Wire:
+    down    params    the global model
+            teacher   the mean of the last `buffer` global models; nothing in the first round or with buffer 1
+    up      params    the trained model, MEAN
+    keeps   nothing
+    server  params, and the last `buffer` of them
+
+The local loss has (gamma / 2) temperature^2 KL(teacher || student) besides, at this temperature.
+
+Deviations: the term begins with the second round, since the first teacher is an untrained model. The variant
+that weights each of the last models by its loss on validation data is left out.
+
+Reference result: see docs/results.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
+
+from .. import tree
+from ..core import Batch, Context, Effort, Reduced, ServerState, Visit
+from ..local import cross_entropy, divergence
+from ..net import Params
+from ..parameters import Count, Positive, Range
+from ..tree import Tree
+from .fedavg import FedAvg
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedGKDState(ServerState):
+    """The server's model and its last ones.
+
+    Attributes:
+        recent: the last models, oldest first, the present one included.
+    """
+
+    recent: list[Tree]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedGKD(FedAvg):
+    """FedAvg whose clients are taught by the mean of the last global models; gamma 0 is FedAvg.
+
+    Attributes:
+        gamma: weight of the distillation, >= 0.
+        buffer: how many of the last global models are averaged, M.
+        temperature: of the distillation.
+    """
+
+    gamma: Annotated[float, Range(minimum=0)] = 0.2
+    buffer: Count = 5
+    temperature: Positive = 1.0
+
+    def init(self, ctx: Context) -> FedGKDState:
+        """The parent's."""
+        params = super().init(ctx).params
+        return FedGKDState(params=params, recent=[params])
+
+    def teaches(self, ctx: Context) -> bool:
+        """Whether there is a teacher in this round."""
+        return self.gamma > 0 and ctx.round > 0
+
+    def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+        """The model, and its teacher unless that is the model itself."""
+        sent = super().broadcast(ctx, state)
+        if not self.teaches(ctx) or self.buffer == 1:
+            return sent
+        held = [tree.select(ctx.own(recent), sent["params"]) for recent in state.recent]
+        mean = tree.map(lambda *parts: torch.stack(parts).double().mean(0), *held)
+        return {**sent, "teacher": tree.cast_like(mean, held[0])}
+
+    def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> FedGKDState:
+        """The parent's, and the new model among the last."""
+        params = super().aggregate(ctx, state, reduced).params
+        return FedGKDState(params=params, recent=[*state.recent, params][-self.buffer :])
+
+    def loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+        """The cross-entropy, and how far the student is from its teacher."""
+        if not self.teaches(ctx):
+            return super().loss(ctx, visit, params, batch)
+        logits = ctx.net(params, batch.x)
+        with torch.no_grad(), ctx.net.evaluating():
+            taught = ctx.net(visit.broadcast.get("teacher", visit.broadcast["params"]), batch.x)
+        far = divergence(taught, logits, batch.mask, self.temperature)
+        return cross_entropy(logits, batch) + self.gamma / 2 * self.temperature**2 * far
+
+    def effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
+        """A forward pass more where there is a teacher."""
+        return tuple(
+            kind._replace(forwards=int(self.teaches(ctx))) for kind in super().effort(ctx, state, steps)
+        )

@@ -1,0 +1,99 @@
+"""Model-Contrastive Federated Learning.
+
+Li, He, Song, CVPR 2021, arXiv:2103.16257.
+
+Idea: what a client's model makes of an image shall be nearer to what the global model makes of it than to
+what the client's own last model made of it.
+
+Wire:
+    down    params    the global model
+    up      params    the trained model, MEAN
+    keeps   previous  the model that it trained last
+            trained   whether there is one
+    server  params
+
+With z what the head receives (of `moon_cnn` the 256 numbers of its projection), z_g and z_p the same by the
+global and by the client's previous model, the local loss has, mean over the batch,
+
+    mu * -log( exp(cos(z, z_g) / tau) / (exp(cos(z, z_g) / tau) + exp(cos(z, z_p) / tau)) )    (Eq. 3)
+
+Deviations: before a client has trained once, its term is 0; public code takes randomly initialised models in
+the place of the previous ones. Models without a projection are compared by their features. One previous model
+is kept.
+
+Reference result: see docs/results.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..core import Batch, Context, Effort, Report, Visit
+from ..local import Trained, cross_entropy, masked_mean
+from ..net import Params
+from ..parameters import Positive, Range
+from ..tree import Tree
+from .fedavg import FedAvg
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moon(FedAvg):
+    """FedAvg with a contrastive term between the global and the client's previous model; mu 0 is FedAvg.
+
+    Attributes:
+        mu: weight of the contrastive term, >= 0.
+        tau: its temperature.
+    """
+
+    mu: Annotated[float, Range(minimum=0)] = 5.0
+    tau: Positive = 0.5
+
+    stateful: ClassVar[bool] = True
+
+    def remember(self, ctx: Context, broadcast: Tree) -> Tree:
+        """The global model in the place of a previous one, and that there is none."""
+        return {"previous": dict(broadcast["params"]), "trained": torch.zeros(())}
+
+    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
+        """The model, which the client keeps as well."""
+        report = super().finish(ctx, visit, trained)
+        if not trained.steps:
+            return report._replace(memory=visit.memory)
+        return report._replace(memory={"previous": dict(trained.params), "trained": torch.ones(())})
+
+    def loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+        """The cross-entropy and the contrastive term."""
+        if not self.mu:
+            return super().loss(ctx, visit, params, batch)
+        features = ctx.net.features(params, batch.x)
+        with torch.no_grad(), ctx.net.evaluating():
+            towards = ctx.net.features(visit.broadcast["params"], batch.x)
+            away = ctx.net.features(visit.memory["previous"], batch.x)
+        term = self.contrast(features, towards, away, batch.mask)
+        weight: Tensor = self.mu * visit.memory["trained"]
+        return cross_entropy(ctx.net.classify(params, features), batch) + weight * term
+
+    def contrast(self, z: Tensor, towards: Tensor, away: Tensor, mask: Tensor | None) -> Tensor:
+        """The contrastive term (Eq. 3), mean over the batch.
+
+        Args:
+            z: features `[batch, ...]`.
+            towards: those of the global model.
+            away: those of the client's previous model.
+            mask: `[batch]`, 0 for padding; None where every row is an example.
+        """
+        near, far = (F.cosine_similarity(z.flatten(1), to.flatten(1)) / self.tau for to in (towards, away))
+        # -log(e^near / (e^near + e^far)) = log(1 + e^(far - near))
+        return masked_mean(F.softplus(far - near), mask)
+
+    def effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
+        """Two forward passes more."""
+        return tuple(
+            kind._replace(forwards=2 if self.mu else 0) for kind in super().effort(ctx, state, steps)
+        )

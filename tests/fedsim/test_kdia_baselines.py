@@ -1,0 +1,267 @@
+"""The methods that KDIA is compared with: identities with FedAvg, losses and weights in NumPy, bytes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from fedsim.algorithms import FedAvg, FedAvgM, FedCOG, FedDisco, FedGKD, Moon
+from fedsim.algorithms.fedcog import lacking
+from fedsim.core import Algorithm, Batch, Context, Local, Visit
+from fedsim.local import cross_entropy
+from fedsim.models import make_net
+from fedsim.pools import SerialPool
+from fedsim.population import Population
+from tests.fedsim.federations import federation, gaussian_dataset
+from tests.fedsim.test_base_methods import run
+
+Numbers = NDArray[np.float64]
+MOMENTUM = Local(epochs=2, batch_size=8, lr=0.05, momentum=0.9, weight_decay=1e-3)
+
+
+def same_models(first: Algorithm, second: Algorithm, population: Population) -> bool:
+    """Whether both methods end every round with the same parameters, bit for bit."""
+    one, other = run(first, population), run(second, population)
+    return all(
+        torch.equal(value, b.state.params[key])
+        for a, b in zip(one, other, strict=True)
+        for key, value in a.state.params.items()
+    )
+
+
+@pytest.mark.parametrize(
+    "neutral",
+    [
+        FedAvgM(beta=0.0),
+        FedAvgM(beta=0.0, form="average"),
+        FedGKD(gamma=0.0),
+        FedDisco(a=0.0, b=0.0),
+        Moon(mu=0.0),
+        FedCOG(lambda_kd=0.0, start_round=0),
+        FedCOG(start_round=3),
+    ],
+    ids=str,
+)
+def test_without_its_term_it_is_fedavg_bit_for_bit(neutral: Algorithm) -> None:
+    population = federation(local=MOMENTUM, cohort_size=6, rounds=3)
+    assert same_models(FedAvg(), neutral, population)
+
+
+@pytest.mark.parametrize(
+    "active",
+    [FedAvgM(), FedGKD(), FedDisco(), Moon(), FedCOG(start_round=1, samples=16, descent=3)],
+    ids=lambda method: type(method).__name__,
+)
+def test_with_its_term_it_is_not(active: Algorithm) -> None:
+    assert not same_models(FedAvg(), active, federation(cohort_size=6, rounds=3))
+
+
+@pytest.mark.parametrize("form", ["heavy_ball", "average"])
+def test_fedavgm_is_its_recursion(form: str) -> None:
+    """V and w followed in NumPy from the means that FedAvg would have set.
+
+    With 10 of 10 clients the mean of round t is FedAvg's next model from w_t, so it is had by running one
+    round of FedAvg from every state.
+    """
+    population = federation(rounds=4)
+    method = FedAvgM(beta=0.7, form=form)  # type: ignore[arg-type]
+    results = run(method, population)
+    pool, velocity = SerialPool(FedAvg(), population), 0.0
+    state = method.init(population.context(0))
+    for number, result in enumerate(results):
+        ctx = population.context(number)
+        mean = pool.train(FedAvg(), ctx, state, range(10))()["params"]["fc1.0.weight"].numpy()
+        held = state.params["fc1.0.weight"].double().numpy()
+        velocity = 0.7 * velocity + (1.0 if form == "heavy_ball" else 0.3) * (held - mean)
+        state = result.state
+        np.testing.assert_allclose(
+            state.params["fc1.0.weight"].numpy(), held - velocity, rtol=1e-5, atol=1e-6
+        )
+
+
+def visited(
+    method: Algorithm, population: Population, memory: Any = None, round: int = 1
+) -> tuple[Context, Visit]:
+    """Client 5's visit, with a broadcast of models that are all different."""
+    ctx, net = population.context(round), population.nets[0]
+    broadcast = {"params": net.init(1), "teacher": net.init(2)}
+    shelf = SerialPool(method, population).worker.shelf
+    return ctx, shelf.visit(method, ctx, 5, broadcast, {}, memory)
+
+
+def softmax(logits: Numbers, temperature: float = 1.0) -> Numbers:
+    powers = np.exp(logits / temperature - (logits / temperature).max(-1, keepdims=True))
+    return np.asarray(powers / powers.sum(-1, keepdims=True))
+
+
+def test_fedgkds_loss_is_numpys() -> None:
+    population, method = federation(), FedGKD(gamma=0.4, temperature=2.0)
+    ctx, visit = visited(method, population)
+    batch, params = visit.batches[0], population.nets[0].init(3)
+    logits, taught = (ctx.net(w, batch.x).double().numpy() for w in (params, visit.broadcast["teacher"]))
+    p, q = softmax(taught, 2.0), softmax(logits, 2.0)
+    entropy = -np.log(softmax(logits)[np.arange(len(batch.y)), batch.y.numpy()]).mean()
+    expected = entropy + 0.2 * 4 * (p * np.log(p / q)).sum(-1).mean()
+    assert float(method.loss(ctx, visit, params, batch)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_fedgkd_averages_the_last_models_and_sends_the_mean() -> None:
+    population = federation(rounds=5, cohort_size=4)
+    results = run(FedGKD(buffer=3), population)
+    method = FedGKD(buffer=3)
+    sent = method.broadcast(population.context(4), results[3].state)
+    for key, value in sent["teacher"].items():
+        mean = np.mean([r.state.params[key].double().numpy() for r in results[1:4]], 0)
+        np.testing.assert_allclose(value.numpy(), mean, rtol=1e-6, atol=1e-8)
+    size = 4 * 4 * population.nets[0].count()
+    assert [r.traffic.down for r in results] == [size, *[2 * size] * 4]
+    assert {r.traffic.up for r in results} == {size}
+    assert {r.traffic.down for r in run(FedGKD(buffer=1), population)} == {size}
+
+
+def test_moons_loss_is_numpys() -> None:
+    population, method = federation(), Moon(mu=3.0, tau=0.5)
+    net = population.nets[0]
+    memory = {"previous": net.init(4), "trained": torch.ones(())}
+    ctx, visit = visited(method, population, memory)
+    batch, params = visit.batches[0], net.init(3)
+    z, near, far = (
+        net.features(w, batch.x).double().numpy()
+        for w in (params, visit.broadcast["params"], memory["previous"])
+    )
+
+    def cosine(a: Numbers, b: Numbers) -> Numbers:
+        return np.asarray((a * b).sum(-1) / np.linalg.norm(a, axis=-1) / np.linalg.norm(b, axis=-1))
+
+    towards, away = np.exp(cosine(z, near) / 0.5), np.exp(cosine(z, far) / 0.5)
+    entropy = float(cross_entropy(net(params, batch.x), batch))
+    expected = entropy + 3 * np.mean(-np.log(towards / (towards + away)))
+    assert float(method.loss(ctx, visit, params, batch)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_moon_has_no_term_before_a_client_has_trained_and_keeps_what_it_trained() -> None:
+    population, method = federation(), Moon()
+    ctx, visit = visited(method, population)
+    batch, params = visit.batches[0], population.nets[0].init(3)
+    plain = FedAvg().loss(ctx, visit, params, batch)
+    assert float(method.loss(ctx, visit, params, batch)) == pytest.approx(float(plain))
+    report = method.train(ctx, visit)
+    assert report.memory["trained"] == 1
+    assert all(torch.equal(report.memory["previous"][k], v) for k, v in report.upload["params"].items())
+
+
+def test_moon_contrasts_the_projection_of_moon_cnn() -> None:
+    net = make_net("moon_cnn", input_shape=(3, 32, 32), num_classes=10)
+    assert net.features(net.init(0), torch.zeros(2, 3, 32, 32)).shape == (2, 256)
+
+
+def test_feddiscos_weights_are_the_papers() -> None:
+    """a = 0.5, b = 0.1, two classes: client 0 has one class (log 2 nats), client 1 both evenly (0)."""
+    method = FedDisco()
+    raw = np.array([30 / 40 - 0.5 * 1 + 0.1, 10 / 40 - 0 + 0.1])
+    np.testing.assert_allclose(method.weights([30, 10], [np.log(2), 0.0]), raw / raw.sum())
+    # the discrepancy alone decides: 0.25 - 0.5 + 0.1 < 0 counts nothing; nobody left gives all zeros
+    np.testing.assert_array_equal(method.weights([10, 30], [np.log(2), 0.0]), [0.0, 1.0])
+    np.testing.assert_array_equal(FedDisco(a=9.0, b=0.0).weights([10, 10], [1.0, 1.0]), [0.0, 0.0])
+    assert FedDisco().weights([0, 10], [0.0, 0.3])[0] == 0
+
+
+def test_feddisco_averages_by_its_weights_and_tells_its_labels_once() -> None:
+    population = federation(rounds=4, cohort_size=6)
+    method = FedDisco()
+    results = run(method, population)
+    ctx, pool = population.context(0), SerialPool(method, population)
+    sent = method.broadcast(ctx, method.init(ctx))
+    models, far = [], []
+    for client in results[0].cohort:
+        visit = pool.worker.shelf.visit(method, ctx, client, sent, {}, None)
+        models.append(method.train(ctx, visit).upload["params"])
+        share = visit.label_counts.double().numpy() / visit.num_examples
+        far.append(float((share[share > 0] * np.log(4 * share[share > 0])).sum()))
+    weights = method.weights([population.partition.size(c) for c in results[0].cohort], far)
+    for key, value in results[0].state.params.items():
+        mean = np.average([m[key].double().numpy() for m in models], axis=0, weights=weights)
+        np.testing.assert_allclose(value.numpy(), mean, rtol=1e-5, atol=1e-7)
+    seen, size = set[int](), 4 * population.nets[0].count()
+    for result in results:
+        fresh = set(result.cohort) - seen
+        assert result.traffic.up == 6 * size + 4 * 4 * len(fresh)
+        assert result.traffic.by_payload.get("labels", 0) == 16 * len(fresh)
+        assert not {"models", "distance"} & result.traffic.by_payload.keys()
+        seen |= fresh
+
+
+def test_feddisco_weighs_within_each_architecture() -> None:
+    population, data = federation(rounds=2), gaussian_dataset()
+    nets = tuple(make_net(k, input_shape=data.input_shape, num_classes=4) for k in ("mlp", "logistic"))
+    mixed = replace(population, nets=nets)
+    assert set(run(FedDisco(), mixed)[-1].state.params) == {"0", "1"}
+    for method in (FedAvgM(), FedGKD(), Moon()):
+        assert run(method, mixed)[-1].metrics["global_accuracy"] > 0.5
+
+
+def test_fedcog_makes_up_what_a_client_lacks() -> None:
+    labels, count = lacking(torch.tensor([10.0, 4.0, 0.0, 10.0]), 256)
+    # needs 0, 6, 10, 0 of 16: 96 of class 1, 160 of class 2
+    assert float(count) == 256
+    assert torch.bincount(labels, minlength=4).tolist() == [0, 96, 160, 0]
+    labels, count = lacking(torch.tensor([5.0, 3.0, 2.0]), 16)
+    # 6.4 and 9.6 are rounded down: one place is left over
+    assert (labels[:15].tolist(), float(count)) == ([1] * 6 + [2] * 9, 15)
+    assert lacking(torch.tensor([5.0, 5.0]), 16)[1] == 0
+
+
+def test_fedcogs_loss_of_what_it_makes_up_is_numpys() -> None:
+    rng = np.random.default_rng(0)
+    taught, own, labels = (
+        rng.normal(size=(6, 3)) * 3,
+        rng.normal(size=(6, 3)) * 3,
+        np.array([0, 1, 2, 0, 1, 2]),
+    )
+    p, q = softmax(own), softmax(taught)
+    p, q, m = (np.clip(each, 0.01, 0.99) for each in (p, q, (p + q) / 2))
+    js = ((m * np.log(m / p)).sum(-1) / 2 + (m * np.log(m / q)).sum(-1) / 2)[:5].mean()
+    fit = -np.log(softmax(taught)[np.arange(6), labels])[:5].mean()
+    mask = torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0, 0.0])
+    found = FedCOG(lambda_dis=0.3).synthesis_loss(*map(torch.from_numpy, (taught, own, labels)), mask)
+    assert float(found) == pytest.approx(fit + 0.3 * (1 - js), rel=1e-6)
+
+
+def test_fedcogs_inputs_are_what_the_global_model_takes_for_their_class() -> None:
+    population = federation()
+    trained = run(FedAvg(), federation(rounds=6))[-1].state.params
+    method = FedCOG(start_round=0, samples=32, descent=30, rate=0.2)
+    ctx, visit = visited(method, population)
+    visit = visit._replace(broadcast={"params": trained}, memory={"previous": population.nets[0].init(9)})
+    made, (labels, _) = method.made_up(ctx, visit), lacking(visit.label_counts, 32)
+    wanted = int(made["count"])
+    found = ctx.net(trained, made["inputs"])
+    assert (found[:wanted].argmax(-1) == labels[:wanted]).float().mean() > 0.95
+    torch.testing.assert_close(found[:wanted], made["logits"][:wanted])
+
+
+def test_fedcog_learns_nothing_made_up_where_classes_are_even() -> None:
+    population = federation()
+    method = FedCOG(start_round=0, samples=8, descent=2)
+    ctx, visit = visited(method, population)
+    even = visit._replace(label_counts=torch.full((4,), 5.0))
+    found, plain = method.train(ctx, even), FedAvg().train(ctx, even)
+    assert all(torch.equal(found.upload["params"][k], v) for k, v in plain.upload["params"].items())
+
+
+def test_padding_counts_for_nothing() -> None:
+    population = federation()
+    memory = {"previous": population.nets[0].init(4), "trained": torch.ones(())}
+    params = population.nets[0].init(3)
+    for method in (FedGKD(), Moon()):
+        ctx, visit = visited(method, population, memory)
+        batch = visit.batches[0]
+        padded = Batch(torch.cat([batch.x, batch.x[:2] * 9]), torch.cat([batch.y, batch.y[:2]]))
+        padded = padded._replace(mask=torch.tensor([1.0] * len(batch.y) + [0.0, 0.0]))
+        whole = method.loss(ctx, visit, params, batch)
+        torch.testing.assert_close(method.loss(ctx, visit, params, padded), whole)
