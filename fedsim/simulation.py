@@ -148,7 +148,8 @@ def personal_due(
 
     Args:
         policy: "never", "last", "always", or "auto": where clients have tests of their own, always, but after
-            the last round only where models are fine-tuned for it.
+            the last round only where models are fine-tuned for it; else after the last round, on the whole
+            test set, where the method has nothing else to be scored.
         algorithm: the method.
         population: the federation.
         ctx: the round.
@@ -156,7 +157,9 @@ def personal_due(
     """
     if policy != "auto":
         return policy == "always" or (policy == "last" and last)
-    return population.tests is not None and (last or not tunes(algorithm, ctx))
+    if population.tests is None:
+        return last and not algorithm.deploys
+    return last or not tunes(algorithm, ctx)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from actors.crew import Crew
 from actors.ray_pool import RayPool
 from actors.resources import Placement
 from fedsim import tree
-from fedsim.algorithms import ALGORITHMS, FedAvg
+from fedsim.algorithms import ALGORITHMS, FedAvg, LayerSchedule
 from fedsim.core import Algorithm, Context, Local, Visit
 from fedsim.data import Dataset, Examples
 from fedsim.errors import ClientFailed, DoesNotFit, PoolFailed
@@ -207,3 +207,18 @@ def test_all_actors_of_a_node_read_one_copy_of_the_images() -> None:
         assert len(set(places)) == 1
         assert "plasma" in places[0][0] or "shm" in places[0][0]
         same(list(simulate(FedAvg(), population, pool)), serial(FedAvg(), population))
+
+
+@pytest.mark.parametrize("order", ["vanilla", "anti"])
+def test_closed_blocks_stay_as_they_were_drawn(order: Any, crew: Crew) -> None:
+    """On every pool, to the last bit, while they open one after another."""
+    population = federation(layers=3, hidden=6, rounds=4, cohort_size=4)
+    algorithm = LayerSchedule(order=order, times=(0, 1, 3))
+    first, blocks = population.nets[0].init(population.seed), population.nets[0].blocks
+    found = list(simulate(algorithm, population, RayPool(algorithm, population, crew)))
+    same(found, serial(algorithm, population))
+    assert [len(r.method["open_blocks"]) for r in found] == [1, 2, 2, 3]
+    for result in found:
+        for block, keys in blocks.items():
+            closed = all(torch.equal(result.state.params[key], first[key]) for key in keys)
+            assert closed == (block not in result.method["open_blocks"]), (result.round, block)
