@@ -19,6 +19,7 @@
     ├── CheckpointError        a checkpoint that cannot be written, or one that cannot be used; names the file
     ├── NotReproduced          a round that ran again came out differently
     ├── RayUnavailable         no Ray cluster answers, or the local one could not be started
+    │   └── JobRefused         Ray answers, and does not take this job
     ├── StoreError             the job store refuses
     │   ├── JobNotFound
     │   ├── ArtifactNotFound   a job has no such file, or not yet
@@ -227,6 +228,10 @@ class RayUnavailable(FedsimError):
     """No Ray cluster answers, or the local one could not be started."""
 
     code = "RAY_UNAVAILABLE"
+
+
+class JobRefused(RayUnavailable):
+    """Ray answers, and does not take this job."""
 
 
 class StoreError(FedsimError):

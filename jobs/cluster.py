@@ -15,7 +15,7 @@ MOST = 10_000
 """Rows that Ray gives at once."""
 
 SUBMISSION = re.compile(r"fedsim-([a-z0-9]+)-[0-9-]+")
-"""The name of the Ray job of one of our jobs; see `jobs.reconcile.submission_id`."""
+"""The name of the Ray job of one of our jobs; see `jobs.ray_job.ray_job_of`."""
 
 NODES = "/api/v0/nodes?detail=1"
 _NOT = f"detail=1&limit={MOST}&filter_keys=state&filter_predicates=%21%3D&filter_values"

@@ -5,33 +5,30 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from fedsim.errors import JobNotFound, RayUnavailable
+from fedsim.errors import RayUnavailable
 from jobs.local_ray import ensure_ray
 from jobs.ray_files import ALIVE
-from jobs.records import Job
+from jobs.ray_job import Cluster
+from jobs.reconcile import Reconciler, runner_command
+from jobs.room import Room
 from jobs.settings import Settings
 from jobs.states import JobState
 from jobs.store import JobStore
+from jobs.waiting import tell_waiting
 
 if TYPE_CHECKING:
     from actors.resources import Node
     from jobs.cluster import ClusterState
-    from jobs.ray_jobs import RayJobs
-    from jobs.reconcile import Reconciler
 
 log = logging.getLogger("fedsim.dispatch")
 
 LOOK_SECONDS = 1.0
-COUNT_SECONDS = 10.0
 BUSY_SECONDS = 0.4
 LONGEST_PAUSE = 10.0
 STOP_SECONDS = 10.0
-EXPLAINED = 100
-"""How many of the waiting jobs are told why they wait; the others are told when they come nearer."""
 
 
 class Dispatcher:
@@ -41,19 +38,26 @@ class Dispatcher:
         store: the jobs.
         settings: where Ray is, how many jobs may run at once.
         command: what runs a job, its id to be added; by default `python -m jobs.runner`.
+        connect: gives the cluster; by default the Ray that the settings name, or one of fedsim's own.
     """
 
-    def __init__(self, store: JobStore, settings: Settings, *, command: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        store: JobStore,
+        settings: Settings,
+        *,
+        command: Sequence[str] | None = None,
+        connect: Callable[[], Cluster] | None = None,
+    ) -> None:
         self.store, self.settings = store, settings
-        self._command = command
+        self._command, self._connect = command, connect or self._connect_to_ray
+        self._room = Room(store, settles=settings.ray_address is not None)
         self._stopping = threading.Event()
         self._awake = threading.Event()
         self._trouble: str | None = "the dispatcher has not been started"
-        self._ray: RayJobs | None = None
+        self._ray: Cluster | None = None
         self._reconciler: Reconciler | None = None
         self._thread: threading.Thread | None = None
-        self._nodes: Sequence[Node] | None = None
-        self._counted_at = 0.0
 
     def start(self) -> None:
         """Begin to work, in the background. The first thing done is to settle what an earlier life left."""
@@ -83,7 +87,7 @@ class Dispatcher:
 
     def nodes(self) -> Sequence[Node] | None:
         """The cluster's nodes as the last look saw them; None while nobody knows."""
-        return self._nodes
+        return self._room.nodes
 
     def cluster(self) -> ClusterState:
         """The cluster as it is now.
@@ -120,56 +124,43 @@ class Dispatcher:
         with contextlib.suppress(OSError):
             (self.settings.make_home() / ALIVE).touch()
         ray, reconciler = self._connected()
-        self._count(ray)
+        self._room.count(ray)
         active = reconciler.settle_all(ray)
-        while active < self.settings.max_running and (job := self.store.next_queued()) is not None:
-            if self.store.advance(job.id, JobState.QUEUED, JobState.STARTING):
+        if self.store.count([JobState.QUEUED]):
+            lacking = self._room.refuse_what_never_fits()
+            while lacking is None and (job := self.store.start_next(self.settings.max_running)) is not None:
                 active += 1
-                reconciler.submit(ray, self.store.get(job.id))
-        self._explain(f"{active} of at most {self.settings.max_running} jobs run")
+                reconciler.submit(ray, job)
+                lacking = self._room.refuse_what_never_fits()
+            tell_waiting(self.store, self.settings.max_running, lacking)
         return active
 
-    def _count(self, ray: RayJobs) -> None:
-        """See now and then what the cluster has, so that what can never fit is refused at once."""
-        if self._nodes is None or time.monotonic() - self._counted_at > COUNT_SECONDS:
-            self._nodes, self._counted_at = ray.nodes(), time.monotonic()
-
-    def _connected(self) -> tuple[RayJobs, Reconciler]:
+    def _connected(self) -> tuple[Cluster, Reconciler]:
         """The cluster, connected on first use and again after a failure."""
-        address = None if self._ray else ensure_ray(self.settings, cancelled=self._stopping)
-        # Importing Ray takes a second: not before it is needed, and not in the thread that serves requests.
-        from jobs.ray_jobs import RayJobs
-        from jobs.reconcile import Reconciler, runner_command
-
-        if self._ray is None and address is not None:
-            self._ray = RayJobs(address)
+        ray = self._ray = self._ray or self._connect()
         if self._reconciler is None:
             command = self._command or runner_command(self.settings)
             self._reconciler = Reconciler(self.store, self.settings, command)
-        if self._ray is None:
-            raise RayUnavailable("there is no connection to Ray")
-        return self._ray, self._reconciler
+        return ray, self._reconciler
+
+    def _connect_to_ray(self) -> Cluster:
+        address = ensure_ray(self.settings, cancelled=self._stopping)
+        # Importing Ray takes a second: not before it is needed, and not in the thread that serves requests.
+        from jobs.ray_jobs import RayJobs
+
+        return RayJobs(address)
 
     def _note(self, error: Exception) -> None:
         """Show a failure where people look: the log, /readyz and the jobs that wait."""
         if self._stopping.is_set():
             return
-        self._ray, self._nodes = None, None
+        self._ray = None
+        self._room.forget()
         known = isinstance(error, RayUnavailable)
         words = str(error) if known else f"{type(error).__name__}: {error}"
         if words != self._trouble:
             log.error("%s", words, exc_info=None if known else error)
         self._trouble = words
         with contextlib.suppress(Exception):
-            self._explain(f"Ray is not there: {words.splitlines()[0]}" if known else words)
-
-    def _explain(self, first: str) -> None:
-        """Tell the waiting jobs why they wait."""
-        for place, job in enumerate(self.store.queue(limit=EXPLAINED)):
-            before = f"{place} job{'s' * (place != 1)} before it in the queue; " if place else ""
-            self._tell(job, before + first)
-
-    def _tell(self, job: Job, text: str) -> None:
-        if job.waiting != text:
-            with contextlib.suppress(JobNotFound):
-                self.store.set_waiting(job.id, text)
+            trouble = f"Ray is not there: {words.splitlines()[0]}" if known else words
+            tell_waiting(self.store, self.settings.max_running, trouble)

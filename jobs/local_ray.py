@@ -19,7 +19,7 @@ from pathlib import Path
 from fedsim.errors import RayUnavailable
 from jobs.ray_files import ALIVE, LOG, Addresses, keeper_lives, read_addresses, token
 from jobs.ray_keeper import ask
-from jobs.settings import Settings
+from jobs.settings import SECRETS, Settings
 
 START_SECONDS = 90.0
 STOP_SECONDS = 20.0
@@ -120,10 +120,12 @@ def package_path() -> str:
 
 def _start_keeper(settings: Settings, home: Path) -> subprocess.Popen[bytes]:
     numbers = {"FEDSIM_RAY_NUM_CPUS": settings.ray_num_cpus, "FEDSIM_RAY_NUM_GPUS": settings.ray_num_gpus}
-    environment = os.environ | settings.environment() | {"PYTHONPATH": package_path()}
+    environment = os.environ | settings.open_environment() | {"PYTHONPATH": package_path()}
     environment |= {name: str(value) for name, value in numbers.items() if value is not None}
     environment["FEDSIM_RAY_IDLE"] = str(settings.ray_idle_seconds)
-    environment.pop("FEDSIM_TOKEN", None)
+    # What Ray's processes have in their environment, every job on it can read.
+    for name in ("FEDSIM_TOKEN", SECRETS, *settings.secrets()):
+        environment.pop(name, None)
     with (home / LOG).open("wb") as output:
         keeper = subprocess.Popen(
             [sys.executable, "-m", "jobs.ray_keeper"],

@@ -4,31 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from shlex import join
-from typing import Any, NamedTuple
+from typing import Any
 
 import requests
 from ray.exceptions import AuthenticationError
 from ray.job_submission import JobStatus, JobSubmissionClient
 
 from actors.resources import Node
-from fedsim.errors import RayUnavailable
+from fedsim.errors import JobRefused, RayUnavailable
 from jobs.local_ray import RayAddress
+from jobs.ray_job import RayJob
 
 TIMEOUT_SECONDS = 20.0
-
-
-class RayJob(NamedTuple):
-    """What Ray says of a job.
-
-    Attributes:
-        ended: whether it has.
-        message: Ray's own words.
-        exit_code: of its process; None where Ray does not know one.
-    """
-
-    ended: bool
-    message: str
-    exit_code: int | None
 
 
 class _Client(JobSubmissionClient):
@@ -76,7 +63,7 @@ class RayJobs:
             )
         except _FAILURES as error:
             if self.find(submission_id) is None:
-                raise self._unavailable(error) from error
+                raise JobRefused(f"Ray does not take {submission_id}: {_words(error)}") from error
 
     def nodes(self) -> list[Node]:
         """The living nodes of the cluster, with what each has in all."""
@@ -120,8 +107,12 @@ class RayJobs:
         return "\n".join(text.rstrip().splitlines()[-lines:])
 
     def _unavailable(self, error: Exception) -> RayUnavailable:
-        words = str(error).strip().splitlines() or [type(error).__name__]
-        return RayUnavailable(f"Ray at {self._address} does not do its part: {words[0][:300]}")
+        return RayUnavailable(f"Ray at {self._address} does not do its part: {_words(error)}")
+
+
+def _words(error: Exception) -> str:
+    words = str(error).strip().splitlines() or [type(error).__name__]
+    return words[0][:300]
 
 
 _FAILURES = (RuntimeError, ConnectionError, ValueError, requests.RequestException, AuthenticationError)

@@ -2,7 +2,7 @@
 
 Any process may die between any two steps: the API, the runner, Ray. So every decision is taken from the store
 and from Ray as they are now, and every change is a compare-and-set on the store. All that is remembered is
-how long a cancelled job has had.
+how long a job has had to end, and how often Ray has refused it.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 
+from fedsim.errors import JobNotFound, JobRefused, RayUnavailable
+from jobs.handover import hand_over
 from jobs.local_ray import package_path
-from jobs.ray_jobs import RayJob, RayJobs
+from jobs.ray_job import Cluster, RayJob, ray_job_of
 from jobs.records import Job
 from jobs.settings import Settings
 from jobs.spec_fields import Faults
@@ -29,17 +31,17 @@ FRESH_SECONDS = 5.0
 GONE_SECONDS = 15.0
 """A runner that Ray does not know, and that showed no life for so long, is gone."""
 
+SILENT_SECONDS = 90.0
+"""A runner that Ray believes to run, and that showed no life for so long, hangs."""
+
 CANCEL_SECONDS = 6.0
 """How long a runner has to cancel itself before Ray is asked to end it."""
 
+STOP_SECONDS = 20.0
+"""How long Ray has to end a runner that hangs before it is asked again."""
 
-def submission_id(job: Job) -> str:
-    """The id of a job's Ray job. Ray takes each id once, so a second submission does nothing.
-
-    A restart inside the runner counts too, but stays in the Ray job that the store names.
-    """
-    life = f"{job.resumes}-{job.restarts}" if job.resumes else f"{job.restarts}"
-    return job.submission_id or f"fedsim-{job.id}-{life}"
+ATTEMPTS = 3
+"""How often a job is offered to a Ray that answers and refuses it."""
 
 
 def max_restarts(job: Job) -> int:
@@ -47,9 +49,10 @@ def max_restarts(job: Job) -> int:
     return int(job.spec.get("faults", {}).get("max_restarts", Faults().max_restarts))
 
 
-def runner_environment(settings: Settings, submission: str) -> dict[str, str]:
+def runner_environment(settings: Settings, job: Job) -> dict[str, str]:
     """What a runner is told beside its job: the settings, who it is, and to use the Ray that started it."""
-    variables = settings.environment() | {"FEDSIM_RAY_ADDRESS": "auto", "FEDSIM_SUBMISSION": submission}
+    variables = settings.open_environment() | hand_over(settings, job.id)
+    variables |= {"FEDSIM_RAY_ADDRESS": "auto", "FEDSIM_SUBMISSION": ray_job_of(job)}
     if settings.ray_address is None:
         variables["PYTHONPATH"] = package_path()
     return variables
@@ -72,44 +75,64 @@ class Reconciler:
 
     def __init__(self, store: JobStore, settings: Settings, command: Sequence[str]) -> None:
         self.store, self.settings, self.command = store, settings, tuple(command)
-        self._cancelling_since: dict[str, float] = {}
+        self._pressed: dict[str, float] = {}
+        self._refused: dict[str, int] = {}
 
-    def settle_all(self, ray: RayJobs) -> int:
-        """Settle every job that should be on the cluster.
+    def settle_all(self, ray: Cluster) -> int:
+        """Settle every job that should be on the cluster; trouble with one keeps nothing from the others.
 
         Returns:
             How many of them still are.
 
         Raises:
-            RayUnavailable: Ray did not answer; the rest is settled the next time.
+            RayUnavailable: Ray did not answer; what is left is settled the next time.
         """
         active = self.store.list(state=ACTIVE, limit=1000).jobs
-        gone = self._cancelling_since.keys() - {job.id for job in active if job.state is JobState.CANCELLING}
-        for job_id in gone:
-            del self._cancelling_since[job_id]
+        self._forget_all_but({job.id for job in active})
+        trouble: list[RayUnavailable] = []
         for job in active:
             if job.state is JobState.CANCELLING or not _showed_life(job, FRESH_SECONDS):
-                self._settle(ray, job.id)
+                try:
+                    self._settle(ray, job.id)
+                except JobNotFound:
+                    log.debug("job %s ended and was deleted in between", job.id)
+                except JobRefused as error:
+                    trouble.append(error)
+        if trouble:
+            raise trouble[0]
         return self.store.count(ACTIVE)
 
-    def submit(self, ray: RayJobs, job: Job) -> None:
+    def _forget_all_but(self, active: Collection[str]) -> None:
+        self._pressed = {job_id: at for job_id, at in self._pressed.items() if job_id in active}
+        self._refused = {job_id: times for job_id, times in self._refused.items() if job_id in active}
+
+    def submit(self, ray: Cluster, job: Job) -> None:
         """Hand a STARTING job to Ray.
+
+        A job that Ray refuses again and again, while it answers otherwise, has failed.
 
         Raises:
             RayUnavailable: Ray did not take it; the next settling tries again.
         """
-        name = submission_id(job)
-        ray.submit(name, [*self.command, job.id], runner_environment(self.settings, name))
+        name = ray_job_of(job)
+        try:
+            ray.submit(name, [*self.command, job.id], runner_environment(self.settings, job))
+        except JobRefused as error:
+            self._refused[job.id] = self._refused.get(job.id, 0) + 1
+            if self._refused[job.id] < ATTEMPTS:
+                raise
+            self._fail(job, FailureReason.INTERNAL, f"{error} (asked {ATTEMPTS} times)")
+            return
         # Only now: a name in the store says that Ray did take the job once.
         self.store.set_submission(job.id, name)
         log.info("job %s submitted as %s", job.id, name)
 
-    def _settle(self, ray: RayJobs, job_id: str) -> None:
-        name = submission_id(self.store.get(job_id))
+    def _settle(self, ray: Cluster, job_id: str) -> None:
+        name = ray_job_of(self.store.get(job_id))
         found = ray.find(name)
         # The store is read after Ray: a runner writes how it ended before it ends, never the other way round.
         job = self.store.get(job_id)
-        if job.state not in ACTIVE or submission_id(job) != name:
+        if job.state not in ACTIVE or ray_job_of(job) != name:
             return
         if found is not None and job.submission_id is None:
             self.store.set_submission(job.id, name)
@@ -118,9 +141,11 @@ class Reconciler:
         elif found.ended:
             self._settle_ended(ray, job, found)
         elif job.state is JobState.CANCELLING:
-            self._press(ray, job)
+            self._press(ray, job, "it does not cancel itself", CANCEL_SECONDS, CANCEL_SECONDS)
+        elif job.heartbeat_at is not None and not _showed_life(job, SILENT_SECONDS):
+            self._press(ray, job, f"it has shown no life for {SILENT_SECONDS:g} s", 0.0, STOP_SECONDS)
 
-    def _settle_unknown(self, ray: RayJobs, job: Job) -> None:
+    def _settle_unknown(self, ray: Cluster, job: Job) -> None:
         """Ray has never heard of it, or is another Ray than the one that ran it."""
         if job.submission_id is not None and _showed_life(job, GONE_SECONDS):
             return
@@ -131,12 +156,12 @@ class Reconciler:
         else:
             self._again(ray, job, "the Ray cluster that ran this job is gone")
 
-    def _settle_ended(self, ray: RayJobs, job: Job, found: RayJob) -> None:
+    def _settle_ended(self, ray: Cluster, job: Job, found: RayJob) -> None:
         """Its process has ended and has not said how."""
         if job.state is JobState.CANCELLING:
             self.store.advance(job.id, JobState.CANCELLING, JobState.CANCELLED)
             return
-        said = ray.log_tail(submission_id(job)) or found.message
+        said = ray.log_tail(ray_job_of(job)) or found.message
         if found.exit_code is not None and 0 <= found.exit_code < 128:
             what = f"the job's process ended with exit code {found.exit_code} before the job was done"
             self._fail(job, FailureReason.INTERNAL, f"{what}; it said last:\n{said}")
@@ -144,9 +169,9 @@ class Reconciler:
             what = "the job's process was killed before the job was done"
             self._again(ray, job, f"{what}; it said last:\n{said}")
 
-    def _again(self, ray: RayJobs, job: Job, what: str) -> None:
+    def _again(self, ray: Cluster, job: Job, what: str) -> None:
         """Have a job whose process is gone go on from its checkpoint in another one, if it may once more."""
-        limit, name = max_restarts(job), submission_id(job)
+        limit, name = max_restarts(job), ray_job_of(job)
         if self.store.restart(job.id, limit, what[-4000:], lost=name):
             log.warning("job %s starts again: %s", job.id, what)
             self._log(job, "WARNING", f"starting again: {what}")
@@ -165,14 +190,15 @@ class Reconciler:
         with self.settings.log_path(job.id).open("a", encoding="utf-8", errors="replace") as file:
             file.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {level} {message}\n")
 
-    def _press(self, ray: RayJobs, job: Job) -> None:
-        """Cancelling is the runner's own part at first; after a while Ray ends it."""
+    def _press(self, ray: Cluster, job: Job, why: str, first: float, again: float) -> None:
+        """Have Ray end a job: so many seconds from now, and again after so many more."""
         now = time.monotonic()
-        since = self._cancelling_since.setdefault(job.id, now)
-        if now - since > CANCEL_SECONDS:
-            log.warning("job %s does not cancel itself: Ray is asked to end it", job.id)
-            self._cancelling_since[job.id] = now
-            ray.stop(submission_id(job))
+        if now < self._pressed.setdefault(job.id, now + first):
+            return
+        self._pressed[job.id] = now + again
+        log.warning("job %s: %s; Ray is asked to end it", job.id, why)
+        self._log(job, "WARNING", f"{why}: Ray is asked to end this process")
+        ray.stop(ray_job_of(job))
 
 
 def _showed_life(job: Job, seconds: float) -> bool:

@@ -26,9 +26,10 @@ from fedsim.errors import (
     SpecError,
 )
 from jobs.artifacts import save_model, save_partition
+from jobs.book import Book, patiently
 from jobs.drive import Drive, Run, connected
 from jobs.keeping import keeping_of
-from jobs.records import RoundRecord
+from jobs.ray_job import ray_job_of
 from jobs.resolve import resolve
 from jobs.settings import Settings
 from jobs.spec import parse_spec
@@ -97,8 +98,7 @@ class Watch:
     def check(self) -> None:
         """Ask the store whether this process is to go on, and tell it that it lives."""
         job = self.store.get(self.job_id)
-        # A store that names no Ray job has not been told of ours yet.
-        mine = job.submission_id is None or self.submission_id in (None, job.submission_id)
+        mine = self.submission_id in (None, ray_job_of(job))
         if not mine and not self.superseded:
             self.superseded = True
             self._stop("another process runs this job by now")
@@ -129,16 +129,18 @@ def run(job_id: str, settings: Settings, submission_id: str | None = None) -> Jo
     watch = Watch(store, job_id, submission_id)
     try:
         _drive(job_id, settings, store, watch)
-        store.advance(job_id, {JobState.RUNNING}, JobState.SUCCEEDED)
+        patiently(lambda: store.advance(job_id, JobState.RUNNING, JobState.SUCCEEDED, holder=submission_id))
     except Exception as error:
-        watch.check()
+        patiently(watch.check)
         if not watch.stopped:
-            _fail(store, job_id, error)
+            _fail(store, job_id, error, submission_id)
     finally:
         watch.close()
-    if not watch.superseded and store.get(job_id).state is JobState.CANCELLING:
-        store.advance(job_id, {JobState.CANCELLING}, JobState.CANCELLED)
-    state = store.get(job_id).state
+    if patiently(lambda: store.get(job_id)).state is JobState.CANCELLING:
+        patiently(
+            lambda: store.advance(job_id, JobState.CANCELLING, JobState.CANCELLED, holder=submission_id)
+        )
+    state = patiently(lambda: store.get(job_id)).state
     log.info("ended %s", state)
     return state
 
@@ -161,63 +163,14 @@ def _drive(job_id: str, settings: Settings, store: JobStore, watch: Watch) -> No
         save_partition(settings, job_id, drive.partition(), about)
 
     keeping = keeping_of(spec, settings.checkpoints(job_id), resume=True)
-    book = Book(store, job_id)
+    book = Book(store, job_id, watch.submission_id)
     with connected(settings):
         run = Run(experiment, spec, keeping, book, log.info, watch.guard, again, on_end=keep)
         model = run.to_end()
     save_model(settings, job_id, model)
 
 
-class Book:
-    """The ledger of a job: the store.
-
-    Args:
-        store: where the rounds go.
-        job_id: the job.
-    """
-
-    def __init__(self, store: JobStore, job_id: str) -> None:
-        self.store, self.job_id = store, job_id
-        self._rounds = store.get(job_id).rounds_done
-        self._working = False
-
-    def known(self) -> int:
-        """How many rounds the store has."""
-        return self._rounds
-
-    def digest(self, round: int) -> str | None:
-        """The digest of a round in the store; None for one that it lacks."""
-        if round > self._rounds:
-            return None
-        return next(
-            (r.digest for r in self.store.rounds(self.job_id, round - 1, 1) if r.round == round), None
-        )
-
-    def add(self, record: RoundRecord) -> None:
-        """Write a round, and to the log how it went."""
-        self.store.add_round(self.job_id, record)
-        self._rounds = max(self._rounds, record.round)
-        scores = ", ".join(
-            f"{name} {value:.4f}" for name, value in record.metrics.items() if isinstance(value, float)
-        )
-        for client, cause in (record.engine.model_extra or {}).get("client_errors", {}).items():
-            log.warning("round %d: client %s was left out: %s", record.round, client, cause)
-        took, mark = record.seconds.total, record.digest[:12]
-        log.info("round %d: %s (%.2f s, digest %s)", record.round, scores, took, mark)
-
-    def working(self) -> None:
-        """Have the job RUNNING, at first and again after a loss."""
-        if not self._working:
-            self._working = self.store.advance(self.job_id, JobState.STARTING, JobState.RUNNING)
-
-    def lost(self, limit: int, error: FedsimError) -> bool:
-        """Have the job STARTING again, if that may be once more; the limit is of all its restarts."""
-        self._working = False
-        message = f"going on from the last checkpoint after a loss: {error}"
-        return self.store.restart(self.job_id, limit, message)
-
-
-def _fail(store: JobStore, job_id: str, error: Exception) -> None:
+def _fail(store: JobStore, job_id: str, error: Exception, holder: str | None = None) -> None:
     """Write down why, in words for people; the trace goes to the log."""
     log.error("failed: %s", error)
     reason = next((reason for kind, reason in _REASONS if isinstance(error, kind)), FailureReason.INTERNAL)
@@ -226,7 +179,9 @@ def _fail(store: JobStore, job_id: str, error: Exception) -> None:
         log.error("%s", trace or "".join(traceback.format_exception(error)))
     message = str(error) if isinstance(error, FedsimError) else f"{type(error).__name__}: {error}"
     sources = {JobState.STARTING, JobState.RUNNING}
-    store.advance(job_id, sources, JobState.FAILED, reason=reason, message=message)
+    patiently(
+        lambda: store.advance(job_id, sources, JobState.FAILED, reason=reason, message=message, holder=holder)
+    )
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -10,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from fedsim.errors import JobNotFound, SettingsError
+
+SECRETS = "FEDSIM_SECRETS"
+"""Names a file of further variables, as JSON, for a process whose own variables everybody can see."""
 
 JOB_ID = re.compile(r"[a-z0-9]{1,32}")
 
@@ -100,6 +104,7 @@ class Settings:
             SettingsError: a variable that is not what it should be.
         """
         env = os.environ if environ is None else environ
+        env = {**env, **_handed_over(env)}
         home = Path(env.get("FEDSIM_HOME") or "~/.fedsim").expanduser().absolute()
         more = [Path(p).expanduser().absolute() for p in env.get("FEDSIM_DATA", "").split(os.pathsep) if p]
         values: dict[str, Any] = {
@@ -121,10 +126,17 @@ class Settings:
 
     def environment(self) -> dict[str, str]:
         """The variables that give a child process these settings, without the API's token."""
+        return self.open_environment() | self.secrets()
+
+    def secrets(self) -> dict[str, str]:
+        """The variables that may hold a password."""
+        variables = {"FEDSIM_DATABASE_URL": self.database_url, "FEDSIM_STORAGE": self.storage}
+        return {name: value for name, value in variables.items() if value}
+
+    def open_environment(self) -> dict[str, str]:
+        """The variables that anybody may see."""
         variables = {
             "FEDSIM_HOME": str(self.home),
-            "FEDSIM_DATABASE_URL": self.database_url,
-            "FEDSIM_STORAGE": self.storage,
             "FEDSIM_DATA": os.pathsep.join(str(root) for root in self.data_roots),
             "FEDSIM_MAX_RUNNING": str(self.max_running),
             "FEDSIM_RAY_ADDRESS": self.ray_address,
@@ -164,6 +176,23 @@ class Settings:
     def log_path(self, job_id: str) -> Path:
         """The file of one job's own log, in its directory; the file itself may not exist yet."""
         return self.job_dir(job_id) / "job.log"
+
+
+def _handed_over(env: Mapping[str, str]) -> dict[str, str]:
+    """The variables in the file that `FEDSIM_SECRETS` names; they are meant for this process and go first."""
+    path = env.get(SECRETS)
+    if not path:
+        return {}
+    try:
+        found = json.loads(Path(path).read_text("utf-8"))
+        return {str(name): str(value) for name, value in found.items()}
+    except (OSError, ValueError, AttributeError) as error:
+        if env.get("FEDSIM_DATABASE_URL"):
+            return {}
+        raise SettingsError(
+            f"{SECRETS} is {path!r}, and that file cannot be read: {error}",
+            "share FEDSIM_HOME with the head of the cluster, or set FEDSIM_DATABASE_URL where Ray is started",
+        ) from error
 
 
 def _whole(env: Mapping[str, str], name: str, *, minimum: int) -> int | None:

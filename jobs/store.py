@@ -17,6 +17,7 @@ from sqlalchemy import Engine, and_, delete, select, update
 from fedsim.errors import Conflict
 from jobs.database import connect, writing
 from jobs.line import explain, take_next
+from jobs.ray_job import ray_job_of
 from jobs.reader import JobReader
 from jobs.records import Job, RoundRecord
 from jobs.rows import enter, insert_job, insert_round, job_of, no_such_job, row_of, write_warning
@@ -99,6 +100,7 @@ class JobStore(JobReader):
         *,
         reason: FailureReason | None = None,
         message: str | None = None,
+        holder: str | None = None,
     ) -> bool:
         """Compare and set: move a job to a state if it is in one of the source states.
 
@@ -108,9 +110,10 @@ class JobStore(JobReader):
             target: the state to enter.
             reason: why it failed; by default INTERNAL where the target is FAILED.
             message: for people.
+            holder: the Ray job that asks for it, which has to be the job's own; None asks for everybody.
 
         Returns:
-            False where the job was in another state, and nothing was changed.
+            False where the job was in another state or is another's, and nothing was changed.
 
         Raises:
             Conflict: the transition table does not have this way, or a reason stands without a failure.
@@ -124,7 +127,7 @@ class JobStore(JobReader):
             raise Conflict(f"{target} takes no reason, and {reason} was given", "only FAILED has a reason")
         with self._writes.begin() as connection:
             row = row_of(connection, job_id, lock=True)
-            if row["state"] not in sources:
+            if row["state"] not in sources or holder not in (None, ray_job_of(job_of(row))):
                 return False
             enter(connection, row, target, reason, message)
         return True
@@ -142,7 +145,9 @@ class JobStore(JobReader):
             row = take_next(connection, most)
             return None if row is None else job_of(row)
 
-    def restart(self, job_id: str, limit: int, message: str, *, lost: str | None = None) -> bool:
+    def restart(
+        self, job_id: str, limit: int, message: str, *, lost: str | None = None, holder: str | None = None
+    ) -> bool:
         """Compare and set: put a job that was at work back to STARTING, to go on from its checkpoint.
 
         Args:
@@ -150,6 +155,7 @@ class JobStore(JobReader):
             limit: how many restarts there may be, this one included.
             message: what happened, for people.
             lost: its Ray job that is gone, so that it takes a new one; None where its runner itself goes on.
+            holder: the Ray job of a runner that goes on, as for `advance`.
 
         Returns:
             False where the job is not at work, has another Ray job by now, or has been started again so
@@ -163,6 +169,8 @@ class JobStore(JobReader):
             if row["state"] not in STARTED or row["restarts"] >= limit:
                 return False
             if lost is not None and row["submission_id"] != lost:
+                return False
+            if holder not in (None, ray_job_of(job_of(row))):
                 return False
             kept = {} if lost else {name: row[name] for name in ("submission_id", "heartbeat_at")}
             enter(connection, row, JobState.STARTING, None, message, **kept)

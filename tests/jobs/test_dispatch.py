@@ -98,14 +98,18 @@ def test_jobs_run_by_priority_one_after_the_other(bench):
     dispatcher = bench.dispatcher()
     bench.wait(high, {JobState.RUNNING})
     assert dispatcher.ready() is None
-    assert bench.store.get(first).waiting == "1 of at most 1 jobs run"
-    assert bench.store.get(low).waiting == "1 job before it in the queue; 1 of at most 1 jobs run"
+    holds = f"1 of at most 1 jobs run: {high} (high)"
+    assert bench.store.get(first).waiting == holds
+    assert bench.store.get(low).waiting == f"1 job before it in the queue; {holds}"
     jobs = [bench.wait(job_id) for job_id in (high, first, low)]
     assert [job.state for job in jobs] == [JobState.SUCCEEDED] * 3
     assert jobs[0].finished_at <= jobs[1].submitted_at
     assert jobs[1].finished_at <= jobs[2].submitted_at
     (start,) = bench.starts(high)
-    assert start["FEDSIM_DATABASE_URL"] == bench.settings.database_url
+    handed = Path(start["FEDSIM_SECRETS"])
+    assert handed.stat().st_mode & 0o777 == 0o600
+    assert json.loads(handed.read_text())["FEDSIM_DATABASE_URL"] == bench.settings.database_url
+    assert bench.settings.database_url not in map(str, start.values())
     assert start["FEDSIM_RAY_ADDRESS"] == "auto"
     assert start["RAY_ADDRESS"] == ensure_ray(bench.settings).gcs
     assert jobs[0].submission_id == f"fedsim-{high}-0"

@@ -1,0 +1,97 @@
+"""The ledger of a job's run: the store, written to by the one process that the job is meant to be run by."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from sqlalchemy.exc import InterfaceError, OperationalError
+
+from fedsim.errors import FedsimError
+from jobs.records import RoundRecord
+from jobs.states import JobState
+from jobs.store import JobStore
+
+log = logging.getLogger("fedsim.runner")
+
+STORE_SECONDS = 120.0
+"""How long a runner waits for a store that does not answer: a database that is started again comes back."""
+
+PAUSE_SECONDS = 1.0
+
+T = TypeVar("T")
+
+
+def patiently(call: Callable[[], T], seconds: float = STORE_SECONDS) -> T:
+    """Call the store, again while it does not answer.
+
+    Every method of the store is one transaction that may be sent twice: a round is there once all the same.
+
+    Raises:
+        OperationalError, InterfaceError: it has not answered for so long.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return call()
+        except (OperationalError, InterfaceError) as error:
+            if time.monotonic() > deadline:
+                raise
+            log.warning("the store did not answer, and is asked again: %s", error.orig)
+            time.sleep(PAUSE_SECONDS)
+
+
+class Book:
+    """The ledger of a job.
+
+    Args:
+        store: where the rounds go.
+        job_id: the job.
+        holder: the Ray job that this process is; None where it is not known. It changes the job's state only
+            while the job is its own.
+    """
+
+    def __init__(self, store: JobStore, job_id: str, holder: str | None = None) -> None:
+        self.store, self.job_id, self.holder = store, job_id, holder
+        self._rounds = store.get(job_id).rounds_done
+        self._working = False
+
+    def known(self) -> int:
+        """How many rounds the store has."""
+        return self._rounds
+
+    def digest(self, round: int) -> str | None:
+        """The digest of a round in the store; None for one that it lacks."""
+        if round > self._rounds:
+            return None
+        found = patiently(lambda: self.store.rounds(self.job_id, round - 1, 1))
+        return next((record.digest for record in found if record.round == round), None)
+
+    def add(self, record: RoundRecord) -> None:
+        """Write a round, and to the log how it went."""
+        patiently(lambda: self.store.add_round(self.job_id, record))
+        self._rounds = max(self._rounds, record.round)
+        scores = ", ".join(
+            f"{name} {value:.4f}" for name, value in record.metrics.items() if isinstance(value, float)
+        )
+        for client, cause in (record.engine.model_extra or {}).get("client_errors", {}).items():
+            log.warning("round %d: client %s was left out: %s", record.round, client, cause)
+        took, mark = record.seconds.total, record.digest[:12]
+        log.info("round %d: %s (%.2f s, digest %s)", record.round, scores, took, mark)
+
+    def working(self) -> None:
+        """Have the job RUNNING, at first and again after a loss."""
+        if not self._working:
+            self._working = patiently(
+                lambda: self.store.advance(
+                    self.job_id, JobState.STARTING, JobState.RUNNING, holder=self.holder
+                )
+            )
+
+    def lost(self, limit: int, error: FedsimError) -> bool:
+        """Have the job STARTING again, if that may be once more; the limit is of all its restarts."""
+        self._working = False
+        message = f"going on from the last checkpoint after a loss: {error}"
+        return patiently(lambda: self.store.restart(self.job_id, limit, message, holder=self.holder))
