@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from sqlalchemy import Engine, and_, select
 
+from jobs.curves import Curve, curves
 from jobs.line import IN_LINE, counting, in_line
 from jobs.paging import job_query
 from jobs.records import Job, JobEvent, JobPage, RoundRecord
@@ -105,3 +106,7 @@ class JobReader:
             if not found:
                 row_of(connection, job_id)
         return tuple(event_of(row) for row in found)
+
+    def curves(self, job_ids: Sequence[str], metric: str, points: int) -> Sequence[Curve]:
+        """A metric of several jobs at evenly spaced rounds; see `jobs.curves.curves`."""
+        return curves(self._engine, job_ids, metric, points)

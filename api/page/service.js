@@ -8,6 +8,9 @@ export class Refused extends Error {
   constructor(status, problem) {
     super(problem.detail || `the service answered ${status}`);
     this.status = status;
+    this.hint = problem.hint ?? "";
+    this.errors = problem.errors ?? [];
+    this.code = problem.code ?? "";
   }
 }
 
@@ -19,10 +22,10 @@ export function hasToken() {
   return sessionStorage.getItem(KEY) !== null;
 }
 
-export async function request(path, { headers = {}, signal } = {}) {
+export async function request(path, { headers = {}, signal, method = "GET", body } = {}) {
   const token = sessionStorage.getItem(KEY);
   const all = token ? { ...headers, Authorization: `Bearer ${token}` } : headers;
-  const response = await fetch(PREFIX + path, { headers: all, signal, cache: "no-store" });
+  const response = await fetch(PREFIX + path, { method, headers: all, signal, body, cache: "no-store" });
   if (!response.ok) {
     throw new Refused(response.status, await response.json().catch(() => ({})));
   }
@@ -33,7 +36,18 @@ export async function get(path, options) {
   return (await request(path, options)).json();
 }
 
-// Calls `onEvent(type, data)` for everything that happens to a job, until it has ended or `signal` aborts.
+// Sends `data` as JSON, or a text as YAML.
+export async function post(path, data, { headers = {}, signal } = {}) {
+  const isText = typeof data === "string";
+  const type = isText ? "application/yaml" : "application/json";
+  const all = data === undefined ? headers : { ...headers, "Content-Type": type };
+  const response = await request(path, { method: "POST", headers: all, signal, body: isText ? data : JSON.stringify(data) });
+  return response.json();
+}
+
+export const jobPath = (id, rest = "") => `/jobs/${encodeURIComponent(id)}${rest}`;
+
+// Calls `onEvent(type, data, id)` for everything that happens to a job, until it has ended or `signal` aborts.
 // `onConnection(true | false)` tells whether the service is being heard.
 export async function follow(jobId, { onEvent, onConnection, signal }) {
   let last = 0;
@@ -41,18 +55,18 @@ export async function follow(jobId, { onEvent, onConnection, signal }) {
   while (!signal.aborted) {
     try {
       const headers = { Accept: "text/event-stream", "Last-Event-ID": String(last) };
-      const response = await request(`/jobs/${encodeURIComponent(jobId)}/events`, { headers, signal });
+      const response = await request(jobPath(jobId, "/events"), { headers, signal });
       onConnection(true);
       if (response.status === 204) return;
       for await (const event of events(response.body)) {
         last = event.id;
         pause = 500;
-        onEvent(event.type, event.data);
+        onEvent(event.type, event.data, event.id);
         if (event.data.terminal) return;
       }
     } catch (error) {
       if (signal.aborted) return;
-      if (error instanceof Refused && error.status < 500) throw error;
+      if (error instanceof Refused && error.status < 500 && error.status !== 429) throw error;
     }
     onConnection(false);
     await new Promise((resolve) => setTimeout(resolve, pause));

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from api import cli
+from tests.api.browser import Browser
 from tests.api.service import Fedsim, Outcome, RunningService, running_service
 
 
@@ -18,6 +19,14 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService
     """A server without a token; its jobs are those of all tests of a file."""
     with running_service(tmp_path_factory.mktemp("home")) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A browser for all tests of the page: to start it takes longer than most of them."""
+    opened = Browser(tmp_path_factory.mktemp("profile"))
+    yield opened
+    opened.close()
 
 
 @pytest.fixture

@@ -1,85 +1,21 @@
-"""The page in a real browser, against a real server; skipped where there is no Chromium."""
+"""The page's shell and its table of jobs in a browser, against a real server; skipped without a Chromium."""
 
 from __future__ import annotations
 
-import shutil
-import threading
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from jobs.states import FailureReason, JobState
+from tests.api.axe import violations
+from tests.api.browser import NEEDS_CHROMIUM, Browser, until
 from tests.api.service import RunningService, a_round, running_service
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
-FLAGS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-dev-shm-usage",
-    "--no-first-run",
-)
-
-pytestmark = pytest.mark.skipif(
-    not (CHROMIUM and DRIVER),
-    reason="no chromium and chromedriver on the path (apt-get install chromium-driver)",
-)
+pytestmark = NEEDS_CHROMIUM
 
 
-class Browser:
-    """What the tests do with a browser."""
-
-    def __init__(self, profile: Path) -> None:
-        from selenium import webdriver
-
-        options = webdriver.ChromeOptions()
-        options.binary_location = CHROMIUM or ""
-        for flag in (*FLAGS, f"--user-data-dir={profile}"):
-            options.add_argument(flag)
-        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-        self.driver: Any = webdriver.Chrome(options, webdriver.ChromeService(DRIVER))
-
-    def open(self, url: str, width: int = 1600) -> None:
-        metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
-        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-        # A fragment alone would not load the page again.
-        self.driver.get("about:blank")
-        self.driver.get(url)
-
-    def text(self, selector: str) -> str:
-        found = self.driver.find_elements("css selector", selector)
-        return "\n".join(each.text for each in found)
-
-    def visible(self, selector: str) -> bool:
-        return any(each.is_displayed() for each in self.driver.find_elements("css selector", selector))
-
-    def click(self, selector: str) -> None:
-        self.driver.find_element("css selector", selector).click()
-
-    def errors(self) -> list[str]:
-        log = self.driver.get_log("browser")
-        return [entry["message"] for entry in log if entry["level"] in ("SEVERE", "WARNING")]
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    opened = Browser(tmp_path_factory.mktemp("profile"))
-    yield opened
-    opened.driver.quit()
-
-
-def until(condition: Callable[[], object], seconds: float = 15) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come about in time"
-        time.sleep(0.05)
+def row(job_id: str, column: str = "") -> str:
+    return f'tr[data-job="{job_id}"]' + (f" .c-{column}" if column else "")
 
 
 def test_an_empty_service_says_what_to_do(browser: Browser, tmp_path: Path) -> None:
@@ -90,65 +26,105 @@ def test_an_empty_service_says_what_to_do(browser: Browser, tmp_path: Path) -> N
     assert browser.errors() == []
 
 
-def test_the_curve_grows_while_the_job_runs(browser: Browser, service: RunningService) -> None:
-    job = service.running(name="<b>bold</b> & live", rounds=4)
-    service.store.add_round(job.id, a_round(1))
-    browser.open(f"{service.url}/#job={job.id}")
-    until(lambda: "0.5000 at round 1" in browser.text("#chart-words"))
-    assert browser.text("#job-head") == "<b>bold</b> & live"
-    assert browser.text("#job-state") == "running"
-    for number in (2, 3, 4):
+def test_the_table_is_live(browser: Browser, service: RunningService) -> None:
+    name = "<b>bold</b> & live"
+    job = service.running(name=name, rounds=4)
+    browser.open(service.url)
+    until(lambda: browser.text(row(job.id, "state")) == "running")
+    assert name in browser.text(row(job.id, "name"))
+    for number in (1, 2, 3):
         service.store.add_round(job.id, a_round(number))
-        until(lambda at=number: f"at round {at}" in browser.text("#chart-words"), seconds=5)
-    drawn = "return document.querySelectorAll('#chart .points path').length"
-    until(lambda: browser.driver.execute_script(drawn) == 4)
-    assert browser.text("#job-rounds") == "4 of 4 rounds"
-    service.store.advance(job.id, JobState.RUNNING, JobState.SUCCEEDED)
-    until(lambda: browser.text("#job-state") == "succeeded")
-    until(lambda: "0.8" in browser.text("#job-metrics"))
+    browser.comes(lambda: browser.text(row(job.id, "progress")) == "3 / 4")
+    assert browser.text(row(job.id, "accuracy")) == "0.7500"
+    words = f"return document.querySelector('{row(job.id)} .spark').getAttribute(\"aria-label\")"
+    until(lambda: browser.script(words) == "accuracy from 0.5000 to 0.7500, best 0.7500")
+    assert violations(browser) == []
     assert browser.errors() == []
 
 
-@pytest.mark.parametrize("width", [360, 1600])
-def test_nothing_is_wider_than_the_window(browser: Browser, service: RunningService, width: int) -> None:
-    job = service.ended(name="a-name-without-any-place-to-break-" * 2, rounds=5)
-    browser.open(f"{service.url}/#job={job.id}", width)
-    until(lambda: "at round 5" in browser.text("#chart-words"))
-    assert browser.driver.execute_script("return document.documentElement.scrollWidth") <= width
-    chart = browser.driver.find_element("css selector", "#chart .main-svg").size["width"]
-    assert chart > 0.6 * min(width, 1100)
-
-
-def test_choosing_another_job_shows_that_one(browser: Browser, service: RunningService) -> None:
-    first = service.ended(name="first of two", rounds=2)
-    second = service.running(name="second of two")
-    message = "the file train-images is truncated"
-    service.store.advance(
-        second.id, JobState.RUNNING, JobState.FAILED, reason=FailureReason.BAD_DATA, message=message
-    )
-    browser.open(f"{service.url}/#job={first.id}")
-    until(lambda: browser.text("#job-head") == "first of two")
-    until(lambda: browser.visible(f'li[data-job="{second.id}"] button'))
-    browser.click(f'li[data-job="{second.id}"] button')
-    until(lambda: browser.text("#job-head") == "second of two")
-    until(lambda: browser.text("#job-message") == message)
-    assert browser.text("#job-state") == "failed"
-    until(lambda: browser.text("#chart-words") == "No round has been scored yet.")
+def test_filters_stand_in_the_address_and_keep_the_focus(browser: Browser, service: RunningService) -> None:
+    waits = service.queued(name="a job that waits")
+    ended = service.ended(name="a job that ended")
+    browser.open(service.url)
+    until(lambda: browser.visible(row(ended.id)))
+    browser.choose('[name="state"]', "QUEUED")
+    until(lambda: browser.visible(row(waits.id)) and not browser.visible(row(ended.id)))
+    assert browser.script("return location.hash") == "#/jobs?state=QUEUED"
+    assert browser.script("return document.activeElement.name") == "state"
     browser.driver.back()
-    until(lambda: browser.text("#job-head") == "first of two")
+    until(lambda: browser.visible(row(ended.id)))
+    browser.open(f"{service.url}/#/jobs?label=nobody=has-it")
+    until(lambda: browser.text("#jobs-note") == "No job fits these filters.")
 
 
-def test_an_unknown_job_is_said_to_be_unknown(browser: Browser, service: RunningService) -> None:
-    browser.open(f"{service.url}/#job=0000")
-    until(lambda: "0000" in browser.text("#detail-note"))
-    assert not browser.visible("#job")
+def test_jobs_are_cancelled_resumed_and_deleted_from_their_rows(
+    browser: Browser, service: RunningService
+) -> None:
+    job = service.running(name="to be stopped")
+    browser.open(service.url)
+    cancel, resume, delete = (
+        f'{row(job.id)} [data-action="{name}"]' for name in ("cancel", "resume", "delete")
+    )
+    browser.comes(lambda: browser.visible(cancel))
+    assert not browser.visible(delete)
+    browser.click(cancel)
+    browser.comes(lambda: service.store.get(job.id).state is JobState.CANCELLING)
+    service.store.advance(job.id, JobState.CANCELLING, JobState.CANCELLED)
+    browser.comes(lambda: browser.visible(resume))
+    browser.click(resume)
+    browser.comes(lambda: browser.text(row(job.id, "state")) == "queued")
+    service.store.request_cancel(job.id)
+    browser.comes(lambda: browser.visible(delete))
+    browser.click(delete)
+    until(lambda: browser.text("#confirm-head") == "Delete to be stopped?")
+    assert browser.script("return document.activeElement.id") == "confirm-no"
+    browser.click("#confirm-yes")
+    browser.comes(lambda: not browser.visible(row(job.id)))
+    assert browser.errors() == []
+
+
+def test_long_lists_come_in_pages(browser: Browser, tmp_path: Path) -> None:
+    with running_service(tmp_path) as service:
+        jobs = [service.queued(name=f"job {number}") for number in range(53)]
+        browser.open(service.url)
+        until(lambda: browser.count("#job-table tbody tr") == 50)
+        browser.click("#page-on")
+        until(lambda: browser.count("#job-table tbody tr") == 3)
+        assert browser.visible(row(jobs[0].id))
+        browser.click("#page-back")
+        until(lambda: browser.visible(row(jobs[-1].id)))
+
+
+@pytest.mark.parametrize("width", [360, 1600])
+def test_no_view_is_wider_than_the_window(browser: Browser, service: RunningService, width: int) -> None:
+    job = service.ended(name="a-name-without-any-place-to-break-" * 2, rounds=5)
+    for address, sign in ((f"jobs/{job.id}", "#chart .main-svg"), ("jobs", row(job.id))):
+        browser.open(f"{service.url}/#/{address}", width)
+        until(lambda at=sign: browser.visible(at))
+        assert browser.script("return document.documentElement.scrollWidth") <= width, address
+
+
+def test_light_and_dark_by_choice_and_by_the_system(browser: Browser, service: RunningService) -> None:
+    service.ended()
+    shade = "return getComputedStyle(document.querySelector('header')).backgroundColor"
+    browser.colours("light")
+    browser.open(service.url)
+    assert browser.script(shade) == "rgb(255, 255, 255)"
+    browser.colours("dark")
+    until(lambda: browser.script(shade) == "rgb(22, 27, 34)")
+    until(lambda: browser.visible("#job-table"))
+    assert violations(browser) == []
+    browser.click("#theme")
+    until(lambda: browser.script(shade) == "rgb(255, 255, 255)")
+    browser.script("localStorage.clear()")
+    browser.colours("light")
 
 
 def test_a_lost_connection_is_said_and_found_again(browser: Browser, tmp_path: Path) -> None:
     with running_service(tmp_path) as first:
         job = first.running(name="survivor", rounds=3)
         first.store.add_round(job.id, a_round(1))
-        browser.open(f"{first.url}/#job={job.id}")
+        browser.open(f"{first.url}/#/jobs/{job.id}")
         until(lambda: "at round 1" in browser.text("#chart-words"))
         port = first.port
     until(lambda: "lost" in browser.text("#connection"))
@@ -165,22 +141,29 @@ def test_a_token_is_asked_for_when_it_is_required(browser: Browser, tmp_path: Pa
         browser.open(service.url)
         until(lambda: browser.visible("#token-dialog"))
         assert "secret" not in browser.driver.page_source
-        browser.driver.find_element("id", "token").send_keys("the wrong token")
+        browser.find("#token").send_keys("the wrong token")
         browser.click("#token-form button")
         until(lambda: "did not accept" in browser.text("#token-note"))
         until(lambda: browser.visible("#token-dialog"))
-        browser.driver.find_element("id", "token").send_keys("the right token")
+        browser.find("#token").send_keys("the right token")
         browser.click("#token-form button")
-        until(lambda: "secret job" in browser.text("#job-list"))
-        until(lambda: browser.text("#job-state") == "succeeded")
+        until(lambda: "secret job" in browser.text("#job-table"))
         assert not browser.visible("#token-dialog")
     browser.errors()
 
 
-def test_a_job_of_many_rounds_is_drawn_soon(browser: Browser, service: RunningService) -> None:
-    job = service.ended(rounds=1500)
-    began = time.monotonic()
-    browser.open(f"{service.url}/#job={job.id}")
-    until(lambda: "at round 1500" in browser.text("#chart-words"))
-    assert time.monotonic() - began < 10
-    assert threading.active_count() < 60
+def test_a_job_says_why_it_failed(browser: Browser, service: RunningService) -> None:
+    job = service.running(name="will fail")
+    message = "the file train-images is truncated"
+    service.store.advance(
+        job.id, JobState.RUNNING, JobState.FAILED, reason=FailureReason.BAD_DATA, message=message
+    )
+    browser.open(service.url)
+    until(lambda: browser.visible(f"{row(job.id)} a"))
+    browser.click(f"{row(job.id)} a")
+    until(lambda: browser.text("#job-note") == message)
+    assert browser.text("#job-state") == "failed"
+    until(lambda: f"bad data: {message}" in browser.text("#events"))
+    assert browser.text("#chart-words") == "No round has been scored yet."
+    browser.driver.back()
+    until(lambda: browser.visible(row(job.id)))

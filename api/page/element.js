@@ -1,0 +1,53 @@
+// Making elements. Everything that people or methods named goes in as text, never as markup.
+
+// `element("a", { class: "soft", href: "#/jobs", on: { click } }, "text", child)`: false, null and undefined are left out.
+export function element(tag, attributes = {}, ...children) {
+  const made = tag === "svg" || tag === "path"
+    ? document.createElementNS("http://www.w3.org/2000/svg", tag)
+    : document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === false || value == null) continue;
+    if (name === "on") Object.entries(value).forEach(([type, listener]) => made.addEventListener(type, listener));
+    else if (name === "data") Object.assign(made.dataset, value);
+    else if (name === "value") made.value = value;
+    else made.setAttribute(name, value === true ? "" : value);
+  }
+  append(made, children);
+  return made;
+}
+
+export function append(parent, children) {
+  parent.append(...children.flat().filter((child) => child != null && child !== false));
+}
+
+// Writes only what differs, so that screen readers are not told the same again.
+export function say(target, text) {
+  if (target.textContent !== String(text)) target.textContent = text;
+}
+
+export function show(target, visible) {
+  target.hidden = !visible;
+}
+
+export function badge(target, state) {
+  target.className = "state";
+  if (target.dataset.state !== state) target.dataset.state = state;
+  say(target, state.toLowerCase());
+}
+
+export function button(label, click, attributes = {}) {
+  return element("button", { type: "button", ...attributes, on: { click } }, label);
+}
+
+// A label with its control: `field("Metric", select)`.
+export function labelled(text, control, attributes = {}) {
+  return element("label", { class: "labelled", ...attributes }, element("span", {}, text), control);
+}
+
+export function select(options, value, change, attributes = {}) {
+  const made = element("select", { ...attributes, on: { change: () => change(made.value) } }, options.map(
+    ([key, text]) => element("option", { value: key }, text ?? key),
+  ));
+  made.value = value;
+  return made;
+}

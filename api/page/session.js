@@ -1,0 +1,105 @@
+// What every view shares: the token dialog, questions, notices, and whether the service is being heard.
+
+import { element, say } from "./element.js";
+import { hasToken, keepToken, Refused } from "./service.js";
+
+const NOTICE_SECONDS = 8;
+
+const find = (id) => document.getElementById(id);
+let asking = null;
+let sources = new Map();
+
+// A view says for each thing that it listens to whether it is heard; leaving the view forgets them.
+export function heard(source, there) {
+  sources.set(source, there);
+  const lost = [...sources.values()].includes(false);
+  const text = lost ? "The connection to the service is lost; trying again …" : "Connected";
+  say(find("connection"), sources.size ? text : "Connecting …");
+  find("connection").classList.toggle("lost", lost);
+}
+
+export function forgetSources() {
+  sources = new Map();
+}
+
+function askForToken(again) {
+  asking ??= new Promise((resolve) => {
+    const dialog = find("token-dialog");
+    if (again) say(find("token-note"), "The service did not accept this token.");
+    find("token").value = "";
+    dialog.addEventListener("cancel", (event) => event.preventDefault());
+    dialog.addEventListener("close", () => {
+      keepToken(find("token").value.trim());
+      asking = null;
+      resolve();
+    }, { once: true });
+    dialog.showModal();
+  });
+  return asking;
+}
+
+// Does `work`; where the service asks for a token, asks the reader for it and does it again.
+export async function withToken(work) {
+  for (let again = hasToken(); ; again = true) {
+    try {
+      return await work();
+    } catch (error) {
+      if (!(error instanceof Refused) || error.status !== 401) throw error;
+      await askForToken(again);
+    }
+  }
+}
+
+export const isAsking = () => asking !== null;
+
+// Resolves to whether the reader wants it.
+export function confirm({ head, text, yes }) {
+  const dialog = find("confirm");
+  say(find("confirm-head"), head);
+  say(find("confirm-text"), text);
+  say(find("confirm-yes"), yes);
+  dialog.returnValue = "no";
+  dialog.showModal();
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
+  });
+}
+
+// A line that says what was done, or what went wrong, and leaves by itself.
+export function notice(text, bad = false) {
+  const line = element("p", { class: bad ? "notice bad" : "notice" }, text);
+  find("notices").append(line);
+  setTimeout(() => line.remove(), NOTICE_SECONDS * 1000);
+}
+
+// Does `work` again and again until `signal` aborts; not while the page is hidden or a token is asked for.
+export async function repeat(source, every, signal, work) {
+  while (!signal.aborted) {
+    if (!document.hidden && !isAsking()) {
+      try {
+        await withToken(work);
+        if (!signal.aborted) heard(source, true);
+      } catch (error) {
+        if (signal.aborted) return;
+        // What the service says is for the view; silence is for the line at the top.
+        heard(source, error instanceof Refused && error.status < 500);
+      }
+    }
+    await pause(every, signal);
+  }
+}
+
+// Waits so many milliseconds, or until the page is looked at again, or until `signal` aborts.
+function pause(milliseconds, signal) {
+  return new Promise((resolve) => {
+    const finish = () => {
+      clearTimeout(timer);
+      document.removeEventListener("visibilitychange", finish);
+      signal.removeEventListener("abort", finish);
+      resolve();
+    };
+    const timer = setTimeout(finish, milliseconds);
+    document.addEventListener("visibilitychange", finish);
+    signal.addEventListener("abort", finish);
+  });
+}

@@ -1,0 +1,157 @@
+// One job, live.
+
+import { actionButtons } from "../actions.js";
+import { load } from "../chart.js";
+import { badge, element, say, show } from "../element.js";
+import { Records } from "../series.js";
+import { follow, get, jobPath } from "../service.js";
+import { heard, isAsking, withToken } from "../session.js";
+import { FINAL, span } from "../words.js";
+import { curves } from "./curves.js";
+import { facts, summary } from "./facts.js";
+import { papers } from "./papers.js";
+import { timeline } from "./timeline.js";
+
+const EVERY = 3000;
+const LATEST = 10;
+
+export const title = "Job";
+
+export async function open(root, { id, signal }) {
+  const note = element("p", { class: "message", id: "job-note" }, "Loading …");
+  root.append(note);
+  load().catch(() => {}); // the charts will want it; they say so themselves where it does not come
+  try {
+    const job = await withToken(() => get(jobPath(id), { signal }));
+    new JobView(root, note, job, signal).start();
+  } catch (error) {
+    if (signal.aborted) return;
+    say(note, `Job ${id}: ${error.message}`);
+    note.classList.add("bad");
+    if (!error.status) setTimeout(() => signal.aborted || (root.replaceChildren(), open(root, { id, signal })), EVERY);
+    heard("job", Boolean(error.status));
+  }
+}
+
+class JobView {
+  constructor(root, note, job, signal) {
+    Object.assign(this, { job, signal, note, records: new Records() });
+    this.head = element("h1", { id: "job-head" });
+    this.state = element("span", { id: "job-state", role: "status" });
+    this.what = element("p", { class: "soft", id: "job-what" });
+    this.bar = element("progress", { id: "job-progress", "aria-label": "Rounds done" });
+    this.rounds = element("p", { class: "soft figure", id: "job-rounds" });
+    this.actions = actionButtons((name) => this.afterAction(name));
+    this.curves = curves(this.records, signal);
+    this.facts = facts();
+    this.timeline = timeline(this.records, signal);
+    root.append(
+      element("div", { class: "title" }, this.head, this.state, element("span", { class: "row", id: "job-actions" }, this.actions.buttons)),
+      this.what, note, this.bar, this.rounds,
+      element("div", { class: "split" }, this.curves.root, this.facts.root),
+      this.timeline.root, ...papers(() => this.job, signal),
+    );
+    this.show(job);
+  }
+
+  async start() {
+    this.poll();
+    try {
+      await withToken(() => follow(this.job.id, {
+        onEvent: (type, data) => this.take(type, data),
+        onConnection: (there) => this.signal.aborted || heard("stream", there),
+        signal: this.signal,
+      }));
+    } catch (error) {
+      if (!this.signal.aborted) this.tell(error.message, true);
+    }
+  }
+
+  // The stream has the rounds; the rest of the job (why it waits, what is known of it) is asked for.
+  async poll() {
+    while (!this.signal.aborted) {
+      await new Promise((resolve) => setTimeout(resolve, EVERY));
+      if (!this.signal.aborted && !document.hidden && !isAsking()) await this.refresh();
+    }
+  }
+
+  async refresh() {
+    try {
+      const job = await withToken(() => get(jobPath(this.job.id), { signal: this.signal }));
+      heard("job", true);
+      const again = FINAL.has(this.job.state) && !FINAL.has(job.state);
+      this.show(job);
+      // A job that was resumed has events again, after those with which its stream ended.
+      if (again) this.start();
+    } catch (error) {
+      if (this.signal.aborted) return;
+      if (error.status === 404) this.tell("This job is deleted.", true);
+      else heard("job", Boolean(error.status));
+    }
+  }
+
+  take(type, data) {
+    if (this.signal.aborted) return;
+    if (type === "round") {
+      if (!this.records.add(data)) return;
+      this.timeline.round(data);
+      this.later ??= requestAnimationFrame(() => this.draw());
+    } else {
+      this.events ??= new Set();
+      // A stream that began again tells the same once more.
+      if (this.events.has(data.at)) return;
+      this.events.add(data.at);
+      this.timeline[type]?.(data);
+      if (type === "state") badge(this.state, data.state);
+      if (type === "state" && FINAL.has(data.state)) this.refresh();
+    }
+  }
+
+  draw() {
+    this.later = null;
+    if (this.signal.aborted) return;
+    this.curves.draw();
+    this.timeline.draw();
+    const last = this.records.last;
+    const job = { ...this.job, last_metrics: { ...this.job.last_metrics, ...last.metrics } };
+    this.facts.update(job, this.records);
+    this.showProgress(Math.max(last.round, this.job.rounds_done));
+  }
+
+  show(job) {
+    this.job = job;
+    document.title = `${job.name} · fedsim`;
+    say(this.head, job.name);
+    badge(this.state, job.state);
+    say(this.what, summary(job));
+    const message = job.message ?? job.waiting ?? "";
+    this.tell(message, job.state === "FAILED");
+    this.actions.update(job);
+    this.facts.update(job, this.records);
+    this.showProgress(Math.max(job.rounds_done, this.records.last?.round ?? 0));
+  }
+
+  tell(message, bad) {
+    say(this.note, message);
+    this.note.classList.toggle("bad", bad);
+    show(this.note, Boolean(message));
+  }
+
+  showProgress(done) {
+    this.bar.max = this.job.rounds_total;
+    this.bar.value = done;
+    say(this.rounds, `${done} of ${this.job.rounds_total} rounds${this.left(done)}`);
+  }
+
+  left(done) {
+    const latest = this.records.all.slice(-LATEST);
+    if (FINAL.has(this.job.state) || !latest.length || done >= this.job.rounds_total) return "";
+    const mean = latest.reduce((sum, { seconds }) => sum + seconds.total, 0) / latest.length;
+    return `, about ${span(mean * (this.job.rounds_total - done))} left`;
+  }
+
+  afterAction(name) {
+    if (name === "delete") location.hash = "#/jobs";
+    else this.refresh();
+  }
+}

@@ -1,0 +1,61 @@
+// One line of the table of jobs.
+
+import { actionButtons } from "../actions.js";
+import { badge, element, say, show } from "../element.js";
+import { spark } from "../spark.js";
+import { accuracy, bytes, clock, cohortOf, count, dataOf, methodOf, modelOf, since, span, worked } from "../words.js";
+
+export const COLUMNS = [
+  ["select", "Choose"], ["name", "Job"], ["state", "State"], ["method", "Method"], ["data", "Data and model"],
+  ["clients", "N, in a round"], ["progress", "Rounds"], ["accuracy", "Accuracy"], ["curve", "Curve"], ["bytes", "Traffic"],
+  ["time", "Time"], ["age", "Age"], ["actions", "Actions"],
+];
+
+// A row that keeps its place and its focus: `update(job, curve)` changes what differs.
+export function jobRow({ chosen, choose, done }) {
+  const cells = Object.fromEntries(COLUMNS.map(([name, head]) => (
+    [name, element("td", { role: "cell", class: `c-${name}`, data: { head } })]
+  )));
+  const row = element("tr", { role: "row" }, Object.values(cells));
+  const tick = element("input", { type: "checkbox", on: { change: () => choose(row.dataset.job, tick.checked) } });
+  const link = element("a", {});
+  const id = element("span", { class: "soft id" });
+  const state = element("span", {});
+  const bar = element("progress", {});
+  const rounds = element("span", { class: "figure" });
+  const curve = spark();
+  const { buttons, update: updateButtons } = actionButtons(done);
+  cells.select.append(tick);
+  cells.name.append(link, id);
+  cells.state.append(state);
+  cells.progress.append(bar, rounds);
+  cells.curve.append(curve.picture);
+  cells.actions.append(...buttons);
+
+  function update(job, found) {
+    row.dataset.job = job.id;
+    tick.checked = chosen(job.id);
+    tick.setAttribute("aria-label", `Choose ${job.name}`);
+    say(link, job.name);
+    link.href = `#/jobs/${job.id}`;
+    say(id, job.id.slice(0, 8));
+    badge(state, job.state);
+    state.title = job.message ?? job.waiting ?? "";
+    say(cells.method, methodOf(job.spec));
+    say(cells.data, `${dataOf(job.spec)} · ${modelOf(job.spec)}`);
+    say(cells.clients, `${count(job.spec.clients.total)}, ${count(cohortOf(job.spec))}`);
+    bar.max = job.rounds_total;
+    bar.value = job.rounds_done;
+    bar.setAttribute("aria-label", `Rounds of ${job.name}`);
+    say(rounds, `${job.rounds_done} / ${job.rounds_total}`);
+    say(cells.accuracy, accuracy(job.last_metrics.global_accuracy));
+    say(cells.bytes, bytes(found?.bytes));
+    const time = worked(job);
+    say(cells.time, time === null ? "–" : span(Math.round(time)));
+    say(cells.age, since(job.created_at));
+    cells.age.title = clock(job.created_at);
+    if (found) curve.update(found, job.rounds_total);
+    updateButtons(job);
+  }
+  return { row, update };
+}

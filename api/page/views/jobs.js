@@ -1,0 +1,136 @@
+// The jobs: a live table with filters, a page at a time.
+
+import { button, element, labelled, say, select, show } from "../element.js";
+import { get } from "../service.js";
+import { repeat } from "../session.js";
+import { STATES } from "../words.js";
+import { COLUMNS, jobRow } from "./job_row.js";
+
+const EVERY = 3000;
+const PAGE = 50;
+const ORDERS = [
+  ["-created_at", "Newest first"], ["created_at", "Oldest first"], ["name", "By name"], ["state", "By state"],
+  ["-priority", "By priority"],
+];
+
+export const title = "Jobs";
+
+export function open(root, { query, signal }) {
+  const chosen = new Set();
+  const rows = new Map();
+  const curves = new Map();
+  const tokens = [null];
+  let next = null;
+
+  const note = element("p", { id: "jobs-note", role: "status" }, "Loading …");
+  const body = element("tbody", { role: "rowgroup" });
+  const table = element("table", { id: "job-table", role: "table", "aria-label": "Jobs" }, head(), body);
+  const compare = element("a", { class: "button", id: "compare-chosen", hidden: true }, "Compare");
+  const back = button("Newer", () => turn(-1), { id: "page-back" });
+  const on = button("Older", () => turn(1), { id: "page-on" });
+  const pages = element("p", { class: "pages" }, back, on);
+  root.append(
+    element("div", { class: "title" }, element("h1", {}, "Jobs"), compare, element("a", { class: "button main", href: "#/new" }, "New job")),
+    filters(query), note, element("div", { class: "wide" }, table), pages,
+  );
+
+  function turn(step) {
+    if (step < 0) tokens.pop();
+    else tokens.push(next);
+    refresh().then(() => window.scrollTo(0, 0), () => {});
+  }
+
+  function choose(id, wanted) {
+    if (wanted) chosen.add(id);
+    else chosen.delete(id);
+    show(compare, chosen.size > 0);
+    say(compare, `Compare ${chosen.size}`);
+    compare.href = `#/compare?jobs=${[...chosen].join(",")}`;
+  }
+
+  async function refresh() {
+    const asked = new URLSearchParams({ limit: PAGE });
+    for (const [name, value] of query) if (value) asked.append(name, value);
+    const token = tokens.at(-1);
+    if (token) asked.set("page_token", token);
+    try {
+      const page = await get(`/jobs?${asked}`, { signal });
+      if (token !== tokens.at(-1)) return;
+      next = page.next_page_token;
+      showJobs(page.jobs);
+      await freshCurves(page.jobs);
+      showJobs(page.jobs);
+    } catch (error) {
+      if (error.status && error.status !== 401) say(note, `${error.message}${error.hint ? `: ${error.hint}` : ""}`);
+      throw error;
+    }
+  }
+
+  // Only of jobs that went on since: a job that rests is not asked for again.
+  async function freshCurves(jobs) {
+    const due = jobs.filter((job) => job.rounds_done && curves.get(job.id)?.done !== job.rounds_done);
+    if (!due.length) return;
+    const asked = new URLSearchParams(due.map((job) => ["job", job.id]));
+    const answer = await get(`/curves?${asked}`, { signal });
+    answer.curves.forEach((curve) => {
+      const job = due.find(({ id }) => id === curve.job_id);
+      curves.set(curve.job_id, { ...curve, done: job.rounds_done });
+    });
+  }
+
+  function showJobs(jobs) {
+    const before = new Set(rows.keys());
+    jobs.forEach((job, index) => {
+      before.delete(job.id);
+      if (!rows.has(job.id)) rows.set(job.id, jobRow({ chosen: (id) => chosen.has(id), choose, done }));
+      const { row, update } = rows.get(job.id);
+      update(job, curves.get(job.id));
+      if (body.children[index] !== row) body.insertBefore(row, body.children[index] ?? null);
+    });
+    before.forEach((id) => {
+      rows.get(id).row.remove();
+      rows.delete(id);
+    });
+    const filtered = [...query.values()].some(Boolean);
+    say(note, filtered ? "No job fits these filters." : "No jobs yet. Make one with New job, or in a terminal: fedsim submit demo");
+    show(note, !jobs.length);
+    show(table, jobs.length > 0);
+    show(pages, tokens.length > 1 || next !== null);
+    back.disabled = tokens.length < 2;
+    on.disabled = next === null;
+  }
+
+  const done = () => refresh().catch(() => {});
+  repeat("list", EVERY, signal, refresh);
+}
+
+function head() {
+  const cells = COLUMNS.map(([name, text]) => {
+    const hidden = name === "select" || name === "actions";
+    const words = hidden ? element("span", { class: "for-readers" }, text) : text;
+    return element("th", { role: "columnheader", scope: "col", class: `c-${name}` }, words);
+  });
+  return element("thead", { role: "rowgroup" }, element("tr", { role: "row" }, cells));
+}
+
+// The filters stand in the address, so that a view of the list can be linked and reloaded.
+function filters(query) {
+  const change = (name, value) => {
+    const asked = new URLSearchParams(query);
+    if (value) asked.set(name, value);
+    else asked.delete(name);
+    location.hash = `#/jobs${asked.size ? `?${asked}` : ""}`;
+  };
+  const states = [["", "All"], ...STATES.map((state) => [state, state.toLowerCase()])];
+  const text = (name, words, hint) => labelled(words, element("input", {
+    type: "search", name, value: query.get(name) ?? "", placeholder: hint, autocomplete: "off",
+    on: { change: (event) => change(name, event.target.value.trim()) },
+  }));
+  return element("form", { class: "filters", role: "search", "aria-label": "Filter jobs", on: { submit: (event) => event.preventDefault() } },
+    text("search", "Find", "name, id or method"),
+    labelled("State", select(states, query.get("state") ?? "", (value) => change("state", value), { name: "state" })),
+    text("algorithm", "Method", "fedavg"),
+    text("label", "Label", "group=mine"),
+    labelled("Order", select(ORDERS, query.get("order_by") ?? "-created_at", (value) => change("order_by", value), { name: "order_by" })),
+  );
+}

@@ -1,0 +1,72 @@
+// What happened to a job: its seconds by phase, and its events in words.
+
+import { axis, Chart } from "../chart.js";
+import { colour, curveColour, faint } from "../colours.js";
+import { element, say, show } from "../element.js";
+import { clock, span } from "../words.js";
+
+const PHASES = [["train", "training"], ["evaluate", "scoring"], ["server", "server"], ["survey", "survey"]];
+const MOST_EVENTS = 300;
+
+export function timeline(records, signal) {
+  const picture = element("div", { class: "chart low", id: "time-chart", role: "img", "aria-labelledby": "timeline-head time-words" });
+  const words = element("p", { class: "soft", id: "time-words" });
+  const list = element("ol", { class: "events", id: "events", tabindex: "0", "aria-label": "Events, newest first" });
+  const root = element("section", { class: "timeline", "aria-labelledby": "timeline-head" },
+    element("h2", { id: "timeline-head" }, "Timeline"), element("div", { class: "halves" },
+      element("div", {}, picture, words), list));
+  const chart = new Chart(picture, words, () => drawing(records), signal);
+
+  function line(kind, when, text) {
+    list.prepend(element("li", { data: { kind } }, element("span", { class: "when" }, when), element("span", {}, text)));
+    if (list.children.length > MOST_EVENTS) list.lastChild.remove();
+  }
+
+  return {
+    root,
+    draw: () => chart.draw(),
+    state: ({ state, reason, message, at }) => {
+      const why = [reason?.toLowerCase().replaceAll("_", " "), message].filter(Boolean).join(": ");
+      line(state, clock(at), `${state.toLowerCase()}${why ? `: ${why}` : ""}`);
+    },
+    warning: ({ message, at }) => line("warning", clock(at), message),
+    round: ({ round, failed, engine }) => {
+      if (engine.restarts) line("warning", `round ${round}`, `${engine.restarts} ${engine.restarts === 1 ? "actor" : "actors"} replaced`);
+      if (failed.length) line("warning", `round ${round}`, `left out, because they failed: clients ${failed.join(", ")}`);
+    },
+  };
+}
+
+function drawing(records) {
+  const { all } = records;
+  const x = all.map(({ round }) => round);
+  const used = PHASES.filter(([phase]) => all.some(({ seconds }) => seconds[phase] > 0));
+  const traces = used.map(([phase, name], index) => ({
+    name, x, y: all.map(({ seconds }) => seconds[phase] ?? 0), type: "scatter", mode: "lines", stackgroup: "seconds",
+    line: { width: 0.5, color: curveColour(index) }, fillcolor: faint(curveColour(index), 0.45), hovertemplate: "%{y:.3f} s",
+  }));
+  const troubled = all.filter(({ engine, failed }) => engine.restarts || failed.length);
+  if (troubled.length) traces.push(troubles(troubled));
+  const layout = {
+    showlegend: true, margin: { l: 44, r: 14, t: 34, b: 38 },
+    xaxis: axis("round", { rangemode: "tozero", ...(x.length ? {} : { range: [0, 10] }) }),
+    yaxis: axis("seconds", { rangemode: "tozero" }),
+  };
+  return { traces, layout, words: sentence(all, troubled.length) };
+}
+
+function troubles(records) {
+  return {
+    name: "replaced or left out", x: records.map(({ round }) => round), y: records.map(({ seconds }) => seconds.total),
+    type: "scatter", mode: "markers", cliponaxis: false, marker: { symbol: "x", size: 8, color: colour("--bad") },
+    text: records.map(({ engine, failed }) => `${engine.restarts} actors replaced, ${failed.length} clients left out`),
+    hovertemplate: "%{text}",
+  };
+}
+
+function sentence(all, troubled) {
+  if (!all.length) return "No round has ended yet.";
+  const mean = all.reduce((sum, { seconds }) => sum + seconds.total, 0) / all.length;
+  const rest = troubled ? `; something failed and was mended in ${troubled} of them` : "";
+  return `A round takes ${span(mean)}, the mean of ${all.length}${rest}.`;
+}

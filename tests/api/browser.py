@@ -1,0 +1,114 @@
+"""A headless Chromium, and what tests do with it."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+DRIVER = shutil.which("chromedriver")
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--hide-scrollbars",
+)
+
+NEEDS_CHROMIUM = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER),
+    reason="no chromium and chromedriver on the path (apt-get install chromium-driver)",
+)
+
+
+class Browser:
+    """A browser on a profile of its own; `close` ends it."""
+
+    def __init__(self, profile: Path) -> None:
+        from selenium import webdriver
+
+        options = webdriver.ChromeOptions()
+        options.binary_location = CHROMIUM or ""
+        for flag in (*FLAGS, f"--user-data-dir={profile}"):
+            options.add_argument(flag)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        self.driver: Any = webdriver.Chrome(options, webdriver.ChromeService(DRIVER))
+
+    def open(self, url: str, width: int = 1600, height: int = 900) -> None:
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        # A fragment alone would not load the page again.
+        self.driver.get("about:blank")
+        self.driver.get(url)
+
+    def colours(self, scheme: str) -> None:
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+    def find(self, selector: str) -> Any:
+        return self.driver.find_element("css selector", selector)
+
+    def count(self, selector: str) -> int:
+        return len(self.driver.find_elements("css selector", selector))
+
+    def text(self, selector: str) -> str:
+        # In one step: between two, the page may have drawn it anew.
+        script = """return [...document.querySelectorAll(arguments[0])]
+            .map((each) => each.innerText ?? each.textContent).join("\\n")"""
+        return str(self.driver.execute_script(script, selector))
+
+    def visible(self, selector: str) -> bool:
+        script = "return [...document.querySelectorAll(arguments[0])].some((each) => each.checkVisibility())"
+        return bool(self.driver.execute_script(script, selector))
+
+    def click(self, selector: str) -> None:
+        self.find(selector).click()
+
+    def write(self, selector: str, text: str) -> None:
+        """Put a text in place of what a control holds, and leave it."""
+        control = self.find(selector)
+        control.clear()
+        control.send_keys(text, "\t")
+
+    def choose(self, selector: str, value: str) -> None:
+        from selenium.webdriver.support.ui import Select
+
+        Select(self.find(selector)).select_by_value(value)
+
+    def script(self, text: str, *arguments: Any) -> Any:
+        return self.driver.execute_script(text, *arguments)
+
+    def comes(self, condition: Callable[[], object]) -> None:
+        """Wait until something has come about on a page that asks the service only now and then."""
+
+        def nudged() -> object:
+            # As when the reader comes back to the page: it asks at once.
+            self.script("document.dispatchEvent(new Event('visibilitychange'))")
+            time.sleep(0.1)
+            return condition()
+
+        until(nudged)
+
+    def errors(self) -> list[str]:
+        log = self.driver.get_log("browser")
+        return [entry["message"] for entry in log if entry["level"] in ("SEVERE", "WARNING")]
+
+    def close(self) -> None:
+        self.driver.quit()
+
+
+def until(condition: Callable[[], object], seconds: float = 15) -> None:
+    """Wait until something has come about."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come about in time"
+        time.sleep(0.05)

@@ -1,0 +1,97 @@
+"""The view of one job in a real browser, against a real server; skipped without a Chromium."""
+
+from __future__ import annotations
+
+from jobs.states import JobState
+from tests.api.axe import violations
+from tests.api.browser import NEEDS_CHROMIUM, Browser, until
+from tests.api.service import RunningService, a_round
+
+pytestmark = NEEDS_CHROMIUM
+
+POINTS = "return document.querySelectorAll('#chart .points path').length"
+
+
+def test_the_curve_grows_while_the_job_runs(browser: Browser, service: RunningService) -> None:
+    job = service.running(name="<b>bold</b> & live", rounds=4)
+    service.store.add_round(job.id, a_round(1))
+    # An address of the first page still leads here.
+    browser.open(f"{service.url}/#job={job.id}")
+    until(lambda: "0.5000 at round 1" in browser.text("#chart-words"))
+    assert browser.text("#job-head") == "<b>bold</b> & live"
+    assert browser.text("#job-state") == "running"
+    for number in (2, 3, 4):
+        service.store.add_round(job.id, a_round(number))
+        until(lambda at=number: f"at round {at}" in browser.text("#chart-words"), seconds=5)
+    until(lambda: browser.script(POINTS) == 4)
+    assert browser.text("#job-rounds") == "4 of 4 rounds"
+    service.store.advance(job.id, JobState.RUNNING, JobState.SUCCEEDED)
+    until(lambda: browser.text("#job-state") == "succeeded")
+    assert "0.8000 at round 4" in browser.text("#facts-reached")
+    assert "12 kB" in browser.text("#facts-cost")
+    assert violations(browser) == []
+    assert browser.errors() == []
+
+
+def test_what_is_drawn_against_what(browser: Browser, service: RunningService) -> None:
+    job = service.running(rounds=6)
+    for number in range(1, 7):
+        record = a_round(number, personal_accuracy=0.9)
+        method = {"phase": "first" if number < 4 else "second", "inner": {"temperature": 1 / number}}
+        service.store.add_round(job.id, record.model_copy(update={"method": method}))
+    browser.open(f"{service.url}/#/jobs/{job.id}")
+    until(lambda: "personal accuracy: 0.9000 at round 6" in browser.text("#chart-words"))
+    assert "phase: second" in browser.text("#chart .annotation")
+    browser.choose('[name="along"]', "bytes")
+    until(lambda: browser.text("#chart .xtitle") == "simulated traffic, down and up")
+    browser.choose('[name="what"]', "method.inner.temperature")
+    until(lambda: "inner: temperature: 0.1667 at round 6" in browser.text("#chart-words"))
+    browser.choose('[name="what"]', "loss")
+    until(lambda: "best 0.1667 at round 6" in browser.text("#chart-words"))
+
+
+def test_replaced_actors_and_failed_clients_are_told(browser: Browser, service: RunningService) -> None:
+    job = service.running(rounds=6)
+    record = a_round(1)
+    engine = record.engine.model_copy(update={"restarts": 2})
+    service.store.add_round(job.id, record.model_copy(update={"engine": engine, "failed": [4, 7]}))
+    service.store.warn(job.id, "the disk is nearly full")
+    browser.open(f"{service.url}/#/jobs/{job.id}")
+    until(lambda: "the disk is nearly full" in browser.text("#events"))
+    assert "2 actors replaced" in browser.text("#events")
+    assert "clients 4, 7" in browser.text("#events")
+    until(lambda: "something failed and was mended in 1" in browser.text("#time-words"))
+
+
+def test_the_log_the_spec_and_the_downloads(browser: Browser, service: RunningService) -> None:
+    job = service.ended(name="123", rounds=2)
+    service.settings.log_path(job.id).write_text("first line\nlast line\n")
+    browser.open(f"{service.url}/#/jobs/{job.id}")
+    until(lambda: browser.visible("#downloads button"))
+    for summary in browser.driver.find_elements("css selector", "summary"):
+        summary.click()
+    until(lambda: browser.text("#log") == "first line\nlast line\n")
+    assert 'name: "123"\n' in browser.text("#spec")
+    assert "partition: {kind: dirichlet, beta: 0.5, min_size: 1}" in browser.text("#spec")
+    saved = """
+        const done = arguments[0];
+        URL.createObjectURL = (blob) => { blob.text().then(done); return "#"; };
+        document.querySelector('[data-file="rounds.csv"]').click();
+    """
+    csv = browser.driver.execute_async_script(saved)
+    assert csv.splitlines()[0].startswith("round,")
+    assert len(csv.splitlines()) == 3
+    assert violations(browser) == []
+
+
+def test_an_unknown_job_is_said_to_be_unknown(browser: Browser, service: RunningService) -> None:
+    browser.open(f"{service.url}/#/jobs/0000")
+    until(lambda: "0000" in browser.text("#job-note"))
+    assert not browser.visible("#chart")
+    browser.errors()
+
+
+def test_a_job_of_many_rounds_is_drawn(browser: Browser, service: RunningService) -> None:
+    job = service.ended(rounds=600)
+    browser.open(f"{service.url}/#/jobs/{job.id}")
+    until(lambda: "at round 600" in browser.text("#chart-words"))
