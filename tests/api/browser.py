@@ -48,6 +48,8 @@ class Browser:
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
         # A fragment alone would not load the page again.
         self.driver.get("about:blank")
+        # What an earlier page complained of, as about a server that is gone, is not this one's.
+        self.errors()
         self.driver.get(url)
 
     def colours(self, scheme: str) -> None:
