@@ -11,27 +11,17 @@ It has the methods of `FedSimClient`, with the same arguments, results and error
 
 from __future__ import annotations
 
-import asyncio
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from functools import partial
-from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
-
-import httpx
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from api import calls, flows
-from api.artifact_file import written_aside
+from api.async_connection import AsyncConnection
 from api.async_job_handle import AsyncJobHandle
-from api.calls import Call
-from api.connection import Attempts, address, request, result, stream_request
-from api.flows import Flow
 from api.specs import SpecSource, SweepSource, as_mapping, read_members
-from fedsim.errors import FedsimError
 
 if TYPE_CHECKING:
+    from api.comparison import Comparison
     from api.sweep_handle import AsyncSweepHandle
     from api.sweeps import News
     from jobs.cluster import ClusterState
@@ -39,10 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncFedSimClient", "AsyncJobHandle"]
 
-T = TypeVar("T")
 
-
-class AsyncFedSimClient:
+class AsyncFedSimClient(AsyncConnection):
     """A connection to a fedsim service, for asyncio; each method does what `FedSimClient`'s does.
 
     Args:
@@ -54,32 +42,6 @@ class AsyncFedSimClient:
     Raises:
         SettingsError: the URL or the token cannot be one.
     """
-
-    def __init__(
-        self,
-        url: str | None = None,
-        *,
-        token: str | None = None,
-        timeout: float = 30.0,
-        transport: httpx.AsyncBaseTransport | None = None,
-    ) -> None:
-        self.url, options = address(url, token, timeout)
-        self._http = httpx.AsyncClient(transport=transport, **options)
-
-    def __repr__(self) -> str:
-        return f"AsyncFedSimClient({self.url!r})"
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Close the connections; the client cannot be used afterwards."""
-        await self._http.aclose()
 
     async def submit(
         self,
@@ -160,6 +122,17 @@ class AsyncFedSimClient:
         await self.drive(submit_missing(handle, resume, news))
         return handle
 
+    async def compare(
+        self, jobs: Iterable[str], *, metric: str = "global_accuracy", target: float | None = None
+    ) -> Comparison:
+        """Hold jobs against one target; see `FedSimClient.compare`.
+
+        Raises:
+            JobNotFound: one of them does not exist.
+            SettingsError: no record has the metric.
+        """
+        return await self.drive(flows.compare_jobs(jobs, metric, target))
+
     async def catalogue(self, kind: str) -> list[dict[str, Any]]:
         """List what a spec can name: algorithms, models, datasets, partitions or presets."""
         return await self.send(calls.catalogue(kind))
@@ -195,74 +168,3 @@ class AsyncFedSimClient:
     async def version(self) -> dict[str, str]:
         """Ask for the versions of the service and of what it stands on."""
         return await self.send(calls.version())
-
-    async def send(self, call: Call[T]) -> T:
-        """Send one call, again after a pause where that is safe and the failure may pass.
-
-        Raises:
-            FedsimError: the service refuses; see `api.calls.ERRORS`.
-            Unreachable: nobody answers.
-        """
-        attempts = Attempts(call, self.url)
-        while True:
-            try:
-                response = await self._http.send(request(self._http, call))
-            except httpx.TransportError as error:
-                pause = attempts.lost(error)
-            else:
-                if response.is_success:
-                    return result(call, response)
-                pause = attempts.refused(response)
-            await asyncio.sleep(pause)
-
-    async def drive(self, flow: Flow[T]) -> T:
-        """Send the calls of a flow, one after the other, and return its result."""
-        step = partial(next, flow)
-        while True:
-            try:
-                call = step()
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
-            try:
-                step = partial(flow.send, await self._answer(call))
-            except FedsimError as error:
-                step = partial(flow.throw, error)
-
-    async def _answer(self, call: Call[Any] | float) -> Any:
-        return await (self.send(call) if isinstance(call, Call) else asyncio.sleep(call))
-
-    async def download(self, call: Call[Any], path: Path) -> None:
-        """Write the answer to a call into a file, from the start again where the connection breaks.
-
-        Raises:
-            FedsimError: the service refuses.
-            Unreachable: nobody answers, or the connection breaks again and again.
-        """
-        attempts = Attempts(call, self.url)
-        while True:
-            try:
-                with written_aside(path) as file:
-                    async with self.stream(call) as response:
-                        async for block in response.aiter_bytes():
-                            file.write(block)
-                return
-            except httpx.TransportError as error:
-                pause = attempts.lost(error)
-            await asyncio.sleep(pause)
-
-    @asynccontextmanager
-    async def stream(self, call: Call[Any]) -> AsyncIterator[httpx.Response]:
-        """Open a stream: one attempt, whose answer is read as it comes.
-
-        Raises:
-            FedsimError: the service refuses.
-            httpx.TransportError: the connection failed, or was lost on the way.
-        """
-        response = await self._http.send(stream_request(self._http, call), stream=True)
-        try:
-            if not response.is_success:
-                await response.aread()
-                raise calls.error_of(response)
-            yield response
-        finally:
-            await response.aclose()

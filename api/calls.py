@@ -24,6 +24,7 @@ from fedsim.errors import (
     FedsimError,
     FieldError,
     JobNotFound,
+    RayUnavailable,
     ServiceError,
     SpecError,
 )
@@ -51,6 +52,7 @@ ERRORS: dict[str, type[FedsimError]] = {
     "ARTIFACT_NOT_FOUND": ArtifactNotFound,
     "CONFLICT": Conflict,
     "BAD_PAGE_TOKEN": BadPageToken,
+    "RAY_UNAVAILABLE": RayUnavailable,
 }
 """The class of a problem's code, where the code means the same on both sides of the wire."""
 

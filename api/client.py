@@ -14,27 +14,18 @@ Errors are those of `fedsim.errors`: a wrong spec raises `SpecError` with every 
 
 from __future__ import annotations
 
-import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
-from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
-
-import httpx
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from api import calls, flows
-from api.artifact_file import written_aside
-from api.calls import Call
-from api.connection import DEFAULT_URL, Attempts, address, request, result, stream_request
-from api.flows import Flow
+from api.blocking_connection import BlockingConnection
+from api.connection import DEFAULT_URL
 from api.job_handle import JobHandle
 from api.specs import SpecSource, SweepSource, as_mapping, read_members
-from fedsim.errors import FedsimError
 
 if TYPE_CHECKING:
+    from api.comparison import Comparison
     from api.sweep_handle import SweepHandle
     from api.sweeps import News
     from jobs.cluster import ClusterState
@@ -42,10 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFAULT_URL", "FedSimClient", "JobHandle"]
 
-T = TypeVar("T")
 
-
-class FedSimClient:
+class FedSimClient(BlockingConnection):
     """A connection to a fedsim service.
 
     Args:
@@ -57,32 +46,6 @@ class FedSimClient:
     Raises:
         SettingsError: the URL or the token cannot be one.
     """
-
-    def __init__(
-        self,
-        url: str | None = None,
-        *,
-        token: str | None = None,
-        timeout: float = 30.0,
-        transport: httpx.BaseTransport | None = None,
-    ) -> None:
-        self.url, options = address(url, token, timeout)
-        self._http = httpx.Client(transport=transport, **options)
-
-    def __repr__(self) -> str:
-        return f"FedSimClient({self.url!r})"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the connections; the client cannot be used afterwards."""
-        self._http.close()
 
     def submit(
         self,
@@ -184,6 +147,22 @@ class FedSimClient:
         self.drive(submit_missing(handle, resume, news))
         return handle
 
+    def compare(
+        self, jobs: Iterable[str], *, metric: str = "global_accuracy", target: float | None = None
+    ) -> Comparison:
+        """Hold jobs against one target: rounds, bytes and seconds to it, final and best value.
+
+        Args:
+            jobs: their ids.
+            metric: a metric of the records; of a loss the smaller value is the better one.
+            target: the value to reach; by default the worst final value among the jobs.
+
+        Raises:
+            JobNotFound: one of them does not exist.
+            SettingsError: no record has the metric.
+        """
+        return self.drive(flows.compare_jobs(jobs, metric, target))
+
     def catalogue(self, kind: str) -> list[dict[str, Any]]:
         """List what a spec can name.
 
@@ -223,73 +202,3 @@ class FedSimClient:
     def version(self) -> dict[str, str]:
         """Ask for the versions of the service and of what it stands on."""
         return self.send(calls.version())
-
-    def send(self, call: Call[T]) -> T:
-        """Send one call, again after a pause where that is safe and the failure may pass.
-
-        Raises:
-            FedsimError: the service refuses; see `api.calls.ERRORS`.
-            Unreachable: nobody answers.
-        """
-        attempts = Attempts(call, self.url)
-        while True:
-            try:
-                response = self._http.send(request(self._http, call))
-            except httpx.TransportError as error:
-                pause = attempts.lost(error)
-            else:
-                if response.is_success:
-                    return result(call, response)
-                pause = attempts.refused(response)
-            time.sleep(pause)
-
-    def drive(self, flow: Flow[T]) -> T:
-        """Send the calls of a flow, one after the other, and return its result."""
-        step = partial(next, flow)
-        while True:
-            try:
-                call = step()
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
-            try:
-                step = partial(flow.send, self._answer(call))
-            except FedsimError as error:
-                step = partial(flow.throw, error)
-
-    def _answer(self, call: Call[Any] | float) -> Any:
-        return self.send(call) if isinstance(call, Call) else time.sleep(call)
-
-    def download(self, call: Call[Any], path: Path) -> None:
-        """Write the answer to a call into a file, from the start again where the connection breaks.
-
-        Raises:
-            FedsimError: the service refuses.
-            Unreachable: nobody answers, or the connection breaks again and again.
-        """
-        attempts = Attempts(call, self.url)
-        while True:
-            try:
-                with written_aside(path) as file, self.stream(call) as response:
-                    for block in response.iter_bytes():
-                        file.write(block)
-                return
-            except httpx.TransportError as error:
-                pause = attempts.lost(error)
-            time.sleep(pause)
-
-    @contextmanager
-    def stream(self, call: Call[Any]) -> Iterator[httpx.Response]:
-        """Open a stream: one attempt, whose answer is read as it comes.
-
-        Raises:
-            FedsimError: the service refuses.
-            httpx.TransportError: the connection failed, or was lost on the way.
-        """
-        response = self._http.send(stream_request(self._http, call), stream=True)
-        try:
-            if not response.is_success:
-                response.read()
-                raise calls.error_of(response)
-            yield response
-        finally:
-            response.close()

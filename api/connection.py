@@ -126,9 +126,8 @@ def result(call: Call[T], response: httpx.Response) -> T:
 def unreachable(url: str, error: Exception) -> Unreachable:
     """Say that nobody answers."""
     why = str(error) or type(error).__name__
-    return Unreachable(
-        f"no service answers at {url}: {why}", "start one with `fedsim serve`, or name it with --url"
-    )
+    hint = "start one with `fedsim serve`, or name another with --url or FEDSIM_URL"
+    return Unreachable(f"no service answers at {url}: {why}", hint)
 
 
 class Attempts:

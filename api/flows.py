@@ -9,11 +9,12 @@ from __future__ import annotations
 import difflib
 import re
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from typing import Any, TypeVar
 
 from api import calls
 from api.calls import Call
+from api.comparison import Comparison, Run, compare
 from fedsim.errors import JobNotFound
 from jobs.records import Job, JobPage, RoundRecord
 from jobs.states import FINAL
@@ -95,6 +96,15 @@ def all_rounds(job_id: str, after: int) -> Flow[list[RoundRecord]]:
         page, position = yield calls.rounds(job_id, position)
         records += page
     return records
+
+
+def compare_jobs(jobs: Iterable[str], metric: str, target: float | None) -> Flow[Comparison]:
+    """Read the records of jobs, and hold them against one target."""
+    runs: list[Run] = []
+    for each in jobs:
+        job = yield from find_job(each)
+        runs.append(Run(job.id, job.name, (yield from all_rounds(job.id, 0))))
+    return compare(runs, metric, target)
 
 
 def wait_for(job_id: str, timeout: float | None) -> Flow[Job]:

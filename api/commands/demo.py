@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from api.commands.options import DataFormat, Format
+
 if TYPE_CHECKING:
     from api.job_handle import JobHandle
     from api.local_service import Detached
@@ -21,6 +23,7 @@ def demo(
     keep: Annotated[
         bool, typer.Option("--keep/--no-keep", help="Leave the service running, for the page.")
     ] = True,
+    format: DataFormat = Format.TEXT,
 ) -> None:
     """Run a small federated job from start to end, and leave its page open. Begin with this one."""
     from api.client import FedSimClient
@@ -32,7 +35,7 @@ def demo(
     url, started = _service(settings)
     try:
         with FedSimClient(url) as client:
-            succeeded = _run(client.submit("demo", set={} if seed is None else {"seed": seed}))
+            succeeded = _run(client.submit("demo", set={} if seed is None else {"seed": seed}), format)
     finally:
         if started is not None and not keep:
             _stop(settings)
@@ -77,9 +80,9 @@ def _service(settings: Settings) -> tuple[str, Detached | None]:
     return started.url, started
 
 
-def _run(job: JobHandle) -> bool:
+def _run(job: JobHandle, format: Format) -> bool:
     """Show a job to its end, then the table of its rounds; returns whether it succeeded."""
-    from api.display import data, rounds_table, say
+    from api.display import data, print_json, rounds_table, say
     from api.live import follow, live_view
 
     spec = job.job.spec
@@ -90,7 +93,12 @@ def _run(job: JobHandle) -> bool:
     )
     with live_view(job.job.name, job.job.rounds_total) as view:
         follow(job, view)
-    data().print(rounds_table(job.rounds()))
+    rounds = job.rounds()
+    if format is Format.JSON:
+        records = [record.model_dump(mode="json") for record in rounds]
+        print_json({"job": job.job.model_dump(mode="json"), "rounds": records})
+    else:
+        data().print(rounds_table(rounds))
     accuracy = job.job.last_metrics.get("global_accuracy")
     reached = f" with a global accuracy of {accuracy:.4f}" if isinstance(accuracy, float) else ""
     say(f"job {job.id} {job.state}{reached}" + (f": {job.job.message}" if job.job.message else ""))

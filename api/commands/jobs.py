@@ -44,6 +44,9 @@ def submit(
     label: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="To find the job by. Repeatable.")
     ] = None,
+    idempotency_key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Submissions with the same key are one job.")
+    ] = None,
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait for its end; exit 1 unless it succeeds.")
     ] = False,
@@ -57,7 +60,7 @@ def submit(
     loaded = load_spec(spec, sets or ())
     labels = parse_labels(label)
     with connect(url) as client:
-        handle = client.submit(loaded, priority=priority, labels=labels)
+        handle = client.submit(loaded, priority=priority, labels=labels, idempotency_key=idempotency_key)
         if format is Format.TEXT:
             print(handle.id, flush=True)
         code = to_the_end(handle) if wait else 0

@@ -24,6 +24,11 @@ def test_submit_prints_the_id_only(online: Fedsim, service: RunningService) -> N
     assert (job.rounds_total, job.priority, job.labels) == (3, 5, {"owner": "ada"})
     assert online("submit", "demo", "--label", "owner").code == 2
     assert online("submit", "demo", "--format", "json").data["state"] == "QUEUED"
+    once = ("submit", "demo", "--idempotency-key", "from-the-command-line")
+    assert online(*once).out == online(*once).out
+    too_large = online("submit", "demo", "--set", "resources.workers=5000")
+    assert (too_large.code, too_large.out) == (3, "")
+    assert "5000 workers" in too_large.err
 
 
 @pytest.mark.parametrize(("final", "code"), [(JobState.SUCCEEDED, 0), (JobState.FAILED, 1)])
@@ -225,9 +230,10 @@ def test_demo_uses_the_service_that_answers(online: Fedsim, service: RunningServ
 
 def test_demo_fails_with_its_job(online: Fedsim, service: RunningService) -> None:
     cluster = play_cluster(service, "demo", JobState.FAILED)
-    outcome = online("demo")
+    outcome = online("demo", "--format", "json")
     cluster.join()
     assert outcome.code == 1
+    assert (outcome.data["job"]["state"], len(outcome.data["rounds"])) == ("FAILED", 3)
     assert "that is how it ended" in outcome.err
 
 

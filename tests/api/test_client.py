@@ -23,6 +23,7 @@ from fedsim.errors import (
     Conflict,
     JobNotFound,
     ServiceError,
+    SettingsError,
     SpecError,
 )
 from jobs.spec import parse_spec
@@ -213,6 +214,18 @@ def test_artifacts_are_listed_and_fetched(
     with pytest.raises(ArtifactNotFound, match="model"):
         handle.artifact("modle.safetensors")
     assert {file.name for file in tmp_path.iterdir()} == {"report.json", "other.yaml", "spec.yaml"}
+
+
+def test_jobs_are_compared(service: RunningService, client: FedSimClient) -> None:
+    jobs = [service.ended(rounds=rounds).id for rounds in (1, 4)]
+    found = client.compare([jobs[0], jobs[1][:11]])
+    assert (found.metric, found.target) == ("global_accuracy", 0.5)
+    assert [(line.run, line.final and line.final.value) for line in found.lines] == [
+        (jobs[0], 0.5),
+        (jobs[1], 0.8),
+    ]
+    with pytest.raises(SettingsError, match="did you mean"):
+        client.compare(jobs, metric="global_los")
 
 
 def test_the_cluster_is_shown(client: FedSimClient) -> None:

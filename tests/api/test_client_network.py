@@ -24,6 +24,7 @@ from fedsim.errors import (
     DoesNotFit,
     FedsimError,
     JobNotFound,
+    RayUnavailable,
     ServiceError,
     SettingsError,
     Unreachable,
@@ -193,12 +194,14 @@ def test_watching_survives_another_server_in_its_place(tmp_path: Path) -> None:
         ("ARTIFACT_NOT_FOUND", 404, ArtifactNotFound),
         ("CONFLICT", 409, Conflict),
         ("BAD_PAGE_TOKEN", 400, BadPageToken),
+        ("RAY_UNAVAILABLE", 503, RayUnavailable),
         ("FORBIDDEN", 403, ServiceError),
     ],
 )
 def test_codes_become_the_errors_they_stand_for(
-    answering: Answering, code: str, status: int, kind: type[FedsimError]
+    answering: Answering, monkeypatch: pytest.MonkeyPatch, code: str, status: int, kind: type[FedsimError]
 ) -> None:
+    monkeypatch.setattr(connection, "PAUSES", ())
     client, _ = answering({"status": status, "code": code, "detail": "the arithmetic", "hint": "less"})
     with pytest.raises(kind) as caught:
         client.version()
