@@ -56,3 +56,14 @@ def test_what_is_no_job_id_becomes_no_path(tmp_path, job_id):
     with pytest.raises(JobNotFound):
         Settings(tmp_path).job_dir(job_id)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_file_of_secrets_that_is_not_there_says_what_to_do(tmp_path):
+    gone = {"FEDSIM_HOME": str(tmp_path), "FEDSIM_SECRETS": str(tmp_path / "gone.json")}
+    with pytest.raises(SettingsError, match=r"share FEDSIM_HOME.*set FEDSIM_DATABASE_URL"):
+        Settings.from_env(gone)
+    found = Settings.from_env(gone | {"FEDSIM_DATABASE_URL": "sqlite:///set/where/ray/is.db"})
+    assert found.database_url == "sqlite:///set/where/ray/is.db"
+    (tmp_path / "odd.json").write_text("[1]")
+    with pytest.raises(SettingsError, match=r"odd\.json"):
+        Settings.from_env(gone | {"FEDSIM_SECRETS": str(tmp_path / "odd.json")})

@@ -1,0 +1,81 @@
+"""A cluster inside this process: each job is a thread that writes its rounds to the store, like a runner."""
+
+import threading
+import time
+
+from actors.resources import Node
+from jobs.book import Book
+from jobs.ray_job import RayJob
+from jobs.records import RoundRecord
+from jobs.states import JobState
+
+RUNS = RayJob(ended=False, message="", exit_code=None)
+
+
+def a_record(number):
+    return RoundRecord.model_validate(
+        {
+            "round": number,
+            "digest": f"{number:064x}",
+            "cohort": 10,
+            "seconds": {"total": 0.01},
+            "bytes": {"down": 10, "up": 10},
+            "engine": {"pool": "thread"},
+        }
+    )
+
+
+class ThreadCluster:
+    """What the dispatcher asks of Ray, played by threads.
+
+    Args:
+        store: where the jobs write.
+        on_end: called when a job has ended.
+    """
+
+    def __init__(self, store, on_end=lambda: None):
+        self.store, self.on_end = store, on_end
+        self.submitted, self.most = [], 0
+        self._jobs, self._threads, self._lock = {}, [], threading.Lock()
+
+    def find(self, submission_id):
+        with self._lock:
+            return self._jobs.get(submission_id)
+
+    def submit(self, submission_id, command, environment):
+        with self._lock:
+            if submission_id in self._jobs:
+                return
+            self._jobs[submission_id] = RUNS
+            self.submitted.append(command[-1])
+            self.most = max(self.most, sum(not job.ended for job in self._jobs.values()))
+        thread = threading.Thread(target=self._work, args=(submission_id, command[-1]))
+        self._threads.append(thread)
+        thread.start()
+
+    def nodes(self):
+        return [Node("here", 8, 0)]
+
+    def stop(self, submission_id):
+        raise NotImplementedError
+
+    def ask(self, path):
+        raise NotImplementedError
+
+    def log_tail(self, submission_id, lines=20):
+        return ""
+
+    def join(self):
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self, submission_id, job_id):
+        book = Book(self.store, job_id, submission_id)
+        book.working()
+        for number in range(1, self.store.get(job_id).rounds_total + 1):
+            book.add(a_record(number))
+            time.sleep(0.001)
+        self.store.advance(job_id, JobState.RUNNING, JobState.SUCCEEDED, holder=submission_id)
+        with self._lock:
+            self._jobs[submission_id] = RayJob(ended=True, message="", exit_code=0)
+        self.on_end()
