@@ -11,6 +11,7 @@ It has the methods of `FedSimClient`, with the same arguments, results and error
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -60,8 +61,9 @@ class AsyncFedSimClient(AsyncConnection):
             Conflict: the key was used before, for something else.
         """
         key = idempotency_key or uuid.uuid4().hex
-        call = calls.submit(as_mapping(spec, set), priority, labels or {}, key)
-        return AsyncJobHandle(self, await self.send(call))
+        # Specs are read and checked in a thread: that takes a moment, and the event loop has other work.
+        data = await asyncio.to_thread(as_mapping, spec, set)
+        return AsyncJobHandle(self, await self.send(calls.submit(data, priority, labels or {}, key)))
 
     async def plan(self, spec: SpecSource, *, set: Mapping[str, Any] | None = None) -> Plan:
         """Have a spec measured where it would run; see `FedSimClient.plan`.
@@ -69,7 +71,7 @@ class AsyncFedSimClient(AsyncConnection):
         Raises:
             SpecError: the spec is wrong; holds every fault.
         """
-        return await self.send(calls.plan(as_mapping(spec, set)))
+        return await self.send(calls.plan(await asyncio.to_thread(as_mapping, spec, set)))
 
     async def job(self, job_id: str) -> AsyncJobHandle:
         """Get a job by its id, or by the beginning of it where no other job's id begins so.
@@ -118,7 +120,7 @@ class AsyncFedSimClient(AsyncConnection):
         from api.sweep_handle import AsyncSweepHandle
         from api.sweeps import submit_missing
 
-        handle = AsyncSweepHandle(self, *read_members(sweep))
+        handle = AsyncSweepHandle(self, *await asyncio.to_thread(read_members, sweep))
         await self.drive(submit_missing(handle, resume, news))
         return handle
 

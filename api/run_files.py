@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from fedsim.errors import SettingsError
 
 Record = dict[str, Any]
@@ -28,6 +30,22 @@ def read_records(path: Path) -> list[Record]:
     if not found:
         raise no_records(path, "it is empty")
     return found
+
+
+def read_name(path: Path) -> str:
+    """Read the name in the spec of a run in files; what the file is called where no spec says it.
+
+    Args:
+        path: as for `read_records`.
+    """
+    try:
+        if path.is_dir():
+            found = yaml.safe_load((path / "spec.yaml").read_text("utf-8"))
+        else:
+            found = json.loads(path.read_text("utf-8"))["spec"]
+        return str(found["name"])
+    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
+        return path.stem
 
 
 def _records(text: str) -> list[Record]:

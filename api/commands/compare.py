@@ -64,14 +64,14 @@ def _read(runs: Sequence[str], url: str | None) -> Iterator[Run]:
 
 def _from_files(run: str, path: Path) -> Run:
     from api.comparison import Run
-    from api.run_files import no_records, read_records
+    from api.run_files import no_records, read_name, read_records
     from jobs.records import RoundRecord
 
     try:
         records = [RoundRecord.model_validate(record) for record in read_records(path)]
     except ValueError as error:
         raise no_records(path, f"{type(error).__name__}: {error}") from None
-    return Run(run, path.stem, records)
+    return Run(run, read_name(path), records)
 
 
 def _table(found: Comparison) -> Any:

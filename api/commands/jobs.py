@@ -226,6 +226,7 @@ def _confirm(handles: Sequence[JobHandle]) -> None:
     try:
         sure = typer.confirm(f"Delete {count}, with rounds and files?", err=True)
     except typer.Abort:
+        say("")  # the question's line has no end yet
         sure = False
     if not sure:
         raise SettingsError("nothing was deleted", "answer y, or give --yes")

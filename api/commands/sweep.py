@@ -9,7 +9,9 @@ import typer
 from api.commands.options import DataFormat, Format, Sets, Url
 
 if TYPE_CHECKING:
-    from api.sweeps import Cell, SweepView
+    from collections.abc import Callable
+
+    from api.sweeps import Cell, News, SweepView
 
 
 def sweep(
@@ -34,7 +36,7 @@ def sweep(
     grid = read_sweep(file, sets or ())
     with connect(url) as client:
         with waiting(f"submitting {grid.name}") as show:
-            handle = client.sweep(grid, resume=resume, news=lambda view: show(_submitted(view)))
+            handle = client.sweep(grid, resume=resume, news=_now_and_then(show))
         say(f"group {grid.name}: {progress(handle)}; `fedsim list --label group={grid.name}` shows its jobs")
         try:
             with waiting(progress(handle)) as show:
@@ -51,8 +53,19 @@ def sweep(
     raise typer.Exit(0 if done else 1)
 
 
-def _submitted(view: SweepView) -> str:
-    return f"submitting {view.sweep.name}: {len(view.found)} of {len(view.members)} runs have a job"
+def _now_and_then(show: Callable[[str], None]) -> News:
+    """Show how the submissions come along, at most once a second: hundreds of them take only seconds."""
+    from time import monotonic
+
+    last = monotonic()
+
+    def news(view: SweepView) -> None:
+        nonlocal last
+        if monotonic() - last > 1:
+            last = monotonic()
+            show(f"submitting {view.sweep.name}: {len(view.found)} of {len(view.members)} runs have a job")
+
+    return news
 
 
 def progress(view: SweepView) -> str:

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+import typer
 
 from api import cli
 from api.local_service import Started
@@ -111,6 +112,24 @@ def test_a_bug_is_exit_5_and_its_trace_is_kept(fedsim: Fedsim, monkeypatch: pyte
     assert len(outcome.err.splitlines()) == 1
     trace = Path(outcome.err.split()[-1])
     assert "deep inside" in trace.read_text()
+
+
+def test_being_stopped_is_exit_130(fedsim: Fedsim, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("jobs.spec.presets", stopped)
+    assert fedsim("presets").code == 130
+
+
+def test_every_command_that_prints_data_can_print_json() -> None:
+    commands = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
+    without = {
+        name
+        for name, command in commands.items()
+        if not any("--format" in parameter.opts for parameter in command.params)
+    }
+    assert without == {"serve", "stop", "schema"}  # a schema is JSON anyhow
 
 
 @pytest.mark.parametrize("kind", ["algorithms", "models", "datasets", "partitions"])

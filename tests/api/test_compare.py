@@ -63,11 +63,21 @@ def test_jobs_and_files_stand_side_by_side(online: Fedsim, service: RunningServi
     job = service.ended(rounds=4, name="[the] job")
     folder = tmp_path / "plain"
     folder.mkdir()
+    (folder / "spec.yaml").write_text("name: from its spec\n")
     lines = "".join(record.model_dump_json() + "\n" for record in run("", 0.1, 0.7).records)
     (folder / "rounds.jsonl").write_text(lines)
     outcome = online("compare", job.id[:10], folder)
     assert outcome.code == 0, outcome.err
-    for text in (job.id, "[the] job", "plain", "rounds to 0.7", "0.8000 (4)", "0.7000 (2)", "12.0 kB"):
+    for text in (
+        job.id,
+        "[the] job",
+        "plain",
+        "from its spec",
+        "rounds to 0.7",
+        "0.8000 (4)",
+        "0.7000 (2)",
+        "12.0 kB",
+    ):
         assert text in outcome.out
     assert "flatters" in outcome.err
     document = online("compare", job.id, folder, "--target", 0.75, "--format", "json").data
