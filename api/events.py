@@ -25,6 +25,7 @@ from jobs.records import JobEvent
 logger = logging.getLogger("fedsim.api")
 
 KEEP_ALIVE = b": still here\n\n"
+GOODBYE = b": the service is stopping; come again with the last id\n\n"
 PAGE = 500
 
 
@@ -164,6 +165,7 @@ class EventHub:
                     return
                 elif not await feed.wait(self.keep_alive):
                     yield KEEP_ALIVE
+            yield GOODBYE
 
     def _known(self, job_id: str, after: int) -> int:
         events = self.store.events(job_id, after - 1, 1) if after > 0 else []

@@ -8,13 +8,16 @@ from pathlib import Path
 
 BLOCK = 64 * 1024
 
+MOST = 16 * 2**20
+"""Bytes that are read of a log at once, however many lines are asked for."""
+
 
 def last_lines(path: Path, count: int) -> tuple[bytes, int]:
     """Read the last lines of a file, from its end backwards.
 
     Args:
         path: the file; one that is not there is empty.
-        count: how many lines.
+        count: how many lines; fewer come where they would be more than `MOST` bytes.
 
     Returns:
         The bytes, and the position in the file after them.
@@ -25,7 +28,7 @@ def last_lines(path: Path, count: int) -> tuple[bytes, int]:
             blocks: list[bytes] = []
             breaks = 0
             # One break more than there are lines: the last may end with one, and one stands before the first.
-            while position > 0 and breaks <= count:
+            while position > 0 and breaks <= count and end - position < MOST:
                 size = min(BLOCK, position)
                 position -= size
                 file.seek(position)

@@ -98,11 +98,21 @@ class Server(uvicorn.Server):
     def _on_signal(self, number: int) -> None:
         self.interrupted = self.interrupted or number == signal.SIGINT
         # Asked twice: then without waiting for anybody.
-        self.force_exit = self.should_exit
-        self.stop()
+        self.force_exit = self.app.state.stopping
+        self.drain(0 if self.force_exit else self.settings.drain_seconds)
+
+    def drain(self, seconds: float) -> None:
+        """Say at `/readyz` that this is the end, go on serving for so long, and then stop."""
+        self.app.state.stopping = True
+        if seconds:
+            logger.info("stopping in %g s; until then requests are served", seconds)
+            asyncio.get_running_loop().call_later(seconds, self.stop)
+        else:
+            self.stop()
 
     def stop(self) -> None:
-        """Begin to stop."""
+        """Begin to stop: streams end, nobody new is let in, and requests in progress get their grace."""
+        self.app.state.stopping = True
         service = getattr(self.app.state, "service", None)
         if service is not None:
             service.hub.close()

@@ -14,7 +14,7 @@ from fedsim.data import (
     DATASETS,
     PARTITIONS,
     dataset_faults,
-    load_dataset,
+    outline,
     partition_faults,
 )
 from fedsim.errors import DataError, FieldError, SpecError
@@ -257,8 +257,8 @@ def _facts(spec: JobSpec, settings: Settings) -> Facts:
 def _read_facts(
     name: str, params: tuple[tuple[str, Any], ...], roots: tuple[Path, ...], download: bool
 ) -> Facts:
-    data = load_dataset(name, roots=roots, download=download, **dict(params))
-    return Facts(len(data.train), data.input_shape, data.num_classes, data.vocabulary, data.task)
+    data, examples = outline(name, roots=roots, download=download, **dict(params))
+    return Facts(examples, data.input_shape, data.num_classes, data.vocabulary, data.task)
 
 
 def _hashable(value: Any) -> Any:

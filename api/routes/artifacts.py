@@ -19,14 +19,12 @@ from jobs.store import JobStore
 router = APIRouter(tags=["jobs"])
 
 Name = Annotated[str, Path(min_length=1, max_length=100, description="One of the names in the list.")]
-FILES: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "The file.",
-        "content": {
-            kind.media_type: {"schema": {"type": "string", "format": "binary"}} for kind in ARTIFACTS.values()
-        },
-    }
+BINARY = {"type": "string", "format": "binary"}
+SHAPES: dict[str, dict[str, Any]] = {
+    kind.media_type: {"schema": BINARY if kind.media_type.endswith("octet-stream") else {"type": "object"}}
+    for kind in ARTIFACTS.values()
 }
+FILES: dict[int | str, dict[str, Any]] = {200: {"description": "The file.", "content": SHAPES}}
 
 
 class Artifact(BaseModel):

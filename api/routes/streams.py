@@ -19,10 +19,24 @@ router = APIRouter(tags=["jobs"])
 EVENT_STREAM = "text/event-stream"
 PLAIN = "text/plain"
 
+EVENT: dict[str, Any] = {
+    "type": "object",
+    "required": ["id", "event", "data"],
+    "properties": {
+        "id": {"type": "string", "description": "1, 2, 3, ... within the job, without gaps."},
+        "event": {"enum": ["state", "round", "warning"]},
+        "data": {
+            "type": "string",
+            "contentMediaType": "application/json",
+            "description": "Of a round its record; of a state `state`, `previous`, `reason`, `message`, "
+            "`terminal` and `at`; of a warning `message` and `at`.",
+        },
+    },
+}
 EVENTS: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "Events of the types state, round and warning.",
-        "content": {EVENT_STREAM: {"schema": {"type": "string"}}},
+        "description": "Events of the types state, round and warning; the schema is that of one event.",
+        "content": {EVENT_STREAM: {"schema": EVENT}},
     },
     204: {"description": "The job has ended, and there is nothing after that event."},
 }

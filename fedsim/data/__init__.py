@@ -8,7 +8,7 @@ from fedsim.data.federation import Federation, federate
 from fedsim.data.partition import Partition, SampledPartition
 from fedsim.data.partitions import PARTITIONS, PartitionEntry, make_partition, partition_faults
 from fedsim.data.partitions.difficulty import difficulty_partition, loss_spread
-from fedsim.data.registry import DATASETS, DatasetEntry, dataset_faults, load_dataset, parameters_of
+from fedsim.data.registry import DATASETS, DatasetEntry, dataset_faults, load_dataset, outline, parameters_of
 from fedsim.parameters import Parameter, Range, unknown
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "load_dataset",
     "loss_spread",
     "make_partition",
+    "outline",
     "parameters_of",
     "partition_faults",
     "unknown",

@@ -20,7 +20,7 @@ from fedsim.data.sources.npz import npz
 from fedsim.data.sources.reuters import reuters
 from fedsim.data.sources.speech import audio_folder, speech_commands, spoken_digits
 from fedsim.data.sources.svhn import svhn
-from fedsim.data.sources.synthetic import synthetic, synthetic_images
+from fedsim.data.sources.synthetic import features_fit, pixels_fit, synthetic, synthetic_images
 from fedsim.data.sources.tinyimagenet import tiny_imagenet
 from fedsim.errors import FieldError, SpecError
 from fedsim.parameters import Parameter, check, parameters, refuse, unknown
@@ -34,12 +34,14 @@ class DatasetEntry(NamedTuple):
         summary: one line.
         looks: where it looks for its files, ROOT being each data root.
         get: how to come by them.
+        fits: of a set that is drawn, refuses parameters that make it too large.
     """
 
     load: Callable[..., Dataset]
     summary: str
     looks: str
     get: str
+    fits: Callable[..., None] | None = None
 
 
 DATASETS: dict[str, DatasetEntry] = {
@@ -47,13 +49,18 @@ DATASETS: dict[str, DatasetEntry] = {
         digits, "1,797 handwritten digits of 8x8, 10 classes", "inside scikit-learn", "nothing to do"
     ),
     "synthetic": DatasetEntry(
-        synthetic, "Gaussian classes of any number, size and overlap", "nowhere: it is drawn", "nothing to do"
+        synthetic,
+        "Gaussian classes of any number, size and overlap",
+        "nowhere: it is drawn",
+        "nothing to do",
+        fits=features_fit,
     ),
     "synthetic_images": DatasetEntry(
         synthetic_images,
         "patterns in noise, of any number, size and colour",
         "nowhere: it is drawn",
         "nothing to do",
+        fits=pixels_fit,
     ),
     "mnist": DatasetEntry(
         mnist,
@@ -151,6 +158,23 @@ def dataset_faults(name: str, given: dict[str, Any]) -> list[FieldError]:
     if name not in DATASETS:
         return [FieldError("name", name, "no such data set", unknown(name, DATASETS))]
     return check(DATASETS[name].load, given)
+
+
+def outline(name: str, *, roots: Sequence[Path], download: bool = False, **given: Any) -> tuple[Dataset, int]:
+    """What a data set is like, and its number of training examples.
+
+    As `load_dataset`, but of a set that is drawn one example tells everything: the others are left undrawn.
+
+    Raises:
+        SpecError, DataNotFound, DataError: as `load_dataset`.
+    """
+    entry = DATASETS.get(name)
+    if entry is None or entry.fits is None or dataset_faults(name, given):
+        dataset = load_dataset(name, roots=roots, download=download, **given)
+        return dataset, len(dataset.train)
+    values = {p.name: p.default for p in parameters_of(entry)} | given
+    entry.fits(**values)
+    return load_dataset(name, roots=roots, **given | {"examples": 1, "test_examples": 1}), values["examples"]
 
 
 def load_dataset(

@@ -31,7 +31,7 @@ from jobs.settings import Settings
 from jobs.store import JobStore
 from tests.api.service import IdleQueue
 
-settings = Settings(home=sys.argv[1])
+settings = Settings(home=sys.argv[1], drain_seconds=int(sys.argv[3]))
 settings.make_home()
 listener = bind("127.0.0.1", 0)
 with JobStore.open(settings.database_url) as store:
@@ -45,9 +45,9 @@ with JobStore.open(settings.database_url) as store:
 class Process:
     """A server of its own process."""
 
-    def __init__(self, home: Path, idle_exit: float = 0) -> None:
+    def __init__(self, home: Path, idle_exit: float = 0, drain: int = 0) -> None:
         self.settings = Settings(home=home)
-        command = [sys.executable, "-c", SERVER, str(home), str(idle_exit)]
+        command = [sys.executable, "-c", SERVER, str(home), str(idle_exit), str(drain)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.url = self.process.stdout.readline().strip()
@@ -92,7 +92,25 @@ def test_a_signal_ends_it_in_order_even_with_a_watcher(server: Process, number: 
     watcher.join()
     assert time.monotonic() - began < 4
     assert "event: state" in heard
+    assert heard[-2].startswith(": the service is stopping")
     assert Started.read(server.settings) is None
+
+
+def test_before_it_ends_it_says_so_and_goes_on_serving(tmp_path: Path) -> None:
+    server = Process(tmp_path, drain=1)
+    try:
+        assert httpx.get(f"{server.url}/readyz").status_code == 200
+        os.kill(server.process.pid, signal.SIGTERM)
+        time.sleep(0.3)
+        unready = httpx.get(f"{server.url}/readyz")
+        assert (unready.status_code, unready.json()["detail"]) == (503, "the service is stopping")
+        assert httpx.get(f"{server.url}/healthz").status_code == 200
+        assert httpx.get(f"{server.url}/api/v1/jobs").status_code == 200
+        assert server.process.wait(10) == 0
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{server.url}/healthz")
+    finally:
+        server.end()
 
 
 def test_it_ends_when_nobody_uses_it(tmp_path: Path) -> None:

@@ -13,7 +13,13 @@ from fedsim.data.dataset import Array, Dataset, Examples
 from fedsim.data.decode import Channels
 from fedsim.data.places import Places
 from fedsim.data.sources.images import image_dataset
-from fedsim.parameters import Range
+from fedsim.parameters import Range, refuse
+
+MOST_VALUES = 2**31
+"""Values of all examples together: 8 GiB of features, 2 GiB of pixels."""
+
+MOST_PATTERNS = 2**24
+"""Values of all classes' centres or patterns, which are drawn and kept whole."""
 
 
 def synthetic(
@@ -39,7 +45,11 @@ def synthetic(
         dims: features per example, float32.
         difficulty: from 0 (never confused) to just under 0.5 (hopeless).
         seed: of the data, apart from the experiment's seed.
+
+    Raises:
+        SpecError: more values than any machine would hold.
     """
+    features_fit(examples=examples, test_examples=test_examples, classes=classes, dims=dims)
     distance = -2 * NormalDist().inv_cdf(max(difficulty, 1e-9))
     centres = _directions(classes, dims, seed) * (distance / np.sqrt(2))
     parts = [_draw(centres, n, seed, part) for part, n in enumerate((examples, test_examples))]
@@ -77,7 +87,11 @@ def synthetic_images(
         contrast: the pattern's share of each pixel, the rest is noise: small is hard.
         seed: of the data, apart from the experiment's seed.
         augment: steps of the augmentation.
+
+    Raises:
+        SpecError: more values than any machine would hold.
     """
+    pixels_fit(examples=examples, test_examples=test_examples, classes=classes, size=size, channels=channels)
     coarse = rng.stream(seed, "synthetic-patterns").random((classes, channels, 4, 4), dtype=np.float32)
     place = np.arange(size) * 4 // size
     patterns = coarse[:, :, place][:, :, :, place] * (255 * contrast)
@@ -94,6 +108,36 @@ def synthetic_images(
         augment=augment,
         source=f"drawn with seed {seed}",
     )
+
+
+def features_fit(*, examples: int, test_examples: int, classes: int, dims: int, **_: object) -> None:
+    """Refuse Gaussian classes that no machine would hold, before anything is drawn.
+
+    Raises:
+        SpecError: they are too large.
+    """
+    _require("dims", dims, (examples + test_examples) * dims, MOST_VALUES, "features of all examples")
+    _require("dims", dims, classes * dims, MOST_PATTERNS, "features of all classes")
+
+
+def pixels_fit(
+    *, examples: int, test_examples: int, classes: int, size: int, channels: int, **_: object
+) -> None:
+    """Refuse images that no machine would hold, before anything is drawn.
+
+    Raises:
+        SpecError: they are too large.
+    """
+    image = channels * size * size
+    _require("size", size, (examples + test_examples) * image, MOST_VALUES, "pixels of all images")
+    _require("size", size, classes * image, MOST_PATTERNS, "pixels of all classes")
+
+
+def _require(field: str, value: int, values: int, most: int, what: str) -> None:
+    if values > most:
+        raise refuse(
+            field, value, f"makes {values:,} {what}", f"at most {most:,}: take fewer, or smaller ones"
+        )
 
 
 def _noisy(patterns: Array, count: int, share: float, seed: int, part: int) -> Examples:
