@@ -26,6 +26,9 @@ Flow = Generator[Call[Any] | float, Any, T]
 PAGE = 100
 """Jobs asked for at once."""
 
+POSSIBLE = re.compile(r"[A-Za-z0-9]{1,64}")
+"""What may be an id; anything else need not be asked for, and must not become another path."""
+
 BEGINNING = re.compile(r"[0-9a-z]{1,11}")
 """What may be the beginning of an id, which has 12 characters."""
 
@@ -47,11 +50,13 @@ def find_job(text: str) -> Flow[Job]:
     Raises:
         JobNotFound: there is none, or more than one; the hint has ids that are nearly right.
     """
-    try:
-        job: Job = yield calls.get_job(text)
-        return job
-    except JobNotFound as error:
-        refusal = error
+    refusal = JobNotFound(f"no job has the id {text[:80]!r}", "`fedsim list` shows the jobs with their ids")
+    if POSSIBLE.fullmatch(text):
+        try:
+            job: Job = yield calls.get_job(text)
+            return job
+        except JobNotFound as error:
+            refusal = error
     found = (yield from _beginning_with(text.lower())) if BEGINNING.fullmatch(text.lower()) else []
     if len(found) == 1:
         return found[0]

@@ -144,14 +144,23 @@ def submit_missing(view: SweepView, resume: bool, news: News | None) -> Flow[Non
     for member in view.members:
         job = found.get(member.mark)
         if job is None:
-            priority, labels = view.sweep.priority, member.labels
-            found[member.mark] = yield calls.submit(member.body(), priority, labels, member.key)
+            found[member.mark] = yield from _submit(view.sweep, member)
         elif resume and job.state in RESUMABLE:
             found[member.mark] = yield calls.resume(job.id)
         else:
             continue
         if news is not None:
             news(view)
+
+
+def _submit(sweep: Sweep, member: Member) -> Flow[Job]:
+    try:
+        job: Job = yield calls.submit(member.body(), sweep.priority, member.labels, member.key)
+    except SpecError as error:
+        # Names and parameters are the service's to check: say in which run they are wrong.
+        faults = (fault._replace(message=f"{fault.message} (in {member.run})") for fault in error.errors)
+        raise SpecError(faults) from None
+    return job
 
 
 def _by_mark(jobs: list[Job]) -> dict[str, Job]:

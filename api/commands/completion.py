@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 PATIENCE = 1.0
@@ -31,7 +32,8 @@ def complete_job(incomplete: str) -> Iterator[tuple[str, str]]:
 
     try:
         with FedSimClient(default_url(), timeout=PATIENCE) as client:
-            jobs = client.send(calls.list_jobs(limit=OFFERED, search=incomplete or None)).jobs
+            call = calls.list_jobs(limit=OFFERED, search=incomplete or None)
+            jobs = client.send(replace(call, retry=False)).jobs
     except FedsimError:
         return
     yield from ((job.id, f"{job.name}, {job.state}") for job in jobs if job.id.startswith(incomplete))

@@ -161,6 +161,13 @@ def test_a_resumed_job_is_watched_past_its_first_end(service: RunningService, cl
     assert [record.round for record in handle.watch()] == [1, 2]
 
 
+def test_a_clone_is_another_job(service: RunningService, client: FedSimClient) -> None:
+    handle = client.job(service.ended(rounds=1).id)
+    clone = handle.clone(set={"seed": 9}, priority=2, labels={"of": handle.id})
+    assert (clone.state, clone.job.spec["seed"], clone.job.priority) == (JobState.QUEUED, 9, 2)
+    assert [found.id for found in client.jobs(label=f"of={handle.id}", search="FEDAVG")] == [clone.id]
+
+
 def test_listing_follows_the_pages(service: RunningService, client: FedSimClient) -> None:
     name = f"many-{id(client)}"
     made = [service.queued(name=name).id for _ in range(130)]
@@ -185,8 +192,9 @@ def test_a_job_is_found_by_the_beginning_of_its_id(service: RunningService, clie
         client.job(wrong)
     with pytest.raises(JobNotFound, match=f"is a name.*{job.id}"):
         client.job(job.name)
-    with pytest.raises(JobNotFound, match="fedsim list"):
-        client.job("nothing-like-it")
+    for nothing in ("nothing-like-it", "nothinglikeit", "", "..", "a/b", "a b", "x" * 200):
+        with pytest.raises(JobNotFound, match="fedsim list"):
+            client.job(nothing)
 
 
 def test_the_catalogue(client: FedSimClient) -> None:

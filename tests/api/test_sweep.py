@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fedsim import FedSimClient
+from fedsim.errors import SpecError
 from jobs.records import Job
 from jobs.states import JobState
 from tests.api.blocking import client_of
@@ -66,6 +67,13 @@ def test_only_what_is_missing_is_submitted(service: RunningService, client: FedS
     more.refresh()
     assert more.counts() == {"MISSING": 1, "QUEUED": 5}
     assert client.sweep(sweep(name)).jobs[0].id not in ids
+
+
+def test_what_the_service_finds_wrong_is_said_with_its_run(client: FedSimClient) -> None:
+    wrong = sweep(f"wrong-{id(client)}", axes={"algorithm": ["fedavg", "fedawg"]}, seeds=[1])
+    with pytest.raises(SpecError, match=r"in fedawg, seed 1.*did you mean 'fedavg'"):
+        client.sweep(wrong)
+    assert len(list(client.jobs(label=f"group={wrong['name']}"))) == 1
 
 
 def test_it_ends_with_mean_and_deviation(service: RunningService, client: FedSimClient) -> None:
