@@ -21,7 +21,7 @@ from fedsim.data import Partition, SampledPartition
 from fedsim.experiment import Experiment
 from fedsim.faults import DEFAULT, Faults
 from fedsim.population import Population
-from fedsim.simulation import RoundResult, first_state, simulate
+from fedsim.simulation import Examining, RoundResult, first_state, stages
 
 from .crew import Crew
 from .ray_pool import RayPool
@@ -150,15 +150,20 @@ class CoordinatorProcess:
 
     def _rounds(
         self, population: Population, pool: RayPool, kept: Checkpoints | None, checkpoint: Checkpoint | None
-    ) -> Iterator[RoundResult]:
+    ) -> Iterator[Progress]:
         experiment, rounds = self.experiment, population.rounds
-        for result in simulate(
+        for result in stages(
             experiment.algorithm,
             population,
             pool,
             evaluate_every=experiment.evaluate_every,
+            personal=experiment.personal,
             resume=checkpoint,
         ):
+            if isinstance(result, Examining):
+                most = population.partition.num_clients
+                yield Phase(f"round {result.round}: scored {result.done:,} of {most:,} clients' own models")
+                continue
             self.params = tree.to_numpy(result.state.params)
             yield replace(result, state=None)
             if kept is not None:

@@ -148,29 +148,44 @@ def jobs_table(jobs: Iterable[Job]) -> Any:
 
 def rounds_table(records: Sequence[RoundRecord]) -> Any:
     """Make the table of rounds, with the totals below."""
-    heads = ("round", "accuracy", "loss", "down", "up", "seconds")
+    from jobs.records import total_cost
+
+    personal = any("personal_accuracy" in record.metrics for record in records)
+    heads = ["round", "accuracy", "personal", "loss", "down", "up", "updates", "FLOPs", "seconds"]
+    if not personal:
+        heads.remove("personal")
     made = table(heads, (), numbers=heads)
     made.show_footer = True
     for record in records:
-        made.add_row(
-            str(record.round),
-            share(record.metrics.get("global_accuracy")),
-            number(record.metrics.get("global_loss")),
-            size(record.bytes.down),
-            size(record.bytes.up),
-            f"{record.seconds.total:.2f}",
-        )
-    totals = (
-        "total",
-        "",
-        "",
-        size(sum(record.bytes.down for record in records)),
-        size(sum(record.bytes.up for record in records)),
-        f"{sum(record.seconds.total for record in records):.2f}",
-    )
-    for column, total in zip(made.columns, totals, strict=True):
-        column.footer = total
+        cells = _round_cells(record)
+        made.add_row(*(cells[head] for head in heads))
+    cost = total_cost(records)
+    totals = {
+        "round": "total",
+        "down": size(sum(record.bytes.down for record in records)),
+        "up": size(sum(record.bytes.up for record in records)),
+        "updates": amount(cost.updates),
+        "FLOPs": amount(cost.flops),
+        "seconds": f"{sum(record.seconds.total for record in records):.2f}",
+    }
+    for head, column in zip(heads, made.columns, strict=True):
+        column.footer = totals.get(head, "")
     return made
+
+
+def _round_cells(record: RoundRecord) -> dict[str, str]:
+    metrics, cost = record.metrics, record.cost
+    return {
+        "round": str(record.round),
+        "accuracy": share(metrics.get("global_accuracy")),
+        "personal": share(metrics.get("personal_accuracy")),
+        "loss": number(metrics.get("global_loss")),
+        "down": size(record.bytes.down),
+        "up": size(record.bytes.up),
+        "updates": amount(cost.updates) if cost else "",
+        "FLOPs": amount(cost.flops) if cost else "",
+        "seconds": f"{record.seconds.total:.2f}",
+    }
 
 
 def share(value: Any) -> str:
@@ -191,6 +206,16 @@ def size(count: int) -> str:
             return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
         amount /= 1000
     return f"{amount:.1f} TB"
+
+
+def amount(count: int) -> str:
+    """Write a large number with three digits and a unit: thousand, million, 10^9, ... as in FLOPs."""
+    value = float(count)
+    for unit in ("", "k", "M", "G", "T", "P"):
+        if value < 999.5:
+            return f"{value:.3g}{unit and f' {unit}'}"
+        value /= 1000
+    return f"{value:.4g} E"
 
 
 def duration(seconds: float) -> str:

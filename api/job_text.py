@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import yaml
 
-from api.display import age, data, number, plain, state_text, table
-from jobs.records import Job
+from api.display import age, amount, data, duration, number, plain, size, state_text, table
+from jobs.records import Job, RoundRecord, total_cost
 
 
-def describe(job: Job) -> None:
-    """Print a job: how it stands, its latest metrics, its spec."""
+def describe(job: Job, records: Sequence[RoundRecord] = ()) -> None:
+    """Print a job: how it stands, what its rounds cost together, its latest metrics, its spec.
+
+    Args:
+        job: which.
+        records: its rounds; without them there are no sums.
+    """
     console = data()
     console.print(table(("job", job.id), ((plain(name), value) for name, value in _facts(job))))
+    if records:
+        console.print(table(("all rounds", ""), _totals(records), numbers=("",)))
     if job.last_metrics:
         metrics = ((plain(name), number(value)) for name, value in sorted(job.last_metrics.items()))
         console.print(table(("metric", "latest"), metrics, numbers=("latest",)))
     console.print(yaml.safe_dump(job.spec, sort_keys=False), markup=False, end="")
+
+
+def _totals(records: Sequence[RoundRecord]) -> list[tuple[str, str]]:
+    cost = total_cost(records)
+    return [
+        ("seconds", duration(sum(record.seconds.total for record in records))),
+        ("down", size(sum(record.bytes.down for record in records))),
+        ("up", size(sum(record.bytes.up for record in records))),
+        ("parameter updates", amount(cost.updates)),
+        ("FLOPs", amount(cost.flops)),
+    ]
 
 
 def _facts(job: Job) -> list[tuple[str, object]]:

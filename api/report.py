@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from jobs.records import Job, RoundRecord
+from jobs.records import Cost, Job, RoundRecord
 
 
 class Result:
@@ -15,7 +15,8 @@ class Result:
     def __init__(self) -> None:
         self.final: dict[str, Any] = {}
         self.best: dict[str, Any] = {}
-        self.rounds, self.seconds, self.down, self.up = 0, 0.0, 0, 0
+        self.rounds, self.seconds, self.down, self.up, self.personal = 0, 0.0, 0, 0, 0
+        self.cost = Cost(updates=0, flops=0)
 
     def add(self, record: RoundRecord) -> None:
         """Take the next record."""
@@ -26,11 +27,17 @@ class Result:
         self.rounds += 1
         self.seconds += record.seconds.total
         self.down, self.up = self.down + record.bytes.down, self.up + record.bytes.up
+        self.personal += record.bytes.personal
+        self.cost += record.cost or Cost(updates=0, flops=0)
 
     def document(self) -> dict[str, Any]:
         """Give final, best and totals."""
-        traffic = {"down": self.down, "up": self.up}
-        totals = {"rounds": self.rounds, "seconds": round(self.seconds, 3), "bytes": traffic}
+        totals = {
+            "rounds": self.rounds,
+            "seconds": round(self.seconds, 3),
+            "bytes": {"down": self.down, "up": self.up, "personal": self.personal},
+            "cost": self.cost.model_dump(),
+        }
         return {"final": self.final, "best": self.best, "totals": totals}
 
 

@@ -36,7 +36,12 @@ TELL_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Examining:
-    """How far the scoring of the clients' own models is."""
+    """How far the scoring of the clients' own models is.
+
+    Attributes:
+        round: after which they are scored, from 1.
+        done: how many clients are.
+    """
 
     round: int
     done: int

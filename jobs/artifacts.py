@@ -24,6 +24,7 @@ class Kind(NamedTuple):
 
 
 SPEC, REPORT, MODEL, PARTITION = "spec.yaml", "report.json", "model.safetensors", "partition.safetensors"
+PERSONAL = "personal.csv"
 
 ARTIFACTS: Mapping[str, Kind] = MappingProxyType(
     {
@@ -34,10 +35,14 @@ ARTIFACTS: Mapping[str, Kind] = MappingProxyType(
             "application/octet-stream",
             "who held which training example: client i has indices[offsets[i]:offsets[i + 1]]",
         ),
+        PERSONAL: Kind(
+            "text/csv",
+            "how each client's own model did when they were last scored: client, tests, correct, loss",
+        ),
     }
 )
 
-WRITTEN = (MODEL, PARTITION)
+WRITTEN = (MODEL, PARTITION, PERSONAL)
 """Written by the runner; the others are made of what the store has, whenever somebody asks."""
 
 
@@ -81,6 +86,20 @@ def save_partition(settings: Settings, job_id: str, arrays: Mapping[str, Any], a
     _folder(settings, job_id).write(PARTITION, _packed(arrays, notes))
 
 
+def save_personal(settings: Settings, job_id: str, text: str) -> None:
+    """Write how the clients' own models did, in place of what was there.
+
+    Args:
+        settings: where to.
+        job_id: the job.
+        text: of the CSV file.
+
+    Raises:
+        CheckpointError: the place cannot be written.
+    """
+    _folder(settings, job_id).write(PERSONAL, text.encode())
+
+
 def written(settings: Settings, job_id: str) -> dict[str, int]:
     """The artifacts that the runner of a job has written, with their sizes in bytes.
 
@@ -115,6 +134,8 @@ def no_artifact(job_id: str, name: str) -> ArtifactNotFound:
     """The error for a name that is no artifact, or one that is not there (yet)."""
     if name in ARTIFACTS:
         hint = "it is written when the job succeeds; clients that only sample have no partition"
+        if name == PERSONAL:
+            hint = "it is written when clients' own models are scored; see evaluation.personal"
         return ArtifactNotFound(f"job {job_id} has no {name}", hint)
     return ArtifactNotFound(
         f"there is no artifact {name[:80]!r}", f"the artifacts are {', '.join(ARTIFACTS)}"

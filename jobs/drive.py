@@ -22,6 +22,7 @@ from actors.resources import Node, Placement, cluster_nodes, place
 from fedsim.errors import CoordinatorLost, DoesNotFit, FedsimError, NodeLost, NotReproduced
 from fedsim.experiment import Experiment
 from fedsim.faults import CALM, Chaos, Faults
+from fedsim.personal import PersonalScores
 from jobs.records import RoundRecord
 from jobs.settings import Settings
 from jobs.spec import JobSpec
@@ -35,7 +36,15 @@ SETTLE_SECONDS = 60.0
 SURVIVED = (CoordinatorLost, NodeLost)
 """What a run survives by going on from its last checkpoint."""
 
-Step: TypeAlias = Phase | Resumed | RoundRecord
+
+@dataclass(frozen=True)
+class Examined:
+    """How the clients' own models did after a round; its record follows."""
+
+    scores: PersonalScores
+
+
+Step: TypeAlias = Phase | Resumed | Examined | RoundRecord
 
 
 class Ledger(Protocol):
@@ -88,7 +97,7 @@ class Drive:
         self.coordinator: Any = options.remote(experiment, placement, policy, keeping, self._group)
 
     def __iter__(self) -> Iterator[Step]:
-        """Phases while it is set up, then one record per round.
+        """Phases while it is set up and while clients are scored, and one record per round.
 
         Raises:
             FedsimError: as the coordinator raised it.
@@ -105,6 +114,8 @@ class Drive:
                 elif isinstance(step, Phase | Resumed):
                     yield step
                 else:
+                    if step.personal is not None:
+                        yield Examined(step.personal)
                     yield RoundRecord.model_validate(step.record())
         except (*DEATHS, *LOSSES) as error:
             raise _lost(error) from error
@@ -178,6 +189,7 @@ class Run:
         on_drive: told of every drive as it begins.
         again: asked after a loss whether there is to be another drive.
         on_end: told of the drive that came to the end, before it is closed.
+        on_personal: told how the clients' own models did, before the record of that round is added.
         chaos: faults to be made on purpose.
     """
 
@@ -189,6 +201,7 @@ class Run:
     on_drive: Callable[[Drive], None]
     again: Callable[[FedsimError], bool]
     on_end: Callable[[Drive], None] = lambda _: None
+    on_personal: Callable[[PersonalScores], None] = lambda _: None
     chaos: Chaos = CALM
 
     def to_end(self) -> dict[str, Any]:
@@ -232,6 +245,9 @@ class Run:
     def _take(self, step: Step) -> None:
         if isinstance(step, Phase):
             self.on_phase(step.text)
+            return
+        if isinstance(step, Examined):
+            self.on_personal(step.scores)
             return
         self.ledger.working()
         if isinstance(step, Resumed):

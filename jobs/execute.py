@@ -10,9 +10,10 @@ from actors.coordinator import Keeping
 from fedsim.checkpoint import Checkpoints
 from fedsim.errors import CheckpointError, FedsimError
 from fedsim.faults import CALM, Chaos
+from fedsim.personal import PersonalScores
 from jobs.drive import Run, connected
 from jobs.keeping import keeping_of
-from jobs.records import RoundRecord
+from jobs.records import RoundRecord, total_cost
 from jobs.resolve import resolve
 from jobs.settings import Settings
 from jobs.spec import JobSpec
@@ -29,10 +30,12 @@ class RunResult:
     Attributes:
         records: one per round.
         model: the global model at the end, as NumPy arrays by parameter name.
+        personal: how the clients' own models did when they were last scored; None where they were not.
     """
 
     records: list[RoundRecord] = field(default_factory=list)
     model: dict[str, Any] = field(default_factory=dict)
+    personal: PersonalScores | None = None
 
     @property
     def final(self) -> dict[str, Any]:
@@ -46,14 +49,16 @@ class RunResult:
 
     @property
     def totals(self) -> dict[str, Any]:
-        """Rounds, seconds and bytes of the whole run."""
+        """Rounds, seconds, bytes and cost of the whole run."""
         return {
             "rounds": len(self.records),
             "seconds": round(sum(record.seconds.total for record in self.records), 3),
             "bytes": {
                 "down": sum(record.bytes.down for record in self.records),
                 "up": sum(record.bytes.up for record in self.records),
+                "personal": sum(record.bytes.personal for record in self.records),
             },
+            "cost": total_cost(self.records).model_dump(),
         }
 
 
@@ -140,9 +145,14 @@ def execute(
         on_phase(f"beginning again after a loss: {error}")
         return True
 
+    def examined(scores: PersonalScores) -> None:
+        result.personal = scores
+
     with connected(settings):
         notes = Notes(result.records, on_round)
-        run = Run(experiment, spec, keeping, notes, on_phase, on_drive=_nothing, again=again, chaos=chaos)
+        run = Run(
+            experiment, spec, keeping, notes, on_phase, _nothing, again, on_personal=examined, chaos=chaos
+        )
         result.model = run.to_end()
     return result
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -72,6 +73,9 @@ class Cost(Frozen):
     tuning_updates: int = Field(default=0, ge=0)
     tuning_flops: int = Field(default=0, ge=0)
 
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(**{name: getattr(self, name) + getattr(other, name) for name in Cost.model_fields})
+
 
 class Engine(BaseModel):
     """How the round was computed; more keys may stand beside these."""
@@ -118,6 +122,14 @@ def known_reason(value: Any) -> Any:
     """The same reason, or INTERNAL for one that only a newer service knows."""
     is_new = isinstance(value, str) and value not in FailureReason.__members__
     return FailureReason.INTERNAL if is_new else value
+
+
+def total_cost(records: Iterable[RoundRecord]) -> Cost:
+    """What the rounds cost together; those whose record does not say count nothing."""
+    total = Cost(updates=0, flops=0)
+    for record in records:
+        total += record.cost or Cost(updates=0, flops=0)
+    return total
 
 
 class Job(Frozen):

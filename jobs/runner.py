@@ -25,7 +25,8 @@ from fedsim.errors import (
     PoolFailed,
     SpecError,
 )
-from jobs.artifacts import save_model, save_partition
+from fedsim.personal import PersonalScores
+from jobs.artifacts import save_model, save_partition, save_personal
 from jobs.book import Book, patiently
 from jobs.drive import Drive, Run, connected
 from jobs.keeping import keeping_of
@@ -162,10 +163,13 @@ def _drive(job_id: str, settings: Settings, store: JobStore, watch: Watch) -> No
         about = {"seed": spec.seed, "clients": spec.clients.total, "data": job.spec["data"]}
         save_partition(settings, job_id, drive.partition(), about)
 
+    def examined(scores: PersonalScores) -> None:
+        save_personal(settings, job_id, scores.to_csv())
+
     keeping = keeping_of(spec, settings.checkpoints(job_id), resume=True)
     book = Book(store, job_id, watch.submission_id)
     with connected(settings):
-        run = Run(experiment, spec, keeping, book, log.info, watch.guard, again, on_end=keep)
+        run = Run(experiment, spec, keeping, book, log.info, watch.guard, again, keep, examined)
         model = run.to_end()
     save_model(settings, job_id, model)
 

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 NO_JOBS = "no jobs; submit one with: fedsim submit demo"
 
+MOST_SUMMED = 5_000
+"""Rounds of a job that `show` still reads, to sum them up."""
+
 
 class Order(StrEnum):
     """What a list of jobs may be ordered by."""
@@ -114,16 +117,20 @@ def list_jobs(
 
 
 def show(job: Job, format: DataFormat = Format.TEXT, url: Url = None) -> None:
-    """Show one job: its state, its latest metrics and its spec."""
+    """Show one job: its state, what its rounds cost, its latest metrics and its spec."""
     from api.display import print_json
     from api.job_text import describe
 
     with connect(url) as client:
-        found = client.job(job).job
+        handle = client.job(job)
+        found = handle.job
+        # Of a job with very many rounds, its report has the sums.
+        summed = format is Format.TEXT and found.rounds_done <= MOST_SUMMED
+        records = handle.rounds() if summed else ()
     if format is Format.JSON:
         print_json(found.model_dump(mode="json"))
     else:
-        describe(found)
+        describe(found, records)
 
 
 def cancel(jobs: Jobs, format: DataFormat = Format.TEXT, url: Url = None) -> None:

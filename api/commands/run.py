@@ -49,8 +49,8 @@ def run(
         "result": {"final": result.final, "best": result.best, "totals": result.totals},
     }
     if folder is not None:
-        write_files(folder, document, result.records)
-        say(f"wrote spec.yaml, rounds.jsonl, rounds.csv and result.json into {folder}")
+        names = write_files(folder, document, result)
+        say(f"wrote {', '.join(names[:-1])} and {names[-1]} into {folder}")
     if format is RunFormat.JSON:
         print_json(document)
     elif format is RunFormat.TEXT:
@@ -73,27 +73,34 @@ def _execute(spec: JobSpec, settings: Any, format: RunFormat, **options: Any) ->
         return execute(spec, settings, on_round=on_round, on_phase=view.phase, **options)
 
 
-def write_files(folder: Path, document: dict[str, Any], records: list[RoundRecord]) -> None:
-    """Write a finished run: spec.yaml, rounds.jsonl, rounds.csv, result.json.
+def write_files(folder: Path, document: dict[str, Any], result: RunResult) -> list[str]:
+    """Write a finished run: spec.yaml, rounds.jsonl, rounds.csv, result.json, perhaps personal.csv.
 
     Args:
         folder: where to.
         document: spec, rounds and result, as `--format json` prints them.
-        records: the rounds.
+        result: the run.
+
+    Returns:
+        The files' names.
     """
     import yaml
 
     from api.round_table import columns, csv_lines
 
     lines = (json.dumps(each, ensure_ascii=False) + "\n" for each in document["rounds"])
+    records = result.records
     files = {
         "spec.yaml": yaml.safe_dump(document["spec"], sort_keys=False, allow_unicode=True),
         "rounds.jsonl": "".join(lines),
         "rounds.csv": "".join(csv_lines(columns(records), records)),
         "result.json": json.dumps(document["result"], indent=2, ensure_ascii=False) + "\n",
     }
+    if result.personal is not None:
+        files["personal.csv"] = result.personal.to_csv()
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
+    return list(files)
 
 
 def register(app: typer.Typer) -> None:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from safetensors.numpy import load
 
-from jobs.artifacts import save_model, save_partition
+from jobs.artifacts import save_model, save_partition, save_personal
 from jobs.settings import Settings
 from jobs.spec import parse_spec
 from tests.api.service import RunningService
@@ -24,8 +24,10 @@ def test_every_artifact_is_listed_and_given(service: RunningService, http: httpx
     job = service.ended(rounds=3)
     save_model(service.settings, job.id, MODEL)
     save_partition(service.settings, job.id, DEALT, {"seed": 7})
+    save_personal(service.settings, job.id, "client,tests,correct,loss\n0,4,3,0.5\n")
     listed = {each["name"]: each for each in http.get(f"{JOBS}/{job.id}/artifacts").json()["artifacts"]}
-    assert list(listed) == ["spec.yaml", "report.json", "model.safetensors", "partition.safetensors"]
+    written = ["model.safetensors", "partition.safetensors", "personal.csv"]
+    assert list(listed) == ["spec.yaml", "report.json", *written]
     answers = {name: http.get(f"{JOBS}/{job.id}/artifacts/{name}") for name in listed}
     for name, answer in answers.items():
         assert answer.headers["content-type"].partition(";")[0] == listed[name]["media_type"]
@@ -36,6 +38,7 @@ def test_every_artifact_is_listed_and_given(service: RunningService, http: httpx
     assert {name: value.tolist() for name, value in model.items()} == {
         name: value.tolist() for name, value in MODEL.items()
     }
+    assert answers["personal.csv"].text.splitlines()[1] == "0,4,3,0.5"
     assert dealt["indices"][dealt["offsets"][1] : dealt["offsets"][2]].tolist() == [0, 1, 2]
 
 
@@ -47,7 +50,12 @@ def test_the_report_has_spec_rounds_and_result(service: RunningService, http: ht
     assert report["result"] == {
         "final": {"global_accuracy": 0.75, "global_loss": 1 / 3},
         "best": {"round": 3, "global_accuracy": 0.75},
-        "totals": {"rounds": 3, "seconds": 1.5, "bytes": {"down": 3000, "up": 6000}},
+        "totals": {
+            "rounds": 3,
+            "seconds": 1.5,
+            "bytes": {"down": 3000, "up": 6000, "personal": 0},
+            "cost": {"updates": 0, "flops": 0, "tuning_updates": 0, "tuning_flops": 0},
+        },
     }
     empty = http.get(f"{JOBS}/{service.queued().id}/artifacts/report.json").json()
     assert (empty["rounds"], empty["result"]["best"]) == ([], {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import subprocess
 import sys
@@ -161,8 +162,8 @@ def test_a_service_started_here_is_found_without_naming_it(
 
 def test_run_prints_and_writes_the_whole_run(fedsim: Fedsim, tmp_path: Path, ray_cluster: None) -> None:
     out = tmp_path / "out"
-    arguments = ("run", "demo", "--set", "rounds=2", "--set", "resources.workers=1", "--out", out)
-    outcome = fedsim(*arguments, "--format", "json")
+    sets = ("rounds=2", "resources.workers=1", "data.tests=matched")
+    outcome = fedsim("run", "demo", *(f"--set={one}" for one in sets), "--out", out, "--format", "json")
     assert outcome.code == 0, outcome.err
     document = outcome.data
     assert set(document) == {"spec", "rounds", "result"}
@@ -173,8 +174,16 @@ def test_run_prints_and_writes_the_whole_run(fedsim: Fedsim, tmp_path: Path, ray
         "rounds.jsonl",
         "rounds.csv",
         "result.json",
+        "personal.csv",
         "checkpoints",
     }
+    final = document["result"]["final"]
+    clients = list(csv.DictReader((out / "personal.csv").read_text().splitlines()))
+    assert len(clients) == final["personal_clients"]
+    assert sum(int(row["correct"]) for row in clients) == round(
+        final["personal_accuracy"] * sum(int(row["tests"]) for row in clients)
+    )
+    assert document["result"]["totals"]["cost"]["flops"] > 0
     lines = (out / "rounds.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == document["rounds"]
     assert json.loads((out / "result.json").read_text()) == document["result"]

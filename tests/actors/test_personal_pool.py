@@ -1,0 +1,86 @@
+"""Clients' own models on actors: the numbers of the reference, whoever dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from actors.crew import Crew
+from actors.ray_pool import RayPool
+from actors.resources import Placement
+from fedsim.core import Context, Visit
+from fedsim.pools import SerialPool
+from fedsim.population import Population
+from fedsim.simulation import Examining, RoundResult, simulate, stages
+from fedsim.tree import Tree
+from tests.fedsim.test_personal import Keeper, Tuned, parted
+
+pytestmark = pytest.mark.usefixtures("ray_cluster")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunedKeeper(Keeper, Tuned):
+    """A head of one's own, and fine-tuning."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deadly(TunedKeeper):
+    """The first actor that tunes this client dies over it."""
+
+    mark: Path
+    size: int
+
+    def personalise(self, ctx: Context, visit: Visit) -> Tree:
+        """Once."""
+        if visit.num_examples == self.size and len(visit.batches) and not self.mark.exists():
+            self.mark.write_text("dead")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().personalise(ctx, visit)
+
+
+@pytest.fixture(scope="module")
+def crew(ray_cluster: None) -> Iterator[Crew]:
+    """Two actors."""
+    made = Crew(Placement(2, 0.5, 0.0))
+    yield made
+    made.close()
+
+
+def compare(ours: RoundResult, theirs: RoundResult) -> None:
+    """Every figure of every client."""
+    assert (ours.digest, ours.memory_digest) == (theirs.digest, theirs.memory_digest)
+    assert (ours.metrics, ours.traffic, ours.tuning) == (theirs.metrics, theirs.traffic, theirs.tuning)
+    assert ours.personal is not None
+    assert theirs.personal is not None
+    assert ours.personal.rows() == theirs.personal.rows()
+
+
+def reference(population: Population) -> list[RoundResult]:
+    """The same on a pool in this process."""
+    algorithm = TunedKeeper()
+    return list(simulate(algorithm, population, SerialPool(algorithm, population), personal="always"))
+
+
+def test_actors_score_clients_as_the_reference_does(
+    crew: Crew, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memories by reference, the next round's clients in line behind; an actor dies over a client."""
+    monkeypatch.setattr("fedsim.simulation.TELL_SECONDS", 0.0)
+    population = parted(clients=12, cohort_size=5)
+    algorithm = Deadly(mark=tmp_path / "mark", size=max(population.partition.sizes().tolist()))
+    pool, results, told = RayPool(algorithm, population, crew), list[RoundResult](), list[int]()
+    for stage in stages(algorithm, population, pool, personal="always"):
+        if isinstance(stage, Examining):
+            told.append(stage.done)
+        else:
+            results.append(stage)
+    assert algorithm.mark.exists()
+    for ours, theirs in zip(results, reference(population), strict=True):
+        compare(ours, theirs)
+    assert crew.restarts == 1
+    assert told[-1] == 12
