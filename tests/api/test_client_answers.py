@@ -1,4 +1,4 @@
-"""Both clients where answers are refusals, late, cut off or of somebody else: one body of tests, no network."""
+"""Both clients where answers are refusals, late, cut off or of somebody else: one body of tests."""
 
 from __future__ import annotations
 
