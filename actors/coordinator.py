@@ -21,7 +21,7 @@ from fedsim.data import Partition, SampledPartition
 from fedsim.experiment import Experiment
 from fedsim.faults import DEFAULT, Faults
 from fedsim.population import Population
-from fedsim.simulation import Examining, RoundResult, first_state, stages
+from fedsim.simulation import Examining, Learning, RoundResult, first_state, stages
 
 from .crew import Crew
 from .ray_pool import RayPool
@@ -163,6 +163,10 @@ class CoordinatorProcess:
             if isinstance(result, Examining):
                 most = population.partition.num_clients
                 yield Phase(f"round {result.round}: scored {result.done:,} of {most:,} clients' own models")
+                continue
+            if isinstance(result, Learning):
+                what, done, most = result.progress
+                yield Phase(f"round {result.round}: {what}, {done:,} of {most:,} steps")
                 continue
             self.params = tree.to_numpy(result.state.params)
             yield replace(result, state=None)

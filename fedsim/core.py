@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .context import Context
 from .errors import FieldError
-from .exchange import Reduced, Reduction, ServerState, Traffic
+from .exchange import Progress, Reduced, Reduction, ServerState, Traffic
 from .net import Net, Params
 from .personal import PersonalScores
 from .tree import Tree
@@ -36,6 +36,7 @@ __all__ = [
     "LossFunction",
     "Pacing",
     "PersonalScores",
+    "Progress",
     "Reduced",
     "Reduction",
     "Report",
@@ -103,6 +104,26 @@ class Algorithm(ABC):
     @abstractmethod
     def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> Any:
         """The state after the round."""
+
+    def learn(self, ctx: Context, state: Any, reduced: Reduced) -> Generator[Progress, None, Any]:
+        """What the server trains itself after a round, such as a generator; by default nothing.
+
+        The deployed models are scored meanwhile, so they must not depend on it: what they depend on belongs
+        into `aggregate`. The next round's clients begin when it is done.
+
+        Args:
+            ctx: the round that just ended.
+            state: as `aggregate` gave it.
+            reduced: what came.
+
+        Yields:
+            How far it is.
+
+        Returns:
+            The state with what was learnt.
+        """
+        yield from ()
+        return state
 
     def deployed(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """The server's models of this architecture to be scored; a record has `NAME_accuracy` of each.

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from .tree import Tree
 
@@ -50,6 +50,14 @@ class Traffic:
         both = Counter(self.by_payload) + Counter(other.by_payload)
         personal = self.personal + other.personal
         return Traffic(self.down + other.down, self.up + other.up, dict(both), personal)
+
+
+class Progress(NamedTuple):
+    """How far something is that the server does by itself."""
+
+    what: str
+    done: int
+    total: int
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,9 @@ class RoundResult:
         traffic: simulated bytes.
         cost: what the round's training cost its clients.
         tuning: what fine-tuning cost everybody whose own model was scored.
-        seconds: wall clock by phase: total, survey, train, server, evaluate, personal. They add up over a
-            run: clients that began while the round before was scored had those seconds for nothing.
+        seconds: wall clock by phase: total, survey, train, server, learn (what the server trains itself),
+            evaluate, personal. They add up over a run: clients that began while the round before was scored
+            had those seconds for nothing, as had the scoring that went on while the server learnt.
         engine: how the pool did it.
         method: what the method decided.
         personal: how the clients' own models do, client by client; None where they were not scored.

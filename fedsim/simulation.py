@@ -2,7 +2,8 @@
 
 One round: `survey` (where the method asks first) -> `cohort` (seeded by the round) -> the pool trains it,
 block by block -> `aggregate` -> the deployed models are scored, and where it is due the clients' own, while
-the next round's clients begin. All of it is visible in `stages`.
+the server trains what is its own (`learn`) and then the next round's clients begin. All of it is visible in
+`stages`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,17 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from . import evaluation, rng
 from .causes import server_side
-from .core import Algorithm, ClientPool, Context, Examination, PersonalScores, Reduced, Score, Traffic
+from .core import (
+    Algorithm,
+    ClientPool,
+    Context,
+    Examination,
+    PersonalScores,
+    Progress,
+    Reduced,
+    Score,
+    Traffic,
+)
 from .digest import digest
 from .effort import Meter
 from .errors import FedsimError
@@ -26,7 +37,16 @@ from .worker import one_thread
 if TYPE_CHECKING:
     from .checkpoint import Checkpoint
 
-__all__ = ["Examining", "Personal", "RoundResult", "first_state", "personal_due", "simulate", "stages"]
+__all__ = [
+    "Examining",
+    "Learning",
+    "Personal",
+    "RoundResult",
+    "first_state",
+    "personal_due",
+    "simulate",
+    "stages",
+]
 
 Personal: TypeAlias = Literal["auto", "never", "last", "always"]
 
@@ -47,7 +67,15 @@ class Examining:
     done: int
 
 
-Stage: TypeAlias = RoundResult | Examining
+@dataclass(frozen=True)
+class Learning:
+    """How far something is that the server trains itself after a round."""
+
+    round: int
+    progress: Progress
+
+
+Stage: TypeAlias = RoundResult | Examining | Learning
 
 
 def simulate(
@@ -95,7 +123,7 @@ def stages(
     personal: Personal = "auto",
     resume: Checkpoint | None = None,
 ) -> Iterator[Stage]:
-    """As `simulate`, saying besides how far the scoring of the clients' own models is."""
+    """As `simulate`, saying besides how far the server's training and the scoring of clients' models are."""
     last = population.rounds if rounds is None else rounds
     state = first_state(algorithm, population) if resume is None else _restored(resume, pool)
     first = resume.round if resume else 0
@@ -113,6 +141,9 @@ def stages(
         if (number + 1) % evaluate_every == 0 or number + 1 == last:
             mine = personal_due(personal, algorithm, population, begun.ctx, number + 1 == last)
             scoring = _begin_scoring(algorithm, pool, begun.ctx, state, mine)
+        learning = perf_counter()
+        state = yield from _learnt(algorithm, begun.ctx, state, reduced)
+        learning = perf_counter() - learning
         with server_side(algorithm, "aggregate"):
             mark = digest(state)
         with server_side(algorithm, "describe"):
@@ -136,7 +167,8 @@ def stages(
                 "total": ended - began,
                 "survey": begun.asking,
                 "train": trained - began - begun.asking,
-                "server": served - trained,
+                "server": served - trained - learning,
+                "learn": learning,
                 "evaluate": ended - served - examining,
                 "personal": examining,
             },
@@ -144,6 +176,22 @@ def stages(
             method=method,
             personal=examined if scoring.personal else None,
         )
+
+
+def _learnt(algorithm: Algorithm, ctx: Context, state: Any, reduced: Reduced) -> Generator[Stage, None, Any]:
+    """The state with what the server trains itself, said every now and then how far it is."""
+    if not algorithm.has("learn"):
+        return state
+    learning, told = algorithm.learn(ctx, state, reduced), perf_counter()
+    while True:
+        with one_thread(), server_side(algorithm, "learn"):
+            try:
+                progress = next(learning)
+            except StopIteration as end:
+                return end.value
+        if perf_counter() - told > TELL_SECONDS:
+            told = perf_counter()
+            yield Learning(ctx.round + 1, progress)
 
 
 def personal_due(

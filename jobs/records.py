@@ -42,6 +42,7 @@ class Seconds(Frozen):
     survey: float = 0.0
     train: float = 0.0
     server: float = 0.0
+    learn: float = 0.0
     evaluate: float = 0.0
     personal: float = 0.0
 

@@ -59,7 +59,7 @@ def add_to_totals(connection: Connection, job_id: str, record: RoundRecord) -> N
             "client_failures": len(record.failed),
             "seconds_survey": seconds.survey,
             "seconds_train": seconds.train,
-            "seconds_server": seconds.server,
+            "seconds_server": seconds.server + seconds.learn,
             "seconds_evaluate": seconds.evaluate + seconds.personal,
             "seconds_total": seconds.total,
             "bytes_down": record.bytes.down,

@@ -16,6 +16,7 @@ from .fedper import FedPer
 from .fedprox import FedProx
 from .fedrep import FedRep
 from .fedrod import FedROD
+from .kdia import KDIA
 from .layer_schedule import LayerSchedule
 from .lg_fedavg import LGFedAvg
 from .moon import Moon
@@ -33,6 +34,7 @@ ALGORITHMS: Mapping[str, type[Algorithm]] = {
     "fedprox": FedProx,
     "fedrep": FedRep,
     "fedrod": FedROD,
+    "kdia": KDIA,
     "layer_schedule": LayerSchedule,
     "lg_fedavg": LGFedAvg,
     "moon": Moon,
@@ -41,6 +43,7 @@ ALGORITHMS: Mapping[str, type[Algorithm]] = {
 
 __all__ = [
     "ALGORITHMS",
+    "KDIA",
     "FedAvg",
     "FedAvgM",
     "FedBABU",

@@ -29,7 +29,7 @@ Reference result: see docs/results.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .. import rng as streams
-from ..core import Context, Reduced, Reduction, Report, Visit
+from ..core import Context, Progress, Reduced, Reduction, Report, Visit
 from ..parameters import Range, Share
 from ..tree import Tree
 from .pacing import Family, opened
@@ -168,6 +168,11 @@ class ClientCurriculum(Wrapper):
             waiting: NDArray[np.int64] = state.line.numpy()
             return waiting
         return streams.stream(ctx.seed, "client batches", ctx.round).permutation(self._open(ctx, state))
+
+    def learn(self, ctx: Context, state: Any, reduced: Reduced) -> Generator[Progress, None, Any]:
+        """The base's."""
+        after = yield from self.base.learn(ctx, state.base, reduced)
+        return replace(state, base=after)
 
     def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> Any:
         """The base's, and what has been heard of the clients."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..core import Algorithm, Context, Effort, Local, Pacing, Reduced, Report, Visit
+from ..core import Algorithm, Context, Effort, Local, Pacing, Progress, Reduced, Report, Visit
 from ..errors import FieldError
 from ..net import Net, Params
 from ..tree import Tree
@@ -77,6 +77,10 @@ class Wrapper(Algorithm):
     def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> Any:
         """The base's."""
         return self.base.aggregate(ctx, self.under(state), reduced)
+
+    def learn(self, ctx: Context, state: Any, reduced: Reduced) -> Generator[Progress, None, Any]:
+        """The base's."""
+        return self.base.learn(ctx, self.under(state), reduced)
 
     def deployed(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """The base's."""

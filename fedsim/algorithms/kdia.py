@@ -1,0 +1,280 @@
+"""Tackling Data Heterogeneity in FL through Knowledge Distillation with Inequitable Aggregation (KDIA).
+
+Ma, 2025, arXiv:2506.20431; "FL" is written out in its title.
+
+Idea: where few of many clients come to a round, the mean of those that came is a student; a teacher is made
+of the last models of all clients, weighted by how lately they came, how often, and how much data they hold.
+It teaches the clients, and a generator on the server gives them features of the classes that they lack.
+
+Wire:
+    down    params    the student, which is the global model
+            teacher   the mean of all clients' last models
+            generator the conditional generator, with its running statistics
+    up      params    the trained model, MEAN
+            teacher   free: how the client's part of the teacher changes, SUM
+            heads     free: the classifier out of its model, GATHER
+    keeps   model     what it trained last; and when that was, and how often it came
+    server  params, the teacher's sums, the generator with Adam's moments
+
+The local loss is CE + lambda_kd KL(teacher || student) at temperature tau + lambda_gen CE of the classifier
+on generated features, as many as the batch has examples (Eqs. 11 to 13). Labels for these are drawn evenly
+for a whole pass and shuffled in each; where a pass is a single batch they are drawn anew in each (Alg. 2).
+
+Client k weighs F_k, proportional to u_k = (e^(t_k - t) c_k n_k)^(1/3), with t_k the round when it last came,
+c_k how often it came and n_k its examples (Eqs. 5 to 9, whose normalisers cancel). A client that stays away
+only decays, so the teacher's numerator and normaliser are running sums, T <- e^(-1/3) T + sum over the cohort
+of (u_new w_new - u_old w_old): a round costs O(K), whatever N is.
+
+The generator learns after the round from the cohort's classifiers: cross-entropy of the mean of their logits,
+weighted by examples, and a term for diversity (Eqs. 3 and 4), while the deployed models are scored. The next
+round's clients wait for it, since they need it.
+
+Deviations: clients that never came count nothing in any kind of mean. Adam's moments are kept between rounds.
+The paper's text has no tau^2, nor has this by default; its code has KL(student || teacher), which is an
+option. A model without maps before its classifier has a generator of flat features.
+
+Reference result: see docs/results.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator as Steps
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import rng as streams
+from .. import tree
+from ..core import Batch, Context, Effort, Progress, Reduced, Reduction, Report, ServerState, Visit
+from ..generator_training import Schedule, joint_judge, train_generator, untrained
+from ..generators import Diversity, Generator, Output, make_generator
+from ..inequitable import KINDS, Kind, moved_on, part_of, settled, taught
+from ..local import Trained, cross_entropy, divergence
+from ..net import Net, Params
+from ..parameters import Count, Positive, Range
+from ..tree import Tree
+from .fedavg import FedAvg
+
+
+@dataclass(frozen=True, kw_only=True)
+class KDIAState(ServerState):
+    """What the server knows.
+
+    Attributes:
+        sums: the teacher's running sums, as in `fedsim.inequitable`.
+        generator: as in `fedsim.generator_training`; {} where there is none.
+    """
+
+    sums: Tree
+    generator: Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class KDIA(FedAvg):
+    """FedAvg with a teacher of all clients and a generator of features; both lambdas 0 is FedAvg.
+
+    Attributes:
+        lambda_kd: weight of the distillation; 0 sends no teacher.
+        lambda_gen: weight of the generated features; 0 has no generator.
+        tau: temperature of the distillation.
+        weights: the frequencies by which the teacher is weighted: the geometric or the arithmetic mean of all
+            three, or one of them alone.
+        kl: whether the teacher or the student comes first in the divergence.
+        tau_squared: whether the distillation is multiplied by tau^2.
+        start_round: rounds of FedAvg before clients have the two terms.
+        generator_epochs: passes over the labels in each training of the generator.
+        generator_batches: of each pass.
+        generator_batch_size: of each batch.
+        generator_lr: Adam's rate.
+        generator_decay: the generator's weight decay.
+        generator_noise: how many numbers of noise it begins with.
+        generator_hidden: its width where features are flat.
+        output: what its last layer's values go through.
+        diversity: how features are kept apart; `ratio` is this paper's, `pairs` FedGen's.
+    """
+
+    lambda_kd: Annotated[float, Range(minimum=0)] = 0.5
+    lambda_gen: Annotated[float, Range(minimum=0)] = 1.0
+    tau: Positive = 2.0
+    weights: Kind = "geometric"
+    kl: Literal["teacher_first", "student_first"] = "teacher_first"
+    tau_squared: bool = False
+    start_round: Annotated[int, Range(minimum=0)] = 0
+    generator_epochs: Count = 10
+    generator_batches: Count = 200
+    generator_batch_size: Annotated[int, Range(minimum=2)] = 64
+    generator_lr: Positive = 0.001
+    generator_decay: Annotated[float, Range(minimum=0)] = 0.00001
+    generator_noise: Count = 100
+    generator_hidden: Count = 256
+    output: Output = "sigmoid"
+    diversity: Diversity = "ratio"
+
+    uploads: ClassVar[Mapping[str, Reduction]] = {
+        "params": Reduction.MEAN,
+        "teacher": Reduction.SUM,
+        "heads": Reduction.GATHER,
+    }
+    free: ClassVar = frozenset({"teacher", "heads"})
+    stateful: ClassVar[bool] = True
+    heterogeneous: ClassVar[bool] = False
+
+    def generator(self, ctx: Context) -> Generator:
+        """The generator for the model at hand."""
+        sizes = (self.generator_noise, self.generator_hidden, self.output)
+        return _generator(ctx.net, ctx.input_shape, ctx.num_classes, *sizes)
+
+    def teaches(self, ctx: Context) -> bool:
+        """Whether clients have a teacher in this round."""
+        return self.lambda_kd > 0 and ctx.round >= self.start_round
+
+    def generates(self, ctx: Context) -> bool:
+        """Whether clients have generated features in this round."""
+        return self.lambda_gen > 0 and ctx.round >= self.start_round
+
+    # server
+
+    def init(self, ctx: Context) -> KDIAState:
+        """The parent's; nobody has come to the teacher, and the generator is as it was drawn."""
+        params = super().init(ctx).params
+        generator = untrained(self.generator(ctx), ctx.seed) if self.lambda_gen else {}
+        return KDIAState(params=params, sums=settled(self.weights, params), generator=generator)
+
+    def teacher(self, state: Any) -> Params:
+        """The mean of all clients' last models; the global model before anybody has come."""
+        return taught(state.sums, state.params)
+
+    def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+        """The student, its teacher and the generator."""
+        sent = dict(super().broadcast(ctx, state))
+        if self.teaches(ctx):
+            sent["teacher"] = self.teacher(state)
+        if self.generates(ctx):
+            sent["generator"] = state.generator["params"]
+        return sent
+
+    def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> KDIAState:
+        """The student as in FedAvg; the teacher's sums, decayed by a round, with what the cohort changed."""
+        sums = moved_on(self.weights, state.sums, reduced["teacher"])
+        params = super().aggregate(ctx, state, reduced).params
+        return KDIAState(params=params, sums=sums, generator=state.generator)
+
+    def learn(self, ctx: Context, state: Any, reduced: Reduced) -> Steps[Progress, None, KDIAState]:
+        """The generator, on the classifiers that came."""
+        came = [(n, head) for n, head in zip(reduced.num_examples, reduced["heads"], strict=True) if n]
+        if not self.lambda_gen or not came:
+            return state  # type: ignore[no-any-return]
+        generator, total = self.generator(ctx), sum(n for n, _ in came)
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        shares = [n / total for n, _ in came]
+        judge = joint_judge(ctx.net, generator.entrance, [head for _, head in came], shares, device)
+        schedule = Schedule(
+            epochs=self.generator_epochs,
+            batches=self.generator_batches,
+            batch_size=self.generator_batch_size,
+            lr=self.generator_lr,
+            weight_decay=self.generator_decay,
+            diversity=self.diversity,
+        )
+        stream = streams.stream(ctx.seed, "generator", ctx.round)
+        after = yield from train_generator(
+            generator, state.generator, judge, ctx.num_classes, schedule, stream, device
+        )
+        return replace(state, generator=after)  # type: ignore[no-any-return]
+
+    def deployed(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+        """The student, as `global`, and the teacher."""
+        return {"global": state.params, "teacher": self.teacher(state)}
+
+    def describe(self, ctx: Context, state: Any) -> Mapping[str, Any]:
+        """The generator's last loss."""
+        return {"generator_loss": round(float(state.generator["loss"]), 6)} if self.lambda_gen else {}
+
+    # client
+
+    def remember(self, ctx: Context, broadcast: Tree) -> Tree:
+        """It never came."""
+        never = torch.zeros((), dtype=torch.int64)
+        return {"model": dict(broadcast["params"]), "last": never, "visits": never.clone()}
+
+    def noise(self, ctx: Context, rng: np.random.Generator, steps: int, batch_size: int) -> Tree:
+        """Noise and labels for the generated features of each step."""
+        if not self.generates(ctx) or not steps:
+            return {}
+        passes = 1 if ctx.local.steps else ctx.local.epochs
+        each = steps // passes
+        drawn = rng.integers(ctx.num_classes, size=each * batch_size)
+        anew = each == 1
+        labels = [
+            rng.integers(ctx.num_classes, size=batch_size) if anew else rng.permutation(drawn)
+            for _ in range(passes)
+        ]
+        shape = (steps, batch_size, self.generator_noise)
+        return {
+            "noise": rng.standard_normal(shape, np.float32),
+            "labels": np.concatenate(labels).reshape(steps, batch_size),
+        }
+
+    def loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+        """The cross-entropy, the distillation and the generated features' (Eq. 13)."""
+        if not self.teaches(ctx):
+            value = super().loss(ctx, visit, params, batch)
+        else:
+            logits = ctx.net(params, batch.x)
+            value = cross_entropy(logits, batch) + self.lambda_kd * self.distance(ctx, visit, logits, batch)
+        if self.generates(ctx):
+            value = value + self.lambda_gen * self.generated(ctx, visit, params, batch)
+        return value
+
+    def distance(self, ctx: Context, visit: Visit, logits: Tensor, batch: Batch) -> Tensor:
+        """How far the student's logits are from the teacher's at temperature tau (Eq. 11): a scalar."""
+        with torch.no_grad(), ctx.net.evaluating():
+            wise = ctx.net(visit.broadcast["teacher"], batch.x)
+        pair = (wise, logits) if self.kl == "teacher_first" else (logits, wise)
+        return (self.tau**2 if self.tau_squared else 1.0) * divergence(*pair, batch.mask, self.tau)
+
+    def generated(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+        """The cross-entropy of the classifier on generated features (Eq. 12): a scalar."""
+        generator, count = self.generator(ctx), len(batch.y)
+        labels = batch.noise["labels"][:count]
+        with torch.no_grad():
+            made = generator(visit.broadcast["generator"], batch.noise["noise"][:count], labels)
+        logits = ctx.net.run(params, made, start=generator.entrance.block)
+        return cross_entropy(logits, Batch(made, labels, batch.mask))
+
+    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
+        """The model; besides, how its part of the teacher changes, and its classifier."""
+        report = super().finish(ctx, visit, trained)
+        memory, held = visit.memory, torch.tensor(visit.num_examples)
+        visits = memory["visits"] + 1
+        now = torch.tensor(ctx.round, device=visits.device)
+        change = {
+            name: tree.sub(
+                part_of(powers, trained.params, 0 * now, visits, held),
+                part_of(powers, memory["model"], now - memory["last"], memory["visits"], held),
+            )
+            for name, powers in KINDS[self.weights].items()
+        }
+        more: dict[str, Tree] = {"teacher": change, "heads": {}}
+        if self.lambda_gen:
+            more["heads"] = tree.select(trained.params, self.generator(ctx).entrance.keys(ctx.net))
+        kept = {"model": dict(trained.params), "last": now, "visits": visits}
+        return report._replace(upload={**report.upload, **more}, memory=kept)
+
+    def effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
+        """A forward pass more where there is a teacher."""
+        extra = int(self.teaches(ctx))
+        return tuple(kind._replace(forwards=extra) for kind in super().effort(ctx, state, steps))
+
+
+@lru_cache(maxsize=16)
+def _generator(
+    net: Net, input_shape: tuple[int, ...], num_classes: int, noise: int, hidden: int, output: Output
+) -> Generator:
+    """A recipe without weights, the same for the same model, so that steps need not make it anew."""
+    return make_generator(net, input_shape, num_classes, noise=noise, hidden=hidden, output=output)

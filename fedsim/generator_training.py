@@ -1,0 +1,159 @@
+"""How a server trains a conditional generator: on what the clients' classifiers say of its features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from collections.abc import Generator as Steps
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from . import tree
+from .exchange import Progress
+from .generators import Diversity, Entrance, Generator, diversity
+from .net import Net, Params
+from .tree import Tree
+
+MOMENTS = (0.9, 0.999)
+"""Adam's two decay rates."""
+
+TELL_EVERY = 25
+"""Steps between two words on how far it is."""
+
+Judge = Callable[[Tensor], Tensor]
+"""Logits `[batch, classes]` of features `[batch, *shape]`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """One training of a generator.
+
+    Attributes:
+        epochs: passes over the labels that are drawn.
+        batches: in each of them.
+        batch_size: examples of each.
+        lr: Adam's rate.
+        weight_decay: of the generator's weights, added to their gradients.
+        diversity: which loss keeps it from making the same of all noise.
+    """
+
+    epochs: int
+    batches: int
+    batch_size: int
+    lr: float
+    weight_decay: float
+    diversity: Diversity
+
+    def labels(self, stream: np.random.Generator, num_classes: int) -> list[np.ndarray[Any, Any]]:
+        """The labels of every step: drawn once for all passes, so nearly even, then shuffled in each."""
+        drawn = stream.integers(num_classes, size=self.batches * self.batch_size)
+        passes = (stream.permutation(drawn) for _ in range(self.epochs))
+        return [batch for each in passes for batch in each.reshape(self.batches, self.batch_size)]
+
+
+def untrained(generator: Generator, seed: int) -> dict[str, Any]:
+    """A generator and Adam's moments before the first step: `params`, `first`, `second`, `steps`, `loss`."""
+    params = generator.net.init(seed)
+    moments = tree.zeros_like(tree.select(params, generator.net.parameters))
+    still = {"first": moments, "second": tree.zeros_like(moments)}
+    return {"params": params, **still, "steps": torch.zeros((), dtype=torch.int64), "loss": torch.zeros(())}
+
+
+def joint_judge(
+    net: Net, where: Entrance, heads: Sequence[Params], weights: Sequence[float], device: torch.device
+) -> Judge:
+    """The mean of several classifiers' logits.
+
+    Args:
+        net: the model that they are the last blocks of.
+        where: the first of these blocks.
+        heads: their keys, one classifier for each client.
+        weights: of the clients; they sum to 1.
+        device: where it is asked.
+    """
+    stacked = tree.map(lambda *parts: torch.stack(parts).to(device), *heads)
+    shares = torch.tensor(weights, dtype=torch.float32, device=device).view(-1, 1, 1)
+    if net.stackable:
+        one = torch.vmap(lambda head, made: net.run(head, made, start=where.block), in_dims=(0, None))
+        return lambda made: (shares * one(stacked, made)).sum(0)
+    apart = [tree.map(lambda leaf, at=at: leaf[at], stacked) for at in range(len(heads))]
+    return lambda made: (
+        shares * torch.stack([net.run(head, made, start=where.block) for head in apart])
+    ).sum(0)
+
+
+def train_generator(
+    generator: Generator,
+    state: Tree,
+    judge: Judge,
+    num_classes: int,
+    schedule: Schedule,
+    stream: np.random.Generator,
+    device: torch.device,
+) -> Steps[Progress, None, dict[str, Any]]:
+    """Train a generator to make features that a judge takes for the wanted class, and that differ.
+
+    Args:
+        generator: which.
+        state: as `untrained` or an earlier training gave it; it is left as it is.
+        judge: what its features are shown to.
+        num_classes: C.
+        schedule: how long and how.
+        stream: labels and noise are drawn from.
+        device: where to train.
+
+    Yields:
+        How far it is.
+
+    Returns:
+        The state after it, on the CPU.
+    """
+    moving = generator.net.parameters
+    working = tree.map(
+        lambda leaf: leaf.to(device, copy=True), tree.select(state, ("params", "first", "second"))
+    )
+    params, steps, value = working["params"], int(state["steps"]), state["loss"]
+    weights = [params[key].requires_grad_() for key in moving]
+    adam = _Adam(schedule, weights, [[working[part][key] for key in moving] for part in ("first", "second")])
+    order = schedule.labels(stream, num_classes)
+    for step, labels in enumerate(order, start=1):
+        noise = torch.from_numpy(stream.standard_normal((len(labels), generator.noise), np.float32)).to(
+            device
+        )
+        wanted = torch.from_numpy(labels).to(device)
+        with generator.net.training():
+            made = generator(params, noise, wanted)
+        loss = F.cross_entropy(judge(made), wanted) + diversity(schedule.diversity, noise, made)
+        adam(list(torch.autograd.grad(loss, weights)), steps + step)
+        value = loss.detach()
+        if step % TELL_EVERY == 0:
+            yield Progress("generator", step, len(order))
+    for weight in weights:
+        weight.requires_grad_(False)
+    home = tree.map(lambda leaf: leaf.cpu(), working)
+    return {**home, "steps": torch.tensor(steps + len(order)), "loss": value.cpu()}
+
+
+class _Adam:
+    """Adam on these weights, in place."""
+
+    def __init__(self, schedule: Schedule, weights: list[Tensor], moments: list[list[Tensor]]) -> None:
+        self.schedule, self.weights, (self.first, self.second) = schedule, weights, moments
+
+    @torch.no_grad()
+    def __call__(self, gradients: list[Tensor], step: int) -> None:
+        """One step, the `step`th since the moments were zero."""
+        one, two = MOMENTS
+        if self.schedule.weight_decay:
+            gradients = list(torch._foreach_add(gradients, self.weights, alpha=self.schedule.weight_decay))
+        torch._foreach_lerp_(self.first, gradients, 1 - one)
+        torch._foreach_mul_(self.second, two)
+        torch._foreach_addcmul_(self.second, gradients, gradients, 1 - two)
+        size = torch._foreach_sqrt(self.second)
+        torch._foreach_div_(size, (1 - two**step) ** 0.5)
+        torch._foreach_add_(size, 1e-8)
+        torch._foreach_addcdiv_(self.weights, self.first, size, -self.schedule.lr / (1 - one**step))
