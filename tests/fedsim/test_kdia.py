@@ -68,7 +68,8 @@ def test_the_running_sums_are_the_direct_sum_over_all_clients(kind: Any) -> None
         sums = moved_on(kind, sums, came)
         if now % 50 == 49:
             weights = direct(kind, now, last, visits.astype(float), examples)
-            assert weights.sum() == pytest.approx(1) and (weights[visits == 0] == 0).all()
+            assert weights.sum() == pytest.approx(1)
+            assert (weights[visits == 0] == 0).all()
             found = taught(sums, {"w": torch.zeros(3, dtype=torch.float64)})["w"].numpy()
             np.testing.assert_allclose(found, weights @ models, rtol=1e-9)
 
@@ -217,7 +218,8 @@ def test_labels_are_drawn_for_a_whole_pass_and_small_clients_draw_more() -> None
     ctx = population.context(0)
     passes = method.noise(ctx, np.random.default_rng(0), 12, 8)["labels"].reshape(4, 24)
     counts = [np.bincount(each, minlength=4).tolist() for each in passes]
-    assert counts == [counts[0]] * 4 and not (passes[0] == passes[1]).all()
+    assert counts == [counts[0]] * 4
+    assert not (passes[0] == passes[1]).all()
     small = method.noise(ctx, np.random.default_rng(0), 4, 8)["labels"]
     assert len({tuple(np.bincount(each, minlength=4)) for each in small}) > 1
 
