@@ -36,6 +36,8 @@ class Table(BaseModel):
         metric: a score of the round records.
         show: which tables are rendered: `final` round, `best` round, the mean of the last 10 rounds, as far
             as they were scored (`tail`), the accuracy by round (`curve`).
+        also: other figures of the runs, each a table of its own: metrics of the last round, and the sums
+            `updates`, `flops`, `tuning_updates`, `tuning_flops`, `down` and `up`.
         against: a label of the (one) column axis; the differences to it are rendered too, paired by seed.
         curve_every: rounds between the points of the curve that is kept.
         percent: render the metric in percent.
@@ -54,6 +56,7 @@ class Table(BaseModel):
     seeds: tuple[int, ...] = Field(min_length=1)
     metric: str = "global_accuracy"
     show: tuple[str, ...] = ("final",)
+    also: tuple[str, ...] = ()
     against: str | None = None
     curve_every: int = Field(default=10, ge=1)
     percent: bool = True

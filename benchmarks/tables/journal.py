@@ -26,6 +26,8 @@ class Entry(BaseModel):
         tail: mean of that metric over the last 10 rounds, as far as they were scored.
         curve: that metric by round.
         bytes: simulated traffic of all rounds, down and up.
+        cost: updates and flops of all rounds' training, tuning_updates and tuning_flops of fine-tuning; {} in
+            lines that were written before these were counted.
         seconds: of the rounds, by the clock.
         digest: of the last server state.
         code: the version of the code.
@@ -42,6 +44,7 @@ class Entry(BaseModel):
     tail: float
     curve: dict[int, float]
     bytes: dict[str, int]
+    cost: dict[str, int] = {}
     seconds: float
     digest: str
     code: str
@@ -49,6 +52,11 @@ class Entry(BaseModel):
     def shown(self, what: str, metric: str) -> float:
         """The figure for a table: of the `final` round, of the `best`, or the `tail`'s mean."""
         return {"final": self.final[metric], "best": self.best["value"], "tail": self.tail}[what]
+
+    def other(self, name: str) -> float | None:
+        """Another figure of the run: of its last round, or summed over all; None if unknown."""
+        known: dict[str, float] = {**self.final, **self.bytes, **self.cost}
+        return known.get(name)
 
 
 class Journal:

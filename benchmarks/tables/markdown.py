@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -21,6 +21,16 @@ TITLES = {
     "best": "in the best round on the test set, which flatters",
     "tail": "mean of the last 10 rounds, as far as they were scored",
 }
+
+SUMS: Mapping[str, tuple[str, float]] = {
+    "updates": ("trainable-parameter updates in training, all rounds and clients, in 10^9", 1e9),
+    "flops": ("floating-point operations in training, all rounds and clients, in 10^12", 1e12),
+    "tuning_updates": ("trainable-parameter updates in fine-tuning, all clients, in 10^9", 1e9),
+    "tuning_flops": ("floating-point operations in fine-tuning, all clients, in 10^12", 1e12),
+    "down": ("sent to the clients in all rounds, in 10^6 bytes", 1e6),
+    "up": ("sent by the clients in all rounds, in 10^6 bytes", 1e6),
+}
+"""Heading and unit of what is summed over a run."""
 
 
 def found(table: Table, entries: Mapping[str, Entry]) -> dict[Cell, dict[int, Entry]]:
@@ -77,7 +87,17 @@ def _tables(table: Table, runs: Found) -> list[str]:
         if table.against is not None:
             heading = f"The same, less `{table.against}` of the same seed:"
             parts += [heading, _grid(table, _differences(table, runs, what), signed=True)]
+    for name in table.also:
+        share = table.percent and "accuracy" in name
+        title, unit = SUMS.get(name, (f"{name}, {TITLES['final']}", 0.01 if share else 1.0))
+        others = {cell: _others(by_seed.values(), name, unit) for cell, by_seed in runs.items()}
+        parts += [f"{title}:", _grid(table, others, signed=False)]
     return parts
+
+
+def _others(entries: Iterable[Entry], name: str, unit: float) -> list[float]:
+    values = (entry.other(name) for entry in entries)
+    return [value / unit for value in values if value is not None]
 
 
 def _scaled(table: Table, value: float) -> float:

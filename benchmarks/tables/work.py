@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import subprocess
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
@@ -93,10 +93,12 @@ def execute(pending: Pending, table: Table, settings: Settings, shared: Populati
     """
     experiment = resolve(pending.spec, settings)
     scores, down, up, seconds = dict[int, float](), 0, 0, 0.0
+    cost = Counter[str]()
     last: RoundResult | None = None
     for last in results(experiment, shared.of(experiment)):
         down, up = down + last.traffic.down, up + last.traffic.up
         seconds += last.seconds["total"]
+        cost.update(last.record()["cost"])
         if table.metric in last.metrics:
             scores[last.round] = round(last.metrics[table.metric], 6)
     if last is None or not scores:
@@ -115,6 +117,7 @@ def execute(pending: Pending, table: Table, settings: Settings, shared: Populati
         tail=round(fmean(s for n, s in scores.items() if n > last.round - TAIL), 6),
         curve=kept,
         bytes={"down": down, "up": up},
+        cost=dict(cost),
         seconds=round(seconds, 1),
         digest=last.digest[:16],
         code=code,

@@ -173,6 +173,20 @@ def test_rendered_figures(table: Table) -> None:
     assert "fedsim run demo --set 'rounds=2'" in text
 
 
+def test_other_figures_of_the_runs(table: Table, settings: Settings) -> None:
+    table = table.model_copy(update={"also": ("global_loss", "updates", "up")})
+    run = next(table.runs())
+    spec = table.spec(run)
+    made = execute(Pending(run, spec, fingerprint(spec)), table, settings, Populations(), "")
+    assert made.cost["updates"] > 0 == made.cost["tuning_updates"]
+    old = entry(table, ("strong", "IID"), 1, 0.5)  # as written before costs were counted
+    text = render(table, {made.key: made, old.key: old})
+    updates, up = f"{made.cost['updates'] / 1e9:.2f} (1)", f"{made.bytes['up'] / 1e6:.2f} (1)"
+    assert f"in 10^9:\n\n| data | plain | strong |\n| --- | --- | --- |\n| IID | {updates} | – |" in text
+    assert f"| IID | {up} | 0.00 (1) |" in text
+    assert f"| IID | {made.final['global_loss']:.2f} (1) | – |" in text
+
+
 def test_a_section_stays_where_it_is(tmp_path: Path) -> None:
     page = tmp_path / "results.md"
     page.write_text("# Results\n\nBefore.\n", "utf-8")

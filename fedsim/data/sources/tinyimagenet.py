@@ -12,7 +12,7 @@ from fedsim.data.cache import cached
 from fedsim.data.dataset import Dataset, Examples
 from fedsim.data.decode import decode, image_files
 from fedsim.data.places import Places
-from fedsim.data.sources.folders import in_turns
+from fedsim.data.sources.folders import Size, in_turns
 from fedsim.data.sources.images import Normalisation, image_dataset
 from fedsim.errors import DataError
 
@@ -20,10 +20,18 @@ _FOLDERS = ("tiny-imagenet-200",)
 _MOMENTS = (0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821)
 
 
-def tiny_imagenet(places: Places, *, normalise: Normalisation = "channel", augment: Steps = ()) -> Dataset:
-    """Tiny-ImageNet: `train` to train on, `val` to test on (`test` has no public labels); [3, 64, 64].
+def tiny_imagenet(
+    places: Places, *, size: Size = 64, normalise: Normalisation = "channel", augment: Steps = ()
+) -> Dataset:
+    """Tiny-ImageNet: `train` to train on, `val` to test on (`test` has no public labels); [3, size, size].
 
     Whole it has 100,000 and 10,000 images; a subset in the same layout is read as it is.
+
+    Args:
+        places: where to look.
+        size: height and width that the images, which have 64, are scaled to.
+        normalise: how numbers are centred and scaled.
+        augment: what is done to training images on the way.
 
     Raises:
         DataNotFound: it is in no data root.
@@ -34,9 +42,8 @@ def tiny_imagenet(places: Places, *, normalise: Normalisation = "channel", augme
     number = {name: label for label, name in enumerate(names)}
     train, val = _training(folder, names), _validation(folder, number)
     files = [file for part in (train, val) for file, _ in part]
-    images = cached(places, folder, files, "images 1 size=64 channels=3", lambda: {"x": decode(files, 64)})[
-        "x"
-    ]
+    recipe = f"images 1 size={size} channels=3"
+    images = cached(places, folder, files, recipe, lambda: {"x": decode(files, size)})["x"]
     labels = np.array([label for part in (train, val) for _, label in part], np.int64)
     cut = len(train)
     return image_dataset(
