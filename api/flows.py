@@ -9,13 +9,13 @@ from __future__ import annotations
 import difflib
 import re
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import Any, TypeVar
 
-from api import calls
+from api import calls, following
 from api.calls import Call
 from api.comparison import Comparison, Run, compare
-from fedsim.errors import JobNotFound
+from fedsim.errors import JobNotFound, ServiceError
 from jobs.records import Job, JobPage, RoundRecord
 from jobs.states import FINAL
 
@@ -28,6 +28,9 @@ PAGE = 100
 
 POSSIBLE = re.compile(r"[A-Za-z0-9]{1,64}")
 """What may be an id; anything else need not be asked for, and must not become another path."""
+
+AGAIN = 1.0
+"""Seconds before a service that does not answer is asked again by whoever waits for a job."""
 
 BEGINNING = re.compile(r"[0-9a-z]{1,11}")
 """What may be the beginning of an id, which has 12 characters."""
@@ -112,6 +115,31 @@ def compare_jobs(jobs: Iterable[str], metric: str, target: float | None) -> Flow
     return compare(runs, metric, target)
 
 
+def patiently(make: Callable[[], Flow[T]], end: float | None) -> Flow[T]:
+    """Run a flow, and again while nobody answers: for a minute, as a watcher does.
+
+    Args:
+        make: makes the flow.
+        end: the moment after which there is no waiting, on the monotonic clock; None for no such moment.
+    """
+    lost_at: float | None = None
+    while True:
+        try:
+            return (yield from make())
+        except ServiceError as error:
+            now = time.monotonic()
+            lost_at = now if lost_at is None else lost_at
+            over = now - lost_at > following.PATIENCE or (end is not None and now >= end)
+            if over or not following.passes(error):
+                raise
+        yield AGAIN
+
+
+def _get(job_id: str) -> Flow[Job]:
+    job: Job = yield calls.get_job(job_id)
+    return job
+
+
 def wait_for(job_id: str, timeout: float | None) -> Flow[Job]:
     """Wait until a job has ended.
 
@@ -121,7 +149,7 @@ def wait_for(job_id: str, timeout: float | None) -> Flow[Job]:
     end = None if timeout is None else time.monotonic() + timeout
     pause = 0.1
     while True:
-        job: Job = yield calls.get_job(job_id)
+        job = yield from patiently(lambda: _get(job_id), end)
         if job.state in FINAL:
             return job
         if end is not None and time.monotonic() >= end:

@@ -53,7 +53,7 @@ class Following:
         Raises:
             FedsimError: a refusal that will not pass.
         """
-        if isinstance(error, FedsimError) and not _passes(error):
+        if isinstance(error, FedsimError) and not passes(error):
             raise error
         self._reason = str(error) or type(error).__name__
 
@@ -87,5 +87,8 @@ class NewRounds:
         return record
 
 
-def _passes(error: FedsimError) -> bool:
+def passes(error: FedsimError) -> bool:
+    """Tell whether an error may pass by itself: silence, or a refusal of the moment."""
+    if isinstance(error, Unreachable):
+        return True
     return isinstance(error, ServiceError) and error.status in RETRY_STATUSES

@@ -104,6 +104,7 @@ class JobHandle(JobView):
 
         Raises:
             TimeoutError: the time is over and the job has not ended.
+            Unreachable: the service has not answered for a minute.
         """
         self.job = self._client.drive(flows.wait_for(self.id, timeout))
         return self.state

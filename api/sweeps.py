@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 from api import calls
-from api.flows import Flow
+from api.flows import Flow, patiently
 from fedsim.errors import SpecError
 from jobs.grid import fingerprint
 from jobs.records import Job, JobPage
@@ -196,7 +196,7 @@ def wait_for_all(view: SweepView, timeout: float | None, news: News | None) -> F
     end = None if timeout is None else time.monotonic() + timeout
     pause = 0.2
     while True:
-        yield from look(view)
+        yield from patiently(lambda: look(view), end)
         if news is not None:
             news(view)
         if view.over:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from api.client import FedSimClient
     from api.job_handle import JobHandle
+    from jobs.records import Job as Record
 
 
 NO_JOBS = "no jobs; submit one with: fedsim submit demo"
@@ -92,7 +93,7 @@ def list_jobs(
     url: Url = None,
 ) -> None:
     """List the jobs, the youngest first."""
-    from api.display import data, jobs_table, print_json, say
+    from api.display import say
 
     with connect(url) as client:
         # One more than is shown tells whether there are more.
@@ -106,14 +107,21 @@ def list_jobs(
         )
         jobs = [handle.job for handle in found]
     shown = jobs if every else jobs[:limit]
-    if format is Format.JSON:
-        print_json([job.model_dump(mode="json") for job in shown])
-    elif shown:
-        data().print(jobs_table(shown))
+    if shown or format is Format.JSON:
+        _print_jobs(shown, format)
     else:
         say("no such jobs" if state or label or algorithm or search else NO_JOBS)
     if len(shown) < len(jobs):
         say(f"there are more than these {limit}: --limit shows more of them, --all all")
+
+
+def _print_jobs(jobs: Sequence[Record], format: Format) -> None:
+    from api.display import data, jobs_table, print_json
+
+    if format is Format.JSON:
+        print_json([job.model_dump(mode="json") for job in jobs])
+    else:
+        data().print(jobs_table(jobs))
 
 
 def show(job: Job, format: DataFormat = Format.TEXT, url: Url = None) -> None:

@@ -168,12 +168,15 @@ def test_a_clone_is_another_job(service: RunningService, client: FedSimClient) -
     assert [found.id for found in client.jobs(label=f"of={handle.id}", search="FEDAVG")] == [clone.id]
 
 
-def test_listing_follows_the_pages(service: RunningService, client: FedSimClient) -> None:
-    name = f"many-{id(client)}"
-    made = [service.queued(name=name).id for _ in range(130)]
-    found = [handle.id for handle in client.jobs(state="QUEUED") if handle.job.name == name]
-    assert found == made[::-1]
-    assert [handle.id for handle in client.jobs(limit=103)] == found[:103]
+@pytest.fixture(scope="module")
+def many_jobs(service: RunningService) -> list[str]:
+    return [service.queued(name="one of many").id for _ in range(105)]
+
+
+def test_listing_follows_the_pages(many_jobs: list[str], client: FedSimClient) -> None:
+    found = [handle.id for handle in client.jobs(state="QUEUED", search="one of many")]
+    assert found == many_jobs[::-1]
+    assert [handle.id for handle in client.jobs(search="one of many", limit=103)] == found[:103]
     assert list(client.jobs(limit=0)) == []
     states = {handle.state for handle in client.jobs(state=["QUEUED", "SUCCEEDED"])}
     assert states <= {"QUEUED", "SUCCEEDED"}

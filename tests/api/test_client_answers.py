@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from api import connection, following
+from api import connection, flows, following
 from api.calls import ERRORS
 from fedsim import FedSimClient
 from fedsim.errors import (
@@ -30,6 +30,7 @@ from fedsim.errors import (
     Unreachable,
 )
 from jobs.records import Job
+from jobs.states import JobState
 from tests.api.blocking import client_maker
 from tests.api.service import a_round
 
@@ -235,6 +236,24 @@ def test_a_watcher_gives_up_after_its_patience(answering: Answering, monkeypatch
     client, _ = answering(a_job().model_dump(mode="json"), *[httpx.ConnectError("nobody there")] * 20)
     with pytest.raises(Unreachable, match="nobody there"):
         list(client.job("some").watch())
+
+
+@pytest.mark.usefixtures("_no_pauses")
+def test_waiting_outlasts_a_service_that_is_away_for_a_while(
+    answering: Answering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flows, "AGAIN", 0.05)
+    running = {**a_job().model_dump(mode="json"), "state": "RUNNING"}
+    away = [httpx.ConnectError("nobody there")] * 9
+    client, _ = answering(running, running, *away, 503, a_job().model_dump(mode="json"))
+    assert client.job("some").wait() is JobState.FAILED
+    client, asked = answering(running, *away)
+    with pytest.raises(Unreachable, match="nobody there"):
+        client.job("some").wait(timeout=0)
+    assert len(asked) == 5
+    client, _ = answering(running, running, {"status": 404, "code": "JOB_NOT_FOUND", "detail": "deleted"})
+    with pytest.raises(JobNotFound, match="deleted"):
+        client.job("some").wait()
 
 
 @pytest.mark.usefixtures("_no_pauses")
