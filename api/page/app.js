@@ -6,6 +6,7 @@ import { forgetSources } from "./session.js";
 const VIEWS = {
   jobs: () => import("./views/jobs.js"),
   job: () => import("./views/job.js"),
+  new: () => import("./views/new.js"),
 };
 const THEMES = { auto: "Light or dark: as the system", light: "Light", dark: "Dark" };
 const THEME_KEY = "fedsim-theme";

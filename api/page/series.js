@@ -101,17 +101,21 @@ function methodNames(records, fits) {
   return [...names];
 }
 
-// Where what a method says of itself in words changes, such as its phase: `[{ index, text }]`.
+// Where what a method says of itself in words changes, such as its phase: `[{ index, text }]`. What stays the same
+// from the first round to the last is no mark.
 export function marks(records) {
   const before = new Map();
   const found = [];
   records.all.forEach(({ method }, index) => {
     for (const [name, value] of flat(method)) {
       if (typeof value === "number" || value === null) continue;
-      const text = Array.isArray(value) ? value.join(", ") || "none" : String(value);
-      if (before.get(name) !== text) found.push({ index, text: `${metricName(name)}: ${text}` });
+      const text = worded(value);
+      if (before.get(name) !== text) found.push({ index, name, text: `${metricName(name)}: ${text}` });
       before.set(name, text);
     }
   });
-  return found;
+  const changes = new Set(found.filter(({ index }) => index > 0).map(({ name }) => name));
+  return found.filter(({ name }) => changes.has(name));
 }
+
+export const worded = (value) => (Array.isArray(value) ? value.join(", ") || "none" : String(value));

@@ -77,9 +77,9 @@ class Browser:
 
     def write(self, selector: str, text: str) -> None:
         """Put a text in place of what a control holds, and leave it."""
-        control = self.find(selector)
-        control.clear()
-        control.send_keys(text, "\t")
+        from selenium.webdriver.common.keys import Keys
+
+        self.find(selector).send_keys(Keys.CONTROL, "a", Keys.NULL, Keys.DELETE, text, Keys.TAB)
 
     def choose(self, selector: str, value: str) -> None:
         from selenium.webdriver.support.ui import Select

@@ -1,6 +1,7 @@
 // The figures of one job: what it has reached, what it has cost, what it runs on.
 
 import { append, element, say } from "../element.js";
+import { flat, worded } from "../series.js";
 import { bytes, choice, clock, cohortOf, count, measure, metricName, number, seconds, since, span, worked } from "../words.js";
 
 export function facts() {
@@ -9,7 +10,7 @@ export function facts() {
   return { root, update: (job, records) => Object.entries(figures(job, records)).forEach(([name, pairs]) => {
     if (!groups.has(name)) {
       groups.set(name, element("dl", { class: "pairs", id: `facts-${name}` }));
-      append(root, [element("h3", {}, { reached: "Reached", cost: "Cost", engine: "Engine", times: "Times" }[name]), groups.get(name)]);
+      append(root, [element("h3", {}, { reached: "Reached", cost: "Cost", method: "Method", engine: "Engine", times: "Times" }[name]), groups.get(name)]);
     }
     fill(groups.get(name), pairs.filter(([, value]) => value !== null && value !== undefined));
   }) };
@@ -26,7 +27,9 @@ function fill(list, pairs) {
 }
 
 function figures(job, records) {
-  return { reached: reached(job, records), cost: costs(records), engine: engine(job, records), times: times(job) };
+  const method = flat(records.last?.method).filter(([, value]) => value !== null);
+  const said = method.map(([name, value]) => [metricName(name), typeof value === "number" ? number(value) : worded(value)]);
+  return { reached: reached(job, records), cost: costs(records), ...(said.length ? { method: said } : {}), engine: engine(job, records), times: times(job) };
 }
 
 function reached(job, records) {

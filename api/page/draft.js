@@ -1,0 +1,48 @@
+// The spec that is being written: only what differs from the defaults, by dotted paths.
+
+import { CATALOGUES } from "./schema.js";
+
+export class Draft {
+  constructor(data = { algorithm: "fedavg" }) {
+    this.data = structuredClone(data);
+  }
+
+  get(path) {
+    return path.split(".").reduce((inner, key) => inner?.[key], this.data);
+  }
+
+  // Writes a value; undefined takes it away, and with it sections that are empty then.
+  set(path, value) {
+    const keys = path.split(".");
+    const last = keys.pop();
+    const chain = [this.data];
+    for (const key of keys) {
+      const inner = chain.at(-1);
+      if (inner[key] === null || typeof inner[key] !== "object") inner[key] = {};
+      chain.push(inner[key]);
+    }
+    if (value !== undefined) {
+      chain.at(-1)[last] = value;
+      return;
+    }
+    delete chain.at(-1)[last];
+    for (let depth = keys.length; depth > 0 && !Object.keys(chain[depth]).length; depth -= 1) delete chain[depth - 1][keys[depth - 1]];
+  }
+
+  // The entry of a catalogue: its name and its parameters, however they are written.
+  choice(path) {
+    const { key, default: fallback } = CATALOGUES[path];
+    const value = this.get(path);
+    if (Array.isArray(value)) return { name: null, several: value };
+    if (value === undefined) return { name: fallback, isDefault: true, parameters: {} };
+    if (typeof value === "string") return { name: value, parameters: {} };
+    const { [key]: name, ...parameters } = value;
+    return { name, parameters };
+  }
+
+  choose(path, name, parameters = {}) {
+    const { key } = CATALOGUES[path];
+    const kept = Object.fromEntries(Object.entries(parameters).filter(([, value]) => value !== undefined));
+    this.set(path, Object.keys(kept).length ? { [key]: name, ...kept } : name);
+  }
+}

@@ -1,0 +1,60 @@
+// A spec's JSON schema, read as the fields of a form.
+
+// Sections that are one entry of a catalogue with its parameters.
+export const CATALOGUES = {
+  algorithm: { kind: "algorithms", key: "name", default: "fedavg" },
+  model: { kind: "models", key: "name", default: "mlp" },
+  "data.dataset": { kind: "datasets", key: "name", default: "digits" },
+  "data.partition": { kind: "partitions", key: "kind", default: "dirichlet" },
+};
+
+// What one property of a schema asks for: `{ type, options, description, fallback, nullable, fields }`.
+export function reading(property, definitions) {
+  const { description, default: fallback } = property;
+  const parts = (property.anyOf ?? [property]).map((part) => resolved(part, definitions));
+  const real = parts.filter(({ type }) => type !== "null");
+  const section = real.find(({ properties }) => properties);
+  const found = { description: description ?? section?.description, fallback, nullable: parts.length > real.length };
+  if (section) return { ...found, type: "section", fields: section.properties };
+  if (real.length === 1) return { ...found, ...plain(real[0]) };
+  return { ...found, type: "mixed", limits: real.map(limits).filter(Boolean).join(" or ") };
+}
+
+function resolved(part, definitions) {
+  return part.$ref ? { ...definitions[part.$ref.split("/").at(-1)], ...part } : part;
+}
+
+function plain(part) {
+  if (part.enum) return { type: "enum", options: part.enum };
+  if (part.const !== undefined) return { type: "enum", options: [part.const] };
+  if (["integer", "number", "boolean", "string"].includes(part.type)) return { type: part.type, limits: limits(part) };
+  return { type: "mixed" };
+}
+
+function limits(part) {
+  if (part.const !== undefined) return String(part.const);
+  const low = part.minimum ?? part.exclusiveMinimum;
+  const high = part.maximum ?? part.exclusiveMaximum;
+  const words = [];
+  if (low !== undefined) words.push(`${part.exclusiveMinimum === undefined ? "from" : "above"} ${low}`);
+  if (high !== undefined && high < 1e5) words.push(`${part.exclusiveMaximum === undefined ? "to" : "below"} ${high}`);
+  return words.join(" ");
+}
+
+// What was typed, as a value of the spec; what cannot be read stays a text, and the service says what is wrong with it.
+export function typed(text, type) {
+  const trimmed = text.trim();
+  if (trimmed === "") return undefined;
+  if (type === "string") return trimmed;
+  if (type === "boolean") return trimmed === "true";
+  try {
+    return JSON.parse(trimmed);
+  } catch {
+    return trimmed;
+  }
+}
+
+export function written(value) {
+  if (value === undefined || value === null) return "";
+  return typeof value === "string" ? value : JSON.stringify(value);
+}

@@ -1,0 +1,122 @@
+// The fields of a new job, made of the spec's JSON schema and of the catalogue.
+
+import { element, select } from "../element.js";
+import { CATALOGUES, reading, typed, written } from "../schema.js";
+import { metricName } from "../words.js";
+
+const LATE = ["evaluation", "resources", "faults", "checkpoint"];
+const TOP = ["name", "seed", "rounds"];
+
+// All fields for a draft. `changed(redraw)` is called after each change; `redraw` when other fields are needed.
+export function fields({ schema, catalogue, draft, changed }) {
+  const make = { definitions: schema.$defs, catalogue, draft, changed };
+  const sections = Object.keys(schema.properties).filter((name) => !TOP.includes(name));
+  const order = ["algorithm", "data", "clients", "model", "local", ...sections.filter((name) => !LATE.includes(name)), ...LATE];
+  const drawn = [...new Set(order)].filter((name) => schema.properties[name]).map((name) => part(make, name, schema.properties[name]));
+  return [group(make, "Job", "", TOP.map((name) => [name, schema.properties[name]])), ...drawn];
+}
+
+function part(make, name, property) {
+  if (CATALOGUES[name]) return element("fieldset", { data: { section: name } }, legend(name), choiceFields(make, name));
+  const read = reading(property, make.definitions);
+  if (read.type !== "section") return group(make, name, "", [[name, property]]);
+  return group(make, name, `${name}.`, Object.entries(read.fields), LATE.includes(name));
+}
+
+const legend = (name) => element("legend", {}, name[0].toUpperCase() + metricName(name).slice(1));
+
+function group(make, name, prefix, properties, closed = false) {
+  const inner = properties.flatMap(([key, property]) => anyField(make, prefix + key, property));
+  const isSet = closed && make.draft.get(name) !== undefined;
+  const body = closed
+    ? element("details", { open: isSet }, element("summary", {}, "Rarely changed"), element("div", { class: "fields" }, inner))
+    : element("div", { class: "fields" }, inner);
+  return element("fieldset", { data: { section: name } }, legend(name), body);
+}
+
+function anyField(make, path, property) {
+  if (CATALOGUES[path]) return choiceFields(make, path);
+  const read = reading(property, make.definitions);
+  if (read.type !== "section") return [field(make, path, read, make.draft.get(path), (value) => make.draft.set(path, value))];
+  const inner = () => Object.entries(read.fields).flatMap(([key, each]) => anyField(make, `${path}.${key}`, each));
+  if (!read.nullable) return inner();
+  return [optional(make, path, read), ...(make.draft.get(path) ? inner() : [])];
+}
+
+// A section that may be left out.
+function optional({ draft, changed }, path, { description }) {
+  const tick = element("input", { type: "checkbox", name: path, checked: Boolean(draft.get(path)), on: { change: () => {
+    // An empty section is one with all its defaults; it is kept until it is switched off.
+    draft.set(path, tick.checked ? {} : undefined);
+    changed(true);
+  } } });
+  return wrap(path, element("label", { class: "labelled beside" }, element("span", {}, metricName(path.split(".").slice(1).join(" "))), tick), description);
+}
+
+function choiceFields(make, path) {
+  const { draft, changed, catalogue } = make;
+  const { kind } = CATALOGUES[path];
+  const { name, parameters, several, isDefault } = draft.choice(path);
+  if (several) return [severalFields(make, path, several)];
+  const entry = catalogue[kind].find((each) => each.name === name);
+  const options = catalogue[kind].map((each) => [each.name, each.name]);
+  if (!entry) options.unshift([name, `${name} (unknown)`]);
+  const control = select(options, name, (value) => {
+    draft.choose(path, value);
+    changed(true);
+  }, { name: path });
+  const own = Object.entries(entry?.parameters.properties ?? {}).map(([key, property]) => {
+    // A default section has parameters of its own, which stand until something else is chosen.
+    const value = isDefault ? undefined : parameters[key];
+    return field(make, `${path}.${key}`, { ...reading(property, {}), short: key }, value, (next) => {
+      draft.choose(path, name, { ...draft.choice(path).parameters, [key]: next });
+    });
+  });
+  const words = isDefault && path === "data.partition" ? "dirichlet with beta 0.5 by default" : entry?.summary;
+  return [labelledField(path, metricName(path.split(".").at(-1)), control, words), ...own];
+}
+
+// Several models are dealt to the clients in turn: their names, or specs in JSON.
+function severalFields({ draft, changed }, path, several) {
+  const control = element("input", { name: path, value: JSON.stringify(several), on: { input: () => {
+    draft.set(path, typed(control.value, "mixed"));
+    changed(false);
+  } } });
+  return labelledField(path, `${path}: several, dealt in turn`, control, "names, or mappings with parameters, as a JSON list");
+}
+
+function field({ changed }, path, read, value, write) {
+  const { type, options, description, fallback, limits, short } = read;
+  const common = { name: path };
+  const update = (next) => {
+    write(next);
+    changed(false);
+  };
+  const label = metricName(short ?? (path.split(".").slice(1).join(" ") || path));
+  const plain = fallback === undefined || fallback === null ? "" : written(fallback);
+  if (type === "enum" || type === "boolean") {
+    const all = type === "boolean" ? ["true", "false"] : options;
+    const words = plain ? `${plain} (default)` : "not set";
+    const control = select([["", words], ...all.map((each) => [String(each), String(each)])], written(value), (next) => update(typed(next, type === "enum" ? "string" : type)), common);
+    return labelledField(path, label, control, description);
+  }
+  const control = element("input", {
+    ...common, value: written(value), placeholder: plain || "none", autocomplete: "off", spellcheck: "false",
+    inputmode: type === "integer" ? "numeric" : type === "number" ? "decimal" : null,
+    on: { input: () => update(typed(control.value, type)) },
+  });
+  return labelledField(path, label, control, [description, limits].filter(Boolean).join("; "));
+}
+
+function labelledField(path, text, control, description) {
+  const id = `field-${path}`;
+  control.id = id;
+  return wrap(path, element("label", { for: id }, text), description, control);
+}
+
+function wrap(path, label, description, control) {
+  const words = element("p", { class: "soft hint", id: `hint-${path}` }, description ?? "");
+  const fault = element("p", { class: "fault", id: `fault-${path}` });
+  (control ?? label.querySelector("input")).setAttribute("aria-describedby", `fault-${path} hint-${path}`);
+  return element("div", { class: "field", data: { path } }, label, control, fault, description ? words : null);
+}

@@ -1,0 +1,180 @@
+// A new job: a form made of the spec's schema, looked over by the service while it is filled in, and its YAML.
+
+import { Draft } from "../draft.js";
+import { button, element, labelled, say, select, show } from "../element.js";
+import { get, jobPath, post } from "../service.js";
+import { heard, notice, withToken } from "../session.js";
+import { yaml } from "../yaml.js";
+import { fields } from "./fields.js";
+import { planner } from "./plan.js";
+
+const PAUSE = 350;
+const KINDS = ["algorithms", "models", "datasets", "partitions", "presets"];
+
+export const title = "New job";
+
+export async function open(root, { query, signal }) {
+  const note = element("p", { class: "message", id: "new-note" }, "Loading what a spec can name …");
+  root.append(element("h1", {}, "New job"), note);
+  try {
+    const [schema, ...lists] = await withToken(() => Promise.all(["schema", ...KINDS].map((kind) => get(`/${kind}`, { signal }))));
+    const catalogue = Object.fromEntries(KINDS.map((kind, index) => [kind, lists[index]]));
+    heard("catalogue", true);
+    const form = new NewJob(root, schema, catalogue, signal);
+    note.remove();
+    await form.begin(query);
+  } catch (error) {
+    if (signal.aborted) return;
+    say(note, error.message);
+    note.classList.add("bad");
+    root.append(note);
+    if (!error.status) heard("catalogue", false);
+  }
+}
+
+class NewJob {
+  constructor(root, schema, catalogue, signal) {
+    Object.assign(this, { schema, catalogue, signal, draft: new Draft(), asked: 0, sent: 0 });
+    const presets = catalogue.presets.map(({ name, summary }) => [name, `${name}: ${summary.slice(0, 70)}`]);
+    this.preset = select([["", "none"], ...presets], "", (name) => this.loadPreset(name), { name: "preset", id: "preset" });
+    this.priority = element("input", { name: "priority", value: "0", inputmode: "numeric" });
+    this.labels = element("input", { name: "labels", placeholder: "group=mine, note=first", autocomplete: "off" });
+    this.form = element("div", { id: "spec-form" });
+    this.text = element("textarea", { id: "yaml", rows: 18, spellcheck: "false", "aria-label": "The spec as YAML",
+      on: { input: () => this.later(true) } });
+    this.verdict = element("p", { id: "verdict", role: "status" }, "");
+    this.others = element("ul", { id: "other-faults", class: "fault" });
+    this.submit = button("Submit", () => this.send(), { id: "submit", class: "main" });
+    const copy = button("Copy", () => navigator.clipboard.writeText(this.text.value).then(() => notice("The YAML is copied"), () => this.text.select()));
+    root.append(element("div", { class: "new-split" },
+      element("div", {}, element("section", { class: "row" }, labelled("Start from a preset", this.preset),
+        labelled("Priority", this.priority), labelled("Labels", this.labels)), this.form),
+      element("div", { class: "beside-form" },
+        element("section", { "aria-labelledby": "yaml-head" },
+          element("div", { class: "title" }, element("h2", { id: "yaml-head" }, "Spec"), copy, this.submit),
+          this.verdict, this.others, this.text),
+        planner(() => this.draft.data, signal))));
+    signal.addEventListener("abort", () => clearTimeout(this.timer));
+  }
+
+  async begin(query) {
+    if (query.get("from")) {
+      const job = await withToken(() => get(jobPath(query.get("from")), { signal: this.signal }));
+      this.draft = new Draft(job.spec);
+      this.labels.value = Object.entries(job.labels).map(([key, value]) => `${key}=${value}`).join(", ");
+      this.priority.value = job.priority;
+      return this.redraw();
+    }
+    this.preset.value = query.get("preset") ?? (this.catalogue.presets.some(({ name }) => name === "demo") ? "demo" : "");
+    return this.loadPreset(this.preset.value);
+  }
+
+  async loadPreset(name) {
+    const preset = this.catalogue.presets.find((each) => each.name === name);
+    const found = preset && await this.look(preset.text);
+    this.draft = new Draft(found?.data ?? undefined);
+    this.redraw();
+  }
+
+  // Draws the fields anew, and keeps what is in hand in hand.
+  redraw(keepText = false) {
+    const held = document.activeElement?.name;
+    const changed = (redraw) => {
+      if (redraw) this.redraw();
+      else this.refresh();
+    };
+    this.form.replaceChildren(...fields({ schema: this.schema, catalogue: this.catalogue, draft: this.draft, changed }));
+    if (held) this.form.querySelector(`[name="${CSS.escape(held)}"]`)?.focus();
+    this.refresh(keepText);
+  }
+
+  refresh(keepText = false) {
+    if (!keepText) this.text.value = yaml(this.draft.data);
+    this.later(false);
+  }
+
+  later(fromText) {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.check(fromText), PAUSE);
+  }
+
+  look(spec) {
+    return withToken(() => post("/check", spec, { signal: this.signal }));
+  }
+
+  // Asks the service; an answer that a later question has overtaken is dropped.
+  async check(fromText = false) {
+    const turn = this.asked += 1;
+    try {
+      const answer = await this.look(fromText ? this.text.value : this.draft.data);
+      if (turn !== this.asked || this.signal.aborted) return null;
+      heard("check", true);
+      if (fromText && answer.data) {
+        this.draft = new Draft(answer.data);
+        this.redraw(true);
+        clearTimeout(this.timer);
+      }
+      this.tell(answer);
+      return answer;
+    } catch (error) {
+      if (!this.signal.aborted) {
+        heard("check", Boolean(error.status));
+        say(this.verdict, error.message);
+      }
+      return null;
+    }
+  }
+
+  tell({ valid, errors }) {
+    this.form.querySelectorAll(".fault").forEach((each) => say(each, ""));
+    this.form.querySelectorAll("[aria-invalid]").forEach((each) => each.removeAttribute("aria-invalid"));
+    const rest = errors.filter((error) => !this.tellAt(error));
+    this.others.replaceChildren(...rest.map((error) => element("li", {}, `${error.path} ${sentence(error)}`)));
+    show(this.others, rest.length > 0);
+    const words = `${errors.length} ${errors.length === 1 ? "fault" : "faults"}: see the marked fields`;
+    say(this.verdict, valid ? "The service would take this spec." : words);
+    this.verdict.className = valid ? "good" : "fault";
+  }
+
+  // A fault stands at its field, or at the nearest field around it.
+  tellAt(error) {
+    for (let path = error.path; path; path = path.includes(".") ? path.slice(0, path.lastIndexOf(".")) : "") {
+      const place = this.form.querySelector(`[data-path="${CSS.escape(path)}"]`);
+      if (!place) continue;
+      const line = place.querySelector(".fault");
+      say(line, `${line.textContent ? `${line.textContent}; ` : ""}${isAbout(path, error.path) ? "" : `${error.path} `}${sentence(error)}`);
+      place.querySelector("input, select").setAttribute("aria-invalid", "true");
+      place.closest("details")?.setAttribute("open", "");
+      return true;
+    }
+    return false;
+  }
+
+  async send() {
+    clearTimeout(this.timer);
+    this.submit.disabled = true;
+    const answer = await this.check(false);
+    if (answer?.valid) await this.queue();
+    else this.form.querySelector("[aria-invalid]")?.focus();
+    this.submit.disabled = false;
+  }
+
+  async queue() {
+    const labels = Object.fromEntries(this.labels.value.split(",").map((each) => each.trim()).filter(Boolean).map((each) => {
+      const [key, ...value] = each.split("=");
+      return [key.trim(), value.join("=").trim()];
+    }));
+    const body = { spec: this.draft.data, priority: Number(this.priority.value || 0), labels };
+    try {
+      const job = await withToken(() => post("/jobs", body, { signal: this.signal }));
+      notice(`${job.name} waits in the queue`);
+      location.hash = `#/jobs/${job.id}`;
+    } catch (error) {
+      if (!this.signal.aborted) notice([error.message, ...error.errors?.map((each) => `${each.path} ${sentence(each)}`) ?? []].join("; "), true);
+    }
+  }
+}
+
+// The name of an entry of the catalogue is what its own field holds.
+const isAbout = (path, fault) => [path, `${path}.name`, `${path}.kind`].includes(fault);
+const sentence = ({ message, hint, value }) => `${message}${value === null || value === undefined ? "" : ` (${JSON.stringify(value)})`}${hint ? `: ${hint}` : ""}`;
