@@ -164,6 +164,6 @@ def test_a_job_says_why_it_failed(browser: Browser, service: RunningService) -> 
     until(lambda: browser.text("#job-note") == message)
     assert browser.text("#job-state") == "failed"
     until(lambda: f"bad data: {message}" in browser.text("#events"))
-    assert browser.text("#chart-words") == "No round has been scored yet."
+    until(lambda: browser.text("#chart-words") == "No round has been scored yet.")
     browser.driver.back()
     until(lambda: browser.visible(row(job.id)))
