@@ -7,6 +7,8 @@ const VIEWS = {
   jobs: () => import("./views/jobs.js"),
   job: () => import("./views/job.js"),
   new: () => import("./views/new.js"),
+  compare: () => import("./views/compare.js"),
+  cluster: () => import("./views/cluster.js"),
 };
 const THEMES = { auto: "Light or dark: as the system", light: "Light", dark: "Dark" };
 const THEME_KEY = "fedsim-theme";

@@ -98,7 +98,14 @@ def test_long_lists_come_in_pages(browser: Browser, tmp_path: Path) -> None:
 @pytest.mark.parametrize("width", [360, 1600])
 def test_no_view_is_wider_than_the_window(browser: Browser, service: RunningService, width: int) -> None:
     job = service.ended(name="a-name-without-any-place-to-break-" * 2, rounds=5)
-    for address, sign in ((f"jobs/{job.id}", "#chart .main-svg"), ("jobs", row(job.id))):
+    views = {
+        f"jobs/{job.id}": "#chart .main-svg",
+        "jobs": row(job.id),
+        "new": "#yaml",
+        "cluster": "#nodes article",
+    }
+    views[f"compare?jobs={job.id}"] = "#compared"
+    for address, sign in views.items():
         browser.open(f"{service.url}/#/{address}", width)
         until(lambda at=sign: browser.visible(at))
         assert browser.script("return document.documentElement.scrollWidth") <= width, address

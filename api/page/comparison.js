@@ -1,0 +1,91 @@
+// Jobs side by side, by the same definitions as `fedsim compare`.
+
+import { deviation, mean, welch } from "./statistics.js";
+
+export const isLoss = (metric) => metric.endsWith("loss");
+
+// The scores of a job: `[{ round, value, index }]`, where the metric was measured.
+function scores(records, metric) {
+  return records.all.flatMap(({ round, metrics }, index) => (
+    typeof metrics[metric] === "number" ? [{ round, value: metrics[metric], index }] : []
+  ));
+}
+
+// The worst final value, so that all reach it.
+export function worstFinal(entries, metric) {
+  const finals = entries.map(({ records }) => scores(records, metric).at(-1)?.value).filter((value) => value !== undefined);
+  if (!finals.length) return null;
+  return isLoss(metric) ? Math.max(...finals) : Math.min(...finals);
+}
+
+// What a job has reached: `{ final, best, reached: { rounds, bytes, seconds }, bytes, seconds, rounds }`.
+export function line({ job, records }, metric, target) {
+  const sign = isLoss(metric) ? -1 : 1;
+  const found = scores(records, metric);
+  const first = target === null ? undefined : found.find(({ value }) => sign * value >= sign * target);
+  const best = found.reduce((top, score) => (top && sign * top.value >= sign * score.value ? top : score), null);
+  return {
+    job, final: found.at(-1)?.value ?? null, best: best?.value ?? null, bestRound: best?.round ?? null,
+    reached: first ? { rounds: first.index + 1, bytes: records.bytes[first.index], seconds: records.seconds[first.index] } : null,
+    bytes: records.bytes.at(-1) ?? 0, seconds: records.seconds.at(-1) ?? 0, rounds: records.all.length,
+  };
+}
+
+// Jobs that differ in nothing but seed and name belong together; how they run does not count.
+export function groups(entries, together) {
+  const found = new Map();
+  for (const entry of entries) {
+    const { name, seed, resources, faults, checkpoint, ...rest } = entry.job.spec;
+    const key = together ? JSON.stringify(rest) : entry.job.id;
+    if (!found.has(key)) found.set(key, []);
+    found.get(key).push(entry);
+  }
+  return [...found.values()].map((members) => ({ members, name: nameOf(members) }));
+}
+
+function nameOf(members) {
+  const names = members.map(({ job }) => job.name);
+  if (members.length === 1) return names[0];
+  let common = names[0];
+  while (common && !names.every((name) => name.startsWith(common))) common = common.slice(0, -1);
+  return `${common.replace(/[-_ .]*(seed)?[-_ .=]*\d*$/i, "") || names[0]} (${members.length} seeds)`;
+}
+
+// The table: a row for each group, with means and deviations over its seeds; `p` against the best group.
+export function table(found, metric, target) {
+  const rows = found.map(({ name, members }) => {
+    const lines = members.map((entry) => line(entry, metric, target));
+    const reached = lines.map((each) => each.reached).filter(Boolean);
+    const over = (read, from = lines) => summary(from.map(read).filter((value) => value !== null));
+    return {
+      name, lines, final: over((each) => each.final), best: over((each) => each.best),
+      rounds: over((each) => each.rounds, reached), bytesTo: over((each) => each.bytes, reached),
+      secondsTo: over((each) => each.seconds, reached), missed: lines.length - reached.length,
+      bytes: over((each) => each.bytes), seconds: over((each) => each.seconds),
+    };
+  });
+  const sign = isLoss(metric) ? -1 : 1;
+  const scored = rows.filter(({ final }) => final);
+  const best = scored.reduce((top, row) => (top && sign * top.final.mean >= sign * row.final.mean ? top : row), null);
+  rows.forEach((row) => {
+    row.isBest = row === best;
+    row.p = best && row.final && row !== best ? welch(row.final.values, best.final.values) : null;
+  });
+  return rows;
+}
+
+function summary(values) {
+  return values.length ? { values, mean: mean(values), deviation: deviation(values) } : null;
+}
+
+// The mean and the deviation of a group along its rounds: where every member was scored.
+export function band(members, metric, along) {
+  const curves = members.map(({ records }) => new Map(scores(records, metric).map((score) => [score.round, score])));
+  const common = [...curves[0].keys()].filter((round) => curves.every((curve) => curve.has(round)));
+  return common.map((round) => {
+    const found = curves.map((curve) => curve.get(round));
+    const values = found.map(({ value }) => value);
+    const x = along === "rounds" ? round : mean(found.map(({ index }, order) => members[order].records[along][index]));
+    return { round, x, mean: mean(values), deviation: deviation(values) };
+  });
+}

@@ -1,0 +1,81 @@
+// The cluster: its nodes, what is free on each, whose actors are where, and who waits.
+
+import { badge, element, say, show } from "../element.js";
+import { get } from "../service.js";
+import { repeat } from "../session.js";
+import { number } from "../words.js";
+
+const EVERY = 5000;
+
+export const title = "Cluster";
+
+export function open(root, { signal }) {
+  const note = element("p", { class: "message", id: "cluster-note" }, "Asking the cluster …");
+  const nodes = element("div", { class: "nodes", id: "nodes" });
+  const owners = element("div", { class: "wide", id: "owners", tabindex: "0", role: "region", "aria-label": "Actors by job" });
+  const line = element("ol", { class: "queue", id: "queue" });
+  root.append(element("h1", {}, "Cluster"), note,
+    element("section", { "aria-labelledby": "nodes-head" }, element("h2", { id: "nodes-head" }, "Nodes"), nodes),
+    element("section", { "aria-labelledby": "owners-head" }, element("h2", { id: "owners-head" }, "Jobs on the cluster"), owners),
+    element("section", { "aria-labelledby": "queue-head" }, element("h2", { id: "queue-head" }, "Queue"), line));
+
+  async function refresh() {
+    const asked = ["QUEUED", "STARTING", "RUNNING", "CANCELLING"].map((state) => `state=${state}`).join("&");
+    const page = await get(`/jobs?${asked}&order_by=-priority&limit=100`, { signal });
+    const names = new Map(page.jobs.map((job) => [job.id, job]));
+    showQueue(line, page.jobs.filter(({ state }) => state === "QUEUED"));
+    try {
+      const cluster = await get("/cluster", { signal });
+      show(note, false);
+      nodes.replaceChildren(...cluster.nodes.map((node) => nodeCard(node, cluster.jobs, names)));
+      if (!cluster.nodes.length) nodes.replaceChildren(element("p", { class: "soft" }, "The cluster has no node."));
+      owners.replaceChildren(ownerTable(cluster, names));
+    } catch (error) {
+      if (!error.status || error.status === 401) throw error;
+      // The service is there, and the cluster is not, or not yet.
+      say(note, `${error.message}${error.hint ? `: ${error.hint}` : ""}`);
+      show(note, true);
+      nodes.replaceChildren(element("p", { class: "soft" }, "Nothing is known of the nodes."));
+      owners.replaceChildren(ownerTable({ jobs: [] }, names));
+    }
+  }
+  repeat("cluster", EVERY, signal, refresh);
+}
+
+function nodeCard({ id, address, head, cpus, gpus }, jobs, names) {
+  const here = jobs.filter(({ nodes }) => nodes.includes(id)).map(({ job_id: job }) => names.get(job)?.name ?? (job || "others"));
+  return element("article", { class: "node" },
+    element("h3", {}, address, head ? element("span", { class: "soft" }, " head") : null),
+    gauge("CPU", cpus), gpus.total ? gauge("GPU", gpus) : element("p", { class: "soft" }, "no GPU"),
+    here.length ? element("p", { class: "soft" }, `actors of ${here.join(", ")}`) : element("p", { class: "soft" }, "idle"));
+}
+
+function gauge(kind, { total, free }) {
+  const used = Math.max(0, total - free);
+  const text = `${number(used)} of ${number(total)} ${kind} taken`;
+  return element("p", { class: "gauge" }, element("span", {}, text), element("meter", { min: 0, max: total || 1, value: used, "aria-label": text }));
+}
+
+function ownerTable({ jobs }, names) {
+  const known = new Map(jobs.map((job) => [job.job_id, job]));
+  const active = [...names.values()].filter(({ state }) => state !== "QUEUED");
+  const ids = [...new Set([...active.map(({ id }) => id), ...known.keys()])];
+  if (!ids.length) return element("p", { class: "soft" }, "No job holds a part of the cluster.");
+  const heads = ["Job", "State", "Actors", "CPUs", "GPUs", "Nodes"].map((text) => element("th", { scope: "col" }, text));
+  return element("table", {}, element("thead", {}, element("tr", {}, heads)), element("tbody", {}, ids.map((id) => {
+    const job = names.get(id);
+    const { actors = 0, waiting = 0, cpus = 0, gpus = 0, nodes = [] } = known.get(id) ?? {};
+    const state = element("span");
+    if (job) badge(state, job.state);
+    const figures = [`${actors}${waiting ? `, ${waiting} not alive yet` : ""}`, number(cpus), number(gpus), String(nodes.length)];
+    return element("tr", {}, element("th", { scope: "row" }, job ? element("a", { href: `#/jobs/${id}` }, job.name) : id || "others"),
+      element("td", {}, state), figures.map((text) => element("td", {}, text)));
+  })));
+}
+
+function showQueue(list, jobs) {
+  const ordered = jobs.sort((a, b) => b.priority - a.priority || a.created_at.localeCompare(b.created_at));
+  list.replaceChildren(...ordered.map((job) => element("li", {}, element("a", { href: `#/jobs/${job.id}` }, job.name),
+    element("span", { class: "soft" }, [job.priority ? ` priority ${job.priority}` : "", job.waiting ?? ""].filter(Boolean).join(", ")))));
+  if (!jobs.length) list.replaceChildren(element("li", { class: "soft" }, "Nothing waits."));
+}

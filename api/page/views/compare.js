@@ -1,0 +1,164 @@
+// Several jobs side by side: their curves, means over seeds, and what it took them to come to a target.
+
+import { axis, Chart } from "../chart.js";
+import { curveColour, faint } from "../colours.js";
+import { band, groups, isLoss, table, worstFinal } from "../comparison.js";
+import { button, element, labelled, say, select, show } from "../element.js";
+import { AXES, Records } from "../series.js";
+import { get, jobPath } from "../service.js";
+import { notice, repeat } from "../session.js";
+import { FINAL, metricName } from "../words.js";
+import { comparisonTable } from "./compare_table.js";
+import { picker } from "./picker.js";
+
+const EVERY = 3000;
+
+export const title = "Compare";
+
+export function open(root, { query, signal }) {
+  new Comparison(root, query, signal).start();
+}
+
+class Comparison {
+  constructor(root, query, signal) {
+    Object.assign(this, { root, signal, entries: new Map(), gone: new Set() });
+    this.ids = [...new Set((query.get("jobs") ?? "").split(",").filter(Boolean))];
+    this.metric = query.get("metric") ?? "global_accuracy";
+    this.along = AXES[query.get("along")] ? query.get("along") : "rounds";
+    this.target = query.get("target") ?? "";
+    this.together = query.get("seeds") !== "0";
+    this.build(query);
+  }
+
+  build() {
+    const draw = () => this.draw();
+    this.note = element("p", { class: "message", id: "compare-note" }, "");
+    this.picker = picker({ chosen: this.ids, signal: this.signal, change: (ids) => {
+      this.ids = ids;
+      this.keepAddress();
+    } });
+    this.metrics = select([[this.metric, metricName(this.metric)]], this.metric, (value) => this.set({ metric: value, target: "" }), { name: "metric" });
+    const along = select(Object.entries(AXES).map(([key, { name }]) => [key, name]), this.along, (value) => this.set({ along: value }), { name: "along" });
+    this.aim = element("input", { name: "target", size: 8, value: this.target, autocomplete: "off", inputmode: "decimal",
+      on: { change: () => this.set({ target: this.aim.value.trim() }) } });
+    const seeds = element("input", { type: "checkbox", name: "seeds", checked: this.together, on: { change: () => this.set({ together: seeds.checked }) } });
+    const link = button("Copy link", () => navigator.clipboard.writeText(location.href).then(() => notice("The link is copied"), () => notice(location.href)));
+    this.picture = element("div", { class: "chart", id: "compare-chart", role: "img", "aria-labelledby": "compare-head compare-words" });
+    this.words = element("p", { class: "soft", id: "compare-words" });
+    this.table = element("div", { class: "wide", id: "compare-table", tabindex: "0", role: "region", "aria-label": "Figures side by side" });
+    this.charted = element("section", { class: "curves", "aria-labelledby": "compare-head" },
+      element("div", { class: "title" }, element("h2", { id: "compare-head" }, "Curves"), element("div", { class: "controls" },
+        labelled("Metric", this.metrics), labelled("Against", along), labelled("Target", this.aim),
+        labelled("Mean over seeds", seeds, { class: "labelled beside" }))),
+      this.picture, this.words);
+    this.figures = element("section", { "aria-labelledby": "figures-head" }, element("h2", { id: "figures-head" }, "Figures"), this.table);
+    this.root.append(element("div", { class: "title" }, element("h1", {}, "Compare"), link), this.picker.root, this.note, this.charted, this.figures);
+    this.chart = new Chart(this.picture, this.words, () => this.drawing(), this.signal);
+    draw();
+  }
+
+  // What is looked at stands in the address, so that a link opens the same again.
+  set(changes) {
+    Object.assign(this, changes);
+    history.replaceState(null, "", this.address());
+    this.draw();
+  }
+
+  keepAddress() {
+    location.hash = this.address();
+  }
+
+  address() {
+    const asked = new URLSearchParams({ jobs: this.ids.join(","), metric: this.metric, along: this.along });
+    if (this.target) asked.set("target", this.target);
+    if (!this.together) asked.set("seeds", "0");
+    return `#/compare?${asked.toString().replaceAll("%2C", ",")}`;
+  }
+
+  start() {
+    if (!this.ids.length) return;
+    say(this.note, "Loading …");
+    repeat("compare", EVERY, this.signal, () => this.refresh());
+  }
+
+  async refresh() {
+    const due = this.ids.filter((id) => !this.gone.has(id) && !this.entries.get(id)?.complete);
+    await Promise.all(due.map((id) => this.fetch(id)));
+    if (due.length) this.draw();
+  }
+
+  async fetch(id) {
+    try {
+      const job = await get(jobPath(id), { signal: this.signal });
+      const entry = this.entries.get(id) ?? { records: new Records() };
+      entry.job = job;
+      this.entries.set(id, entry);
+      for (let after = entry.records.last?.round ?? 0; after !== null;) {
+        const page = await get(jobPath(id, `/rounds?after=${after}&limit=2000`), { signal: this.signal });
+        page.rounds.forEach((record) => entry.records.add(record));
+        after = page.next_after;
+      }
+      entry.complete = FINAL.has(job.state);
+    } catch (error) {
+      if (error.status !== 404) throw error;
+      this.gone.add(id);
+    }
+  }
+
+  get found() {
+    return this.ids.map((id) => this.entries.get(id)).filter(Boolean);
+  }
+
+  draw() {
+    const entries = this.found;
+    const lost = [...this.gone];
+    say(this.note, !this.ids.length ? "Add jobs to see them side by side." : lost.length ? `No such job: ${lost.join(", ")}` : "");
+    show(this.note, Boolean(this.note.textContent));
+    show(this.charted, entries.length > 0);
+    show(this.figures, entries.length > 0);
+    if (!entries.length) return;
+    this.picker.show(entries);
+    this.offerMetrics(entries);
+    const worst = worstFinal(entries, this.metric);
+    const given = Number(this.target);
+    const target = this.target && Number.isFinite(given) ? given : worst;
+    this.aim.placeholder = worst === null ? "" : worst.toFixed(4);
+    this.rows = table(groups(entries, this.together), this.metric, target);
+    this.table.replaceChildren(comparisonTable(this.rows, this.metric, target));
+    this.chart.draw();
+  }
+
+  offerMetrics(entries) {
+    const names = [...new Set([this.metric, ...entries.flatMap(({ records }) => records.all.slice(-50).flatMap(({ metrics }) => Object.keys(metrics)))])];
+    if (names.join() === [...this.metrics.options].map(({ value }) => value).join()) return;
+    this.metrics.replaceChildren(...names.map((name) => element("option", { value: name }, metricName(name))));
+    this.metrics.value = this.metric;
+  }
+
+  drawing() {
+    const traces = groups(this.found, this.together).flatMap(({ members, name }, index) => curve(name, band(members, this.metric, this.along), curveColour(index), members.length > 1));
+    const isShare = /accuracy/.test(this.metric);
+    const layout = {
+      showlegend: true, margin: { l: 48, r: 14, t: 36, b: 40 },
+      xaxis: axis(AXES[this.along].title, { rangemode: "tozero", ...(this.along === "bytes" ? { tickformat: ".3~s", ticksuffix: "B" } : {}) }),
+      yaxis: axis("", isShare ? { tickformat: ".2~f" } : { tickformat: ".3~s" }),
+    };
+    const better = isLoss(this.metric) ? "lower" : "higher";
+    return { traces, layout, words: `${metricName(this.metric)} of ${this.rows.map(({ name }) => name).join(", ")}; ${better} is better. Bands are one standard deviation over the seeds.` };
+  }
+}
+
+function curve(name, points, colour, banded) {
+  const x = points.map((point) => point.x);
+  const trace = {
+    name, x, y: points.map((point) => point.mean), type: "scatter", mode: "lines", line: { color: colour, width: 2 },
+    legendgroup: name, hovertemplate: "%{y:.4f}",
+  };
+  if (!banded) return [trace];
+  const up = points.map((point) => point.mean + point.deviation);
+  const down = points.map((point) => point.mean - point.deviation);
+  return [trace, {
+    x: [...x, ...[...x].reverse()], y: [...up, ...down.reverse()], type: "scatter", mode: "lines", fill: "toself", line: { width: 0 },
+    fillcolor: faint(colour, 0.18), hoverinfo: "skip", showlegend: false, legendgroup: name,
+  }];
+}

@@ -1,0 +1,43 @@
+// Choosing jobs to compare: those chosen, and a search for more.
+
+import { button, element, say } from "../element.js";
+import { get } from "../service.js";
+import { withToken } from "../session.js";
+import { methodOf } from "../words.js";
+
+const PAUSE = 250;
+const FOUND = 12;
+
+export function picker({ chosen, change, signal }) {
+  const field = element("input", { type: "search", name: "find", id: "find", placeholder: "name, id or method", autocomplete: "off", on: { input: later } });
+  const list = element("ul", { class: "found", id: "found", "aria-label": "Jobs to add" });
+  const taken = element("ul", { class: "chips", id: "chosen", "aria-label": "Jobs that are compared" });
+  let timer = null;
+
+  function later() {
+    clearTimeout(timer);
+    timer = setTimeout(search, PAUSE);
+  }
+
+  async function search() {
+    const asked = new URLSearchParams({ limit: FOUND, ...(field.value.trim() ? { search: field.value.trim() } : {}) });
+    try {
+      const { jobs } = await withToken(() => get(`/jobs?${asked}`, { signal }));
+      list.replaceChildren(...jobs.filter((job) => !chosen.includes(job.id)).map((job) => element("li", {},
+        button(`+ ${job.name}`, () => change([...chosen, job.id]), { class: "quiet", data: { add: job.id } }),
+        element("span", { class: "soft" }, `${methodOf(job.spec)}, seed ${job.spec.seed}, ${job.state.toLowerCase()}`))));
+      if (!jobs.length) list.replaceChildren(element("li", { class: "soft" }, "No job fits."));
+    } catch (error) {
+      if (!signal.aborted) list.replaceChildren(element("li", { class: "soft" }, error.message));
+    }
+  }
+
+  const show = (entries) => taken.replaceChildren(...entries.map(({ job }) => element("li", {},
+    element("a", { href: `#/jobs/${job.id}` }, job.name),
+    button("×", () => change(chosen.filter((id) => id !== job.id)), { class: "quiet", "aria-label": `Leave out ${job.name}` }))));
+
+  const details = element("details", { open: chosen.length === 0, on: { toggle: () => details.open && search() } },
+    element("summary", {}, "Add jobs"), element("label", { for: "find", class: "for-readers" }, "Find jobs"), field, list);
+  signal.addEventListener("abort", () => clearTimeout(timer));
+  return { root: element("section", { "aria-label": "Jobs" }, taken, details), show, count: (text) => say(details.firstChild, text) };
+}

@@ -1,0 +1,116 @@
+"""Jobs side by side, and the cluster, in a browser against a real server; skipped without a Chromium."""
+
+from __future__ import annotations
+
+import pytest
+from scipy import stats
+
+from api.comparison import Run, compare
+from jobs.records import Job
+from jobs.states import JobState
+from tests.api.axe import violations
+from tests.api.browser import NEEDS_CHROMIUM, Browser, until
+from tests.api.service import RunningService, a_round
+
+pytestmark = NEEDS_CHROMIUM
+
+
+def a_study(service: RunningService) -> list[Job]:
+    """Two methods with two seeds each, FedProx the better one."""
+    jobs = []
+    for algorithm, gain in (("fedavg", 0.0), ("fedprox", 0.05)):
+        for seed in (1, 2):
+            job = service.running(name=f"{algorithm}-seed{seed}", algorithm=algorithm, seed=seed, rounds=4)
+            for number in range(1, 5):
+                value = 0.5 + 0.08 * number + gain + 0.01 * seed
+                service.store.add_round(job.id, a_round(number, global_accuracy=value))
+            service.store.advance(job.id, JobState.RUNNING, JobState.SUCCEEDED)
+            jobs.append(job)
+    return jobs
+
+
+def cells(browser: Browser) -> list[list[str]]:
+    script = """return [...document.querySelectorAll("#compared tbody tr")]
+        .map((row) => [...row.cells].map((cell) => cell.innerText.trim()))"""
+    return browser.script(script)  # type: ignore[no-any-return]
+
+
+def test_jobs_are_compared(browser: Browser, service: RunningService) -> None:
+    jobs = a_study(service)
+    browser.open(f"{service.url}/#/compare?jobs={','.join(job.id for job in jobs)}")
+    until(lambda: len(cells(browser)) == 2)
+    first, second = cells(browser)
+    # 0.83 and 0.84; 0.88 and 0.89: means with the deviations of samples.
+    assert first[:3] == ["fedavg (2 seeds)", "0.8350 ± 0.0071", "0.8350 ± 0.0071"]
+    assert second[:2] == ["fedprox (2 seeds)", "0.8850 ± 0.0071"]
+    assert second[-1] == "best"
+    assert (
+        first[-1] == f"worse, p = {stats.ttest_ind([0.83, 0.84], [0.88, 0.89], equal_var=False).pvalue:.3f}"
+    )
+    until(lambda: browser.count("#compare-chart .fills path") >= 2)
+    assert violations(browser) == []
+    browser.click('[name="seeds"]')
+    until(lambda: len(cells(browser)) == 4)
+    same_as_the_command(browser, service, jobs)
+    address = browser.script("return location.href")
+    assert "seeds=0" in address
+    browser.open(address)
+    until(lambda: len(cells(browser)) == 4)
+    assert browser.errors() == []
+
+
+def same_as_the_command(browser: Browser, service: RunningService, jobs: list[Job]) -> None:
+    told = compare([Run(job.id, job.name, service.store.rounds(job.id)) for job in jobs])
+    assert told.target is not None
+    assert f"rounds to {told.target:.4f}" in browser.text("#compared thead")
+    for row, line in zip(cells(browser), told.lines, strict=True):
+        assert line.final is not None
+        assert line.best is not None
+        assert line.reached is not None
+        assert row[:4] == [
+            line.name,
+            f"{line.final.value:.4f}",
+            f"{line.best.value:.4f} at {line.best.round}",
+            str(line.reached.rounds),
+        ]
+
+
+def test_jobs_are_found_and_added(browser: Browser, service: RunningService) -> None:
+    one, two = service.ended(name="needle one"), service.ended(name="needle two")
+    browser.open(f"{service.url}/#/compare")
+    until(lambda: "Add jobs" in browser.text("#compare-note"))
+    browser.write("#find", "needle")
+    until(lambda: browser.count("#found li") == 2)
+    browser.click(f'[data-add="{one.id}"]')
+    until(lambda: "needle one" in browser.text("#chosen"))
+    browser.open(f"{service.url}/#/compare?jobs={one.id},{two.id},0000")
+    until(lambda: len(cells(browser)) == 1)
+    assert browser.text("#compare-note") == "No such job: 0000"
+    browser.errors()
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [([1.0, 2.0, 4.0], [2.5, 3.0, 7.0, 8.0]), ([0.1, 0.2], [5, 6.1])]
+)
+def test_the_test_of_significance(
+    browser: Browser, service: RunningService, first: list[float], second: list[float]
+) -> None:
+    browser.open(f"{service.url}/#/cluster")
+    script = """const [first, second, done] = arguments;
+        import("/static/statistics.js").then(({ welch }) => done(welch(first, second)));"""
+    found = browser.driver.execute_async_script(script, first, second)
+    assert found == pytest.approx(stats.ttest_ind(first, second, equal_var=False).pvalue, rel=1e-9)
+
+
+def test_the_cluster_and_its_absence(browser: Browser, service: RunningService) -> None:
+    waits = service.queued(name="waits for the cluster")
+    browser.open(f"{service.url}/#/cluster")
+    until(lambda: "1 of 8 CPU taken" in browser.text("#nodes"))
+    assert "abc" in browser.text("#owners")
+    assert waits.name in browser.text("#queue")
+    assert violations(browser) == []
+    assert browser.errors() == []
+    service.queue.missing = "Ray is being started"
+    browser.comes(lambda: browser.text("#cluster-note").startswith("Ray is being started"))
+    service.queue.missing = None
+    browser.errors()
