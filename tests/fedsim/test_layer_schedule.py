@@ -22,6 +22,7 @@ from fedsim.algorithms import FedAvg, FedBABU, LayerSchedule
 from fedsim.algorithms.layer_schedule import PlateauState
 from fedsim.core import Algorithm, Context, Local, Reduced, Visit
 from fedsim.data.dataset import Dataset, Examples
+from fedsim.effort import paper_updates
 from fedsim.errors import SpecError
 from fedsim.models import make_net
 from fedsim.pools import SerialPool
@@ -229,3 +230,23 @@ def test_what_does_not_fit_the_model_is_refused(tmp_path: Path) -> None:
         parse_spec({"algorithm": {"name": "layer_schedule", "times": [0, 4, 8]}, "model": three}),
         Settings(home=tmp_path),
     )
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "billions"),
+    [
+        (FedAvg(), 873.039),
+        (FedBABU(), 865.344),
+        (LayerSchedule(order="vanilla"), 314.912),
+        (LayerSchedule(order="anti"), 838.880),
+    ],
+    ids=["fedavg", "fedbabu", "vanilla", "anti"],
+)
+def test_the_papers_table_4(algorithm: FedAvg, billions: float) -> None:
+    """T = 300, 50 batches of each of 100 clients in every round, from what each method says that it moves."""
+    population = images()
+    state, moved = first_state(algorithm, population), []
+    for number in range(300):
+        (effort,) = algorithm.effort(replace(population.context(0), round=number), state, 50)
+        moved.append(population.nets[0].count_of(effort.trainable))
+    assert round(paper_updates(moved) / 1e9, 3) == billions
