@@ -71,7 +71,7 @@ def sgd(
                 if shift is not None:
                     gradients = list(torch._foreach_add(gradients, shift))
                 update(weights, gradients)
-                total += value.detach()
+                total = total + value.detach()
             steps += 1
     for weight in weights:
         weight.requires_grad_(False)
