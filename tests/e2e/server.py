@@ -31,10 +31,10 @@ QUICK: dict[str, Any] = {
 
 
 class Server:
-    """`fedsim serve` as a process of its own, on a home of its own."""
+    """`fedsim serve` as a process of its own, on a home of its own; it may be given more variables."""
 
-    def __init__(self, home: Path) -> None:
-        self.settings = Settings(home=home)
+    def __init__(self, home: Path, **environment: str) -> None:
+        self.settings, self.environment = Settings(home=home), environment
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -44,7 +44,7 @@ class Server:
     def start(self) -> None:
         """Start it, and wait until it is ready to run jobs."""
         command = [sys.executable, "-m", "api.cli", "serve", "--port", str(self.port)]
-        environment = {**os.environ, "FEDSIM_HOME": str(self.settings.home)}
+        environment = {**os.environ, **self.environment, "FEDSIM_HOME": str(self.settings.home)}
         environment.pop("FEDSIM_DATABASE_URL", None)
         with (self.settings.make_home() / "serve.out").open("ab") as out:
             self.process = subprocess.Popen(command, env=environment, stdout=out, stderr=out)
@@ -68,11 +68,21 @@ class Server:
 
     def actors(self) -> list[dict[str, Any]]:
         """The actors that Ray knows to be alive."""
+        answer = self._ask("/api/v0/actors?detail=1&limit=10000")
+        return [actor for actor in answer["data"]["result"]["result"] if actor["state"] != "DEAD"]
+
+    def _ask(self, path: str) -> Any:
+        """What Ray's dashboard says."""
         address = find_ray(self.settings)
         assert address is not None
-        url = f"{address.jobs}/api/v0/actors?detail=1&limit=10000"
-        answer = httpx.get(url, headers=address.headers, timeout=20).json()
-        return [actor for actor in answer["data"]["result"]["result"] if actor["state"] != "DEAD"]
+        return httpx.get(address.jobs + path, headers=address.headers, timeout=20).json()
+
+    def pids(self, job: str, kind: str) -> list[int]:
+        """The processes of a job's living actors of a class, as far as Ray knows them now."""
+        known = self._ask("/api/jobs/")
+        names = {each["job_id"] for each in known if f"-{job}-" in (each["submission_id"] or "")}
+        mine = [actor for actor in self.actors() if actor["job_id"] in names and kind in actor["class_name"]]
+        return sorted(int(actor["pid"]) for actor in mine if actor["state"] == "ALIVE" and actor["pid"])
 
     def living_actors(self) -> int:
         """How many client actors and coordinators live."""
