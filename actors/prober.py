@@ -18,7 +18,7 @@ from fedsim.costs import Costs, client_work, dealt
 from fedsim.experiment import Experiment
 from fedsim.faults import Faults
 from fedsim.population import Population
-from fedsim.simulation import RoundResult
+from fedsim.simulation import RoundResult, personal_due
 
 from .client_actor import Usage
 from .coordinator import Phase, phases
@@ -43,6 +43,9 @@ class Measured:
         longest: seconds of the longest client of a round, a mean likewise.
         server: seconds of the server in a round.
         evaluation: seconds of one evaluation.
+        examination: seconds of one scoring of the clients' own models.
+        examinations: how many of these the run has.
+        examination_bytes: that go down for one.
         traffic: bytes of a round.
         sent: bytes of the whole rounds that were run.
         whole_rounds: how many these were.
@@ -62,6 +65,9 @@ class Measured:
     longest: float
     server: float
     evaluation: float
+    examination: float = 0.0
+    examinations: int = 0
+    examination_bytes: int = 0
     traffic: Traffic
     sent: list[Traffic] = field(default_factory=list)
     whole_rounds: int = 0
@@ -130,7 +136,8 @@ class Probe:
         self.population: Population = trials.population
         self.shared_bytes = size_of(self.population)
         self.costs: tuple[Costs, ...] = ()
-        self.survey = self.evaluation = 0.0
+        self.survey = self.evaluation = self.examination = 0.0
+        self.examination_bytes = 0
         self.load = os.getloadavg()[0]
         self.began = perf_counter()
 
@@ -148,15 +155,27 @@ class Probe:
         self.costs = tuple(self.trials.costs(number, seconds / 3 / models) for number in range(models))
         yield Phase("measuring the evaluation")
         self.evaluation = self.trials.evaluation(seconds / 6)
+        if self.examinations():
+            yield Phase("measuring the clients' own models")
+            self.examination, self.examination_bytes = self.trials.examination(seconds / 6)
         results: list[RoundResult] = []
         left = seconds - (perf_counter() - self.began)
-        if self.survey + self.expected(self.trials.workers) + self.evaluation < left:
+        scoring = self.evaluation + (self.examination if self.examinations() > 1 else 0.0)
+        if self.survey + self.expected(self.trials.workers) + scoring < left:
             yield Phase("measuring whole rounds")
-            for result in self.trials.rounds(left, self.experiment.evaluate_every):
+            experiment = self.experiment
+            for result in self.trials.rounds(left, experiment.evaluate_every, experiment.personal):
                 results.append(result)
                 # Sent as a run sends it: somebody has to read it while the next round runs.
                 yield result
         yield self.measured(workers, results)
+
+    def examinations(self) -> int:
+        """How often the run scores the clients' own models."""
+        rounds, every = self.population.rounds, self.experiment.evaluate_every
+        due = (self.experiment.personal, self.trials.algorithm, self.population, self.population.context(0))
+        before = rounds // every - (rounds % every == 0)
+        return before * personal_due(*due, last=False) + personal_due(*due, last=True)
 
     def first_client(self) -> None:
         """Have one step made by one client, and stop here if its memory rules the others out."""
@@ -215,6 +234,7 @@ class Probe:
             correction = sum(result.seconds["train"] for result in steady) / modelled
             server = mean(result.seconds["server"] for result in steady)
             survey = mean(result.seconds["survey"] for result in steady) if trials.asked else 0.0
+        examined = [r.seconds["personal"] for r in steady if r.personal is not None]
         scored = [r.seconds["evaluate"] for r in steady if r.round % self.experiment.evaluate_every == 0]
         longest = mean(max(map(self.client_seconds, cohort)) for cohort in trials.cohorts)
         return Measured(
@@ -228,6 +248,9 @@ class Probe:
             longest=correction * longest,
             server=server,
             evaluation=mean(scored) if scored else self.evaluation,
+            examination=mean(examined) if examined else self.examination,
+            examinations=self.examinations(),
+            examination_bytes=self.examination_bytes,
             traffic=results[-1].traffic if results else trials.traffic(),
             sent=[result.traffic for result in results],
             whole_rounds=len(results),

@@ -18,9 +18,10 @@ from fedsim import rng
 from fedsim.core import Algorithm, Local, Traffic
 from fedsim.costs import Costs, Work, client_work, dealt, fit, together
 from fedsim.digest import digest
+from fedsim.examiner import examination_work, examinees, finished
 from fedsim.pools import broadcast, bytes_down, instruct, questioned, survey_traffic
 from fedsim.population import Population
-from fedsim.simulation import RoundResult, first_state, simulate
+from fedsim.simulation import Personal, RoundResult, first_state, simulate
 from fedsim.worker import SHARD
 
 from .ray_pool import RayPool
@@ -205,11 +206,44 @@ class Trials:
         self.pool.population = replace(self.population, local=local)
         return taken
 
-    def rounds(self, seconds: float, evaluate_every: int) -> Iterator[RoundResult]:
+    def examination(self, seconds: float) -> tuple[float, int]:
+        """Seconds of one scoring of the clients' own models, and the bytes that go down for it.
+
+        It is measured where there is time for it; else one client for each worker stands for all, those whose
+        work is nearest to the middle.
+
+        Args:
+            seconds: to spend, about.
+        """
+        ctx = self.population.context(0)
+        clients = examinees(self.population, None).clients
+        work = {c: examination_work(self.algorithm, self.population, ctx, c) for c in clients}
+        by_work, few = sorted(clients, key=work.__getitem__), min(len(clients), self.workers)
+        start = (len(clients) - few) // 2
+        chosen = by_work[start : start + few]
+        if not chosen:
+            return 0.0, 0
+        self._examine(chosen[:1])
+        taken, received = self._examine(chosen)
+        taken *= sum(work.values()) / max(1, sum(work[client] for client in chosen))
+        if taken < seconds:
+            return self._examine(clients)
+        return taken, received * len(clients) // len(chosen)
+
+    def _examine(self, clients: Sequence[int]) -> tuple[float, int]:
+        ctx, began = self.population.context(0), perf_counter()
+        scores = finished(self.pool.evaluate_personal(self.algorithm, ctx, self.state, clients))
+        return perf_counter() - began, scores.bytes_down
+
+    def rounds(
+        self, seconds: float, evaluate_every: int, personal: Personal = "auto"
+    ) -> Iterator[RoundResult]:
         """Run the first whole rounds of the experiment, as many as fit into this time but at least one."""
         self._limit(self.population.local)
         began = perf_counter()
-        running = simulate(self.algorithm, self.population, self.pool, evaluate_every=evaluate_every)
+        running = simulate(
+            self.algorithm, self.population, self.pool, evaluate_every=evaluate_every, personal=personal
+        )
         for result in running:
             yield replace(result, state=None)
             spent = perf_counter() - began

@@ -12,7 +12,7 @@ import torch
 
 from . import rng, tree, wire
 from .causes import client_side, server_side
-from .core import Algorithm, Context, Score, Visit
+from .core import Algorithm, Context, Examination, Score, Visit
 from .costs import client_work
 from .evaluation import added
 from .personal import PersonalScores
@@ -55,6 +55,16 @@ def tunes(algorithm: Algorithm, ctx: Context) -> bool:
     """Whether clients fine-tune before they are scored."""
     with server_side(algorithm, "tuning"):
         return any(algorithm.tuning(ctx.for_model(model)) is not None for model in range(len(ctx.nets)))
+
+
+def finished(examination: Examination) -> PersonalScores:
+    """The scores of an examination, run to its end in silence."""
+    while True:
+        try:
+            next(examination)
+        except StopIteration as end:
+            scores: PersonalScores = end.value
+            return scores
 
 
 def examination_work(algorithm: Algorithm, population: Population, ctx: Context, client: int) -> int:

@@ -44,6 +44,7 @@ class PlannedSeconds(Frozen):
     round: Seconds = Field(description="of a round, the mean over the run")
     overhead: float = Field(description="of a round's training, the engine's own part")
     evaluation: float = Field(description="of one evaluation")
+    personal: float = Field(default=0.0, description="of one scoring of the clients' own models")
     total: float = Field(description="of the run")
 
 
@@ -69,6 +70,7 @@ class Plan(Frozen):
         fits: whether it can run here.
         message: why not, with the arithmetic.
         hint: the way out.
+        personal_evaluations: how often the clients' own models are scored.
         device: where clients train, "cpu" or "cuda".
         workers: how many actors there would be.
         faster: what would make it faster, where the numbers say so.
@@ -80,6 +82,7 @@ class Plan(Frozen):
     hint: str = ""
     rounds: int
     evaluations: int
+    personal_evaluations: int = 0
     clients: PlannedClients
     device: str | None = None
     workers: int | None = None

@@ -85,6 +85,7 @@ def with_figures(plan: Plan, placement: Placement, found: Measured) -> Plan:
     return plan.model_copy(
         update={
             "device": found.device,
+            "personal_evaluations": found.examinations,
             "memory": PlannedMemory(
                 worker=usage.private, shared=found.shared_bytes, gpu=usage.gpu, gpu_cap=usage.gpu_cap
             ),
@@ -93,6 +94,7 @@ def with_figures(plan: Plan, placement: Placement, found: Measured) -> Plan:
                 round=each,
                 overhead=round(found.overhead, 6),
                 evaluation=round(found.evaluation, 6),
+                personal=round(found.examination, 6),
                 total=round(found.startup + plan.rounds * each.total, 3),
             ),
             "bytes": _bytes(plan, found),
@@ -108,7 +110,9 @@ def _seconds(plan: Plan, placement: Placement, found: Measured) -> Seconds:
     """Of a round, the mean over the run."""
     train, server = found.train[placement.workers], found.server
     evaluate = found.evaluation * plan.evaluations / plan.rounds
+    personal = found.examination * found.examinations / plan.rounds
     parts = {"survey": found.survey, "train": train, "server": server, "evaluate": evaluate}
+    parts["personal"] = personal
     parts["total"] = sum(parts.values())
     return Seconds(**{name: round(value, 6) for name, value in parts.items()})
 
@@ -123,7 +127,9 @@ def _bytes(plan: Plan, found: Measured) -> PlannedBytes:
     up = rest * each.up + sum(sent.up for sent in found.sent)
     return PlannedBytes(
         round=Traffic(down=each.down, up=each.up, by_payload=dict(each.by_payload)),
-        total=Traffic(down=down, up=up, by_payload=dict(both)),
+        total=Traffic(
+            down=down, up=up, by_payload=dict(both), personal=found.examinations * found.examination_bytes
+        ),
     )
 
 

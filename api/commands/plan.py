@@ -90,8 +90,13 @@ def _seconds(plan: Plan) -> Iterator[tuple[str, str, str]]:
     of_it = f"training {duration(each.train)} (of it {duration(seconds.overhead)} the engine's), "
     of_it += f"asking {duration(each.survey)}, " if each.survey else ""
     of_it += f"server {duration(each.server)}, evaluation {duration(each.evaluate)}"
+    of_it += f", clients' own models {duration(each.personal)}" if each.personal else ""
     yield "a round", duration(each.total), of_it
     scored = f"{plan.rounds:,} rounds, {plan.evaluations:,} evaluations of {duration(seconds.evaluation)}"
+    if plan.personal_evaluations:
+        scored += (
+            f", {plan.personal_evaluations:,} of the clients' own models of {duration(seconds.personal)}"
+        )
     yield "the run", duration(seconds.total), f"{scored}, {duration(seconds.startup)} to begin with"
 
 

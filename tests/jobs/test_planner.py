@@ -39,13 +39,13 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def test_a_plan_foretells_the_records(ray_cluster: None, settings: Settings) -> None:
-    small = spec(rounds=3, resources__workers=2, evaluation__every=2)
+    small = spec(rounds=3, resources__workers=2, evaluation__every=2, data__tests="matched")
     phases: list[str] = []
     found = plan(small, settings, seconds=2, on_phase=phases.append)
     assert found.fits
     assert found.device == "cpu"
     assert (found.workers, found.clients.per_round, found.clients.per_worker) == (2, 10, 5)
-    assert (found.rounds, found.evaluations) == (3, 2)
+    assert (found.rounds, found.evaluations, found.personal_evaluations) == (3, 2, 2)
     assert found.memory is not None
     assert 50e6 < found.memory.worker < 5e9
     assert found.memory.shared > 100_000
@@ -54,12 +54,16 @@ def test_a_plan_foretells_the_records(ray_cluster: None, settings: Settings) -> 
     assert "measuring whole rounds" in phases
     assert found.seconds is not None
     each = found.seconds.round
-    assert each.total == pytest.approx(each.train + each.server + each.evaluate, abs=1e-5)
+    assert each.total == pytest.approx(each.train + each.server + each.evaluate + each.personal, abs=1e-5)
+    assert each.personal == pytest.approx(found.seconds.personal * 2 / 3, abs=1e-5)
+    assert found.seconds.personal > 0
     assert found.seconds.total == pytest.approx(found.seconds.startup + 3 * each.total, abs=1e-2)
     assert each.evaluate == pytest.approx(found.seconds.evaluation * 2 / 3, abs=1e-5)
     assert found.bytes is not None
     records = execute(small, settings).records
-    assert all(record.bytes == found.bytes.round for record in records)
+    without = [record.bytes.model_copy(update={"personal": 0}) for record in records]
+    assert without == [found.bytes.round] * 3
+    assert found.bytes.total.personal == sum(record.bytes.personal for record in records) > 0
     assert found.bytes.total.down == sum(record.bytes.down for record in records)
     assert found.bytes.total.up == sum(record.bytes.up for record in records)
     assert Plan.model_validate_json(found.model_dump_json()) == found
