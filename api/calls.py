@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -28,9 +28,11 @@ from fedsim.errors import (
     ServiceError,
     SpecError,
 )
-from jobs.cluster import ClusterState
-from jobs.plan import Plan
 from jobs.records import Job, JobPage, RoundRecord
+
+if TYPE_CHECKING:
+    from jobs.cluster import ClusterState
+    from jobs.plan import Plan
 
 PREFIX = "/api/v1"
 
@@ -109,10 +111,14 @@ def _artifacts(response: httpx.Response) -> list[Artifact]:
 
 
 def _cluster(response: httpx.Response) -> ClusterState:
+    from jobs.cluster import ClusterState  # few calls need it
+
     return ClusterState.model_validate_json(response.content)
 
 
 def _plan(response: httpx.Response) -> Plan:
+    from jobs.plan import Plan  # few calls need it
+
     return Plan.model_validate_json(response.content)
 
 

@@ -172,6 +172,17 @@ def test_a_stranger_at_the_address_is_recognised(answering: Answering, status: i
     assert "fedsim" in str(caught.value)
 
 
+def test_certificates_are_verified_wherever_there_are_any() -> None:
+    for url in (
+        "http://127.0.0.1:8000",
+        "https://127.0.0.1:8000",
+        "http://far.example",
+        "https://far.example",
+    ):
+        options = connection.address(url, None, 30.0).options
+        assert options["verify"] == (url != "http://127.0.0.1:8000")
+
+
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_what_cannot_be_an_address_is_said_at_once(kind: str) -> None:
     with client_maker(kind) as make:
