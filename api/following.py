@@ -43,7 +43,8 @@ class Following:
         """Take a line; gives the event that it completes, if it does."""
         message = self._assembler.take(line)
         if message is not None:
-            self.after, self._lost_at = message.id, None
+            # What has no id of its own is no event of the job, and moves nobody on.
+            self.after, self._lost_at = message.id or self.after, None
             self.over = bool(message.data.get("terminal"))
         return message
 

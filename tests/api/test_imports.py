@@ -33,7 +33,7 @@ def test_fedsim_itself_loads_nothing() -> None:
     assert best_seconds("import fedsim") < 0.3
 
 
-@pytest.mark.parametrize("name", ["FedSimClient", "JobSpec"])
+@pytest.mark.parametrize("name", ["FedSimClient", "AsyncFedSimClient", "JobSpec"])
 def test_the_public_names_load_no_science(name: str) -> None:
     modules, _ = loaded_by(f"from fedsim import {name}")
     assert not modules & HEAVY
@@ -42,8 +42,9 @@ def test_the_public_names_load_no_science(name: str) -> None:
 def test_the_public_surface() -> None:
     import fedsim
 
-    assert {"FedSimClient", "JobSpec", "__version__"} <= set(dir(fedsim))
+    assert {"AsyncFedSimClient", "FedSimClient", "JobSpec", "__version__"} <= set(dir(fedsim))
     assert fedsim.FedSimClient.__module__ == "api.client"
+    assert fedsim.AsyncFedSimClient.__module__ == "api.async_client"
     assert fedsim.JobSpec.__module__ == "jobs.spec"
     with pytest.raises(AttributeError, match="nonsense"):
         _ = fedsim.nonsense
