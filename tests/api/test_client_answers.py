@@ -226,7 +226,7 @@ def test_a_broken_event_stream_goes_on_where_it_broke(answering: Answering) -> N
         events(1, 3, b"id: 77\nevent: rou", LOST),
         httpx.ConnectError("nobody there"),
         503,
-        events(3, 4, b'event: note\ndata: {}\n\n'),
+        events(3, 4, b"event: note\ndata: {}\n\n"),
         events(5, 6),
         a_job().model_dump(mode="json"),
     )
