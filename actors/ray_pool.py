@@ -21,7 +21,7 @@ from fedsim.pools import broadcast, bytes_down, deployed, instruct, questioned, 
 from fedsim.population import Population
 from fedsim.reduce import combine
 from fedsim.tree import Tree
-from fedsim.worker import SHARD
+from fedsim.worker import num_shards
 
 from .crew import Crew
 from .deaths import LOSSES, first_line
@@ -141,7 +141,7 @@ class RayPool:
     def evaluate(self, algorithm: Algorithm, ctx: Context, state: Any) -> Callable[[], Mapping[str, Score]]:
         """Begin to score every deployed model on the whole test set, a shard at a time."""
         models = ray.put(tree.to_numpy(deployed(algorithm, ctx, state)))
-        shards = -(-len(self.population.dataset.test) // SHARD)
+        shards = num_shards(self.population)
 
         def scoring(shard: int) -> Submit:
             return lambda actor, _: [actor.score.remote(ctx.round, models, shard)]

@@ -22,7 +22,7 @@ from fedsim.examiner import examination_work, examinees, finished
 from fedsim.pools import broadcast, bytes_down, instruct, questioned, survey_traffic
 from fedsim.population import Population
 from fedsim.simulation import Personal, RoundResult, first_state, simulate
-from fedsim.worker import SHARD
+from fedsim.worker import SHARD, num_shards
 
 from .ray_pool import RayPool
 
@@ -188,18 +188,18 @@ class Trials:
         Args:
             seconds: to spend, about.
         """
-        shards = -(-len(self.population.dataset.test) // SHARD)
-        some = min(shards, self.workers)
+        tests, shards = -(-len(self.population.dataset.test) // SHARD), num_shards(self.population)
+        some = min(tests, self.workers)
         taken = min(self._evaluate(some) for _ in range(2))
         whole = taken * -(-shards // some)
-        if some < shards and whole < seconds:
-            return self._evaluate(shards)
+        if some < tests and whole < seconds:
+            return self._evaluate(tests) * shards / tests
         return whole
 
     def _evaluate(self, shards: int) -> float:
         data, local = self.population.dataset, self.pool.population.local
         part = replace(data, test=data.test.take(slice(shards * SHARD)))
-        self.pool.population = replace(self.population, dataset=part, local=local)
+        self.pool.population = replace(self.population, dataset=part, validation=None, local=local)
         began = perf_counter()
         self.pool.evaluate(self.algorithm, self.population.context(0), self.state)()
         taken = perf_counter() - began

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from jobs.final_model import FinalModel
 from jobs.records import Cost, Job, RoundRecord
 
 
@@ -15,12 +16,14 @@ class Result:
     def __init__(self) -> None:
         self.final: dict[str, Any] = {}
         self.best: dict[str, Any] = {}
+        self.chosen = FinalModel()
         self.rounds, self.seconds, self.down, self.up, self.personal = 0, 0.0, 0, 0, 0
         self.cost = Cost(updates=0, flops=0)
 
     def add(self, record: RoundRecord) -> None:
         """Take the next record."""
         self.final = record.metrics
+        self.chosen.add(record)
         accuracy = record.metrics.get("global_accuracy")
         if isinstance(accuracy, float) and accuracy > self.best.get("global_accuracy", -1.0):
             self.best = {"round": record.round, "global_accuracy": accuracy}
@@ -31,14 +34,14 @@ class Result:
         self.cost += record.cost or Cost(updates=0, flops=0)
 
     def document(self) -> dict[str, Any]:
-        """Give final, best and totals."""
+        """Give final, best (by model and split too, where there is validation) and totals."""
         totals = {
             "rounds": self.rounds,
             "seconds": round(self.seconds, 3),
             "bytes": {"down": self.down, "up": self.up, "personal": self.personal},
             "cost": self.cost.model_dump(),
         }
-        return {"final": self.final, "best": self.best, "totals": totals}
+        return {"final": self.final, "best": self.best, **self.chosen.document(), "totals": totals}
 
 
 def report_lines(job: Job, records: Iterable[RoundRecord]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from .core import Algorithm, Local
 from .data import Dataset, federate, load_dataset
-from .data.federation import take_public
+from .data.federation import take_public, take_validation
 from .data.partitions.difficulty import EXPERT_EPOCHS
 from .expert import Losses, expert_losses
 from .models import make_net
@@ -33,6 +33,7 @@ class Experiment:
         tests: what each client's own model is tested on: a name in `fedsim.data.CONVENTIONS`.
         test_share: of each client's examples, with the convention `merged`.
         public: the share of the data that is taken away first, as a labelled public set.
+        validation: the share of the training data that is taken away then, to choose the final model by.
         roots: the folders to look for data in.
         cache: a folder for what takes long to compute, such as an expert's losses.
         limit: use only the first so many training examples.
@@ -55,6 +56,7 @@ class Experiment:
     tests: str = "global"
     test_share: float = 0.25
     public: float = 0.0
+    validation: float = 0.0
     roots: tuple[Path, ...] = ()
     cache: Path | None = None
     limit: int | None = None
@@ -78,6 +80,7 @@ class Experiment:
         yield f"loading {name}"
         data = load_dataset(name, roots=self.roots, limit=self.limit, download=self.download, **params)
         data, public = take_public(data, self.public, self.seed)
+        data, validation = take_validation(data, self.validation, self.seed)
         nets = tuple(_net(name, sizes, data) for name, sizes in self.models)
         kind, dealing = self.partition
         epochs = None
@@ -104,6 +107,7 @@ class Experiment:
             partition=shared.train,
             tests=shared.tests,
             public=public,
+            validation=validation,
             nets=nets,
             local=self.local,
             seed=self.seed,

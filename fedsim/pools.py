@@ -21,7 +21,7 @@ from .personal import PersonalScores, joined
 from .population import Population
 from .reduce import combine
 from .tree import Tree
-from .worker import Worker
+from .worker import Worker, num_shards
 
 
 class SerialPool:
@@ -69,7 +69,7 @@ class SerialPool:
 
     def evaluate(self, algorithm: Algorithm, ctx: Context, state: Any) -> Callable[[], Mapping[str, Score]]:
         """Every deployed model scored on the whole test set, when the scores are asked for."""
-        models, shards = deployed(algorithm, ctx, state), range(self.worker.num_shards())
+        models, shards = deployed(algorithm, ctx, state), range(num_shards(self.population))
         return lambda: total(self.worker.score(ctx.round, models, shard) for shard in shards)
 
     def evaluate_personal(

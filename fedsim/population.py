@@ -40,6 +40,8 @@ class Population:
         cohort_size: clients per round.
         public: labelled examples that no client holds, for the methods that use such; None where there are
             none.
+        validation: labelled examples that no client holds, on which the deployed models are scored besides;
+            None where there are none.
         rounds: how many the run has.
         difficulty: the expert's loss of every training example, float32 `[n]`; None unless it is needed.
     """
@@ -52,6 +54,7 @@ class Population:
     cohort_size: int
     rounds: int
     public: Examples | None = None
+    validation: Examples | None = None
     difficulty: NDArray[np.float32] | None = None
     tests: Partition | None = None
 

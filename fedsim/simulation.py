@@ -21,7 +21,6 @@ from .core import (
     Context,
     Examination,
     PersonalScores,
-    Progress,
     Reduced,
     Score,
     Traffic,
@@ -30,6 +29,7 @@ from .digest import digest
 from .effort import Meter
 from .errors import FedsimError
 from .examiner import tunes
+from .learning import TELL_SECONDS, Learning, learnt
 from .population import Population
 from .results import RoundResult
 from .worker import one_thread
@@ -50,9 +50,6 @@ __all__ = [
 
 Personal: TypeAlias = Literal["auto", "never", "last", "always"]
 
-TELL_SECONDS = 1.0
-"""How often to say how far the scoring of the clients' own models is."""
-
 
 @dataclass(frozen=True)
 class Examining:
@@ -65,14 +62,6 @@ class Examining:
 
     round: int
     done: int
-
-
-@dataclass(frozen=True)
-class Learning:
-    """How far something is that the server trains itself after a round."""
-
-    round: int
-    progress: Progress
 
 
 Stage: TypeAlias = RoundResult | Examining | Learning
@@ -142,7 +131,7 @@ def stages(
             mine = personal_due(personal, algorithm, population, begun.ctx, number + 1 == last)
             scoring = _begin_scoring(algorithm, pool, begun.ctx, state, mine)
         learning = perf_counter()
-        state = yield from _learnt(algorithm, begun.ctx, state, reduced)
+        state = yield from learnt(algorithm, begun.ctx, state, reduced)
         learning = perf_counter() - learning
         with server_side(algorithm, "aggregate"):
             mark = digest(state)
@@ -176,22 +165,6 @@ def stages(
             method=method,
             personal=examined if scoring.personal else None,
         )
-
-
-def _learnt(algorithm: Algorithm, ctx: Context, state: Any, reduced: Reduced) -> Generator[Stage, None, Any]:
-    """The state with what the server trains itself, said every now and then how far it is."""
-    if not algorithm.has("learn"):
-        return state
-    learning, told = algorithm.learn(ctx, state, reduced), perf_counter()
-    while True:
-        with one_thread(), server_side(algorithm, "learn"):
-            try:
-                progress = next(learning)
-            except StopIteration as end:
-                return end.value
-        if perf_counter() - told > TELL_SECONDS:
-            told = perf_counter()
-            yield Learning(ctx.round + 1, progress)
 
 
 def personal_due(

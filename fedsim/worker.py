@@ -156,29 +156,25 @@ class Worker:
         result.outcomes.append(Outcome(client, weight, visit.num_examples, metrics, entries, mark))
         return sums
 
-    def num_shards(self) -> int:
-        """How many units of evaluation there are."""
-        return -(-len(self.test_y) // SHARD)
-
     @torch.inference_mode()
     def score(self, round: int, models: Mapping[str, Mapping[str, Tree]], shard: int) -> dict[str, Score]:
-        """Score the deployed models of every architecture on one shard of the test set.
+        """Score the deployed models of every architecture on one shard of the test or the validation set.
 
         Args:
             round: counted from 0.
             models: {architecture: {name: model}}, the architecture's number as text.
-            shard: which.
+            shard: which; those of the validation set come after those of the test set.
 
         Returns:
-            {name: score}; with several architectures their sum, and each under `NAME_NUMBER` besides.
+            {name: score}; with several architectures their sum, and each under `NAME_NUMBER` besides. On the
+            validation set every name ends in `_validation`.
         """
-        ctx, rows = self.population.context(round), slice(shard * SHARD, (shard + 1) * SHARD)
+        ctx, (kind, x, y) = self.population.context(round), _shard(self.population, shard)
         laid_out = tree.map(tree.arranged, models)
-        x, y = self.test_x[rows], self.test_y[rows]
         parts = zip(torch.split(x, AT_ONCE), torch.split(y, AT_ONCE), strict=True)
         with one_thread():
             return total(
-                self._named(name, number, self._score(ctx.for_model(int(number)), model, x, y))
+                self._named(f"{name}{kind}", number, self._score(ctx.for_model(int(number)), model, x, y))
                 for x, y in parts
                 for number, deployed in laid_out.items()
                 for name, model in deployed.items()
@@ -228,6 +224,21 @@ class Worker:
             examples = sum(score.examples for score in scores)
             return sum(score.loss for score in scores) / examples if examples else float("nan")
         return float("nan")
+
+
+def num_shards(population: Population) -> int:
+    """How many units of evaluation there are: of the test set, then of the validation set."""
+    held = population.validation
+    return -(-len(population.dataset.test) // SHARD) + (-(-len(held) // SHARD) if held else 0)
+
+
+def _shard(population: Population, shard: int) -> tuple[str, Tensor, Tensor]:
+    """One unit of evaluation: what its scores' names end in, stored inputs, labels."""
+    kind, examples, tests = "", population.dataset.test, -(-len(population.dataset.test) // SHARD)
+    if population.validation is not None and shard >= tests:
+        kind, examples, shard = "_validation", population.validation, shard - tests
+    rows = slice(shard * SHARD, (shard + 1) * SHARD)
+    return kind, tree.borrow(examples.x[rows]), tree.borrow(examples.y[rows])
 
 
 def score(logits: Tensor, y: Tensor) -> Score:

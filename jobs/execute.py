@@ -12,6 +12,7 @@ from fedsim.errors import CheckpointError, FedsimError
 from fedsim.faults import CALM, Chaos
 from fedsim.personal import PersonalScores
 from jobs.drive import Run, connected
+from jobs.final_model import FinalModel
 from jobs.keeping import keeping_of
 from jobs.records import RoundRecord, total_cost
 from jobs.resolve import resolve
@@ -46,6 +47,14 @@ class RunResult:
     def best(self) -> dict[str, Any]:
         """The round with the best global accuracy on the test set: a figure that flatters, so it is named."""
         return best_round(self.records)
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """`best_by_validation` and `best_on_test`: round, model and accuracies; {} without validation."""
+        final = FinalModel()
+        for record in self.records:
+            final.add(record)
+        return final.document()
 
     @property
     def totals(self) -> dict[str, Any]:

@@ -147,6 +147,7 @@ def _experiment(spec: JobSpec, settings: Settings) -> Experiment:
         download=spec.data.download,
         expert_epochs=expert_epochs(spec),
         evaluate_every=spec.evaluation.every,
+        validation=spec.evaluation.validation,
         personal=spec.evaluation.personal,
     )
 
@@ -250,6 +251,7 @@ def _facts(spec: JobSpec, settings: Settings) -> Facts:
         raise
     limit = spec.data.limit or facts.examples
     examples = round((1 - spec.data.public.fraction) * min(facts.examples, limit))
+    examples -= round(spec.evaluation.validation * examples)
     return facts._replace(examples=examples)
 
 

@@ -238,6 +238,9 @@ class Evaluation(Section):
     every: Whole = Field(
         default=1, ge=1, le=MAX_ROUNDS, description="score on every n-th round, and on the last"
     )
+    validation: Number = Field(
+        default=0.0, ge=0, lt=1, description="share of the training data kept apart to choose the model by"
+    )
     personal: Literal["auto", "never", "last", "always"] = Field(
         default="auto",
         description="when to score each client's own model; auto: never with data.tests: global, else "

@@ -46,7 +46,7 @@ def run(
     document = {
         "spec": loaded.model_dump(mode="json"),
         "rounds": [record.model_dump(mode="json") for record in result.records],
-        "result": {"final": result.final, "best": result.best, "totals": result.totals},
+        "result": {"final": result.final, "best": result.best, **result.chosen, "totals": result.totals},
     }
     if folder is not None:
         names = write_files(folder, document, result)

@@ -86,6 +86,25 @@ def federate(
     return Federation(dataset, partition, share_tests(tests, dataset, partition, seed), taken)
 
 
+def take_validation(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Examples | None]:
+    """Takes a random share of the training set away, for the server to choose among its models by.
+
+    Args:
+        dataset: what is to be shared out.
+        share: of its training examples, at least 0 and below 1.
+        seed: of the experiment.
+
+    Returns:
+        What is left, and the validation set (None when the share is 0).
+    """
+    if share == 0:
+        return dataset, None
+    order = rng.stream(seed, "validation").permutation(len(dataset.train))
+    cut = round(share * len(order))
+    taken, left = (dataset.train.take(np.sort(part)) for part in (order[:cut], order[cut:]))
+    return replace(dataset, train=left), taken
+
+
 def take_public(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Examples | None]:
     """Takes a random share of the training set and of the test set away as a labelled public set.
 
