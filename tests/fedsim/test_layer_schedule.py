@@ -22,9 +22,11 @@ from fedsim.algorithms import FedAvg, FedBABU, LayerSchedule
 from fedsim.algorithms.layer_schedule import PlateauState
 from fedsim.core import Algorithm, Context, Local, Reduced, Visit
 from fedsim.data.dataset import Dataset, Examples
+from fedsim.digest import digest
 from fedsim.effort import paper_updates
 from fedsim.errors import SpecError
 from fedsim.models import make_net
+from fedsim.packing import pack, unpack
 from fedsim.pools import SerialPool
 from fedsim.population import Population
 from fedsim.simulation import RoundResult, first_state, simulate
@@ -106,7 +108,7 @@ def test_closed_blocks_and_the_head_have_their_first_values_bit_for_bit(order: A
 
 @dataclass(frozen=True, kw_only=True)
 class Nosy(LayerSchedule):
-    """Says what came up, in the record."""
+    """Looks at what came up."""
 
     def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> Any:
         assert not ctx.net.head & set(reduced["params"])
@@ -209,6 +211,10 @@ def test_plateaus_in_a_run() -> None:
     assert results[-1].method["times"] == [0, 2, 4]
     assert results[1].method["best_loss"] is None
     assert results[2].method["best_loss"] == pytest.approx(results[2].metrics["train_loss"], abs=1e-6)
+    for result in results:  # what a checkpoint does
+        kept = unpack(pack(result.state), results[0].state)
+        assert type(kept) is PlateauState
+        assert (digest(kept), kept.times) == (result.digest, result.state.times)
 
 
 def refused(tmp_path: Path, model: Any, **params: Any) -> list[tuple[str, str]]:
