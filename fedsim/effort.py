@@ -7,6 +7,7 @@ architecture and set of trainable keys.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -62,7 +63,9 @@ class Meter:
 
     algorithm: Algorithm
     population: Population
-    _flops: dict[tuple[int, frozenset[str]], int] = field(default_factory=dict, init=False, repr=False)
+    _steps: dict[tuple[int, frozenset[str]], tuple[int, int]] = field(
+        default_factory=dict, init=False, repr=False
+    )
 
     def training(self, ctx: Context, state: Any, clients: Sequence[int]) -> Cost:
         """What a round of these clients cost them all together, begun from this state of the server."""
@@ -85,43 +88,38 @@ class Meter:
         local: Callable[[Context], Local | None],
         effort: Callable[[Context, int], Sequence[Effort]],
     ) -> Cost:
-        contexts = [ctx.for_model(model) for model in range(len(ctx.nets))]
+        # Most clients are like others: what is worked out once for each kind costs a round next to nothing.
+        kinds = Counter((c % len(ctx.nets), self.population.partition.size(c)) for c in clients)
+        total = NOTHING
         with server_side(self.algorithm, "effort"):
-            locals_, total = [local(mine) for mine in contexts], NOTHING
-            known: dict[tuple[int, Work], Cost] = {}
-            for client in clients:
-                model = client % len(contexts)
-                training = locals_[model]
-                if training is None:
-                    continue
-                work = client_work(training, self.population.partition.size(client))
-                if (model, work) not in known:
-                    known[model, work] = self._cost(
-                        contexts[model], work, effort(contexts[model], work.steps)
-                    )
-                total += known[model, work]
+            for (model, size), times in kinds.items():
+                mine = ctx.for_model(model)
+                training = local(mine)
+                if training is not None:
+                    work = client_work(training, size)
+                    one = self._cost(mine, work, effort(mine, work.steps))
+                    total += Cost(times * one.updates, times * one.flops)
         return total
 
     def _cost(self, ctx: Context, work: Work, efforts: Sequence[Effort]) -> Cost:
         """Of one client: where steps are of several kinds, each kind has its share of the examples."""
         updates = flops = 0
         for effort in efforts if work.steps else ():
-            keys = frozenset(effort.trainable) & set(ctx.net.parameters)
-            examples = work.examples * effort.steps // work.steps
-            extra = _LINEAR_PASSES * effort.extra
-            each = self._example(ctx, keys) + effort.forwards * self._example(ctx, frozenset()) + extra
-            updates += effort.steps * (ctx.net.count_of(keys) + effort.extra)
-            flops += examples * each
+            moving, each = self._step(ctx, frozenset(effort.trainable))
+            forward = self._step(ctx, frozenset())[1] if effort.forwards else 0
+            each += effort.forwards * forward + _LINEAR_PASSES * effort.extra
+            updates += effort.steps * (moving + effort.extra)
+            flops += work.examples * effort.steps // work.steps * each
         return Cost(updates, flops)
 
-    def _example(self, ctx: Context, keys: frozenset[str]) -> int:
-        """Operations of one example in a step that moves these keys."""
+    def _step(self, ctx: Context, keys: frozenset[str]) -> tuple[int, int]:
+        """How many parameters a step moves that moves these keys, and the operations of one example in it."""
         address = (ctx.model, keys)
-        if address not in self._flops:
+        if address not in self._steps:
             dataset = self.population.dataset
-            stored = tree.borrow(dataset.train.x[:1])
-            self._flops[address] = example_flops(ctx.net, keys, dataset.normalise(stored)[0])
-        return self._flops[address]
+            example = dataset.normalise(tree.borrow(dataset.train.x[:1]))[0]
+            self._steps[address] = ctx.net.count_of(keys), example_flops(ctx.net, keys, example)
+        return self._steps[address]
 
 
 _LINEAR_PASSES = 4

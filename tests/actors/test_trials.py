@@ -38,7 +38,8 @@ def test_the_traffic_of_trials_is_that_of_the_records(crew: Crew, name: str) -> 
     trials.survey(1)
     trials.train(trials.cohorts[0][:3], replace(population.local, steps=1))
     planned = trials.traffic()
-    for result in simulate(algorithm, population, SerialPool(algorithm, population)):
+    pool = SerialPool(algorithm, population)
+    for result in simulate(algorithm, population, pool, personal="never"):
         assert result.traffic == planned
 
 
