@@ -1,6 +1,7 @@
 """What a round costs in a federation of a thousand clients and in one of a million, side by side in one run.
 
     python benchmarks/scale.py                 # prints one JSON line
+    python benchmarks/scale.py --algorithm kdia --clients 100 10000 --cohort 10
 
 Both federations have the same data, cohort, model and local work, so nothing but N differs. Each has a
 coordinating process and client actors of its own; the rounds of the two are run in turns, because the
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -29,12 +31,18 @@ from actors.crew import Crew
 from actors.ray_pool import RayPool
 from actors.resources import Placement
 from benchmarks.machine import here, start_ray
-from fedsim.algorithms import FedAvg
-from fedsim.core import Local
+from fedsim.algorithms import KDIA, FedAvg
+from fedsim.core import Algorithm, Local
 from fedsim.experiment import Experiment
 from fedsim.simulation import simulate
 
-PHASES = ("total", "train", "server")
+PHASES = ("total", "train", "server", "learn")
+
+METHODS: Mapping[str, Algorithm] = {
+    "fedavg": FedAvg(),
+    # The generator's own work is the same for any N; little of it, so that it does not hide the rest.
+    "kdia": KDIA(generator_epochs=1, generator_batches=2),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +50,7 @@ class Asked:
     """What is measured.
 
     Attributes:
+        algorithm: a name in `METHODS`.
         cohort: clients of a round.
         actors: of each federation.
         rounds: in each turn.
@@ -49,6 +58,7 @@ class Asked:
         seed: of data, partition and cohorts.
     """
 
+    algorithm: str
     cohort: int
     actors: int
     rounds: int
@@ -58,7 +68,7 @@ class Asked:
     def experiment(self, clients: int) -> Experiment:
         """A federation of so many clients, each with 50 of the same 100,000 examples."""
         return Experiment(
-            algorithm=FedAvg(),
+            algorithm=METHODS[self.algorithm],
             local=Local(epochs=1, batch_size=10, lr=0.05),
             seed=self.seed,
             rounds=self.rounds * (self.turns + 1),
@@ -83,7 +93,7 @@ class Federation:
         began, self.before = perf_counter(), _memory("VmRSS")
         experiment = asked.experiment(clients)
         population = experiment.population()
-        crew = Crew(Placement(asked.actors, 0.5, 0), inline=True)
+        crew = Crew(Placement(asked.actors, 0.5, 0), inline=not experiment.algorithm.stateful)
         self.pool = RayPool(experiment.algorithm, population, crew)
         self.results = simulate(experiment.algorithm, population, self.pool, evaluate_every=10**9)
         self.started = perf_counter() - began
@@ -159,6 +169,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--algorithm", choices=sorted(METHODS), default="fedavg")
     parser.add_argument("--clients", type=int, nargs=2, default=(1000, 1_000_000))
     parser.add_argument("--cohort", type=int, default=50)
     parser.add_argument("--actors", type=int, default=2)
@@ -169,7 +180,7 @@ def main() -> None:
     clients = tuple(options.pop("clients"))
     asked = Asked(**options)
     start_ray(asked.actors)
-    figures = {"cohort": asked.cohort, "seed": asked.seed, **here()}
+    figures = {"algorithm": asked.algorithm, "cohort": asked.cohort, "seed": asked.seed, **here()}
     print(json.dumps({**compare(asked, clients), **figures}), flush=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedsim import rng, tree
+from fedsim.algorithms import KDIA, FedAvg
 from fedsim.core import Progress
 from fedsim.generator_training import Schedule, joint_judge, train_generator, untrained
 from fedsim.generators import (
@@ -24,7 +26,12 @@ from fedsim.generators import (
 )
 from fedsim.models import make_net
 from fedsim.net import Net
+from fedsim.pools import SerialPool
+from fedsim.similarity import mean_cosine, pooled, similarity
+from fedsim.simulation import simulate
 from fedsim.worker import one_thread
+from tests.fedsim.federations import federation
+from tests.fedsim.methods import QUICK
 
 
 def test_sizes_are_the_papers() -> None:
@@ -208,3 +215,36 @@ def test_adam_is_torchs() -> None:
         optimiser.step()
     for key in generator.net.parameters:
         torch.testing.assert_close(state["params"][key], params[key].detach(), rtol=1e-4, atol=1e-6)
+
+
+def test_similarity_is_the_mean_cosine_of_pooled_features() -> None:
+    draw = np.random.default_rng(4)
+    a, b = draw.normal(size=(3, 5)), draw.normal(size=(7, 5))
+    one, other = (m / np.linalg.norm(m, axis=-1, keepdims=True) for m in (a, b))
+    assert mean_cosine(torch.from_numpy(a), torch.from_numpy(b)) == pytest.approx((one @ other.T).mean())
+    maps = draw.normal(size=(2, 3, 4, 4))
+    np.testing.assert_allclose(pooled(torch.from_numpy(maps)).numpy(), maps.mean((2, 3)))
+
+
+def test_a_generator_of_the_real_features_is_like_those_of_the_same_class() -> None:
+    """One that gives each class its mean features, whatever the noise."""
+    population = federation()
+    method, net = KDIA(**QUICK["kdia"]), population.nets[0]
+    params = list(simulate(FedAvg(), population, SerialPool(FedAvg(), population)))[-1].state.params
+    test = population.dataset.test
+    x, y = torch.from_numpy(test.x.copy()), torch.from_numpy(test.y.copy())
+    means = torch.stack([net.features(params, x[y == c]).mean(0) for c in range(4)])
+    ideal = replace(method.generator(population.context(0)), net=_Means(means))  # type: ignore[arg-type]
+    found = similarity(population, ideal, {}, params, rng.stream(0, "similarity"))
+    assert found["same"] > 0.6
+    assert found["same"] > found["other"] + 0.2
+
+
+class _Means:
+    """A generator's net that looks the class up."""
+
+    def __init__(self, means: Tensor) -> None:
+        self.means = means
+
+    def __call__(self, params: Any, x: Tensor) -> Tensor:
+        return self.means[x[:, -1].long()]
