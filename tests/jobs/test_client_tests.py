@@ -1,0 +1,87 @@
+"""`data.tests` and `evaluation.personal` of a spec, on their way to the population."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedsim.errors import SpecError
+from fedsim.examiner import finished
+from fedsim.pools import SerialPool
+from fedsim.simulation import first_state, simulate
+from jobs.records import Cost, RoundRecord, total_cost
+from jobs.resolve import resolve
+from jobs.settings import Settings
+from jobs.spec import JobSpec, parse_spec
+
+
+def spec(tests: Any, **parts: Any) -> JobSpec:
+    data = {"dataset": "digits", "tests": tests, **parts.pop("data", {})}
+    small = {"clients": {"total": 8, "fraction": 0.25}, "rounds": 2, "local": {"steps": 2}}
+    return parse_spec({"algorithm": "fedavg", "data": data, **small, **parts})
+
+
+def test_a_share_of_every_client_is_for_testing(tmp_path: Path) -> None:
+    """Training and test set of digits, 1,797 in all; half of each client's, rounded down."""
+    experiment = resolve(spec({"kind": "merged", "share": 0.5}), Settings(home=tmp_path))
+    population = experiment.population()
+    assert population.tests is not None
+    tests, trained = population.tests.sizes(), population.partition.sizes()
+    assert tests.sum() + trained.sum() == 1797
+    np.testing.assert_array_equal(tests, (tests + trained) // 2)
+
+
+def test_shorthands_and_defaults(tmp_path: Path) -> None:
+    merged = spec("merged")
+    assert (merged.data.tests.kind, merged.data.tests.share) == ("merged", 0.25)
+    assert parse_spec(merged.model_dump(mode="json")) == merged
+    plain = parse_spec({"algorithm": "fedavg"})
+    assert parse_spec(plain.model_dump(mode="json")) == plain
+    assert resolve(plain, Settings(home=tmp_path)).population().tests is None
+
+
+@pytest.mark.parametrize(
+    ("tests", "parts", "words"),
+    [
+        ("matched", {"data": {"partition": {"kind": "sampled", "examples": 5}}}, "draw from the whole set"),
+        ("merged", {"data": {"partition": {"kind": "difficulty"}}}, "an expert knows the training set only"),
+        ("merged", {"curriculum": {"data": {"score": "expert_loss"}}}, "an expert knows the training set"),
+    ],
+)
+def test_what_does_not_go_together(tests: str, parts: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecError) as caught:
+        resolve(spec(tests, **parts), Settings(home=tmp_path))
+    (fault,) = [fault for fault in caught.value.errors if fault.path == "data.tests.kind"]
+    assert fault.value == tests
+    assert words in fault.message
+
+
+def test_a_record_says_what_the_round_cost_and_an_older_one_is_still_read(tmp_path: Path) -> None:
+    experiment = resolve(spec("matched"), Settings(home=tmp_path))
+    population = experiment.population()
+    pool = SerialPool(experiment.algorithm, population)
+    results = list(simulate(experiment.algorithm, population, pool, personal=experiment.personal))
+    records = [RoundRecord.model_validate(result.record()) for result in results]
+    each = population.nets[0].count()
+    assert [record.cost.updates for record in records if record.cost] == [2 * 2 * each] * 2
+    older = {key: value for key, value in results[0].record().items() if key != "cost"}
+    del older["bytes"]["personal"], older["seconds"]["personal"]
+    known = RoundRecord.model_validate(older)
+    assert known.cost is None
+    assert total_cost([known, *records]) == records[0].cost + records[1].cost  # type: ignore[operator]
+    assert total_cost([known]) == Cost(updates=0, flops=0)
+
+
+def test_architectures_are_scored_each_with_its_own(tmp_path: Path) -> None:
+    """Two models dealt in turn: pooled over the clients, and each client by the model that it runs."""
+    both = spec("matched", model=[{"name": "mlp", "hidden": 8}, "logistic"])
+    experiment = resolve(both, Settings(home=tmp_path))
+    population, algorithm = experiment.population(), experiment.algorithm
+    state = first_state(algorithm, population)
+    pool = SerialPool(algorithm, population)
+    scores = finished(pool.evaluate_personal(algorithm, population.context(0), state))
+    sizes = [sum(value.numel() * 4 for value in net.init(0).values()) for net in population.nets]
+    assert scores.bytes_down == sum(sizes[client % 2] for client in scores.clients.tolist())
