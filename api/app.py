@@ -19,7 +19,19 @@ from api.limits import Streams
 from api.metrics import Metrics
 from api.openapi import Application
 from api.requests import Requests
-from api.routes import artifacts, catalog, check, cluster, curves, health, jobs, page, plan, streams
+from api.routes import (
+    artifacts,
+    catalog,
+    check,
+    class_map,
+    cluster,
+    curves,
+    health,
+    jobs,
+    page,
+    plan,
+    streams,
+)
 from api.security import AllowedHosts, Guard
 from api.service import Queue, Service
 from jobs.settings import Settings
@@ -61,7 +73,7 @@ def create_app(
     app.state.metrics = Metrics(app.state.streams)
     app.state.stopping = False
     errors.install(app)
-    for part in (jobs, streams, artifacts, catalog, plan, check, cluster, curves):
+    for part in (jobs, streams, artifacts, catalog, plan, check, cluster, curves, class_map):
         app.include_router(part.router, prefix=PREFIX, responses=REFUSALS)
     app.include_router(health.router)
     page.mount(app)

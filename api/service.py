@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from api.events import EventHub
 from api.planning import Planning
+from jobs.records import Job
 from jobs.settings import Settings
 from jobs.spec import JobSpec
 from jobs.store import JobStore
@@ -72,6 +73,7 @@ class Service:
         self.hub = EventHub(store)
         self.catalogue = Catalogue()
         self.planning = Planning(settings)
+        self._mapping = threading.Lock()
 
     def parse(self, data: dict[str, Any]) -> JobSpec:
         """Read a spec; with all faults of shape and all unknown names at once.
@@ -94,3 +96,14 @@ class Service:
         from jobs.resolve import check
 
         check(spec, self.settings, self.queue.nodes())
+
+    def class_map(self, job: Job) -> dict[str, Any]:
+        """Tell who holds what in a job; one at a time, because each may read a whole data set.
+
+        Raises:
+            SpecError, DataNotFound, DataError: the data cannot be dealt out any more.
+        """
+        from jobs.class_map import class_map
+
+        with self._mapping:
+            return class_map(self.parse(job.spec), self.settings, job.id)

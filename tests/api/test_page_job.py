@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jobs.artifacts import save_personal
 from jobs.states import JobState
 from tests.api.axe import violations
 from tests.api.browser import NEEDS_CHROMIUM, Browser, until
@@ -82,6 +83,22 @@ def test_the_log_the_spec_and_the_downloads(browser: Browser, service: RunningSe
     assert csv.splitlines()[0].startswith("round,")
     assert len(csv.splitlines()) == 3
     assert violations(browser) == []
+
+
+def test_the_clients_and_what_they_hold(browser: Browser, service: RunningService) -> None:
+    job = service.ended(clients={"total": 12, "fraction": 0.5}, data={"dataset": "digits"})
+    rows = [f"{client},10,{client % 10},0.5" for client in range(12)]
+    save_personal(service.settings, job.id, "\n".join(["client,tests,correct,loss", *rows]))
+    browser.open(f"{service.url}/#/jobs/{job.id}")
+    until(lambda: browser.visible('[data-file="personal.csv"]'))
+    browser.click(".clients summary")
+    until(lambda: browser.count("#class-map .hm image") == 1, seconds=40)
+    assert "A client holds" in browser.text("#class-map-words")
+    # Clients 0 to 9 have 0.0 to 0.9, clients 10 and 11 0.0 and 0.1 again; a tenth of twelve is one.
+    words = "Mean over clients 0.3833; of the worst tenth (marked) 0.0000; the worst 0.0000, the best 0.9000."
+    until(lambda: browser.text("#client-scores-words") == words)
+    assert violations(browser) == []
+    assert browser.errors() == []
 
 
 def test_an_unknown_job_is_said_to_be_unknown(browser: Browser, service: RunningService) -> None:

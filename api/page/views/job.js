@@ -7,6 +7,7 @@ import { Records } from "../series.js";
 import { follow, get, jobPath } from "../service.js";
 import { heard, isAsking, withToken } from "../session.js";
 import { FINAL, span } from "../words.js";
+import { clients } from "./clients.js";
 import { curves } from "./curves.js";
 import { facts, summary } from "./facts.js";
 import { papers } from "./papers.js";
@@ -45,11 +46,13 @@ class JobView {
     this.curves = curves(this.records, signal);
     this.facts = facts();
     this.timeline = timeline(this.records, signal);
+    this.clients = clients(() => this.job, signal);
+    this.papers = papers(() => this.job, signal);
     root.append(
       element("div", { class: "title" }, this.head, this.state, element("span", { class: "row", id: "job-actions" }, this.actions.buttons)),
       this.what, note, this.bar, this.rounds,
       element("div", { class: "split" }, this.curves.root, this.facts.root),
-      this.timeline.root, ...papers(() => this.job, signal),
+      this.timeline.root, this.clients.root, ...this.papers.roots,
     );
     this.show(job);
   }
@@ -119,6 +122,8 @@ class JobView {
   }
 
   show(job) {
+    if (job.state !== this.shown) this.papers.refresh();
+    this.shown = job.state;
     this.job = job;
     document.title = `${job.name} · fedsim`;
     say(this.head, job.name);

@@ -3,14 +3,16 @@
 import { button, element, labelled, say } from "../element.js";
 import { get, jobPath, request } from "../service.js";
 import { isAsking, notice, withToken } from "../session.js";
-import { FINAL } from "../words.js";
+import { bytes, FINAL } from "../words.js";
 import { yaml } from "../yaml.js";
 
 const LINES = 300;
 const EVERY = 3000;
 
+// `refresh()` looks anew for files, as when the job has ended.
 export function papers(job, signal) {
-  return [log(job, signal), spec(job, signal), downloads(job, signal)];
+  const files = downloads(job, signal);
+  return { roots: [log(job, signal), spec(job, signal), files.root], refresh: files.refresh };
 }
 
 // Its last lines, asked for while they are to be seen.
@@ -54,32 +56,30 @@ function spec(job) {
 
 const AS_CSV = { Accept: "text/csv" };
 
+// Its rounds, its log, and the files that the job has left so far.
 function downloads(job, signal) {
-  const rounds = async () => {
-    const all = [];
-    for (let after = 0; after !== null;) {
-      const page = await get(jobPath(job().id, `/rounds?after=${after}&limit=10000`), { signal });
-      all.push(...page.rounds);
-      after = page.next_after;
-    }
-    return new Blob(all.map((record) => `${JSON.stringify(record)}\n`));
-  };
   const answer = async (path, headers) => (await request(jobPath(job().id, path), { signal, headers })).blob();
-  const files = [
-    ["Rounds as CSV", "rounds.csv", () => answer("/rounds", AS_CSV)],
-    ["Rounds as JSON lines", "rounds.jsonl", rounds],
-    ["Spec as YAML", "spec.yaml", async () => new Blob([yaml(job().spec)])],
-    ["Log", "job.log", () => answer("/logs?tail=100000")],
-  ];
-  const buttons = files.map(([label, name, make]) => button(label, async () => {
+  const row = element("div", { class: "row", id: "downloads" });
+  const offer = (label, name, make) => button(label, async () => {
     try {
       save(await withToken(make), `${job().name}-${job().id}-${name}`);
     } catch (error) {
       if (!signal.aborted) notice(error.message, true);
     }
-  }, { data: { file: name } }));
-  return element("section", { "aria-labelledby": "downloads-head" }, element("h2", { id: "downloads-head" }, "Downloads"),
-    element("div", { class: "row", id: "downloads" }, buttons));
+  }, { data: { file: name } });
+  const own = [offer("Rounds as CSV", "rounds.csv", () => answer("/rounds", AS_CSV)), offer("Log", "job.log", () => answer("/logs?tail=100000"))];
+  row.append(...own);
+
+  async function refresh() {
+    const { artifacts } = await withToken(() => get(jobPath(job().id, "/artifacts"), { signal }));
+    row.replaceChildren(...own, ...artifacts.map(({ name, bytes: size, description }) => {
+      const made = offer(size === null ? name : `${name}, ${bytes(size)}`, name, () => answer(`/artifacts/${encodeURIComponent(name)}`));
+      made.title = description;
+      return made;
+    }));
+  }
+  const root = element("section", { "aria-labelledby": "downloads-head" }, element("h2", { id: "downloads-head" }, "Downloads"), row);
+  return { root, refresh: () => refresh().catch(() => {}) };
 }
 
 function save(blob, name) {

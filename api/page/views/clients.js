@@ -1,0 +1,105 @@
+// The clients of one job: who holds what, and how each one's own model does.
+
+import { axis, Chart } from "../chart.js";
+import { colour, curveColour } from "../colours.js";
+import { element, say, show } from "../element.js";
+import { get, jobPath, request } from "../service.js";
+import { withToken } from "../session.js";
+import { mean } from "../statistics.js";
+import { accuracy, count } from "../words.js";
+
+const SCORES = "personal.csv";
+const TENTH = 0.1;
+
+export function clients(job, signal) {
+  const note = element("p", { class: "soft", id: "clients-note", role: "status" });
+  const map = figure("class-map", "Examples of each class by client", signal, mapDrawing);
+  const scores = figure("client-scores", "Accuracy of each client's own model, from worst to best", signal, scoreDrawing);
+  const details = element("details", { on: { toggle: () => details.open && read() } },
+    element("summary", {}, element("h2", {}, "Clients")), note, scores.root, map.root);
+
+  async function read() {
+    if (map.found && scores.found) return;
+    say(note, "Reading who holds what …");
+    const told = await Promise.all([attempt(() => readMap(map)), attempt(() => readScores(scores))]);
+    say(note, told.filter(Boolean).join(" "));
+  }
+
+  // What cannot be had is said, and keeps nothing else away.
+  async function attempt(work) {
+    try {
+      return await withToken(work);
+    } catch (error) {
+      return signal.aborted ? "" : `${error.message}${error.hint ? `: ${error.hint}` : ""}.`;
+    }
+  }
+
+  async function readMap(target) {
+    const found = await get(jobPath(job().id, "/class-map"), { signal });
+    target.show(found);
+    const left = found.clients - found.counts.length;
+    return [...found.notes, left > 0 ? `The first ${found.counts.length} of ${count(found.clients)} clients are shown` : ""].filter(Boolean).map((text) => `${text}.`).join(" ");
+  }
+
+  async function readScores(target) {
+    const { artifacts } = await get(jobPath(job().id, "/artifacts"), { signal });
+    if (!artifacts.some(({ name }) => name === SCORES)) return "";
+    const text = await (await request(jobPath(job().id, `/artifacts/${SCORES}`), { signal })).text();
+    target.show(parse(text));
+    return "";
+  }
+  return { root: element("section", { class: "clients" }, details) };
+}
+
+// A chart that is hidden until there is something to draw.
+function figure(id, head, signal, drawing) {
+  const picture = element("div", { class: "chart", id, role: "img", "aria-labelledby": `${id}-head ${id}-words` });
+  const words = element("p", { class: "soft", id: `${id}-words` });
+  const made = { root: element("div", { hidden: true }, element("h3", { id: `${id}-head` }, head), picture, words), found: null };
+  const chart = new Chart(picture, words, () => drawing(made.found), signal);
+  made.show = (found) => {
+    made.found = found;
+    show(made.root, true);
+    chart.draw();
+  };
+  return made;
+}
+
+function mapDrawing({ classes, counts, distances }) {
+  const trace = {
+    // With gaps the library paints the cells themselves; without, it needs a style that the page's policy forbids.
+    type: "heatmap", xgap: counts.length > 60 ? 0.4 : 1, ygap: 1, x: counts.map((_, client) => client), y: classes, z: classes.map((_, index) => counts.map((row) => row[index])),
+    customdata: classes.map(() => distances), colorscale: [[0, colour("--sheet")], [1, colour("--curve-1")]], zmin: 0,
+    showscale: false, hovertemplate: "client %{x}, class %{y}: %{z} examples<br>distance to all %{customdata:.3f}<extra></extra>",
+  };
+  const layout = {
+    hovermode: "closest", margin: { l: 48, r: 10, t: 10, b: 40 }, xaxis: axis("client", { showgrid: false }),
+    yaxis: axis("", { type: "category", autorange: "reversed", showgrid: false }),
+  };
+  const sizes = counts.map((row) => row.reduce((sum, each) => sum + each, 0));
+  const apart = mean(distances).toFixed(3);
+  return { traces: [trace], layout, words: `A client holds ${count(Math.min(...sizes))} to ${count(Math.max(...sizes))} examples; the strongest colour stands for ${count(Math.max(...counts.flat()))} of one class. The mean distance of a client's mix to that of all is ${apart}.` };
+}
+
+function parse(text) {
+  const [head, ...lines] = text.trim().split(/\r?\n/).map((line) => line.split(","));
+  const at = (name) => head.indexOf(name);
+  const rows = lines.map((line) => ({ client: line[at("client")], tests: Number(line[at("tests")]), correct: Number(line[at("correct")]) }));
+  return rows.filter(({ tests }) => tests > 0).map((row) => ({ ...row, share: row.correct / row.tests })).sort((a, b) => a.share - b.share);
+}
+
+function scoreDrawing(rows) {
+  const worst = Math.max(1, Math.round(TENTH * rows.length));
+  const trace = {
+    type: "bar", x: rows.map((_, place) => place + 1), y: rows.map(({ share }) => share), text: rows.map(({ client, correct, tests }) => `client ${client}: ${correct} of ${tests}`),
+    textposition: "none", marker: { color: rows.map((_, place) => (place < worst ? colour("--bad") : curveColour(0))) },
+    hovertemplate: "%{text}, %{y:.4f}<extra></extra>",
+  };
+  const layout = {
+    hovermode: "closest", bargap: rows.length > 60 ? 0 : 0.15, margin: { l: 48, r: 14, t: 10, b: 40 },
+    xaxis: axis("clients, from worst to best"), yaxis: axis("", { range: [0, 1], tickformat: ".1f" }),
+  };
+  const shares = rows.map(({ share }) => share);
+  const least = mean(shares.slice(0, worst));
+  return { traces: [trace], layout, words: `Mean over clients ${accuracy(mean(shares))}; of the worst tenth (marked) ${accuracy(least)}; the worst ${accuracy(shares[0])}, the best ${accuracy(shares.at(-1))}.` };
+}

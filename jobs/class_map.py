@@ -1,0 +1,71 @@
+"""Who holds what, as a picture needs it: the client x class map of a job, made once and kept beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from jobs.settings import Settings
+from jobs.spec import Curriculum, JobSpec, Partition
+
+SHOWN = 200
+"""Clients that still can be told apart in a picture."""
+
+FILE = "class-map.json"
+
+
+def class_map(spec: JobSpec, settings: Settings, job_id: str) -> dict[str, Any]:
+    """The map of a job, out of its folder where it was made before.
+
+    Args:
+        spec: of the job.
+        settings: where data and jobs are.
+        job_id: the job.
+
+    Returns:
+        `classes` (names), `counts` (examples, [n][C], of the first `SHOWN` clients), `distances` (of each
+        one's mix to that of all, [n]), `clients` (N) and `notes`.
+
+    Raises:
+        SpecError, DataNotFound, DataError: as `jobs.partitioning.deal`.
+    """
+    kept = settings.job_dir(job_id) / FILE
+    if kept.is_file():
+        found: dict[str, Any] = json.loads(kept.read_text("utf-8"))
+        return found
+    made = _made(spec, settings)
+    _keep(kept, made)
+    return made
+
+
+def _made(spec: JobSpec, settings: Settings) -> dict[str, Any]:
+    # Here, because it brings torch along.
+    from jobs.partitioning import deal
+
+    dealing = deal(_without_expert(spec), settings, lambda phase: None)
+    return {
+        "classes": list(dealing.classes),
+        "counts": dealing.counts[:SHOWN].tolist(),
+        "distances": [round(float(distance), 6) for distance in dealing.distances[:SHOWN]],
+        "clients": len(dealing.sizes),
+        "notes": list(dealing.notes),
+    }
+
+
+def _without_expert(spec: JobSpec) -> JobSpec:
+    """The same counts without training: `difficulty` keeps those of its base, and curricula change none."""
+    partition = spec.data.partition
+    if partition.kind == "difficulty":
+        base = partition.params.get("base", {"kind": "dirichlet", "beta": 0.5})
+        partition = Partition.model_validate({"kind": base} if isinstance(base, str) else base)
+    data = spec.data.model_copy(update={"partition": partition})
+    return spec.model_copy(update={"data": data, "curriculum": Curriculum()})
+
+
+def _keep(path: Path, made: dict[str, Any]) -> None:
+    # Written aside and renamed: two that ask at once must not read half a file.
+    aside = path.with_suffix(f".{os.getpid()}.part")
+    aside.write_text(json.dumps(made), "utf-8")
+    aside.replace(path)

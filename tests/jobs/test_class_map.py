@@ -1,0 +1,30 @@
+"""Who holds what, made once and kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jobs.class_map import FILE, class_map
+from jobs.partitioning import deal
+from jobs.settings import Settings
+from jobs.spec import parse_spec
+
+
+@pytest.mark.parametrize("partition", ["iid", {"kind": "difficulty", "base": {"kind": "iid"}}])
+def test_the_counts_are_those_of_the_job(tmp_path: Path, partition: object) -> None:
+    data = {"dataset": "digits", "partition": partition}
+    spec = parse_spec({"algorithm": "fedavg", "clients": {"total": 6, "fraction": 1.0}, "data": data})
+    settings = Settings(home=tmp_path)
+    made = class_map(spec, settings, "abc")
+    plain = parse_spec({**spec.model_dump(mode="json"), "data": {**data, "partition": "iid"}})
+    assert made["counts"] == deal(plain, settings, lambda phase: None).counts.tolist()
+    assert (made["clients"], len(made["classes"]), len(made["distances"])) == (6, 10, 6)
+
+
+def test_it_is_made_once(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    spec = parse_spec({"algorithm": "fedavg", "data": {"dataset": "digits"}})
+    (settings.job_dir("abc") / FILE).write_text('{"kept": true}')
+    assert class_map(spec, settings, "abc") == {"kept": True}
