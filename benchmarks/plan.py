@@ -19,8 +19,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.machine import here
-from jobs.drive import connected
 from jobs.execute import execute
+from jobs.joining import connected
 from jobs.planner import plan
 from jobs.settings import Settings
 from jobs.spec import JobSpec, load_spec

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 KINDS = ("CPU", "GPU")
 LIVING = frozenset({"ALIVE", "PENDING_CREATION", "RESTARTING", "DEPENDENCIES_UNREADY"})
+SUPERVISOR = "JobSupervisor"
 MOST = 10_000
 """Rows that Ray gives at once."""
 
@@ -88,7 +89,7 @@ def cluster_state(ask: Ask) -> ClusterState:
         ask: asks Ray's dashboard; what it raises is raised on.
     """
     nodes = [node for node in _rows(ask(NODES)) if node["state"] == "ALIVE"]
-    groups, actors = _rows(ask(GROUPS)), [row for row in _rows(ask(ACTORS)) if row["state"] in LIVING]
+    groups, actors = _rows(ask(GROUPS)), [row for row in _rows(ask(ACTORS)) if _counts(row)]
     owners = _owners(ask(JOBS))
     by_node: defaultdict[str, Reserved] = defaultdict(Reserved)
     by_job: defaultdict[str, Reserved] = defaultdict(Reserved)
@@ -107,6 +108,11 @@ def cluster_state(ask: Ask) -> ClusterState:
 def _rows(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = answer["data"]["result"]["result"]
     return found
+
+
+def _counts(actor: Mapping[str, Any]) -> bool:
+    """Whether it lives, and is not one that Ray keeps beside each job."""
+    return actor["state"] in LIVING and actor.get("class_name") != SUPERVISOR
 
 
 def _owners(answer: Iterable[Mapping[str, Any]]) -> dict[str, str]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
 
@@ -19,12 +17,17 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from actors.coordinator import Coordinator, Keeping, Phase, Recalled, Resumed
 from actors.deaths import DEATHS, LOSSES, cause_of, first_line, gave_up, was_memory
 from actors.resources import Node, Placement, cluster_nodes, place
-from fedsim.errors import CoordinatorLost, DoesNotFit, FedsimError, NodeLost, NotReproduced
+from fedsim.errors import (
+    CoordinatorLost,
+    DoesNotFit,
+    FedsimError,
+    NodeLost,
+    NotReproduced,
+)
 from fedsim.experiment import Experiment
 from fedsim.faults import CALM, Chaos, Faults
 from fedsim.personal import PersonalScores
 from jobs.records import RoundRecord
-from jobs.settings import Settings
 from jobs.spec import JobSpec
 
 LEAD = 16
@@ -266,25 +269,3 @@ class Run:
                 "the code, the data or the kind of processor has changed since; begin anew",
             )
         return before is not None
-
-
-@contextmanager
-def connected(settings: Settings) -> Iterator[None]:
-    """A connection to the cluster that the settings name, or to a Ray of this process's own.
-
-    A Ray that this process started ends with the block.
-    """
-    os.environ.setdefault("RAY_DEDUP_LOGS", "0")
-    mine = not ray.is_initialized()
-    if mine:
-        options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-        if settings.ray_address is None:
-            options |= {"include_dashboard": False, "num_cpus": settings.ray_num_cpus or os.cpu_count()}
-            if settings.ray_num_gpus is not None:
-                options["num_gpus"] = settings.ray_num_gpus
-        ray.init(address=settings.ray_address or "local", **options)
-    try:
-        yield
-    finally:
-        if mine:
-            ray.shutdown()

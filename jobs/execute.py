@@ -11,8 +11,9 @@ from fedsim.checkpoint import Checkpoints
 from fedsim.errors import CheckpointError, FedsimError
 from fedsim.faults import CALM, Chaos
 from fedsim.personal import PersonalScores
-from jobs.drive import Run, connected
+from jobs.drive import Run
 from jobs.final_model import FinalModel
+from jobs.joining import connected
 from jobs.keeping import keeping_of
 from jobs.records import RoundRecord, total_cost
 from jobs.resolve import resolve

@@ -25,7 +25,8 @@ from actors.prober import Measured, Prober
 from actors.resources import Node, Placement, cluster_nodes
 from fedsim.errors import DoesNotFit, FedsimError, NoRoomNow, OutOfMemory, PoolFailed
 from fedsim.experiment import Experiment
-from jobs.drive import connected, placement_of
+from jobs.drive import placement_of
+from jobs.joining import connected
 from jobs.plan import Plan
 from jobs.plan_advice import advice
 from jobs.plan_figures import check_room, drafted, with_figures, with_nodes, with_workers

@@ -28,7 +28,8 @@ from fedsim.errors import (
 from fedsim.personal import PersonalScores
 from jobs.artifacts import save_model, save_partition, save_personal
 from jobs.book import Book, patiently
-from jobs.drive import Drive, Run, connected
+from jobs.drive import Drive, Run
+from jobs.joining import connected
 from jobs.keeping import keeping_of
 from jobs.ray_job import ray_job_of
 from jobs.resolve import resolve

@@ -180,3 +180,49 @@ def test_answers_forbid_what_browsers_might_do_with_them(service: RunningService
     policy = httpx.get(f"{service.url}/").headers["content-security-policy"]
     assert "default-src 'none'" in policy
     assert "script-src 'self';" in policy
+
+
+class Trap:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.write_text, (self.file, "caught")
+
+
+def test_a_spec_reaches_no_file_outside_the_data_roots(service: RunningService) -> None:
+    (service.settings.home / "secret.npz").write_bytes(b"not for you")
+    for path in ("/etc/passwd", "../secret.npz", "a/../../secret.npz"):
+        for kind in ("npz", "image_folder", "audio_folder", "hugging_face"):
+            spec = {"algorithm": "fedavg", "data": {"dataset": {"name": kind, "path": path}}}
+            answer = httpx.post(f"{service.url}{JOBS}", json={"spec": spec}, timeout=30)
+            assert answer.status_code == 422
+            [fault] = answer.json()["errors"]
+            assert (fault["path"], fault["value"]) == ("data.dataset.path", path)
+            assert "not for you" not in answer.text
+
+
+def test_pickles_are_never_opened(service: RunningService, tmp_path: Path) -> None:
+    import numpy as np
+
+    data = service.settings.home / "data"
+    data.mkdir(exist_ok=True)
+    trap = np.array([Trap(tmp_path / "caught")], dtype=object)
+    np.savez(data / "trap.npz", x_train=trap, y_train=trap, x_test=trap, y_test=trap)
+    spec = {"algorithm": "fedavg", "data": {"dataset": {"name": "npz", "path": "trap.npz"}}}
+    answer = httpx.post(f"{service.url}{JOBS}", json={"spec": spec}, timeout=30)
+    assert (answer.status_code, answer.json()["code"]) == (422, "BAD_DATA")
+    assert not (tmp_path / "caught").exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["!!python/object/apply:os.system [echo]", "!!python/name:os.system x", "&a [*a]", "!!binary aGk="],
+)
+def test_yaml_that_is_more_than_data_is_refused(service: RunningService, text: str) -> None:
+    body = f"spec: {{algorithm: fedavg, name: {text}}}"
+    answer = httpx.post(f"{service.url}{JOBS}", content=body, headers={"Content-Type": "application/yaml"})
+    assert (answer.status_code, answer.json()["code"]) == (422, "BAD_SPEC")
+    assert "not allowed" in answer.text

@@ -52,6 +52,7 @@ ANSWERS = {
         actor("01", None, "PENDING_CREATION"),
         actor("01", "2", "DEAD"),
         actor("03", "1", inside=None, CPU=0.5),
+        actor("03", "1", inside=None) | {"class_name": "JobSupervisor"},
     ),
     JOBS: [
         {"job_id": "01", "submission_id": "fedsim-0abc12-1-0"},

@@ -1,0 +1,167 @@
+"""Dockerfile, compose.yaml and docs/operations.md, held against what they name."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import typer
+import yaml
+from ray.scripts import scripts as ray_scripts
+
+from api.app import create_app
+from api.cli import app
+from api.serving import GRACE_SECONDS
+from jobs.settings import Settings
+from jobs.store import JobStore
+from tests.api.service import IdleQueue
+
+ROOT = Path(__file__).parents[2]
+PASSWORD = "${POSTGRES_PASSWORD:?set it in .env}"
+PAGE = (ROOT / "docs" / "operations.md").read_text("utf-8")
+DOCKERFILE = (ROOT / "Dockerfile").read_text("utf-8")
+COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+OF_RAY: dict[str, click.Command] = {
+    "start": ray_scripts.start,
+    "health-check": ray_scripts.healthcheck,
+    "status": ray_scripts.status,
+    "stop": ray_scripts.stop,
+}
+
+
+def variables_of_the_code() -> set[str]:
+    files = [*(ROOT / "jobs").glob("*.py"), *(ROOT / "api").rglob("*.py")]
+    return {name for file in files for name in re.findall(r"\"(FEDSIM_[A-Z_]+)\"", file.read_text("utf-8"))}
+
+
+def understood(command: list[str]) -> None:
+    """Raise where a command line is not one that `fedsim` or `ray` takes; nothing is run."""
+    program, name, *rest = command
+    assert program in ("fedsim", "ray"), command
+    known: Any = COMMANDS if program == "fedsim" else OF_RAY
+    known[name].make_context(name, rest)
+
+
+@pytest.fixture(scope="module")
+def compose() -> Any:
+    return yaml.safe_load((ROOT / "compose.yaml").read_text("utf-8"))
+
+
+@pytest.mark.parametrize("service", ["api", "ray"])
+def test_the_services_run_commands_that_there_are(compose: Any, service: str, tmp_path: Path) -> None:
+    command = compose["services"][service]["command"]
+    understood([str(word) for word in command])
+
+
+def test_health_is_asked_with_commands_that_there_are(compose: Any) -> None:
+    understood(compose["services"]["ray"]["healthcheck"]["test"][1:])
+    assert compose["services"]["database"]["healthcheck"]["test"][1] == "pg_isready"
+
+
+def test_every_variable_is_one_that_is_read(compose: Any) -> None:
+    known = variables_of_the_code() | {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"}
+    for name in ("api", "ray"):
+        given = compose["services"][name]["environment"]
+        assert set(given) <= known
+        words = {
+            key: str(value).replace("${POSTGRES_PASSWORD:?set it in .env}", "x")
+            for key, value in given.items()
+        }
+        settings = Settings.from_env(words)
+        assert settings.database_url == "postgresql+psycopg://fedsim:x@database/fedsim"
+        assert str(settings.home) == "/var/lib/fedsim"
+
+
+def test_addresses_ports_and_volumes_belong_together(compose: Any) -> None:
+    services = compose["services"]
+    ray, api = services["ray"], services["api"]
+    assert "--dashboard-port=8265" in ray["command"]
+    assert api["environment"]["FEDSIM_RAY_ADDRESS"] == "http://ray:8265"
+    # Only the API is reached from outside, and only from this machine.
+    assert [name for name in services if services[name].get("ports")] == ["api"]
+    assert api["ports"] == ["127.0.0.1:8000:8000"]
+    assert re.search(r"^EXPOSE 8000$", DOCKERFILE, re.MULTILINE)
+    assert COMMANDS["serve"].make_context("serve", []).params["port"] == 8000
+    mounted = {volume.partition(":")[0] for each in services.values() for volume in each.get("volumes", ())}
+    assert mounted == set(compose["volumes"])
+    assert ray["volumes"] == api["volumes"] == ["home:/var/lib/fedsim"]
+    secrets = {secret for each in services.values() for secret in each.get("secrets", ())}
+    assert secrets == set(compose["secrets"])
+    paths = f"{api['command']} {api['environment']}"
+    assert all(f"/run/secrets/{name}" in paths for name in secrets)
+
+
+def test_there_is_time_to_stop(compose: Any) -> None:
+    drain = int(compose["services"]["api"]["environment"]["FEDSIM_DRAIN"])
+    grace = int(compose["services"]["api"]["stop_grace_period"].rstrip("s"))
+    assert grace > drain + GRACE_SECONDS
+
+
+def test_the_image_is_made_of_files_that_there_are() -> None:
+    copied = [
+        name for line in re.findall(r"^COPY (.*)$", DOCKERFILE, re.MULTILINE) for name in line.split()[:-1]
+    ]
+    assert {"fedsim", "actors", "jobs", "api", "pyproject.toml", "constraints.txt"} <= set(copied)
+    assert all((ROOT / name).exists() for name in copied)
+    kept = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
+    assert {f"!{name}" for name in copied} <= set(kept)
+    understood(eval(re.findall(r"^CMD (\[.*\])$", DOCKERFILE, re.MULTILINE)[-1]))
+    assert "FEDSIM_HOME=/var/lib/fedsim" in DOCKERFILE
+
+
+def test_the_image_has_the_python_of_the_cluster() -> None:
+    found = re.search(r"^FROM python:(\d)\.(\d+)-", DOCKERFILE, re.MULTILINE)
+    assert found is not None
+    config = yaml.safe_load((ROOT / "ray_cluster.yaml").read_text("utf-8"))
+    assert f"-py{found[1]}{found[2]}-" in config["docker"]["image"]
+
+
+def test_the_dockerfile_passes_its_linter() -> None:
+    linter = shutil.which("hadolint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    if linter is None:
+        pytest.skip("hadolint is not installed")
+    done = subprocess.run([linter, "Dockerfile"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def examples() -> list[list[str]]:
+    """The command lines of the page that begin with `fedsim` or `ray`, without what stands in front."""
+    blocks = re.findall(r"```console\n(.*?)```", PAGE, flags=re.DOTALL)
+    blocks += ["\n".join(re.findall(r"^ {4}(fedsim .*)$", PAGE, flags=re.MULTILINE))]
+    found = []
+    for line in "\n".join(blocks).splitlines():
+        words = shlex.split(line.removeprefix("$ "), comments=True)
+        while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+            words = words[1:]
+        if words and words[0] in ("fedsim", "ray"):
+            found.append([word for word in words if word != "&"])
+    return found
+
+
+@pytest.mark.parametrize("command", examples(), ids=" ".join)
+def test_an_example_of_the_page_is_understood(command: list[str]) -> None:
+    understood(command)
+
+
+def test_the_page_names_every_variable_and_no_other() -> None:
+    named = set(re.findall(r"FEDSIM_[A-Z]+(?:_[A-Z]+)*", PAGE))
+    # The reconciler gives it to its runners; nobody else does.
+    assert named == variables_of_the_code() - {"FEDSIM_SUBMISSION"}
+
+
+def test_the_page_names_every_figure(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    with JobStore.open(settings.database_url) as store:
+        service = create_app(settings, store, IdleQueue())
+        text = service.state.metrics.text(store.totals, ready=True).decode()
+    given = set(re.findall(r"^# TYPE (fedsim_\w+)", text, re.MULTILINE))
+    figures = {name for name in given if not name.endswith("_created")}
+    assert figures == set(re.findall(r"`(fedsim_[a-z_]+)", PAGE))
