@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import httpx
@@ -110,7 +111,10 @@ def test_streams_are_limited_and_come_free(tmp_path: Path) -> None:
         for watcher in watchers:
             watcher.join(10)
         assert httpx.get(urls[0], timeout=10).status_code == 200
-        assert "fedsim_streams 0.0" in httpx.get(f"{service.url}/metrics").text
+        end = time.monotonic() + 10
+        while "fedsim_streams 0.0" not in httpx.get(f"{service.url}/metrics").text:
+            assert time.monotonic() < end
+            time.sleep(0.01)
 
 
 def test_the_limit_of_bodies_is_a_setting(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,15 @@ def written(settings: Settings) -> io.StringIO:
     return stream
 
 
-def lines_of(stream: io.StringIO) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in stream.getvalue().splitlines()]
+def lines_of(stream: io.StringIO, requests: int = 0) -> list[dict[str, Any]]:
+    """What was logged, once so many requests are: a caller has its answer a moment before."""
+    end = time.monotonic() + 10
+    while True:
+        lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+        if sum(line["logger"] == "fedsim.access" for line in lines) >= requests:
+            return lines
+        assert time.monotonic() < end, lines
+        time.sleep(0.01)
 
 
 @pytest.mark.usefixtures("logging_as_before")
@@ -99,7 +107,7 @@ def test_every_request_is_one_line_with_its_id(quiet: tuple[RunningService, io.S
     made = httpx.get(f"{service.url}{JOBS}?label=a%0Ab", headers={"X-Request-Id": "not one\tof ours"})
     assert len(made.headers["x-request-id"]) == 16
     httpx.get(f"{service.url}{JOBS}/%0Afake%20line")
-    lines = [line for line in lines_of(stream) if line["logger"] == "fedsim.access"]
+    lines = [line for line in lines_of(stream, 3) if line["logger"] == "fedsim.access"]
     assert [line["request_id"] for line in lines[:2]] == ["my-own.id_7", made.headers["x-request-id"]]
     first = lines[0]
     assert first["message"] == f"GET {JOBS}/0000 404"
@@ -126,7 +134,7 @@ def test_a_failure_is_found_by_the_id_in_its_answer(
     answer = httpx.get(f"{service.url}{JOBS}/0000")
     assert answer.status_code == 500
     assert "deep inside" not in answer.text
-    found = [line for line in lines_of(stream) if line.get("request_id") == answer.json()["request_id"]]
+    found = [line for line in lines_of(stream, 1) if line.get("request_id") == answer.json()["request_id"]]
     assert [line["logger"] for line in found] == ["fedsim.api", "fedsim.access"]
     assert "deep inside" in found[0]["trace"]
     assert {line["level"] for line in found} == {"ERROR"}
