@@ -16,7 +16,20 @@ from typing import Annotated
 
 import typer
 
-from api.commands import catalogue, compare, demo, follow, jobs, partition, plan, run, serve, sweep, verify
+from api.commands import (
+    catalogue,
+    compare,
+    demo,
+    follow,
+    jobs,
+    partition,
+    plan,
+    report,
+    run,
+    serve,
+    sweep,
+    verify,
+)
 from fedsim.errors import (
     CheckpointError,
     ClientFailed,
@@ -80,7 +93,7 @@ def _root(
     pass
 
 
-for part in (demo, serve, run, jobs, follow, sweep, compare, verify, catalogue, partition, plan):
+for part in (demo, serve, run, jobs, follow, sweep, compare, report, verify, catalogue, partition, plan):
     part.register(app)
 
 

@@ -1,0 +1,91 @@
+"""`fedsim report`: a run as one HTML file, and as pictures for a paper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from api.commands.completion import complete_job
+from api.commands.options import DataFormat, Format, Url
+
+if TYPE_CHECKING:
+    from api.report_page import Reported
+
+
+def report(
+    run: Annotated[
+        str,
+        typer.Argument(metavar="JOB", help="A job, or a folder of `run --out`.", autocompletion=complete_job),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Where to; by default a folder here, named after the run."),
+    ] = None,
+    pictures: Annotated[bool, typer.Option("--png/--no-png", help="Also write PNG pictures.")] = True,
+    format: DataFormat = Format.TEXT,
+    url: Url = None,
+) -> None:
+    """Write a run's report: one HTML file that needs no network, and PNG pictures of its curves."""
+    from api.display import print_json, say
+    from api.report_page import report_page
+
+    reported = _read(run, url)
+    folder = out or Path(f"{reported.run}-report")
+    files = [folder / "report.html"]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        files[0].write_text(report_page(reported), "utf-8")
+        if pictures:
+            from api.report_pictures import save_pictures
+
+            files += save_pictures(reported.records, folder)
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+    if format is Format.JSON:
+        print_json({"files": [str(file) for file in files]})
+    else:
+        for file in files:
+            say(f"written: {file}")
+
+
+def _unwritable(folder: Path, error: OSError) -> Exception:
+    from fedsim.errors import SettingsError
+
+    return SettingsError(f"the report cannot be written to {str(folder)!r}: {error}", "name another --out")
+
+
+def _read(run: str, url: str | None) -> Reported:
+    path = Path(run).expanduser()
+    return _from_files(path) if path.is_dir() else _from_service(run, url)
+
+
+def _from_service(run: str, url: str | None) -> Reported:
+    from api.commands.connection import connect
+    from api.report_page import Reported
+
+    with connect(url) as client:
+        handle = client.job(run)
+        job = handle.job
+        return Reported(job.id, job.name, job.state, job.message or "", job.spec, list(handle.rounds()))
+
+
+def _from_files(path: Path) -> Reported:
+    import yaml
+
+    from api.report_page import Reported
+    from api.run_files import no_records, read_name, read_records
+    from jobs.records import RoundRecord
+
+    try:
+        records = [RoundRecord.model_validate(record) for record in read_records(path)]
+        spec = yaml.safe_load((path / "spec.yaml").read_text("utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise no_records(path, f"{type(error).__name__}: {error}") from None
+    return Reported(path.resolve().name, read_name(path), "", "", spec or {}, records)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(rich_help_panel="Jobs")(report)

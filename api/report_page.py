@@ -1,0 +1,146 @@
+"""A run as one HTML file that needs no network: its figures, its curves, its spec."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any, NamedTuple
+
+import yaml
+
+from api.display import size
+from api.report_figures import Figure, figures
+from jobs.records import RoundRecord
+
+COLOURS = ("#1a5fb4", "#b3480b", "#1c7c54", "#8a3fa0", "#a51d5b", "#6b6100", "#0b7285", "#5c4b3f")
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>
+body {{ font: 15px/1.5 system-ui, sans-serif; color: #1a1f26; max-width: 1000px;
+  margin: 2rem auto; padding: 0 1rem; }}
+h1 {{ font-size: 1.5rem; margin: 0; overflow-wrap: anywhere; }}
+h2 {{ font-size: 1.1rem; margin: 2rem 0 .3rem; }}
+p {{ margin: .25rem 0; color: #545d68; overflow-wrap: anywhere; }}
+table {{ border-collapse: collapse; }}
+th, td {{ padding: .15rem 1.2rem .15rem 0; text-align: left; font-weight: 400;
+  border-bottom: 1px solid #e6e9ed; }}
+th {{ color: #545d68; }}
+td {{ font-variant-numeric: tabular-nums; }}
+pre {{ background: #f0f2f5; padding: .8rem 1rem; overflow: auto; border-radius: .4rem; }}
+</style>
+</head>
+<body>
+<h1>{title}</h1>
+<p>{facts}</p>
+<h2>Figures</h2>
+<table><tbody>{rows}</tbody></table>
+{pictures}
+<h2>Spec</h2>
+<pre tabindex="0">{spec}</pre>
+</body>
+</html>
+"""
+
+
+class Reported(NamedTuple):
+    """What a report is about.
+
+    Attributes:
+        run: what it is called: a job's id, a folder.
+        name: in its spec.
+        state: of a job; empty for a run in files.
+        message: what happened to it, for people.
+        spec: as plain data, every default filled in.
+        records: its rounds, in their order.
+    """
+
+    run: str
+    name: str
+    state: str
+    message: str
+    spec: Mapping[str, Any]
+    records: Sequence[RoundRecord]
+
+
+def report_page(reported: Reported) -> str:
+    """Write the report of a run.
+
+    Args:
+        reported: the run.
+
+    Returns:
+        HTML with the chart library inside, some 5 MB.
+    """
+    drawn = [_picture(figure, first=not number) for number, figure in enumerate(figures(reported.records))]
+    words = [reported.run, reported.state.lower(), reported.message]
+    rows = "".join(
+        f'<tr><th scope="row">{escape(a)}</th><td>{escape(b)}</td></tr>' for a, b in facts(reported)
+    )
+    return _PAGE.format(
+        title=escape(reported.name),
+        facts=escape(" · ".join(word for word in words if word)),
+        rows=rows,
+        pictures="\n".join(drawn) or "<p>No round has ended.</p>",
+        spec=escape(yaml.safe_dump(dict(reported.spec), sort_keys=False, allow_unicode=True)),
+    )
+
+
+def facts(reported: Reported) -> Iterable[tuple[str, str]]:
+    """What a run has reached and cost, as pairs of words."""
+    records = reported.records
+    yield "rounds", str(len(records))
+    last: dict[str, Any] = {}
+    for record in records:
+        last |= {name: value for name, value in record.metrics.items() if value is not None}
+    for name, value in last.items():
+        yield name.replace("_", " "), f"{value:.4f}" if isinstance(value, float) else str(value)
+    scored = [record for record in records if isinstance(record.metrics.get("global_accuracy"), float)]
+    if scored:
+        best = max(scored, key=_accuracy)
+        yield "best global accuracy", f"{_accuracy(best):.4f} at round {best.round}"
+    yield "traffic down", size(sum(record.bytes.down for record in records))
+    yield "traffic up", size(sum(record.bytes.up for record in records))
+    yield "seconds of computing", f"{sum(record.seconds.total for record in records):.1f}"
+    if costs := [record.cost for record in records if record.cost is not None]:
+        yield "parameter updates", f"{sum(cost.updates for cost in costs):.4g}"
+        yield "FLOPs", f"{sum(cost.flops for cost in costs):.4g}"
+    if records:
+        yield "digest after the last round", records[-1].digest
+
+
+def _accuracy(record: RoundRecord) -> float:
+    return float(record.metrics["global_accuracy"])  # type: ignore[arg-type]
+
+
+def _picture(figure: Figure, *, first: bool) -> str:
+    from plotly import graph_objects, io
+
+    drawn = graph_objects.Figure()
+    for number, curve in enumerate(figure.curves):
+        colour = COLOURS[number % len(COLOURS)]
+        drawn.add_scatter(
+            x=curve.x, y=curve.y, name=curve.name, mode="lines", line={"color": colour, "width": 2}
+        )
+    drawn.update_layout(
+        template="plotly_white",
+        height=420,
+        showlegend=len(figure.curves) > 1,
+        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
+        xaxis={"title": {"text": figure.x_title}, "rangemode": "tozero"},
+        yaxis={"title": {"text": figure.y_title}},
+        margin={"l": 60, "r": 20, "t": 30, "b": 50},
+        hovermode="x unified",
+    )
+    chart = io.to_html(
+        drawn,
+        include_plotlyjs=first,
+        full_html=False,
+        div_id=f"chart-{figure.name}",
+        config={"displaylogo": False, "responsive": True},
+    )
+    return f"<h2>{escape(figure.title)}</h2>\n{chart}"
