@@ -48,6 +48,7 @@ class Measured:
         examination_bytes: that go down for one.
         traffic: bytes of a round.
         sent: bytes of the whole rounds that were run.
+        growth: how many times as much as `traffic` the rounds to come send, in the mean.
         whole_rounds: how many these were.
         usage: the most that any actor needed.
         shared_bytes: of the data that the actors of a node share.
@@ -70,6 +71,7 @@ class Measured:
     examination_bytes: int = 0
     traffic: Traffic
     sent: list[Traffic] = field(default_factory=list)
+    growth: float = 1.0
     whole_rounds: int = 0
     usage: Usage
     shared_bytes: int
@@ -253,6 +255,7 @@ class Probe:
             examination_bytes=self.examination_bytes,
             traffic=results[-1].traffic if results else trials.traffic(),
             sent=[result.traffic for result in results],
+            growth=trials.growth(len(results)),
             whole_rounds=len(results),
             usage=self.check_memory(),
             shared_bytes=self.shared_bytes,

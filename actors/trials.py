@@ -26,6 +26,9 @@ from fedsim.worker import SHARD, num_shards
 
 from .ray_pool import RayPool
 
+MESSAGES = 200
+"""Rounds of which the messages are looked at: enough for a mean over a run."""
+
 LOOKED_AT = 20
 """Rounds whose cohorts are looked at: enough for a mean over clients of very different sizes."""
 
@@ -231,7 +234,8 @@ class Trials:
         return taken, received * len(clients) // len(chosen)
 
     def _examine(self, clients: Sequence[int]) -> tuple[float, int]:
-        ctx, began = self.population.context(0), perf_counter()
+        # What comes down after the last round is what counts: it may be more than after the first.
+        ctx, began = self.population.context(self.population.rounds - 1), perf_counter()
         scores = finished(self.pool.evaluate_personal(self.algorithm, ctx, self.state, clients))
         return perf_counter() - began, scores.bytes_down
 
@@ -256,6 +260,19 @@ class Trials:
         ctx = self.population.context(0)
         letters = instruct(self.algorithm, ctx, self.state, cohort)
         return bytes_down(broadcast(self.algorithm, ctx, self.state), letters, cohort)
+
+    def growth(self, done: int) -> float:
+        """How many times as much the rounds after so many send, in the mean, as the last of these.
+
+        It is told by what comes down, and 1 unless that changes as the run goes on, as in layer schedules.
+        """
+        rounds, last = self.population.rounds, self._message(max(0, done - 1))
+        sizes = [self._message(n) for n in range(done, rounds, max(1, (rounds - done) // MESSAGES))]
+        return sum(sizes) / len(sizes) / last if sizes and last else 1.0
+
+    def _message(self, number: int) -> int:
+        messages = broadcast(self.algorithm, self.population.context(number), self.state)
+        return bytes_down(messages, {}, range(len(messages))).total()
 
     def traffic(self) -> Traffic:
         """A round's traffic, a mean over the cohorts: each client sends what those of the trials sent."""

@@ -118,13 +118,13 @@ def _seconds(plan: Plan, placement: Placement, found: Measured) -> Seconds:
 
 
 def _bytes(plan: Plan, found: Measured) -> PlannedBytes:
-    """Of a round and of the run: whole rounds as they were measured, those to come as the last of them."""
-    each, rest = found.traffic, plan.rounds - len(found.sent)
-    both = Counter({name: rest * size for name, size in each.by_payload.items()})
+    """Of a round and of the run: whole rounds as they were measured, those to come like the last of them."""
+    each, rest = found.traffic, found.growth * (plan.rounds - len(found.sent))
+    both = Counter({name: round(rest * size) for name, size in each.by_payload.items()})
     for sent in found.sent:
         both.update(sent.by_payload)
-    down = rest * each.down + sum(sent.down for sent in found.sent)
-    up = rest * each.up + sum(sent.up for sent in found.sent)
+    down = round(rest * each.down) + sum(sent.down for sent in found.sent)
+    up = round(rest * each.up) + sum(sent.up for sent in found.sent)
     return PlannedBytes(
         round=Traffic(down=each.down, up=each.up, by_payload=dict(each.by_payload)),
         total=Traffic(

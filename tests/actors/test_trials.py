@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from actors.prober import size_of
 from actors.ray_pool import RayPool
 from actors.resources import Placement
 from actors.trials import Trials
-from fedsim.algorithms import ALGORITHMS, FedAvg
+from fedsim.algorithms import ALGORITHMS, FedAvg, LayerSchedule
 from fedsim.core import Local
 from fedsim.costs import client_work
 from fedsim.pools import SerialPool
@@ -103,3 +104,17 @@ def test_the_cap_holds() -> None:
     with pytest.raises(torch.OutOfMemoryError):
         torch.empty(process.gpu_cap + (64 << 20), dtype=torch.uint8, device="cuda")
     torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+@pytest.mark.parametrize("order", ["vanilla", "anti"])
+def test_what_a_schedule_sends_later_is_foreseen(crew: Crew, order: Literal["vanilla", "anti"]) -> None:
+    """fc1, fc2 and fc3 open one after another, each in a third of the rounds."""
+    population = federation(layers=3, hidden=6, cohort_size=4, rounds=6)
+    algorithm = LayerSchedule(order=order, times="even")
+    trials = Trials(algorithm, population, RayPool(algorithm, population, crew))
+    results = list(simulate(algorithm, population, SerialPool(algorithm, population)))
+    sent = [result.traffic.down for result in results]
+    for done in range(6):
+        later = sum(sent[done:]) / len(sent[done:])
+        assert trials.growth(done) == pytest.approx(later / sent[max(0, done - 1)])
+    assert trials.growth(6) == 1

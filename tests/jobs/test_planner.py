@@ -150,6 +150,9 @@ def test_whole_rounds_count_as_they_were_and_later_ones_as_the_last(settings: Se
     assert full.bytes is not None
     assert (full.bytes.total.down, full.bytes.total.up) == (140, 280)
     assert full.bytes.total.by_payload == {"params": 420}
+    more, _ = planned(replace(found, growth=2.5), [Node("n", 2, 0, id="n")], settings, rounds=5)
+    assert more.bytes is not None
+    assert (more.bytes.total.down, more.bytes.total.up) == (110 + 75, 220 + 150)
 
 
 def test_memory_of_workers_that_were_not_measured_counts_too(settings: Settings) -> None:
