@@ -36,7 +36,7 @@ def events(http: httpx.Client, job: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 def test_submit_watch_and_fetch_by_rest(http: httpx.Client) -> None:
-    job = submit(http, QUICK)
+    job = submit(http, {**QUICK, "data": {"tests": "matched"}})
     seen = events(http, job)
     assert [data["round"] for kind, data in seen if kind == "round"] == [1, 2, 3, 4]
     assert [data["state"] for kind, data in seen if kind == "state"][-1] == "SUCCEEDED"
@@ -50,6 +50,8 @@ def test_submit_watch_and_fetch_by_rest(http: httpx.Client) -> None:
     rows = list(csv.DictReader(io.StringIO(table.text)))
     assert [row["round"] for row in rows] == ["1", "2", "3", "4"]
     assert rows[0]["digest"] == records[0]["digest"]
+    clients = list(csv.DictReader(io.StringIO(http.get(f"/jobs/{job}/artifacts/personal.csv").text)))
+    assert len(clients) == records[-1]["metrics"]["personal_clients"]
     assert "ended SUCCEEDED" in http.get(f"/jobs/{job}/logs").text
 
 
