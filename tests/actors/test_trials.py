@@ -40,8 +40,9 @@ def test_the_traffic_of_trials_is_that_of_the_records(crew: Crew, name: str) -> 
     trials.train(trials.cohorts[0][:3], replace(population.local, steps=1))
     planned = trials.traffic()
     pool = SerialPool(algorithm, population)
-    for result in simulate(algorithm, population, pool, personal="never"):
-        assert result.traffic == planned
+    # Of some methods the first round is unlike the others, and the first is what was tried.
+    (result,) = simulate(algorithm, population, pool, rounds=1, personal="never")
+    assert result.traffic == planned
 
 
 def test_several_architectures_are_counted_as_they_come(crew: Crew) -> None:

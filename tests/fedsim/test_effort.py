@@ -71,14 +71,8 @@ def test_operations_by_hand(cnn: Net, blocks: Sequence[str], backward: int) -> N
     assert example_flops(cnn, keys, torch.zeros(1, 28, 28)) == FORWARD + backward
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "small_transformer",
-        pytest.param("resnet9", marks=pytest.mark.slow),
-        pytest.param("fedavg_cnn", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fedavg_cnn", "resnet9", "small_transformer"])
 def test_torchs_own_counter_says_the_same(name: str) -> None:
     tokens = name == "small_transformer"
     shape = (12,) if tokens else (3, 16, 16)
