@@ -61,7 +61,7 @@ def test_the_token_is_in_no_log_whatever_happens(
     def broken(job_id: str) -> None:
         raise ZeroDivisionError(f"somebody asked with {TOKEN}")
 
-    with running_service(tmp_path, token=TOKEN) as service:
+    with running_service(tmp_path, token=TOKEN) as service, httpx.Client(timeout=60) as http:
         monkeypatch.setattr(service.store, "get", broken)
         right = {"Authorization": f"Bearer {TOKEN}"}
         for headers in (
@@ -70,13 +70,13 @@ def test_the_token_is_in_no_log_whatever_happens(
             {"Authorization": f"Bearer {TOKEN}x"},
             right,
         ):
-            httpx.get(f"{service.url}{JOBS}", headers=headers)
-            httpx.get(f"{service.url}{JOBS}?token={TOKEN}", headers=headers)
-            httpx.get(f"{service.url}{JOBS}/{TOKEN}", headers=headers)
-            httpx.get(f"{service.url}{JOBS}/0000", headers=headers)
-            httpx.get(f"{service.url}{JOBS}", headers={**headers, "X-Request-Id": TOKEN + "!"})
-            httpx.get(f"{service.url}{JOBS}", headers={**headers, "Host": TOKEN, "Origin": TOKEN})
-            httpx.post(f"{service.url}{JOBS}", headers=headers, json={"spec": {TOKEN: TOKEN}})
+            http.get(f"{service.url}{JOBS}", headers=headers)
+            http.get(f"{service.url}{JOBS}?token={TOKEN}", headers=headers)
+            http.get(f"{service.url}{JOBS}/{TOKEN}", headers=headers)
+            http.get(f"{service.url}{JOBS}/0000", headers=headers)
+            http.get(f"{service.url}{JOBS}", headers={**headers, "X-Request-Id": TOKEN + "!"})
+            http.get(f"{service.url}{JOBS}", headers={**headers, "Host": TOKEN, "Origin": TOKEN})
+            http.post(f"{service.url}{JOBS}", headers=headers, json={"spec": {TOKEN: TOKEN}})
         logging.getLogger("fedsim.api").error("settings: %r, token %s", service.settings, TOKEN)
     assert "ZeroDivisionError" in stream.getvalue()
     assert logs.HIDDEN in stream.getvalue()

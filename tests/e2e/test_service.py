@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
+from safetensors.numpy import load
 
 from api.client import FedSimClient
 from fedsim.errors import SpecError
@@ -53,6 +55,23 @@ def test_submit_watch_and_fetch_by_rest(http: httpx.Client) -> None:
     clients = list(csv.DictReader(io.StringIO(http.get(f"/jobs/{job}/artifacts/personal.csv").text)))
     assert len(clients) == records[-1]["metrics"]["personal_clients"]
     assert "ended SUCCEEDED" in http.get(f"/jobs/{job}/logs").text
+    check_artifacts(http, job)
+    cluster = http.get("/cluster").json()
+    assert cluster["cpus"]["total"] >= 1
+    assert [node["head"] for node in cluster["nodes"]] == [True]
+
+
+def check_artifacts(http: httpx.Client, job: str) -> None:
+    """Everything that a job leaves can be fetched, and holds what it should."""
+    names = [each["name"] for each in http.get(f"/jobs/{job}/artifacts").json()["artifacts"]]
+    assert names == ["spec.yaml", "report.json", "model.safetensors", "partition.safetensors"]
+    files = {name: http.get(f"/jobs/{job}/artifacts/{name}").content for name in names}
+    assert len(json.loads(files["report.json"])["rounds"]) == 4
+    model, dealt = load(files["model.safetensors"]), load(files["partition.safetensors"])
+    assert all(np.isfinite(value).all() for value in model.values())
+    spec = http.get(f"/jobs/{job}").json()["spec"]
+    assert len(dealt["offsets"]) == spec["clients"]["total"] + 1
+    assert len(set(dealt["indices"].tolist())) == len(dealt["indices"]) == dealt["offsets"][-1]
 
 
 def test_the_same_by_the_sdk(server: Server, tmp_path: Path) -> None:
