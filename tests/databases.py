@@ -1,4 +1,7 @@
-"""Empty databases for tests: SQLite, and PostgreSQL where FEDSIM_TEST_POSTGRES_URL names a server."""
+"""Empty databases for tests: SQLite, and PostgreSQL where FEDSIM_TEST_POSTGRES_URL names a server.
+
+The tests of the store run on both. With FEDSIM_TEST_STORE=postgres, whole services run on PostgreSQL as well.
+"""
 
 import os
 import secrets
@@ -32,3 +35,15 @@ def empty_database(kind, folder):
         with server.connect() as connection:
             connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
         server.dispose()
+
+
+@contextmanager
+def service_database(folder):
+    """The URL of an empty database for a service whose home the folder is; see FEDSIM_TEST_STORE above."""
+    if os.environ.get("FEDSIM_TEST_STORE", "sqlite") == "sqlite":
+        yield f"sqlite:///{folder / 'fedsim.db'}"
+        return
+    if not POSTGRES:
+        pytest.skip(NO_POSTGRES)
+    with empty_database("postgres", folder) as url:
+        yield url

@@ -23,6 +23,7 @@ from jobs.settings import Limits, Settings
 from jobs.spec import parse_spec
 from jobs.states import JobState
 from jobs.store import JobStore
+from tests.databases import service_database
 
 LIMITS = Limits()
 
@@ -171,10 +172,10 @@ def running_service(
     home: Path, *, token: str | None = None, port: int = 0, limits: Limits = LIMITS, **options: Any
 ) -> Iterator[RunningService]:
     """Run a server for as long as the block lasts."""
-    settings = Settings(home=home, token=token, limits=limits)
-    settings.make_home()
     queue = IdleQueue()
-    with JobStore.open(settings.database_url) as store:
+    with service_database(home) as url, JobStore.open(url) as store:
+        settings = Settings(home=home, database_url=url, token=token, limits=limits)
+        settings.make_home()
         service = RunningService(create_app(settings, store, queue, **options), settings, store, queue, port)
         service.start()
         try:

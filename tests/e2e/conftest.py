@@ -7,19 +7,13 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from jobs.local_ray import stop_ray
-from tests.e2e.server import Server
+from tests.e2e.server import Server, running_server
 
 
 @pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(tmp_path_factory.mktemp("home"))
-    try:
-        server.start()
-        yield server
-    finally:
-        server.stop()
-        stop_ray(server.settings)
+    with running_server(tmp_path_factory.mktemp("home")) as started:
+        yield started
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ import httpx
 
 from fedsim.pools import SerialPool
 from fedsim.simulation import simulate
-from jobs.local_ray import find_ray
+from jobs.local_ray import find_ray, stop_ray
 from jobs.resolve import resolve
 from jobs.settings import Settings
 from jobs.spec import parse_spec
+from tests.databases import service_database
 
 QUICK: dict[str, Any] = {
     "algorithm": "fedavg",
@@ -31,10 +33,10 @@ QUICK: dict[str, Any] = {
 
 
 class Server:
-    """`fedsim serve` as a process of its own, on a home of its own; it may be given more variables."""
+    """`fedsim serve` as a process of its own, on a home and a database; it may be given more variables."""
 
-    def __init__(self, home: Path, **environment: str) -> None:
-        self.settings, self.environment = Settings(home=home), environment
+    def __init__(self, home: Path, url: str, **environment: str) -> None:
+        self.settings, self.environment = Settings(home=home, database_url=url), environment
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -44,8 +46,8 @@ class Server:
     def start(self) -> None:
         """Start it, and wait until it is ready to run jobs."""
         command = [sys.executable, "-m", "api.cli", "serve", "--port", str(self.port)]
-        environment = {**os.environ, **self.environment, "FEDSIM_HOME": str(self.settings.home)}
-        environment.pop("FEDSIM_DATABASE_URL", None)
+        environment = {**os.environ, **self.environment, **self.settings.secrets()}
+        environment["FEDSIM_HOME"] = str(self.settings.home)
         with (self.settings.make_home() / "serve.out").open("ab") as out:
             self.process = subprocess.Popen(command, env=environment, stdout=out, stderr=out)
         deadline = time.monotonic() + 90
@@ -96,6 +98,19 @@ class Server:
             if len(found) == 1:
                 return int(found.pop())
         raise LookupError("there is not one coordinator")
+
+
+@contextmanager
+def running_server(home: Path, **environment: str) -> Iterator[Server]:
+    """A server for as long as the block lasts; its Ray ends with it."""
+    with service_database(home) as url:
+        server = Server(home, url, **environment)
+        try:
+            server.start()
+            yield server
+        finally:
+            server.stop()
+            stop_ray(server.settings)
 
 
 def submit(http: httpx.Client, spec: dict[str, Any]) -> str:

@@ -12,12 +12,11 @@ from typing import Any
 import httpx
 import pytest
 
-from jobs.local_ray import stop_ray
 from jobs.ray_files import read_addresses
 from jobs.records import Job
 from jobs.states import FINAL, JobState
 from jobs.store import JobStore
-from tests.e2e.server import Server, runner_pid, submit, undisturbed
+from tests.e2e.server import Server, runner_pid, running_server, submit, undisturbed
 from tests.e2e.test_restarts import STATEFUL, whole
 
 SPEC: dict[str, Any] = {
@@ -43,13 +42,8 @@ VICTIMS: dict[str, Find] = {
 
 @pytest.fixture(scope="module")
 def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(tmp_path_factory.mktemp("home"), FEDSIM_MAX_RUNNING=str(AT_ONCE))
-    try:
-        server.start()
+    with running_server(tmp_path_factory.mktemp("home"), FEDSIM_MAX_RUNNING=str(AT_ONCE)) as server:
         yield server
-    finally:
-        server.stop()
-        stop_ray(server.settings)
 
 
 class Hunt:

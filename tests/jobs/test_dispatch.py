@@ -17,6 +17,7 @@ from jobs.settings import Settings
 from jobs.spec import parse_spec
 from jobs.states import ACTIVE, FINAL, FailureReason, JobState
 from jobs.store import JobStore
+from tests.databases import service_database
 
 RUNNER = """
 import json, os, signal, sys, time
@@ -88,9 +89,10 @@ class Bench:
 def bench(ray_home, tmp_path):
     script = tmp_path / "fake_runner.py"
     script.write_text(RUNNER)
-    made = Bench(Settings(ray_home, database_url=f"sqlite:///{tmp_path / 'jobs.db'}"), script)
-    yield made
-    made.close()
+    with service_database(tmp_path) as url:
+        made = Bench(Settings(ray_home, database_url=url), script)
+        yield made
+        made.close()
 
 
 def test_jobs_run_by_priority_one_after_the_other(bench):
