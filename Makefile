@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: venv demo test test-reference check format clean
+.PHONY: venv demo test test-postgres test-reference check format clean
 
 venv: $(STAMP)
 
@@ -20,6 +20,11 @@ demo: venv
 
 test: venv
 	$(BIN)/python -m pytest -m 'not slow and not reference'
+
+test-postgres: venv
+	FEDSIM_TEST_STORE=postgres $(BIN)/python -m pytest -m "not slow and not reference" \
+	  tests/api/test_routes.py tests/api/test_clone.py tests/api/test_events.py tests/api/test_client.py \
+	  tests/jobs/test_dispatch.py tests/e2e/test_service.py
 
 test-reference: venv
 	$(BIN)/python -m pytest -m 'slow or reference' --timeout 1500

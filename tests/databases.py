@@ -26,24 +26,35 @@ def empty_database(kind, folder):
         yield f"sqlite:///{folder / 'home' / 'fedsim.db'}"
         return
     name = f"fedsim_{os.getpid()}_{secrets.token_hex(6)}"
-    server = make_engine(POSTGRES).execution_options(isolation_level="AUTOCOMMIT")
-    with server.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {name}"))
+    _at_the_server(f"CREATE DATABASE {name}")
     try:
-        yield make_url(POSTGRES).set(database=name).render_as_string(hide_password=False)
+        yield _url_of(name)
     finally:
-        with server.connect() as connection:
-            connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
-        server.dispose()
+        _at_the_server(f"DROP DATABASE {name} WITH (FORCE)")
 
 
-@contextmanager
-def service_database(folder):
-    """The URL of an empty database for a service whose home the folder is; see FEDSIM_TEST_STORE above."""
+def service_database(home):
+    """The URL of the database of a service, the same one for the same home; see FEDSIM_TEST_STORE above.
+
+    On PostgreSQL it stays when the tests are over.
+    """
     if os.environ.get("FEDSIM_TEST_STORE", "sqlite") == "sqlite":
-        yield f"sqlite:///{folder / 'fedsim.db'}"
-        return
+        return f"sqlite:///{home / 'fedsim.db'}"
     if not POSTGRES:
         pytest.skip(NO_POSTGRES)
-    with empty_database("postgres", folder) as url:
-        yield url
+    note = home / "database"
+    if not note.exists():
+        note.write_text(f"fedsim_{os.getpid()}_{secrets.token_hex(6)}")
+        _at_the_server(f"CREATE DATABASE {note.read_text()}")
+    return _url_of(note.read_text())
+
+
+def _url_of(name):
+    return make_url(POSTGRES).set(database=name).render_as_string(hide_password=False)
+
+
+def _at_the_server(statement):
+    server = make_engine(POSTGRES).execution_options(isolation_level="AUTOCOMMIT")
+    with server.connect() as connection:
+        connection.execute(text(statement))
+    server.dispose()

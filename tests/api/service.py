@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -173,9 +174,9 @@ def running_service(
 ) -> Iterator[RunningService]:
     """Run a server for as long as the block lasts."""
     queue = IdleQueue()
-    with service_database(home) as url, JobStore.open(url) as store:
-        settings = Settings(home=home, database_url=url, token=token, limits=limits)
-        settings.make_home()
+    settings = Settings(home=home, token=token, limits=limits)
+    settings = replace(settings, database_url=service_database(settings.make_home()))
+    with JobStore.open(settings.database_url) as store:
         service = RunningService(create_app(settings, store, queue, **options), settings, store, queue, port)
         service.start()
         try:

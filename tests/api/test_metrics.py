@@ -14,10 +14,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from api.limits import Streams
 from api.metrics import Metrics
 from jobs.records import RoundRecord
-from jobs.settings import Settings
 from jobs.states import JobState
 from jobs.store import JobStore
 from tests.api.service import RunningService, a_round, running_service
+from tests.databases import service_database
 
 JOBS = "/api/v1/jobs"
 
@@ -99,8 +99,7 @@ def test_a_restart_of_the_api_changes_no_figure_of_the_store(tmp_path: Path) -> 
         job = first.running()
         first.store.add_round(job.id, a_full_round(1))
         before = scraped(first)
-    settings = Settings(home=tmp_path)
-    with JobStore.open(settings.database_url) as store:
+    with JobStore.open(service_database(tmp_path)) as store:
         # While nobody serves, the runner writes on.
         store.add_round(job.id, a_full_round(2))
         store.advance(job.id, JobState.RUNNING, JobState.SUCCEEDED)

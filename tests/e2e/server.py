@@ -103,14 +103,13 @@ class Server:
 @contextmanager
 def running_server(home: Path, **environment: str) -> Iterator[Server]:
     """A server for as long as the block lasts; its Ray ends with it."""
-    with service_database(home) as url:
-        server = Server(home, url, **environment)
-        try:
-            server.start()
-            yield server
-        finally:
-            server.stop()
-            stop_ray(server.settings)
+    server = Server(home, service_database(home), **environment)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+        stop_ray(server.settings)
 
 
 def submit(http: httpx.Client, spec: dict[str, Any]) -> str:

@@ -89,10 +89,9 @@ class Bench:
 def bench(ray_home, tmp_path):
     script = tmp_path / "fake_runner.py"
     script.write_text(RUNNER)
-    with service_database(tmp_path) as url:
-        made = Bench(Settings(ray_home, database_url=url), script)
-        yield made
-        made.close()
+    made = Bench(Settings(ray_home, database_url=service_database(tmp_path)), script)
+    yield made
+    made.close()
 
 
 def test_jobs_run_by_priority_one_after_the_other(bench):
