@@ -262,10 +262,7 @@ class Trials:
         return bytes_down(broadcast(self.algorithm, ctx, self.state), letters, cohort)
 
     def growth(self, done: int) -> float:
-        """How many times as much the rounds after so many send, in the mean, as the last of these.
-
-        It is told by what comes down, and 1 unless that changes as the run goes on, as in layer schedules.
-        """
+        """How many times as much comes down, in the mean, after so many rounds as in the last of these."""
         rounds, last = self.population.rounds, self._message(max(0, done - 1))
         sizes = [self._message(n) for n in range(done, rounds, max(1, (rounds - done) // MESSAGES))]
         return sum(sizes) / len(sizes) / last if sizes and last else 1.0
