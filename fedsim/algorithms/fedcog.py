@@ -114,11 +114,11 @@ class FedCOG(FedAvg):
     def made_up(self, ctx: Context, visit: Visit) -> Tree:
         """Inputs of classes that the client lacks: `inputs`, the global model's `logits`, their `count`."""
         labels, count = lacking(visit.label_counts, self.samples)
-        real = (torch.arange(self.samples) < count).float().to(labels.device)
+        real = (torch.arange(self.samples, device=labels.device) < count).float()
         x = torch.cat([batch.noise["inputs"] for batch in visit.batches])[: self.samples]
         models = visit.broadcast["params"], visit.memory["previous"]
         first = second = torch.zeros_like(x)
-        best, kept = torch.tensor(torch.inf), (x, ctx.net(models[0], x).detach())
+        best, kept = torch.full_like(count, torch.inf), (x, ctx.net(models[0], x).detach())
         for step in range(1, self.descent + 1):
             x.requires_grad_()
             logits, other = (ctx.net(model, x) for model in models)

@@ -52,6 +52,15 @@ def test_a_million_clients_take_no_more_memory_than_a_thousand(tmp_path: Path) -
     assert large - small < 50
 
 
+def test_kdias_teacher_of_all_clients_costs_no_more_with_a_hundred_times_as_many(tmp_path: Path) -> None:
+    """Processor seconds, since seconds of so few rounds are the machine's as much as the method's."""
+    options = "--algorithm kdia --clients 100 10000 --cohort 10 --rounds 5 --turns 4"
+    found = answer(tmp_path, "benchmarks/scale.py", *options.split())
+    assert found["processor_ratio"] < 1.2
+    small, large = found["coordinator_mb"]
+    assert large < 1.2 * small
+
+
 SPEC = """
 clients: {total: 1000000, fraction: 0.00005}
 data:
