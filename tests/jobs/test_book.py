@@ -1,0 +1,50 @@
+"""The ledger of a run waits for a store that is away, and leaves alone a job that is another's by now."""
+
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from jobs import book
+from jobs.book import Book, patiently
+from jobs.spec import parse_spec
+from jobs.states import JobState
+from jobs.store import JobStore
+from tests.thread_cluster import a_record
+
+
+def away(times):
+    """A call that the store answers after it has been away for so many attempts."""
+    left = [None] * times
+
+    def call():
+        if left:
+            left.pop()
+            raise OperationalError("SELECT 1", {}, Exception("the connection is closed"))
+        return "an answer"
+
+    return call
+
+
+def test_a_store_that_comes_back_is_waited_for(monkeypatch):
+    monkeypatch.setattr(book, "PAUSE_SECONDS", 0.0)
+    assert patiently(away(3)) == "an answer"
+    with pytest.raises(OperationalError):
+        patiently(away(3), seconds=-1.0)
+
+
+def test_a_run_that_was_given_up_changes_no_state(tmp_path):
+    with JobStore.open(f"sqlite:///{tmp_path / 'jobs.db'}") as store:
+        job_id = store.create(parse_spec({"algorithm": "fedavg", "rounds": 2}))[0].id
+        store.start_next(1)
+        mine = Book(store, job_id, f"fedsim-{job_id}-0")
+        mine.working()
+        mine.add(a_record(1))
+        store.set_submission(job_id, f"fedsim-{job_id}-0")
+        assert store.restart(job_id, 3, "killed", lost=f"fedsim-{job_id}-0")
+        assert not mine.lost(3, RuntimeError("late"))
+        mine.working()
+        assert store.get(job_id).state is JobState.STARTING
+        heir = Book(store, job_id, f"fedsim-{job_id}-1")
+        assert (heir.known(), heir.digest(1), heir.digest(2)) == (1, a_record(1).digest, None)
+        heir.working()
+        heir.add(a_record(2))
+        assert (store.get(job_id).state, store.get(job_id).restarts) == (JobState.RUNNING, 1)
