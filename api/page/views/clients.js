@@ -16,7 +16,7 @@ export function clients(job, signal) {
   const map = figure("class-map", "Examples of each class by client", signal, mapDrawing);
   const scores = figure("client-scores", "Accuracy of each client's own model, from worst to best", signal, scoreDrawing);
   const details = element("details", { on: { toggle: () => details.open && read() } },
-    element("summary", {}, element("h2", {}, "Clients")), note, scores.root, map.root);
+    element("summary", {}, element("h2", {}, "Clients")), note, element("div", { class: "pair" }, scores.root, map.root));
 
   async function read() {
     if (map.found && scores.found) return;
