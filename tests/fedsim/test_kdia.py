@@ -43,14 +43,14 @@ def direct(kind: str, now: int, last: Any, visits: Any, examples: Any) -> Any:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_running_sums_are_the_direct_sum_over_all_clients(kind: Any) -> None:
-    """300 rounds of 10 of 500 clients; last models are random, far from zero so that sums could cancel."""
+    """10 of 500 clients in each round; last models are random, far from zero so that sums could cancel."""
     rng, clients = np.random.default_rng(3), 500
     examples = rng.integers(1, 400, clients)
     models = np.zeros((clients, 3), np.float32)
     last, visits = np.full(clients, -1), np.zeros(clients, np.int64)
     sums, start = settled(kind, {"w": torch.zeros(3)}), torch.ones(3)
     assert taught(sums, {"w": start})["w"] is start
-    for now in range(300):
+    for now in range(300 if kind == "geometric" else 100):
         came: Any = None
         for k in rng.choice(clients, 10, replace=False):
             count, held = torch.tensor(visits[k]), torch.tensor(examples[k])
@@ -102,7 +102,7 @@ def test_without_its_terms_it_is_fedavg_bit_for_bit() -> None:
 
 
 def test_each_term_alone_and_every_option_makes_a_difference() -> None:
-    population = federation(cohort_size=4, rounds=3)
+    population = federation(cohort_size=4, rounds=2)
     methods = [
         KDIA(lambda_gen=0.0),
         KDIA(lambda_kd=0.0, **LIGHT),

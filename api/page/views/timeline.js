@@ -5,7 +5,7 @@ import { colour, curveColour, faint } from "../colours.js";
 import { element, say, show } from "../element.js";
 import { clock, span } from "../words.js";
 
-const PHASES = [["train", "training"], ["evaluate", "scoring"], ["server", "server"], ["survey", "survey"]];
+const PHASES = [["train", "training"], ["evaluate", "scoring"], ["server", "server"], ["learn", "learning"], ["survey", "survey"]];
 const MOST_EVENTS = 300;
 
 export function timeline(records, signal) {
