@@ -3,9 +3,9 @@
     python benchmarks/page.py    # 1,000 jobs, one of them of 2,000 rounds; prints one JSON line
 
 `jobs` is until the table stands with its first row, `curves` until its small curves are drawn too, `job`
-until the job of many rounds is there with its figures, `chart` until its whole curve of accuracy is drawn.
-Each view is loaded anew every time, with the browser's cache as a second visit finds it (the chart library
-is kept), and the median of the visits is told.
+until the job of many rounds is there with its latest metrics, `chart` until its whole curve of accuracy is
+drawn. Each view is loaded anew every time, with the browser's cache as a second visit finds it (the chart
+library is kept), and the median of the visits is told.
 """
 
 from __future__ import annotations

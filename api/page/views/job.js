@@ -15,6 +15,8 @@ import { timeline } from "./timeline.js";
 
 const EVERY = 3000;
 const LATEST = 10;
+const GATHER = 80; // many rounds come at once when a long job is opened: one drawing for all of them
+const THEN = 250;
 
 export const title = "Job";
 
@@ -98,7 +100,7 @@ class JobView {
     if (type === "round") {
       if (!this.records.add(data)) return;
       this.timeline.round(data);
-      this.later ??= requestAnimationFrame(() => this.draw());
+      this.later ??= setTimeout(() => this.draw(), GATHER);
     } else {
       this.events ??= new Set();
       // A stream that began again tells the same once more.
@@ -114,7 +116,11 @@ class JobView {
     this.later = null;
     if (this.signal.aborted) return;
     this.curves.draw();
-    this.timeline.draw();
+    // The curves are looked at first, so they are drawn first.
+    this.idle ??= setTimeout(() => {
+      this.idle = null;
+      this.timeline.draw();
+    }, THEN);
     const last = this.records.last;
     const job = { ...this.job, last_metrics: { ...this.job.last_metrics, ...last.metrics } };
     this.facts.update(job, this.records);
