@@ -70,7 +70,8 @@ def _curve(records: Sequence[RoundRecord], x: Sequence[float], metric: str) -> C
         for place, record in zip(x, records, strict=True)
         if isinstance(value := record.metrics.get(metric), int | float)
     ]
-    return Curve(metric.replace("_", " "), [point[0] for point in points], [point[1] for point in points])
+    name = metric.replace("_", " ").replace("worst10", "of the worst tenth")
+    return Curve(name, [point[0] for point in points], [point[1] for point in points])
 
 
 def _phases(records: Sequence[RoundRecord], x: list[float]) -> Iterator[Curve]:

@@ -98,7 +98,10 @@ def facts(reported: Reported) -> Iterable[tuple[str, str]]:
     for record in records:
         last |= {name: value for name, value in record.metrics.items() if value is not None}
     for name, value in last.items():
-        yield name.replace("_", " "), f"{value:.4f}" if isinstance(value, float) else str(value)
+        yield (
+            name.replace("_", " ").replace("worst10", "of the worst tenth"),
+            f"{value:.4f}" if isinstance(value, float) else str(value),
+        )
     scored = [record for record in records if isinstance(record.metrics.get("global_accuracy"), float)]
     if scored:
         best = max(scored, key=_accuracy)
