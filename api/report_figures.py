@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
@@ -55,6 +57,23 @@ def figures(records: Sequence[RoundRecord]) -> list[Figure]:
         Figure("seconds", "Seconds of each round", "round", "seconds", list(_phases(records, rounds))),
     ]
     return [figure for figure in found if figure.curves]
+
+
+def clients_figure(text: str) -> list[Figure]:
+    """Draw each client's own model, from worst to best.
+
+    Args:
+        text: of a `personal.csv`; empty where nobody's own model was scored.
+    """
+    rows = [(int(row["correct"]), int(row["tests"])) for row in csv.DictReader(io.StringIO(text))]
+    shares = sorted(correct / tests for correct, tests in rows if tests)
+    if not shares:
+        return []
+    places = [float(place) for place in range(1, len(shares) + 1)]
+    curve = Curve("own model", places, shares)
+    return [
+        Figure("clients", "Clients' own models, from worst to best", "clients, sorted", "accuracy", [curve])
+    ]
 
 
 def _metrics(records: Sequence[RoundRecord], x: Sequence[float], kind: str) -> list[Curve]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from api.display import size
-from api.report_figures import Figure, figures
+from api.report_figures import Figure, clients_figure, figures
 from jobs.records import RoundRecord
 
 COLOURS = ("#1a5fb4", "#b3480b", "#1c7c54", "#8a3fa0", "#a51d5b", "#6b6100", "#0b7285", "#5c4b3f")
@@ -57,6 +57,7 @@ class Reported(NamedTuple):
         message: what happened to it, for people.
         spec: as plain data, every default filled in.
         records: its rounds, in their order.
+        personal: the text of its `personal.csv`; empty where there is none.
     """
 
     run: str
@@ -65,6 +66,11 @@ class Reported(NamedTuple):
     message: str
     spec: Mapping[str, Any]
     records: Sequence[RoundRecord]
+    personal: str = ""
+
+    def figures(self) -> list[Figure]:
+        """Give everything that is drawn of it."""
+        return [*figures(self.records), *clients_figure(self.personal)]
 
 
 def report_page(reported: Reported) -> str:
@@ -76,7 +82,7 @@ def report_page(reported: Reported) -> str:
     Returns:
         HTML with the chart library inside, some 5 MB.
     """
-    drawn = [_picture(figure, first=not number) for number, figure in enumerate(figures(reported.records))]
+    drawn = [_picture(figure, first=not number) for number, figure in enumerate(reported.figures())]
     words = [reported.run, reported.state.lower(), reported.message]
     rows = "".join(
         f'<tr><th scope="row">{escape(a)}</th><td>{escape(b)}</td></tr>' for a, b in facts(reported)

@@ -5,26 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from api.report_figures import Figure, figures
+from api.report_figures import Figure
 from api.report_page import COLOURS
-from jobs.records import RoundRecord
 
 DPI = 300
 WIDTH, HEIGHT = 3.5, 2.4
 """Inches: one column of a paper in two columns."""
 
 
-def save_pictures(records: Sequence[RoundRecord], folder: Path) -> list[Path]:
+def save_pictures(figures: Sequence[Figure], folder: Path) -> list[Path]:
     """Draw a run, one file for each picture.
 
     Args:
-        records: its rounds, in their order.
+        figures: what is drawn of it.
         folder: where to; it exists.
 
     Returns:
         The files.
     """
-    return [_save(figure, folder / f"{figure.name}.png") for figure in figures(records)]
+    return [_save(figure, folder / f"{figure.name}.png") for figure in figures]
 
 
 def _save(figure: Figure, path: Path) -> Path:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +14,8 @@ from api.commands.options import DataFormat, Format, Url
 
 if TYPE_CHECKING:
     from api.report_page import Reported
+
+PERSONAL = "personal.csv"
 
 
 def report(
@@ -40,7 +44,7 @@ def report(
         if pictures:
             from api.report_pictures import save_pictures
 
-            files += save_pictures(reported.records, folder)
+            files += save_pictures(reported.figures(), folder)
     except OSError as error:
         raise _unwritable(folder, error) from error
     if format is Format.JSON:
@@ -64,11 +68,15 @@ def _read(run: str, url: str | None) -> Reported:
 def _from_service(run: str, url: str | None) -> Reported:
     from api.commands.connection import connect
     from api.report_page import Reported
+    from fedsim.errors import ArtifactNotFound
 
     with connect(url) as client:
         handle = client.job(run)
-        job = handle.job
-        return Reported(job.id, job.name, job.state, job.message or "", job.spec, list(handle.rounds()))
+        job, records = handle.job, list(handle.rounds())
+        personal = ""
+        with suppress(ArtifactNotFound), TemporaryDirectory() as aside:
+            personal = handle.artifact(PERSONAL, aside).read_text("utf-8")
+        return Reported(job.id, job.name, job.state, job.message or "", job.spec, records, personal)
 
 
 def _from_files(path: Path) -> Reported:
@@ -83,7 +91,9 @@ def _from_files(path: Path) -> Reported:
         spec = yaml.safe_load((path / "spec.yaml").read_text("utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise no_records(path, f"{type(error).__name__}: {error}") from None
-    return Reported(path.resolve().name, read_name(path), "", "", spec or {}, records)
+    own = path / PERSONAL
+    personal = own.read_text("utf-8") if own.is_file() else ""
+    return Reported(path.resolve().name, read_name(path), "", "", spec or {}, records, personal)
 
 
 def register(app: typer.Typer) -> None:

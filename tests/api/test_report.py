@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from api.report_figures import figures
+from api.report_figures import clients_figure, figures
+from jobs.artifacts import save_personal
 from tests.api.browser import NEEDS_CHROMIUM, Browser, until
 from tests.api.service import Fedsim, RunningService, a_round
 
@@ -22,6 +23,9 @@ def test_what_is_drawn() -> None:
     assert found["accuracy-by-traffic"].curves[0].x == pytest.approx([0.003, 0.009])
     assert found["seconds"].curves == [("training", [1.0, 2.0, 3.0], [0.4, 0.4, 0.4])]
     assert figures([]) == []
+    (clients,) = clients_figure("client,tests,correct,loss\n0,4,3,0.1\n1,0,0,0\n2,4,1,0.2\n")
+    assert clients.curves == [("own model", [1.0, 2.0], [0.25, 0.75])]
+    assert clients_figure("") == []
 
 
 @NEEDS_CHROMIUM
@@ -29,16 +33,18 @@ def test_the_report_of_a_job_opens_from_disk_without_a_network(
     fedsim: Fedsim, service: RunningService, browser: Browser, tmp_path: Path
 ) -> None:
     job = service.ended(name="<i>for</i> a paper", rounds=5)
+    save_personal(service.settings, job.id, "client,tests,correct,loss\n0,4,3,0.1\n")
     done = fedsim("report", job.id, "--out", tmp_path / "out", "--url", service.url, "--format", "json")
     assert done.code == 0, done.err
     files = [Path(name) for name in done.data["files"]]
     names = ["report.html", "accuracy.png", "loss.png", "accuracy-by-traffic.png", "seconds.png"]
+    names.append("clients.png")
     assert [file.name for file in files] == names
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in files[1:])
     page = files[0].read_text("utf-8")
     assert not re.search(r"<(script|link|img)[^>]+(src|href)=", page)
     browser.open(files[0].as_uri())
-    until(lambda: browser.count(".js-plotly-plot .main-svg") >= 4)
+    until(lambda: browser.count(".js-plotly-plot .main-svg") >= 5)
     assert browser.text("h1") == "<i>for</i> a paper"
     assert "0.8333 at round 5" in browser.text("table")
     assert browser.errors() == []
