@@ -64,7 +64,8 @@ def test_submit_watch_and_fetch_by_rest(http: httpx.Client) -> None:
 def check_artifacts(http: httpx.Client, job: str) -> None:
     """Everything that a job leaves can be fetched, and holds what it should."""
     names = [each["name"] for each in http.get(f"/jobs/{job}/artifacts").json()["artifacts"]]
-    assert names == ["spec.yaml", "report.json", "model.safetensors", "partition.safetensors"]
+    written = ["model.safetensors", "partition.safetensors", "personal.csv"]
+    assert names == ["spec.yaml", "report.json", *written]
     files = {name: http.get(f"/jobs/{job}/artifacts/{name}").content for name in names}
     assert len(json.loads(files["report.json"])["rounds"]) == 4
     model, dealt = load(files["model.safetensors"]), load(files["partition.safetensors"])
