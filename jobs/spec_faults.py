@@ -124,7 +124,10 @@ def shown(value: Any) -> Any:
         pass
     if isinstance(value, int):
         return f"a whole number of {value.bit_length()} bits"
-    text = _encodable(value if isinstance(value, str) else repr(value))
+    try:
+        text = _encodable(value if isinstance(value, str) else repr(value))
+    except RecursionError:
+        return "a value that is nested too deeply to be shown"
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
 

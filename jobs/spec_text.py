@@ -9,15 +9,23 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import yaml
 
 from fedsim.errors import FieldError, SpecError
+from jobs.spec_faults import MAX_DEPTH as MAX_PARTS
+from jobs.spec_faults import MAX_SHOWN, shown
 
 MAX_CHARACTERS = 1_000_000
+MAX_YAML_CHARACTERS = 100_000
+"""YAML takes a hundred times as long to read as JSON does."""
+
+MAX_NODES = 20_000
+"""Keys and values of a YAML text: as many as a spec can have at most."""
+
 MAX_DEPTH = 40
 
 SHORTHANDS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
@@ -46,6 +54,7 @@ class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader, narrowed to plain data."""
 
     depth = 0
+    nodes = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event = self.peek_event()  # type: ignore[no-untyped-call]
@@ -55,10 +64,14 @@ class _Loader(yaml.SafeLoader):
             )
         if getattr(event, "tag", None):
             raise yaml.MarkedYAMLError(
-                problem=f"the tag {event.tag!r} is not allowed", problem_mark=event.start_mark
+                problem=f"the tag {event.tag[:MAX_SHOWN]!r} is not allowed", problem_mark=event.start_mark
             )
         if self.depth >= MAX_DEPTH:
             raise yaml.MarkedYAMLError(problem="it is nested too deeply", problem_mark=event.start_mark)
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            problem = f"it holds more than {MAX_NODES:,} keys and values"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
         self.depth += 1
         try:
             return super().compose_node(parent, index)
@@ -72,7 +85,7 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.MarkedYAMLError(problem="a key is not a text", problem_mark=key.start_mark)
             if key.value in seen:
                 raise yaml.MarkedYAMLError(
-                    problem=f"the key {key.value!r} stands twice", problem_mark=key.start_mark
+                    problem=f"the key {key.value[:MAX_SHOWN]!r} stands twice", problem_mark=key.start_mark
                 )
             seen.add(key.value)
         return super().construct_mapping(node, deep=deep)
@@ -99,7 +112,7 @@ def parse_text(text: str) -> Any:
         SpecError: with path `spec`, for a text that is neither, or holds what a spec may not hold.
     """
     if len(text) > MAX_CHARACTERS:
-        raise _bad_text(f"is longer than {MAX_CHARACTERS} characters")
+        raise _bad_text(f"is longer than {MAX_CHARACTERS:,} characters")
     try:
         if text.lstrip().startswith("{"):
             return _parse_json(text)
@@ -117,6 +130,8 @@ def _bad_text(message: str) -> SpecError:
 
 
 def _parse_yaml(text: str) -> Any:
+    if len(text) > MAX_YAML_CHARACTERS:
+        raise _bad_text(f"is longer than {MAX_YAML_CHARACTERS:,} characters, which is the most for YAML")
     loader = _Loader(text)
     try:
         return loader.get_single_data()
@@ -127,17 +142,37 @@ def _parse_yaml(text: str) -> Any:
 def _parse_json(text: str) -> Any:
     """JSON proper; a text that only looks like it (YAML's flow style) goes to YAML."""
     try:
-        return json.loads(text, object_pairs_hook=_unique)
+        data = json.loads(text, object_pairs_hook=_unique)
     except json.JSONDecodeError:
+        if len(text) > MAX_YAML_CHARACTERS:
+            raise
         return _parse_yaml(text)
+    if _too_deep(data):
+        raise ValueError("it is nested too deeply")
+    return data
+
+
+def _too_deep(data: Any) -> bool:
+    level = [data]
+    for _ in range(MAX_DEPTH):
+        level = [inner for item in level if isinstance(item, (dict, list)) for inner in _inside(item)]
+        if not level:
+            return False
+    return True
+
+
+def _inside(item: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return item.values() if isinstance(item, dict) else item
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     mapping = dict(pairs)
     if len(mapping) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"the key {twice!r} stands twice")
+        seen = set[str]()
+        for key, _ in pairs:
+            if key in seen:
+                raise ValueError(f"the key {key[:MAX_SHOWN]!r} stands twice")
+            seen.add(key)
     return mapping
 
 
@@ -205,20 +240,27 @@ def _with(
         try:
             _write(result, path.split("."), value)
         except SpecError as error:
-            errors.extend(FieldError(path, value, e.message, e.hint) for e in error.errors)
+            errors.extend(FieldError(path[:MAX_SHOWN], shown(value), e.message, e.hint) for e in error.errors)
     if errors:
         raise SpecError(errors)
     return result
 
 
 def _write(data: dict[str, Any], parts: Sequence[str], value: Any) -> None:
+    if len(parts) > MAX_PARTS:
+        hint = f"{MAX_PARTS} parts are enough"
+        raise SpecError([FieldError("set", None, f"is a path of {len(parts):,} parts", hint)])
     section = data
     for depth, part in enumerate(parts[:-1], start=1):
         path = ".".join(parts[:depth])
         inner = _opened(section.get(part), path, parts[depth])
         if not isinstance(inner, dict):
             raise SpecError(
-                [FieldError(path, inner, f"{path!r} is a plain value here", "set that path itself")]
+                [
+                    FieldError(
+                        path, inner, f"{path[:MAX_SHOWN]!r} is a plain value here", "set that path itself"
+                    )
+                ]
             )
         section[part] = inner
         section = inner
