@@ -8,13 +8,14 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.routing import APIRoute
 
 import fedsim
 from api import errors
 from api.activity import Activity
 from api.calls import PREFIX
+from api.dependencies import known_parameters
 from api.limits import Streams
 from api.metrics import Metrics
 from api.openapi import Application
@@ -37,7 +38,7 @@ from api.service import Queue, Service
 from jobs.settings import Settings
 from jobs.store import JobStore
 
-REFUSALS = errors.problems(401, 403, 429)
+REFUSALS = errors.problems(401, 403, 422, 429)
 
 
 def create_app(
@@ -74,7 +75,9 @@ def create_app(
     app.state.stopping = False
     errors.install(app)
     for part in (jobs, streams, artifacts, catalog, plan, check, cluster, curves, class_map):
-        app.include_router(part.router, prefix=PREFIX, responses=REFUSALS)
+        app.include_router(
+            part.router, prefix=PREFIX, responses=REFUSALS, dependencies=[Depends(known_parameters)]
+        )
     app.include_router(health.router)
     page.mount(app)
     # The last one added is the outermost.

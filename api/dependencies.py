@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import difflib
+from collections.abc import Sequence
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Header, HTTPException, Path, Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, Strict, StringConstraints, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    Strict,
+    StringConstraints,
+    ValidationError,
+)
+from pydantic_core import PydanticCustomError
 from starlette.concurrency import run_in_threadpool
 
+from api.faults import MAX_PART
 from api.limits import Streams
+from api.requests import route_of
 from api.service import Service
+from fedsim.errors import FieldError, RequestError
 from jobs.settings import Settings
 from jobs.spec import parse_text
 from jobs.store import JobStore
@@ -23,11 +38,32 @@ SUBMISSION_TYPES = (
     "text/x-yaml",
 )
 
+SHAPES = {
+    "Submission": "a submission is {spec: {...}, priority: 0, labels: {}}",
+    "Cloning": "a clone is {set: {path: value}, priority: 0, labels: {}}, all of them optional",
+}
+"""What a body looks like, by its model."""
+
 MAX_FIELDS = 200
 """How many fields of a clone's spec may be set."""
 
+MAX_LABELS = 32
+
 LabelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,63}$")]
 LabelValue = Annotated[str, StringConstraints(max_length=200)]
+
+
+def _few(value: Any) -> Any:
+    """Refuse a mapping for its size at once: pydantic would look at every one of its entries before."""
+    if isinstance(value, dict) and len(value) > MAX_LABELS:
+        raise PydanticCustomError("too_many", "are too many", {"count": len(value), "most": MAX_LABELS})
+    return value
+
+
+Labels = Annotated[dict[LabelName, LabelValue], BeforeValidator(_few), Field(max_length=MAX_LABELS)]
+
+
+Body = TypeVar("Body", bound=BaseModel)
 
 
 class Submission(BaseModel):
@@ -39,9 +75,7 @@ class Submission(BaseModel):
     priority: Annotated[int, Strict()] = Field(
         default=0, ge=-1000, le=1000, description="Higher ones leave the queue first."
     )
-    labels: dict[LabelName, LabelValue] = Field(
-        default_factory=dict, max_length=32, description="Names and values to find the job by."
-    )
+    labels: Labels = Field(default_factory=dict, description="Names and values to find the job by.")
 
 
 class Cloning(BaseModel):
@@ -57,9 +91,7 @@ class Cloning(BaseModel):
     priority: Annotated[int, Strict()] | None = Field(
         default=None, ge=-1000, le=1000, description="By default the first job's."
     )
-    labels: dict[LabelName, LabelValue] | None = Field(
-        default=None, max_length=32, description="In place of the first job's."
-    )
+    labels: Labels | None = Field(default=None, description="In place of the first job's.")
 
 
 def service(request: Request) -> Service:
@@ -92,8 +124,45 @@ async def submission(request: Request) -> Submission:
         SpecError: the body cannot be read.
         RequestValidationError: the body is not shaped like a `Submission`.
     """
-    # A large YAML text takes seconds to read: not on the event loop.
-    return await run_in_threadpool(_read_submission, await _body(request))
+    # A large YAML text takes a second to read: not on the event loop.
+    return await run_in_threadpool(_read_as, Submission, await _body(request))
+
+
+async def cloning(request: Request) -> Cloning:
+    """Read what a clone has of its own from the body, as JSON or YAML; nothing where there is none.
+
+    Raises:
+        HTTPException, SpecError, RequestValidationError: as `submission`.
+    """
+    body = await _body(request)
+    return await run_in_threadpool(_read_as, Cloning, body) if body.strip() else Cloning()
+
+
+async def known_parameters(request: Request) -> None:
+    """Make sure that the query has no parameter that the address does not know.
+
+    Raises:
+        RequestError: it names them.
+    """
+    if not request.query_params:
+        return
+    described = request.app.openapi()["paths"].get(route_of(request.scope), {})
+    parameters = described.get(request.method.lower(), {}).get("parameters", [])
+    known = sorted(each["name"] for each in parameters if each["in"] == "query")
+    faults = [
+        FieldError(name[:MAX_PART], value, "is no parameter of this address", _instead(name, known))
+        for name, value in request.query_params.items()
+        if name not in known
+    ]
+    if faults:
+        raise RequestError(faults)
+
+
+def _instead(name: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name[:MAX_PART].lower(), known, n=1)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return f"parameters here: {', '.join(known)}" if known else "it has none"
 
 
 async def spec(request: Request) -> Any:
@@ -120,12 +189,16 @@ def _read_text(body: bytes) -> Any:
         raise HTTPException(400, f"the body is not UTF-8: {error.reason} at byte {error.start}") from None
 
 
-def _read_submission(body: bytes) -> Submission:
+def _read_as(model: type[Body], body: bytes) -> Body:
     data = _read_text(body)
     try:
-        return Submission.model_validate(data)
+        return model.model_validate(data)
     except ValidationError as error:
-        faults = [{**item, "loc": ("body", *item["loc"])} for item in error.errors(include_url=False)]
+        context = {"model": SHAPES[model.__name__]}
+        faults = [
+            {**item, "loc": ("body", *item["loc"]), "ctx": context | item.get("ctx", {})}
+            for item in error.errors(include_url=False)
+        ]
         raise RequestValidationError(faults) from None
 
 
@@ -145,5 +218,6 @@ StoreOf = Annotated[JobStore, Depends(store)]
 SettingsOf = Annotated[Settings, Depends(settings)]
 StreamsOf = Annotated[Streams, Depends(streams)]
 SubmissionBody = Annotated[Submission, Depends(submission)]
+CloningBody = Annotated[Cloning, Depends(cloning)]
 SpecBody = Annotated[Any, Depends(spec)]
 LastEvent = Annotated[int, Depends(last_event)]

@@ -20,8 +20,10 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from api.faults import MOST_FAULTS, fault_of
 from api.logs import request_id
 from fedsim.errors import FedsimError, FieldError, ServiceError, SpecError
 from jobs.spec_faults import shown
@@ -29,9 +31,11 @@ from jobs.spec_faults import shown
 logger = logging.getLogger("fedsim.api")
 
 PROBLEM = "application/problem+json"
+METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 
 STATUS_OF_CODE: dict[str, int] = {
     "BAD_SPEC": 422,
+    "BAD_REQUEST": 422,
     "DOES_NOT_FIT": 422,
     "BAD_DATA": 422,
     "JOB_NOT_FOUND": 404,
@@ -56,15 +60,6 @@ CODE_OF_STATUS: dict[int, str] = {
     503: "NOT_READY",
 }
 """The code of a refusal that the web layer makes by itself."""
-
-OWN_WORDS: dict[str, tuple[str, str]] = {
-    "missing": ("is missing", ""),
-    "extra_forbidden": (
-        "is no field of this request",
-        "a submission is {spec: {...}, priority: 0, labels: {}}",
-    ),
-}
-"""Message and hint for kinds of faults that pydantic words for programmers."""
 
 ROUTER_WORDS: dict[str, tuple[str, str]] = {
     "Not Found": ("there is nothing at this address", "GET /api/v1/openapi.json lists what there is"),
@@ -113,9 +108,12 @@ def problem(
         detail: what was wrong, for people.
         code: what was wrong, for programs; by default the one that belongs to the status.
         hint: what to do about it.
-        errors: the single faults, where there are several.
+        errors: the single faults, where there are several; only the first of very many are told.
         headers: more headers.
     """
+    faults = list(errors)
+    if len(faults) > MOST_FAULTS:
+        detail = f"{detail}; the first {MOST_FAULTS} are listed"
     body = {
         "type": "about:blank",
         "title": HTTPStatus(status).phrase,
@@ -124,7 +122,7 @@ def problem(
         "code": code or CODE_OF_STATUS.get(status, "INTERNAL"),
         "hint": hint,
         "request_id": request_id.get(),
-        "errors": [{**e._asdict(), "value": shown(e.value)} for e in errors],
+        "errors": [{**e._asdict(), "value": shown(e.value)} for e in faults[:MOST_FAULTS]],
     }
     return Response(json.dumps(body, allow_nan=False), status, headers, media_type=PROBLEM)
 
@@ -147,30 +145,34 @@ def from_fedsim(error: FedsimError) -> Response:
         logger.error("%s: %s", error.code, error, exc_info=error)
     faults = error.errors
     count = len(faults)
-    detail = (
-        f"the spec has {count} error{'s' * (count != 1)}" if isinstance(error, SpecError) else error.message
-    )
+    detail = error.message
+    if isinstance(error, SpecError):
+        detail = f"the {error.subject} has {count:,} error{'s' * (count != 1)}"
     return problem(status, detail, code=error.code, hint=error.hint, errors=faults)
 
 
 def from_validation(error: RequestValidationError) -> Response:
     """Answer for parameters or a body whose shape is wrong, all faults together."""
-    faults = [_fault(item) for item in error.errors()]
+    faults = [fault_of(item) for item in error.errors()]
     count = len(faults)
-    return problem(422, f"the request has {count} error{'s' * (count != 1)}", errors=faults)
+    return problem(422, f"the request has {count:,} error{'s' * (count != 1)}", errors=faults)
 
 
-def _fault(item: Mapping[str, Any]) -> FieldError:
-    # The first part of a location says whether it is a query, path, header or body; people know that.
-    path = ".".join(str(part) for part in item["loc"][1:]) or str(item["loc"][0])
-    message, hint = OWN_WORDS.get(item["type"], (item["msg"][:1].lower() + item["msg"][1:], ""))
-    return FieldError(path, None if item["type"] == "missing" else item.get("input"), message, hint)
-
-
-def from_http(error: HTTPException) -> Response:
+def from_http(request: Request, error: HTTPException) -> Response:
     """Answer for what the web layer itself refuses: no such page, a wrong method, an unknown media type."""
     detail, hint = ROUTER_WORDS.get(str(error.detail), (str(error.detail), ""))
-    return problem(error.status_code, detail, hint=hint, headers=error.headers)
+    headers = dict(error.headers or {})
+    if error.status_code == 405:
+        headers["Allow"] = ", ".join(_methods(request))
+    return problem(error.status_code, detail, hint=hint, headers=headers)
+
+
+def _methods(request: Request) -> list[str]:
+    """The methods of all routes of an address; the router itself tells those of the first one."""
+    # Without what the router has written into the scope of this request.
+    scope = {"type": "http", "path": request.scope["path"], "root_path": request.scope.get("root_path", "")}
+    routes = request.app.routes
+    return [m for m in METHODS if any(r.matches(scope | {"method": m})[0] is Match.FULL for r in routes)]
 
 
 class LastResort:
@@ -208,8 +210,8 @@ def install(app: FastAPI) -> None:
     async def validation_error(_: Request, error: Exception) -> Response:
         return from_validation(error)  # type: ignore[arg-type]
 
-    async def http_error(_: Request, error: Exception) -> Response:
-        return from_http(error)  # type: ignore[arg-type]
+    async def http_error(request: Request, error: Exception) -> Response:
+        return from_http(request, error)  # type: ignore[arg-type]
 
     app.add_exception_handler(FedsimError, fedsim_error)
     app.add_exception_handler(RequestValidationError, validation_error)

@@ -11,27 +11,20 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from api.dependencies import SUBMISSION_TYPES, Submission
+from api.dependencies import SUBMISSION_TYPES, Cloning, Submission
 from api.errors import Problem
 from jobs.spec import JobSpec
 
-SUBMISSION_BODY: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            kind: {"schema": {"$ref": "#/components/schemas/Submission"}} for kind in SUBMISSION_TYPES[:2]
-        },
-    }
-}
 
-SPEC_BODY: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            kind: {"schema": {"$ref": "#/components/schemas/JobSpec"}} for kind in SUBMISSION_TYPES[:2]
-        },
-    }
-}
+def _body(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
+    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
+    content = {kind: {"schema": schema} for kind in SUBMISSION_TYPES[:2]}
+    return {"requestBody": {"required": required, "content": content}}
+
+
+SUBMISSION_BODY = _body(Submission)
+CLONING_BODY = _body(Cloning, required=False)
+SPEC_BODY = _body(JobSpec)
 
 
 class Application(FastAPI):
@@ -44,7 +37,7 @@ class Application(FastAPI):
         description = super().openapi()
         components = description.setdefault("components", {})
         models = components.setdefault("schemas", {})
-        for model in (Problem, Submission, JobSpec):
+        for model in (Problem, Submission, Cloning, JobSpec):
             models.update(_schemas(model))
         models["Submission"]["properties"]["spec"] = {"$ref": "#/components/schemas/JobSpec"}
         components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}

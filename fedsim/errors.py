@@ -5,6 +5,7 @@
     FedsimError
     ├── SettingsError          an environment variable or option that is not what it should be
     ├── SpecError              a spec is wrong: every fault at once, each with path, value and hint
+    │   └── RequestError       what comes with a spec, or asks for jobs, is wrong: labels, keys, filters
     ├── DoesNotFit             the resources asked for can never be placed; the message is the arithmetic
     │   └── NoRoomNow          there is room for them, but none came free in time
     ├── DataError              data that is missing, truncated or mislabelled; names the file
@@ -85,15 +86,23 @@ class SpecError(FedsimError):
     """A spec with one or more faults, all of them reported together."""
 
     code = "BAD_SPEC"
+    subject = "spec"
 
     def __init__(self, errors: Iterable[FieldError]) -> None:
         faults = [FieldError(*e) for e in errors]
         lines = "\n".join(f"  - {fault}" for fault in faults)
-        super().__init__(f"the spec has {len(faults)} error{'s' * (len(faults) != 1)}:\n{lines}")
+        super().__init__(f"the {self.subject} has {len(faults)} error{'s' * (len(faults) != 1)}:\n{lines}")
         self.errors = faults
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.errors,)
+
+
+class RequestError(SpecError):
+    """What comes with a spec, or asks for jobs, has faults: a label, an idempotency key, a filter."""
+
+    code = "BAD_REQUEST"
+    subject = "request"
 
 
 class DoesNotFit(FedsimError):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Column, ColumnElement, RowMapping, Select, literal, or_, select, tuple_
 
-from fedsim.errors import BadPageToken, FieldError, SpecError
+from fedsim.errors import BadPageToken, FieldError, RequestError
 from jobs.rows import storable
 from jobs.states import JobState
 from jobs.tables import jobs, labels
@@ -139,7 +139,7 @@ def job_query(
         search: what stands in a job's name, id or algorithm, in capitals or not.
 
     Raises:
-        SpecError: with path `order_by`, `limit`, `label`, `algorithm` or `search`.
+        RequestError: with path `order_by`, `limit`, `label`, `algorithm` or `search`.
     """
     states = (state,) if isinstance(state, str) else tuple(state or ())
     asked = (label,) if isinstance(label, str) else tuple(label or ())
@@ -149,7 +149,7 @@ def job_query(
         if text is not None and text != storable(text):
             errors.append(FieldError(path, storable(text)[:200], "is not a text", "use printable characters"))
     if errors:
-        raise SpecError(errors)
+        raise RequestError(errors)
     return JobQuery(tuple(JobState(s).value for s in states), asked, algorithm, search, order_by, limit)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from fedsim.errors import FieldError, SpecError
+from fedsim.errors import FieldError, RequestError
 from jobs.spec import JobSpec
 
 MAX_PRIORITY = 1000
@@ -43,14 +43,14 @@ def check_submission(
     """Make sure that what comes with a spec can be stored and shown.
 
     Raises:
-        SpecError: with all faults at once; paths `priority`, `labels`, `labels.KEY`, `Idempotency-Key`.
+        RequestError: with all faults at once; paths `priority`, `labels`, `labels.KEY`, `Idempotency-Key`.
     """
     errors = [*_priority_faults(priority), *_label_faults(labels or {})]
     if idempotency_key is not None and not IDEMPOTENCY_KEY.fullmatch(idempotency_key):
         hint = "use 1 to 200 printable ASCII characters without spaces"
         errors.append(FieldError("Idempotency-Key", idempotency_key[:200], "is not a key", hint))
     if errors:
-        raise SpecError(errors)
+        raise RequestError(errors)
     return Submission(spec, priority, dict(labels or {}), idempotency_key)
 
 

@@ -11,6 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from api.dependencies import ServiceOf
 from api.dependencies import spec as read_spec
 from api.errors import Fault, problems
+from api.faults import MOST_FAULTS
 from api.openapi import SPEC_BODY
 from api.service import Service
 from fedsim.errors import DataError, DoesNotFit, FedsimError, SpecError
@@ -35,7 +36,7 @@ class Checked(BaseModel):
     name: str | None = Field(description="The name that the job would have; null where it is not valid.")
 
 
-@router.post("/check", responses=problems(400, 413, 415), openapi_extra=SPEC_BODY)
+@router.post("/check", responses=problems(400, 413, 415, 422), openapi_extra=SPEC_BODY)
 async def check_spec(request: Request, service: ServiceOf) -> Checked:
     """Look over a spec, as JSON or YAML. Faults are an answer here, not a refusal."""
     try:
@@ -57,6 +58,10 @@ def _check(service: Service, data: Any) -> Checked:
 
 def _faults(error: FedsimError) -> list[Fault]:
     if error.errors:
-        return [Fault(**{**fault._asdict(), "value": shown(fault.value)}) for fault in error.errors]
+        found = [Fault(**{**f._asdict(), "value": shown(f.value)}) for f in error.errors[:MOST_FAULTS]]
+        if len(error.errors) > MOST_FAULTS:
+            more = f"has {len(error.errors) - MOST_FAULTS:,} more errors"
+            found.append(Fault(path="spec", message=more, hint="mend these first"))
+        return found
     place = next((path for kind, path in PLACES.items() if isinstance(error, kind)), "spec")
     return [Fault(path=place, message=error.message, hint=error.hint)]

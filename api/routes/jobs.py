@@ -11,9 +11,9 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field, StringConstraints
 
-from api.dependencies import Cloning, JobId, ServiceOf, StoreOf, Submission, SubmissionBody
+from api.dependencies import CloningBody, JobId, ServiceOf, StoreOf, Submission, SubmissionBody
 from api.errors import problems
-from api.openapi import SUBMISSION_BODY
+from api.openapi import CLONING_BODY, SUBMISSION_BODY
 from api.round_table import columns, csv_lines
 from fedsim.errors import CheckpointError
 from jobs.cloning import cloned_spec
@@ -134,17 +134,19 @@ def resume_job(job_id: JobId, service: ServiceOf) -> Job:
 
 
 @router.post(
-    "/jobs/{job_id}/clone", status_code=201, responses=problems(400, 404, 409, 413, 422, also=REPEATED)
+    "/jobs/{job_id}/clone",
+    status_code=201,
+    responses=problems(400, 404, 409, 413, 415, 422, also=REPEATED),
+    openapi_extra=CLONING_BODY,
 )
 def clone_job(
     job_id: JobId,
+    wishes: CloningBody,
     service: ServiceOf,
     response: Response,
-    cloning: Cloning | None = None,
     idempotency_key: Key = None,
 ) -> Job:
     """Queue a new job with the spec of another one, in whatever state that is; its rounds begin anew."""
-    wishes = cloning or Cloning()
     job = service.store.get(job_id)
     submission = Submission(
         spec=cloned_spec(job.spec, wishes.set),

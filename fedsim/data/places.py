@@ -51,7 +51,8 @@ class Places:
             DataNotFound: it is under no root.
         """
         if Path(path).is_absolute() or ".." in Path(path).parts:
-            raise refuse("path", path, "has to be relative to a data root, and inside it")
+            hint = "put the data under a data root, and name it from there"
+            raise refuse("path", path, "has to be relative to a data root, and inside it", hint)
         return self.need(what, (path,), get)
 
     def need(self, name: str, candidates: Sequence[str], get: str) -> Path:

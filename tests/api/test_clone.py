@@ -137,7 +137,7 @@ def test_a_list_is_narrowed_by_several_filters(service: RunningService, http: ht
     token = first["next_page_token"]
     assert found(http, search="narrow", page_token=token) == [job.id]
     problem(http.get(JOBS, params={"search": "arrow", "page_token": token}), 400, "BAD_PAGE_TOKEN")
-    problem(http.get(JOBS, params={"search": "a\0"}), 422, "BAD_SPEC")
+    problem(http.get(JOBS, params={"search": "a\0"}), 422, "BAD_REQUEST")
 
 
 def found(http: httpx.Client, **query: Any) -> list[str]:

@@ -1,0 +1,114 @@
+"""What refusals say and how long they are; and requests that are refused whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.service import RunningService
+from tests.api.test_routes import JOBS, problem, submit
+
+
+def the_fault(response: httpx.Response, code: str = "BAD_REQUEST") -> dict[str, Any]:
+    (fault,) = problem(response, 422, code)["errors"]
+    found: dict[str, Any] = fault
+    return found
+
+
+def test_a_long_list_of_faults_is_cut_short(http: httpx.Client) -> None:
+    spec = {"algorithm": {"name": "fedavg", **{f"p{number}": 1 for number in range(300)}}}
+    answer = submit(http, spec)
+    body = problem(answer, 422, "BAD_SPEC")
+    assert (len(body["errors"]), len(answer.content) < 50_000) == (100, True)
+    assert body["detail"] == "the spec has 300 errors; the first 100 are listed"
+    checked = http.post("/api/v1/check", json=spec).json()
+    assert (len(checked["errors"]), checked["errors"][-1]["message"]) == (101, "has 200 more errors")
+
+
+def test_too_many_labels_are_one_fault(service: RunningService, http: httpx.Client) -> None:
+    labels = {f"a label {number}": "" for number in range(20_000)}
+    job = service.queued()
+    for url, body in ((JOBS, {"spec": {}}), (f"{JOBS}/{job.id}/clone", {})):
+        answer = http.post(url, json={**body, "labels": labels})
+        fault = the_fault(answer)
+        assert (fault["path"], fault["message"], fault["hint"]) == (
+            "labels",
+            "20,000 are too many",
+            "at most 32",
+        )
+        assert len(answer.content) < 1000
+
+
+def test_a_clone_is_read_as_a_submission_is(service: RunningService, http: httpx.Client) -> None:
+    url = f"{JOBS}/{service.queued().id}/clone"
+    yaml = {"Content-Type": "application/yaml"}
+    clone = http.post(url, content="set: {local.lr: 1e-2}\nlabels: {a: b}\n", headers=yaml)
+    assert (clone.status_code, clone.json()["spec"]["local"]["lr"]) == (201, 0.01)
+    text = {"Content-Type": "text/plain"}
+    problem(http.post(url, content="{}", headers=text), 415, "UNSUPPORTED_MEDIA_TYPE")
+    broken = the_fault(
+        http.post(url, content='{"set": ', headers={"Content-Type": "application/json"}), "BAD_SPEC"
+    )
+    assert broken["path"] == "spec"
+    assert "a clone is {set:" in the_fault(http.post(url, json={"sett": {}}))["hint"]
+    deep = ".".join("a" * 1001)
+    assert "1,001 parts" in the_fault(http.post(url, json={"set": {deep: 1}}), "BAD_SPEC")["message"]
+
+    def endless() -> Iterator[bytes]:
+        for _ in range(12):
+            yield b" " * 1_000_000
+
+    problem(http.post(url, content=endless()), 413, "TOO_LARGE")
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [(JOBS, "GET, POST"), (f"{JOBS}/0000", "DELETE, GET"), ("/api/v1/check", "POST"), ("/healthz", "GET")],
+)
+def test_every_method_of_an_address_is_allowed(http: httpx.Client, path: str, allowed: str) -> None:
+    answer = http.put(path)
+    assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
+
+
+def test_unknown_parameters_are_refused(http: httpx.Client) -> None:
+    fault = the_fault(http.get(JOBS, params={"stat": "QUEUED"}))
+    assert (fault["path"], fault["value"], fault["hint"]) == ("stat", "QUEUED", "did you mean 'state'?")
+    assert the_fault(http.get("/api/v1/models?limit=3"))["hint"] == "it has none"
+    assert the_fault(http.get(f"{JOBS}/0000?x=1"))["message"] == "is no parameter of this address"
+    assert http.get(JOBS, params={"state": "QUEUED", "limit": 3}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("query", "message", "hint"),
+    [
+        ({"limit": 0}, "is too small", "at least 1"),
+        ({"limit": "few"}, "is not a whole number", "write a whole number"),
+        ({"order_by": "colour"}, "is none of what there is", "one of 'created_at', "),
+        ({"label": "a\0"}, "is not a text", "use printable characters"),
+    ],
+)
+def test_a_wrong_query_is_told_the_way_out(
+    http: httpx.Client, query: dict[str, Any], message: str, hint: str
+) -> None:
+    answer = http.get(JOBS, params=query)
+    fault = the_fault(answer)
+    assert (fault["path"], fault["message"]) == (next(iter(query)), message)
+    assert fault["hint"].startswith(hint)
+    assert answer.json()["detail"] == "the request has 1 error"
+
+
+def test_a_wrong_submission_is_told_the_way_out(http: httpx.Client) -> None:
+    key = the_fault(
+        http.post(JOBS, json={"spec": {"algorithm": "fedavg"}}, headers={"Idempotency-Key": "a b"})
+    )
+    assert (key["path"], key["message"]) == ("Idempotency-Key", "is not a key")
+    empty = the_fault(http.post(JOBS))
+    assert (empty["message"], empty["hint"][:15]) == ("is not a mapping of fields", "a submission is")
+    label = the_fault(http.post(JOBS, json={"spec": {}, "labels": {"a b": ""}}))
+    assert "[A-Za-z0-9]" in label["hint"]
+    data = {"dataset": {"name": "npz", "path": "/etc"}}
+    outside = the_fault(submit(http, {"algorithm": "fedavg", "data": data}), "BAD_SPEC")
+    assert "under a data root" in outside["hint"]
