@@ -25,6 +25,7 @@ from fedsim.errors import (
     FieldError,
     JobNotFound,
     RayUnavailable,
+    RequestError,
     ServiceError,
     SpecError,
 )
@@ -268,6 +269,8 @@ def error_of(response: httpx.Response) -> FedsimError:
         return ServiceError(message, "is it the right address?", status=response.status_code)
     if code == SpecError.code and faults:
         return SpecError(faults)
+    if code == RequestError.code and faults:
+        return RequestError(faults)
     if code in ERRORS:
         error = ERRORS[code](detail, hint)
         error.errors = faults or error.errors
