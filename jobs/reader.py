@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from sqlalchemy import Engine, and_, select
 
@@ -10,8 +10,10 @@ from jobs.curves import Curve, curves
 from jobs.line import IN_LINE, counting, in_line
 from jobs.paging import job_query
 from jobs.records import Job, JobEvent, JobPage, RoundRecord
-from jobs.rows import event_of, job_of, row_of
+from jobs.rows import event_of, job_of, job_with_key, make_sure_same, row_of
+from jobs.spec import JobSpec
 from jobs.states import JobState
+from jobs.submission import check_submission
 from jobs.tables import events, jobs, rounds
 from jobs.totals import Totals, read_totals
 
@@ -34,6 +36,25 @@ class JobReader:
         """
         with self._engine.connect() as connection:
             return job_of(row_of(connection, job_id))
+
+    def submitted(
+        self, spec: JobSpec, *, priority: int, labels: Mapping[str, str], idempotency_key: str | None
+    ) -> Job | None:
+        """The job that a submission made when it came before; see `JobStore.create` for the arguments.
+
+        Raises:
+            SpecError: a priority, label or key that cannot be stored.
+            Conflict: the key has been used for another body.
+        """
+        submission = check_submission(spec, priority, labels, idempotency_key)
+        if submission.idempotency_key is None:
+            return None
+        with self._engine.connect() as connection:
+            row = job_with_key(connection, submission.idempotency_key)
+        if row is None:
+            return None
+        make_sure_same(row, submission)
+        return job_of(row)
 
     def list(
         self,

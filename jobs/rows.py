@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, and_, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from fedsim.errors import JobNotFound
+from fedsim.errors import Conflict, JobNotFound
 from jobs.records import EventType, Job, JobEvent, RoundRecord
 from jobs.states import FINAL, STARTED, FailureReason, JobState
 from jobs.submission import Submission, new_job_id
@@ -63,6 +63,24 @@ def row_of(connection: Connection, job_id: str, *, lock: bool = False) -> RowMap
     return row
 
 
+def job_with_key(connection: Connection, key: str) -> RowMapping | None:
+    """The row of the job with this idempotency key."""
+    return connection.execute(select(jobs).where(jobs.c.idempotency_key == key)).mappings().one_or_none()
+
+
+def make_sure_same(row: RowMapping, submission: Submission) -> None:
+    """Make sure that a row is of this submission, of which it has the key.
+
+    Raises:
+        Conflict: it is of another body.
+    """
+    if not submission.has_hash(row["body_hash"]):
+        raise Conflict(
+            f"the Idempotency-Key {submission.idempotency_key!r} belongs to another request, job {row['id']}",
+            "use a new key for a new request",
+        )
+
+
 def insert_job(connection: Connection, submission: Submission) -> tuple[RowMapping, bool]:
     """Insert a job, or find the one that has its idempotency key already."""
     insert_or_not = INSERTS[connection.dialect.name](jobs).on_conflict_do_nothing().returning(jobs.c.id)
@@ -72,8 +90,7 @@ def insert_job(connection: Connection, submission: Submission) -> tuple[RowMappi
         if connection.execute(insert_or_not, _new_row(job_id, submission, now)).scalar() is not None:
             break
         if submission.idempotency_key is not None:
-            key = jobs.c.idempotency_key == submission.idempotency_key
-            row = connection.execute(select(jobs).where(key)).mappings().one_or_none()
+            row = job_with_key(connection, submission.idempotency_key)
             if row is not None:
                 return row, False
         # Neither inserted nor there by its key: two ids made in one millisecond were the same. Draw again.

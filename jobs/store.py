@@ -20,7 +20,16 @@ from jobs.line import explain, take_next
 from jobs.ray_job import ray_job_of
 from jobs.reader import JobReader
 from jobs.records import Job, RoundRecord
-from jobs.rows import enter, insert_job, insert_round, job_of, no_such_job, row_of, write_warning
+from jobs.rows import (
+    enter,
+    insert_job,
+    insert_round,
+    job_of,
+    make_sure_same,
+    no_such_job,
+    row_of,
+    write_warning,
+)
 from jobs.spec import JobSpec
 from jobs.states import FINAL, RESUMABLE, STARTED, FailureReason, JobState, check_transition
 from jobs.submission import check_submission
@@ -85,11 +94,8 @@ class JobStore(JobReader):
         submission = check_submission(spec, priority, labels, idempotency_key)
         with self._writes.begin() as connection:
             row, is_new = insert_job(connection, submission)
-        if row["body_hash"] != submission.body_hash():
-            raise Conflict(
-                f"the Idempotency-Key {idempotency_key!r} belongs to another request, job {row['id']}",
-                "use a new key for a new request",
-            )
+        if not is_new:
+            make_sure_same(row, submission)
         return job_of(row), is_new
 
     def advance(

@@ -32,9 +32,19 @@ class Submission(NamedTuple):
     idempotency_key: str | None
 
     def body_hash(self) -> str:
-        """SHA-256 of what was submitted, the key left out: two bodies are the same when their hashes are."""
-        body = [self.spec.model_dump(mode="json"), self.priority, self.labels]
-        return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+        """SHA-256 of what was submitted, the key left out: two bodies are the same when their hashes are.
+
+        What has its default is left out too: a version with more fields finds the same body the same.
+        """
+        return self._hash(self.spec.model_dump(mode="json", exclude_defaults=True))
+
+    def has_hash(self, body_hash: str) -> bool:
+        """Whether that is the hash of this body, as it is made now or was made with every default in it."""
+        return body_hash in (self.body_hash(), self._hash(self.spec.model_dump(mode="json")))
+
+    def _hash(self, spec: dict[str, Any]) -> str:
+        text = json.dumps([spec, self.priority, self.labels], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
 
 
 def check_submission(

@@ -58,10 +58,16 @@ def submit_job(
 ) -> Job:
     """Queue a job. It is checked first: a spec that cannot run here is refused with all its faults."""
     spec = service.parse(submission.spec)
-    service.check(spec)
-    job, created = service.store.create(
-        spec, priority=submission.priority, labels=submission.labels, idempotency_key=idempotency_key
-    )
+    rest: dict[str, Any] = {
+        "priority": submission.priority,
+        "labels": submission.labels,
+        "idempotency_key": idempotency_key,
+    }
+    # A submission that comes again is answered as before, whatever has become of the data and the nodes.
+    job, created = service.store.submitted(spec, **rest), False
+    if job is None:
+        service.check(spec)
+        job, created = service.store.create(spec, **rest)
     response.headers["Location"] = f"/api/v1/jobs/{job.id}"
     if not created:
         response.status_code = 200

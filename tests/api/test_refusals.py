@@ -112,3 +112,15 @@ def test_a_wrong_submission_is_told_the_way_out(http: httpx.Client) -> None:
     data = {"dataset": {"name": "npz", "path": "/etc"}}
     outside = the_fault(submit(http, {"algorithm": "fedavg", "data": data}), "BAD_SPEC")
     assert "under a data root" in outside["hint"]
+
+
+def test_a_submission_that_comes_again_is_not_checked_again(
+    service: RunningService, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = {"Idempotency-Key": "before-the-nodes-went"}
+    first = submit(http, {"algorithm": "fedavg"}, **key)
+    monkeypatch.setattr(service.queue, "nodes", list)
+    again = submit(http, {"algorithm": "fedavg"}, **key)
+    assert (first.status_code, again.status_code, again.json()) == (201, 200, first.json())
+    problem(submit(http, {"algorithm": "fedavg"}), 422, "DOES_NOT_FIT")
+    problem(submit(http, {"algorithm": "fedavg", "seed": 1}, **key), 409, "CONFLICT")

@@ -1,5 +1,7 @@
 """One contract over both databases: SQLite, and PostgreSQL where FEDSIM_TEST_POSTGRES_URL names a server."""
 
+import hashlib
+import json
 import subprocess
 import sys
 import threading
@@ -18,9 +20,10 @@ from jobs import tables
 from jobs.database import alembic_config, connect, migrating, writing
 from jobs.migrations import HEAD
 from jobs.records import RoundRecord
-from jobs.spec import parse_spec
+from jobs.spec import JobSpec, parse_spec
 from jobs.states import ACTIVE, FailureReason, JobState
 from jobs.store import JobStore
+from jobs.submission import check_submission
 
 SPEC = parse_spec({"algorithm": "fedavg", "rounds": 3})
 
@@ -94,6 +97,30 @@ def test_one_key_makes_one_job(store):
         with pytest.raises(Conflict, match="k-1"):
             store.create(SPEC, **{"labels": {"a": "b"}, "idempotency_key": "k-1"} | other)
     assert len(store.list().jobs) == 1
+
+
+def test_a_body_is_the_same_where_it_was_hashed_with_every_default(store):
+    job, _ = store.create(SPEC, idempotency_key="old")
+    asked = {"priority": 0, "labels": {}, "idempotency_key": "old"}
+    body = json.dumps([SPEC.model_dump(mode="json"), 0, {}], sort_keys=True)
+    with store._writes.begin() as connection:
+        connection.execute(tables.jobs.update().values(body_hash=hashlib.sha256(body.encode()).hexdigest()))
+    assert store.create(SPEC, idempotency_key="old") == (job, False)
+    assert store.submitted(SPEC, **asked) == job
+    assert store.submitted(SPEC, **asked | {"idempotency_key": "new"}) is None
+    with pytest.raises(Conflict):
+        store.submitted(SPEC, **asked | {"priority": 1})
+
+
+def test_a_field_that_a_newer_version_has_leaves_a_body_the_same():
+    class Newer(JobSpec):
+        more: int = 3
+
+    data = {"algorithm": "fedprox", "rounds": 20, "local": {"lr": 0.1}}
+    specs = parse_spec(data), Newer.model_validate(data), Newer.model_validate(data | {"more": 4})
+    older, newer, other = (check_submission(spec, 0, {}, None).body_hash() for spec in specs)
+    assert older == newer != other
+    assert older == check_submission(parse_spec(data | {"clients": {}}), 0, {}, None).body_hash()
 
 
 def test_twenty_at_once_with_one_key_make_one_job(store):
