@@ -104,7 +104,7 @@ def _lifespan(
         try:
             yield
         finally:
-            service.hub.close()
+            service.close()
             await asyncio.to_thread(service.queue.stop)
 
     return lifespan

@@ -7,12 +7,14 @@ import contextlib
 import json
 import os
 import sys
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from api.errors import STATUS_OF_CODE
 from fedsim.errors import FieldError, ServiceError
-from jobs.local_ray import package_path
+from jobs.local_ray import find_ray, package_path
 from jobs.plan import Plan
+from jobs.ray_files import TOKEN, keeper_lives
 from jobs.settings import Settings
 from jobs.spec import JobSpec
 
@@ -21,8 +23,14 @@ PLAN_SECONDS = 300.0
 
 MOST_WAITING = 8
 
-END_SECONDS = 10.0
-"""Time for a planner that is told to stop, to end the Ray that it started."""
+END_SECONDS = 3.0
+"""Time for a planner that is told to stop; then it is killed, and the kernel ends a Ray that it started."""
+
+LOOK_SECONDS = 0.5
+"""How often it is found out whether the caller is still there."""
+
+Gone = Callable[[], Awaitable[bool]]
+"""Tells whether the caller has gone."""
 
 
 class Planning:
@@ -37,25 +45,59 @@ class Planning:
         self.settings, self.seconds = settings, seconds
         self.waiting = 0
         self._turn = asyncio.Lock()
+        self._work: set[asyncio.Task[Plan]] = set()
+        self._closed = False
 
-    async def plan(self, spec: JobSpec) -> Plan:
+    async def plan(self, spec: JobSpec, gone: Gone | None = None) -> Plan:
         """Measure a spec.
 
+        Args:
+            spec: what would run.
+            gone: asked now and then; a plan that nobody waits for any more is given up.
+
         Raises:
-            ServiceError: the planner's own error with its code; or it took too long, or too many wait.
+            ServiceError: the planner's own error with its code; or it took too long, too many wait, or the
+                service stops.
         """
+        if self._closed:
+            raise _not_now("the service is stopping")
         if self.waiting >= MOST_WAITING:
             raise _not_now(f"{self.waiting} plans are being made or wait for it")
         self.waiting += 1
+        work = asyncio.create_task(self._in_turn(spec))
+        self._work.add(work)
         try:
-            async with asyncio.timeout(self.seconds), self._turn:
-                return await self._measure(spec)
-        except TimeoutError:
-            raise _not_now(f"the plan took longer than {self.seconds:g} s") from None
+            return await self._awaited(work, gone)
         finally:
+            await _given_up(work)
+            self._work.discard(work)
             self.waiting -= 1
 
+    def close(self) -> None:
+        """End what is under way, and begin nothing any more; whoever waits for it is told so."""
+        self._closed = True
+        for work in self._work:
+            work.cancel()
+
+    async def _awaited(self, work: asyncio.Task[Plan], gone: Gone | None) -> Plan:
+        try:
+            async with asyncio.timeout(self.seconds):
+                while not work.done():
+                    await asyncio.wait({work}, timeout=LOOK_SECONDS)
+                    if not work.done() and gone is not None and await gone():
+                        raise _not_now("nobody waits for this plan any more")
+        except TimeoutError:
+            raise _not_now(f"the plan took longer than {self.seconds:g} s") from None
+        if work.cancelled():
+            raise _not_now("the service is stopping")
+        return work.result()
+
+    async def _in_turn(self, spec: JobSpec) -> Plan:
+        async with self._turn:
+            return await self._measure(spec)
+
     async def _measure(self, spec: JobSpec) -> Plan:
+        environment = await asyncio.to_thread(self._environment)
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -63,7 +105,7 @@ class Planning:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env=self._environment(),
+            env=environment,
             start_new_session=True,
         )
         try:
@@ -82,7 +124,26 @@ class Planning:
         environment = os.environ | settings.environment() | {"PYTHONPATH": package_path()}
         environment |= {name: str(value) for name, value in numbers.items() if value is not None}
         environment.pop("FEDSIM_TOKEN", None)
-        return environment
+        if own := self._own_ray():
+            environment.pop("RAY_AUTH_TOKEN", None)
+        return environment | own
+
+    def _own_ray(self) -> dict[str, str]:
+        """The address of the Ray that the service runs, if any, so that plans and jobs share what there is."""
+        settings = self.settings
+        if settings.ray_address is not None or not keeper_lives(settings.home):
+            return {}
+        address = find_ray(settings)
+        if address is None:
+            raise _not_now("Ray is starting")
+        path = str(settings.home / TOKEN)
+        return {"FEDSIM_RAY_ADDRESS": address.gcs, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": path}
+
+
+async def _given_up(work: asyncio.Task[Plan]) -> None:
+    """End a plan that may still be under way, and wait until its process has ended."""
+    work.cancel()
+    await asyncio.wait({work})
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

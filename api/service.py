@@ -75,6 +75,11 @@ class Service:
         self.planning = Planning(settings)
         self._mapping = threading.Lock()
 
+    def close(self) -> None:
+        """End what callers wait for: streams and plans."""
+        self.hub.close()
+        self.planning.close()
+
     def parse(self, data: dict[str, Any]) -> JobSpec:
         """Read a spec; with all faults of shape and all unknown names at once.
 

@@ -115,7 +115,7 @@ class Server(uvicorn.Server):
         self.app.state.stopping = True
         service = getattr(self.app.state, "service", None)
         if service is not None:
-            service.hub.close()
+            service.close()
         self.should_exit = True
 
     async def run_until_stopped(self, listener: socket.socket, announce: Callable[[str], None]) -> None:

@@ -11,6 +11,7 @@ from .core import Algorithm, Local
 from .data import Dataset, federate, load_dataset
 from .data.federation import take_public, take_validation
 from .data.partitions.difficulty import EXPERT_EPOCHS
+from .errors import DataNotFound
 from .expert import Losses, expert_losses
 from .models import make_net
 from .net import Net
@@ -76,9 +77,8 @@ class Experiment:
 
     def preparing(self) -> Generator[str, None, Population]:
         """As `population`, saying on the way what is being done; returns the population at the end."""
-        name, params = self.dataset
-        yield f"loading {name}"
-        data = load_dataset(name, roots=self.roots, limit=self.limit, download=self.download, **params)
+        name = self.dataset[0]
+        data = yield from self._loaded()
         data, public = take_public(data, self.public, self.seed)
         data, validation = take_validation(data, self.validation, self.seed)
         nets = tuple(_net(name, sizes, data) for name, sizes in self.models)
@@ -115,6 +115,18 @@ class Experiment:
             rounds=self.rounds,
             difficulty=difficulty,
         )
+
+    def _loaded(self) -> Generator[str, None, Dataset]:
+        """The data set; fetched first, where it is not here and may be."""
+        name, params = self.dataset
+        yield f"loading {name}"
+        try:
+            return load_dataset(name, roots=self.roots, limit=self.limit, **params)
+        except DataNotFound:
+            if not self.download:
+                raise
+        yield f"downloading {name} into {self.roots[0] if self.roots else 'no data root'}"
+        return load_dataset(name, roots=self.roots, limit=self.limit, download=True, **params)
 
     def _expert(self, data: Dataset, net: Net, epochs: int | None) -> Generator[str, None, Losses | None]:
         """An expert's losses, where somebody asks for one."""

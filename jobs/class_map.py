@@ -60,7 +60,8 @@ def _without_expert(spec: JobSpec) -> JobSpec:
     if partition.kind == "difficulty":
         base = partition.params.get("base", {"kind": "dirichlet", "beta": 0.5})
         partition = Partition.model_validate({"kind": base} if isinstance(base, str) else base)
-    data = spec.data.model_copy(update={"partition": partition})
+    # A look at a job fetches no data: it is here once the job has run.
+    data = spec.data.model_copy(update={"partition": partition, "download": False})
     return spec.model_copy(update={"data": data, "curriculum": Curriculum()})
 
 

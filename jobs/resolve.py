@@ -14,10 +14,11 @@ from fedsim.data import (
     DATASETS,
     PARTITIONS,
     dataset_faults,
+    foretold,
     outline,
     partition_faults,
 )
-from fedsim.errors import DataError, FieldError, SpecError
+from fedsim.errors import DataError, DataNotFound, FieldError, SpecError
 from fedsim.experiment import Experiment
 from fedsim.models import MODELS, make_net
 from fedsim.net import Net
@@ -243,7 +244,7 @@ def _facts(spec: JobSpec, settings: Settings) -> Facts:
     chosen = spec.data.dataset
     params = tuple(sorted((name, _hashable(value)) for name, value in chosen.params.items()))
     try:
-        facts = _read_facts(chosen.name, params, settings.data_roots, spec.data.download)
+        facts = _facts_of(chosen.name, params, settings.data_roots, spec.data.download)
     except SpecError as error:
         raise SpecError(_under("data.dataset", error.errors)) from None
     except DataError as error:
@@ -253,6 +254,22 @@ def _facts(spec: JobSpec, settings: Settings) -> Facts:
     examples = round((1 - spec.data.public.fraction) * min(facts.examples, limit))
     examples -= round(spec.evaluation.validation * examples)
     return facts._replace(examples=examples)
+
+
+def _facts_of(
+    name: str, params: tuple[tuple[str, Any], ...], roots: tuple[Path, ...], download: bool
+) -> Facts:
+    """From the data set's files; while these are not here and may be fetched, from what is known of it.
+
+    A check fetches no data set: it is asked while somebody types, and the run fetches it.
+    """
+    known = foretold(name, **dict(params)) if download else None
+    if known is None:
+        return _read_facts(name, params, roots, download)
+    try:
+        return _read_facts(name, params, roots, False)
+    except DataNotFound:
+        return Facts(*known)
 
 
 @lru_cache(maxsize=32)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 
 from api.dependencies import ServiceOf, SpecBody
@@ -15,7 +15,7 @@ router = APIRouter(tags=["plan"])
 
 
 @router.post("/plan", responses=problems(400, 413, 415, 422, 503), openapi_extra=SPEC_BODY)
-async def make_plan(data: SpecBody, service: ServiceOf) -> Plan:
+async def make_plan(request: Request, data: SpecBody, service: ServiceOf) -> Plan:
     """Measure a spec on the cluster; takes from half a minute to five minutes.
 
     What does not fit is an answer too: `fits` is false, and `message` has the arithmetic.
@@ -28,4 +28,4 @@ async def make_plan(data: SpecBody, service: ServiceOf) -> Plan:
         resolve(spec, service.settings)
         return spec
 
-    return await service.planning.plan(await run_in_threadpool(checked))
+    return await service.planning.plan(await run_in_threadpool(checked), request.is_disconnected)

@@ -5,10 +5,19 @@ from __future__ import annotations
 from fedsim.data.clienttests import CONVENTIONS
 from fedsim.data.dataset import Augmentation, Dataset, Examples, Normalise
 from fedsim.data.federation import Federation, federate
+from fedsim.data.known import Known
 from fedsim.data.partition import Partition, SampledPartition
 from fedsim.data.partitions import PARTITIONS, PartitionEntry, make_partition, partition_faults
 from fedsim.data.partitions.difficulty import difficulty_partition, loss_spread
-from fedsim.data.registry import DATASETS, DatasetEntry, dataset_faults, load_dataset, outline, parameters_of
+from fedsim.data.registry import (
+    DATASETS,
+    DatasetEntry,
+    dataset_faults,
+    foretold,
+    load_dataset,
+    outline,
+    parameters_of,
+)
 from fedsim.parameters import Parameter, Range, unknown
 
 __all__ = [
@@ -20,6 +29,7 @@ __all__ = [
     "DatasetEntry",
     "Examples",
     "Federation",
+    "Known",
     "Normalise",
     "Parameter",
     "Partition",
@@ -29,6 +39,7 @@ __all__ = [
     "dataset_faults",
     "difficulty_partition",
     "federate",
+    "foretold",
     "load_dataset",
     "loss_spread",
     "make_partition",

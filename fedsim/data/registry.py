@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedsim.data import known
 from fedsim.data.dataset import Dataset
+from fedsim.data.known import Known
 from fedsim.data.partitions import PartitionEntry
 from fedsim.data.places import FETCH, Places
 from fedsim.data.sources.celeba import celeba
@@ -35,6 +37,7 @@ class DatasetEntry(NamedTuple):
         looks: where it looks for its files, ROOT being each data root.
         get: how to come by them.
         fits: of a set that is drawn, refuses parameters that make it too large.
+        known: of a set that can be fetched, tells what it is like before it is here, by its parameters.
     """
 
     load: Callable[..., Dataset]
@@ -42,6 +45,7 @@ class DatasetEntry(NamedTuple):
     looks: str
     get: str
     fits: Callable[..., None] | None = None
+    known: Callable[..., Known] | None = None
 
 
 DATASETS: dict[str, DatasetEntry] = {
@@ -67,35 +71,46 @@ DATASETS: dict[str, DatasetEntry] = {
         "70,000 handwritten digits of 28x28, 10 classes",
         "ROOT/MNIST/raw, ROOT/mnist",
         FETCH,
+        known=known.mnist,
     ),
     "fashion_mnist": DatasetEntry(
         fashion_mnist,
         "70,000 pictures of clothes of 28x28, 10 classes",
         "ROOT/FashionMNIST/raw, ROOT/fashion-mnist, /usr/share/datasets/fashion-mnist",
         f"Debian's package dataset-fashion-mnist, or {FETCH}",
+        known=known.mnist,
     ),
     "emnist": DatasetEntry(
         emnist,
         "handwritten letters (26 classes) or letters and digits (62) of 28x28",
         "ROOT/EMNIST/raw, ROOT/emnist, ROOT/gzip",
         f"{FETCH}, or unpack EMNIST's gzip.zip",
+        known=known.emnist,
     ),
     "cifar10": DatasetEntry(
         cifar10,
         "60,000 photographs of 32x32, 10 classes",
         "ROOT/cifar-10-batches-py; image folders in ROOT/cifar10 or ROOT/cifar10-jpeg",
         f"{FETCH}, or unpack the Python version",
+        known=known.cifar10,
     ),
     "cifar100": DatasetEntry(
         cifar100,
         "60,000 photographs of 32x32, 100 classes in 20 groups",
         "ROOT/cifar-100-python",
         f"{FETCH}, or unpack the Python version",
+        known=known.cifar100,
     ),
     "cinic10": DatasetEntry(
         cinic10, "270,000 photographs of 32x32, 10 classes", "ROOT/CINIC-10", "unpack CINIC-10.tar.gz"
     ),
-    "svhn": DatasetEntry(svhn, "99,289 house-number digits of 32x32, 10 classes", "ROOT/svhn", FETCH),
+    "svhn": DatasetEntry(
+        svhn,
+        "99,289 house-number digits of 32x32, 10 classes",
+        "ROOT/svhn",
+        FETCH,
+        known=known.svhn,
+    ),
     "tiny_imagenet": DatasetEntry(
         tiny_imagenet,
         "110,000 photographs of 64x64, 200 classes",
@@ -107,6 +122,7 @@ DATASETS: dict[str, DatasetEntry] = {
         "faces with a yes-or-no attribute, celebrities as natural clients",
         "ROOT/celeba",
         f"{FETCH}, or put img_align_celeba and its lists there",
+        known=known.celeba,
     ),
     "chexpert": DatasetEntry(
         chexpert,
@@ -175,6 +191,20 @@ def outline(name: str, *, roots: Sequence[Path], download: bool = False, **given
     values = {p.name: p.default for p in parameters_of(entry)} | given
     entry.fits(**values)
     return load_dataset(name, roots=roots, **given | {"examples": 1, "test_examples": 1}), values["examples"]
+
+
+def foretold(name: str, **given: Any) -> Known | None:
+    """What a data set that can be fetched is like, without a look at its files; None where nobody knows.
+
+    Raises:
+        SpecError: unknown name or bad parameters.
+    """
+    if faults := dataset_faults(name, given):
+        raise SpecError(faults)
+    entry = DATASETS[name]
+    if entry.known is None:
+        return None
+    return entry.known(**{p.name: p.default for p in parameters_of(entry)} | given)
 
 
 def load_dataset(

@@ -94,6 +94,32 @@ def test_nobody_waits_behind_too_many(tmp_path: Path) -> None:
         asyncio.run(planning.plan(load_spec("demo")))
 
 
+def test_a_plan_that_nobody_waits_for_any_more_is_given_up(service: RunningService) -> None:
+    planning = service.app.state.service.planning
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{service.url}/api/v1/plan", json={"algorithm": "fedavg"}, timeout=1.0)
+    end = time.monotonic() + 6
+    while planning.waiting and time.monotonic() < end:
+        time.sleep(0.05)
+    assert planning.waiting == 0
+
+
+def test_plans_end_with_the_service(tmp_path: Path) -> None:
+    async def closed() -> float:
+        planning = Planning(Settings(home=tmp_path))
+        plans = [asyncio.create_task(planning.plan(load_spec("demo"))) for _ in range(2)]
+        await asyncio.sleep(0.3)
+        began = time.monotonic()
+        planning.close()
+        errors = await asyncio.gather(*plans, planning.plan(load_spec("demo")), return_exceptions=True)
+        assert [str(error) for error in errors] == [str(errors[0])] * 3
+        assert "the service is stopping" in str(errors[0])
+        assert planning.waiting == 0
+        return time.monotonic() - began
+
+    assert asyncio.run(closed()) < 4
+
+
 @pytest.mark.slow
 def test_a_whole_plan_of_a_service(service: RunningService) -> None:
     with FedSimClient(service.url) as client:

@@ -12,7 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedsim.errors import DataNotFound
+from fedsim.data import DATASETS
+from fedsim.data.places import FETCH
+from fedsim.errors import DataNotFound, SpecError
+from fedsim.experiment import drained
 from fedsim.vision import torchvision_ready
 from jobs.resolve import resolve
 from jobs.settings import Settings
@@ -64,8 +67,15 @@ def test_a_data_set_is_fetched_when_the_spec_says_so(upstream: Path, tmp_path: P
     assert not (tmp_path / "home" / "data" / "MNIST").exists()
     experiment = resolve(parse_spec(spec_of(download=True)), settings)
     assert experiment.download
+    # A check fetches nothing; the run does, and says so.
+    assert not (tmp_path / "home" / "data").exists()
+    preparing = experiment.preparing()
+    assert [next(preparing), next(preparing)] == [
+        "loading mnist",
+        f"downloading mnist into {tmp_path / 'home' / 'data'}",
+    ]
+    assert len(drained(preparing).dataset.train) == 20
     assert (tmp_path / "home" / "data" / "MNIST" / "raw").is_dir()
-    assert len(experiment.population().dataset.train) == 20
     assert not resolve(parse_spec(spec_of()), settings).download
 
 
@@ -74,7 +84,18 @@ def test_a_fetch_that_fails_leaves_no_half_of_a_data_set(upstream: Path, tmp_pat
     whole = last.read_bytes()
     last.write_bytes(whole[:-1])
     with pytest.raises(DataNotFound, match=r"mnist: cannot be downloaded.*by hand"):
-        resolve(parse_spec(spec_of(download=True)), settings)
+        resolve(parse_spec(spec_of(download=True)), settings).population()
     assert list((tmp_path / "home" / "data").iterdir()) == []
     last.write_bytes(whole)
-    assert resolve(parse_spec(spec_of(download=True)), settings).download
+    assert len(resolve(parse_spec(spec_of(download=True)), settings).population().dataset.train) == 20
+
+
+@pytest.mark.parametrize("name", [name for name, entry in DATASETS.items() if FETCH in entry.get])
+def test_what_can_be_fetched_is_checked_without_its_files(name: str, tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path / "home", data_roots=(tmp_path / "nothing",))
+    resolve(parse_spec({"algorithm": "fedavg", "data": {"dataset": name, "download": True}}), settings)
+    too_many = {"total": 1_000_000, "fraction": 0.001}
+    wrong = {"algorithm": "fedavg", "data": {"dataset": name, "download": True}, "clients": too_many}
+    with pytest.raises(SpecError, match="more clients than training examples"):
+        resolve(parse_spec(wrong), settings)
+    assert not (tmp_path / "nothing").exists()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from api.planning import Planning
 from fedsim.errors import RayUnavailable
 from jobs.local_ray import ensure_ray, find_ray, stop_ray
 from jobs.ray_files import ALIVE, Addresses, keeper_lives, locked, read_addresses, token, write_addresses
@@ -43,6 +44,12 @@ def test_a_running_ray_is_found_again(ray_home):
     code += "print(ensure_ray(Settings(sys.argv[1])).gcs)"
     other = subprocess.run([sys.executable, "-c", code, ray_home], capture_output=True, text=True, check=True)
     assert other.stdout.strip() == first.gcs
+
+
+def test_plans_are_measured_on_it(ray_home):
+    told = Planning(Settings(ray_home))._environment()
+    assert told["FEDSIM_RAY_ADDRESS"] == find_ray(Settings(ray_home)).gcs
+    assert Path(told["RAY_AUTH_TOKEN_PATH"]).read_text() == token(ray_home)
 
 
 def test_ray_asks_for_the_token(ray_home):

@@ -1,0 +1,58 @@
+"""What is known of published data sets before their files are here."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+IMAGES_OF_CELEBA = 202_599
+MOST_OF_A_CELEBRITY = 35
+"""Images of one person that CelebA has at most."""
+
+
+class Known(NamedTuple):
+    """A data set as it was published.
+
+    Attributes:
+        examples: to train on; where its parameters draw a part of it, the most that there can be.
+        input_shape: of one example.
+        num_classes: C.
+        vocabulary: how many token numbers there are; 0 for data that is not tokens.
+        task: "classes", or "labels" where each example has several.
+    """
+
+    examples: int
+    input_shape: tuple[int, ...]
+    num_classes: int
+    vocabulary: int = 0
+    task: str = "classes"
+
+
+def mnist(**_: Any) -> Known:
+    """MNIST, and Fashion-MNIST, which is made like it."""
+    return Known(60_000, (1, 28, 28), 10)
+
+
+def emnist(*, split: str, **_: Any) -> Known:
+    """EMNIST by its split."""
+    return Known(124_800, (1, 28, 28), 26) if split == "letters" else Known(697_932, (1, 28, 28), 62)
+
+
+def cifar10(**_: Any) -> Known:
+    """CIFAR-10."""
+    return Known(50_000, (3, 32, 32), 10)
+
+
+def cifar100(*, labels: str, **_: Any) -> Known:
+    """CIFAR-100 by its labels."""
+    return Known(50_000, (3, 32, 32), 100 if labels == "fine" else 20)
+
+
+def svhn(**_: Any) -> Known:
+    """SVHN without its extra part."""
+    return Known(73_257, (3, 32, 32), 10)
+
+
+def celeba(*, celebrities: int | None, size: int, **_: Any) -> Known:
+    """CelebA: how many examples its celebrities have, only its lists tell."""
+    drawn = IMAGES_OF_CELEBA if celebrities is None else celebrities * MOST_OF_A_CELEBRITY
+    return Known(min(drawn, IMAGES_OF_CELEBA), (3, size, size), 2)
