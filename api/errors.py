@@ -43,8 +43,9 @@ STATUS_OF_CODE: dict[str, int] = {
     "CONFLICT": 409,
     "BAD_PAGE_TOKEN": 400,
     "RAY_UNAVAILABLE": 503,
+    "STORAGE_FAILED": 503,
 }
-"""The status of each code of `fedsim.errors` that a caller can cause; every other code is a 500."""
+"""The status of each code of `fedsim.errors` that a caller can cause or wait for; any other is a 500."""
 
 CODE_OF_STATUS: dict[int, str] = {
     400: "BAD_REQUEST",
@@ -143,6 +144,8 @@ def from_fedsim(error: FedsimError) -> Response:
     status = error.status if isinstance(error, ServiceError) else STATUS_OF_CODE.get(error.code, 500)
     if status == 500:
         logger.error("%s: %s", error.code, error, exc_info=error)
+    elif error.code == "STORAGE_FAILED":
+        logger.error("%s", error)
     faults = error.errors
     count = len(faults)
     detail = error.message

@@ -129,15 +129,20 @@ class Planning:
         return environment | own
 
     def _own_ray(self) -> dict[str, str]:
-        """The address of the Ray that the service runs, if any, so that plans and jobs share what there is."""
+        """The address of the Ray that the service runs, if any: plans and jobs then share what there is."""
         settings = self.settings
         if settings.ray_address is not None or not keeper_lives(settings.home):
             return {}
         address = find_ray(settings)
         if address is None:
             raise _not_now("Ray is starting")
-        path = str(settings.home / TOKEN)
-        return {"FEDSIM_RAY_ADDRESS": address.gcs, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": path}
+        return {
+            "FEDSIM_RAY_ADDRESS": address.gcs,
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN_PATH": str(settings.home / TOKEN),
+            # As the keeper has it: Ray else looks for a loopback address at the machine's outward one.
+            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        }
 
 
 async def _given_up(work: asyncio.Task[Plan]) -> None:

@@ -84,13 +84,24 @@ class Folder:
             except FileNotFoundError:
                 return None
 
-    def stream(self, file: str) -> Iterator[bytes]:
-        """The content of a file, a piece at a time."""
-        with (
-            self._named(f"cannot be read ({file})"),
-            self._files.open(f"{self._path}/{file}", "rb") as opened,
-        ):
-            while piece := opened.read(PIECE):
+    def opened(self, file: str) -> tuple[int, Iterator[bytes]] | None:
+        """How many bytes a file has, and its content, a piece at a time; None where there is none.
+
+        Both are of one and the same file, also where another one takes its place while this one is read.
+        """
+        with self._named(f"cannot be read ({file})"):
+            self._files.invalidate_cache()
+            try:
+                stream = self._files.open(f"{self._path}/{file}", "rb")
+            except FileNotFoundError:
+                return None
+            size = int(stream.seek(0, os.SEEK_END))
+            stream.seek(0)
+        return size, self._pieces(file, stream)
+
+    def _pieces(self, file: str, stream: Any) -> Iterator[bytes]:
+        with self._named(f"cannot be read ({file})"), stream:
+            while piece := stream.read(PIECE):
                 yield piece
 
     def list(self) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from fedsim.errors import ArtifactNotFound
+from fedsim.errors import ArtifactNotFound, CheckpointError
 from fedsim.storage import Folder
 from jobs.records import Job
 from jobs.settings import Settings
@@ -49,6 +49,15 @@ WRITTEN = (MODEL, PARTITION, PERSONAL)
 def spec_text(job: Job) -> str:
     """The spec of a job as YAML."""
     return yaml.safe_dump(job.spec, sort_keys=False, allow_unicode=True)
+
+
+def save_spec(settings: Settings, job: Job) -> None:
+    """Write the spec into the job's directory, beside its log.
+
+    Raises:
+        CheckpointError: the directory cannot be written.
+    """
+    Folder(str(settings.job_dir(job.id))).write(SPEC, spec_text(job).encode())
 
 
 def save_model(settings: Settings, job_id: str, model: Mapping[str, Any]) -> None:
@@ -112,22 +121,32 @@ def written(settings: Settings, job_id: str) -> dict[str, int]:
     return {name: size for name, size in sizes.items() if size is not None}
 
 
-def content(settings: Settings, job_id: str, name: str) -> Iterator[bytes]:
-    """The content of an artifact that the runner has written, a piece at a time.
+def content(settings: Settings, job_id: str, name: str) -> tuple[int, Iterator[bytes]]:
+    """The size of an artifact that the runner has written, and its content, a piece at a time.
 
     Raises:
+        ArtifactNotFound: it is not there.
         CheckpointError: the place cannot be read.
     """
-    return _folder(settings, job_id).stream(name)
+    found = _folder(settings, job_id).opened(name) if name in WRITTEN else None
+    if found is None:
+        raise no_artifact(job_id, name)
+    return found
 
 
-def remove_files(settings: Settings, job_id: str) -> None:
-    """Remove what a job left.
+def remove_files(settings: Settings, job_id: str) -> list[CheckpointError]:
+    """Remove what a job left: its checkpoints, and its artifacts whatever becomes of those.
 
-    Raises:
-        CheckpointError: the place cannot be written.
+    Returns:
+        Why files stay behind; nothing where all are gone.
     """
-    _folder(settings, job_id).clear()
+    trouble: list[CheckpointError] = []
+    for url in (settings.checkpoints(job_id), settings.artifacts(job_id)):
+        try:
+            Folder(url).clear()
+        except CheckpointError as error:
+            trouble.append(error)
+    return trouble
 
 
 def no_artifact(job_id: str, name: str) -> ArtifactNotFound:

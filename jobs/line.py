@@ -43,11 +43,16 @@ def take_next(connection: Connection, most: int) -> RowMapping | None:
     return None
 
 
-def explain(connection: Connection, reasons: Mapping[str, str | None], others: str | None) -> None:
-    """Write why jobs wait, those in `reasons` by their ids, `others` where not None for all the rest."""
+def explain(
+    connection: Connection,
+    reasons: Mapping[str, str | None],
+    others: str | None,
+    placed: Collection[str] = (),
+) -> None:
+    """Write why jobs wait: `reasons` by their ids, and `others`, if not None, for all but those `placed`."""
     queued = jobs.c.state == JobState.QUEUED
     for job_id, words in reasons.items():
         connection.execute(update(jobs).where(and_(jobs.c.id == job_id, queued)).values(waiting=words))
     if others is not None:
-        rest = and_(queued, jobs.c.id.not_in(reasons), jobs.c.waiting.is_distinct_from(others))
+        rest = and_(queued, jobs.c.id.not_in([*reasons, *placed]), jobs.c.waiting.is_distinct_from(others))
         connection.execute(update(jobs).where(rest).values(waiting=others))

@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 
 from fedsim.errors import JobNotFound, JobRefused, RayUnavailable
-from jobs.handover import hand_over
+from jobs.handover import hand_over, withdraw
 from jobs.local_ray import package_path
 from jobs.ray_job import Cluster, RayJob, ray_job_of
 from jobs.records import Job
@@ -51,7 +51,7 @@ def max_restarts(job: Job) -> int:
 
 def runner_environment(settings: Settings, job: Job) -> dict[str, str]:
     """What a runner is told beside its job: the settings, who it is, and to use the Ray that started it."""
-    variables = settings.open_environment() | hand_over(settings, job.id)
+    variables = settings.open_environment() | hand_over(settings, job.id, ray_job_of(job))
     variables |= {"FEDSIM_RAY_ADDRESS": "auto", "FEDSIM_SUBMISSION": ray_job_of(job)}
     if settings.ray_address is None:
         variables["PYTHONPATH"] = package_path()
@@ -134,6 +134,8 @@ class Reconciler:
         job = self.store.get(job_id)
         if job.state not in ACTIVE or ray_job_of(job) != name:
             return
+        if found is None or found.ended:
+            withdraw(self.settings, job.id, name)
         if found is not None and job.submission_id is None:
             self.store.set_submission(job.id, name)
         if found is None:

@@ -26,9 +26,10 @@ from fedsim.errors import (
     SpecError,
 )
 from fedsim.personal import PersonalScores
-from jobs.artifacts import save_model, save_partition, save_personal
+from jobs.artifacts import save_model, save_partition, save_personal, save_spec
 from jobs.book import Book, patiently
 from jobs.drive import Drive, Run
+from jobs.handover import take
 from jobs.joining import connected
 from jobs.keeping import keeping_of
 from jobs.ray_job import ray_job_of
@@ -150,6 +151,7 @@ def run(job_id: str, settings: Settings, submission_id: str | None = None) -> Jo
 def _drive(job_id: str, settings: Settings, store: JobStore, watch: Watch) -> None:
     """Have the rounds run, and write each to the store; after a loss, go on from the last checkpoint."""
     job = store.get(job_id)
+    save_spec(settings, job)
     spec = parse_spec(job.spec)
     log.info("job %s: %s on %s", job_id, spec.algorithm.name, spec.data.dataset.name)
     experiment = resolve(spec, settings)
@@ -215,7 +217,7 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         sys.stderr.write("usage: python -m jobs.runner JOB_ID\n")
         return 2
-    settings = Settings.from_env()
+    settings = take(os.environ)
     with _logging(settings, arguments[0]):
         state = run(arguments[0], settings, os.environ.get("FEDSIM_SUBMISSION"))
     return int(state is JobState.FAILED or state not in FINAL)

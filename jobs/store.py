@@ -279,15 +279,18 @@ class JobStore(JobReader):
         """Say why a job waits; nothing happens where it waits no more."""
         self.explain({job_id: text})
 
-    def explain(self, reasons: Mapping[str, str | None], others: str | None = None) -> None:
+    def explain(
+        self, reasons: Mapping[str, str | None], others: str | None = None, placed: Collection[str] = ()
+    ) -> None:
         """Say of several jobs at once why they wait; nothing happens where one waits no more.
 
         Args:
             reasons: by job id.
             others: of all queued jobs that are not among them; None leaves those as they are.
+            placed: jobs that are not among the others either.
         """
         with self._writes.begin() as connection:
-            explain(connection, reasons, others)
+            explain(connection, reasons, others, placed)
 
     def _set(self, job_id: str, **values: Any) -> None:
         with self._writes.begin() as connection:

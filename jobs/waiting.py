@@ -31,8 +31,11 @@ def tell_waiting(store: JobStore, most: int, trouble: str | None = None) -> None
         job.id: _before(str(place), place) + why for place, job in enumerate(waiting)
     }
     others = _before(f"at least {EXPLAINED}", EXPLAINED) + why if len(waiting) == EXPLAINED else None
-    if others is not None or any(job.waiting != reasons[job.id] for job in waiting):
-        store.explain(reasons, others)
+    # Most looks change nothing: of those with a place of their own only what is new is written, and the store
+    # itself passes over the others that say it already.
+    new = {job.id: reasons[job.id] for job in waiting if job.waiting != reasons[job.id]}
+    if others is not None or new:
+        store.explain(new, others, placed=reasons)
 
 
 def holders(active: Sequence[Job], most: int) -> str:

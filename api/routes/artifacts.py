@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 from api.dependencies import JobId, ServiceOf
 from api.errors import problems
 from api.report import report_lines
-from jobs.artifacts import ARTIFACTS, REPORT, SPEC, content, no_artifact, spec_text, written
+from jobs.artifacts import ARTIFACTS, REPORT, SPEC, content, spec_text, written
 from jobs.records import Job
 from jobs.store import JobStore
 
@@ -42,7 +42,7 @@ class ArtifactList(BaseModel):
     artifacts: list[Artifact]
 
 
-@router.get("/jobs/{job_id}/artifacts", responses=problems(404, 422))
+@router.get("/jobs/{job_id}/artifacts", responses=problems(404, 422, 503))
 def list_artifacts(job_id: JobId, service: ServiceOf) -> ArtifactList:
     """List the files that a job has now; model and partition come with its success."""
     service.store.get(job_id)
@@ -58,7 +58,7 @@ def list_artifacts(job_id: JobId, service: ServiceOf) -> ArtifactList:
 @router.get(
     "/jobs/{job_id}/artifacts/{name}",
     response_class=StreamingResponse,
-    responses=problems(404, 422, also=FILES),
+    responses=problems(404, 422, 503, also=FILES),
 )
 def get_artifact(job_id: JobId, name: Name, service: ServiceOf) -> Response:
     """Get one of these files. What a model or a partition holds are plain arrays (safetensors), no code."""
@@ -68,10 +68,8 @@ def get_artifact(job_id: JobId, name: Name, service: ServiceOf) -> Response:
         return _file(name, [spec_text(job)], headers)
     if name == REPORT:
         return _file(name, _report(service.store, job), headers)
-    size = written(service.settings, job_id).get(name)
-    if size is None:
-        raise no_artifact(job_id, name)
-    return _file(name, content(service.settings, job_id, name), headers | {"Content-Length": str(size)})
+    size, pieces = content(service.settings, job_id, name)
+    return _file(name, pieces, headers | {"Content-Length": str(size)})
 
 
 def _file(name: str, pieces: Iterable[str | bytes], headers: dict[str, str]) -> Response:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Iterator
-from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -15,13 +16,14 @@ from api.dependencies import CloningBody, JobId, ServiceOf, StoreOf, Submission,
 from api.errors import problems
 from api.openapi import CLONING_BODY, SUBMISSION_BODY
 from api.round_table import columns, csv_lines
-from fedsim.errors import CheckpointError
 from jobs.cloning import cloned_spec
 from jobs.records import Job, JobPage, RoundRecord
 from jobs.states import JobState
 from jobs.store import JobStore
 
 router = APIRouter(tags=["jobs"])
+
+logger = logging.getLogger("fedsim.api")
 
 CSV_PAGE = 500
 
@@ -114,13 +116,16 @@ def delete_job(job_id: JobId, service: ServiceOf) -> None:
     service.store.delete(job_id)
     if service.settings.storage is not None:
         # Not before there is need for it: the drivers of object stores take their time to import.
-        from fedsim.storage import Folder
         from jobs.artifacts import remove_files
 
-        with suppress(CheckpointError):
-            Folder(service.settings.checkpoints(job_id)).clear()
-            remove_files(service.settings, job_id)
-    shutil.rmtree(service.settings.job_dir(job_id), ignore_errors=True)
+        for left in remove_files(service.settings, job_id):
+            logger.error("job %s was deleted, and files of it stay behind: %s", job_id, left)
+    shutil.rmtree(service.settings.job_dir(job_id), onerror=_left_behind)
+
+
+def _left_behind(_: Any, path: str, __: Any) -> None:
+    if Path(path).exists():
+        logger.error("a job was deleted, and %s stays behind", path, exc_info=True)
 
 
 @router.post("/jobs/{job_id}/cancel", responses=problems(404, 422))

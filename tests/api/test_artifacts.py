@@ -10,7 +10,9 @@ import pytest
 import yaml
 from safetensors.numpy import load
 
-from jobs.artifacts import save_model, save_partition, save_personal
+from fedsim.errors import CheckpointError
+from fedsim.storage import Folder
+from jobs.artifacts import content, save_model, save_partition, save_personal
 from jobs.settings import Settings
 from jobs.spec import parse_spec
 from tests.api.service import RunningService
@@ -94,3 +96,36 @@ def test_artifacts_go_to_the_storage_and_with_the_job(
     assert http.get(f"{JOBS}/{job.id}/artifacts/model.safetensors").content == file.read_bytes()
     assert http.delete(f"{JOBS}/{job.id}").status_code == 204
     assert not file.exists()
+
+
+def test_an_artifact_replaced_while_it_is_read_comes_whole(service: RunningService) -> None:
+    job = service.running()
+    save_personal(service.settings, job.id, "client\n0\n")
+    size, pieces = content(service.settings, job.id, "personal.csv")
+    save_personal(service.settings, job.id, "client\n0\n1\n2\n")
+    assert (size, b"".join(pieces)) == (9, b"client\n0\n")
+
+
+def test_a_storage_that_fails_is_said_and_keeps_no_artifact(
+    service: RunningService,
+    http: httpx.Client,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (tmp_path / "file").write_text("no folder\n")
+    broken = Settings(service.settings.home, storage=f"file://{tmp_path}/file")
+    monkeypatch.setattr(service.app.state.service, "settings", broken)
+    job = service.ended()
+    answer = http.get(f"{JOBS}/{job.id}/artifacts")
+    assert (answer.status_code, answer.json()["code"]) == (503, "STORAGE_FAILED")
+    cleared: list[str] = []
+
+    def fails(folder: Folder) -> None:
+        cleared.append(folder.url.rpartition("/")[2])
+        raise CheckpointError(f"{folder.url} cannot be removed")
+
+    monkeypatch.setattr(Folder, "clear", fails)
+    assert http.delete(f"{JOBS}/{job.id}").status_code == 204
+    assert cleared == ["checkpoints", "artifacts"]
+    assert caplog.text.count("files of it stay behind") == 2

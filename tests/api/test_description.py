@@ -52,7 +52,7 @@ WORDS = {"algorithm": ("fedavg", {"name": "fedprox", "mu": 0.1}), "model": ("mlp
 class UnmeasuredPlans:
     """The planner's place: a plan takes half a minute, and has tests of its own."""
 
-    async def plan(self, spec: JobSpec) -> None:
+    async def plan(self, spec: JobSpec, gone: Gone | None = None) -> None:
         raise ServiceError("nobody plans here", status=422, code="DOES_NOT_FIT")
 
 

@@ -10,6 +10,7 @@ from actors.resources import Node
 from fedsim.errors import JobRefused, RayUnavailable
 from jobs import room
 from jobs.dispatch import Dispatcher
+from jobs.handover import take
 from jobs.ray_job import RayJob, ray_job_of
 from jobs.reconcile import Reconciler
 from jobs.settings import Settings
@@ -171,7 +172,7 @@ def test_on_a_cluster_that_is_just_going_up_a_job_waits_for_its_nodes(store, url
     assert store.get(late).reason is FailureReason.DOES_NOT_FIT
 
 
-def test_each_job_that_waits_says_why(desk):
+def test_each_job_that_waits_says_why(desk, monkeypatch):
     desk.settings = desk.dispatcher.settings = Settings(
         desk.settings.home, database_url=desk.settings.database_url, max_running=7
     )
@@ -185,6 +186,14 @@ def test_each_job_that_waits_says_why(desk):
     assert desk.store.get(waiting[2]).waiting == f"2 jobs before it in the queue; {holds}"
     for job_id in waiting[EXPLAINED:]:
         assert desk.store.get(job_id).waiting == f"at least 100 jobs before it in the queue; {holds}"
+    # A look that finds nothing new writes nothing to any of them.
+    told, explain = [], desk.store.explain
+    monkeypatch.setattr(
+        desk.store, "explain", lambda *given, **more: (told.append(given), explain(*given, **more))
+    )
+    desk.look()
+    assert [reasons for reasons, _ in told] == [{}]
+    assert desk.store.get(waiting[2]).waiting == f"2 jobs before it in the queue; {holds}"
 
 
 def test_two_dispatchers_keep_to_one_queue(store, url, tmp_path):
@@ -223,3 +232,14 @@ def test_passwords_go_by_a_file_for_the_owner_only(store, tmp_path):
     # What Ray itself has in its environment is older than what the service says.
     read = Settings.from_env(environment | {"FEDSIM_DATABASE_URL": "sqlite:///old.db"})
     assert (read.database_url, read.storage) == (settings.database_url, settings.storage)
+    # It is gone once it has been read, and where nobody ever will.
+    assert take(environment).database_url == secret
+    assert not handed.exists()
+    reconciler.submit(cluster, store.get(job.id))
+    assert handed.exists()
+    cluster.jobs.clear()
+    store._set(job.id, heartbeat_at=datetime.now(UTC) - timedelta(days=1))
+    reconciler.settle_all(cluster)
+    assert [path.name for path in settings.job_dir(job.id).glob(".handover*")] == [
+        f".handover-fedsim-{job.id}-1.json"
+    ]
