@@ -26,6 +26,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from api.app import create_app
+from api.planning import Gone
 from fedsim.errors import ServiceError
 from jobs.artifacts import ARTIFACTS, save_model
 from jobs.settings import Limits, Settings
@@ -54,6 +55,9 @@ class UnmeasuredPlans:
 
     async def plan(self, spec: JobSpec, gone: Gone | None = None) -> None:
         raise ServiceError("nobody plans here", status=422, code="DOES_NOT_FIT")
+
+    def close(self) -> None:
+        pass
 
 
 class World:
