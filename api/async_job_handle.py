@@ -12,11 +12,11 @@ import httpx
 
 from api import calls, flows
 from api.artifact_file import Artifact, target
-from api.following import Following, NewRounds
+from api.following import Following, LogFollowing, NewRounds
 from api.job_handle import JobView
 from api.rounds import Rounds
 from api.stream import Message
-from fedsim.errors import ServiceError, Unreachable
+from fedsim.errors import ServiceError
 from jobs.records import Job, RoundRecord
 from jobs.states import JobState
 
@@ -86,15 +86,25 @@ class AsyncJobHandle(JobView):
     async def follow_logs(self, tail: int | None = None) -> AsyncIterator[str]:
         """Yield the last lines of the log, then each line as it is written, until the job has ended.
 
+        A lost connection is taken up again where it broke.
+
         Raises:
-            Unreachable: the connection is lost.
+            Unreachable: the service has not answered for a minute.
         """
-        try:
-            async with self._client.stream(calls.logs(self.id, tail, follow=True)) as response:
-                async for line in response.aiter_lines():
+        following = LogFollowing(self._client.url, self.id, tail)
+        while not following.over:
+            try:
+                async with self._client.stream(following.call()) as response:
+                    following.begin(response)
+                    async for block in response.aiter_bytes():
+                        for line in following.take(block):
+                            yield line
+                for line in following.ended((await self.refresh()).state):
                     yield line
-        except httpx.TransportError as error:
-            raise Unreachable(f"the connection to {self._client.url} was lost: {error}") from error
+            except (httpx.TransportError, ServiceError) as error:
+                following.broken(error)
+            if not following.over:
+                await asyncio.sleep(following.pause())
 
     async def artifacts(self) -> list[Artifact]:
         """List the files that the job has left so far."""

@@ -18,6 +18,7 @@ from api.artifact_file import Artifact
 from fedsim.errors import (
     ArtifactNotFound,
     BadPageToken,
+    BadRequest,
     Conflict,
     DataError,
     DoesNotFit,
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     from jobs.plan import Plan
 
 PREFIX = "/api/v1"
+
+POSITION = "Log-Position"
+"""The header that says where in a log an answer begins, in bytes."""
 
 PLAN_PATIENCE = 330.0
 """Seconds to wait for a plan: the service itself gives up a little earlier."""
@@ -209,9 +213,11 @@ def events(job_id: str, after: int = 0) -> Call[None]:
     return Call("GET", _job_path(job_id, "/events"), _nothing, headers=headers, patience=STREAM_SILENCE)
 
 
-def logs(job_id: str, tail: int | None = None, follow: bool = False) -> Call[str]:
-    """Read the last lines of a job's log. With `follow` a stream."""
-    params = {"tail": tail, "follow": "true" if follow else None}
+def logs(
+    job_id: str, tail: int | None = None, follow: bool = False, position: int | None = None
+) -> Call[str]:
+    """Read the last lines of a job's log, or all from a position on. With `follow` a stream."""
+    params = {"tail": tail, "follow": "true" if follow else None, "from": position}
     return Call("GET", _job_path(job_id, "/logs"), _text, params)
 
 
@@ -277,4 +283,7 @@ def error_of(response: httpx.Response) -> FedsimError:
         return error
     if response.status_code == 401:
         hint = "set FEDSIM_TOKEN to the service's token"
+    if code == "BAD_REQUEST":
+        message = "\n".join([detail, *(f"  - {fault}" for fault in faults)])
+        return BadRequest(message, hint, status=response.status_code, code=code, errors=faults)
     return ServiceError(detail, hint, status=response.status_code, code=code, errors=faults)

@@ -12,10 +12,10 @@ import httpx
 
 from api import calls, flows
 from api.artifact_file import Artifact, target
-from api.following import Following, NewRounds
+from api.following import Following, LogFollowing, NewRounds
 from api.rounds import Rounds
 from api.stream import Message
-from fedsim.errors import ServiceError, Unreachable
+from fedsim.errors import ServiceError
 from jobs.records import Job, RoundRecord
 from jobs.states import JobState
 
@@ -120,14 +120,23 @@ class JobHandle(JobView):
     def follow_logs(self, tail: int | None = None) -> Iterator[str]:
         """Yield the last lines of the log, then each line as it is written, until the job has ended.
 
+        A lost connection is taken up again where it broke.
+
         Raises:
-            Unreachable: the connection is lost.
+            Unreachable: the service has not answered for a minute.
         """
-        try:
-            with self._client.stream(calls.logs(self.id, tail, follow=True)) as response:
-                yield from response.iter_lines()
-        except httpx.TransportError as error:
-            raise Unreachable(f"the connection to {self._client.url} was lost: {error}") from error
+        following = LogFollowing(self._client.url, self.id, tail)
+        while not following.over:
+            try:
+                with self._client.stream(following.call()) as response:
+                    following.begin(response)
+                    for block in response.iter_bytes():
+                        yield from following.take(block)
+                yield from following.ended(self.refresh().state)
+            except (httpx.TransportError, ServiceError) as error:
+                following.broken(error)
+            if not following.over:
+                time.sleep(following.pause())
 
     def artifacts(self) -> list[Artifact]:
         """List the files that the job has left so far."""

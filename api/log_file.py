@@ -40,6 +40,20 @@ def last_lines(path: Path, count: int) -> tuple[bytes, int]:
     return b"".join(lines[max(0, len(lines) - count) :]), end
 
 
+def lines_from(path: Path, position: int) -> tuple[bytes, int]:
+    """Read a file from a position on.
+
+    Args:
+        path: the file; one that is not there is empty.
+        position: where to begin; nothing stands beyond the end.
+
+    Returns:
+        The bytes, no more than `MOST`, and the position in the file after them.
+    """
+    found = _read_from(path, position, MOST)
+    return found, position + len(found)
+
+
 async def follow_file(
     path: Path, position: int, ended: Callable[[], bool], period: float = 0.3
 ) -> AsyncIterator[bytes]:
@@ -64,10 +78,10 @@ async def follow_file(
             await asyncio.sleep(period)
 
 
-def _read_from(path: Path, position: int) -> bytes:
+def _read_from(path: Path, position: int, most: int = BLOCK) -> bytes:
     try:
         with path.open("rb") as file:
             file.seek(position)
-            return file.read(BLOCK)
+            return file.read(most)
     except FileNotFoundError:
         return b""

@@ -8,16 +8,21 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import StreamingResponse
 
+from api.calls import POSITION
 from api.dependencies import JobId, LastEvent, ServiceOf, StreamsOf
 from api.errors import problems
 from api.limits import LimitedStream
-from api.log_file import follow_file, last_lines
+from api.log_file import follow_file, last_lines, lines_from
+from fedsim.errors import JobNotFound
 from jobs.states import FINAL
+from jobs.store import JobStore
 
 router = APIRouter(tags=["jobs"])
 
 EVENT_STREAM = "text/event-stream"
 PLAIN = "text/plain"
+FURTHEST = 2**53
+"""The largest position that JSON and every file system can name."""
 
 EVENT: dict[str, Any] = {
     "type": "object",
@@ -40,7 +45,13 @@ EVENTS: dict[int | str, dict[str, Any]] = {
     },
     204: {"description": "The job has ended, and there is nothing after that event."},
 }
-LINES: dict[int | str, dict[str, Any]] = {200: {"content": {PLAIN: {"schema": {"type": "string"}}}}}
+POSITION_HEADER = {
+    "description": "Where in the log the first byte of this answer stands.",
+    "schema": {"type": "integer"},
+}
+LINES: dict[int | str, dict[str, Any]] = {
+    200: {"content": {PLAIN: {"schema": {"type": "string"}}}, "headers": {POSITION: POSITION_HEADER}}
+}
 
 
 @router.get(
@@ -67,19 +78,37 @@ def read_log(
     streams: StreamsOf,
     tail: Annotated[int, Query(ge=0, le=100_000, description="How many of the last lines.")] = 500,
     follow: Annotated[bool, Query(description="Go on until the job has ended.")] = False,
+    begin: Annotated[
+        int | None,
+        Query(alias="from", ge=0, le=FURTHEST, description="Not the last lines, but all from this byte on."),
+    ] = None,
 ) -> Response:
-    """Read the job's own log, which is kept when the cluster is gone; empty until the job has started."""
+    """Read the job's own log, which is kept when the cluster is gone; empty until the job has started.
+
+    A followed log ends with the job, or when the service stops: whoever has counted the bytes goes on with
+    `from`, which is `Log-Position` of the first answer and the bytes that came.
+    """
     store = service.store
     store.get(job_id)
     path = service.settings.log_path(job_id)
-    lines, position = last_lines(path, tail)
+    lines, position = last_lines(path, tail) if begin is None else lines_from(path, begin)
+    headers = {POSITION: str(position - len(lines))}
     if not follow:
-        return Response(lines, media_type=PLAIN)
+        return Response(lines, headers=headers, media_type=PLAIN)
 
     def ended() -> bool:
-        return service.hub.closing or store.get(job_id).state in FINAL
+        return service.hub.closing or _over(store, job_id)
 
-    return LimitedStream(_log(lines, follow_file(path, position, ended)), PLAIN, streams)
+    stream = LimitedStream(_log(lines, follow_file(path, position, ended)), PLAIN, streams)
+    stream.headers.update(headers)
+    return stream
+
+
+def _over(store: JobStore, job_id: str) -> bool:
+    try:
+        return store.get(job_id).state in FINAL
+    except JobNotFound:
+        return True  # deleted: only a job that has ended can be
 
 
 async def _log(lines: bytes, more: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -73,6 +73,13 @@ def test_a_bad_spec_is_exit_2_with_every_fault(fedsim: Fedsim, spec: str, parts:
             assert part in outcome.err
 
 
+def test_arguments_that_the_service_refuses_are_exit_2_and_named(online: Fedsim) -> None:
+    for option, value, part in (("--priority", "99999", "priority: "), ("--label", "a b=c", "a b")):
+        outcome = online("submit", "demo", option, value)
+        assert outcome.code == 2
+        assert part in outcome.err
+
+
 def test_names_that_do_not_exist_are_exit_2_on_both_ways(online: Fedsim) -> None:
     for command in ("run", "submit"):
         outcome = online(command, "demo", "--set", "algorithm=fedawg")

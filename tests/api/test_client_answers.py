@@ -284,10 +284,30 @@ def test_a_broken_download_begins_again_and_leaves_no_half_file(answering: Answe
     assert [file.name for file in tmp_path.iterdir()] == ["report.json"]
 
 
-def test_a_log_that_breaks_off_is_said(answering: Answering) -> None:
-    answer = httpx.Response(200, stream=Pieces(b"one\ntwo\n", error=LOST))
-    client, _ = answering(a_job().model_dump(mode="json"), answer)
+def log(*pieces: bytes, position: int, error: Exception | None = None) -> httpx.Response:
+    """Answer with these pieces of a log."""
+    return httpx.Response(200, headers={"Log-Position": str(position)}, stream=Pieces(*pieces, error=error))
+
+
+def test_a_broken_log_goes_on_where_it_broke(answering: Answering) -> None:
+    job = a_job().model_dump(mode="json")
+    client, asked = answering(
+        *(job, log(b"one\nt", b"wo\nthr", position=40, error=LOST), httpx.ConnectError("nobody there")),
+        *(log(b"three\n", position=48), {**job, "state": "RUNNING"}),
+        *(log(b"four", position=54), job, log(b"four\n\xc3\xa9nd", position=54), job),
+    )
+    assert list(client.job("some").follow_logs(9)) == ["one", "two", "three", "four", "énd"]
+    queries = [request.url.params.get("from") for request in asked if request.url.path.endswith("/logs")]
+    assert queries == [None, "48", "48", "54", "54"]
+
+
+def test_a_log_of_a_service_that_stays_away_ends_with_an_error(
+    answering: Answering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "PATIENCE", 0.1)
+    answer = log(b"one\ntwo\n", position=0, error=LOST)
+    client, _ = answering(a_job().model_dump(mode="json"), answer, *[httpx.ConnectError("nobody there")] * 9)
     lines = client.job("some").follow_logs()
     assert next(lines) == "one"
-    with pytest.raises(Unreachable, match="was lost"):
+    with pytest.raises(Unreachable, match="nobody there"):
         list(lines)

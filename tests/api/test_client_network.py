@@ -85,13 +85,19 @@ def test_watching_survives_another_server_in_its_place(tmp_path: Path) -> None:
         job = first.running()
         first.store.add_round(job.id, a_round(1))
         client = FedSimClient(first.url)
-        rounds = client.job(job.id).watch()
+        rounds, log = client.job(job.id).watch(), client.job(job.id).follow_logs()
         assert next(rounds) == a_round(1)
+        path = first.settings.log_path(job.id)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("one\ntwo\n")
+        assert next(log) == "one"
         port = first.port
     with running_service(tmp_path, port=port) as second:
         second.store.add_round(job.id, a_round(2))
         second.store.advance(job.id, JobState.RUNNING, JobState.SUCCEEDED)
+        path.write_text("one\ntwo\nthree\n")
         assert list(rounds) == [a_round(2)]
+        assert list(log) == ["two", "three"]
         client.close()
 
 
