@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from api import calls, flows
 from api.async_connection import AsyncConnection
 from api.async_job_handle import AsyncJobHandle
-from api.specs import SpecSource, SweepSource, as_mapping, read_members
+from api.specs import SpecSource, SweepSource, read_draft, read_members
 
 if TYPE_CHECKING:
     from api.comparison import Comparison
@@ -62,7 +62,8 @@ class AsyncFedSimClient(AsyncConnection):
         """
         key = idempotency_key or uuid.uuid4().hex
         # Specs are read and checked in a thread: that takes a moment, and the event loop has other work.
-        data = await asyncio.to_thread(as_mapping, spec, set)
+        draft = await asyncio.to_thread(read_draft, spec, set)
+        data = await self.drive(flows.whole_faults(draft))
         return AsyncJobHandle(self, await self.send(calls.submit(data, priority, labels or {}, key)))
 
     async def plan(self, spec: SpecSource, *, set: Mapping[str, Any] | None = None) -> Plan:
@@ -71,7 +72,8 @@ class AsyncFedSimClient(AsyncConnection):
         Raises:
             SpecError: the spec is wrong; holds every fault.
         """
-        return await self.send(calls.plan(await asyncio.to_thread(as_mapping, spec, set)))
+        draft = await asyncio.to_thread(read_draft, spec, set)
+        return await self.send(calls.plan(await self.drive(flows.whole_faults(draft))))
 
     async def job(self, job_id: str) -> AsyncJobHandle:
         """Get a job by its id, or by the beginning of it where no other job's id begins so.

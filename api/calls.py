@@ -127,6 +127,14 @@ def _plan(response: httpx.Response) -> Plan:
     return Plan.model_validate_json(response.content)
 
 
+def _faults(response: httpx.Response) -> list[FieldError]:
+    return [_fault(item) for item in response.json()["errors"]]
+
+
+def _fault(item: Mapping[str, Any]) -> FieldError:
+    return FieldError(item["path"], item["value"], item["message"], item["hint"])
+
+
 def _json(response: httpx.Response) -> Any:
     return response.json()
 
@@ -207,6 +215,11 @@ def plan(spec: Mapping[str, Any]) -> Call[Plan]:
     return Call("POST", f"{PREFIX}/plan", _plan, json=dict(spec), retry=False, patience=PLAN_PATIENCE)
 
 
+def check(spec: Mapping[str, Any]) -> Call[list[FieldError]]:
+    """Have a spec looked over: gives its faults, none if it would be accepted."""
+    return Call("POST", f"{PREFIX}/check", _faults, json=dict(spec), retry=False)
+
+
 def events(job_id: str, after: int = 0) -> Call[None]:
     """Follow a job's events, from the one after `after`. A stream."""
     headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
@@ -267,7 +280,7 @@ def error_of(response: httpx.Response) -> FedsimError:
     try:
         body = response.json()
         detail, code, hint = str(body["detail"]), str(body["code"]), str(body.get("hint", ""))
-        faults = [FieldError(f["path"], f["value"], f["message"], f["hint"]) for f in body.get("errors", [])]
+        faults = [_fault(item) for item in body.get("errors", [])]
     except (ValueError, KeyError, TypeError):
         message = (
             f"{response.url} answered {response.status_code} {response.reason_phrase}, not as fedsim does"

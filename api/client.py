@@ -22,7 +22,7 @@ from api import calls, flows
 from api.blocking_connection import BlockingConnection
 from api.connection import DEFAULT_URL
 from api.job_handle import JobHandle
-from api.specs import SpecSource, SweepSource, as_mapping, read_members
+from api.specs import SpecSource, SweepSource, read_draft, read_members
 
 if TYPE_CHECKING:
     from api.comparison import Comparison
@@ -71,7 +71,8 @@ class FedSimClient(BlockingConnection):
             Conflict: the key was used before, for something else.
         """
         key = idempotency_key or uuid.uuid4().hex
-        return JobHandle(self, self.send(calls.submit(as_mapping(spec, set), priority, labels or {}, key)))
+        data = self.drive(flows.whole_faults(read_draft(spec, set)))
+        return JobHandle(self, self.send(calls.submit(data, priority, labels or {}, key)))
 
     def plan(self, spec: SpecSource, *, set: Mapping[str, Any] | None = None) -> Plan:
         """Have a spec measured where it would run; takes from half a minute to five minutes.
@@ -86,7 +87,7 @@ class FedSimClient(BlockingConnection):
         Raises:
             SpecError: the spec is wrong; holds every fault.
         """
-        return self.send(calls.plan(as_mapping(spec, set)))
+        return self.send(calls.plan(self.drive(flows.whole_faults(read_draft(spec, set)))))
 
     def job(self, job_id: str) -> JobHandle:
         """Get a job by its id, or by the beginning of it where no other job's id begins so.

@@ -7,7 +7,7 @@ old `Last-Event-ID`, reads the store instead.
 
 On the wire: `id` is the event's number in the store, `event` its type (state, round, warning), `data` a JSON
 object: of a round its record, of the others what the store wrote and `at`. The event of a final state says
-`terminal: true`, and closes.
+`terminal: true`, and closes; so does a warning where the job was deleted meanwhile.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ import asyncio
 import json
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import NamedTuple, Protocol
 
+from fedsim.errors import JobNotFound
 from jobs.records import JobEvent
 
 logger = logging.getLogger("fedsim.api")
@@ -54,6 +56,12 @@ def frame(event: JobEvent) -> Frame:
     return Frame(event.id, bool(data.get("terminal")), wire.encode())
 
 
+def deleted(job_id: str, after: int) -> Frame:
+    """Write the last event of a job that was deleted while somebody watched it."""
+    data = {"message": "the job was deleted", "terminal": True}
+    return frame(JobEvent(id=after + 1, job_id=job_id, type="warning", at=datetime.now(UTC), data=data))
+
+
 class Feed:
     """The events of one job, asked of the store by one task for all watchers.
 
@@ -83,16 +91,17 @@ class Feed:
         try:
             while True:
                 events = await asyncio.to_thread(self.store.events, self.job_id, self.head, PAGE)
-                self._take(events)
+                self._take([frame(event) for event in events])
                 await asyncio.sleep(self.period if len(events) < PAGE else 0)
+        except JobNotFound:
+            self._take([deleted(self.job_id, self.head)])
         except Exception:
             # The watchers' streams end, and they come again: by then the store may answer.
             logger.exception("the events of job %s cannot be read", self.job_id)
             self.failed = True
             self._wake()
 
-    def _take(self, events: Iterable[JobEvent]) -> None:
-        frames = [frame(event) for event in events]
+    def _take(self, frames: Sequence[Frame]) -> None:
         if not frames:
             return
         overflow = len(self.frames) + len(frames) - (self.frames.maxlen or 0)
@@ -150,7 +159,11 @@ class EventHub:
 
         An `after` that is not an event of this job is taken for 0: better to hear twice than never.
         """
-        after = await asyncio.to_thread(self._known, job_id, after)
+        try:
+            after = await asyncio.to_thread(self._known, job_id, after)
+        except JobNotFound:
+            yield deleted(job_id, after).data
+            return
         async with self._feed(job_id, after) as feed:
             seen = after
             while not self.closing:
@@ -174,7 +187,11 @@ class EventHub:
     async def _next(self, feed: Feed, seen: int) -> list[Frame]:
         if feed.covers(seen):
             return feed.since(seen)
-        return [frame(event) for event in await asyncio.to_thread(self.store.events, feed.job_id, seen, PAGE)]
+        try:
+            events = await asyncio.to_thread(self.store.events, feed.job_id, seen, PAGE)
+        except JobNotFound:
+            return [deleted(feed.job_id, seen)]
+        return [frame(event) for event in events]
 
     @asynccontextmanager
     async def _feed(self, job_id: str, after: int) -> AsyncIterator[Feed]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import difflib
 import re
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any, TypeVar
 
 from api import calls, following
 from api.calls import Call
 from api.comparison import Comparison, Run, compare
-from fedsim.errors import JobNotFound, ServiceError
+from api.specs import Draft
+from fedsim.errors import FedsimError, FieldError, JobNotFound, ServiceError, SpecError
 from jobs.records import Job, JobPage, RoundRecord
 from jobs.states import FINAL
 
@@ -45,6 +46,24 @@ LOOKED_THROUGH = 200
 def page_size(wanted: int | None) -> int:
     """Give how many jobs to ask for at once, where so many (None: all) are still wanted."""
     return PAGE if wanted is None else min(wanted, PAGE)
+
+
+def whole_faults(draft: Draft) -> Flow[Mapping[str, Any]]:
+    """Give a spec's data, or all that is wrong with it: of its shape, and of the names in it.
+
+    Raises:
+        SpecError: holds every fault; where the service does not say, those that were found without it.
+    """
+    if draft.fault is None:
+        return draft.data
+    try:
+        found: list[FieldError] = yield calls.check(draft.data)
+    except FedsimError:
+        raise draft.fault from None
+    if not found:
+        return draft.data
+    named = {fault.path for fault in found}
+    raise SpecError([*found, *(fault for fault in draft.fault.errors if fault.path not in named)])
 
 
 def find_job(text: str) -> Flow[Job]:

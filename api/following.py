@@ -81,10 +81,13 @@ class Following(Patience):
     def line(self, line: str) -> Message | None:
         """Take a line; gives the event that it completes, if it does."""
         message = self._assembler.take(line)
-        if message is not None:
-            # What has no id of its own is no event of the job, and moves nobody on.
-            self.after, self._lost_at = message.id or self.after, None
-            self.over = bool(message.data.get("terminal"))
+        if message is None:
+            return None
+        self.over, self._lost_at = bool(message.data.get("terminal")), None
+        # What has no id of its own is no event of the job, and moves nobody on.
+        if 0 < message.id <= self.after:
+            return None
+        self.after = message.id or self.after
         return message
 
 

@@ -81,7 +81,8 @@ async def follow_file(
 def _read_from(path: Path, position: int, most: int = BLOCK) -> bytes:
     try:
         with path.open("rb") as file:
-            file.seek(position)
-            return file.read(most)
+            # Not every system lets a file be sought far beyond its end.
+            file.seek(min(position, file.seek(0, 2)))
+            return file.read(most) if file.tell() == position else b""
     except FileNotFoundError:
         return b""

@@ -59,12 +59,14 @@ def submit(
 ) -> None:
     """Submit a job to the service and print its id."""
     from api.display import print_json
-    from jobs.spec import load_spec
+    from jobs.spec_text import parse_sets
 
-    loaded = load_spec(spec, sets or ())
+    fields = parse_sets(sets or ())
     labels = parse_labels(label)
     with connect(url) as client:
-        handle = client.submit(loaded, priority=priority, labels=labels, idempotency_key=idempotency_key)
+        handle = client.submit(
+            spec, set=fields, priority=priority, labels=labels, idempotency_key=idempotency_key
+        )
         if format is Format.TEXT:
             print(handle.id, flush=True)
         code = to_the_end(handle) if wait else 0

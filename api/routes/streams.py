@@ -34,7 +34,7 @@ EVENT: dict[str, Any] = {
             "type": "string",
             "contentMediaType": "application/json",
             "description": "Of a round its record; of a state `state`, `previous`, `reason`, `message`, "
-            "`terminal` and `at`; of a warning `message` and `at`.",
+            "`terminal` and `at`; of a warning `message` and `at`, and `terminal` where the job was deleted.",
         },
     },
 }
@@ -62,8 +62,11 @@ LINES: dict[int | str, dict[str, Any]] = {
 def follow_events(job_id: JobId, service: ServiceOf, streams: StreamsOf, after: LastEvent) -> Response:
     """Follow a job by Server-Sent Events, past ones first; the last one says `terminal: true`."""
     job = service.store.get(job_id)
-    if job.state in FINAL and after > 0 and not service.store.events(job_id, after, 1):
-        return Response(status_code=204)
+    if job.state in FINAL and after > 0:
+        # This event and the next: what is no event of the job means from the start.
+        known = [event.id for event in service.store.events(job_id, after - 1, 2)]
+        if known == [after]:
+            return Response(status_code=204)
     return LimitedStream(service.hub.stream(job_id, after), EVENT_STREAM, streams)
 
 

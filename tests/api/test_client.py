@@ -63,6 +63,15 @@ def test_every_fault_of_a_spec_comes_through(client: FedSimClient) -> None:
     assert "model" in faults["modle"].hint
 
 
+def test_a_file_with_faults_of_all_kinds_is_told_them_at_once(client: FedSimClient, tmp_path: Path) -> None:
+    file = tmp_path / "wrong.yaml"
+    file.write_text("algorithm: fedawg\nrounds: 0\nlokal: {}\n")
+    for ask in (client.submit, client.plan):
+        with pytest.raises(SpecError) as caught:
+            ask(file)
+        assert {fault.path for fault in caught.value.errors} == {"algorithm.name", "rounds", "lokal"}
+
+
 def test_one_key_is_one_job(client: FedSimClient) -> None:
     spec, key = {"algorithm": "fedavg"}, f"sdk-key-{id(client)}"
     first = client.submit(spec, idempotency_key=key)

@@ -80,6 +80,36 @@ def test_nothing_follows_the_last_event(service: RunningService) -> None:
     url = f"{service.url}{JOBS}/{job.id}/events"
     last = watch(service, job.id)[-1].id
     assert httpx.get(url, headers={"Last-Event-ID": str(last)}).status_code == 204
+    assert watch(service, job.id, after=last + 5)[-1].data["terminal"]
+
+
+def test_a_watched_job_that_is_deleted_is_said_to_be(
+    service: RunningService, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = service.queued()
+    url = f"{service.url}{JOBS}/{job.id}"
+    with (
+        httpx.stream("GET", f"{url}/events", timeout=20) as events,
+        httpx.stream("GET", f"{url}/logs?follow=true", timeout=20) as log,
+    ):
+        # Between two questions to the store: nobody hears of the cancellation.
+        service.store.request_cancel(job.id)
+        service.store.delete(job.id)
+        last = list(messages(events.iter_lines()))[-1]
+        assert list(log.iter_lines()) == []
+    assert last.data["terminal"]
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+def test_a_late_watcher_of_a_deleted_job_hears_of_it(store: JobStore, job_id: str) -> None:
+    async def scene() -> list[bytes]:
+        store.advance(job_id, JobState.RUNNING, JobState.FAILED)
+        store.delete(job_id)
+        return await collect(EventHub(store).stream(job_id, 3))
+
+    [message] = messages(b"".join(asyncio.run(scene())).decode().splitlines())
+    assert (message.id, message.type) == (4, "warning")
+    assert message.data["terminal"]
 
 
 def test_a_log_is_followed_to_its_end(service: RunningService) -> None:

@@ -202,6 +202,18 @@ def test_rounds_as_csv_have_every_metric_of_any_round(service: RunningService, h
     assert [row["bytes.up"] for row in rows] == ["2000", "2000"]
 
 
+def test_the_log_is_read_from_a_position(service: RunningService, http: httpx.Client) -> None:
+    job = service.queued()
+    service.settings.log_path(job.id).write_text("one\ntwo\n")
+    for query, text, position in (
+        ("tail=1", "two\n", 4),
+        ("from=4", "two\n", 4),
+        (f"from={2**53}", "", 2**53),
+    ):
+        answer = http.get(f"{JOBS}/{job.id}/logs?{query}")
+        assert (answer.text, answer.headers["Log-Position"]) == (text, str(position))
+
+
 def test_the_log_is_read_from_its_end(service: RunningService, http: httpx.Client) -> None:
     job = service.ended()
     assert http.get(f"{JOBS}/{job.id}/logs").text == ""
