@@ -16,6 +16,7 @@ import httpx
 from api.addresses import is_loopback
 from api.calls import Call, error_of
 from fedsim.errors import ServiceError, SettingsError, Unreachable
+from jobs.settings import checked_token
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
@@ -59,8 +60,7 @@ def address(url: str | None, token: str | None, timeout: float) -> Address:
     """
     url = (url or os.environ.get("FEDSIM_URL") or DEFAULT_URL).rstrip("/")
     token = token or os.environ.get("FEDSIM_TOKEN")
-    if token and not (token.isascii() and token.isprintable()):
-        raise SettingsError("the token holds characters that no token has", "is FEDSIM_TOKEN copied whole?")
+    token = checked_token(token) if token else None
     parts = _parts(url)
     here = is_loopback(parts.host)
     options = {

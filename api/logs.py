@@ -8,23 +8,18 @@ from collections.abc import Collection
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, TextIO
-from urllib.parse import unquote, urlsplit
 
+from fedsim.secret_urls import hide, secrets_in
 from jobs.settings import Settings
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 """The id of the request that is being served; empty outside of one."""
 
-HIDDEN = "***"
-
 
 def secrets_of(settings: Settings) -> frozenset[str]:
     """Name what must never be read in a log: the token, and the passwords in the URLs."""
-    found = {settings.token or ""}
-    for url in (settings.database_url, settings.storage or ""):
-        password = urlsplit(url).password or ""
-        found |= {password, unquote(password)}
-    return frozenset(found - {""})
+    found = {settings.token} if settings.token else set()
+    return frozenset(found | secrets_in(settings.database_url) | secrets_in(settings.storage or ""))
 
 
 class TextFormatter(logging.Formatter):
@@ -36,8 +31,7 @@ class TextFormatter(logging.Formatter):
 
     def __init__(self, secrets: Collection[str] = ()) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
-        # The longest first: one may be a part of another.
-        self.secrets = sorted(secrets, key=len, reverse=True)
+        self.secrets = frozenset(secrets)
 
     def format(self, record: logging.LogRecord) -> str:
         """Write a record."""
@@ -45,9 +39,7 @@ class TextFormatter(logging.Formatter):
 
     def hide(self, text: str) -> str:
         """Replace every secret."""
-        for secret in self.secrets:
-            text = text.replace(secret, HIDDEN)
-        return text
+        return hide(text, self.secrets)
 
 
 class JsonFormatter(TextFormatter):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import secrets
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -14,6 +13,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from .errors import CheckpointError
+from .secret_urls import hide, secrets_in, without_secrets
 
 HINT = "it has to be a place that can be reached and written, with room: FEDSIM_STORAGE or --out names it"
 
@@ -35,7 +35,7 @@ class Folder:
     """
 
     def __init__(self, url: str) -> None:
-        self.url = shown(url)
+        self.url, self._secrets = without_secrets(url), secrets_in(url)
         with self._named("cannot be used"):
             filesystem, path = fsspec.core.url_to_fs(url)
         self._files: Any = filesystem
@@ -130,13 +130,8 @@ class Folder:
         try:
             yield
         except _FAILURES as error:
-            cause = f"{type(error).__name__}: {error}"
+            cause = hide(f"{type(error).__name__}: {error}", self._secrets)
             raise CheckpointError(f"{self.url} {what}: {cause}", HINT) from error
-
-
-def shown(url: str) -> str:
-    """A URL without the password that may stand in it."""
-    return re.sub(r"//[^/@]*@", "//***@", url)
 
 
 def _write_aside(folder: Path, file: str, content: bytes) -> None:

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_u
 from sqlalchemy.exc import ArgumentError, OperationalError
 
 from fedsim.errors import StoreError
+from fedsim.secret_urls import hide, secrets_in, without_secrets
 from jobs.migrations import HEAD
 
 BUSY_SECONDS = 30
@@ -29,10 +30,9 @@ def connect(url: str) -> Engine:
         migrate(engine)
     except OperationalError as error:
         engine.dispose()
-        shown = engine.url.render_as_string(hide_password=True)
-        raise StoreError(
-            f"cannot open the store {shown}: {error.orig}", "check FEDSIM_DATABASE_URL"
-        ) from error
+        shown = without_secrets(engine.url.render_as_string(hide_password=True))
+        cause = hide(str(error.orig), secrets_in(url))
+        raise StoreError(f"cannot open the store {shown}: {cause}", "check FEDSIM_DATABASE_URL") from error
     except StoreError:
         engine.dispose()
         raise

@@ -91,6 +91,7 @@ class Settings:
         object.__setattr__(self, "home", home)
         object.__setattr__(self, "database_url", self.database_url or f"sqlite:///{home / 'fedsim.db'}")
         object.__setattr__(self, "data_roots", self.data_roots or (home / "data",))
+        object.__setattr__(self, "token", None if self.token is None else checked_token(self.token))
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> Settings:
@@ -176,6 +177,21 @@ class Settings:
     def log_path(self, job_id: str) -> Path:
         """The file of one job's own log, in its directory; the file itself may not exist yet."""
         return self.job_dir(job_id) / "job.log"
+
+
+def checked_token(text: str) -> str:
+    """A token without the white space around it.
+
+    Raises:
+        SettingsError: there is nothing else, or no header can carry it: then nobody could ever present it.
+    """
+    token = text.strip()
+    hint = "FEDSIM_TOKEN, or the file of --token-file, holds one long random word of letters and digits"
+    if not token:
+        raise SettingsError("the token is nothing but white space", hint)
+    if not (token.isascii() and token.isprintable()):
+        raise SettingsError("the token holds characters that no request can carry", hint)
+    return token
 
 
 def _handed_over(env: Mapping[str, str]) -> dict[str, str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from socket import socket
 from typing import TYPE_CHECKING, Annotated
@@ -57,7 +59,6 @@ def _serve(
 ) -> int:
     from api import logs
     from api.app import create_app
-    from api.display import say
     from api.security import AllowedHosts
     from api.serving import serve as run
     from jobs.store import JobStore
@@ -65,12 +66,23 @@ def _serve(
     logs.install(settings)
     settings.make_home()
 
-    def announce(url: str) -> None:
-        say(f"fedsim answers at {url} (page; REST under /api/v1); home: {settings.home}; Ctrl-C stops it")
-
     with JobStore.open(settings.database_url) as store:
         app = create_app(settings, store, hosts=AllowedHosts.for_address(host, allowed))
-        return run(app, settings, host, listener, idle_exit=idle_exit, announce=announce)
+        return run(app, settings, host, listener, idle_exit=idle_exit, announce=partial(announce, settings))
+
+
+def announce(settings: Settings, url: str) -> None:
+    """Say that the service answers: in words, or as a line of its log where that is JSON.
+
+    Both go to standard error, and whoever reads JSON there wants nothing else.
+    """
+    from api.display import say
+
+    text = f"fedsim answers at {url} (page; REST under /api/v1); home: {settings.home}"
+    if settings.log_format == LogFormat.JSON:
+        logging.getLogger("fedsim.api").info(text)
+    else:
+        say(f"{text}; Ctrl-C stops it")
 
 
 def stop(

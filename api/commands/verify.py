@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from api.commands.options import DataFormat, Format, Url
+from fedsim.errors import SettingsError
 
 if TYPE_CHECKING:
     from api.verification import Marks, Verdict
@@ -28,7 +29,13 @@ def verify(first: Run, second: Run, format: DataFormat = Format.TEXT, url: Url =
     from api.display import print_json
     from api.verification import compare
 
-    verdict = compare(_marks(first, url), _marks(second, url))
+    runs = _marks(first, url), _marks(second, url)
+    if not any(runs):
+        raise SettingsError(
+            f"there is nothing to compare: neither {first!r} nor {second!r} has a round",
+            "`fedsim list` shows how many rounds a job has done",
+        )
+    verdict = compare(*runs)
     if format is Format.JSON:
         print_json(_document(verdict))
     else:
@@ -38,13 +45,19 @@ def verify(first: Run, second: Run, format: DataFormat = Format.TEXT, url: Url =
 
 def _marks(run: str, url: str | None) -> dict[int, Marks]:
     from api.commands.connection import connect
+    from api.display import say
     from api.verification import marks, read_marks
+    from jobs.states import FINAL
 
     path = Path(run).expanduser()
     if path.exists():
         return read_marks(path)
     with connect(url) as client:
-        return marks(record.model_dump(mode="json") for record in client.job(run).rounds())
+        handle = client.job(run)
+        found = marks(record.model_dump(mode="json") for record in handle.rounds())
+        if handle.state not in FINAL:
+            say(f"job {handle.id} is {handle.state}: it is compared with its {len(found)} rounds so far")
+        return found
 
 
 def _document(verdict: Verdict) -> dict[str, Any]:

@@ -14,7 +14,9 @@ import httpx
 import pytest
 
 from api import logs
+from api.commands.serve import announce
 from fedsim.errors import SettingsError
+from fedsim.secret_urls import HIDDEN
 from jobs.settings import Settings
 from tests.api.service import RunningService, running_service
 
@@ -79,18 +81,32 @@ def test_the_token_is_in_no_log_whatever_happens(
             http.post(f"{service.url}{JOBS}", headers=headers, json={"spec": {TOKEN: TOKEN}})
         logging.getLogger("fedsim.api").error("settings: %r, token %s", service.settings, TOKEN)
     assert "ZeroDivisionError" in stream.getvalue()
-    assert logs.HIDDEN in stream.getvalue()
+    assert HIDDEN in stream.getvalue()
     assert TOKEN not in stream.getvalue()
 
 
 @pytest.mark.usefixtures("logging_as_before")
 def test_passwords_of_urls_are_hidden_in_every_spelling(tmp_path: Path) -> None:
     url = "postgresql://ada:p%22ss@db/fedsim"
-    settings = Settings(tmp_path, url, "s3://key:hidden-too@bucket", log_format="json")
+    settings = Settings(tmp_path, url, "s3://key:hidden-too@bucket?secret=abc-xyz", log_format="json")
     stream = written(settings)
     logging.getLogger("fedsim.api").warning("cannot reach %s nor %s (%s)", url, settings.storage, 'p"ss')
     [line] = lines_of(stream)
-    assert line["message"] == ("cannot reach postgresql://ada:***@db/fedsim nor s3://key:***@bucket (***)")
+    shown = "cannot reach postgresql://ada:***@db/fedsim nor s3://key:***@bucket?secret=*** (***)"
+    assert line["message"] == shown
+
+
+@pytest.mark.usefixtures("logging_as_before")
+def test_where_the_service_answers_is_a_line_of_a_json_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = Settings(tmp_path, log_format="json")
+    stream = written(settings)
+    announce(settings, "http://127.0.0.1:1")
+    announce(Settings(tmp_path), "http://127.0.0.1:2")
+    [line] = lines_of(stream)
+    assert "fedsim answers at http://127.0.0.1:1 " in line["message"]
+    assert capsys.readouterr().err.startswith("fedsim answers at http://127.0.0.1:2 ")
 
 
 @pytest.fixture

@@ -77,6 +77,11 @@ def test_jobs_of_a_service_are_compared_with_each_other_and_with_files(
     assert online("verify", first.id, file).code == 1
     assert service.store.get(first.id).state is JobState.SUCCEEDED
     assert online("verify", first.id, "nosuchjob").code == 4
+    waiting = service.queued()
+    nothing = online("verify", waiting.id, waiting.id)
+    assert (nothing.code, nothing.out) == (2, "")
+    assert f"{waiting.id} is QUEUED" in nothing.err
+    assert "nothing to compare" in nothing.err
 
 
 @pytest.mark.parametrize("text", ["", "{}", "3", "[1]", '{"round": 1}', "no json\n", '{"rounds": []}'])

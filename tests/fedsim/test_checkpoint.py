@@ -25,8 +25,9 @@ from fedsim.history import FILE_BYTES, Memories, Records
 from fedsim.packing import pack, unpack
 from fedsim.pools import SerialPool
 from fedsim.population import Population
+from fedsim.secret_urls import secrets_in, without_secrets
 from fedsim.simulation import RoundResult, simulate
-from fedsim.storage import Folder, shown
+from fedsim.storage import Folder
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import quick
 from tests.fedsim.test_engine import Everything
@@ -246,6 +247,7 @@ def test_a_full_disk_fails_clearly_and_leaves_what_was_there(
     [
         ("nosuch://bucket/x", r"nosuch://bucket/x cannot be used: ValueError"),
         ("/proc/nothing/here", r"/proc/nothing/here cannot be written .*"),
+        ("nosuch://bucket/x?token=secret", r"nosuch://bucket/x\?token=\*\*\* cannot be used"),
         ("ftp://me:secret@127.0.0.1:9/x", r"ftp://\*\*\*@127\.0\.0\.1:9/x cannot be"),
     ],
 )
@@ -324,5 +326,10 @@ def test_records_of_many_rounds_are_few_files(tmp_path: Path) -> None:
 
 
 def test_urls_are_shown_without_secrets() -> None:
-    assert shown("s3://key:secret@host/x") == "s3://***@host/x"
-    assert shown("/home/a@b") == "/home/a@b"
+    assert without_secrets("s3://key:secret@host/x") == "s3://***@host/x"
+    assert without_secrets("s3://key:sec@ret@host/x") == "s3://***@host/x"
+    assert without_secrets("/home/a@b") == "/home/a@b"
+    url = "s3://bucket/x?region=eu&secret=a%20b&access_key=me"
+    assert without_secrets(url) == "s3://bucket/x?region=eu&secret=***&access_key=***"
+    assert secrets_in(url) == {"a%20b", "a b", "me"}
+    assert secrets_in("postgresql://host/db?user=u&password=hush&keepalives=1") == {"hush"}

@@ -37,6 +37,14 @@ def test_the_environment_is_read(tmp_path):
     assert "FEDSIM_TOKEN" not in settings.environment()
 
 
+def test_a_token_that_no_request_can_carry_is_refused():
+    assert Settings.from_env({"FEDSIM_TOKEN": " hush\n"}).token == "hush"
+    for token in (" ", "schlüssel", "two\nlines"):
+        with pytest.raises(SettingsError, match="the token") as caught:
+            Settings.from_env({"FEDSIM_TOKEN": token})
+        assert token not in f"{caught.value}" or not token.strip()
+
+
 @pytest.mark.parametrize("text", ["0", "-1", "many", "1.5", "²"])
 def test_a_wrong_number_says_which_variable_and_what_to_do(text):
     with pytest.raises(SettingsError, match=r"FEDSIM_MAX_RUNNING is .* at least 1"):

@@ -520,6 +520,7 @@ def test_a_store_of_a_newer_version_is_refused(url):
         "mysql://host/db",
         "sqlite:////proc/no/such/fedsim.db",
         "postgresql://u:secret@127.0.0.1:1/db",
+        "postgresql://127.0.0.1:1/db?user=u&password=secret",
     ],
 )
 def test_a_database_that_cannot_be_opened_is_named_without_its_password(wrong):
