@@ -18,7 +18,6 @@ from api.artifact_file import Artifact
 from fedsim.errors import (
     ArtifactNotFound,
     BadPageToken,
-    BadRequest,
     Conflict,
     DataError,
     DoesNotFit,
@@ -296,7 +295,4 @@ def error_of(response: httpx.Response) -> FedsimError:
         return error
     if response.status_code == 401:
         hint = "set FEDSIM_TOKEN to the service's token"
-    if code == "BAD_REQUEST":
-        message = "\n".join([detail, *(f"  - {fault}" for fault in faults)])
-        return BadRequest(message, hint, status=response.status_code, code=code, errors=faults)
     return ServiceError(detail, hint, status=response.status_code, code=code, errors=faults)

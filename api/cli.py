@@ -31,7 +31,6 @@ from api.commands import (
     verify,
 )
 from fedsim.errors import (
-    BadRequest,
     CheckpointError,
     ClientFailed,
     CohortFailed,
@@ -55,7 +54,6 @@ EXIT_CODES: dict[type[FedsimError], int] = {
     DataError: 2,
     DoesNotFit: 3,
     StoreError: 4,
-    BadRequest: 2,
     ServiceError: 4,
     RayUnavailable: 4,
     ClientFailed: 1,

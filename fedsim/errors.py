@@ -27,7 +27,6 @@
     │   ├── Conflict           a transition, a delete or an idempotency key that the present state forbids
     │   └── BadPageToken
     └── ServiceError           the SDK's view of a refusal: status, code, hint, errors
-        ├── BadRequest         what was asked for is no request, or a parameter of it is wrong
         └── Unreachable        nobody answers at that address
 
 Each error carries a stable `code`; the REST layer maps codes to statuses and the CLI maps them to exit codes.
@@ -296,10 +295,6 @@ class ServiceError(FedsimError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _service_error, (type(self), self.message, self.hint, self.status, self.code, self.errors)
-
-
-class BadRequest(ServiceError):
-    """A request that the service does not take: what is wrong with each parameter stands in `errors`."""
 
 
 class Unreachable(ServiceError):
