@@ -137,8 +137,11 @@ def _write_trace(trace: str) -> Path:
     home = Path(os.environ.get("FEDSIM_HOME") or "~/.fedsim").expanduser()
     for folder in (home / "bugs", Path(tempfile.gettempdir())):
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(trace, encoding="utf-8")
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            # A trace may hold anything: for its owner only, and never through a link that somebody laid.
+            descriptor = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(trace)
         except OSError:
             continue
         return folder / name

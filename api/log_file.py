@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 BLOCK = 64 * 1024
@@ -54,20 +55,47 @@ def lines_from(path: Path, position: int) -> tuple[bytes, int]:
     return found, position + len(found)
 
 
+class Endings:
+    """Whether jobs have ended: asked of the store once for all who follow the log of one.
+
+    Args:
+        ended: tells whether a job has; asked off the event loop.
+        seconds: how long an answer is good for.
+    """
+
+    def __init__(self, ended: Callable[[str], bool], seconds: float = 0.5) -> None:
+        self._ended, self.seconds = ended, seconds
+        self._asked: dict[str, tuple[float, asyncio.Task[bool]]] = {}
+
+    async def ended(self, job_id: str) -> bool:
+        """Tell whether a job had ended, no longer ago than an answer is good for."""
+        now = time.monotonic()
+        if job_id not in self._asked or self._stale(job_id, now):
+            for old in [each for each in self._asked if self._stale(each, now)]:
+                del self._asked[old]
+            self._asked[job_id] = now, asyncio.create_task(asyncio.to_thread(self._ended, job_id))
+        # One who goes away must not take the answer from the others.
+        return await asyncio.shield(self._asked[job_id][1])
+
+    def _stale(self, job_id: str, now: float) -> bool:
+        at, answer = self._asked[job_id]
+        return answer.done() and now - at > self.seconds
+
+
 async def follow_file(
-    path: Path, position: int, ended: Callable[[], bool], period: float = 0.3
+    path: Path, position: int, ended: Callable[[], Awaitable[bool]], period: float = 0.3
 ) -> AsyncIterator[bytes]:
     """Give what is appended to a file, until its writer has ended and everything is read.
 
     Args:
         path: the file; it may come to be later.
         position: where to begin.
-        ended: tells whether the writer has ended; asked off the event loop.
+        ended: tells whether the writer has ended.
         period: seconds between two looks.
     """
     while True:
         # Asked before reading: what was written before the end is then read for certain.
-        over = await asyncio.to_thread(ended)
+        over = await ended()
         block = await asyncio.to_thread(_read_from, path, position)
         position += len(block)
         if block:

@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from api.events import EventHub
+from api.log_file import Endings
 from api.planning import Planning
+from fedsim.errors import JobNotFound
 from jobs.records import Job
 from jobs.settings import Settings
 from jobs.spec import JobSpec
+from jobs.states import FINAL
 from jobs.store import JobStore
 
 if TYPE_CHECKING:
@@ -71,9 +74,16 @@ class Service:
     def __init__(self, settings: Settings, store: JobStore, queue: Queue) -> None:
         self.settings, self.store, self.queue = settings, store, queue
         self.hub = EventHub(store)
+        self.endings = Endings(self._over)
         self.catalogue = Catalogue()
         self.planning = Planning(settings)
         self._mapping = threading.Lock()
+
+    def _over(self, job_id: str) -> bool:
+        try:
+            return self.store.get(job_id).state in FINAL
+        except JobNotFound:
+            return True  # deleted: only a job that has ended can be
 
     def close(self) -> None:
         """End what callers wait for: streams and plans."""

@@ -28,7 +28,8 @@ log = logging.getLogger("fedsim.dispatch")
 LOOK_SECONDS = 1.0
 BUSY_SECONDS = 0.4
 LONGEST_PAUSE = 10.0
-STOP_SECONDS = 10.0
+STOP_SECONDS = 4.0
+"""How long a stop waits for a look that is under way: container engines kill after ten seconds in all."""
 
 
 class Dispatcher:
@@ -61,7 +62,10 @@ class Dispatcher:
 
     def start(self) -> None:
         """Begin to work, in the background. The first thing done is to settle what an earlier life left."""
-        self._trouble = "Ray is starting"
+        address = self.settings.ray_address
+        self._trouble = "Ray is starting" if address is None else f"connecting to Ray at {address}"
+        if address is not None:
+            log.info("%s", self._trouble)
         self._stopping.clear()
         self._thread = threading.Thread(target=self._work, name="dispatcher", daemon=True)
         self._thread.start()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping, Sequence
 from shlex import join
 from typing import Any
+from urllib.parse import urlsplit
 
 import requests
 from ray.exceptions import AuthenticationError
@@ -16,6 +18,7 @@ from jobs.local_ray import RayAddress
 from jobs.ray_job import RayJob
 
 TIMEOUT_SECONDS = 20.0
+KNOCK_SECONDS = 3.0
 
 
 class _Client(JobSubmissionClient):
@@ -38,6 +41,7 @@ class RayJobs:
     def __init__(self, address: RayAddress) -> None:
         self._address = address.jobs
         try:
+            _knock(address.jobs)
             self._client = _Client(address.jobs, headers=address.headers)
         except _FAILURES as error:
             raise self._unavailable(error) from error
@@ -108,6 +112,21 @@ class RayJobs:
 
     def _unavailable(self, error: Exception) -> RayUnavailable:
         return RayUnavailable(f"Ray at {self._address} does not do its part: {_words(error)}")
+
+
+def _knock(address: str) -> None:
+    """Find out within seconds whether anybody listens: Ray's own client takes minutes over its GCS.
+
+    Raises:
+        ConnectionError: nobody does.
+    """
+    parts = urlsplit(address if "//" in address else f"//{address}")
+    if parts.hostname is None or parts.port is None:
+        return
+    try:
+        socket.create_connection((parts.hostname, parts.port), KNOCK_SECONDS).close()
+    except OSError as error:
+        raise ConnectionError(f"nobody answers there ({error})") from error
 
 
 def _words(error: Exception) -> str:

@@ -24,6 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from jobs.private import MASK
 from jobs.ray_files import (
     ADDRESSES,
     ALIVE,
@@ -47,6 +48,7 @@ ENDED = frozenset({"STOPPED", "SUCCEEDED", "FAILED"})
 def main() -> int:
     """Keep a Ray; 0 when it was ended on purpose, 1 when it ended by itself or never started."""
     settings = Settings.from_env()
+    os.umask(MASK)
     home = settings.make_home()
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

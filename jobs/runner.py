@@ -32,6 +32,7 @@ from jobs.drive import Drive, Run
 from jobs.handover import take
 from jobs.joining import connected
 from jobs.keeping import keeping_of
+from jobs.private import MASK
 from jobs.ray_job import ray_job_of
 from jobs.resolve import resolve
 from jobs.settings import Settings
@@ -218,6 +219,7 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write("usage: python -m jobs.runner JOB_ID\n")
         return 2
     settings = take(os.environ)
+    os.umask(MASK)
     with _logging(settings, arguments[0]):
         state = run(arguments[0], settings, os.environ.get("FEDSIM_SUBMISSION"))
     return int(state is JobState.FAILED or state not in FINAL)

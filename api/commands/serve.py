@@ -61,10 +61,11 @@ def _serve(
     from api.app import create_app
     from api.security import AllowedHosts
     from api.serving import serve as run
+    from jobs.private import keep_private
     from jobs.store import JobStore
 
     logs.install(settings)
-    settings.make_home()
+    keep_private(settings.make_home())
 
     with JobStore.open(settings.database_url) as store:
         app = create_app(settings, store, hosts=AllowedHosts.for_address(host, allowed))

@@ -13,9 +13,7 @@ from api.dependencies import JobId, LastEvent, ServiceOf, StreamsOf
 from api.errors import problems
 from api.limits import LimitedStream
 from api.log_file import follow_file, last_lines, lines_from
-from fedsim.errors import JobNotFound
 from jobs.states import FINAL
-from jobs.store import JobStore
 
 router = APIRouter(tags=["jobs"])
 
@@ -91,27 +89,19 @@ def read_log(
     A followed log ends with the job, or when the service stops: whoever has counted the bytes goes on with
     `from`, which is `Log-Position` of the first answer and the bytes that came.
     """
-    store = service.store
-    store.get(job_id)
+    service.store.get(job_id)
     path = service.settings.log_path(job_id)
     lines, position = last_lines(path, tail) if begin is None else lines_from(path, begin)
     headers = {POSITION: str(position - len(lines))}
     if not follow:
         return Response(lines, headers=headers, media_type=PLAIN)
 
-    def ended() -> bool:
-        return service.hub.closing or _over(store, job_id)
+    async def ended() -> bool:
+        return service.hub.closing or await service.endings.ended(job_id)
 
     stream = LimitedStream(_log(lines, follow_file(path, position, ended)), PLAIN, streams)
     stream.headers.update(headers)
     return stream
-
-
-def _over(store: JobStore, job_id: str) -> bool:
-    try:
-        return store.get(job_id).state in FINAL
-    except JobNotFound:
-        return True  # deleted: only a job that has ended can be
 
 
 async def _log(lines: bytes, more: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

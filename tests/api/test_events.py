@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from api.events import KEEP_ALIVE, EventHub, frame
-from api.log_file import follow_file, last_lines
+from api.log_file import Endings, follow_file, last_lines
 from api.stream import Message, messages
 from jobs.records import JobEvent
 from jobs.settings import Settings
@@ -125,9 +125,9 @@ def test_a_log_is_followed_to_its_end(service: RunningService) -> None:
         service.store.advance(job.id, JobState.RUNNING, JobState.SUCCEEDED)
 
     worker = threading.Thread(target=work)
-    worker.start()
     url = f"{service.url}{JOBS}/{job.id}/logs?follow=true&tail=1"
     with httpx.stream("GET", url, timeout=20) as response:
+        worker.start()
         lines = list(response.iter_lines())
     worker.join()
     assert lines == ["before", "line 0", "line 1", "line 2"]
@@ -298,7 +298,7 @@ def test_a_file_that_comes_later_is_followed(tmp_path: Path) -> None:
     path = tmp_path / "log"
     looks = iter([False, False, True, True])
 
-    def ended() -> bool:
+    async def ended() -> bool:
         if not path.exists():
             path.write_bytes(b"a" * 100_000)
         return next(looks)
@@ -307,3 +307,23 @@ def test_a_file_that_comes_later_is_followed(tmp_path: Path) -> None:
         return b"".join([block async for block in follow_file(path, 0, ended, period=0.01)])
 
     assert asyncio.run(scene()) == b"a" * 100_000
+
+
+def test_all_who_follow_a_log_ask_the_store_once() -> None:
+    asked: list[str] = []
+
+    def ended(job_id: str) -> bool:
+        asked.append(job_id)
+        time.sleep(0.05)
+        return job_id == "b"
+
+    async def scene() -> None:
+        endings = Endings(ended, seconds=0.1)
+        found = await asyncio.gather(*(endings.ended(each) for each in "ab" * 20))
+        assert found == [False, True] * 20
+        assert sorted(asked) == ["a", "b"]
+        await asyncio.sleep(0.15)
+        assert await endings.ended("b")
+        assert sorted(asked) == ["a", "b", "b"]
+
+    asyncio.run(scene())
