@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Header, HTTPException, Path, Request
+from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
 from pydantic import (
     BaseModel,
@@ -23,7 +24,6 @@ from starlette.concurrency import run_in_threadpool
 
 from api.faults import MAX_PART
 from api.limits import Streams
-from api.requests import route_of
 from api.service import Service
 from fedsim.errors import FieldError, RequestError
 from jobs.settings import Settings
@@ -146,9 +146,7 @@ async def known_parameters(request: Request) -> None:
     """
     if not request.query_params:
         return
-    described = request.app.openapi()["paths"].get(route_of(request.scope), {})
-    parameters = described.get(request.method.lower(), {}).get("parameters", [])
-    known = sorted(each["name"] for each in parameters if each["in"] == "query")
+    known = sorted(_query_names(request.scope["route"].dependant))
     faults = [
         FieldError(name[:MAX_PART], value, "is no parameter of this address", _instead(name, known))
         for name, value in request.query_params.items()
@@ -156,6 +154,11 @@ async def known_parameters(request: Request) -> None:
     ]
     if faults:
         raise RequestError(faults)
+
+
+def _query_names(dependant: Dependant) -> set[str]:
+    own = {each.alias for each in dependant.query_params}
+    return own.union(*(_query_names(each) for each in dependant.dependencies))
 
 
 def _instead(name: str, known: Sequence[str]) -> str:
