@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# Whole files to two processes: a Ray, a browser and a server are shared by the tests of a file.
+SPREAD ?= -n 2 --dist loadfile
 
 .PHONY: venv demo test test-postgres test-reference check format clean
 
@@ -19,7 +21,7 @@ demo: venv
 	$(BIN)/fedsim demo
 
 test: venv
-	$(BIN)/python -m pytest -m 'not slow and not reference'
+	$(BIN)/python -m pytest -m 'not slow and not reference' $(SPREAD)
 
 test-postgres: venv
 	FEDSIM_TEST_STORE=postgres $(BIN)/python -m pytest -m "not slow and not reference" \

@@ -102,4 +102,5 @@ def test_a_round_asks_only_after_its_cohort() -> None:
     (result,) = simulate(Everything(), population, SerialPool(Everything(), population))
     asked: Counter[tuple[str, int]] = partition.asked  # type: ignore[attr-defined]
     assert {client for _, client in asked} == set(result.cohort)
-    assert sum(asked.values()) <= 3 * len(result.cohort)
+    # Size and positions, once to train and once to count what training cost.
+    assert sum(asked.values()) <= 4 * len(result.cohort)
