@@ -18,10 +18,11 @@ from fedsim import rng
 from fedsim.core import Algorithm, Local, Traffic
 from fedsim.costs import Costs, Work, client_work, dealt, fit, together
 from fedsim.digest import digest
-from fedsim.examiner import examination_work, examinees, finished
+from fedsim.examiner import examination_work, examinees
 from fedsim.pools import broadcast, bytes_down, instruct, questioned, survey_traffic
 from fedsim.population import Population
 from fedsim.simulation import Personal, RoundResult, first_state, simulate
+from fedsim.stepwise import finished
 from fedsim.worker import SHARD, num_shards
 
 from .ray_pool import RayPool

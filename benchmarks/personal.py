@@ -27,10 +27,10 @@ from benchmarks.machine import here, start_ray
 from fedsim.algorithms.fedbabu import FedBABU
 from fedsim.core import Local, PersonalScores
 from fedsim.data import federate, load_dataset
-from fedsim.examiner import finished
 from fedsim.models import make_net
 from fedsim.population import Population
 from fedsim.simulation import first_state
+from fedsim.stepwise import finished
 
 
 def federation(clients: int) -> Population:

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 from . import rng, tree, wire
-from .causes import client_side, server_side
-from .core import Algorithm, Context, Examination, Score, Visit
+from .attempts import attempted
+from .causes import server_side
+from .core import Algorithm, Context, Score, Visit
 from .costs import client_work
 from .evaluation import added
 from .personal import PersonalScores
@@ -55,16 +56,6 @@ def tunes(algorithm: Algorithm, ctx: Context) -> bool:
     """Whether clients fine-tune before they are scored."""
     with server_side(algorithm, "tuning"):
         return any(algorithm.tuning(ctx.for_model(model)) is not None for model in range(len(ctx.nets)))
-
-
-def finished(examination: Examination) -> PersonalScores:
-    """The scores of an examination, run to its end in silence."""
-    while True:
-        try:
-            next(examination)
-        except StopIteration as end:
-            scores: PersonalScores = end.value
-            return scores
 
 
 def examination_work(algorithm: Algorithm, population: Population, ctx: Context, client: int) -> int:
@@ -128,16 +119,13 @@ def _tried(
     worker: Worker, ctx: Context, client: int, broadcast: Tree, instruction: Tree, memory: Tree | None
 ) -> Row | None:
     """One client's scores, as the policy has it; None for a client that is left out."""
-    faults = worker.faults
-    for attempt in range(faults.client_attempts):
-        if attempt and worker.device.type == "cuda":
-            torch.cuda.empty_cache()
-        try:
-            return _scored(worker, ctx, client, broadcast, instruction, memory)
-        except Exception as error:
-            if faults.client_error != "skip" and attempt + 1 == faults.client_attempts:
-                raise client_side(client, "personalise", error) from error
-    return None
+    return attempted(
+        lambda attempt: _scored(worker, ctx, client, broadcast, instruction, memory),
+        client=client,
+        stage="personalise",
+        faults=worker.faults,
+        device=worker.device,
+    ).value
 
 
 def _scored(

@@ -17,6 +17,7 @@ from .models import make_net
 from .net import Net
 from .parameters import refuse
 from .population import Population
+from .stepwise import finished
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +74,7 @@ class Experiment:
             DataNotFound, DataError: if the data is missing or not what it should be.
             SpecError: if the partition or a model does not suit the data.
         """
-        return drained(self.preparing())
+        return finished(self.preparing())
 
     def preparing(self) -> Generator[str, None, Population]:
         """As `population`, saying on the way what is being done; returns the population at the end."""
@@ -133,16 +134,6 @@ class Experiment:
         if epochs is None:
             return None
         return (yield from expert_losses(data, net, epochs=epochs, seed=self.seed, cache=self.cache))
-
-
-def drained(generator: Generator[Any, None, Population]) -> Population:
-    """What a generator returns, whatever it says on the way."""
-    while True:
-        try:
-            next(generator)
-        except StopIteration as end:
-            population: Population = end.value
-            return population
 
 
 def _net(name: str, params: Mapping[str, Any], data: Dataset) -> Net:

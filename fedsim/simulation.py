@@ -8,30 +8,28 @@ the server trains what is its own (`learn`) and then the next round's clients be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from . import evaluation, rng
 from .causes import server_side
+from .clock import Clock
 from .core import (
     Algorithm,
     ClientPool,
     Context,
-    Examination,
-    PersonalScores,
     Reduced,
-    Score,
     Traffic,
 )
 from .digest import digest
 from .effort import Meter
 from .errors import FedsimError
-from .examiner import tunes
-from .learning import TELL_SECONDS, Learning, learnt
+from .learning import Learning, learnt
 from .population import Population
 from .results import RoundResult
+from .scoring import Examining, Personal, Scoring, begin_scoring, examined, personal_due
 from .worker import one_thread
 
 if TYPE_CHECKING:
@@ -47,22 +45,6 @@ __all__ = [
     "simulate",
     "stages",
 ]
-
-Personal: TypeAlias = Literal["auto", "never", "last", "always"]
-
-
-@dataclass(frozen=True)
-class Examining:
-    """How far the scoring of the clients' own models is.
-
-    Attributes:
-        round: after which they are scored, from 1.
-        done: how many clients are.
-    """
-
-    round: int
-    done: int
-
 
 Stage: TypeAlias = RoundResult | Examining | Learning
 
@@ -119,107 +101,57 @@ def stages(
     ahead: _Begun | None = None
     meter = Meter(algorithm, population)
     for number in range(first, last):
-        began = perf_counter()
+        clock = Clock()
         begun = ahead or _begin(algorithm, population, pool, state, number)
         with one_thread():
             reduced = begun.finish()
-            trained = perf_counter()
+            clock.lap("train")
             with server_side(algorithm, "aggregate"):
                 state = algorithm.aggregate(begun.ctx, begun.state, reduced)
-        scoring = _Scoring()
+        scoring = Scoring()
         if (number + 1) % evaluate_every == 0 or number + 1 == last:
             mine = personal_due(personal, algorithm, population, begun.ctx, number + 1 == last)
-            scoring = _begin_scoring(algorithm, pool, begun.ctx, state, mine)
-        learning = perf_counter()
+            scoring = begin_scoring(algorithm, pool, begun.ctx, state, mine)
+        clock.lap("server")
         state = yield from learnt(algorithm, begun.ctx, state, reduced)
-        learning = perf_counter() - learning
-        with server_side(algorithm, "aggregate"):
-            mark = digest(state)
-        with server_side(algorithm, "describe"):
-            method = algorithm.describe(begun.ctx, state)
+        clock.lap("learn")
         ahead = _begin_ahead(algorithm, population, pool, state, number + 1) if number + 1 < last else None
-        cost, served = meter.training(begun.ctx, begun.state, reduced.clients), perf_counter()
-        metrics, examined, examining = yield from _scored(scoring, number + 1)
-        ended = perf_counter()
-        yield RoundResult(
-            round=number + 1,
-            state=state,
-            digest=mark,
-            memory_digest=reduced.memory_digest,
-            cohort=begun.cohort,
-            failed=reduced.failed,
-            metrics={**metrics, **reduced.metrics},
-            traffic=reduced.traffic + begun.survey + Traffic(personal=examined.bytes_down),
-            cost=cost,
-            tuning=meter.tuning(begun.ctx, examined.clients.tolist()),
-            seconds={
-                "total": ended - began,
-                "survey": begun.asking,
-                "train": trained - began - begun.asking,
-                "server": served - trained - learning,
-                "learn": learning,
-                "evaluate": ended - served - examining,
-                "personal": examining,
-            },
-            engine=reduced.engine,
-            method=method,
-            personal=examined if scoring.personal else None,
+        account = _accounted(algorithm, meter, begun, state, reduced)
+        clock.lap("server")
+        metrics = evaluation.metrics(scoring.deployed())
+        clock.lap("evaluate")
+        own = yield from examined(scoring, number + 1)
+        clock.lap("personal")
+        yield replace(
+            account,
+            metrics={**metrics, **own.metrics(), **reduced.metrics},
+            traffic=account.traffic + Traffic(personal=own.bytes_down),
+            tuning=meter.tuning(begun.ctx, own.clients.tolist()),
+            seconds=clock.seconds(begun.asking),
+            personal=own if scoring.personal else None,
         )
 
 
-def personal_due(
-    policy: Personal, algorithm: Algorithm, population: Population, ctx: Context, last: bool
-) -> bool:
-    """Whether the clients' own models are scored after a round after which models are scored.
-
-    Args:
-        policy: "never", "last", "always", or "auto": where clients have tests of their own, always, but after
-            the last round only where models are fine-tuned for it; else after the last round, on the whole
-            test set, where the method has nothing else to be scored.
-        algorithm: the method.
-        population: the federation.
-        ctx: the round.
-        last: whether it is the last.
-    """
-    if policy != "auto":
-        return policy == "always" or (policy == "last" and last)
-    if population.tests is None:
-        return last and not algorithm.deploys
-    return last or not tunes(algorithm, ctx)
-
-
-@dataclass(frozen=True)
-class _Scoring:
-    """Models that are being scored after a round: the deployed ones, and the clients' own."""
-
-    deployed: Callable[[], Mapping[str, Score]] = dict
-    personal: Examination | None = None
-
-
-def _begin_scoring(
-    algorithm: Algorithm, pool: ClientPool, ctx: Context, state: Any, personal: bool
-) -> _Scoring:
-    scores = pool.evaluate(algorithm, ctx, state)
-    return _Scoring(scores, pool.evaluate_personal(algorithm, ctx, state) if personal else None)
-
-
-def _scored(
-    scoring: _Scoring, round: int
-) -> Generator[Stage, None, tuple[dict[str, float], PersonalScores, float]]:
-    """The figures for the record, the clients' own scores, and how many seconds these took besides."""
-    metrics = evaluation.metrics(scoring.deployed())
-    if scoring.personal is None:
-        return metrics, PersonalScores(), 0.0
-    began = told = perf_counter()
-    while True:
-        try:
-            done = next(scoring.personal)
-        except StopIteration as end:
-            scores: PersonalScores = end.value
-            return {**metrics, **scores.metrics()}, scores, perf_counter() - began
-        if perf_counter() - told > TELL_SECONDS:
-            told = perf_counter()
-            yield Examining(round, done)
+def _accounted(
+    algorithm: Algorithm, meter: Meter, begun: _Begun, state: Any, reduced: Reduced
+) -> RoundResult:
+    """What is known of a round before its models are scored."""
+    with server_side(algorithm, "aggregate"):
+        mark = digest(state)
+    with server_side(algorithm, "describe"):
+        method = algorithm.describe(begun.ctx, state)
+    return RoundResult(
+        round=begun.ctx.round + 1,
+        state=state,
+        digest=mark,
+        memory_digest=reduced.memory_digest,
+        cohort=begun.cohort,
+        failed=reduced.failed,
+        traffic=reduced.traffic + begun.survey,
+        cost=meter.training(begun.ctx, begun.state, reduced.clients),
+        engine=reduced.engine,
+        method=method,
+    )
 
 
 @dataclass(frozen=True)

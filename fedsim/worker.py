@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from . import chaos, rng, tree
+from .attempts import attempted
 from .blocks import Block, Node, TreeSum
-from .causes import as_text, client_side, server_side
+from .causes import server_side
 from .core import Algorithm, Context, Report, Score, Visit
 from .digest import memory_mark
 from .evaluation import total
@@ -115,26 +116,21 @@ class Worker:
         kept: dict[int, Tree],
     ) -> Sums:
         """One client's part of the sums, as the policy has it; None for a client that is left out."""
-        for attempt in range(self.faults.client_attempts):
-            if attempt and self.device.type == "cuda":
-                torch.cuda.empty_cache()
-            try:
-                if chaos.fails_client(self.faults, ctx.seed, ctx.round, client, attempt):
-                    raise RuntimeError("chaos chose this client to fail")
-                visit, report = self._client(ctx, client, broadcast, instruction, memory)
-                sums = self._settle(ctx, client, visit, report, result)
-            except Exception as error:
-                # Whoever kept the error would keep its frames, and with them the memory that ran out.
-                result.errors[client] = as_text(error)
-                if self.faults.client_error != "skip" and attempt + 1 == self.faults.client_attempts:
-                    raise client_side(client, "train", error) from error
-                continue
-            result.retries += attempt
-            result.errors.pop(client, None)
-            if self.algorithm.stateful:
-                kept[client] = report.memory
-            return sums
-        return None
+
+        def once(attempt: int) -> tuple[Tree, Sums]:
+            if chaos.fails_client(self.faults, ctx.seed, ctx.round, client, attempt):
+                raise RuntimeError("chaos chose this client to fail")
+            visit, report = self._client(ctx, client, broadcast, instruction, memory)
+            return report.memory, self._settle(ctx, client, visit, report, result)
+
+        tried = attempted(once, client=client, stage="train", faults=self.faults, device=self.device)
+        result.retries += tried.again
+        if tried.value is None:
+            result.errors[client] = tried.error or ""
+            return None
+        if self.algorithm.stateful:
+            kept[client] = tried.value[0]
+        return tried.value[1]
 
     def _client(
         self, ctx: Context, client: int, broadcast: Tree, instruction: Tree, memory: Tree | None
@@ -209,21 +205,15 @@ class Worker:
             return np.array([self._mean_loss(ctx.for_client(client), laid_out, client) for client in clients])
 
     def _mean_loss(self, ctx: Context, models: Mapping[str, Tree], client: int) -> float:
-        held, model = (
-            ShelfExamples(self.shelf, self.population.partition.client(client)),
-            models[str(ctx.model)],
-        )
-        for attempt in range(self.faults.client_attempts):
-            try:
-                predict = self.algorithm.predict
-                scores = [score(predict(ctx, model, batch.x), batch.y) for batch in held.batches()]
-            except Exception as error:
-                if self.faults.client_error != "skip" and attempt + 1 == self.faults.client_attempts:
-                    raise client_side(client, "survey", error) from error
-                continue
+        def once(attempt: int) -> float:
+            held = ShelfExamples(self.shelf, self.population.partition.client(client))
+            model, predict = models[str(ctx.model)], self.algorithm.predict
+            scores = [score(predict(ctx, model, batch.x), batch.y) for batch in held.batches()]
             examples = sum(score.examples for score in scores)
             return sum(score.loss for score in scores) / examples if examples else float("nan")
-        return float("nan")
+
+        tried = attempted(once, client=client, stage="survey", faults=self.faults, device=self.device)
+        return float("nan") if tried.value is None else tried.value
 
 
 def num_shards(population: Population) -> int:

@@ -19,30 +19,18 @@ Reference result: see docs/results.md.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from ..core import Context
-from ..tree import Tree
-from .fedavg import FedAvg
+from .personal_parts import PersonalParts
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedPer(FedAvg):
+class FedPer(PersonalParts):
     """A shared body under heads of the clients' own, trained together."""
-
-    stateful: ClassVar[bool] = True
-    deploys: ClassVar[bool] = False
 
     def shared(self, ctx: Context, state: Any) -> Collection[str]:
         """The body."""
         return ctx.net.body
-
-    def kept(self, ctx: Context) -> Collection[str]:
-        """The head."""
-        return ctx.net.head
-
-    def deployed(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
-        """Nothing: there is no head for everybody."""
-        return {}

@@ -24,19 +24,19 @@ Reference result: see docs/results.md.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from ..core import Context, Effort, Report, Visit
 from ..parameters import Count
 from ..tree import Tree
 from ..visit import Repeated
-from .fedavg import FedAvg
+from .personal_parts import PersonalParts
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedRep(FedAvg):
+class FedRep(PersonalParts):
     """A shared body under heads of the clients' own: the head is fitted first, then the body moves.
 
     Attributes:
@@ -45,16 +45,9 @@ class FedRep(FedAvg):
 
     head_epochs: Count = 1
 
-    stateful: ClassVar[bool] = True
-    deploys: ClassVar[bool] = False
-
     def shared(self, ctx: Context, state: Any) -> Collection[str]:
         """The body."""
         return ctx.net.body
-
-    def kept(self, ctx: Context) -> Collection[str]:
-        """The head."""
-        return ctx.net.head
 
     def trainable(self, ctx: Context, broadcast: Tree) -> Collection[str]:
         """The body, once the head has been fitted."""
@@ -79,7 +72,3 @@ class FedRep(FedAvg):
         """The head's steps, and the body's."""
         fitting = Effort(self.head_epochs * self.one_pass(ctx, steps), ctx.net.head)
         return fitting, Effort(steps, ctx.net.body)
-
-    def deployed(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
-        """Nothing: there is no head for everybody."""
-        return {}

@@ -20,30 +20,18 @@ Reference result: see docs/results.md.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from ..core import Context
-from ..tree import Tree
-from .fedavg import FedAvg
+from .personal_parts import PersonalParts
 
 
 @dataclass(frozen=True, kw_only=True)
-class LGFedAvg(FedAvg):
+class LGFedAvg(PersonalParts):
     """A shared head on bodies of the clients' own, trained together."""
-
-    stateful: ClassVar[bool] = True
-    deploys: ClassVar[bool] = False
 
     def shared(self, ctx: Context, state: Any) -> Collection[str]:
         """The head."""
         return ctx.net.head
-
-    def kept(self, ctx: Context) -> Collection[str]:
-        """The body."""
-        return ctx.net.body
-
-    def deployed(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
-        """Nothing: there is no body for everybody."""
-        return {}

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from fedsim.errors import SpecError
-from fedsim.examiner import finished
 from fedsim.pools import SerialPool
 from fedsim.simulation import first_state, simulate
+from fedsim.stepwise import finished
 from jobs.records import Cost, RoundRecord, total_cost
 from jobs.resolve import resolve
 from jobs.settings import Settings

@@ -15,7 +15,7 @@ import pytest
 from fedsim.data import DATASETS
 from fedsim.data.places import FETCH
 from fedsim.errors import DataNotFound, SpecError
-from fedsim.experiment import drained
+from fedsim.stepwise import finished
 from fedsim.vision import torchvision_ready
 from jobs.resolve import resolve
 from jobs.settings import Settings
@@ -74,7 +74,7 @@ def test_a_data_set_is_fetched_when_the_spec_says_so(upstream: Path, tmp_path: P
         "loading mnist",
         f"downloading mnist into {tmp_path / 'home' / 'data'}",
     ]
-    assert len(drained(preparing).dataset.train) == 20
+    assert len(finished(preparing).dataset.train) == 20
     assert (tmp_path / "home" / "data" / "MNIST" / "raw").is_dir()
     assert not resolve(parse_spec(spec_of()), settings).download
 

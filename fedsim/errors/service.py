@@ -1,0 +1,72 @@
+"""What the job store and the service refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from .specs import FedsimError, FieldError
+
+
+class StoreError(FedsimError):
+    """The job store refuses a request."""
+
+    code = "CONFLICT"
+
+
+class JobNotFound(StoreError):
+    """No job has this id."""
+
+    code = "JOB_NOT_FOUND"
+
+
+class ArtifactNotFound(StoreError):
+    """A job has no file of this name, or does not have it yet."""
+
+    code = "ARTIFACT_NOT_FOUND"
+
+
+class Conflict(StoreError):
+    """The job's present state, or an earlier request, forbids this one."""
+
+
+class BadPageToken(StoreError):
+    """A page token that this store did not issue."""
+
+    code = "BAD_PAGE_TOKEN"
+
+
+class ServiceError(FedsimError):
+    """A refusal by the service, as the SDK sees it.
+
+    Attributes:
+        status: the HTTP status, 0 where there was no answer.
+        errors: the faults of a spec, where the refusal is about one.
+    """
+
+    code = "SERVICE_ERROR"
+
+    def __init__(
+        self,
+        message: str,
+        hint: str = "",
+        *,
+        status: int = 0,
+        code: str = "SERVICE_ERROR",
+        errors: Iterable[FieldError] = (),
+    ) -> None:
+        super().__init__(message, hint)
+        self.status, self.code, self.errors = status, code, [FieldError(*e) for e in errors]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _service_error, (type(self), self.message, self.hint, self.status, self.code, self.errors)
+
+
+class Unreachable(ServiceError):
+    """Nobody answers at that address."""
+
+
+def _service_error(
+    kind: type[ServiceError], message: str, hint: str, status: int, code: str, errors: list[FieldError]
+) -> ServiceError:
+    return kind(message, hint, status=status, code=code, errors=errors)
