@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..core import Algorithm
+from .fedala import FedALA
 from .fedavg import FedAvg
 from .fedavgm import FedAvgM
 from .fedbabu import FedBABU
@@ -20,9 +21,12 @@ from .kdia import KDIA
 from .layer_schedule import LayerSchedule
 from .lg_fedavg import LGFedAvg
 from .moon import Moon
+from .per_fedavg import PerFedAvg
+from .pfedme import PFedMe
 from .scaffold import Scaffold
 
 ALGORITHMS: Mapping[str, type[Algorithm]] = {
+    "fedala": FedALA,
     "fedavg": FedAvg,
     "fedbabu": FedBABU,
     "fedavgm": FedAvgM,
@@ -38,12 +42,15 @@ ALGORITHMS: Mapping[str, type[Algorithm]] = {
     "layer_schedule": LayerSchedule,
     "lg_fedavg": LGFedAvg,
     "moon": Moon,
+    "per_fedavg": PerFedAvg,
+    "pfedme": PFedMe,
     "scaffold": Scaffold,
 }
 
 __all__ = [
     "ALGORITHMS",
     "KDIA",
+    "FedALA",
     "FedAvg",
     "FedAvgM",
     "FedBABU",
@@ -58,5 +65,7 @@ __all__ = [
     "LGFedAvg",
     "LayerSchedule",
     "Moon",
+    "PFedMe",
+    "PerFedAvg",
     "Scaffold",
 ]

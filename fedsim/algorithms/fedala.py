@@ -1,0 +1,190 @@
+"""FedALA: Adaptive Local Aggregation for Personalized Federated Learning.
+
+Zhang, Hua, Wang, Song, Xue, Ma, Guan, AAAI 2023, arXiv:2212.01197.
+
+Idea: before it trains, a client mixes the model that came down with its own, weight by weight, by mixing
+weights that it learns on its own data.
+
+Wire:
+    down    params    the global model
+    up      params    the trained model, MEAN
+    keeps   own       the upper layers as it trained them last
+            mix       W, the mixing weights of these layers; from the second visit on
+    server  params
+
+The lower layers are those that came down. The `layers` upper ones are own + (came - own) * W, with W from 1
+on and learnt by steps on a share of the client's examples, in its own order from a place drawn at random:
+
+    W <- clip(W - eta dL/d(mixed) * (came - own), 0, 1)
+
+The second visit, which is the first to mix, makes passes until more than 10 are done and the standard
+deviation of the last 10 passes' losses (of each pass's last batch) is below `threshold`, at most
+`first_passes`; later ones make a single pass. What the client begins a round with is what it uses itself.
+
+Deviations: a layer is a block of the model that has parameters, and running statistics are those that came
+down. Mixing weights are learnt in evaluation mode. A place in the examples is the same share of everybody's
+in a round. The first mixing has a limit, which the authors' code has not.
+
+Reference result: see docs/results.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Annotated, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from .. import rng, tree
+from ..core import Batch, Context, Effort, Report, Visit
+from ..errors import FieldError
+from ..local import cross_entropy
+from ..net import Net, Params
+from ..parameters import Positive, Range
+from ..tree import Tree
+from .fedavg import OWN, FedAvg
+
+MIX = "mix"
+"""Where a client's memory has its mixing weights."""
+
+LAST = 10
+"""Over so many passes the loss has to be steady before the first mixing ends."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedALA(FedAvg):
+    """FedAvg whose clients mix what came down with their own upper layers; eta 0 or no layer is FedAvg.
+
+    Attributes:
+        eta: rate of the mixing weights, >= 0.
+        share: of a client's examples, on which they are learnt.
+        layers: how many of the model's last blocks are mixed.
+        threshold: how steady the loss has to be at the end of the first mixing.
+        first_passes: at most, in the first mixing.
+    """
+
+    eta: Annotated[float, Range(minimum=0)] = 1.0
+    share: Annotated[float, Range(above=0, maximum=1)] = 0.8
+    layers: Annotated[int, Range(0)] = 1
+    threshold: Positive = 0.1
+    first_passes: Annotated[int, Range(1)] = 50
+
+    stateful: ClassVar[bool] = True
+
+    def misfits(self, net: Net, rounds: int) -> Sequence[FieldError]:
+        """More layers than the model has."""
+        if self.layers <= len(net.base) + 1:
+            return ()
+        message = f"{net.name} has {len(net.base) + 1} blocks with parameters"
+        return (FieldError("layers", self.layers, message, "mix as many or fewer"),)
+
+    def mixed(self, net: Net) -> tuple[str, ...]:
+        """The blocks that are mixed, from the input on."""
+        every = (*net.base, net.block_names[-1])
+        return every[len(every) - self.layers :]
+
+    def kept(self, ctx: Context) -> Collection[str]:
+        """The parameters of the mixed blocks."""
+        keys = {key for block in self.mixed(ctx.net) for key in ctx.net.blocks[block]}
+        return [key for key in ctx.net.parameters if key in keys]
+
+    def train(self, ctx: Context, visit: Visit) -> Report:
+        """Mix, then the local training."""
+        model, mix = self.mixture(ctx, visit)
+        report = self.report(
+            ctx, visit, self.descend(ctx, visit, model, self.trainable(ctx, visit.broadcast))
+        )
+        return report._replace(memory={**report.memory, **({MIX: mix} if mix else {})})
+
+    def start(self, ctx: Context, visit: Visit) -> Params:
+        """What came down, its upper layers mixed with the client's own."""
+        return self.mixture(ctx, visit)[0]
+
+    def mixture(self, ctx: Context, visit: Visit) -> tuple[Params, Tree]:
+        """The model that a client begins with, and its mixing weights: {} before there is anything to mix."""
+        came: Params = visit.broadcast["params"]
+        own = visit.memory.get(OWN)
+        if not own:
+            return came, {}
+        known = visit.memory.get(MIX)
+        mix = known or tree.map(torch.ones_like, own)
+        sample = self.sample(ctx, visit)
+        if sample is not None and self.eta:
+            mix = self.learnt(ctx, came, own, mix, sample, self.first_passes if known is None else 1)
+        return {**came, **_mixed(own, came, mix)}, mix
+
+    def sample(self, ctx: Context, visit: Visit) -> Batch | None:
+        """The examples that the mixing weights are learnt on; None where the client has none."""
+        held = list(visit.held.batches())
+        if not held:
+            return None
+        x, y = torch.cat([part.x for part in held]), torch.cat([part.y for part in held])
+        count = ceil(self.share * len(y))
+        place = rng.stream(ctx.seed, "mixing", ctx.round).random()
+        start = int(place * (len(y) - count + 1))
+        return Batch(x[start : start + count], y[start : start + count])
+
+    def learnt(self, ctx: Context, came: Params, own: Tree, mix: Tree, sample: Batch, passes: int) -> Tree:
+        """The mixing weights after some passes over the sample.
+
+        What the mixed blocks receive does not depend on the mixing weights, and is computed once.
+
+        Args:
+            ctx: the round.
+            came: the global model.
+            own: the client's own part.
+            mix: the weights so far.
+            sample: the client's examples.
+            passes: at most; the weights stand still once the loss is steady.
+        """
+        net, size = ctx.net, ctx.local.batch_size
+        with torch.no_grad():
+            below = torch.cat(
+                [net.run(came, x, stop=self.mixed(net)[0]) for x in torch.split(sample.x, size)]
+            )
+        batches = list(zip(torch.split(below, size), torch.split(sample.y, size), strict=True))
+        apart, losses = tree.sub(tree.select(came, own), own), list[Tensor]()
+        moving = torch.ones((), device=sample.y.device)
+        for _ in range(passes):
+            for x, y in batches:
+                value, slopes = self._slopes(ctx, came, _mixed(own, came, mix), Batch(x, y))
+                # A client that is done takes steps of 0, so that all of them make equally many.
+                rate = self.eta * moving
+                mix = {key: (mix[key] - rate * slopes[key] * apart[key]).clamp(0, 1) for key in mix}
+            losses.append(value)
+            moving = moving * self._goes_on(losses)
+        return mix
+
+    def _slopes(self, ctx: Context, came: Params, mixed: Params, batch: Batch) -> tuple[Tensor, Tree]:
+        """The loss of the mixed blocks on what they receive, and its gradients."""
+        weights = {key: value.detach().requires_grad_() for key, value in mixed.items()}
+        with torch.enable_grad():
+            logits = ctx.net.run({**came, **weights}, batch.x, start=self.mixed(ctx.net)[0])
+            value = cross_entropy(logits, batch)
+            slopes = torch.autograd.grad(value, list(weights.values()))
+        return value.detach(), dict(zip(weights, slopes, strict=True))
+
+    def _goes_on(self, losses: Sequence[Tensor]) -> Tensor:
+        """1 while the loss is not steady yet, then 0."""
+        if len(losses) <= LAST:
+            return torch.ones_like(losses[-1])
+        return (torch.stack(list(losses[-LAST:])).std(correction=0) >= self.threshold).float()
+
+    def effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
+        """The mixing weights' pass over a share of the examples, and the local training.
+
+        The first mixing, which makes more passes, is counted as one.
+        """
+        usual = super().effort(ctx, state, steps)
+        if not ctx.round or not self.layers:
+            return usual
+        once = steps if ctx.local.steps is not None else steps // ctx.local.epochs
+        return (Effort(ceil(self.share * once), self.kept(ctx)), *usual)
+
+
+def _mixed(own: Tree, came: Params, mix: Tree) -> Params:
+    """Own + (came - own) * mix; with weights of 1 it is what came, to the last bit."""
+    return tree.map(torch.lerp, own, tree.select(came, own), mix)

@@ -1,0 +1,104 @@
+"""Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic Meta-Learning Approach.
+
+Fallah, Mokhtari, Ozdaglar, NeurIPS 2020, arXiv:2002.07948. Here: its first-order variant, Per-FedAvg (FO).
+
+Idea: the server's model is not to be good everywhere, but to become good at every client by one gradient step
+on the client's own data.
+
+Wire:
+    down    params    the meta-model
+    up      params    the trained meta-model, MEAN
+    keeps   nothing
+    server  params
+
+A meta-step takes two batches b1 and b2, one after another in the client's order:
+
+    w' = w - alpha grad f(w; b1)
+    w  <- w - beta grad f(w'; b2)
+
+so that a pass makes half as many meta-steps as it has batches. Where one batch is left over, as with a client
+that has no more than one, it serves for both. For its own use a client takes one step at rate alpha on one
+batch of its own.
+
+Deviations: the Hessian of the exact method is left out (FO). The outer step has the momentum and weight decay
+of the local training. Models are averaged by numbers of examples.
+
+Reference result: see docs/results.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..core import Batch, Batches, Context, Local, Report, Visit
+from ..local import cross_entropy, fine_tuned
+from ..net import Params
+from ..parameters import Positive
+from ..tree import Tree
+from .fedavg import FedAvg
+
+
+class Pairs:
+    """A visit's batches, two by two: the second of each pair, with the first in its noise, as `first`.
+
+    Args:
+        batches: in order; one that is left over is paired with itself.
+    """
+
+    def __init__(self, batches: Batches) -> None:
+        self.batches = batches
+
+    def __len__(self) -> int:
+        return -(-len(self.batches) // 2)
+
+    def __getitem__(self, step: int) -> Batch:
+        first = self.batches[2 * step]
+        second = self.batches[2 * step + 1] if 2 * step + 1 < len(self.batches) else first
+        return second._replace(noise={**second.noise, "first": first})
+
+    def __iter__(self) -> Iterator[Batch]:
+        return (self[step] for step in range(len(self)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerFedAvg(FedAvg):
+    """FedAvg of meta-models, which one step on a client's own data makes its own.
+
+    Attributes:
+        alpha: rate of the inner step, and of the step that makes the model a client's own.
+        beta: rate of the outer step; None for that of the local training.
+    """
+
+    alpha: Positive = 0.01
+    beta: Positive | None = None
+
+    def train(self, ctx: Context, visit: Visit) -> Report:
+        """Meta-steps on pairs of batches."""
+        local = ctx.local if self.beta is None else replace(ctx.local, lr=self.beta)
+        return super().train(replace(ctx, local=local), visit._replace(batches=Pairs(visit.batches)))
+
+    def loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+        """The second batch's cross-entropy after a step on the first one.
+
+        The step is a constant, so the gradient with regard to `params` is that at the adapted weights: the
+        first-order one.
+        """
+        first: Batch = batch.noise["first"]
+        moving = self.trainable(ctx, visit.broadcast)
+        value = cross_entropy(ctx.net(params, first.x), first)
+        slopes = torch.autograd.grad(value, [params[key] for key in moving])
+        steps = zip(moving, slopes, strict=True)
+        adapted = {**params, **{key: params[key] - self.alpha * slope for key, slope in steps}}
+        return cross_entropy(ctx.net(adapted, batch.x), batch)
+
+    def tuning(self, ctx: Context) -> Local:
+        """One plain step on one batch, at the inner rate."""
+        return Local(steps=1, batch_size=ctx.local.batch_size, lr=self.alpha)
+
+    def personalise(self, ctx: Context, visit: Visit) -> Tree:
+        """The meta-model after that step."""
+        return fine_tuned(ctx, visit, self.start(ctx, visit))

@@ -1,0 +1,108 @@
+"""Personalized Federated Learning with Moreau Envelopes.
+
+Dinh, Tran, Nguyen, NeurIPS 2020, arXiv:2006.08848.
+
+Idea: a client's own model may leave the shared one, at a price for the distance; the shared model follows
+the clients' own ones.
+
+Wire:
+    down    params    the shared model w
+    up      params    the client's w, MEAN
+    keeps   own       theta, its own model as the last inner step left it; w before the first visit
+    server  params
+
+On every batch, K inner steps at rate `lr_p` on
+
+    f(theta; batch) + lambda/2 |theta - w|^2,
+
+then w <- w - eta lambda (w - theta) with eta the rate of the local training. Both begin a round at the w that
+came down, and theta goes on from batch to batch. The server moves `beta` of the way to the mean.
+
+Deviations: only the clients of the cohort train, where the authors' code has all of them train and averages
+the cohort. Models are averaged by numbers of examples. Inner steps have the momentum and weight decay of the
+local training, begun anew on every batch. Running statistics are those of the inner steps.
+
+Reference result: see docs/results.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from .. import tree
+from ..core import Batch, Context, Effort, Reduced, Report, Visit
+from ..local import Trained
+from ..net import Params
+from ..parameters import Count, Positive, Range
+from ..tree import Tree
+from .fedavg import OWN, FedAvg, towards
+
+CENTRE = "centre"
+"""Where the instruction has the model that theta is held to."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PFedMe(FedAvg):
+    """Own models tied to a shared one, which follows them.
+
+    Attributes:
+        lambda_prox: price of the distance, above 0.
+        inner_steps: on each batch, K.
+        lr_p: their rate.
+        beta: how far the server goes towards the mean.
+    """
+
+    lambda_prox: Positive = 15.0
+    inner_steps: Count = 5
+    lr_p: Positive = 0.01
+    beta: Annotated[float, Range(above=0)] = 1.0
+
+    stateful: ClassVar[bool] = True
+
+    def train(self, ctx: Context, visit: Visit) -> Report:
+        """Batch by batch: theta by inner steps, then a step of w towards it."""
+        centre = own = self.start(ctx, visit)
+        moving = self.trainable(ctx, visit.broadcast)
+        inner = replace(ctx, local=replace(ctx.local, lr=self.lr_p, lr_alpha=0.0))
+        total = torch.zeros(())
+        for step, batch in enumerate(visit.batches):
+            again = (batch,) * self.inner_steps
+            held = visit._replace(batches=again, instruction={**visit.instruction, CENTRE: centre})
+            fitted = self.descend(inner, held, own, moving)
+            own, total = fitted.params, total + fitted.loss
+            pull = ctx.local.lr_at(step) * self.lambda_prox
+            # Running statistics are those of theta; they are not pulled anywhere.
+            pulled = {key: centre[key] - pull * (centre[key] - own[key]) for key in moving}
+            centre = {**own, **pulled}
+        steps = len(visit.batches)
+        report = self.finish(ctx, visit, Trained(centre, total / max(steps, 1), steps))
+        return report._replace(memory={OWN: dict(own)}, model=own)
+
+    def loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+        """The cross-entropy and the price of the distance to w."""
+        moving = self.trainable(ctx, visit.broadcast)
+        away = tree.sub(tree.select(params, moving), tree.select(visit.instruction[CENTRE], moving))
+        return super().loss(ctx, visit, params, batch) + self.lambda_prox / 2 * tree.dot(away, away)
+
+    def start(self, ctx: Context, visit: Visit) -> Params:
+        """The shared model."""
+        params: Params = visit.broadcast["params"]
+        return params
+
+    def move(self, ctx: Context, params: Params, mean: Tree, reduced: Reduced) -> Params:
+        """Some of the way to the mean."""
+        return super().move(ctx, params, towards(ctx, params, mean, self.beta), reduced)
+
+    def effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
+        """So many inner steps on every batch."""
+        return (Effort(steps * self.inner_steps, ctx.net.parameters),)
+
+    def personalise(self, ctx: Context, visit: Visit) -> Tree:
+        """Its theta; the shared model before its first visit."""
+        own: Mapping[str, Tensor] = visit.memory.get(OWN) or self.start(ctx, visit)
+        return own
