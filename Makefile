@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-# Whole files to two processes: a Ray, a browser and a server are shared by the tests of a file.
-SPREAD ?= -n 2 --dist loadfile
+# Whole files to three processes: a Ray, a browser and a server are shared by the tests of a file, and much of
+# the time is waiting for them. In the order of the folders, whose last ones are short.
+SPREAD ?= -n 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: venv demo test test-postgres test-reference check format clean
 

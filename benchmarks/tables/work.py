@@ -9,9 +9,10 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from statistics import fmean
+from threading import Thread
 from typing import Any
 
 import torch
@@ -143,7 +144,16 @@ _HERE: dict[str, _Process] = {}  # one entry, in worker processes only: an initi
 def _begin(niceness: int, table: Table, settings: Settings, code: str) -> None:
     os.nice(niceness)
     torch.set_num_threads(1)
+    Thread(target=_end_with_parent, daemon=True).start()
     _HERE["process"] = _Process(table, settings, code)
+
+
+def _end_with_parent() -> None:
+    """A killed table takes its processes along; else they would go on with what nobody writes down."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _work(pending: Pending) -> Entry | str:
