@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from collections.abc import Generator as Steps
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,7 +25,10 @@ TELL_EVERY = 25
 """Steps between two words on how far it is."""
 
 Judge = Callable[[Tensor], Tensor]
-"""Logits `[batch, classes]` of features `[batch, *shape]`."""
+"""Logits `[batch, classes]` of features `[batch, *shape]`; of several judges `[judges, batch, classes]`."""
+
+Critic = Callable[[Tensor, Tensor], Tensor]
+"""What is wrong, a scalar, with features `[batch, *shape]` that shall be of the classes int64 `[batch]`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,12 +58,41 @@ class Schedule:
         return [batch for each in passes for batch in each.reshape(self.batches, self.batch_size)]
 
 
+class Lessons(NamedTuple):
+    """What a generator is asked for in one training, step by step.
+
+    Attributes:
+        labels: the wanted classes, int64 `[batch]` each.
+        scalars: what else is wanted, float32 `[batch, scalars]` each; None where the generator takes nothing.
+    """
+
+    labels: Sequence[np.ndarray[Any, Any]]
+    scalars: Sequence[np.ndarray[Any, Any]] | None = None
+
+
 def untrained(generator: Generator, seed: int) -> dict[str, Any]:
     """A generator and Adam's moments before the first step: `params`, `first`, `second`, `steps`, `loss`."""
     params = generator.net.init(seed)
     moments = tree.zeros_like(tree.select(params, generator.net.parameters))
     still = {"first": moments, "second": tree.zeros_like(moments)}
     return {"params": params, **still, "steps": torch.zeros((), dtype=torch.int64), "loss": torch.zeros(())}
+
+
+def judges(net: Net, where: Entrance, heads: Sequence[Params], device: torch.device) -> Judge:
+    """Several classifiers, each for itself: logits `[classifiers, batch, classes]`.
+
+    Args:
+        net: the model that they are the last blocks of.
+        where: the first of these blocks.
+        heads: their keys, one classifier for each client.
+        device: where they are asked.
+    """
+    stacked = tree.map(lambda *parts: torch.stack(parts).to(device), *heads)
+    if net.stackable:
+        one = torch.vmap(lambda head, made: net.run(head, made, start=where.block), in_dims=(0, None))
+        return lambda made: one(stacked, made)
+    apart = [tree.map(lambda leaf, at=at: leaf[at], stacked) for at in range(len(heads))]
+    return lambda made: torch.stack([net.run(head, made, start=where.block) for head in apart])
 
 
 def joint_judge(
@@ -75,35 +107,55 @@ def joint_judge(
         weights: of the clients; they sum to 1.
         device: where it is asked.
     """
-    stacked = tree.map(lambda *parts: torch.stack(parts).to(device), *heads)
+    each = judges(net, where, heads, device)
     shares = torch.tensor(weights, dtype=torch.float32, device=device).view(-1, 1, 1)
-    if net.stackable:
-        one = torch.vmap(lambda head, made: net.run(head, made, start=where.block), in_dims=(0, None))
-        return lambda made: (shares * one(stacked, made)).sum(0)
-    apart = [tree.map(lambda leaf, at=at: leaf[at], stacked) for at in range(len(heads))]
-    return lambda made: (
-        shares * torch.stack([net.run(head, made, start=where.block) for head in apart])
-    ).sum(0)
+    return lambda made: (shares * each(made)).sum(0)
+
+
+def jointly(judge: Judge) -> Critic:
+    """The cross-entropy of one judge."""
+    return lambda made, wanted: F.cross_entropy(judge(made), wanted)
+
+
+def by_label(each: Judge, shares: Tensor) -> Critic:
+    """The classifiers' own cross-entropies, each weighted by its client's share of the wanted class.
+
+    Args:
+        each: the classifiers, as `judges` gives them.
+        shares: float32 `[classifiers, classes]`, on their device; the columns of wanted classes sum to 1.
+    """
+
+    def critic(made: Tensor, wanted: Tensor) -> Tensor:
+        said = F.log_softmax(each(made), -1)
+        right = said.gather(-1, wanted.expand(len(said), -1).unsqueeze(-1)).squeeze(-1)
+        return -(shares[:, wanted] * right).sum(0).mean()
+
+    return critic
+
+
+def on_device() -> torch.device:
+    """Where a server trains: on the GPU that its process sees, if any."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def train_generator(
     generator: Generator,
     state: Tree,
-    judge: Judge,
-    num_classes: int,
+    critic: Critic,
     schedule: Schedule,
+    lessons: Lessons,
     stream: np.random.Generator,
     device: torch.device,
 ) -> Steps[Progress, None, dict[str, Any]]:
-    """Train a generator to make features that a judge takes for the wanted class, and that differ.
+    """Train a generator to make features that please a critic, and that differ.
 
     Args:
         generator: which.
         state: as `untrained` or an earlier training gave it; it is left as it is.
-        judge: what its features are shown to.
-        num_classes: C.
-        schedule: how long and how.
-        stream: labels and noise are drawn from.
+        critic: what its features are shown to.
+        schedule: how.
+        lessons: what it is asked for.
+        stream: noise is drawn from.
         device: where to train.
 
     Yields:
@@ -119,15 +171,16 @@ def train_generator(
     params, steps, value = working["params"], int(state["steps"]), state["loss"]
     weights = [params[key].requires_grad_() for key in moving]
     adam = _Adam(schedule, weights, [[working[part][key] for key in moving] for part in ("first", "second")])
-    order = schedule.labels(stream, num_classes)
+    order, scalars = lessons
     for step, labels in enumerate(order, start=1):
         noise = torch.from_numpy(stream.standard_normal((len(labels), generator.noise), np.float32)).to(
             device
         )
         wanted = torch.from_numpy(labels).to(device)
+        given = None if scalars is None else torch.from_numpy(scalars[step - 1]).to(device)
         with generator.net.training():
-            made = generator(params, noise, wanted)
-        loss = F.cross_entropy(judge(made), wanted) + diversity(schedule.diversity, noise, made)
+            made = generator(params, noise, wanted, given)
+        loss = critic(made, wanted) + diversity(schedule.diversity, noise, made)
         adam(list(torch.autograd.grad(loss, weights)), steps + step)
         value = loss.detach()
         if step % TELL_EVERY == 0:

@@ -69,7 +69,7 @@ class Population:
             mean_examples=self.partition.mean_size,
             num_classes=self.dataset.num_classes,
             input_shape=self.dataset.input_shape,
-            local=self.local,
+            local=self.local.in_round(round),
             nets=self.nets,
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import pow
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
@@ -159,6 +159,7 @@ class Local:
             started anew in every round.
         lr_alpha, lr_power: step i of a round, from 0, has the rate `lr (1 + lr_alpha i)^-lr_power`; an alpha
             of 0 leaves it constant.
+        round_decay: what `lr` is multiplied by from round to round; `in_round` does it.
     """
 
     epochs: int = 1
@@ -169,6 +170,11 @@ class Local:
     weight_decay: float = 0.0
     lr_alpha: float = 0.0
     lr_power: float = 0.75
+    round_decay: float = 1.0
+
+    def in_round(self, round: int) -> Local:
+        """The same in a round, counted from 0: with the rate that is left by then."""
+        return self if self.round_decay == 1 else replace(self, lr=self.lr * self.round_decay**round)
 
     def lr_at(self, step: int) -> float:
         """The learning rate of a local step, counted from 0 in every round."""

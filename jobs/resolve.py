@@ -131,6 +131,7 @@ def _experiment(spec: JobSpec, settings: Settings) -> Experiment:
             weight_decay=local.weight_decay,
             lr_alpha=decay.alpha if decay else 0.0,
             lr_power=decay.power if decay else 0.0,
+            round_decay=local.round_decay,
         ),
         seed=spec.seed,
         rounds=spec.rounds,

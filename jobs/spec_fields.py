@@ -161,6 +161,9 @@ class Local(Section):
     lr_decay: LearningRateDecay | None = Field(
         default=None, description="a rate that falls from step to step and starts anew in every round"
     )
+    round_decay: Number = Field(
+        default=1.0, gt=0, le=1, description="what the rate is multiplied by from round to round"
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -11,6 +11,7 @@ from .fedavgm import FedAvgM
 from .fedbabu import FedBABU
 from .fedcog import FedCOG
 from .feddisco import FedDisco
+from .fedgen import FedGen
 from .fedgkd import FedGKD
 from .fednova import FedNova
 from .fedper import FedPer
@@ -32,6 +33,7 @@ ALGORITHMS: Mapping[str, type[Algorithm]] = {
     "fedavgm": FedAvgM,
     "fedcog": FedCOG,
     "feddisco": FedDisco,
+    "fedgen": FedGen,
     "fedgkd": FedGKD,
     "fednova": FedNova,
     "fedper": FedPer,
@@ -57,6 +59,7 @@ __all__ = [
     "FedCOG",
     "FedDisco",
     "FedGKD",
+    "FedGen",
     "FedNova",
     "FedPer",
     "FedProx",

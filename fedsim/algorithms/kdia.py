@@ -41,7 +41,6 @@ from __future__ import annotations
 from collections.abc import Generator as Steps
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -51,11 +50,19 @@ from torch import Tensor
 from .. import rng as streams
 from .. import tree
 from ..core import Batch, Context, Effort, Progress, Reduced, Reduction, Report, ServerState, Visit
-from ..generator_training import Schedule, joint_judge, train_generator, untrained
+from ..generator_training import (
+    Lessons,
+    Schedule,
+    joint_judge,
+    jointly,
+    on_device,
+    train_generator,
+    untrained,
+)
 from ..generators import Diversity, Generator, Output, make_generator
 from ..inequitable import KINDS, Kind, moved_on, part_of, settled, taught
 from ..local import Trained, cross_entropy, divergence
-from ..net import Net, Params
+from ..net import Params
 from ..parameters import Count, Positive, Range
 from ..tree import Tree
 from .fedavg import FedAvg
@@ -126,8 +133,14 @@ class KDIA(FedAvg):
 
     def generator(self, ctx: Context) -> Generator:
         """The generator for the model at hand."""
-        sizes = (self.generator_noise, self.generator_hidden, self.output)
-        return _generator(ctx.net, ctx.input_shape, ctx.num_classes, *sizes)
+        return make_generator(
+            ctx.net,
+            ctx.input_shape,
+            ctx.num_classes,
+            noise=self.generator_noise,
+            hidden=self.generator_hidden,
+            output=self.output,
+        )
 
     def teaches(self, ctx: Context) -> bool:
         """Whether clients have a teacher in this round."""
@@ -170,8 +183,7 @@ class KDIA(FedAvg):
         if not self.lambda_gen or not came:
             return state  # type: ignore[no-any-return]
         generator, total = self.generator(ctx), sum(n for n, _ in came)
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        shares = [n / total for n, _ in came]
+        device, shares = on_device(), [n / total for n, _ in came]
         judge = joint_judge(ctx.net, generator.entrance, [head for _, head in came], shares, device)
         schedule = Schedule(
             epochs=self.generator_epochs,
@@ -182,8 +194,9 @@ class KDIA(FedAvg):
             diversity=self.diversity,
         )
         stream = streams.stream(ctx.seed, "generator", ctx.round)
+        lessons = Lessons(schedule.labels(stream, ctx.num_classes))
         after = yield from train_generator(
-            generator, state.generator, judge, ctx.num_classes, schedule, stream, device
+            generator, state.generator, jointly(judge), schedule, lessons, stream, device
         )
         return replace(state, generator=after)  # type: ignore[no-any-return]
 
@@ -270,11 +283,3 @@ class KDIA(FedAvg):
         """A forward pass more where there is a teacher."""
         extra = int(self.teaches(ctx))
         return tuple(kind._replace(forwards=extra) for kind in super().effort(ctx, state, steps))
-
-
-@lru_cache(maxsize=16)
-def _generator(
-    net: Net, input_shape: tuple[int, ...], num_classes: int, noise: int, hidden: int, output: Output
-) -> Generator:
-    """A recipe without weights, the same for the same model, so that steps need not make it anew."""
-    return make_generator(net, input_shape, num_classes, noise=noise, hidden=hidden, output=output)

@@ -87,3 +87,11 @@ def test_the_rate_decays_from_step_to_step_and_anew_in_every_round() -> None:
     assert Local(lr=0.07, lr_power=3.0).lr_at(1000) == 0.07
     off = federation(local=Local(epochs=2, batch_size=8, lr=0.1, lr_power=2.0))
     assert [r.digest for r in run(FedAvg(), off)] == [r.digest for r in run(FedAvg(), federation())]
+
+
+def test_a_rate_that_falls_from_round_to_round() -> None:
+    local = Local(epochs=2, batch_size=8, lr=0.1)
+    falling = federation(local=replace(local, round_decay=0.5))
+    assert [falling.context(t).local.lr for t in range(3)] == [0.1, 0.05, 0.025]
+    found, still = run(FedAvg(), falling), run(FedAvg(), federation(local=local))
+    assert [a.digest == b.digest for a, b in zip(found, still, strict=True)] == [True, False, False]

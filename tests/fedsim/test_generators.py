@@ -14,7 +14,7 @@ from torch import Tensor
 from fedsim import rng, tree
 from fedsim.algorithms import KDIA, FedAvg
 from fedsim.core import Progress
-from fedsim.generator_training import Schedule, joint_judge, train_generator, untrained
+from fedsim.generator_training import Lessons, Schedule, joint_judge, jointly, train_generator, untrained
 from fedsim.generators import (
     Generator,
     entrance,
@@ -103,14 +103,10 @@ SCHEDULE = Schedule(epochs=2, batches=30, batch_size=32, lr=0.003, weight_decay=
 def learnt(schedule: Schedule, generator: Generator, judge: Any, classes: int) -> tuple[Any, list[Progress]]:
     """The state after one training, and what was said of it."""
     said: list[Progress] = []
+    stream, cpu = rng.stream(0, "generator", 0), torch.device("cpu")
+    lessons = Lessons(schedule.labels(stream, classes))
     steps = train_generator(
-        generator,
-        untrained(generator, 0),
-        judge,
-        classes,
-        schedule,
-        rng.stream(0, "generator", 0),
-        torch.device("cpu"),
+        generator, untrained(generator, 0), jointly(judge), schedule, lessons, stream, cpu
     )
     with one_thread():
         while True:

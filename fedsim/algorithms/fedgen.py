@@ -1,0 +1,295 @@
+"""Data-Free Knowledge Distillation for Heterogeneous Federated Learning.
+
+Zhu, Hong, Zhou, ICML 2021, arXiv:2105.10056.
+
+Idea: the server trains a generator of features that the clients' own classifiers take for the wanted class,
+and clients get features from it of the classes that they lack.
+
+Wire:
+    down    params    the global model
+            generator the conditional generator, with its running statistics; from the second round on
+            labels    by which chances clients draw the generated labels; with it
+    up      params    the trained model, MEAN
+            labels    how many examples of each class the client holds, GATHER
+            heads     free: the head out of its model, GATHER
+    keeps   nothing
+    server  params, the chances of the labels, the generator with Adam's moments
+
+From the second round on, a local step on B examples descends
+
+    CE(h(f(x)), y) + alpha_t (B_g / B) CE(h(G(y')), y') + beta_t KL(h(G(y)) || h(f(x))),
+
+with B_g labels y' drawn from all that the generator has been trained on; nothing flows back through the
+first argument of KL. Both strengths fall: alpha_t = max(1e-4, alpha decay^t) in round t, from 0.
+
+After the round the generator descends, over the cohort's heads h_k as they came,
+
+    sum over k of mean over y of (n_ky / sum over j of n_jy) CE(h_k(G(y)), y) + the diversity loss
+
+with labels y drawn evenly from those that the cohort holds; n_ky are the label counts.
+
+Deviations: noise is Gaussian, as the paper has it; its code draws it evenly from [0, 1). Label counts are of
+all that a client holds; its code counts what was trained on in the round, beginning at 1. Features enter at
+the head. A client with fewer examples than a batch trains like the others.
+
+Reference result: see docs/results.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator as Steps
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import rng as streams
+from .. import tree
+from ..core import Batch, Context, Progress, Reduced, Reduction, Report, ServerState, Visit
+from ..generator_training import (
+    Critic,
+    Lessons,
+    Schedule,
+    by_label,
+    judges,
+    on_device,
+    train_generator,
+    untrained,
+)
+from ..generators import Diversity, Generator, Output, draw_labels, make_generator
+from ..local import Trained, cross_entropy, divergence
+from ..net import Params
+from ..parameters import Count, Positive, Range, Share
+from ..tree import Tree
+from .fedavg import FedAvg
+
+LEAST = 1e-4
+"""Where the falling strengths of the generated features end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedGenState(ServerState):
+    """What the server knows.
+
+    Attributes:
+        labels: by which chances clients draw labels, float32 `[classes]`; zeros before the first round.
+        generator: as in `fedsim.generator_training`; {} where there is none.
+    """
+
+    labels: Tensor
+    generator: Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedGen(FedAvg):
+    """FedAvg with a generator of features; alpha and beta both 0 is FedAvg.
+
+    Another method with such a generator may change: what is wrong with its features (`critic`), what it is
+    asked for (`lessons`), the labels that clients draw (`census`), what else a feature is conditioned on
+    (`scalars`, `make`), and the loss of logits (`fit`).
+
+    Attributes:
+        alpha: how much generated features count in the first round.
+        beta: how much being told by the features of one's own labels counts in the first round.
+        decay: what both are multiplied by from round to round.
+        samples: generated features of a local step, B_g.
+        generator_steps: of Adam after each round.
+        generator_batch_size: features of each.
+        generator_lr: Adam's rate in the first round.
+        generator_gamma: what it is multiplied by from round to round.
+        generator_decay: the generator's weight decay.
+        generator_noise: how many numbers of noise it begins with.
+        generator_hidden: its width.
+        output: what its last layer's values go through.
+        diversity: how features are kept apart; `pairs` is this paper's, `ratio` KDIA's.
+    """
+
+    alpha: Annotated[float, Range(minimum=0)] = 10.0
+    beta: Annotated[float, Range(minimum=0)] = 10.0
+    decay: Share = 0.98
+    samples: Count = 32
+    generator_steps: Count = 50
+    generator_batch_size: Annotated[int, Range(minimum=2)] = 128
+    generator_lr: Positive = 0.0001
+    generator_gamma: Share = 0.98
+    generator_decay: Annotated[float, Range(minimum=0)] = 0.01
+    generator_noise: Count = 32
+    generator_hidden: Count = 256
+    output: Output = "none"
+    diversity: Diversity = "pairs"
+
+    scalars: ClassVar[int] = 0
+    uploads: ClassVar[Mapping[str, Reduction]] = {
+        "params": Reduction.MEAN,
+        "labels": Reduction.GATHER,
+        "heads": Reduction.GATHER,
+    }
+    free: ClassVar = frozenset({"heads"})
+    heterogeneous: ClassVar[bool] = False
+
+    def generator(self, ctx: Context) -> Generator:
+        """The generator for the model at hand."""
+        return make_generator(
+            ctx.net,
+            ctx.input_shape,
+            ctx.num_classes,
+            noise=self.generator_noise,
+            hidden=self.generator_hidden,
+            output=self.output,
+            at="head",
+            scalars=self.scalars,
+        )
+
+    def falling(self, ctx: Context, strength: float) -> float:
+        """A strength in this round."""
+        return max(min(strength, LEAST), strength * self.decay**ctx.round)
+
+    def has_generator(self) -> bool:
+        """Whether there is a generator at all."""
+        return self.alpha > 0 or self.beta > 0
+
+    def generates(self, ctx: Context) -> bool:
+        """Whether clients have generated features in this round."""
+        return self.has_generator() and ctx.round > 0
+
+    # server
+
+    def init(self, ctx: Context) -> FedGenState:
+        """The parent's, and the generator as it was drawn."""
+        generator = untrained(self.generator(ctx), ctx.seed) if self.has_generator() else {}
+        nobody = torch.zeros(ctx.num_classes)
+        return FedGenState(params=super().init(ctx).params, labels=nobody, generator=generator)
+
+    def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+        """The global model, the generator and the chances of its labels."""
+        sent = dict(super().broadcast(ctx, state))
+        if self.generates(ctx):
+            sent |= {"generator": state.generator["params"], "labels": {"chances": state.labels}}
+        return sent
+
+    def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> Any:
+        """The model as in FedAvg, and the census of the labels."""
+        state = super().aggregate(ctx, state, reduced)
+        if not self.has_generator():
+            return state
+        return replace(state, labels=self.census(ctx, state, label_counts(reduced)))
+
+    def census(self, ctx: Context, state: Any, counts: Tensor) -> Tensor:
+        """By which chances clients draw labels: even over all that anybody has brought so far.
+
+        Args:
+            ctx: the round.
+            state: with the chances until now.
+            counts: of the cohort, float64 `[clients, classes]`.
+        """
+        met: Tensor = ((state.labels > 0) | (counts.sum(0) > 0)).float()
+        return met / met.sum().clamp(min=1)
+
+    def learn(self, ctx: Context, state: Any, reduced: Reduced) -> Steps[Progress, None, Any]:
+        """The generator, on the heads that came."""
+        if not self.has_generator() or not sum(reduced.num_examples):
+            return state
+        stream, device = streams.stream(ctx.seed, "generator", ctx.round), on_device()
+        after = yield from train_generator(
+            self.generator(ctx),
+            state.generator,
+            self.critic(ctx, state, reduced, device),
+            self.schedule_of(ctx),
+            self.lessons(ctx, state, reduced, stream),
+            stream,
+            device,
+        )
+        return replace(state, generator=after)
+
+    def schedule_of(self, ctx: Context) -> Schedule:
+        """The generator's training after this round."""
+        return Schedule(
+            epochs=1,
+            batches=self.generator_steps,
+            batch_size=self.generator_batch_size,
+            lr=self.generator_lr * self.generator_gamma**ctx.round,
+            weight_decay=self.generator_decay,
+            diversity=self.diversity,
+        )
+
+    def lessons(self, ctx: Context, state: Any, reduced: Reduced, stream: np.random.Generator) -> Lessons:
+        """Labels drawn evenly from those that the cohort holds."""
+        held = np.flatnonzero(label_counts(reduced).sum(0).numpy())
+        return Lessons(list(stream.choice(held, (self.generator_steps, self.generator_batch_size))))
+
+    def critic(self, ctx: Context, state: Any, reduced: Reduced, device: torch.device) -> Critic:
+        """The cohort's heads, each weighted by its client's share of the cohort's examples of a class."""
+        counts = label_counts(reduced)
+        shares = (counts / counts.sum(0).clamp(min=1)).float().to(device)
+        heads = judges(ctx.net, self.generator(ctx).entrance, reduced["heads"], device)
+        return by_label(heads, shares)
+
+    def describe(self, ctx: Context, state: Any) -> Mapping[str, Any]:
+        """The generator's last loss."""
+        return {"generator_loss": round(float(state.generator["loss"]), 6)} if self.has_generator() else {}
+
+    # client
+
+    def noise(self, ctx: Context, rng: np.random.Generator, steps: int, batch_size: int) -> Tree:
+        """What decides on the labels of the generated features, their noise, and that of one's own labels."""
+        if not self.generates(ctx) or not steps:
+            return {}
+        wide = self.generator_noise
+        made = {
+            "chance": rng.random((steps, self.samples), np.float32),
+            "noise": rng.standard_normal((steps, self.samples, wide), np.float32),
+        }
+        own = {"own": rng.standard_normal((steps, batch_size, wide), np.float32)} if self.beta else {}
+        return {**made, **own}
+
+    def loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+        """The loss of the examples, that of generated features, and the divergence from what these say."""
+        logits = ctx.net(params, batch.x)
+        value = self.fit(ctx, visit, logits, batch)
+        if self.generates(ctx) and self.alpha:
+            weight = self.falling(ctx, self.alpha) * self.samples / ctx.local.batch_size
+            value = value + weight * self.generated(ctx, visit, params, batch)
+        if self.generates(ctx) and self.beta:
+            told = self.told(ctx, visit, params, batch)
+            value = value + self.falling(ctx, self.beta) * divergence(told, logits, batch.mask)
+        return value
+
+    def fit(self, ctx: Context, visit: Visit, logits: Tensor, batch: Batch) -> Tensor:
+        """The loss of logits `[batch, classes]`, a scalar: of examples and of generated features alike."""
+        return cross_entropy(logits, batch)
+
+    def generated(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+        """The head's loss on generated features of drawn labels: a scalar."""
+        labels = draw_labels(visit.broadcast["labels"]["chances"], batch.noise["chance"])
+        made = self.make(ctx, visit, batch.noise["noise"], labels)
+        logits = ctx.net.run(params, made, start=self.generator(ctx).entrance.block)
+        return self.fit(ctx, visit, logits, Batch(made, labels))
+
+    @torch.no_grad()
+    def told(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+        """What the head says of generated features of the batch's own labels: logits `[batch, classes]`."""
+        made = self.make(ctx, visit, batch.noise["own"][: len(batch.y)], batch.y)
+        return ctx.net.run(params, made, start=self.generator(ctx).entrance.block)
+
+    @torch.no_grad()
+    def make(self, ctx: Context, visit: Visit, noise: Tensor, labels: Tensor) -> Tensor:
+        """Features `[batch, ...]` of these labels, by the generator that came."""
+        return self.generator(ctx)(visit.broadcast["generator"], noise, labels)
+
+    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
+        """The model and the label counts; besides, its head."""
+        report = super().finish(ctx, visit, trained)
+        more: dict[str, Tree] = {"labels": {}, "heads": {}}
+        if self.has_generator():
+            keys = self.generator(ctx).entrance.keys(ctx.net)
+            counts = visit.label_counts.to(torch.int32)
+            more = {"labels": {"counts": counts}, "heads": tree.select(trained.params, keys)}
+        return report._replace(upload={**report.upload, **more})
+
+
+def label_counts(reduced: Reduced) -> Tensor:
+    """What each client of a cohort holds of each class: float64 `[clients, classes]`."""
+    return torch.stack([each["counts"] for each in reduced["labels"]]).double()
