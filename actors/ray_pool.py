@@ -74,7 +74,7 @@ class RayPool:
             Task(self._training(algorithm, ctx.round, start, mine, sent, letters)) for start, mine in cuts
         ]
         self._work.add(tasks)
-        down = bytes_down(broadcasts, instructions, cohort)
+        down = bytes_down(algorithm, ctx, broadcasts, instructions, cohort)
 
         def finish() -> Reduced:
             results = [result.unpacked() for result in self._work.results(tasks)]

@@ -260,7 +260,7 @@ class Trials:
         """What these clients receive in the first round, by payload."""
         ctx = self.population.context(0)
         letters = instruct(self.algorithm, ctx, self.state, cohort)
-        return bytes_down(broadcast(self.algorithm, ctx, self.state), letters, cohort)
+        return bytes_down(self.algorithm, ctx, broadcast(self.algorithm, ctx, self.state), letters, cohort)
 
     def growth(self, done: int) -> float:
         """How many times as much comes down, in the mean, after so many rounds as in the last of these."""
@@ -269,8 +269,9 @@ class Trials:
         return sum(sizes) / len(sizes) / last if sizes and last else 1.0
 
     def _message(self, number: int) -> int:
-        messages = broadcast(self.algorithm, self.population.context(number), self.state)
-        return bytes_down(messages, {}, range(len(messages))).total()
+        ctx = self.population.context(number)
+        messages = broadcast(self.algorithm, ctx, self.state)
+        return bytes_down(self.algorithm, ctx, messages, {}, range(len(messages))).total()
 
     def traffic(self) -> Traffic:
         """A round's traffic, a mean over the cohorts: each client sends what those of the trials sent."""

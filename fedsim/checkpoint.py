@@ -25,7 +25,7 @@ from .storage import Folder
 from .tree import Tree
 
 if TYPE_CHECKING:
-    from .core import ClientPool
+    from .clientpool import ClientPool
     from .simulation import RoundResult
 
 FORMAT = 1

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from .net import Net
+from .public import PublicSet
 from .tree import Tree
 from .visit import Local
 
@@ -25,6 +26,7 @@ class Context:
         local: the local training.
         nets: the architectures; client k runs `nets[k % len(nets)]`.
         model: which of them `net` is.
+        public: the public set, where this code runs; None where there is none (see `public.public_set`).
     """
 
     round: int
@@ -38,6 +40,7 @@ class Context:
     local: Local
     nets: tuple[Net, ...]
     model: int = 0
+    public: PublicSet | None = None
 
     @property
     def net(self) -> Net:

@@ -9,13 +9,14 @@ in `fedsim.simulation`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from . import wire
 from .context import Context
 from .errors import FieldError
 from .exchange import Progress, Reduced, Reduction, ServerState, Traffic
@@ -28,7 +29,6 @@ __all__ = [
     "Algorithm",
     "Batch",
     "Batches",
-    "ClientPool",
     "Context",
     "Effort",
     "Examination",
@@ -58,6 +58,7 @@ class Algorithm(ABC):
         stateful: whether clients keep a memory between rounds.
         heterogeneous: whether clients may run different architectures.
         deploys: whether the server has a model for everybody, to be scored and asked about.
+        needs_public: whether it exchanges something on a public set, which `Context.public` then has.
     """
 
     uploads: ClassVar[Mapping[str, Reduction]]
@@ -65,6 +66,7 @@ class Algorithm(ABC):
     stateful: ClassVar[bool] = False
     heterogeneous: ClassVar[bool] = False
     deploys: ClassVar[bool] = True
+    needs_public: ClassVar[bool] = False
 
     def has(self, hook: str) -> bool:
         """Whether the method has this hook of its own; pools skip the work of those that it has not."""
@@ -140,6 +142,14 @@ class Algorithm(ABC):
         """What the method decided in this round, for the record: numbers, strings, short lists."""
         return {}
 
+    def charge(self, ctx: Context, name: str, payload: Tree) -> int:
+        """What this payload costs on its way, down or up, in bytes; by default every number in it.
+
+        A method says here what it sends in another form than it computes with, such as only the entries that
+        it kept (`wire.sparse_bytes`).
+        """
+        return wire.payload_bytes(payload)
+
     # client
 
     def remember(self, ctx: Context, broadcast: Tree) -> Tree:
@@ -161,6 +171,14 @@ class Algorithm(ABC):
             steps: how many local steps there will be.
         """
         return None
+
+    def reserved(self, ctx: Context) -> float:
+        """The share of its examples that each client keeps apart, never to be trained on; below 1."""
+        return 0.0
+
+    def draw(self, ctx: Context, rng: np.random.Generator) -> Tree:
+        """The method's own randomness of a client's round as a whole: arrays, given back as `Visit.drawn`."""
+        return {}
 
     def noise(self, ctx: Context, rng: np.random.Generator, steps: int, batch_size: int) -> Tree:
         """The method's own randomness, drawn before training: arrays with a leading axis of local steps."""
@@ -232,51 +250,6 @@ class Survey(NamedTuple):
 
     losses: NDArray[np.float64]
     traffic: Traffic
-
-
-class ClientPool(Protocol):
-    """Where clients run: one after another here, or on actors."""
-
-    def train(
-        self, algorithm: Algorithm, ctx: Context, state: Any, cohort: Sequence[int]
-    ) -> Callable[[], Reduced]:
-        """Begin one round of these clients; what is returned waits for its end and gives the outcome.
-
-        The clients' memories change when the outcome is asked for, not before.
-        """
-
-    def measure(self, algorithm: Algorithm, ctx: Context, state: Any, clients: Sequence[int]) -> Survey:
-        """The mean loss of the first deployed model on each of these clients' training examples."""
-
-    def evaluate(self, algorithm: Algorithm, ctx: Context, state: Any) -> Callable[[], Mapping[str, Score]]:
-        """Begin to score every deployed model on the whole test set; what is returned waits for it."""
-
-    def evaluate_personal(
-        self, algorithm: Algorithm, ctx: Context, state: Any, clients: Iterable[int] | None = None
-    ) -> Examination:
-        """Begin to score each client's own model on its own test examples.
-
-        Nothing changes by it: memories and state stay as they are. Clients that fail are treated as in
-        training; those without test examples are counted and left alone.
-
-        Args:
-            algorithm: whose clients.
-            ctx: the round that just ended.
-            state: of the server, after it.
-            clients: whom to score; by default everybody.
-
-        Returns:
-            What is to be run to its end: it yields how many clients are done, and returns the scores.
-        """
-
-    def memories(self, clients: Iterable[int] | None = None) -> Mapping[int, Tree]:
-        """What these clients keep, by default all; those that keep nothing are not in the answer."""
-
-    def restore(self, memories: Mapping[int, Tree]) -> None:
-        """Put the memories of these clients back, as after a restart; those of others stay as they are."""
-
-    def close(self) -> None:
-        """Give the pool's resources back."""
 
 
 Examination: TypeAlias = Generator[int, None, PersonalScores]

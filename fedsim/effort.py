@@ -18,6 +18,7 @@ from .core import Algorithm, Context, Effort, Local
 from .costs import Work, client_work
 from .flops import example_flops
 from .population import Population
+from .sampling import kept_apart
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class Meter:
         effort: Callable[[Context, int], Sequence[Effort]],
     ) -> Cost:
         # Most clients are like others: what is worked out once for each kind costs a round next to nothing.
-        kinds = Counter((c % len(ctx.nets), self.population.partition.size(c)) for c in clients)
+        kinds = Counter((c % len(ctx.nets), self._size(ctx.for_client(c), c)) for c in clients)
         total = NOTHING
         with server_side(self.algorithm, "effort"):
             for (model, size), times in kinds.items():
@@ -100,6 +101,11 @@ class Meter:
                     one = self._cost(mine, work, effort(mine, work.steps))
                     total += Cost(times * one.updates, times * one.flops)
         return total
+
+    def _size(self, ctx: Context, client: int) -> int:
+        """How many examples this client trains on."""
+        size, share = self.population.partition.size(client), self.algorithm.reserved(ctx)
+        return size - int(kept_apart(size, share).sum()) if share else size
 
     def _cost(self, ctx: Context, work: Work, efforts: Sequence[Effort]) -> Cost:
         """Of one client: where steps are of several kinds, each kind has its share of the examples."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +18,8 @@ from .core import Algorithm, Context, Score, Visit
 from .costs import client_work
 from .evaluation import added
 from .personal import PersonalScores
-from .population import AT_ONCE, Population
+from .population import Population
+from .public import AT_ONCE
 from .tree import Tree
 from .worker import Worker, one_thread, score
 
@@ -88,13 +90,14 @@ def examine(
         ClientFailed: if a client's code raised, and the policy does not say otherwise.
         OutOfMemory: if that is why.
     """
-    ctx, rows = worker.population.context(round), list[Row]()
+    ctx, rows = worker.shelf.context(round), list[Row]()
     failed, received = list[int](), 0
     with one_thread():
         for client in clients:
             mine = ctx.for_client(client)
             down, instruction = broadcasts[str(mine.model)], instructions.get(client, {})
-            received += sum((wire.message_bytes(down) + wire.message_bytes(instruction)).values())
+            charge = partial(worker.algorithm.charge, mine)
+            received += sum(wire.message_bytes({**down, **instruction}, charge).values())
             row = _tried(worker, mine, client, down, instruction, memories.get(client))
             if row is None:
                 failed.append(client)
@@ -144,9 +147,9 @@ def _scored(
 
 def _score(worker: Worker, ctx: Context, client: int, visit: Visit) -> Score:
     """How the model that the client makes of this visit does on its test examples."""
-    stochastic = ctx.net.stochastic and len(visit.batches)
+    # Dropout draws where the method trains on what came down, too, so it does not depend on the batches.
     address = (ctx.seed, "personal-dropout", ctx.round, client)
-    with rng.torch_stream(*address) if stochastic else nullcontext():
+    with rng.torch_stream(*address) if ctx.net.stochastic else nullcontext():
         model = tree.map(tree.arranged, worker.algorithm.personalise(ctx, visit))
     total, rows = Score(0, 0.0, 0), worker.population.tests_of(client)
     with torch.inference_mode():

@@ -15,6 +15,7 @@ class Reduction(StrEnum):
     """How one payload of the cohort's uploads combines on its way to the server."""
 
     MEAN = "mean"  # weighted by `Algorithm.weight`, taken in float64
+    OVERALL_MEAN = "overall_mean"  # as MEAN, over the clients of all architectures together
     SUM = "sum"  # unweighted, taken in float64
     GATHER = "gather"  # one entry per client, in cohort order
 
@@ -67,7 +68,7 @@ class Reduced:
     Attributes:
         payloads: {payload: tree}; MEAN and SUM leaves are float64, GATHER is a list of trees in cohort
             order. With several architectures, MEAN and SUM are taken within each: {payload: {architecture:
-            tree}}, without those that nobody came with.
+            tree}}, without those that nobody came with. An OVERALL_MEAN is one tree, float64.
         clients: those that reported, in cohort order.
         weights: their weights, in the same order.
         num_examples: theirs, in the same order.

@@ -25,7 +25,8 @@ from .data.partition import Partition
 from .local import example_losses
 from .net import Net, Params
 from .pools import SerialPool
-from .population import AT_ONCE, Population
+from .population import Population
+from .public import AT_ONCE
 from .simulation import simulate
 from .visit import Local
 from .worker import one_thread

@@ -58,7 +58,7 @@ class SerialPool:
         blocks = cut(cohort, self.population.steps, len(ctx.nets))
         result, kept = self.worker.train(ctx.round, 0, blocks, broadcasts, instructions, self._memories)
         self._memories.update(kept)
-        down = bytes_down(broadcasts, instructions, cohort)
+        down = bytes_down(algorithm, ctx, broadcasts, instructions, cohort)
         engine = {"pool": "serial", "width": 1, "actors": 0, "restarts": 0}
         return combine(algorithm, ctx, [result], cohort, down, engine, self._fingerprint)
 
@@ -136,14 +136,20 @@ def instruct(algorithm: Algorithm, ctx: Context, state: Any, cohort: Sequence[in
 
 
 def bytes_down(
-    broadcasts: Mapping[str, Mapping[str, Tree]], instructions: Mapping[int, Tree], cohort: Sequence[int]
+    algorithm: Algorithm,
+    ctx: Context,
+    broadcasts: Mapping[str, Mapping[str, Tree]],
+    instructions: Mapping[int, Tree],
+    cohort: Sequence[int],
 ) -> Counter[str]:
     """Bytes sent to the cohort by payload: each client is charged for its own copy."""
     down = Counter[str]()
     for model, message in broadcasts.items():
         receivers = sum(client % len(broadcasts) == int(model) for client in cohort)
-        for name, size in wire.message_bytes(message).items():
+        charge = partial(algorithm.charge, ctx.for_model(int(model)))
+        for name, size in wire.message_bytes(message, charge).items():
             down[name] += size * receivers
-    for instruction in instructions.values():
-        down.update(wire.message_bytes(instruction))
+    for client, instruction in instructions.items():
+        charge = partial(algorithm.charge, ctx.for_client(client))
+        down.update(wire.message_bytes(instruction, charge))
     return down

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -15,12 +15,9 @@ from .core import Algorithm, Batch, Context, Local, Pacing, Visit
 from .data.dataset import Dataset, Examples
 from .data.partition import Partition
 from .net import Net
-from .sampling import Positions, draws
+from .public import AT_ONCE, PublicSet
+from .sampling import Positions, draws, kept_apart
 from .tree import Tree
-
-AT_ONCE = 250
-"""How many examples go through a model at once where nothing is trained: few enough for their activations to
-stay in the cache."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +68,14 @@ class Population:
             input_shape=self.dataset.input_shape,
             local=self.local.in_round(round),
             nets=self.nets,
+            public=self._public(),
         )
+
+    def _public(self) -> PublicSet | None:
+        """The public set over the arrays themselves."""
+        if self.public is None:
+            return None
+        return PublicSet(tree.borrow(self.public.x), tree.borrow(self.public.y), self.dataset.normalise)
 
     def steps(self, client: int) -> int:
         """Local steps of this client in a round."""
@@ -99,6 +103,12 @@ class Shelf:
         train = population.dataset.train
         self.x = tree.borrow(train.x).to(device)
         self.y = tree.borrow(train.y).to(device)
+        public = population.context(0).public
+        self.public = None if public is None else public.on(device)
+
+    def context(self, round: int) -> Context:
+        """A round as the clients here see it: with the public set on their device."""
+        return replace(self.population.context(round), public=self.public)
 
     def visit(
         self,
@@ -124,6 +134,9 @@ class Shelf:
         if algorithm.has("schedule"):
             stream = rng.stream(ctx.seed, "schedule", ctx.round, client)
             pacing = algorithm.schedule(ctx, stream, visit, steps)
+        if algorithm.has("draw"):
+            drawn = algorithm.draw(ctx, rng.stream(ctx.seed, "draw", ctx.round, client))
+            visit = visit._replace(drawn=tree.map(lambda a: torch.as_tensor(a, device=self.device), drawn))
         return visit._replace(batches=self.batches(algorithm, ctx, client, pacing))
 
     def arrival(
@@ -136,7 +149,7 @@ class Shelf:
         memory: Tree | None,
     ) -> Visit:
         """As `visit`, but without local steps."""
-        held = self.population.partition.client(client)
+        held, apart = self._held(algorithm, ctx, client)
         if memory is None:
             memory = algorithm.remember(ctx, broadcast)
         return Visit(
@@ -147,7 +160,16 @@ class Shelf:
             instruction=instruction,
             memory=memory,
             held=ShelfExamples(self, held),
+            apart=None if apart is None else ShelfExamples(self, apart),
         )
+
+    def _held(self, algorithm: Algorithm, ctx: Context, client: int) -> tuple[Positions, Positions | None]:
+        """Which training examples this client trains on, and which it keeps apart."""
+        held = self.population.partition.client(client)
+        if not algorithm.has("reserved"):
+            return held, None
+        apart = kept_apart(len(held), algorithm.reserved(ctx))
+        return held[~apart], held[apart]
 
     def batches(
         self,
@@ -166,7 +188,7 @@ class Shelf:
             pacing: which examples a step may draw; None for all.
             occasion: what they are for, so that another one's are drawn independently; "" for the round.
         """
-        held, address = self.population.partition.client(client), (ctx.round, client)
+        held, address = self._held(algorithm, ctx, client)[0], (ctx.round, client)
         steps, size = ctx.local.steps_for(len(held)), ctx.local.batch_size
         shuffle = rng.stream(ctx.seed, f"{occasion}shuffle", *address)
         noise: Tree = {}

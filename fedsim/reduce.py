@@ -97,34 +97,35 @@ def share(
     model.
     """
     sums, up, fresh = {}, dict[str, int](), dict[str, Tree]()
+    same = not algorithm.has("charge")  # then all clients' payloads cost what the first one's does
     for name, reduction in algorithm.uploads.items():
         payload = report.upload[name]
         if reduction is Reduction.GATHER:
-            up |= _charged(algorithm, name, payload)
+            up |= _charged(algorithm, ctx, name, payload)
             continue
-        slot = _slot(name, ctx.model)
+        slot = _slot(name, reduction, ctx.model)
         if slot not in result.layouts:
             fresh[slot] = payload
-        if slot in fresh or name in algorithm.free:
-            up |= _charged(algorithm, name, payload)
-        else:
+        if same and slot not in fresh and name not in algorithm.free:
             up[name] = result.sizes[slot]
+        else:
+            up |= _charged(algorithm, ctx, name, payload)
         vector = tree.flatten(payload)
-        sums[slot] = vector.mul_(weight) if reduction is Reduction.MEAN else vector
+        sums[slot] = vector if reduction is Reduction.SUM else vector.mul_(weight)
     for slot, payload in fresh.items():
         result.layouts[slot], result.sizes[slot] = tree.layout(payload), wire.payload_bytes(payload)
     result.up.update(up)
     return sums
 
 
-def _charged(algorithm: Algorithm, name: str, payload: Tree) -> dict[str, int]:
+def _charged(algorithm: Algorithm, ctx: Context, name: str, payload: Tree) -> dict[str, int]:
     """What sending this payload costs: nothing at all where it is not sent in reality."""
-    return {} if name in algorithm.free else {name: wire.payload_bytes(payload)}
+    return {} if name in algorithm.free else {name: algorithm.charge(ctx, name, payload)}
 
 
-def _slot(payload: str, model: int) -> str:
-    """Where a payload's sum over the clients of one architecture is kept."""
-    return f"{model}/{payload}"
+def _slot(payload: str, reduction: Reduction, model: int) -> str:
+    """Where a payload's sum over the clients of one architecture, or over all, is kept."""
+    return f"all/{payload}" if reduction is Reduction.OVERALL_MEAN else f"{model}/{payload}"
 
 
 def gathered(algorithm: Algorithm, report: Report) -> dict[str, Tree]:
@@ -239,19 +240,28 @@ def _settled(
     outcomes: Sequence[Outcome],
 ) -> dict[str, Any]:
     """A payload's sum or mean as a tree again; with several architectures, one for each that came."""
+    if reduction is Reduction.OVERALL_MEAN:
+        slot, mass = _slot(name, reduction, 0), float(np.sum([o.weight for o in outcomes]))
+        if slot not in sums or mass <= 0:
+            raise _no_mean(name)
+        return tree.unflatten(sums[slot] / mass, layouts[slot])
     count, found = len(ctx.nets), {}
     for model in range(count):
-        slot = _slot(name, model)
+        slot = _slot(name, reduction, model)
         mass = float(np.sum([o.weight for o in outcomes if o.client % count == model]))
         if slot in sums and (mass > 0 or reduction is Reduction.SUM):
             vector = sums[slot] / mass if reduction is Reduction.MEAN else sums[slot]
             found[str(model)] = tree.unflatten(vector, layouts[slot])
     if not found:
-        raise DataError(
-            f"the weights of this round's clients sum to 0, so {name!r} has no mean",
-            "give every client at least one example (data.partition.min_size: 1)",
-        )
+        raise _no_mean(name)
     return found["0"] if count == 1 else found
+
+
+def _no_mean(name: str) -> DataError:
+    return DataError(
+        f"the weights of this round's clients sum to 0, so {name!r} has no mean",
+        "give every client at least one example (data.partition.min_size: 1)",
+    )
 
 
 def _averages(outcomes: Sequence[Outcome]) -> dict[str, float]:

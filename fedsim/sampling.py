@@ -42,6 +42,18 @@ def draws(
             yield order[rng.choice(limit, min(batch_size, limit), replace=False)]
 
 
+def kept_apart(num_examples: int, share: float) -> Positions:
+    """Which of a client's examples it keeps apart: every so many-th in their order, bool `[num_examples]`.
+
+    Args:
+        num_examples: n.
+        share: how many of them, rounded down: at least 0 and below 1.
+    """
+    counted = np.floor(np.arange(num_examples + 1) * share + 1e-9)
+    apart: Positions = np.diff(counted) > 0
+    return apart
+
+
 def _epochs(rng: np.random.Generator, num_examples: int, steps: int, batch_size: int) -> Iterator[Positions]:
     made = 0
     while made < steps:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Literal, TypeAlias
 
-from .core import Algorithm, ClientPool, Context, Examination, PersonalScores, Score
+from .clientpool import ClientPool
+from .core import Algorithm, Context, Examination, PersonalScores, Score
 from .examiner import tunes
 from .learning import TELL_SECONDS
 from .population import Population

@@ -10,7 +10,8 @@ from torch import Tensor
 from . import tree
 from .generators import Generator
 from .net import Params
-from .population import AT_ONCE, Population
+from .population import Population
+from .public import AT_ONCE
 
 
 def pooled(features: Tensor) -> Tensor:

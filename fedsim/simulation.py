@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from . import evaluation, rng
 from .causes import server_side
+from .clientpool import ClientPool
 from .clock import Clock
 from .core import (
     Algorithm,
-    ClientPool,
     Context,
     Reduced,
     Traffic,

@@ -78,12 +78,15 @@ class Visit(NamedTuple):
 
     Attributes:
         batches: the local steps; empty while they are being planned (`Algorithm.schedule`).
-        num_examples: how many training examples the client holds.
+        num_examples: how many training examples the client has, without those that it keeps apart.
         label_counts: how many of each class, float32 `[classes]`.
         broadcast: what every client of the cohort received.
         instruction: what this one received besides.
         memory: what it kept since its last visit.
         held: its examples, apart from the local steps.
+        apart: those that it keeps apart, to choose among its models by (`Algorithm.reserved`); None where
+            the method keeps none.
+        drawn: the method's own randomness of this round (`Algorithm.draw`), {} if it drew nothing.
     """
 
     batches: Batches
@@ -93,6 +96,8 @@ class Visit(NamedTuple):
     instruction: Tree
     memory: Tree
     held: Held
+    apart: Held | None = None
+    drawn: Tree = MappingProxyType({})
 
     @property
     def device(self) -> torch.device:

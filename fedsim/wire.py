@@ -9,12 +9,18 @@ kept entry of a sparse payload costs its value and its index.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
 
 from . import tree
-from .core import Traffic
+from .exchange import Traffic
 from .tree import Tree
+
+Charge: TypeAlias = Callable[[str, Tree], int]
+"""From a payload's name and tree to its bytes."""
 
 NUMBER_BYTES = 4
 """Of one number that travels alone."""
@@ -34,9 +40,20 @@ def payload_bytes(payload: Tree) -> int:
     return sum(leaf_bytes(leaf) for _, leaf in tree.leaves(payload))
 
 
-def message_bytes(message: Mapping[str, Tree]) -> Counter[str]:
-    """Bytes of a message by payload name."""
-    return Counter({name: payload_bytes(payload) for name, payload in message.items()})
+def sparse_bytes(leaf: Tensor) -> int:
+    """Bytes of a tensor of which only what is not zero is sent, each entry as its value and its index."""
+    return 2 * NUMBER_BYTES * int(torch.count_nonzero(leaf))
+
+
+def message_bytes(message: Mapping[str, Tree], charge: Charge | None = None) -> Counter[str]:
+    """Bytes of a message by payload name.
+
+    Args:
+        message: {payload name: tree}.
+        charge: what a payload of this name costs; by default every number in it.
+    """
+    cost = charge or (lambda _, payload: payload_bytes(payload))
+    return Counter({name: cost(name, payload) for name, payload in message.items()})
 
 
 def traffic(down: Mapping[str, int], up: Mapping[str, int]) -> Traffic:

@@ -20,7 +20,8 @@ from .core import Algorithm, Context, Report, Score, Visit
 from .digest import memory_mark
 from .evaluation import total
 from .faults import DEFAULT, Faults
-from .population import AT_ONCE, Population, Shelf, ShelfExamples
+from .population import Population, Shelf, ShelfExamples
+from .public import AT_ONCE
 from .reduce import Outcome, SpanResult, Sums, add, gathered, share
 from .tree import Tree
 
@@ -91,7 +92,7 @@ class Worker:
         """
         began = perf_counter()
         result, kept, summed = SpanResult(), dict[int, Tree](), TreeSum(add)
-        ctx = self.population.context(round)
+        ctx = self.shelf.context(round)
         with one_thread():
             for number, block in enumerate(blocks, start=start):
                 sums: Sums = None

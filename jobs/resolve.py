@@ -159,6 +159,7 @@ def _name_faults(spec: JobSpec) -> list[FieldError]:
     return [
         *_choice_faults("algorithm", spec.algorithm, ALGORITHMS),
         *curriculum_faults(spec),
+        *_public_faults(spec),
         *_model_faults(spec),
         *_under("data.dataset", dataset_faults(spec.data.dataset.name, spec.data.dataset.params)),
         *_under("data.partition", partition_faults(spec.data.partition.kind, spec.data.partition.params)),
@@ -175,6 +176,15 @@ def _choice_faults(path: str, choice: Choice, registry: Any) -> list[FieldError]
         kind = path.partition(".")[0]
         return [FieldError(f"{path}.name", choice.name, f"no such {kind}", unknown(choice.name, registry))]
     return _under(path, parameter_faults(registry[choice.name], choice.params))
+
+
+def _public_faults(spec: JobSpec) -> list[FieldError]:
+    """Whether the method has the public set that it needs."""
+    method, share = ALGORITHMS.get(spec.algorithm.name), spec.data.public.fraction
+    if method is None or not method.needs_public or share:
+        return []
+    message = f"{spec.algorithm.name} exchanges predictions on a public set, and there is none"
+    return [FieldError("data.public.fraction", share, message, "the papers take 0.1 of the data")]
 
 
 def _model_faults(spec: JobSpec) -> list[FieldError]:

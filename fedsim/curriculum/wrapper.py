@@ -29,7 +29,7 @@ class Wrapper(Algorithm):
     base: Algorithm
 
     def __post_init__(self) -> None:
-        for name in ("uploads", "free", "stateful", "heterogeneous", "deploys"):
+        for name in ("uploads", "free", "stateful", "heterogeneous", "deploys", "needs_public"):
             object.__setattr__(self, name, getattr(self.base, name))
 
     def has(self, hook: str) -> bool:
@@ -94,6 +94,10 @@ class Wrapper(Algorithm):
         """The base's."""
         return self.base.describe(ctx, self.under(state))
 
+    def charge(self, ctx: Context, name: str, payload: Tree) -> int:
+        """The base's."""
+        return self.base.charge(ctx, name, payload)
+
     # client
 
     def remember(self, ctx: Context, broadcast: Tree) -> Tree:
@@ -107,6 +111,14 @@ class Wrapper(Algorithm):
     def schedule(self, ctx: Context, rng: np.random.Generator, visit: Visit, steps: int) -> Pacing | None:
         """The base's."""
         return self.base.schedule(ctx, rng, self.inside(visit), steps)
+
+    def reserved(self, ctx: Context) -> float:
+        """The base's."""
+        return self.base.reserved(ctx)
+
+    def draw(self, ctx: Context, rng: np.random.Generator) -> Tree:
+        """The base's."""
+        return self.base.draw(ctx, rng)
 
     def noise(self, ctx: Context, rng: np.random.Generator, steps: int, batch_size: int) -> Tree:
         """The base's."""

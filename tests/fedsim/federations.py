@@ -30,6 +30,15 @@ def gaussian_dataset(examples: int = 240, classes: int = 4, features: int = 12, 
     )
 
 
+def public_examples(examples: int = 40, classes: int = 4, features: int = 12, seed: int = 0) -> Examples:
+    """More examples of the same classes, which nobody holds."""
+    centres = np.random.default_rng(seed).normal(size=(classes, features)) * 2
+    rng = np.random.default_rng(seed + 1)
+    y = rng.integers(classes, size=examples)
+    x = centres[y] + rng.normal(size=(examples, features))
+    return Examples(x.astype(np.float32), y.astype(np.int64))
+
+
 def partition(sizes: list[int]) -> Partition:
     """Clients of these sizes, holding consecutive examples."""
     offsets = np.concatenate([[0], np.cumsum(sizes)])
@@ -58,4 +67,5 @@ def federation(
         seed=seed,
         cohort_size=cohort_size or len(sizes),
         rounds=rounds,
+        public=public_examples(),
     )

@@ -1,0 +1,167 @@
+"""What methods on a public set build on: the set, means over all architectures, charges, reserves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+from fedsim import tree, wire
+from fedsim.algorithms import FedAvg
+from fedsim.core import Algorithm, Context, Local, Reduced, Reduction, Report, ServerState, Visit
+from fedsim.errors import DataError
+from fedsim.local import cross_entropy, sgd
+from fedsim.models import make_net
+from fedsim.pools import SerialPool
+from fedsim.population import Population
+from fedsim.public import ROWS, public_set
+from fedsim.sampling import kept_apart
+from fedsim.simulation import simulate
+from fedsim.tree import Tree
+from tests.fedsim.federations import federation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told(Algorithm):
+    """Clients train on the public set and send three entries of each row of what they say of it."""
+
+    uploads: ClassVar[Mapping[str, Reduction]] = {"said": Reduction.OVERALL_MEAN, "each": Reduction.GATHER}
+    free: ClassVar = frozenset({"each"})
+    heterogeneous: ClassVar[bool] = True
+    deploys: ClassVar[bool] = False
+    needs_public: ClassVar[bool] = True
+
+    def init(self, ctx: Context) -> ServerState:
+        return ServerState(params={})
+
+    def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+        return {"said": state.params}
+
+    def reserved(self, ctx: Context) -> float:
+        return 0.25
+
+    def draw(self, ctx: Context, rng: np.random.Generator) -> Tree:
+        return {"number": rng.normal(size=2)}
+
+    def charge(self, ctx: Context, name: str, payload: Tree) -> int:
+        return sum(wire.sparse_bytes(leaf) for _, leaf in tree.leaves(payload))
+
+    def train(self, ctx: Context, visit: Visit) -> Report:
+        public, net = public_set(ctx), ctx.net
+        steps = public.shuffled(ctx.seed, ctx.round, epochs=2, batch_size=16)
+        trained = sgd(
+            ctx,
+            visit._replace(batches=steps),
+            net.first(ctx.seed),
+            lambda params, batch: cross_entropy(net(params, batch.x), batch),
+        )
+        said = public.predictions(lambda x: net(trained.params, x))
+        kept = said.clone()
+        kept[:, 3:] = 0
+        assert visit.apart is not None
+        examples = visit.num_examples + len(visit.apart)
+        metrics = {"apart": len(visit.apart), "held": len(visit.held), "examples": examples}
+        metrics["drawn"] = float(visit.drawn["number"][0])
+        return Report({"said": {"logits": kept}, "each": {"logits": kept}}, {}, metrics)
+
+    def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> Any:
+        entries = [entry["logits"].double() for entry in reduced["each"]]
+        mean = np.average(np.stack([e.numpy() for e in entries]), axis=0, weights=reduced.weights)
+        np.testing.assert_allclose(reduced["said"]["logits"].numpy(), mean, rtol=1e-12)
+        return replace(state, params=tree.map(lambda x: x.float(), reduced["said"]))
+
+    def deployed(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+        return {}
+
+    def personalise(self, ctx: Context, visit: Visit) -> Tree:
+        return ctx.net.first(ctx.seed)
+
+
+def mixed() -> Population:
+    population = federation(rounds=2)
+    shape = {"input_shape": population.dataset.input_shape, "num_classes": population.dataset.num_classes}
+    return replace(population, nets=tuple(make_net(name, **shape) for name in ("mlp", "logistic")))
+
+
+def test_a_mean_over_all_architectures_of_what_is_said_of_the_public_set() -> None:
+    population = mixed()
+    first, second = simulate(Told(), population, SerialPool(Told(), population), personal="never")
+    # 40 public examples, three entries of each at 8 bytes, ten clients; down only once there is something.
+    assert first.traffic.up == second.traffic.up == 10 * 40 * 3 * 8
+    assert (first.traffic.down, second.traffic.down) == (0, 10 * 40 * 3 * 8)
+    sizes = np.array([population.partition.size(client) for client in range(10)])
+    held = sizes - sizes // 4
+    assert first.metrics["apart"] == pytest.approx(np.average(sizes // 4, weights=held))
+    assert first.metrics["held"] == pytest.approx(np.average(held, weights=held))
+    assert first.metrics["examples"] == pytest.approx(np.average(sizes, weights=held))
+    assert first.metrics["drawn"] != second.metrics["drawn"]
+
+
+def test_what_a_client_keeps_apart_is_not_trained_on() -> None:
+    population = federation([17], local=Local(epochs=1, batch_size=4))
+    visit = SerialPool(Told(), population).worker.shelf.visit(Told(), population.context(0), 0, {}, {}, None)
+    seen = torch.cat([batch.x for batch in visit.batches])
+    assert visit.apart is not None
+    apart = torch.cat([batch.x for batch in visit.apart.batches()])
+    assert (len(seen), len(apart)) == (13, 4)
+    whole = torch.cat([seen, apart])
+    stored = tree.borrow(population.dataset.train.x[:17])
+    assert torch.equal(whole[whole[:, 0].argsort()], stored[stored[:, 0].argsort()])
+
+
+@pytest.mark.parametrize(("n", "share"), [(0, 0.1), (1, 0.1), (9, 0.1), (10, 0.1), (59, 0.1), (7, 0.5)])
+def test_every_so_many_th_example_is_kept_apart(n: int, share: float) -> None:
+    apart = kept_apart(n, share)
+    assert apart.shape == (n,)
+    assert apart.sum() == int(n * share)
+
+
+def test_everybody_sees_the_public_set_in_the_same_order_which_changes_by_round() -> None:
+    public = public_set(federation().context(0))
+
+    def order(round: int) -> torch.Tensor:
+        steps = public.shuffled(7, round, epochs=2, batch_size=16)
+        assert [len(batch.y) for batch in steps] == [16, 16, 8] * 2
+        return torch.cat([batch.noise[ROWS] for batch in steps])
+
+    assert torch.equal(order(0), order(0))
+    assert not torch.equal(order(0), order(1))
+    assert torch.equal(order(0)[:40].sort().values, torch.arange(40))
+    part = public.chosen(7, 0, 12)
+    assert len(part.unique()) == 12
+    within = [batch.noise[ROWS] for batch in public.shuffled(7, 0, epochs=1, batch_size=5, rows=part)]
+    assert torch.equal(torch.cat(within).sort().values, part)
+    batch = public.batch(part)
+    assert torch.equal(batch.y, public.y[part])
+    assert torch.equal(public.predictions(lambda x: x, part), batch.x)
+
+
+def test_without_a_public_set_it_says_so() -> None:
+    population = replace(federation(), public=None)
+    with pytest.raises(DataError, match=r"data\.public\.fraction: 0\.1"):
+        public_set(population.context(0))
+
+
+def test_sparse_bytes_are_eight_for_each_entry() -> None:
+    assert wire.sparse_bytes(torch.tensor([[0.0, 0.5], [0.25, 0.25]])) == 3 * 8
+
+
+def test_a_spec_without_a_public_set_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from jobs import resolve
+    from jobs.settings import Settings
+    from jobs.spec import parse_spec
+
+    monkeypatch.setattr(resolve, "ALGORITHMS", {"told": Told, "fedavg": FedAvg})
+    spec = {"algorithm": "told", "data": {"dataset": "digits"}}
+    with pytest.raises(resolve.SpecError) as caught:
+        resolve.resolve(parse_spec(spec), Settings(tmp_path))
+    (fault,) = caught.value.errors
+    assert fault.path == "data.public.fraction"
+    resolve.resolve(
+        parse_spec({**spec, "data": {"dataset": "digits", "public": {"fraction": 0.1}}}), Settings(tmp_path)
+    )
