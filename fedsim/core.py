@@ -188,6 +188,13 @@ class Algorithm(ABC):
     def train(self, ctx: Context, visit: Visit) -> Report:
         """One client's round."""
 
+    def conclude(self, ctx: Context, visit: Visit, report: Report) -> Report:
+        """The report with what the client works out after `train`; by default as it is.
+
+        Here belongs what cannot be mapped over many clients at once, such as fitting by a library.
+        """
+        return report
+
     def weight(self, ctx: Context, visit: Visit) -> float:
         """What this client counts in every MEAN; by default its number of examples."""
         return float(visit.num_examples)

@@ -141,7 +141,7 @@ class Worker:
         )
         with random:
             visit = self.shelf.visit(self.algorithm, ctx, client, broadcast, instruction, memory)
-            return visit, self.algorithm.train(ctx, visit)
+            return visit, self.algorithm.conclude(ctx, visit, self.algorithm.train(ctx, visit))
 
     def _settle(self, ctx: Context, client: int, visit: Visit, report: Report, result: SpanResult) -> Sums:
         """Note one client's outcome, all of it or nothing, and give its part of the sums."""

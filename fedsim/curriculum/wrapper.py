@@ -128,6 +128,10 @@ class Wrapper(Algorithm):
         """The base's."""
         return self.base.train(ctx, self.inside(visit))
 
+    def conclude(self, ctx: Context, visit: Visit, report: Report) -> Report:
+        """The base's."""
+        return self.base.conclude(ctx, self.inside(visit), report)
+
     def weight(self, ctx: Context, visit: Visit) -> float:
         """The base's."""
         return self.base.weight(ctx, self.inside(visit))

@@ -1,0 +1,126 @@
+"""FedCL's phases: what freezes a client, what ends a phase, and that all of them end."""
+
+from __future__ import annotations
+
+from math import ceil
+
+import numpy as np
+import torch
+
+from fedsim import rng
+from fedsim.packing import pack, unpack
+from fedsim.phases import Phases, Standing
+
+DRAWS = 20
+
+
+def fresh(clients: int) -> Standing:
+    return Standing(frozen=torch.zeros(clients, dtype=torch.bool))
+
+
+def flat(values: list[float]) -> torch.Tensor:
+    """Every client's draws, each client's all the same; NaN for who has told none."""
+    return torch.tensor(values, dtype=torch.float64).unsqueeze(1).expand(-1, DRAWS).clone()
+
+
+def test_a_client_is_done_when_more_than_v_of_its_draws_are_at_or_below_the_threshold() -> None:
+    rules = Phases((0.5,), v=0.7, share=1.0, cap=9)
+    draws = torch.arange(10, dtype=torch.float64).repeat(3, 1)
+    assert rules.done(draws, 6.0).tolist() == [False] * 3  # 7 of 10 is not more than 0.7
+    assert rules.done(draws, 7.0).tolist() == [True] * 3
+    assert rules.done(flat([float("nan")]), 0.0).tolist() == [True]
+
+
+def test_the_threshold_is_held_and_those_who_came_are_looked_at() -> None:
+    rules = Phases((0.5, 0.9), v=0.5, share=0.75, cap=50)
+    now = rules.after(fresh(4), 0, [0, 1], flat([1.0, 3.0, np.nan, np.nan]))
+    assert now.threshold == 1.0  # the ceil(0.5 * 40)-th of 40 draws
+    assert now.frozen.tolist() == [True, False, False, False]
+    assert now.said["phase"] == "1 of 2"
+    assert now.ready.tolist() == [1, 2, 3]
+    # Everybody is far below by now, and still only who comes is frozen, by the first threshold.
+    now = rules.after(now, 1, [2], flat([1.0, -3.0, -3.0, -3.0]))
+    assert now.threshold == 1.0
+    assert now.frozen.tolist() == [True, False, True, False]
+    assert now.said["left"] is None
+    now = rules.after(now, 2, [3], flat([1.0, -3.0, -3.0, -5.0]))
+    assert now.said | {"quantiles": []} == {
+        "phase": "1 of 2",
+        "level": 0.5,
+        "threshold": 1.0,
+        "quantiles": [],
+        "frozen_clients": 3,
+        "frozen": [0, 2, 3],
+        "left": "share",
+    }
+    assert (now.phase, now.began, now.threshold) == (1, 3, 1.0)  # the 0.9 quantile of the draws as they are
+    assert not now.frozen.any()
+
+
+def test_a_phase_ends_by_its_cap_and_after_the_last_everybody_may_come() -> None:
+    rules = Phases((0.3,), v=0.9, share=1.0, cap=3)
+    now, draws = fresh(3), torch.arange(3 * DRAWS, dtype=torch.float64).view(3, DRAWS)
+    said = []
+    for number in range(5):
+        now = rules.after(now, number, [1, 2], draws)
+        said.append((now.said["phase"], now.said["left"]))
+    assert said == [("1 of 1", None)] * 2 + [("1 of 1", "cap")] + [("over", None)] * 2
+    assert now.ready.tolist() == [0, 1, 2]
+
+
+def test_a_standing_is_kept_by_checkpoints() -> None:
+    now = Phases((0.5,), v=0.5, share=1.0, cap=9).after(fresh(3), 0, [0], flat([1.0, 2.0, 3.0]))
+    again = unpack(pack(now), fresh(3))
+    assert again.said == now.said
+    assert torch.equal(again.frozen, now.frozen)
+    assert isinstance(again, Standing)
+
+
+def test_no_phase_goes_on_for_ever() -> None:
+    """200 federations of random sizes, rules and speeds; some clients never learn, or hold nothing."""
+    reasons: dict[str, int] = {"share": 0, "cap": 0}
+    for case in range(200):
+        chance = rng.stream(case, "phases")
+        clients = int(chance.integers(2, 30))
+        cohort = int(chance.integers(1, clients + 1))
+        levels = tuple(float(x) for x in np.sort(chance.uniform(0.05, 0.95, chance.integers(1, 6))))
+        rules = Phases(
+            levels[::-1] if case % 2 else levels,
+            v=float(chance.uniform(0, 1)),
+            share=float(chance.uniform(0.05, 1)),
+            cap=int(chance.integers(1, 12)),
+        )
+        rounds = len(levels) * rules.cap
+        place, speed = chance.normal(0, 3, clients), chance.exponential(0.3, clients)
+        speed[chance.random(clients) < 0.2] = 0  # never learn
+        place[chance.random(clients) < 0.1] = np.nan  # hold nothing
+        now, draws, visits = fresh(clients), flat([np.nan] * clients), np.zeros(clients)
+        lasted: list[int] = []
+        for number in range(rounds):
+            ready = now.ready.numpy()
+            assert len(ready)
+            came = chance.choice(ready, min(cohort, len(ready)), replace=False)
+            before = now
+            visits[came] += 1
+            mean = place[came] - speed[came] * visits[came]
+            draws[came] = torch.from_numpy(mean[:, None] + chance.standard_normal((len(came), DRAWS)))
+            now = rules.after(now, number, came.tolist(), draws)
+            assert not before.frozen[came].any()
+            left = now.said["left"]
+            if before.phase == len(levels):
+                assert left is None
+                assert now.said["phase"] == "over"
+                continue
+            assert (left is not None) == (now.phase == before.phase + 1)
+            if left is None:
+                assert (now.frozen | ~before.frozen).all()  # who is frozen stays so within a phase
+                assert before.phase == now.phase
+                continue
+            reasons[left] += 1
+            lasted.append(number + 1 - before.began)
+            enough = now.said["frozen_clients"] >= ceil(rules.share * clients - 1e-9)
+            assert enough == (left == "share")
+            assert lasted[-1] <= rules.cap
+            assert left == "share" or lasted[-1] == rules.cap
+        assert len(lasted) == len(levels)  # within Z caps every phase has been left
+    assert min(reasons.values()) > 50
