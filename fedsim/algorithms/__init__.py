@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..core import Algorithm
+from .cd2_pfed import CD2PFed
 from .fedala import FedALA
 from .fedavg import FedAvg
 from .fedavgm import FedAvgM
@@ -27,6 +28,7 @@ from .pfedme import PFedMe
 from .scaffold import Scaffold
 
 ALGORITHMS: Mapping[str, type[Algorithm]] = {
+    "cd2_pfed": CD2PFed,
     "fedala": FedALA,
     "fedavg": FedAvg,
     "fedbabu": FedBABU,
@@ -52,6 +54,7 @@ ALGORITHMS: Mapping[str, type[Algorithm]] = {
 __all__ = [
     "ALGORITHMS",
     "KDIA",
+    "CD2PFed",
     "FedALA",
     "FedAvg",
     "FedAvgM",

@@ -1,0 +1,137 @@
+"""CD2-pFed: Cyclic Distillation-guided Channel Decoupling for Model Personalization in Federated Learning.
+
+Shen, Zhou, Yu, CVPR 2022, arXiv:2204.03880.
+
+Idea: in every layer some channels are everybody's and the others each client's own; the two halves of a
+client's model teach each other.
+
+This is a reading: there is no public code, and what the paper leaves open is chosen here, as said below.
+
+Wire:
+    down    params    the shared channels, as they were cut in the round before
+    up      params    the trained shared channels, MEAN
+    keeps   own       its model, for the private channels in it
+    server  params    the shared channels; the others as they were when they became private
+
+In round r of R (from 0), the last floor(p C) of a layer's C channels are private, with p = p_max r / (R - 1).
+A local step descends
+
+    CE(whole) + lambda_kd (KL(shared || private) + KL(private || shared)) / 2,
+
+where `shared` and `private` are the logits of the shared and of the private channels alone. Afterwards the
+private numbers are beta_t trained + (1 - beta_t) before, with beta_t = min(1, beta_0 + (1 - beta_0) r / R).
+
+Deviations, all of them decisions of this reading: the inputs of the first layer and the outputs of the last
+belong to both parts; weights between a shared and a private channel are private; running statistics are those
+of the whole model. A channel that becomes private starts from its shared value, which comes down once more in
+that round. A client that was away when channels became private has its own last values of them, or before
+its first visit those which everybody makes from the seed. There is no model for everybody.
+
+Reference result: see docs/results.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from .. import tree
+from ..channels import masked, masks, private_channels, shared_part, with_shared
+from ..core import Batch, Context, Effort, Reduced, Report, Visit
+from ..errors import FieldError
+from ..local import Trained, divergence
+from ..net import Net, Params
+from ..parameters import Range, Share
+from ..tree import Tree
+from .fedavg import OWN, FedAvg
+
+
+@dataclass(frozen=True, kw_only=True)
+class CD2PFed(FedAvg):
+    """FedAvg of a shrinking number of channels; p_max 0 is FedAvg.
+
+    Attributes:
+        p_max: the share of the channels that are private in the last round.
+        lambda_kd: weight of the mutual distillation, >= 0.
+        beta_0: how much of a round's training the private channels take on in the first one.
+    """
+
+    p_max: Annotated[float, Range(minimum=0, below=1)] = 0.5
+    lambda_kd: Annotated[float, Range(minimum=0)] = 1.0
+    beta_0: Share = 0.5
+
+    stateful: ClassVar[bool] = True
+    deploys: ClassVar[bool] = False
+
+    def misfits(self, net: Net, rounds: int) -> Sequence[FieldError]:
+        """Models that are no chain of channels, or have none to be private."""
+        hint = "choose a model of convolutions and linear layers one after another, or a ResNet"
+        try:
+            fault = "" if private_channels(net, share=0.9) else f"{net.name} has no layers before its head"
+        except ValueError as error:
+            fault = str(error)
+        return (FieldError("name", "cd2_pfed", fault, hint),) if fault else ()
+
+    def private_share(self, ctx: Context, round: int) -> float:
+        """The share of the channels that are private in a round, from 0."""
+        return self.p_max * max(0, round) / max(1, ctx.rounds - 1)
+
+    def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+        """What was shared in the round before."""
+        return {"params": shared_part(ctx.net, ctx.own(state.params), self.private_share(ctx, ctx.round - 1))}
+
+    def move(self, ctx: Context, params: Params, mean: Tree, reduced: Reduced) -> Params:
+        """The mean in the place of the shared channels."""
+        share = self.private_share(ctx, ctx.round)
+        part = tree.cast_like(mean, shared_part(ctx.net, params, share))
+        return with_shared(ctx.net, params, part, share)
+
+    def start(self, ctx: Context, visit: Visit) -> Params:
+        """What came down, and the client's own private channels."""
+        return self.composed(ctx, visit, ctx.round - 1)
+
+    def composed(self, ctx: Context, visit: Visit, round: int) -> Params:
+        """The client's own model under what came down, as far as that was shared in a round."""
+        sent, share = self.private_share(ctx, ctx.round - 1), self.private_share(ctx, round)
+        own = visit.memory.get(OWN) or ctx.net.first(ctx.seed, visit.device)
+        whole = with_shared(ctx.net, own, visit.broadcast["params"], sent)
+        if share <= sent or OWN not in visit.memory:
+            return whole
+        return with_shared(ctx.net, own, shared_part(ctx.net, whole, share), share)
+
+    def loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+        """The cross-entropy of the whole model, and how far its two halves are from each other."""
+        base, share = super().loss(ctx, visit, params, batch), self.private_share(ctx, ctx.round)
+        if not self.lambda_kd or not private_channels(ctx.net, share):
+            return base
+        halves = masks(ctx.net, share, batch.x.device)
+        shared, private = (ctx.net(masked(params, half), batch.x) for half in (halves.shared, halves.private))
+        apart = divergence(shared, private, batch.mask) + divergence(private, shared, batch.mask)
+        return base + self.lambda_kd / 2 * apart
+
+    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
+        """The shared channels go up; the private ones move some of the way."""
+        share = self.private_share(ctx, ctx.round)
+        kept = min(1.0, self.beta_0 + (1 - self.beta_0) * ctx.round / ctx.rounds)
+        up, before = shared_part(ctx.net, trained.params, share), self.start(ctx, visit)
+        slow = {key: torch.lerp(before[key], value, kept) for key, value in trained.params.items()}
+        own = with_shared(ctx.net, slow, up, share)
+        return Report({"params": up}, {OWN: own}, {"train_loss": trained.loss}, own)
+
+    def personalise(self, ctx: Context, visit: Visit) -> Tree:
+        """Its private channels beside the shared ones of the round that just ended."""
+        return self.composed(ctx, visit, ctx.round)
+
+    def deployed(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+        """Nothing: nobody has private channels for everybody."""
+        return {}
+
+    def effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
+        """Besides the usual, two passes through half a model; each is counted as three forward passes."""
+        both = self.lambda_kd and private_channels(ctx.net, self.private_share(ctx, ctx.round))
+        usual = super().effort(ctx, state, steps)
+        return tuple(kind._replace(forwards=6 if both else 0) for kind in usual)
