@@ -59,6 +59,7 @@ class Algorithm(ABC):
         heterogeneous: whether clients may run different architectures.
         deploys: whether the server has a model for everybody, to be scored and asked about.
         needs_public: whether it exchanges something on a public set, which `Context.public` then has.
+        tasks: what examples may carry: one of several "classes", or several yes-or-no "labels".
     """
 
     uploads: ClassVar[Mapping[str, Reduction]]
@@ -67,6 +68,7 @@ class Algorithm(ABC):
     heterogeneous: ClassVar[bool] = False
     deploys: ClassVar[bool] = True
     needs_public: ClassVar[bool] = False
+    tasks: ClassVar[Collection[str]] = frozenset({"classes", "labels"})
 
     def has(self, hook: str) -> bool:
         """Whether the method has this hook of its own; pools skip the work of those that it has not."""

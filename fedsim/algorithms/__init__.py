@@ -12,6 +12,7 @@ from .fedavgm import FedAvgM
 from .fedbabu import FedBABU
 from .fedcog import FedCOG
 from .feddisco import FedDisco
+from .feddistill import FedDistill, FedDistillPlus
 from .fedgen import FedGen
 from .fedgkd import FedGKD
 from .fednova import FedNova
@@ -35,6 +36,8 @@ ALGORITHMS: Mapping[str, type[Algorithm]] = {
     "fedavgm": FedAvgM,
     "fedcog": FedCOG,
     "feddisco": FedDisco,
+    "feddistill": FedDistill,
+    "feddistill_plus": FedDistillPlus,
     "fedgen": FedGen,
     "fedgkd": FedGKD,
     "fednova": FedNova,
@@ -61,6 +64,8 @@ __all__ = [
     "FedBABU",
     "FedCOG",
     "FedDisco",
+    "FedDistill",
+    "FedDistillPlus",
     "FedGKD",
     "FedGen",
     "FedNova",

@@ -37,8 +37,8 @@ Reference result: see docs/results.md.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from collections.abc import Generator as Steps
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
@@ -129,6 +129,7 @@ class FedGen(FedAvg):
     }
     free: ClassVar = frozenset({"heads"})
     heterogeneous: ClassVar[bool] = False
+    tasks: ClassVar[Collection[str]] = frozenset({"classes"})
 
     def generator(self, ctx: Context) -> Generator:
         """The generator for the model at hand."""

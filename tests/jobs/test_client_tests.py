@@ -59,6 +59,20 @@ def test_what_does_not_go_together(tests: str, parts: dict[str, Any], words: str
     assert words in fault.message
 
 
+def test_a_method_of_one_class_each_is_refused_where_examples_carry_several_labels(tmp_path: Path) -> None:
+    x, y = np.zeros((12, 4), np.float32), np.eye(12, 3, dtype=np.float32)
+    np.savez(tmp_path / "several.npz", x_train=x, y_train=y)
+    settings = Settings(home=tmp_path, data_roots=(tmp_path,))
+    data = {"dataset": {"name": "npz", "path": "several.npz"}, "partition": "iid"}
+    assert resolve(spec("global", data=data), settings)
+    for name in ("fedgen", "feddistill"):
+        with pytest.raises(SpecError) as caught:
+            resolve(spec("global", data=data, algorithm=name), settings)
+        (fault,) = caught.value.errors
+        assert fault.path == "algorithm.name"
+        assert "one class for each example" in fault.message
+
+
 def test_a_record_says_what_the_round_cost_and_an_older_one_is_still_read(tmp_path: Path) -> None:
     experiment = resolve(spec("matched"), Settings(home=tmp_path))
     population = experiment.population()

@@ -1,0 +1,158 @@
+"""Communication-Efficient On-Device Machine Learning: Federated Distillation and Augmentation ...
+
+Jeong, Oh, Kim, Park, Bennis, Kim, 2018, arXiv:1811.11479; "... under Non-IID Private Data" ends its title.
+FedDistill, and FedDistill+ with parameters, are the two forms of it that FedGen (Zhu, Hong, Zhou, ICML 2021,
+arXiv:2105.10056) is compared with.
+
+Idea: clients tell each other what their models say of each class on average, and learn from it.
+
+Wire:
+    down    logits    the cohort's mean logits for each label, of the last round; from the second round on
+            params    FedDistill+: the global model
+    up      logits    the client's mean logits for each label that it holds, GATHER
+            params    FedDistill+: the trained model, MEAN
+    keeps   own       FedDistill: its model; before the first visit the first one, which is the same for all
+    server  logits; FedDistill+: params
+
+A local step descends CE + gamma KL(softmax(L_y) || model(x)), L_y being the row of the example's own label. A
+row is the mean over the clients of the cohort that hold the label, each counting alike; a label that none of
+them holds has no row, which travels as NaN, and is left out of the divergence.
+
+Deviations: a client's rows are taken with its trained model after its round, over all its examples; the
+authors add up logits while they train. They stand for one round; FedGen's code goes on adding over all
+rounds, and lets a client that lacks a label send zeros for it.
+
+FedDistill has no model for everybody: clients are scored with their own, and records have no
+`global_accuracy`.
+
+Reference result: see docs/results.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..core import Batch, Context, Reduced, Reduction, Report, ServerState, Visit
+from ..local import Trained, cross_entropy, masked_mean
+from ..net import Params
+from ..parameters import Range
+from ..tree import Tree
+from .fedavg import FedAvg
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedDistillState(ServerState):
+    """What the server knows.
+
+    Attributes:
+        logits: the mean logits of each label, float32 `[classes, classes]`; NaN where there are none.
+    """
+
+    logits: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedDistillPlus(FedAvg):
+    """FedAvg whose clients learn from the cohort's mean logits too; gamma 0 is FedAvg.
+
+    Attributes:
+        gamma: weight of the distillation, >= 0.
+    """
+
+    gamma: Annotated[float, Range(minimum=0)] = 0.1
+
+    tasks: ClassVar[Collection[str]] = frozenset({"classes"})
+    uploads: ClassVar[Mapping[str, Reduction]] = {"params": Reduction.MEAN, "logits": Reduction.GATHER}
+
+    def teaches(self, ctx: Context) -> bool:
+        """Whether clients have the cohort's logits in this round."""
+        return self.gamma > 0 and ctx.round > 0
+
+    def init(self, ctx: Context) -> FedDistillState:
+        """The parent's, and no logits."""
+        unknown = torch.full((ctx.num_classes, ctx.num_classes), torch.nan)
+        return FedDistillState(params=super().init(ctx).params, logits=unknown)
+
+    def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+        """The parent's, and the last cohort's logits."""
+        more = {"logits": {"rows": state.logits}} if self.teaches(ctx) else {}
+        return {**super().broadcast(ctx, state), **more}
+
+    def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> Any:
+        """The parent's, and the mean of the rows that came, label by label."""
+        state = super().aggregate(ctx, state, reduced)
+        if not self.gamma:
+            return state
+        rows = torch.stack([each["rows"] for each in reduced["logits"]])
+        return replace(state, logits=rows.double().nanmean(0).float())
+
+    def loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+        """The cross-entropy, and the divergence from what the cohort said of the same labels."""
+        if not self.teaches(ctx):
+            return super().loss(ctx, visit, params, batch)
+        logits = ctx.net(params, batch.x)
+        term = distance(visit.broadcast["logits"]["rows"], logits, batch)
+        return cross_entropy(logits, batch) + self.gamma * term
+
+    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
+        """The parent's, and the client's rows."""
+        report = super().finish(ctx, visit, trained)
+        rows = {"rows": mean_logits(ctx, visit, trained.params)} if self.gamma else {}
+        return report._replace(upload={**report.upload, "logits": rows})
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedDistill(FedDistillPlus):
+    """As FedDistill+, but no parameter travels: every client trains a model of its own.
+
+    Attributes:
+        gamma: weight of the distillation, >= 0.
+    """
+
+    stateful: ClassVar[bool] = True
+    deploys: ClassVar[bool] = False
+
+    def shared(self, ctx: Context, state: Any) -> Collection[str]:
+        """Nothing."""
+        return ()
+
+    def kept(self, ctx: Context) -> Collection[str]:
+        """The whole model."""
+        return ctx.net.keys
+
+    def deployed(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+        """Nothing: there is no model for everybody."""
+        return {}
+
+
+def distance(rows: Tensor, logits: Tensor, batch: Batch) -> Tensor:
+    """KL(softmax(row of the label) || model), in nats: the mean over the batch, where no row counts 0.
+
+    Args:
+        rows: `[classes, classes]`, NaN where a label has none.
+        logits: the model's, `[batch, classes]`.
+        batch: its labels and mask.
+    """
+    mine = rows[batch.y]
+    known = ~mine.isnan().any(-1)
+    p, q = F.log_softmax(mine.nan_to_num(), -1), F.log_softmax(logits, -1)
+    return masked_mean((p.exp() * (p - q)).sum(-1) * known, batch.mask)
+
+
+@torch.no_grad()
+def mean_logits(ctx: Context, visit: Visit, params: Params) -> Tensor:
+    """What a model says of a client's examples, label by label: float32 `[classes, classes]`.
+
+    A label of which the client has no example has NaN.
+    """
+    classes = ctx.num_classes
+    sums = torch.zeros((classes, classes), dtype=torch.float64, device=visit.device)
+    for batch in visit.held.batches():
+        sums.index_add_(0, batch.y, ctx.net(params, batch.x).double())
+    return (sums / visit.label_counts.double().unsqueeze(1)).float()
