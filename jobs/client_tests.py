@@ -1,7 +1,8 @@
-"""What `data.tests` of a spec does not go together with."""
+"""What `data.tests` of a spec, and its method, do not go together with."""
 
 from __future__ import annotations
 
+from fedsim.algorithms import ALGORITHMS
 from fedsim.data import PARTITIONS
 from fedsim.errors import FieldError
 from jobs.curricula import expert_epochs
@@ -27,3 +28,17 @@ def tests_faults(spec: JobSpec, task: str) -> list[FieldError]:
         message = "an expert knows the training set only, and here clients hold test examples too"
         hint = "use kind: matched, or do without the expert"
     return [FieldError("data.tests.kind", kind, message, hint)] if message else []
+
+
+def task_faults(spec: JobSpec, task: str) -> list[FieldError]:
+    """A method that cannot learn what these examples carry.
+
+    Args:
+        spec: of the right shape.
+        task: of the data set, "classes" or "labels".
+    """
+    method = ALGORITHMS.get(spec.algorithm.name)
+    if method is None or task in method.tasks:
+        return []
+    message = f"needs one class for each example, and those of {spec.data.dataset.name} carry several labels"
+    return [FieldError("algorithm.name", spec.algorithm.name, message, "choose another method or data set")]

@@ -24,7 +24,7 @@ from fedsim.models import MODELS, make_net
 from fedsim.net import Net
 from fedsim.parameters import check as parameter_faults
 from fedsim.parameters import unknown
-from jobs.client_tests import tests_faults
+from jobs.client_tests import task_faults, tests_faults
 from jobs.curricula import curriculum_faults, expert_epochs, with_curricula
 from jobs.settings import Settings
 from jobs.spec import Choice, JobSpec, parse_spec
@@ -206,7 +206,7 @@ def _model_faults(spec: JobSpec) -> list[FieldError]:
 def _data_faults(spec: JobSpec, settings: Settings, model: bool) -> list[FieldError]:
     """What the data set's own size and shape rule out."""
     facts = _facts(spec, settings)
-    errors = tests_faults(spec, facts.task) + _task_faults(spec, facts.task)
+    errors = tests_faults(spec, facts.task) + task_faults(spec, facts.task)
     entry = PARTITIONS.get(spec.data.partition.kind)
     if entry is not None and not entry.shares and spec.clients.total > facts.examples:
         errors.append(
@@ -226,15 +226,6 @@ def _data_faults(spec: JobSpec, settings: Settings, model: bool) -> list[FieldEr
         else:
             errors += _misfits(spec, net)
     return errors
-
-
-def _task_faults(spec: JobSpec, task: str) -> list[FieldError]:
-    """A method that cannot learn what these examples carry."""
-    method = ALGORITHMS.get(spec.algorithm.name)
-    if method is None or task in method.tasks:
-        return []
-    message = f"needs one class for each example, and those of {spec.data.dataset.name} carry several labels"
-    return [FieldError("algorithm.name", spec.algorithm.name, message, "choose another method or data set")]
 
 
 def _net(chosen: Choice, facts: Facts) -> Net:

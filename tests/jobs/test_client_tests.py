@@ -61,7 +61,7 @@ def test_what_does_not_go_together(tests: str, parts: dict[str, Any], words: str
 
 def test_a_method_of_one_class_each_is_refused_where_examples_carry_several_labels(tmp_path: Path) -> None:
     x, y = np.zeros((12, 4), np.float32), np.eye(12, 3, dtype=np.float32)
-    np.savez(tmp_path / "several.npz", x_train=x, y_train=y)
+    np.savez(tmp_path / "several.npz", x_train=x, y_train=y, x_test=x, y_test=y)
     settings = Settings(home=tmp_path, data_roots=(tmp_path,))
     data = {"dataset": {"name": "npz", "path": "several.npz"}, "partition": "iid"}
     assert resolve(spec("global", data=data), settings)
