@@ -33,13 +33,19 @@ class Node(NamedTuple):
     place: int
 
 
-def cut(cohort: Sequence[int], steps: Callable[[int], int], num_models: int = 1) -> list[Block]:
+def cut(
+    cohort: Sequence[int],
+    steps: Callable[[int], int],
+    num_models: int = 1,
+    width: Callable[[int], int] = lambda _: 1,
+) -> list[Block]:
     """Cut a cohort into blocks.
 
     Args:
         cohort: the round's clients.
         steps: local steps of a client.
         num_models: client k runs architecture `k % num_models`.
+        width: how many clients of an architecture train at once; a block holds one such stack, or several.
 
     Returns:
         The blocks in order of summation: by architecture, and within it the most work first.
@@ -49,7 +55,8 @@ def cut(cohort: Sequence[int], steps: Callable[[int], int], num_models: int = 1)
         mine = [client for client in cohort if client % num_models == model]
         work = {client: steps(client) for client in mine}
         mine.sort(key=lambda client: -work[client])
-        size = -(-len(mine) // MOST_BLOCKS)
+        stacks = -(-len(mine) // width(model))
+        size = -(-len(mine) // max(stacks, 1)) * -(-stacks // MOST_BLOCKS)
         blocks += [tuple(mine[start : start + size]) for start in range(0, len(mine), size or 1)]
     return blocks
 

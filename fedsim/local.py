@@ -29,6 +29,53 @@ class Trained(NamedTuple):
     steps: int
 
 
+class Descent(NamedTuple):
+    """A local loop that a client asks for.
+
+    Attributes:
+        ctx: the round, for this client.
+        visit: whose batches to train on.
+        start: parameters and buffers to start from.
+        loss: scalar loss of (ctx, visit, params, batch).
+        trainable: keys that move, by default every parameter of the net.
+        correction: added to the gradients; see `sgd`.
+    """
+
+    ctx: Context
+    visit: Visit
+    start: Params
+    loss: Callable[[Context, Visit, Params, Batch], Tensor]
+    trainable: Collection[str] | None = None
+    correction: Tree | None = None
+
+    def alone(self) -> Trained:
+        """The outcome for this client by itself."""
+        ctx, visit, loss = self.ctx, self.visit, self.loss
+        return sgd(
+            ctx,
+            visit,
+            self.start,
+            lambda params, batch: loss(ctx, visit, params, batch),
+            trainable=self.trainable,
+            correction=self.correction,
+        )
+
+
+def descend(descent: Descent) -> Trained:
+    """A local loop: by itself, or together with those of the clients that train at once.
+
+    Together they are one loop over stacked parameters, in which `torch.func.vmap` calls the loss once for
+    all of them. So the loss must be the same function for all, such as a method of the algorithm; it has to
+    take whatever is the client's own from the visit that it is handed (numbers, what came down, what is
+    kept; neither `batches` nor `held`), without asking tensors for their values.
+    """
+    company = descent.visit.company
+    if company is None:
+        return descent.alone()
+    trained: Trained = company.descend(descent)
+    return trained
+
+
 def sgd(
     ctx: Context,
     visit: Visit,
@@ -55,14 +102,14 @@ def sgd(
         correction: added to the gradients before weight decay and momentum, over (at least) the trainable
             keys.
     """
-    moving = _moving(ctx, start, trainable)
-    frozen = _frozen(ctx, moving)
+    moving = moved(ctx, start, trainable)
+    frozen = still(ctx, moving)
     params = dict(start)
     for key in (*moving, *_followed(ctx, start, frozen)):
         params[key] = tree.arranged(start[key].detach()).clone()
     weights = [params[key].requires_grad_() for key in moving]
     shift = None if correction is None else [tree.arranged(correction[key]) for key in moving]
-    total, steps, update = torch.zeros(()), 0, _Update(ctx)
+    total, steps, update = torch.zeros(()), 0, Update(ctx)
     with ctx.net.training(frozen):
         for batch in visit.batches:
             value = loss(params, batch)
@@ -89,7 +136,7 @@ def fine_tuned(ctx: Context, visit: Visit, start: Params) -> Params:
     return sgd(ctx, visit, start, lambda params, batch: cross_entropy(ctx.net(params, batch.x), batch)).params
 
 
-def _moving(ctx: Context, start: Params, trainable: Collection[str] | None) -> list[str]:
+def moved(ctx: Context, start: Params, trainable: Collection[str] | None) -> list[str]:
     """The keys that are to move: the net's own, then others, each in their order."""
     if trainable is None:
         return list(ctx.net.parameters)
@@ -98,13 +145,13 @@ def _moving(ctx: Context, start: Params, trainable: Collection[str] | None) -> l
     return [key for key in ctx.net.parameters if key in wanted] + [key for key in start if key in others]
 
 
-def _frozen(ctx: Context, moving: Collection[str]) -> list[str]:
+def still(ctx: Context, moving: Collection[str]) -> list[str]:
     """The blocks that have parameters of which none moves."""
-    still = set(ctx.net.parameters).difference(moving)
+    fixed = set(ctx.net.parameters).difference(moving)
     return [
         block
         for block, keys in ctx.net.blocks.items()
-        if not still.isdisjoint(keys) and set(moving).isdisjoint(keys)
+        if not fixed.isdisjoint(keys) and set(moving).isdisjoint(keys)
     ]
 
 
@@ -116,14 +163,19 @@ def _followed(ctx: Context, start: Params, frozen: Collection[str]) -> Iterator[
             yield from (key for key in keys if key in start and key not in parameters)
 
 
-class _Update:
-    """One SGD step in place, with the velocity of this visit."""
+class Update:
+    """SGD steps in place, as `ctx.local` says, with the velocity of this visit.
+
+    Args:
+        ctx: the round.
+    """
 
     def __init__(self, ctx: Context) -> None:
         self.local, self.step = ctx.local, 0
         self.velocity: list[Tensor] | None = None
 
     def __call__(self, weights: list[Tensor], gradients: list[Tensor]) -> None:
+        """Move the weights by one step."""
         local = self.local
         if not weights:
             return
@@ -138,6 +190,11 @@ class _Update:
             gradients = self.velocity
         torch._foreach_add_(weights, gradients, alpha=-local.lr_at(self.step))
         self.step += 1
+
+    def narrow(self, clients: int) -> None:
+        """Of stacked weights, go on with those of the first so many clients alone."""
+        if self.velocity is not None:
+            self.velocity = [velocity[:clients] for velocity in self.velocity]
 
 
 def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:

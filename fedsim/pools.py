@@ -5,27 +5,29 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+import torch
 
 from . import wire
 from .blocks import cut
 from .causes import server_side
 from .core import Algorithm, Context, Examination, Reduced, Score, Survey, Traffic
 from .digest import Fingerprint, memory_marks
+from .errors import SettingsError, StackTooWide
 from .evaluation import total
 from .examiner import Examinees, examine, examinees
 from .faults import DEFAULT, Faults
 from .personal import PersonalScores, joined
 from .population import Population
-from .reduce import combine
+from .reduce import SpanResult, combine
 from .tree import Tree
 from .worker import Worker, num_shards
 
 
 class SerialPool:
-    """The reference: clients one after another, in this process. Every other pool gives the same bits.
+    """The reference: clients one after another, in this process. RayPool gives the same bits.
 
     Args:
         algorithm: whose clients to run.
@@ -34,6 +36,8 @@ class SerialPool:
         faults: what a client that raises does.
     """
 
+    name: ClassVar[str] = "serial"
+
     def __init__(
         self,
         algorithm: Algorithm,
@@ -41,7 +45,7 @@ class SerialPool:
         device: str = "cpu",
         faults: Faults = DEFAULT,
     ) -> None:
-        self.population = population
+        self.population, self.width = population, 1
         self.worker = Worker(algorithm, population, device, faults)
         self._memories: dict[int, Tree] = {}
         self._fingerprint = Fingerprint()
@@ -55,12 +59,28 @@ class SerialPool:
     def _train(self, algorithm: Algorithm, ctx: Context, state: Any, cohort: Sequence[int]) -> Reduced:
         broadcasts = broadcast(algorithm, ctx, state)
         instructions = instruct(algorithm, ctx, state, cohort)
-        blocks = cut(cohort, self.population.steps, len(ctx.nets))
-        result, kept = self.worker.train(ctx.round, 0, blocks, broadcasts, instructions, self._memories)
+        result, kept = self._halving(ctx, cohort, broadcasts, instructions)
         self._memories.update(kept)
         down = bytes_down(algorithm, ctx, broadcasts, instructions, cohort)
-        engine = {"pool": "serial", "width": 1, "actors": 0, "restarts": 0}
+        engine = {"pool": self.name, "width": self.width, "actors": 0, "restarts": 0}
         return combine(algorithm, ctx, [result], cohort, down, engine, self._fingerprint)
+
+    def _halving(
+        self,
+        ctx: Context,
+        cohort: Sequence[int],
+        broadcasts: Mapping[str, Tree],
+        instructions: Mapping[int, Tree],
+    ) -> tuple[SpanResult, dict[int, Tree]]:
+        """The round's work; where so many at once need too much memory, all of it again with half as many."""
+        while True:
+            blocks = cut(cohort, self.population.steps, len(ctx.nets), stack_widths(ctx, self.width))
+            try:
+                return self.worker.train(
+                    ctx.round, 0, blocks, broadcasts, instructions, self._memories, self.width
+                )
+            except StackTooWide:
+                self.width = halved(self.width, self.worker.device)
 
     def measure(self, algorithm: Algorithm, ctx: Context, state: Any, clients: Sequence[int]) -> Survey:
         """The mean loss of the first deployed model on each client's data; see `ClientPool`."""
@@ -98,6 +118,54 @@ class SerialPool:
 
     def close(self) -> None:
         """Nothing to give back."""
+
+
+class StackedPool(SerialPool):
+    """Clients of one architecture some at once, in this process, by `torch.func.vmap` over their parameters.
+
+    What it gives is what SerialPool gives but for rounding, and the same bits whenever the width is the same.
+    Where so many at once need too much memory, the round is begun again with half as many, and it stays so.
+
+    Args:
+        algorithm: whose clients to run.
+        population: the federation.
+        width: how many clients at once.
+        device: "cpu" or "cuda".
+        faults: what a client that raises does.
+
+    Attributes:
+        width: as it is now.
+
+    Raises:
+        SettingsError: for a width below 1.
+    """
+
+    name: ClassVar[str] = "stacked"
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        population: Population,
+        width: int,
+        device: str = "cpu",
+        faults: Faults = DEFAULT,
+    ) -> None:
+        if width < 1:
+            raise SettingsError(f"a stack of {width!r} clients cannot be", "choose a width of 1 or more")
+        super().__init__(algorithm, population, device, faults)
+        self.width = width
+
+
+def stack_widths(ctx: Context, width: int) -> Callable[[int], int]:
+    """How many clients of each architecture train at once where `width` is asked for."""
+    return lambda model: width if ctx.for_model(model).net.stackable else 1
+
+
+def halved(width: int, device: torch.device | None = None) -> int:
+    """The width to try after one that needs too much memory; what that left behind is freed."""
+    if device is not None and device.type == "cuda":
+        torch.cuda.empty_cache()
+    return max(1, width // 2)
 
 
 def broadcast(algorithm: Algorithm, ctx: Context, state: Any) -> dict[str, Mapping[str, Tree]]:

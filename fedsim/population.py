@@ -260,9 +260,13 @@ class ShelfBatches:
         batch = self.shelf.examples(self.rows[step], (self.augment_seed + step) % 2**63)
         if not self.noise:
             return batch
-        device = self.shelf.device
-        drawn = tree.map(lambda each: torch.as_tensor(each[step], device=device), self.noise)
-        return batch._replace(noise=drawn)
+        return batch._replace(noise=tree.map(lambda each: _drawn(each[step], batch.x), self.noise))
 
     def __iter__(self) -> Iterator[Batch]:
         return (self[step] for step in range(len(self)))
+
+
+def _drawn(values: Positions, x: Tensor) -> Tensor:
+    """Noise where the inputs are; numbers that are not whole have their type."""
+    drawn = torch.as_tensor(values, device=x.device)
+    return drawn.to(x.dtype) if drawn.is_floating_point() and x.is_floating_point() else drawn

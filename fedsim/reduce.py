@@ -17,6 +17,7 @@ from .blocks import Node, TreeSum
 from .core import Algorithm, Context, Reduced, Reduction, Report
 from .digest import Fingerprint
 from .errors import CohortFailed, DataError
+from .stacking import Stacking
 from .tree import Layout, Tree
 
 Sums: TypeAlias = "dict[str, Any] | None"
@@ -58,6 +59,7 @@ class SpanResult:
         retries: how often clients were trained again.
         up: bytes by payload, over the clients that reported.
         seconds: what it took.
+        stacking: which local loops were made together.
     """
 
     nodes: list[tuple[Node, Sums]] = field(default_factory=list)
@@ -68,6 +70,7 @@ class SpanResult:
     retries: int = 0
     up: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
+    stacking: Stacking = field(default_factory=Stacking)
 
     def packed(self) -> SpanResult:
         """The same over NumPy arrays, for travelling between processes."""
@@ -190,7 +193,11 @@ def combine(
         num_examples=tuple(outcome.num_examples for outcome in outcomes),
         metrics=_averages(outcomes),
         traffic=wire.traffic(down, up),
-        engine={**engine, **_troubles(failures, sum(result.retries for result in results))},
+        engine={
+            **engine,
+            **sum((result.stacking for result in results), Stacking()).said(),
+            **_troubles(failures, sum(result.retries for result in results)),
+        },
         failed=tuple(failures),
         memory_digest=fingerprint.hexdigest() if algorithm.stateful else None,
     )

@@ -73,6 +73,13 @@ class Held(Protocol):
         """All of them, normalised, a few hundred at a time."""
 
 
+class Company(Protocol):
+    """The clients that train at once with this one; see `fedsim.company`."""
+
+    def descend(self, descent: Any) -> Any:
+        """The outcome of a local loop (`fedsim.local.Descent`), once all have asked for one."""
+
+
 class Visit(NamedTuple):
     """One client, one round: all that it may look at.
 
@@ -87,6 +94,7 @@ class Visit(NamedTuple):
         apart: those that it keeps apart, to choose among its models by (`Algorithm.reserved`); None where
             the method keeps none.
         drawn: the method's own randomness of this round (`Algorithm.draw`), {} if it drew nothing.
+        company: the clients that train at once with it; None where it trains alone.
     """
 
     batches: Batches
@@ -98,6 +106,7 @@ class Visit(NamedTuple):
     held: Held
     apart: Held | None = None
     drawn: Tree = MappingProxyType({})
+    company: Company | None = None
 
     @property
     def device(self) -> torch.device:

@@ -16,6 +16,7 @@ from . import chaos, rng, tree
 from .attempts import attempted
 from .blocks import Block, Node, TreeSum
 from .causes import server_side
+from .company import at_once
 from .core import Algorithm, Context, Report, Score, Visit
 from .digest import memory_mark
 from .evaluation import total
@@ -24,6 +25,7 @@ from .population import Population, Shelf, ShelfExamples
 from .public import AT_ONCE
 from .reduce import Outcome, SpanResult, Sums, add, gathered, share
 from .tree import Tree
+from .visit import Company
 
 SHARD = 1000
 """Test examples per unit of evaluation; part of the result, since losses are added shard by shard."""
@@ -71,8 +73,9 @@ class Worker:
         broadcasts: Mapping[str, Tree],
         instructions: Mapping[int, Tree],
         memories: Mapping[int, Tree | None],
+        width: int = 1,
     ) -> tuple[SpanResult, dict[int, Tree]]:
-        """Train the clients of a span one by one.
+        """Train the clients of a span, one by one or some at once.
 
         Args:
             round: counted from 0.
@@ -81,6 +84,7 @@ class Worker:
             broadcasts: what all clients of each architecture received, by its number as text.
             instructions: what each received besides.
             memories: what each kept; None or missing on a first visit.
+            width: how many clients of a block to train at once, where their model allows it.
 
         Returns:
             The span's sums, and each client's new memory (empty unless the algorithm is stateful, and
@@ -89,18 +93,23 @@ class Worker:
         Raises:
             ClientFailed: if a client's code raised, and the policy does not say otherwise.
             OutOfMemory: if that is why.
+            StackTooWide: if it is why, and several clients trained at once.
         """
         began = perf_counter()
         result, kept, summed = SpanResult(), dict[int, Tree](), TreeSum(add)
         ctx = self.shelf.context(round)
+
+        def one(client: int, company: Company | None) -> Sums:
+            instruction, memory = instructions.get(client, {}), memories.get(client)
+            mine = ctx.for_client(client)
+            down = broadcasts[str(mine.model)]
+            return self._tried(mine, client, down, instruction, memory, result, kept, company)
+
         with one_thread():
             for number, block in enumerate(blocks, start=start):
                 sums: Sums = None
-                for client in block:
-                    instruction, memory = instructions.get(client, {}), memories.get(client)
-                    mine = ctx.for_client(client)
-                    down = broadcasts[str(mine.model)]
-                    sums = add(sums, self._tried(mine, client, down, instruction, memory, result, kept))
+                for part in at_once(block, width, ctx, one, result.stacking):
+                    sums = add(sums, part)
                 summed.push(Node(0, number), sums)
         result.nodes = summed.nodes
         result.seconds = perf_counter() - began
@@ -115,13 +124,14 @@ class Worker:
         memory: Tree | None,
         result: SpanResult,
         kept: dict[int, Tree],
+        company: Company | None,
     ) -> Sums:
         """One client's part of the sums, as the policy has it; None for a client that is left out."""
 
         def once(attempt: int) -> tuple[Tree, Sums]:
             if chaos.fails_client(self.faults, ctx.seed, ctx.round, client, attempt):
                 raise RuntimeError("chaos chose this client to fail")
-            visit, report = self._client(ctx, client, broadcast, instruction, memory)
+            visit, report = self._client(ctx, client, broadcast, instruction, memory, company)
             return report.memory, self._settle(ctx, client, visit, report, result)
 
         tried = attempted(once, client=client, stage="train", faults=self.faults, device=self.device)
@@ -134,13 +144,20 @@ class Worker:
         return tried.value[1]
 
     def _client(
-        self, ctx: Context, client: int, broadcast: Tree, instruction: Tree, memory: Tree | None
+        self,
+        ctx: Context,
+        client: int,
+        broadcast: Tree,
+        instruction: Tree,
+        memory: Tree | None,
+        company: Company | None,
     ) -> tuple[Visit, Report]:
         random = (
             rng.torch_stream(ctx.seed, "dropout", ctx.round, client) if ctx.net.stochastic else nullcontext()
         )
         with random:
             visit = self.shelf.visit(self.algorithm, ctx, client, broadcast, instruction, memory)
+            visit = visit._replace(company=company)
             return visit, self.algorithm.conclude(ctx, visit, self.algorithm.train(ctx, visit))
 
     def _settle(self, ctx: Context, client: int, visit: Visit, report: Report, result: SpanResult) -> Sums:

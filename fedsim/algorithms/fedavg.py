@@ -27,7 +27,7 @@ from torch import Tensor
 
 from .. import tree
 from ..core import Algorithm, Batch, Context, Effort, Reduced, Reduction, Report, ServerState, Visit
-from ..local import Trained, cross_entropy, sgd
+from ..local import Descent, Trained, cross_entropy, descend
 from ..net import Params
 from ..tree import Tree
 
@@ -94,14 +94,7 @@ class FedAvg(Algorithm):
 
     def descend(self, ctx: Context, visit: Visit, start: Params, trainable: Collection[str]) -> Trained:
         """Local SGD on the loss over the visit's batches, where only these keys move."""
-        return sgd(
-            ctx,
-            visit,
-            start,
-            lambda params, batch: self.loss(ctx, visit, params, batch),
-            trainable=trainable,
-            correction=self.correction(ctx, visit),
-        )
+        return descend(Descent(ctx, visit, start, self.loss, trainable, self.correction(ctx, visit)))
 
     def report(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
         """What `finish` says, with the client's own model."""

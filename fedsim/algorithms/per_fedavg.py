@@ -33,6 +33,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.func import grad
 
 from ..core import Batch, Batches, Context, Local, Report, Visit
 from ..local import cross_entropy, fine_tuned
@@ -89,10 +90,13 @@ class PerFedAvg(FedAvg):
         """
         first: Batch = batch.noise["first"]
         moving = self.trainable(ctx, visit.broadcast)
-        value = cross_entropy(ctx.net(params, first.x), first)
-        slopes = torch.autograd.grad(value, [params[key] for key in moving])
-        steps = zip(moving, slopes, strict=True)
-        adapted = {**params, **{key: params[key] - self.alpha * slope for key, slope in steps}}
+
+        def before(weights: Params) -> Tensor:
+            return cross_entropy(ctx.net({**params, **weights}, first.x), first)
+
+        with torch.no_grad():
+            slopes = grad(before)({key: params[key] for key in moving})
+        adapted = {**params, **{key: params[key] - self.alpha * slopes[key] for key in moving}}
         return cross_entropy(ctx.net(adapted, batch.x), batch)
 
     def tuning(self, ctx: Context) -> Local:

@@ -14,6 +14,7 @@
     ├── CohortFailed           every client of a round raised
     ├── MethodFailed           a method's code on the server raised
     ├── OutOfMemory            a client, an actor or the server ran out of memory
+    │   └── StackTooWide       so many clients at once need more than there is
     ├── PoolFailed             the actors of a pool are gone and could not be replaced
     │   ├── NodeLost           a node is gone, and with it an actor and what clients kept there
     │   └── CoordinatorLost    the coordinator of a run is gone, and with it all its actors
@@ -51,6 +52,7 @@ from .runs import (
     OutOfMemory,
     PoolFailed,
     RayUnavailable,
+    StackTooWide,
 )
 from .service import (
     ArtifactNotFound,
@@ -95,6 +97,7 @@ __all__ = [
     "ServiceError",
     "SettingsError",
     "SpecError",
+    "StackTooWide",
     "StoreError",
     "Unreachable",
 ]

@@ -96,6 +96,10 @@ class OutOfMemory(FedsimError):
     code = "OUT_OF_MEMORY"
 
 
+class StackTooWide(OutOfMemory):
+    """So many clients at once need more memory than there is; a pool tries half as many."""
+
+
 class PoolFailed(FedsimError):
     """The actors of a pool are gone and could not be replaced."""
 

@@ -1,0 +1,228 @@
+"""The local loops of many clients as one: stacked parameters, and one call of the loss under `vmap`.
+
+Clients do not touch each other, so the gradient of the sum of their losses, by the stacked parameters, is the
+gradient of each by its own. The clients with the most steps come first: those that are still at work are
+always the first so many, and who has made its last step leaves the stack. So no step is ever made in vain,
+and no momentum has to be kept from moving. A batch that is smaller than another's of the same step is filled
+up with its own first example, and its mask says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from . import tree
+from .core import Batch, Context, Visit
+from .local import Descent, Trained, Update, moved, still
+from .net import Params
+from .tree import Tree
+
+
+class Piled(NamedTuple):
+    """The trees of many clients as one.
+
+    Attributes:
+        leaves: the tree; each leaf has the clients as its first dimension, unless all have the very same one.
+        dims: a tree of 0 for the leaves of the former kind, None for the latter.
+    """
+
+    leaves: Tree
+    dims: Tree
+
+    def first(self, clients: int) -> Tree:
+        """That of the first so many clients."""
+        return tree.map(lambda leaf, dim: leaf if dim is None else leaf[:clients], self.leaves, self.dims)
+
+
+def piled(trees: Sequence[Tree]) -> Piled:
+    """The trees of many clients, all of one shape, as one."""
+    dims = tree.map(lambda *leaves: None if _same(leaves) else 0, *trees)
+    return Piled(tree.map(lambda *leaves: leaves[0] if _same(leaves) else torch.stack(leaves), *trees), dims)
+
+
+def _same(leaves: Sequence[Any]) -> bool:
+    return all(leaf is leaves[0] for leaf in leaves)
+
+
+def grouped(descents: Sequence[Descent]) -> list[list[int]]:
+    """Which of these local loops can be one: the numbers of each group, the most steps first."""
+    groups: list[tuple[_Kind, list[int]]] = []
+    for number, descent in enumerate(descents):
+        kind = _kind(descent)
+        for other, members in groups:
+            if other == kind:
+                members.append(number)
+                break
+        else:
+            groups.append((kind, [number]))
+    return [sorted(members, key=lambda n: -len(descents[n].visit.batches)) for _, members in groups]
+
+
+class _Kind(NamedTuple):
+    """What local loops have in common that can be one."""
+
+    works: bool
+    loss: Any
+    ctx: Context
+    moving: tuple[str, ...]
+    layouts: tuple[tree.Layout | None, ...]
+
+
+def _kind(descent: Descent) -> _Kind:
+    visit = descent.visit
+    own = (descent.start, visit.broadcast, visit.instruction, visit.memory, visit.drawn, descent.correction)
+    layouts = tuple(None if each is None else tree.layout(each) for each in own)
+    moving = tuple(moved(descent.ctx, descent.start, descent.trainable))
+    return _Kind(len(visit.batches) > 0, descent.loss, descent.ctx, moving, layouts)
+
+
+def descend_together(descents: Sequence[Descent]) -> list[Trained]:
+    """The outcome of local loops of one group, in their order: as `Descent.alone`, up to rounding.
+
+    Args:
+        descents: as `grouped` puts them together; all have steps, the first one the most.
+    """
+    loop = _Loop(descents)
+    with loop.ctx.net.training(still(loop.ctx, loop.moving)):
+        for step in range(loop.steps[0]):
+            loop.make(step)
+    return loop.outcomes()
+
+
+@dataclass
+class _Loop:
+    """The joint loop while it is made.
+
+    Attributes:
+        descents: whose.
+        active: how many clients are still at work.
+        weights: what moves, of those.
+    """
+
+    descents: Sequence[Descent]
+    active: int = field(init=False, default=0)
+    weights: list[Tensor] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        first = self.descents[0]
+        self.ctx, self.loss = first.ctx, first.loss
+        self.moving = moved(first.ctx, first.start, first.trainable)
+        self.steps = [len(descent.visit.batches) for descent in self.descents]
+        starts = [descent.start for descent in self.descents]
+        self.stacks = [torch.stack([start[key].detach() for start in starts]) for key in self.moving]
+        self.fixed = piled([tree.drop(start, self.moving) for start in starts])
+        self.shown = piled([_shown(descent.visit) for descent in self.descents])
+        corrections = [d.correction for d in self.descents if d.correction is not None]
+        self.shift = piled([tree.select(each, self.moving) for each in corrections]) if corrections else None
+        self.update = Update(self.ctx)
+        self.total = torch.zeros(len(starts), device=first.visit.device)
+
+    def make(self, step: int) -> None:
+        """One step of all clients that have so many."""
+        active = sum(steps > step for steps in self.steps)
+        if active != self.active:
+            self._narrow(active)
+        batch, dims = _batch([descent.visit.batches[step] for descent in self.descents[:active]])
+        values = self._values(batch, dims)
+        gradients = list(torch.autograd.grad(values.sum(), self.weights)) if self.weights else []
+        with torch.no_grad():
+            if self.shift is not None:
+                shift = self.shift.first(active)
+                gradients = [g + shift[key] for key, g in zip(self.moving, gradients, strict=True)]
+            self.update(self.weights, gradients)
+            self.total[:active] += values.detach()
+
+    def _narrow(self, active: int) -> None:
+        self.active = active
+        self.weights = [stack[:active].detach().requires_grad_() for stack in self.stacks]
+        self.update.narrow(active)
+
+    def _values(self, batch: Batch, dims: Any) -> Tensor:
+        """The loss of each client that is at work."""
+        order, first, loss, ctx = self.descents[0].start, self.descents[0].visit, self.loss, self.ctx
+
+        def one(moving: Params, fixed: Params, shown: Tree, batch: Batch) -> Tensor:
+            params = {key: moving[key] if key in moving else fixed[key] for key in order}
+            return loss(ctx, _view(first, shown), params, batch)
+
+        moving = dict(zip(self.moving, self.weights, strict=True))
+        own = self.fixed.first(self.active), self.shown.first(self.active)
+        every = vmap(one, in_dims=(0, self.fixed.dims, self.shown.dims, dims))
+        values: Tensor = every(moving, *own, batch)
+        return values
+
+    def outcomes(self) -> list[Trained]:
+        """What each client has in the end; copies, so that who keeps one does not keep the whole stack."""
+        found = []
+        for number, (descent, steps) in enumerate(zip(self.descents, self.steps, strict=True)):
+            own = {
+                key: tree.arranged(stack[number]).clone()
+                for key, stack in zip(self.moving, self.stacks, strict=True)
+            }
+            params = {key: own.get(key, value) for key, value in descent.start.items()}
+            found.append(Trained(params, self.total[number] / steps, steps))
+        return found
+
+
+def _shown(visit: Visit) -> Tree:
+    """What a loss may read of a visit, as a tree."""
+    return {
+        "num_examples": torch.tensor(visit.num_examples, device=visit.device),
+        "label_counts": visit.label_counts,
+        "broadcast": visit.broadcast,
+        "instruction": visit.instruction,
+        "memory": visit.memory,
+        "drawn": visit.drawn,
+    }
+
+
+def _view(visit: Visit, shown: Mapping[str, Any]) -> Visit:
+    """The visit that a loss sees; what it may not read is not there, rather than another client's."""
+    return visit._replace(**shown, batches=(), held=cast(Any, None), apart=None, company=None)
+
+
+def _batch(parts: Sequence[Batch]) -> tuple[Batch, Batch]:
+    """One step's batches as one, and the dimension of the clients in each of its parts."""
+    rows = [len(part.y) for part in parts]
+    most, device = max(rows), parts[0].y.device
+    noise, dims = _noise([part.noise for part in parts])
+    x, y = (torch.stack([_filled(each, most) for each in every]) for every in _inputs_and_labels(parts))
+    if min(rows) == most:
+        return Batch(x, y, None, noise), Batch(0, 0, None, dims)  # type: ignore[arg-type]
+    mask = (torch.arange(most) < torch.tensor(rows).unsqueeze(1)).float().to(device)
+    return Batch(x, y, mask, noise), Batch(0, 0, 0, dims)  # type: ignore[arg-type]
+
+
+def _inputs_and_labels(parts: Sequence[Batch]) -> tuple[list[Tensor], list[Tensor]]:
+    return [part.x for part in parts], [part.y for part in parts]
+
+
+def _noise(parts: Sequence[Tree]) -> tuple[Tree, Tree]:
+    """A step's noise of many clients, and where the clients are in it.
+
+    A part that is another batch is filled up like one. What is not of one shape for all, such as a share of
+    something that is divided by a client's steps, cannot be what one step of all of them reads: it is left
+    out.
+    """
+    leaves, dims = dict[str, Any](), dict[str, Any]()
+    for name, first in parts[0].items():
+        every = [part[name] for part in parts]
+        if isinstance(first, Batch):
+            leaves[name], dims[name] = _batch(every)
+        elif isinstance(first, Mapping):
+            leaves[name], dims[name] = _noise(every)
+        elif all(each.shape == first.shape for each in every):
+            leaves[name], dims[name] = torch.stack(every), 0
+    return leaves, dims
+
+
+def _filled(rows: Tensor, count: int) -> Tensor:
+    """These rows, and the first one again as often as there are too few."""
+    missing = count - len(rows)
+    return torch.cat([rows, rows[:1].expand(missing, *rows.shape[1:])]) if missing else rows

@@ -1,0 +1,274 @@
+"""Clients that train at once end where they end one by one, whatever the method."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedsim.algorithms import ALGORITHMS, FedAvg
+from fedsim.core import Algorithm, Batch, Context, Local, Report, Visit
+from fedsim.data.dataset import Examples, Normalise
+from fedsim.errors import ClientFailed, SettingsError
+from fedsim.faults import Chaos, Faults
+from fedsim.local import Trained
+from fedsim.models import make_net
+from fedsim.net import Net, Params
+from fedsim.pools import SerialPool, StackedPool
+from fedsim.population import Population
+from fedsim.simulation import simulate
+from fedsim.stacked import _Loop
+
+from .federations import federation, partition
+from .methods import quick
+
+SIZES = [3, 8, 11, 16, 17, 0, 20, 24]
+"""Smaller than a batch of 8, just a batch, not whole batches, and nothing at all."""
+
+
+@dataclass(frozen=True)
+class Double(Normalise):
+    """Inputs in double precision."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return super().__call__(x).double()
+
+
+@pytest.fixture
+def precision(request: pytest.FixtureRequest) -> Iterator[torch.dtype]:
+    """The number type of everything that is made in a test."""
+    torch.set_default_dtype(request.param)
+    yield request.param
+    torch.set_default_dtype(torch.float32)
+
+
+def small(dtype: torch.dtype = torch.float32, **more: Any) -> Population:
+    local = Local(epochs=2, batch_size=8, lr=0.05, momentum=0.9, weight_decay=1e-4)
+    population = federation(SIZES, **{"rounds": 3, "local": local, **more})
+    if dtype == torch.float32:
+        return population
+    return replace(population, dataset=replace(population.dataset, normalise=Double()))
+
+
+def tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, dict):
+        return [leaf for key in sorted(value) for leaf in tensors(value[key])]
+    if isinstance(value, list | tuple):
+        return [leaf for item in value for leaf in tensors(item)]
+    if hasattr(value, "__dataclass_fields__"):
+        return [leaf for field in fields(value) for leaf in tensors(getattr(value, field.name))]
+    return []
+
+
+def run(algorithm: Algorithm, population: Population, pool: SerialPool) -> tuple[Any, dict[str, Any]]:
+    results = list(simulate(algorithm, population, pool, personal="never", evaluate_every=3))
+    return results[-1], {str(client): memory for client, memory in pool.memories().items()}
+
+
+def close(found: Any, expected: Any, tolerance: float) -> None:
+    """Relative to the largest number of each tensor, or to a thousandth where all are smaller."""
+    one, other = tensors(found), tensors(expected)
+    assert len(one) == len(other)
+    for a, b in zip(one, other, strict=True):
+        scale = float(b.double().abs().max()) if b.numel() else 0.0
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance * max(scale, 1e-3))
+
+
+TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}
+
+UNSTEADY = ("generator",)
+"""What the server trains by Adam, which makes whole steps of the rounding errors in slopes that are 0, as of
+the biases before a normalisation: in single precision it is another one after every change of an order."""
+
+
+def without_unsteady(state: Any) -> dict[str, Any]:
+    return {field.name: getattr(state, field.name) for field in fields(state) if field.name not in UNSTEADY}
+
+
+def same_as_one_by_one(name: str, width: int, precision: torch.dtype) -> None:
+    algorithm, population = quick(name), small(precision)
+    expected, kept = run(algorithm, population, SerialPool(algorithm, population))
+    found, memories = run(algorithm, population, StackedPool(algorithm, population, width))
+    assert found.engine["stacked"]["together"] > 0, found.engine
+    steady = without_unsteady if precision == torch.float32 else (lambda state: state)
+    close(steady(found.state), steady(expected.state), TOLERANCE[precision])
+    assert found.traffic == expected.traffic
+    assert memories.keys() == kept.keys()
+    close(memories, kept, TOLERANCE[precision])
+
+
+@pytest.mark.parametrize("precision", [torch.float64], indirect=True, ids=str)
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_stacked_clients_end_where_they_end_one_by_one(name: str, precision: torch.dtype) -> None:
+    same_as_one_by_one(name, 3, precision)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", [torch.float32, torch.float64], indirect=True, ids=str)
+@pytest.mark.parametrize("width", [3, 7])
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_in_both_precisions_and_widths(name: str, width: int, precision: torch.dtype) -> None:
+    same_as_one_by_one(name, width, precision)
+
+
+class Keeping(FedAvg):
+    """Clients keep the model that they ended with."""
+
+    stateful = True
+
+    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
+        return super().finish(ctx, visit, trained)._replace(memory=dict(trained.params))
+
+
+def test_a_client_without_steps_keeps_its_parameters_exactly() -> None:
+    algorithm, population = Keeping(), small(rounds=1)
+    _, memories = run(algorithm, population, StackedPool(algorithm, population, 7))
+    first = population.nets[0].init(population.seed)
+    assert all(torch.equal(memories[str(SIZES.index(0))][key], first[key]) for key in first)
+    assert not torch.equal(memories["0"]["head.weight"], first["head.weight"])
+
+
+def with_statistics() -> nn.Sequential:
+    module = nn.Sequential()
+    module.add_module(
+        "body", nn.Sequential(nn.Conv2d(1, 2, 5, 4), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten())
+    )
+    module.add_module("head", nn.Linear(72, 4))
+    return module
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_convolutions_are_stacked_and_running_statistics_are_not(together: bool) -> None:
+    rng = np.random.default_rng(0)
+    images = Examples(
+        rng.integers(0, 256, (24, 1, 28, 28), np.uint8), rng.integers(0, 4, 24).astype(np.int64)
+    )
+    scale = Normalise(scale=255.0)
+    data = replace(small().dataset, train=images, test=images, input_shape=(1, 28, 28), normalise=scale)
+    lenet = make_net("lenet5", input_shape=data.input_shape, num_classes=data.num_classes)
+    population = replace(
+        small(rounds=1, local=Local(epochs=1, batch_size=4, lr=0.05), cohort_size=3),
+        dataset=data,
+        nets=(lenet if together else Net(with_statistics),),
+        partition=partition([3, 5, 9]),
+    )
+    expected, _ = run(FedAvg(), population, SerialPool(FedAvg(), population))
+    found, _ = run(FedAvg(), population, StackedPool(FedAvg(), population, 3))
+    if together:
+        assert found.engine["stacked"] == {"together": 3, "alone": {}}
+        close(found.state, expected.state, 1e-4)
+    else:
+        why = "BatchNorm keeps running statistics; GroupNorm (norm: group) does not"
+        assert found.digest == expected.digest
+        assert found.engine["stacked"] == {"together": 0, "alone": {why: 3}}
+
+
+@pytest.mark.parametrize("many", [1, 2])
+def test_several_architectures(many: int) -> None:
+    population = small(rounds=2)
+    shape = {"input_shape": population.dataset.input_shape, "num_classes": population.dataset.num_classes}
+    population = replace(
+        population, nets=tuple(make_net(name, **shape) for name in ("mlp", "logistic")[:many])
+    )
+    expected, _ = run(FedAvg(), population, SerialPool(FedAvg(), population))
+    found, _ = run(FedAvg(), population, StackedPool(FedAvg(), population, 4))
+    close(found.state, expected.state, 1e-4)
+    assert found.engine["stacked"]["together"] == 7
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asking(FedAvg):
+    """A loss that asks a tensor for its value, which many clients at once cannot answer."""
+
+    def loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+        value = super().loss(ctx, visit, params, batch)
+        return value if float(value.detach()) > 0 else 0 * value
+
+
+def test_a_loss_that_cannot_be_stacked_runs_one_by_one_and_says_so() -> None:
+    population = small(rounds=1)
+    expected, _ = run(Asking(), population, SerialPool(Asking(), population))
+    found, _ = run(Asking(), population, StackedPool(Asking(), population, 8))
+    close(found.state, expected.state, 1e-6)
+    assert found.engine["stacked"]["together"] == 0
+    ((why, loops),) = found.engine["stacked"]["alone"].items()
+    assert loops == 7
+    assert "vmap" in why
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choosy(FedAvg):
+    """The client with 11 examples raises, before its training or in it."""
+
+    when: str = "start"
+
+    def start(self, ctx: Context, visit: Visit) -> Params:
+        if self.when == "start" and visit.num_examples == 11:
+            raise ZeroDivisionError("eleven")
+        return super().start(ctx, visit)
+
+    def correction(self, ctx: Context, visit: Visit) -> Any:
+        if self.when == "correction" and visit.num_examples == 11:
+            return {}
+        return super().correction(ctx, visit)
+
+    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
+        if self.when == "finish" and visit.num_examples == 11:
+            raise ZeroDivisionError("eleven")
+        return super().finish(ctx, visit, trained)
+
+
+@pytest.mark.parametrize("when", ["start", "correction", "finish"])
+def test_an_error_meets_the_client_whose_it_is(when: str) -> None:
+    algorithm, population = Choosy(when=when), small(rounds=1)
+    threads = threading.active_count()
+    with pytest.raises(ClientFailed, match="client 2"):
+        run(algorithm, population, StackedPool(algorithm, population, 8))
+    assert threading.active_count() == threads
+    skipping = StackedPool(algorithm, population, 8, faults=Faults(client_error="skip"))
+    found, _ = run(algorithm, population, skipping)
+    assert found.failed == (2,)
+    serial = SerialPool(algorithm, population, faults=Faults(client_error="skip"))
+    close(found.state, run(algorithm, population, serial)[0].state, 1e-4)
+
+
+def test_clients_that_fail_by_chance_are_tried_again() -> None:
+    population, faults = (
+        small(rounds=2),
+        Faults(client_error="retry", max_retries=9, chaos=Chaos(fail_client=0.4)),
+    )
+    found, _ = run(FedAvg(), population, StackedPool(FedAvg(), population, 8, faults=faults))
+    assert found.engine["client_retries"] > 0
+    assert found.digest == run(FedAvg(), population, StackedPool(FedAvg(), population, 8))[0].digest
+
+
+def test_too_little_memory_halves_the_width_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = _Loop.make
+
+    def limited(loop: _Loop, step: int) -> None:
+        if len(loop.descents) > 4 and step == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        whole(loop, step)
+
+    population, algorithm = small(), quick("scaffold")
+    expected, kept = run(algorithm, population, StackedPool(algorithm, population, 4))
+    monkeypatch.setattr("fedsim.stacked._Loop.make", limited)
+    pool = StackedPool(algorithm, population, 8)
+    found, memories = run(algorithm, population, pool)
+    assert (found.digest, found.memory_digest) == (expected.digest, expected.memory_digest)
+    assert found.engine == expected.engine
+    assert pool.width == 4
+    close(memories, kept, 0.0)
+
+
+def test_a_width_below_one_is_refused() -> None:
+    with pytest.raises(SettingsError, match="0 clients"):
+        StackedPool(FedAvg(), small(), 0)
