@@ -83,14 +83,19 @@ def part_of(powers: Powers, model: Params, age: Tensor, visits: Tensor, examples
     return {"model": {key: weight * value.double() for key, value in model.items()}, "mass": weight}
 
 
-def settled(kind: Kind, model: Params) -> dict[str, Any]:
+def powers_of(kind: Kind | Mapping[str, Powers]) -> Mapping[str, Powers]:
+    """The sums that a kind of mean is made of, or those that are named themselves."""
+    return KINDS[kind] if isinstance(kind, str) else kind
+
+
+def settled(kind: Kind | Mapping[str, Powers], model: Params) -> dict[str, Any]:
     """The sums before anybody came: zeros, float64."""
     zeros = {key: torch.zeros_like(value, dtype=torch.float64) for key, value in model.items()}
     nothing = {"model": zeros, "mass": torch.zeros((), dtype=torch.float64)}
-    return {name: tree.map(torch.clone, nothing) for name in KINDS[kind]}
+    return {name: tree.map(torch.clone, nothing) for name in powers_of(kind)}
 
 
-def moved_on(kind: Kind, sums: Tree, came: Tree) -> dict[str, Any]:
+def moved_on(kind: Kind | Mapping[str, Powers], sums: Tree, came: Tree) -> dict[str, Any]:
     """The sums a round later.
 
     Args:
@@ -100,7 +105,7 @@ def moved_on(kind: Kind, sums: Tree, came: Tree) -> dict[str, Any]:
     """
     return {
         name: tree.map(lambda held, change, d=powers.decay: d * held + change, sums[name], came[name])
-        for name, powers in KINDS[kind].items()
+        for name, powers in powers_of(kind).items()
     }
 
 

@@ -25,7 +25,7 @@ SERIES = (-1.0, 1.0, -1 / 3, 11 / 72, -43 / 540, 769 / 17280)
 NEAR = 0.02
 """The p below which the series is taken: iterating divides by what vanishes at the branch point."""
 
-ITERATIONS = 8
+ITERATIONS = 5
 """Halley's steps; each triples the number of right digits, and they begin with one or two."""
 
 

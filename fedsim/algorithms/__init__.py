@@ -10,6 +10,7 @@ from .fedala import FedALA
 from .fedavg import FedAvg
 from .fedavgm import FedAvgM
 from .fedbabu import FedBABU
+from .fedcl import FedCL
 from .fedcog import FedCOG
 from .feddisco import FedDisco
 from .feddistill import FedDistill, FedDistillPlus
@@ -34,6 +35,7 @@ ALGORITHMS: Mapping[str, type[Algorithm]] = {
     "fedavg": FedAvg,
     "fedbabu": FedBABU,
     "fedavgm": FedAvgM,
+    "fedcl": FedCL,
     "fedcog": FedCOG,
     "feddisco": FedDisco,
     "feddistill": FedDistill,
@@ -62,6 +64,7 @@ __all__ = [
     "FedAvg",
     "FedAvgM",
     "FedBABU",
+    "FedCL",
     "FedCOG",
     "FedDisco",
     "FedDistill",

@@ -11,6 +11,13 @@ from fedsim.core import Algorithm
 QUICK: Mapping[str, Mapping[str, Any]] = {
     "kdia": {"generator_epochs": 2, "generator_batches": 4, "generator_batch_size": 8, "generator_noise": 8},
     "fedgen": {"generator_steps": 6, "generator_batch_size": 8, "generator_noise": 8, "samples": 8},
+    "fedcl": {
+        "generator_steps": 6,
+        "generator_batch_size": 8,
+        "generator_noise": 8,
+        "samples": 8,
+        "draws": 20,
+    },
     "fedcog": {"start_round": 1, "samples": 12, "descent": 3},
 }
 

@@ -1,0 +1,250 @@
+"""FedCL: identities, Eq. 21 against the direct mean, both losses in NumPy, freezing, what goes up, bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import lambertw
+
+from fedsim.algorithms import FedAvg, FedCL
+from fedsim.core import Local, Reduced
+from fedsim.curriculum import ClientCurriculum, DataCurriculum
+from fedsim.phases import Standing
+from fedsim.pools import SerialPool
+from fedsim.population import Population
+from fedsim.simulation import RoundResult, simulate
+from tests.fedsim.federations import federation
+from tests.fedsim.methods import QUICK
+from tests.fedsim.test_base_methods import run
+from tests.fedsim.test_fedgen import digits
+from tests.fedsim.test_kdia_baselines import MOMENTUM, same_models, softmax
+
+LIGHT = QUICK["fedcl"]
+PLAIN: dict[str, Any] = {"alpha": 0.0, "superloss": False, "levels": (), "selected_only": True}
+CPU = torch.device("cpu")
+
+
+def superloss(losses: Any, tau: float = np.log(10), strength: float = 0.5) -> Any:
+    """Eq. 7 with the closed form, in NumPy and SciPy."""
+    sigma = np.exp(-lambertw(np.maximum(-2 / np.e, (losses - tau) / strength) / 2 + 1e-15).real)
+    return (losses - tau) * sigma + strength * np.log(sigma) ** 2
+
+
+def entropies(logits: Any, y: Any) -> Any:
+    return -np.log(softmax(logits)[np.arange(len(y)), y])
+
+
+def one_round(method: FedCL, population: Population, round: int, state: Any) -> Reduced:
+    """What the cohort 1, 5, 9 sends in a round."""
+    return SerialPool(method, population).train(method, population.context(round), state, [1, 5, 9])()
+
+
+def test_without_its_extras_it_is_fedavg_bit_for_bit() -> None:
+    population = federation(local=MOMENTUM, cohort_size=4, rounds=3)
+    assert same_models(FedAvg(), FedCL(**PLAIN), population)
+    # Phases change who comes and not what is learnt: nothing, as long as nobody is frozen.
+    everybody = federation([8, 11, 16], local=MOMENTUM, rounds=2)
+    assert same_models(FedAvg(), FedCL(**{**PLAIN, "levels": (0.3,)}, v=1.0), everybody)
+
+
+def test_each_extra_alone_and_every_option_makes_a_difference() -> None:
+    population = federation(cohort_size=4, rounds=6, local=Local(steps=2, batch_size=8, lr=0.1))
+    options: list[dict[str, Any]] = [
+        {"superloss": True},
+        {"superloss": True, "lambda_cl": 1.0},
+        {"superloss": True, "tau_classes": 5.0},
+        {"superloss": True, "tau": 10.0},
+        {"alpha": 1.0, **LIGHT},
+        {"alpha": 1.0, "beta": 1.0, **LIGHT},
+        {"selected_only": False},
+        {"levels": (0.9,), "v": 0.1},
+        {"levels": (0.9, 0.5, 0.1), "v": 0.3, "draws": 20},
+        {"levels": (0.9, 0.5, 0.1), "v": 0.3, "draws": 20, "order": "descending"},
+    ]
+    methods = [FedAvg(), *(FedCL(**{**PLAIN, **each}) for each in options)]
+    ends = [run(method, population)[-1].state.params["head.weight"] for method in methods]
+    for at, one in enumerate(ends):
+        assert not any(torch.equal(one, other) for other in ends[:at]), options[at - 1]
+
+
+def test_the_model_is_the_mean_of_the_last_models_of_all_who_came() -> None:
+    """Eq. 21 over rounds in which few of ten came, and one of those that came holds nothing."""
+    population = federation([3, 8, 11, 0, 17, 20, 24, 25, 30, 38], cohort_size=3, rounds=12)
+    method = FedCL(**LIGHT, cap=2)
+    pool = SerialPool(method, population)
+    seen: set[int] = set()
+    for result in simulate(method, population, pool):
+        seen |= set(result.cohort)
+        memories = pool.memories()
+        models = [memories[k]["model"] for k in sorted(seen - {3})]
+        assert float(result.state.sums["mean"]["mass"]) == len(models)
+        for key, value in result.state.params.items():
+            direct = np.mean([model[key].double().numpy() for model in models], 0)
+            np.testing.assert_allclose(value.numpy(), direct, rtol=1e-6, atol=1e-9)
+    assert 3 in seen
+    assert len(seen) > 6
+
+
+def test_a_local_loss_is_numpys() -> None:
+    """Eq. 19 for one batch: the generator by its layers, the classifier, the closed form."""
+    method, population = FedCL(**LIGHT, alpha=0.7), federation()
+    ctx = population.context(5)
+    state = method.init(ctx)
+    sent = {**method.broadcast(ctx, state), "generator": method.generator(ctx).net.init(3)}
+    sent |= {"labels": {"chances": torch.tensor([0.0, 0.5, 0.25, 0.25])}}
+    sent |= {"threshold": {"difficulty": torch.tensor([-1.5])}}
+    visit = SerialPool(method, population).worker.shelf.visit(method, ctx, 5, sent, {}, None)
+    batch, params = visit.batches[0], ctx.net.init(4)
+
+    w = {key: value.double().numpy() for key, value in visit.broadcast["generator"].items()}
+    labels = np.searchsorted([0.0, 0.5, 0.75, 1.0], batch.noise["chance"].numpy(), side="right")
+    x = np.concatenate([np.eye(4)[labels], batch.noise["noise"].numpy(), np.full((8, 1), -1.5)], 1)
+    hidden = x @ w["hidden.0.weight"].T + w["hidden.0.bias"]
+    hidden = hidden * w["hidden.1.weight"] / np.sqrt(w["hidden.1.running_var"] + 1e-5) + w["hidden.1.bias"]
+    made = np.maximum(hidden, 0) @ w["output.0.weight"].T + w["output.0.bias"]
+    judged = made @ params["head.weight"].double().numpy().T + params["head.bias"].double().numpy()
+
+    real = entropies(ctx.net(params, batch.x).double().numpy(), batch.y.numpy())
+    expected = superloss(real).mean() + 0.7 * superloss(entropies(judged, labels)).mean()
+    assert float(method.loss(ctx, visit, params, batch)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_generators_loss_is_numpys() -> None:
+    """Eq. 18: the SuperLoss of the plain mean of the cohort's logits; clients of 8, 20 and 38 examples."""
+    method, population = FedCL(**LIGHT), federation()
+    ctx = population.context(0)
+    state = method.init(ctx)
+    reduced = one_round(method, population, 0, state)
+    wanted = torch.tensor([0, 1, 2, 3, 0, 1])
+    made = torch.randn(6, reduced["heads"][0]["head.weight"].shape[1])
+    found = method.critic(ctx, state, reduced, CPU)(made, wanted)
+    logits = [
+        made.double().numpy() @ head["head.weight"].double().numpy().T + head["head.bias"].double().numpy()
+        for head in reduced["heads"]
+    ]
+    expected = superloss(entropies(np.mean(logits, 0), wanted.numpy())).mean()
+    assert float(found) == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_server_knows_labels_and_difficulties_of_all_who_came() -> None:
+    method, population = FedCL(**LIGHT, cap=9), federation()
+    ctx = population.context(0)
+    state = method.init(ctx)
+    reduced = one_round(method, population, 0, state)
+    once = method.aggregate(ctx, state, reduced)
+    twice = method.aggregate(population.context(1), once, one_round(method, population, 1, once))
+    y, offsets = population.dataset.train.y, np.cumsum([0, 3, 8, 11, 16, 17, 20, 24, 25, 30, 38])
+    held = np.concatenate([y[offsets[k] : offsets[k + 1]] for k in (1, 5, 9)])
+    for now in (once, twice):  # who came again is not counted again
+        assert now.counts.tolist() == np.bincount(held, minlength=4).tolist()
+        np.testing.assert_allclose(now.labels.numpy(), now.counts.numpy() / len(held), rtol=1e-6)
+        told = ~torch.isnan(now.draws)
+        assert told.all(1).nonzero().flatten().tolist() == [1, 5, 9]
+        assert told.sum() == 3 * 20
+    assert not torch.equal(once.draws[1], twice.draws[1])
+    assert once.standing.threshold == np.quantile(once.draws[[1, 5, 9]], 0.3, method="inverted_cdf")
+    assert twice.standing.threshold == once.standing.threshold
+
+
+def test_what_goes_up_has_one_shape_whatever_a_client_holds() -> None:
+    """3 L numbers and the label counts besides the model: nothing that grows with the examples."""
+    method = FedCL(**LIGHT, components=4)
+    population = federation([1, 40, 0, 150], rounds=1)
+    ctx = population.context(0)
+    state = method.init(ctx)
+    pool = SerialPool(method, population)
+    reduced = pool.train(method, ctx, state, range(4))()
+    for labels, sent in zip(reduced["labels"], reduced["difficulty"], strict=True):
+        assert {key: (tuple(v.shape), v.dtype) for key, v in sent.items()} == {
+            "mixture": ((4, 3), torch.float32)
+        }
+        assert {key: tuple(v.shape) for key, v in labels.items()} == {"counts": (4,)}
+    model = 4 * population.nets[0].count()
+    assert reduced.traffic.up == 4 * (model + 4 * 4 + 4 * 3 * 4)
+    assert reduced.traffic.by_payload.keys() == {"params", "labels", "difficulty"}
+
+
+def test_bytes_on_the_papers_cnn() -> None:
+    """26,434 + 20,000 + 10 + 1 floats down, 26,434 + 10 + 3 L up; besides, 44 and 512 running statistics."""
+    first, second = (result.traffic for result in run(FedCL(generator_steps=2, cap=9), digits()))
+    model, generator = 4 * (26_434 + 44), 4 * (20_000 + 512)
+    up = model + 4 * (10 + 3 * 3)
+    assert (first.down, first.up) == (2 * model, 2 * up)
+    assert (second.down, second.up) == (2 * (model + generator + 4 * (10 + 1)), 2 * up)
+    sent = {"generator": 2 * generator, "threshold": 2 * 4, "difficulty": 2 * 36, "labels": 4 * 40}
+    assert second.by_payload == {"params": 4 * model, **sent}
+
+
+@pytest.fixture(scope="module")
+def freezing() -> list[RoundResult]:
+    """A run in which phases end by share, or by cap, before it does."""
+    method = FedCL(**LIGHT, levels=(0.9, 0.6), v=0.5, finished=0.9, order="descending", cap=8)
+    return run(method, federation(cohort_size=6, rounds=14))
+
+
+def test_frozen_clients_neither_receive_nor_send(freezing: list[RoundResult]) -> None:
+    population = federation()
+    model, labels, mixture = 4 * population.nets[0].count(), 4 * 4, 4 * 9
+    generator = 4 * sum(v.numel() for v in freezing[0].state.generator["params"].values())
+    frozen: list[int] = []
+    for result in freezing:
+        said, came = result.method, len(result.cohort)
+        assert not set(frozen) & set(result.cohort)
+        assert came == min(6, 10 - len(frozen))
+        down = model + (generator + labels + 4 if result.round > 1 else 0)
+        assert (result.traffic.down, result.traffic.up) == (came * down, came * (model + labels + mixture))
+        assert said["frozen_clients"] == len(said["frozen"])
+        frozen = [] if said["left"] else said["frozen"]
+    assert min(len(result.cohort) for result in freezing) < 6
+
+
+def test_a_record_says_what_was_decided(freezing: list[RoundResult]) -> None:
+    assert [each for r in freezing if (each := r.method["left"])] in (["share", "share"], ["share", "cap"])
+    phases = [r.method["phase"] for r in freezing]
+    assert sorted(set(phases)) == ["1 of 2", "2 of 2", "over"]
+    for result in freezing:
+        said = result.method
+        assert said["level"] == {"1 of 2": 0.9, "2 of 2": 0.6, "over": None}[said["phase"]]
+        assert len(said["quantiles"]) == 2
+        assert said["generator_loss"] != 0
+        assert said["phase"] != "over" or said["frozen"] == []
+    thresholds = {(r.method["phase"], r.method["threshold"]) for r in freezing}
+    assert len(thresholds) == 3  # one of each phase; the last is held on
+
+
+def test_the_scored_model_and_wrappers_around_it() -> None:
+    population = federation(cohort_size=3, rounds=2)
+    wrapped = DataCurriculum(base=FedCL(**LIGHT, cap=5), score="local_loss")
+    for result in run(wrapped, population):
+        assert result.method["phase"] == "1 of 3"
+        assert result.traffic.by_payload["difficulty"] == 3 * 36
+    trained, received = (
+        run(FedCL(**LIGHT, scored_by=who), population)[0].state.draws for who in ("trained", "received")
+    )
+    assert torch.nanmean(trained) < torch.nanmean(received)
+    with pytest.raises(ValueError, match="chooses its clients itself"):
+        ClientCurriculum(base=FedCL())
+
+
+def test_the_generator_is_asked_for_what_clients_will_ask() -> None:
+    """Labels as all clients hold them, difficulties out of the draws."""
+    method, population = FedCL(**LIGHT), federation()
+    ctx = population.context(0)
+    state = method.init(ctx)
+    reduced = one_round(method, population, 0, state)
+    state = method.aggregate(ctx, state, reduced)
+    labels, scalars = method.lessons(ctx, state, reduced, np.random.default_rng(0))
+    assert np.shape(labels) == (6, 8)
+    assert np.shape(scalars) == (6, 8, 1)
+    assert np.isin(np.ravel(scalars), state.draws[[1, 5, 9]].float().numpy()).all()
+    sent = method.broadcast(population.context(1), state)["threshold"]["difficulty"]
+    assert float(sent) == pytest.approx(state.standing.threshold)
+    plain = FedCL(**LIGHT, levels=[])
+    other = plain.aggregate(ctx, plain.init(ctx), reduced)
+    assert isinstance(other.standing, Standing)
+    told = plain.broadcast(population.context(1), other)["threshold"]["difficulty"]
+    assert float(told) == pytest.approx(np.quantile(other.draws[[1, 5, 9]], 0.5, method="inverted_cdf"))
+    assert "phase" not in plain.describe(ctx, other)
