@@ -78,8 +78,8 @@ def close(found: Any, expected: Any, tolerance: float) -> None:
     one, other = tensors(found), tensors(expected)
     assert len(one) == len(other)
     for a, b in zip(one, other, strict=True):
-        scale = float(b.double().abs().max()) if b.numel() else 0.0
-        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance * max(scale, 1e-3))
+        scale = float(b.double().nan_to_num().abs().max()) if b.numel() else 0.0
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance * max(scale, 1e-3), equal_nan=True)
 
 
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}
