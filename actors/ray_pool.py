@@ -17,7 +17,16 @@ from fedsim.evaluation import total
 from fedsim.examiner import examination_work, examinees
 from fedsim.faults import DEFAULT, Faults
 from fedsim.personal import joined
-from fedsim.pools import broadcast, bytes_down, deployed, instruct, questioned, survey_traffic
+from fedsim.pools import (
+    broadcast,
+    bytes_down,
+    deployed,
+    explain,
+    handover,
+    instruct,
+    questioned,
+    survey_traffic,
+)
 from fedsim.population import Population
 from fedsim.reduce import combine
 from fedsim.tree import Tree
@@ -154,10 +163,10 @@ class RayPool:
         self, algorithm: Algorithm, ctx: Context, state: Any, clients: Iterable[int] | None = None
     ) -> Examination:
         """Begin to score each client's own model, on whichever actors are free; see `ClientPool`."""
-        asked, broadcasts = examinees(self.population, clients), broadcast(algorithm, ctx, state)
-        sent = ray.put(tree.to_numpy(broadcasts))
+        asked, handovers = examinees(self.population, clients), handover(algorithm, ctx, state)
+        sent = ray.put(tree.to_numpy(handovers))
         work = [examination_work(algorithm, self.population, ctx, client) for client in asked.clients]
-        most = most_blocks([(client,) for client in asked.clients[:1]], broadcasts)
+        most = most_blocks([(client,) for client in asked.clients[:1]], handovers)
         portions = [
             asked.clients[part.start : part.stop]
             for part in spans(work, len(self.crew.actors), most if algorithm.stateful else None)
@@ -180,7 +189,7 @@ class RayPool:
 
         def submit(actor: Any, _: int) -> list[Any]:
             # Made when they are sent, so that there are never as many letters here as there are clients.
-            letters = instruct(algorithm, ctx, state, clients)
+            letters = explain(algorithm, ctx, state, clients)
             mine = {client: tree.to_numpy(value) for client, value in letters.items()}
             return [actor.examine.remote(ctx.round, clients, sent, mine, *memories)]
 

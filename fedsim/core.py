@@ -224,6 +224,14 @@ class Algorithm(ABC):
         """The local training by which a client makes its model its own before it uses it; None for none."""
         return None
 
+    def handover(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+        """What a client receives to make its own model of, after a round: {payload name: tree}.
+
+        By default it is as when it begins a round, with its instructions. A method that says it here sends
+        nothing else for it: an ensemble whole, or a model without what is only for training.
+        """
+        return self.broadcast(ctx, state)
+
     def personalise(self, ctx: Context, visit: Visit) -> Tree:
         """The model that this client would use itself; by default, the one with which it would begin a round.
 

@@ -99,10 +99,10 @@ class SerialPool:
         return self._examine(algorithm, ctx, state, examinees(self.population, clients))
 
     def _examine(self, algorithm: Algorithm, ctx: Context, state: Any, asked: Examinees) -> Examination:
-        broadcasts, parts = broadcast(algorithm, ctx, state), list[PersonalScores]()
+        handovers, parts = handover(algorithm, ctx, state), list[PersonalScores]()
         for client in asked.clients:
-            letter = instruct(algorithm, ctx, state, [client])
-            parts.append(examine(self.worker, ctx.round, [client], broadcasts, letter, self._memories))
+            letter = explain(algorithm, ctx, state, [client])
+            parts.append(examine(self.worker, ctx.round, [client], handovers, letter, self._memories))
             yield len(parts)
         return joined(parts, asked.untested)
 
@@ -174,6 +174,12 @@ def broadcast(algorithm: Algorithm, ctx: Context, state: Any) -> dict[str, Mappi
         return {str(m): algorithm.broadcast(ctx.for_model(m), state) for m in range(len(ctx.nets))}
 
 
+def handover(algorithm: Algorithm, ctx: Context, state: Any) -> dict[str, Mapping[str, Tree]]:
+    """What the clients of each architecture receive for models of their own, by its number as text."""
+    with server_side(algorithm, "handover"):
+        return {str(m): algorithm.handover(ctx.for_model(m), state) for m in range(len(ctx.nets))}
+
+
 def deployed(algorithm: Algorithm, ctx: Context, state: Any) -> dict[str, Mapping[str, Tree]]:
     """The models of each architecture that are to be scored, by its number as text."""
     with server_side(algorithm, "deployed"):
@@ -201,6 +207,11 @@ def instruct(algorithm: Algorithm, ctx: Context, state: Any, cohort: Sequence[in
         return {}
     with server_side(algorithm, "instruct"):
         return {client: algorithm.instruct(ctx.for_client(client), state, client) for client in cohort}
+
+
+def explain(algorithm: Algorithm, ctx: Context, state: Any, clients: Sequence[int]) -> dict[int, Tree]:
+    """What each receives besides the handover: its instructions, unless the method hands over all."""
+    return {} if algorithm.has("handover") else instruct(algorithm, ctx, state, clients)
 
 
 def bytes_down(

@@ -14,6 +14,7 @@ from .fedcl import FedCL
 from .fedcog import FedCOG
 from .feddisco import FedDisco
 from .feddistill import FedDistill, FedDistillPlus
+from .fedensemble import FedEnsemble
 from .fedgen import FedGen
 from .fedgkd import FedGKD
 from .fednova import FedNova
@@ -40,6 +41,7 @@ ALGORITHMS: Mapping[str, type[Algorithm]] = {
     "feddisco": FedDisco,
     "feddistill": FedDistill,
     "feddistill_plus": FedDistillPlus,
+    "fedensemble": FedEnsemble,
     "fedgen": FedGen,
     "fedgkd": FedGKD,
     "fednova": FedNova,
@@ -69,6 +71,7 @@ __all__ = [
     "FedDisco",
     "FedDistill",
     "FedDistillPlus",
+    "FedEnsemble",
     "FedGKD",
     "FedGen",
     "FedNova",

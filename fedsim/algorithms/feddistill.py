@@ -84,6 +84,10 @@ class FedDistillPlus(FedAvg):
         more = {"logits": {"rows": state.logits}} if self.teaches(ctx) else {}
         return {**super().broadcast(ctx, state), **more}
 
+    def handover(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+        """The model alone."""
+        return super().broadcast(ctx, state)
+
     def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> Any:
         """The parent's, and the mean of the rows that came, label by label."""
         state = super().aggregate(ctx, state, reduced)

@@ -19,8 +19,8 @@ From the second round on, a local step on B examples descends
 
     CE(h(f(x)), y) + alpha_t (B_g / B) CE(h(G(y')), y') + beta_t KL(h(G(y)) || h(f(x))),
 
-with B_g labels y' drawn from all that the generator has been trained on; nothing flows back through the
-first argument of KL. Both strengths fall: alpha_t = max(1e-4, alpha decay^t) in round t, from 0.
+with B_g labels y' drawn from all that the generator has met. Features G enter at the head h; nothing flows
+back through the first argument of KL. Both strengths fall: alpha_t = max(1e-4, alpha decay^t), t from 0 on.
 
 After the round the generator descends, over the cohort's heads h_k as they came,
 
@@ -29,8 +29,7 @@ After the round the generator descends, over the cohort's heads h_k as they came
 with labels y drawn evenly from those that the cohort holds; n_ky are the label counts.
 
 Deviations: noise is Gaussian, as the paper has it; its code draws it evenly from [0, 1). Label counts are of
-all that a client holds; its code counts what was trained on in the round, beginning at 1. Features enter at
-the head. A client with fewer examples than a batch trains like the others.
+all that a client holds; its code counts what was trained on in the round, beginning at 1.
 
 Reference result: see docs/results.md.
 """
@@ -227,6 +226,10 @@ class FedGen(FedAvg):
         shares = (counts / counts.sum(0).clamp(min=1)).float().to(device)
         heads = judges(ctx.net, self.generator(ctx).entrance, reduced["heads"], device)
         return by_label(heads, shares)
+
+    def handover(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+        """The model alone."""
+        return super().broadcast(ctx, state)
 
     def describe(self, ctx: Context, state: Any) -> Mapping[str, Any]:
         """The generator's last loss."""

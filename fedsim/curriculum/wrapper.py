@@ -29,7 +29,7 @@ class Wrapper(Algorithm):
     base: Algorithm
 
     def __post_init__(self) -> None:
-        for name in ("uploads", "free", "stateful", "heterogeneous", "deploys", "needs_public"):
+        for name in ("uploads", "free", "stateful", "heterogeneous", "deploys", "needs_public", "tasks"):
             object.__setattr__(self, name, getattr(self.base, name))
 
     def has(self, hook: str) -> bool:
@@ -143,6 +143,10 @@ class Wrapper(Algorithm):
     def tuning_effort(self, ctx: Context, steps: int) -> Sequence[Effort]:
         """The base's."""
         return self.base.tuning_effort(ctx, steps)
+
+    def handover(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+        """The base's."""
+        return self.base.handover(ctx, self.under(state))
 
     # personal models
 

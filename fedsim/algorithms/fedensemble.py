@@ -1,0 +1,196 @@
+"""Fed-ensemble: Improving Generalization through Model Ensembling in Federated Learning.
+
+Shi, Lai, Kontar, Chowdhury, 2021, arXiv:2107.10663.
+
+Idea: several models answer together, and are trained at the cost of one.
+
+Wire:
+    down    params    the global model; with `permutation` one of the `models`
+    up      params    the trained model, MEAN
+            models    free: the model again, client by client, GATHER
+    keeps   nothing
+    server  params, and the models that answer together
+
+`fedgen` is what FedGen (arXiv:2105.10056) runs under this name: training is FedAvg's, and all N users' models
+answer together by the sum of their log-probabilities. Users of the last cohort hold what they have just
+trained, all others the global model that went before, so the ensemble has one model more than the cohort has
+clients, of which one counts for many.
+
+`permutation` is the authors': clients are cut into as many strata as there are models. An age has as many
+rounds; in each of them every stratum trains another model, so that after an age every stratum has trained
+every model. Who begins with which is drawn anew for each age. A model is the mean of those that were trained
+on it in the round, weighted by examples; where nobody came for it, it stays. They answer together by the mean
+of their probabilities.
+
+Using the ensemble costs a client all its models once (`bytes.personal`); a round does not pay for it.
+
+Deviations: strata are client numbers modulo the number of models. The first model starts where FedAvg's does,
+the others from seeds of their own.
+
+Reference result: see docs/results.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from .. import rng as streams
+from .. import tree
+from ..core import Context, Reduced, Reduction, Report, ServerState, Visit
+from ..local import Trained
+from ..net import Params
+from ..parameters import Count
+from ..tree import Tree
+from .fedavg import FedAvg
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedEnsembleState(ServerState):
+    """What the server knows; with `permutation`, `params` are the models, by number as text.
+
+    Attributes:
+        members: of the ensemble of `fedgen`, by number as text: the last cohort's models, then the global one
+            that went before. {} before the first round, and with `permutation`.
+        shares: how many of the N users' models each member is, over N; float32 `[members]`.
+    """
+
+    members: Tree
+    shares: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedEnsemble(FedAvg):
+    """FedAvg whose users' models answer together, or several models that are trained in turns.
+
+    Attributes:
+        mode: `fedgen` ensembles the users' models after FedAvg, `permutation` trains several.
+        models: how many, with `permutation`.
+    """
+
+    mode: Literal["fedgen", "permutation"] = "fedgen"
+    models: Count = 5
+
+    uploads: ClassVar[Mapping[str, Reduction]] = {"params": Reduction.MEAN, "models": Reduction.GATHER}
+    free: ClassVar = frozenset({"models"})
+    heterogeneous: ClassVar[bool] = False
+    tasks: ClassVar[Collection[str]] = frozenset({"classes"})
+
+    @property
+    def several(self) -> bool:
+        """Whether several models are trained."""
+        return self.mode == "permutation"
+
+    # server
+
+    def init(self, ctx: Context) -> FedEnsembleState:
+        """The parent's model; with `permutation` others besides."""
+        nobody = torch.zeros(0)
+        if not self.several:
+            return FedEnsembleState(params=super().init(ctx).params, members={}, shares=nobody)
+        seeds = [ctx.seed, *(streams.torch_seed(ctx.seed, "ensemble", m) for m in range(1, self.models))]
+        params = {str(m): ctx.net.init(seed) for m, seed in enumerate(seeds)}
+        return FedEnsembleState(params=params, members={}, shares=nobody)
+
+    def chosen(self, ctx: Context, client: int) -> int:
+        """Which model this client trains in this round, with `permutation`."""
+        age, turn = divmod(ctx.round, self.models)
+        first = streams.stream(ctx.seed, "ensemble-age", age).permutation(self.models)
+        return int(first[client % self.models] + turn) % self.models
+
+    def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+        """The global model; with `permutation` nothing that is the same for all."""
+        return {} if self.several else super().broadcast(ctx, state)
+
+    def instruct(self, ctx: Context, state: Any, client: int) -> Mapping[str, Tree]:
+        """With `permutation`, the model that the client trains."""
+        return {"params": state.params[str(self.chosen(ctx, client))]} if self.several else {}
+
+    def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> FedEnsembleState:
+        """The models as `mode` has them, and who answers together."""
+        if self.several:
+            return replace(state, params=self.trained(ctx, state, reduced))  # type: ignore[no-any-return]
+        members = dict(enumerate([*reduced["models"], state.params]))
+        others = ctx.num_clients - len(reduced.clients)
+        return FedEnsembleState(
+            params=super().aggregate(ctx, state, reduced).params,
+            members={str(number): dict(model) for number, model in members.items()},
+            shares=torch.tensor([1.0] * len(reduced.clients) + [others]) / ctx.num_clients,
+        )
+
+    def trained(self, ctx: Context, state: Any, reduced: Reduced) -> dict[str, Params]:
+        """Every model as the mean of what the clients that had it made of it."""
+        models = dict(state.params)
+        for number, held in models.items():
+            mine = [
+                at for at, client in enumerate(reduced.clients) if self.chosen(ctx, client) == int(number)
+            ]
+            counts = [reduced.num_examples[at] for at in mine]
+            if sum(counts):
+                models[number] = mean([reduced["models"][at] for at in mine], counts, held)
+        return models
+
+    def ensemble(self, state: Any) -> dict[str, Tree]:
+        """Who answers together: `models` by number, and the `shares` of each, which sum to 1."""
+        if self.several:
+            return {"models": state.params, "shares": {"of": torch.ones(self.models) / self.models}}
+        if not state.members:
+            return {"models": {"0": state.params}, "shares": {"of": torch.ones(1)}}
+        return {"models": state.members, "shares": {"of": state.shares}}
+
+    def handover(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+        """The whole ensemble."""
+        return self.ensemble(state)
+
+    def deployed(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+        """The ensemble, after the global model where there is one."""
+        alone = {} if self.several else {"global": state.params}
+        return {**alone, "ensemble": self.ensemble(state)}
+
+    def predict(self, ctx: Context, model: Tree, x: Tensor) -> Tensor:
+        """The logs of what the ensemble says, or the logits of one model: `[batch, classes]`."""
+        if "models" not in model:
+            return ctx.net(model, x)
+        said = torch.stack([ctx.net(each, x).log_softmax(-1) for each in model["models"].values()])
+        shares = model["shares"]["of"].to(said.device).view(-1, 1, 1)
+        return (shares * said.exp()).sum(0).log() if self.several else (shares * said).sum(0)
+
+    def describe(self, ctx: Context, state: Any) -> Mapping[str, Any]:
+        """How many different models answer together."""
+        return {"ensemble_models": len(self.ensemble(state)["models"])}
+
+    # client
+
+    def start(self, ctx: Context, visit: Visit) -> Params:
+        """The model that came down."""
+        params: Params = {**visit.broadcast, **visit.instruction}["params"]
+        return params
+
+    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
+        """The model, twice."""
+        model = dict(trained.params)
+        return Report({"params": model, "models": model}, {}, {"train_loss": trained.loss})
+
+    def personalise(self, ctx: Context, visit: Visit) -> Tree:
+        """The ensemble."""
+        return {"models": visit.broadcast["models"], "shares": visit.broadcast["shares"]}
+
+    def predict_personal(self, ctx: Context, model: Tree, x: Tensor) -> Tensor:
+        """As `predict`."""
+        return self.predict(ctx, model, x)
+
+
+def mean(models: Sequence[Params], counts: Sequence[int], pattern: Params) -> Params:
+    """Their mean, weighted, taken in float64 and rounded once to the number types of `pattern`."""
+    total = sum(counts)
+    weighed = tree.map(
+        lambda *leaves: (
+            torch.stack([n * leaf.double() for n, leaf in zip(counts, leaves, strict=True)]).sum(0) / total
+        ),
+        *models,
+    )
+    return tree.cast_like(weighed, pattern)
