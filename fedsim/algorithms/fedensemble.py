@@ -157,7 +157,8 @@ class FedEnsemble(FedAvg):
             return ctx.net(model, x)
         said = torch.stack([ctx.net(each, x).log_softmax(-1) for each in model["models"].values()])
         shares = model["shares"]["of"].to(said.device).view(-1, 1, 1)
-        return (shares * said.exp()).sum(0).log() if self.several else (shares * said).sum(0)
+        together: Tensor = (shares * said.exp()).sum(0).log() if self.several else (shares * said).sum(0)
+        return together
 
     def describe(self, ctx: Context, state: Any) -> Mapping[str, Any]:
         """How many different models answer together."""
