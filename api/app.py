@@ -16,6 +16,7 @@ from api import errors
 from api.activity import Activity
 from api.calls import PREFIX
 from api.dependencies import known_parameters
+from api.head import Heads
 from api.limits import Streams
 from api.metrics import Metrics
 from api.openapi import Application
@@ -81,6 +82,7 @@ def create_app(
     app.include_router(health.router)
     page.mount(app)
     # The last one added is the outermost.
+    app.add_middleware(Heads)
     app.add_middleware(Guard, token=settings.token, hosts=hosts or AllowedHosts(), limits=settings.limits)
     app.add_middleware(app.state.activity.layer)
     app.add_middleware(errors.LastResort)

@@ -175,7 +175,9 @@ def _methods(request: Request) -> list[str]:
     # Without what the router has written into the scope of this request.
     scope = {"type": "http", "path": request.scope["path"], "root_path": request.scope.get("root_path", "")}
     routes = request.app.routes
-    return [m for m in METHODS if any(r.matches(scope | {"method": m})[0] is Match.FULL for r in routes)]
+    # What answers GET answers HEAD.
+    asked = {method: scope | {"method": "GET" if method == "HEAD" else method} for method in METHODS}
+    return [m for m in METHODS if any(route.matches(asked[m])[0] is Match.FULL for route in routes)]
 
 
 class LastResort:

@@ -66,7 +66,12 @@ def test_a_clone_is_read_as_a_submission_is(service: RunningService, http: httpx
 
 @pytest.mark.parametrize(
     ("path", "allowed"),
-    [(JOBS, "GET, POST"), (f"{JOBS}/0000", "DELETE, GET"), ("/api/v1/check", "POST"), ("/healthz", "GET")],
+    [
+        (JOBS, "GET, HEAD, POST"),
+        (f"{JOBS}/0000", "DELETE, GET, HEAD"),
+        ("/api/v1/check", "POST"),
+        ("/healthz", "GET, HEAD"),
+    ],
 )
 def test_every_method_of_an_address_is_allowed(http: httpx.Client, path: str, allowed: str) -> None:
     answer = http.put(path)

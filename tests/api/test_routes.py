@@ -12,6 +12,7 @@ import pytest
 
 from jobs.records import RoundRecord
 from jobs.states import JobState
+from tests.api.browser import until
 from tests.api.service import RunningService, a_round
 
 JOBS = "/api/v1/jobs"
@@ -256,6 +257,24 @@ def test_health_readiness_and_version(service: RunningService, http: httpx.Clien
         assert http.get("/healthz").status_code == 200
     finally:
         service.queue.missing = None
+
+
+def test_what_answers_get_answers_head(service: RunningService, http: httpx.Client) -> None:
+    job = service.running(name="asked for its head")
+    for path in ("/", "/static/app.js", "/healthz", JOBS, f"{JOBS}/{job.id}"):
+        got, head = http.get(path), http.head(path)
+        assert (head.status_code, head.content) == (200, b"")
+        for name in ("content-type", "content-length", "content-security-policy"):
+            assert head.headers.get(name) == got.headers.get(name)
+    # A stream without an end: its head comes at once, and it is given up.
+    assert (
+        http.head(f"{JOBS}/{job.id}/events", timeout=5)
+        .headers["content-type"]
+        .startswith("text/event-stream")
+    )
+    until(lambda: service.app.state.streams.open == 0)
+    assert http.head(f"{JOBS}/0000").status_code == 404
+    assert http.head("/api/v1/check").status_code == 405
 
 
 def test_what_the_router_refuses_is_a_problem_too(http: httpx.Client) -> None:
