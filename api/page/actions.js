@@ -45,7 +45,7 @@ async function remove(job) {
   return attempt(`${job.name} is deleted`, () => request(jobPath(job.id), { method: "DELETE" }));
 }
 
-// Buttons for what fits the job now; `update(job)` shows and hides them. `done(name)` is called after each.
+// Buttons for what fits the job now; `update(job)` shows and hides them. `done(name, job)` is called after each.
 export function actionButtons(done) {
   let current = null;
   const buttons = Object.entries(ACTIONS).map(([name, action]) => {
@@ -53,7 +53,7 @@ export function actionButtons(done) {
       made.disabled = true;
       const changed = await action.run(current);
       made.disabled = false;
-      if (changed) done(name);
+      if (changed) done(name, current);
     }, { class: "quiet", data: { action: name } });
     return made;
   });

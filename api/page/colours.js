@@ -14,6 +14,9 @@ export function colour(name) {
 
 export const curveColour = (index) => colour(NAMES[index % NAMES.length]);
 
+// When the colours come round again, the lines differ.
+export const dash = (index) => ["solid", "dash", "dot", "dashdot"][Math.floor(index / NAMES.length) % 4];
+
 export function faint(rgb, share) {
   return rgb.replace(/^rgb\(/, "rgba(").replace(/\)$/, `, ${share})`);
 }

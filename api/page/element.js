@@ -25,6 +25,20 @@ export function say(target, text) {
   if (target.textContent !== String(text)) target.textContent = text;
 }
 
+// Puts new children in place of the old where they differ, so that what is in hand or marked stays so. What differs
+// keeps the focus too, where a link or a name tells which of the new ones it was.
+export function renew(target, ...children) {
+  const fresh = element("div");
+  append(fresh, children);
+  const same = fresh.childNodes.length === target.childNodes.length && [...fresh.childNodes].every((child, index) => child.isEqualNode(target.childNodes[index]));
+  if (same) return;
+  const held = target.contains(document.activeElement) ? sign(document.activeElement) : null;
+  target.replaceChildren(...fresh.childNodes);
+  if (held) [...target.querySelectorAll("a, button, input, select")].find((each) => sign(each) === held)?.focus();
+}
+
+const sign = (control) => [control.tagName, control.getAttribute("href"), control.name, control.getAttribute("aria-label"), control.textContent].join(" ");
+
 export function show(target, visible) {
   target.hidden = !visible;
 }

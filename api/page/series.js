@@ -1,5 +1,6 @@
 // From round records to curves.
 
+import { methodCurves } from "./method.js";
 import { metricName } from "./words.js";
 
 export const AXES = {
@@ -55,22 +56,18 @@ export class Records {
   }
 }
 
-// Nested values by dotted names.
-export function flat(mapping, prefix = "") {
-  return Object.entries(mapping ?? {}).flatMap(([key, value]) => (
-    value && typeof value === "object" && !Array.isArray(value) ? flat(value, `${prefix}${key}.`) : [[prefix + key, value]]
-  ));
-}
-
 const metric = (name) => ({ name: metricName(name), read: (record) => record.metrics[name] });
-const inMethod = (name) => ({ name: metricName(name), read: (record) => new Map(flat(record.method)).get(name) });
 
-const FIXED = {
-  seconds: ["Seconds of each round", ["train", "evaluate", "server", "survey"].map((phase) => (
-    { name: phase, read: ({ seconds }) => seconds[phase] ?? 0 }
-  ))],
-  bytes: ["Bytes of each round", ["down", "up"].map((way) => ({ name: way, read: (record) => record.bytes[way] }))],
-};
+// The parts of a round by which its seconds are told.
+export const PHASES = [
+  ["train", "training"], ["evaluate", "scoring"], ["personal", "scoring own models"], ["server", "server"], ["learn", "learning"],
+  ["survey", "survey"],
+];
+
+// Those that took any time.
+export const phasesOf = ({ all }) => PHASES.filter(([phase]) => all.some(({ seconds }) => seconds[phase] > 0.0005));
+
+const WAYS = ["down", "up"].map((way) => ({ name: way, read: ({ bytes }) => bytes[way] }));
 
 // What can be drawn of these records: `{ key: { name, lines: [{ name, read }], share } }`; `share` for figures in [0, 1].
 export function choices(records) {
@@ -84,38 +81,23 @@ export function choices(records) {
   names.filter((name) => ![...accuracies, ...losses].includes(name)).forEach((name) => {
     found[name] = { name: metricName(name), lines: [metric(name)] };
   });
-  methodNames(records, (value) => typeof value === "number").forEach((name) => {
-    found[`method.${name}`] = { name: `Method: ${metricName(name)}`, lines: [inMethod(name)] };
-  });
+  Object.entries(methodCurves(records)).forEach(([key, { name, lines }]) => { found[key] = { name: `Method: ${name}`, lines }; });
   if (records.all.some(({ cost }) => cost)) {
     found.updates = { name: "Parameter updates of each round", lines: [{ name: "updates", read: ({ cost }) => cost?.updates }] };
     found.flops = { name: "FLOPs of each round", lines: [{ name: "FLOPs", read: ({ cost }) => cost?.flops }] };
   }
-  Object.entries(FIXED).forEach(([key, [name, lines]]) => { found[key] = { name, lines }; });
+  found.seconds = { name: "Seconds of each round", lines: phasesOf(records).map(([phase, name]) => ({ name, read: ({ seconds }) => seconds[phase] ?? 0 })) };
+  found.bytes = { name: "Bytes of each round", lines: WAYS };
   return found;
 }
 
-function methodNames(records, fits) {
-  const names = new Set();
-  records.all.forEach(({ method }) => flat(method).forEach(([name, value]) => { if (fits(value)) names.add(name); }));
-  return [...names];
-}
-
-// Where what a method says of itself in words changes, such as its phase: `[{ index, text }]`. What stays the same
-// from the first round to the last is no mark.
-export function marks(records) {
-  const before = new Map();
-  const found = [];
-  records.all.forEach(({ method }, index) => {
-    for (const [name, value] of flat(method)) {
-      if (typeof value === "number" || value === null) continue;
-      const text = worded(value);
-      if (before.get(name) !== text) found.push({ index, name, text: `${metricName(name)}: ${text}` });
-      before.set(name, text);
-    }
+// What can be drawn beside the rest, on an axis of its own: how the method's values move, and metrics that are no scores.
+export function sides(records) {
+  const found = methodCurves(records);
+  const names = new Set(records.all.flatMap(({ metrics }) => Object.keys(metrics)));
+  [...names].filter((name) => !/accuracy|loss/.test(name)).forEach((name) => {
+    const values = new Set(records.all.map(({ metrics }) => metrics[name]).filter((value) => typeof value === "number"));
+    if (values.size > 1) found[name] = { name: metricName(name), lines: [metric(name)] };
   });
-  const changes = new Set(found.filter(({ index }) => index > 0).map(({ name }) => name));
-  return found.filter(({ name }) => changes.has(name));
+  return found;
 }
-
-export const worded = (value) => (Array.isArray(value) ? value.join(", ") || "none" : String(value));

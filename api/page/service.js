@@ -25,7 +25,10 @@ export function hasToken() {
 export async function request(path, { headers = {}, signal, method = "GET", body } = {}) {
   const token = sessionStorage.getItem(KEY);
   const all = token ? { ...headers, Authorization: `Bearer ${token}` } : headers;
-  const response = await fetch(PREFIX + path, { method, headers: all, signal, body, cache: "no-store" });
+  const response = await fetch(PREFIX + path, { method, headers: all, signal, body, cache: "no-store" }).catch((error) => {
+    // What browsers say then ("Failed to fetch") tells nobody what to do.
+    throw error.name === "AbortError" ? error : new Error("the service is not heard: is it running, and the network there?", { cause: error });
+  });
   if (!response.ok) {
     throw new Refused(response.status, await response.json().catch(() => ({})));
   }

@@ -3,6 +3,7 @@
 import { axis, Chart } from "../chart.js";
 import { colour, curveColour } from "../colours.js";
 import { element, say, show } from "../element.js";
+import { clusters } from "../method.js";
 import { get, jobPath, request } from "../service.js";
 import { withToken } from "../session.js";
 import { mean } from "../statistics.js";
@@ -11,14 +12,15 @@ import { accuracy, count } from "../words.js";
 const SCORES = "personal.csv";
 const TENTH = 0.1;
 
-export function clients(job, signal) {
+export function clients(job, records, signal) {
   const note = element("p", { class: "soft", id: "clients-note", role: "status" });
-  const map = figure("class-map", "Examples of each class by client", signal, mapDrawing);
+  const map = figure("class-map", "Examples of each class by client", signal, (found) => mapDrawing(found, clusters(records, found.counts.length)));
   const scores = figure("client-scores", "Accuracy of each client's own model, from worst to best", signal, scoreDrawing);
   const details = element("details", { on: { toggle: () => details.open && read() } },
     element("summary", {}, element("h2", {}, "Clients")), note, element("div", { class: "pair" }, scores.root, map.root));
 
   async function read() {
+    map.draw(); // the method may have told its clusters since
     if (map.found && scores.found) return;
     say(note, "Reading who holds what …");
     const told = await Promise.all([attempt(() => readMap(map)), attempt(() => readScores(scores))]);
@@ -57,6 +59,7 @@ function figure(id, head, signal, drawing) {
   const words = element("p", { class: "soft", id: `${id}-words` });
   const made = { root: element("div", { hidden: true }, element("h3", { id: `${id}-head` }, head), picture, words), found: null };
   const chart = new Chart(picture, words, () => drawing(made.found), signal);
+  made.draw = () => made.found && chart.draw();
   made.show = (found) => {
     made.found = found;
     show(made.root, true);
@@ -65,20 +68,41 @@ function figure(id, head, signal, drawing) {
   return made;
 }
 
-function mapDrawing({ classes, counts, distances }) {
-  const trace = {
-    // With gaps the library paints the cells themselves; without, it needs a style that the page's policy forbids.
-    type: "heatmap", xgap: counts.length > 60 ? 0.4 : 1, ygap: 1, x: counts.map((_, client) => client), y: classes, z: classes.map((_, index) => counts.map((row) => row[index])),
-    customdata: classes.map(() => distances), colorscale: [[0, colour("--sheet")], [1, colour("--curve-1")]], zmin: 0,
-    showscale: false, hovertemplate: "client %{x}, class %{y}: %{z} examples<br>distance to all %{customdata:.3f}<extra></extra>",
-  };
+// Where the method has told clusters, clients of one stand side by side in its colour.
+function mapDrawing({ classes, counts, distances }, groups) {
+  const order = counts.map((_, client) => client);
+  if (groups) order.sort((a, b) => groups[a] - groups[b] || a - b);
+  const strongest = Math.max(1, ...counts.flat());
+  const kinds = groups ? [...new Set(order.map((client) => groups[client]))] : [null];
+  const traces = kinds.map((kind, index) => {
+    const places = order.map((client, place) => [client, place]).filter(([client]) => kind === null || groups[client] === kind);
+    return cells({ classes, counts, distances, strongest }, places, kind, curveColour(index));
+  });
   const layout = {
-    hovermode: "closest", margin: { l: 48, r: 10, t: 10, b: 40 }, xaxis: axis("client", { showgrid: false }),
+    hovermode: "closest", margin: { l: 48, r: 10, t: groups ? 34 : 10, b: 40 }, showlegend: Boolean(groups),
+    xaxis: axis(groups ? "clients, by cluster" : "client", { showgrid: false, showticklabels: !groups }),
     yaxis: axis("", { type: "category", autorange: "reversed", showgrid: false }),
   };
+  return { traces, layout, words: mapWords(counts, distances, groups && kinds.map((kind) => [kind, order.filter((client) => groups[client] === kind).length])) };
+}
+
+function cells({ classes, counts, distances, strongest }, places, kind, hue) {
+  const ofCluster = kind === null ? "" : `, cluster ${kind}`;
+  return {
+    // With gaps the library paints the cells themselves; without, it needs a style that the page's policy forbids.
+    type: "heatmap", xgap: counts.length > 60 ? 0.4 : 1, ygap: 1, x: places.map(([, place]) => place), y: classes,
+    z: classes.map((_, index) => places.map(([client]) => counts[client][index])), name: `cluster ${kind}`, showlegend: kind !== null,
+    customdata: classes.map(() => places.map(([client]) => [client, distances[client]])),
+    colorscale: [[0, colour("--sheet")], [1, hue]], zmin: 0, zmax: strongest, showscale: false,
+    hovertemplate: `client %{customdata[0]}${ofCluster}, class %{y}: %{z} examples<br>distance to all %{customdata[1]:.3f}<extra></extra>`,
+  };
+}
+
+function mapWords(counts, distances, kinds) {
   const sizes = counts.map((row) => row.reduce((sum, each) => sum + each, 0));
   const apart = mean(distances).toFixed(3);
-  return { traces: [trace], layout, words: `A client holds ${count(Math.min(...sizes))} to ${count(Math.max(...sizes))} examples; the strongest colour stands for ${count(Math.max(...counts.flat()))} of one class. The mean distance of a client's mix to that of all is ${apart}.` };
+  const grouped = kinds ? ` Clusters of the method: ${kinds.map(([kind, size]) => `${kind} with ${count(size)}`).join(", ")}.` : "";
+  return `A client holds ${count(Math.min(...sizes))} to ${count(Math.max(...sizes))} examples; the strongest colour stands for ${count(Math.max(...counts.flat()))} of one class. The mean distance of a client's mix to that of all is ${apart}.${grouped}`;
 }
 
 function parse(text) {

@@ -1,6 +1,6 @@
 // The cluster: its nodes, what is free on each, whose actors are where, and who waits.
 
-import { badge, element, say, show } from "../element.js";
+import { badge, element, renew, say, show } from "../element.js";
 import { get } from "../service.js";
 import { repeat } from "../session.js";
 import { number } from "../words.js";
@@ -27,16 +27,16 @@ export function open(root, { signal }) {
     try {
       const cluster = await get("/cluster", { signal });
       show(note, false);
-      nodes.replaceChildren(...cluster.nodes.map((node) => nodeCard(node, cluster.jobs, names)));
-      if (!cluster.nodes.length) nodes.replaceChildren(element("p", { class: "soft" }, "The cluster has no node."));
-      owners.replaceChildren(ownerTable(cluster, names));
+      const cards = cluster.nodes.map((node) => nodeCard(node, cluster.jobs, names));
+      renew(nodes, ...(cards.length ? cards : [element("p", { class: "soft" }, "The cluster has no node.")]));
+      renew(owners, ownerTable(cluster, names));
     } catch (error) {
       if (!error.status || error.status === 401) throw error;
       // The service is there, and the cluster is not, or not yet.
       say(note, `${error.message}${error.hint ? `: ${error.hint}` : ""}`);
       show(note, true);
-      nodes.replaceChildren(element("p", { class: "soft" }, "Nothing is known of the nodes."));
-      owners.replaceChildren(ownerTable({ jobs: [] }, names));
+      renew(nodes, element("p", { class: "soft" }, "Nothing is known of the nodes."));
+      renew(owners, ownerTable({ jobs: [] }, names));
     }
   }
   repeat("cluster", EVERY, signal, refresh);
@@ -75,7 +75,7 @@ function ownerTable({ jobs }, names) {
 
 function showQueue(list, jobs) {
   const ordered = jobs.sort((a, b) => b.priority - a.priority || a.created_at.localeCompare(b.created_at));
-  list.replaceChildren(...ordered.map((job) => element("li", {}, element("a", { href: `#/jobs/${job.id}` }, job.name),
+  if (!jobs.length) return renew(list, element("li", { class: "soft" }, "Nothing waits."));
+  renew(list, ...ordered.map((job) => element("li", {}, element("a", { href: `#/jobs/${job.id}` }, job.name),
     element("span", { class: "soft" }, [job.priority ? ` priority ${job.priority}` : "", job.waiting ?? ""].filter(Boolean).join(", ")))));
-  if (!jobs.length) list.replaceChildren(element("li", { class: "soft" }, "Nothing waits."));
 }

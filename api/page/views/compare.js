@@ -1,9 +1,9 @@
 // Several jobs side by side: their curves, means over seeds, and what it took them to come to a target.
 
 import { axis, Chart } from "../chart.js";
-import { curveColour, faint } from "../colours.js";
+import { curveColour, dash, faint } from "../colours.js";
 import { band, groups, isLoss, table, worstFinal } from "../comparison.js";
-import { button, element, labelled, say, select, show } from "../element.js";
+import { button, element, labelled, renew, say, select, show } from "../element.js";
 import { AXES, Records } from "../series.js";
 import { get, jobPath } from "../service.js";
 import { notice, repeat } from "../session.js";
@@ -33,10 +33,7 @@ class Comparison {
   build() {
     const draw = () => this.draw();
     this.note = element("p", { class: "message", id: "compare-note" }, "");
-    this.picker = picker({ chosen: this.ids, signal: this.signal, change: (ids) => {
-      this.ids = ids;
-      this.keepAddress();
-    } });
+    this.picker = picker({ chosen: () => this.ids, signal: this.signal, change: (ids) => this.take(ids) });
     this.metrics = select([[this.metric, metricName(this.metric)]], this.metric, (value) => this.set({ metric: value, target: "" }), { name: "metric" });
     const along = select(Object.entries(AXES).map(([key, { name }]) => [key, name]), this.along, (value) => this.set({ along: value }), { name: "along" });
     this.aim = element("input", { name: "target", size: 8, value: this.target, autocomplete: "off", inputmode: "decimal",
@@ -64,8 +61,12 @@ class Comparison {
     this.draw();
   }
 
-  keepAddress() {
-    location.hash = this.address();
+  // Other jobs are another place in the browser's history; the view goes on with what it has, the search stays open.
+  take(ids) {
+    this.ids = ids;
+    history.pushState(null, "", this.address());
+    this.draw();
+    this.refresh().catch(() => {}); // asked for again soon, and then what is wrong is told
   }
 
   address() {
@@ -76,8 +77,7 @@ class Comparison {
   }
 
   start() {
-    if (!this.ids.length) return;
-    say(this.note, "Loading …");
+    if (this.ids.length) say(this.note, "Loading …");
     repeat("compare", EVERY, this.signal, () => this.refresh());
   }
 
@@ -111,20 +111,20 @@ class Comparison {
 
   draw() {
     const entries = this.found;
-    const lost = [...this.gone];
+    const lost = this.ids.filter((id) => this.gone.has(id));
     say(this.note, !this.ids.length ? "Add jobs to see them side by side." : lost.length ? `No such job: ${lost.join(", ")}` : "");
     show(this.note, Boolean(this.note.textContent));
     show(this.charted, entries.length > 0);
     show(this.figures, entries.length > 0);
-    if (!entries.length) return;
     this.picker.show(entries);
+    if (!entries.length) return;
     this.offerMetrics(entries);
     const worst = worstFinal(entries, this.metric);
     const given = Number(this.target);
     const target = this.target && Number.isFinite(given) ? given : worst;
     this.aim.placeholder = worst === null ? "" : worst.toFixed(4);
     this.rows = table(groups(entries, this.together), this.metric, target);
-    this.table.replaceChildren(comparisonTable(this.rows, this.metric, target));
+    renew(this.table, comparisonTable(this.rows, this.metric, target));
     this.chart.draw();
   }
 
@@ -136,7 +136,7 @@ class Comparison {
   }
 
   drawing() {
-    const traces = groups(this.found, this.together).flatMap(({ members, name }, index) => curve(name, band(members, this.metric, this.along), curveColour(index), members.length > 1));
+    const traces = groups(this.found, this.together).flatMap(({ members, name }, index) => curve(name, band(members, this.metric, this.along), index, members.length > 1));
     const isShare = /accuracy/.test(this.metric);
     const layout = {
       showlegend: true, margin: { l: 48, r: 14, t: 36, b: 40 },
@@ -144,14 +144,16 @@ class Comparison {
       yaxis: axis("", isShare ? { tickformat: ".2~f" } : { tickformat: ".3~s" }),
     };
     const better = isLoss(this.metric) ? "lower" : "higher";
-    return { traces, layout, words: `${metricName(this.metric)} of ${this.rows.map(({ name }) => name).join(", ")}; ${better} is better. Bands are one standard deviation over the seeds.` };
+    const bands = this.rows.some(({ lines }) => lines.length > 1) ? " Bands are one standard deviation over the seeds." : "";
+    return { traces, layout, words: `${metricName(this.metric)} of ${this.rows.map(({ name }) => name).join(", ")}; ${better} is better.${bands}` };
   }
 }
 
-function curve(name, points, colour, banded) {
+function curve(name, points, index, banded) {
+  const colour = curveColour(index);
   const x = points.map((point) => point.x);
   const trace = {
-    name, x, y: points.map((point) => point.mean), type: "scatter", mode: "lines", line: { color: colour, width: 2 },
+    name, x, y: points.map((point) => point.mean), type: "scatter", mode: "lines", line: { color: colour, width: 2, dash: dash(index) },
     legendgroup: name, hovertemplate: "%{y:.4f}",
   };
   if (!banded) return [trace];

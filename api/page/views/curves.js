@@ -1,37 +1,44 @@
-// The curves of one job, with a choice of what is drawn against what.
+// The curves of one job, with a choice of what is drawn against what, and of what is drawn beside it.
 
 import { axis, Chart } from "../chart.js";
 import { colour, curveColour } from "../colours.js";
-import { element, labelled, select } from "../element.js";
-import { AXES, choices, marks } from "../series.js";
+import { element, labelled, select, show } from "../element.js";
+import { marks } from "../method.js";
+import { AXES, choices, sides } from "../series.js";
 import { accuracy, number } from "../words.js";
 
-const MOST_MARKS = 24;
+const NONE = "";
+const ROWS = 3; // of the words at the marks, so that neighbours do not stand on one another
 
 export function curves(records, signal) {
-  const chosen = { what: "accuracy", along: "rounds", whole: true };
+  const chosen = { what: "accuracy", along: "rounds", whole: true, beside: null };
+  const set = (changes) => {
+    Object.assign(chosen, changes);
+    chart.draw();
+  };
   const picture = element("div", { class: "chart", id: "chart", role: "img", "aria-labelledby": "curves-head chart-words" });
   const words = element("p", { class: "soft", id: "chart-words" });
-  const what = select([["accuracy", "Accuracy"]], "accuracy", (value) => { chosen.what = value; chart.draw(); }, { name: "what" });
-  const along = select(Object.entries(AXES).map(([key, { name }]) => [key, name]), "rounds", (value) => {
-    chosen.along = value;
-    chart.draw();
-  }, { name: "along" });
-  const whole = element("input", { type: "checkbox", name: "whole", checked: true, on: { change: () => {
-    chosen.whole = whole.checked;
-    chart.draw();
-  } } });
+  const what = select([["accuracy", "Accuracy"]], "accuracy", (value) => set({ what: value }), { name: "what" });
+  const beside = select([[NONE, "nothing"]], NONE, (value) => set({ beside: value }), { name: "beside" });
+  const besides = labelled("Beside it", beside, { hidden: true });
+  const along = select(Object.entries(AXES).map(([key, { name }]) => [key, name]), "rounds", (value) => set({ along: value }), { name: "along" });
+  const whole = element("input", { type: "checkbox", name: "whole", checked: true, on: { change: () => set({ whole: whole.checked }) } });
   const root = element("section", { class: "curves", "aria-labelledby": "curves-head" },
     element("div", { class: "title" }, element("h2", { id: "curves-head" }, "Curves"),
-      element("div", { class: "controls" }, labelled("Show", what), labelled("Against", along),
+      element("div", { class: "controls" }, labelled("Show", what), besides, labelled("Against", along),
         labelled("Whole scale", whole, { class: "labelled beside" }))),
     picture, words);
 
   const chart = new Chart(picture, words, () => {
     const all = choices(records);
+    const aside = sides(records);
     offer(what, all, chosen.what);
+    // What the method moves is shown from the beginning: a temperature, a pace, how many clients are frozen.
+    const side = chosen.beside ?? Object.keys(aside)[0] ?? NONE;
+    offer(beside, { [NONE]: { name: "nothing" }, ...aside }, side);
+    show(besides, Object.keys(aside).length > 0);
     const found = all[chosen.what] ?? { name: "Accuracy", lines: [], share: true };
-    return drawing(records, found, chosen);
+    return drawing(records, found, side === chosen.what ? undefined : aside[side], chosen);
   }, signal);
   return { root, draw: () => chart.draw() };
 }
@@ -39,44 +46,58 @@ export function curves(records, signal) {
 // New metrics may come while the job runs; what is chosen stays.
 function offer(control, all, value) {
   const keys = Object.keys(all);
-  if (!keys.length || keys.join() === [...control.options].map((option) => option.value).join()) return;
-  control.replaceChildren(...keys.map((key) => element("option", { value: key }, all[key].name)));
+  if (!keys.length) return;
+  if (keys.join() !== [...control.options].map((option) => option.value).join()) {
+    control.replaceChildren(...keys.map((key) => element("option", { value: key }, all[key].name)));
+  }
   control.value = keys.includes(value) ? value : keys[0];
 }
 
-function drawing(records, { lines, share, name }, { along, whole }) {
-  const shown = lines.map((line) => ({ ...line, ...records.curve(line.read, along) })).filter(({ x }) => x.length);
-  const traces = shown.map((line, index) => ({
-    name: line.name, x: line.x, y: line.y, customdata: line.rounds, type: "scatter", cliponaxis: false,
-    mode: line.x.length > 60 ? "lines" : "lines+markers", marker: { size: 5 },
-    line: { color: curveColour(index), width: 2 },
-    hovertemplate: `%{y:${share ? ".4f" : ".4~g"}}${along === "rounds" ? "" : " in round %{customdata}"}`,
-  }));
+function drawing(records, { lines, share, name }, side, { along, whole }) {
+  const drawn = (all) => all.map((line) => ({ ...line, ...records.curve(line.read, along) })).filter(({ x }) => x.length);
+  const shown = drawn(lines);
+  const aside = shown.length && side ? drawn(side.lines) : [];
+  const traces = [
+    ...shown.map((line, index) => trace(line, { along, format: share ? ".4f" : ".4~g", index })),
+    ...aside.map((line, index) => ({
+      ...trace(line, { along, format: ".4~g", index: shown.length + index }), mode: "lines", yaxis: "y2",
+      line: { color: curveColour(shown.length + index), width: 1.5, dash: "dot", shape: "hv" },
+    })),
+  ];
   const isShare = share && whole;
   const layout = {
-    showlegend: shown.length > 1,
-    margin: { l: 48, r: 14, t: shown.length > 1 ? 34 : 14, b: 40 },
+    showlegend: traces.length > 1,
+    margin: { l: 48, r: 14, t: traces.length > 1 ? 34 : 14, b: 40 },
     xaxis: axis(AXES[along].title, {
       rangemode: "tozero", ...(along === "bytes" ? { tickformat: ".3~s", ticksuffix: "B" } : {}),
       ...(shown.length ? {} : { range: [0, 10] }),
     }),
     yaxis: axis("", isShare ? { range: [0, 1], tickformat: ".1f" } : { tickformat: share ? ".3~f" : ".3~s" }),
+    ...(aside.length ? { yaxis2: axis(plainText(side.name), { overlaying: "y", side: "right", showgrid: false, tickmode: "auto", rangemode: "tozero", tickformat: ".3~g" }) } : {}),
     ...markShapes(records, along),
   };
-  return { traces, layout, words: sentence(shown, share, name) };
+  return { traces, layout, words: sentence(shown, share, name, aside) };
+}
+
+function trace({ name, x, y, rounds }, { along, format, index }) {
+  return {
+    name: plainText(name), x, y, customdata: rounds, type: "scatter", cliponaxis: false,
+    mode: x.length > 60 ? "lines" : "lines+markers", marker: { size: 5 }, line: { color: curveColour(index), width: 2 },
+    hovertemplate: `%{y:${format}}${along === "rounds" ? "" : " in round %{customdata}"}`,
+  };
 }
 
 function markShapes(records, along) {
-  const found = marks(records);
+  const drawn = marks(records);
   const x = records.along(along);
   const line = { color: colour("--edge"), width: 1, dash: "dot" };
-  // Something that changes in nearly every round is no mark.
-  const drawn = found.length > MOST_MARKS ? [] : found;
   return {
     shapes: drawn.map(({ index }) => ({ type: "line", x0: x[index], x1: x[index], yref: "paper", y0: 0, y1: 1, line })),
     annotations: drawn.map(({ index, text }, order) => ({
-      x: x[index], yref: "paper", y: 0.02 + 0.07 * (order % 3), text: plainText(text), showarrow: false, xanchor: "left",
-      yanchor: "bottom", xshift: 3, font: { size: 11, color: colour("--soft") }, bgcolor: colour("--sheet"),
+      // Words at the end of the picture stand to the left of their line.
+      x: x[index], yref: "paper", y: 0.02 + 0.07 * (order % ROWS), text: plainText(text), showarrow: false,
+      xanchor: x[index] > 0.75 * x.at(-1) ? "right" : "left", yanchor: "bottom", xshift: x[index] > 0.75 * x.at(-1) ? -3 : 3,
+      font: { size: 11, color: colour("--soft") }, bgcolor: colour("--sheet"),
     })),
   };
 }
@@ -84,13 +105,15 @@ function markShapes(records, along) {
 // The chart library reads some markup in texts.
 const plainText = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").slice(0, 60);
 
-function sentence(shown, share, what) {
+function sentence(shown, share, what, aside) {
   if (!shown.length) return "No round has been scored yet.";
   const write = share ? accuracy : number;
   const lowest = /loss/i.test(what);
-  return shown.map(({ name, y, rounds }) => {
+  const scores = shown.map(({ name, y, rounds }) => {
     const best = y.reduce((top, value, index) => ((lowest ? value < y[top] : value > y[top]) ? index : top), 0);
     const end = `${name}: ${write(y.at(-1))} at round ${rounds.at(-1)}`;
     return share || lowest ? `${end}, best ${write(y[best])} at round ${rounds[best]}` : end;
-  }).join("; ");
+  });
+  const others = aside.map(({ name, y, rounds }) => `${name}: ${number(y[0])} at round ${rounds[0]}, ${number(y.at(-1))} at round ${rounds.at(-1)}`);
+  return [...scores, ...others].join("; ");
 }

@@ -1,8 +1,8 @@
 // The figures of one job: what it has reached, what it has cost, what it runs on.
 
 import { append, element, say } from "../element.js";
-import { flat, worded } from "../series.js";
-import { bytes, choice, clock, cohortOf, count, measure, metricName, number, seconds, since, span, worked } from "../words.js";
+import { flat, worded } from "../method.js";
+import { bytes, choice, clock, cohortOf, count, curriculumOf, measure, metricName, number, seconds, since, span, worked } from "../words.js";
 
 export function facts() {
   const root = element("section", { class: "facts", "aria-labelledby": "facts-head" }, element("h2", { id: "facts-head" }, "Figures"));
@@ -45,14 +45,17 @@ function costs({ all, bytes: sent, seconds: taken, last }) {
   if (!last) return [["so far", "nothing yet"]];
   const cost = all.some((record) => record.cost);
   const sum = (key) => number(all.reduce((total, record) => total + (record.cost?.[key] ?? 0), 0));
+  const personal = all.reduce((total, record) => total + (record.bytes.personal ?? 0), 0);
   return [
     ["traffic", bytes(sent.at(-1))],
     ["down, last round", bytes(last.bytes.down)],
     ["up, last round", bytes(last.bytes.up)],
+    personal ? ["down besides, to score own models", bytes(personal)] : ["", null],
     ["computing", span(taken.at(-1))],
     ["a round", span(taken.at(-1) / all.length)],
     cost ? ["parameter updates", sum("updates")] : ["", null],
     cost ? ["FLOPs", sum("flops")] : ["", null],
+    last.cost?.tuning_flops ? ["FLOPs of fine-tuning", sum("tuning_flops")] : ["", null],
   ];
 }
 
@@ -89,7 +92,7 @@ export function summary({ spec, id }) {
   const { epochs, steps, batch_size: batch, lr } = spec.local;
   const work = steps ? `${steps} steps` : `${epochs} ${epochs === 1 ? "epoch" : "epochs"}`;
   return [
-    choice(spec.algorithm), choice(spec.data.dataset), choice(spec.data.partition, "kind"), models,
+    choice(spec.algorithm) + curriculumOf(spec), choice(spec.data.dataset), choice(spec.data.partition, "kind"), models,
     `${work}, batch ${batch}, lr ${lr}`, `seed ${spec.seed}`, id,
   ].join(" · ");
 }

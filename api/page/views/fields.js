@@ -108,14 +108,14 @@ function field({ changed }, path, read, value, write) {
   return labelledField(path, label, control, [description, limits].filter(Boolean).join("; "));
 }
 
-function labelledField(path, text, control, description) {
+export function labelledField(path, text, control, description) {
   const id = `field-${path}`;
   control.id = id;
   return wrap(path, element("label", { for: id }, text), description, control);
 }
 
 function wrap(path, label, description, control) {
-  const words = element("p", { class: "soft hint", id: `hint-${path}` }, description ?? "");
+  const words = element("p", { class: "soft hint", id: `hint-${path}` }, (description ?? "").replaceAll("`", ""));
   const fault = element("p", { class: "fault", id: `fault-${path}` });
   (control ?? label.querySelector("input")).setAttribute("aria-describedby", `fault-${path} hint-${path}`);
   return element("div", { class: "field", data: { path } }, label, control, fault, description ? words : null);

@@ -47,8 +47,8 @@ class JobView {
     this.actions = actionButtons((name) => this.afterAction(name));
     this.curves = curves(this.records, signal);
     this.facts = facts();
-    this.timeline = timeline(this.records, signal);
-    this.clients = clients(() => this.job, signal);
+    this.timeline = timeline(this.records, () => this.job, signal);
+    this.clients = clients(() => this.job, this.records, signal);
     this.papers = papers(() => this.job, signal);
     root.append(
       element("div", { class: "title" }, this.head, this.state, element("span", { class: "row", id: "job-actions" }, this.actions.buttons)),
@@ -63,7 +63,7 @@ class JobView {
     this.poll();
     try {
       await withToken(() => follow(this.job.id, {
-        onEvent: (type, data) => this.take(type, data),
+        onEvent: (type, data, event) => this.take(type, data, event),
         onConnection: (there) => this.signal.aborted || heard("stream", there),
         signal: this.signal,
       }));
@@ -95,7 +95,7 @@ class JobView {
     }
   }
 
-  take(type, data) {
+  take(type, data, event) {
     if (this.signal.aborted) return;
     if (type === "round") {
       if (!this.records.add(data)) return;
@@ -104,8 +104,8 @@ class JobView {
     } else {
       this.events ??= new Set();
       // A stream that began again tells the same once more.
-      if (this.events.has(data.at)) return;
-      this.events.add(data.at);
+      if (this.events.has(event)) return;
+      this.events.add(event);
       this.timeline[type]?.(data);
       if (type === "state") badge(this.state, data.state);
       if (type === "state" && FINAL.has(data.state)) this.refresh();
@@ -131,7 +131,6 @@ class JobView {
     if (job.state !== this.shown) this.papers.refresh();
     this.shown = job.state;
     this.job = job;
-    document.title = `${job.name} · fedsim`;
     say(this.head, job.name);
     badge(this.state, job.state);
     say(this.what, summary(job));
@@ -151,6 +150,9 @@ class JobView {
   showProgress(done) {
     this.bar.max = this.job.rounds_total;
     this.bar.value = done;
+    // Seen where the page is one of many: how far it has come, or how it has ended.
+    const how = FINAL.has(this.job.state) ? this.job.state.toLowerCase() : `${done}/${this.job.rounds_total}`;
+    document.title = `${how} · ${this.job.name} · fedsim`;
     say(this.rounds, `${done} of ${this.job.rounds_total} rounds${this.left(done)}`);
   }
 

@@ -8,6 +8,7 @@ import { COLUMNS, jobRow } from "./job_row.js";
 
 const EVERY = 3000;
 const PAGE = 50;
+const PAUSE = 300;
 const ORDERS = [
   ["-created_at", "Newest first"], ["created_at", "Oldest first"], ["name", "By name"], ["state", "By state"],
   ["-priority", "By priority"],
@@ -16,7 +17,8 @@ const ORDERS = [
 export const title = "Jobs";
 
 export function open(root, { query, signal }) {
-  const chosen = new Set();
+  // What is ticked stands in the address too: another filter, or a look at a job, must not untick it.
+  const chosen = new Set((query.get("chosen") ?? "").split(",").filter(Boolean));
   const rows = new Map();
   const curves = new Map();
   const tokens = [null];
@@ -24,15 +26,23 @@ export function open(root, { query, signal }) {
 
   const note = element("p", { id: "jobs-note", role: "status" }, "Loading …");
   const body = element("tbody", { role: "rowgroup" });
-  const table = element("table", { id: "job-table", role: "table", "aria-label": "Jobs" }, head(), body);
-  const compare = element("a", { class: "button", id: "compare-chosen", hidden: true }, "Compare");
-  const back = button("Newer", () => turn(-1), { id: "page-back" });
-  const on = button("Older", () => turn(1), { id: "page-on" });
+  const every = element("input", { type: "checkbox", name: "every", "aria-label": "Choose all on this page", on: { change: chooseEvery } });
+  const table = element("table", { id: "job-table", role: "table", "aria-label": "Jobs" }, head(every), body);
+  const compare = element("a", { class: "button", id: "compare-chosen" });
+  const back = button("Previous", () => turn(-1), { id: "page-back" });
+  const on = button("Next", () => turn(1), { id: "page-on" });
   const pages = element("p", { class: "pages" }, back, on);
   root.append(
     element("div", { class: "title" }, element("h1", {}, "Jobs"), compare, element("a", { class: "button main", href: "#/new" }, "New job")),
-    filters(query), note, element("div", { class: "wide" }, table), pages,
+    filters(query, seek), note, element("div", { class: "wide" }, table), pages,
   );
+
+  // While a text is typed; leaving its field makes it a place in the browser's history.
+  function seek() {
+    history.replaceState(null, "", address(query));
+    tokens.length = 1;
+    refresh().catch(() => {});
+  }
 
   function turn(step) {
     if (step < 0) tokens.pop();
@@ -43,14 +53,29 @@ export function open(root, { query, signal }) {
   function choose(id, wanted) {
     if (wanted) chosen.add(id);
     else chosen.delete(id);
+    if (chosen.size) query.set("chosen", [...chosen].join(","));
+    else query.delete("chosen");
+    history.replaceState(null, "", address(query));
+    showChosen();
+  }
+
+  function chooseEvery() {
+    [...rows.keys()].forEach((id) => choose(id, every.checked));
+    body.querySelectorAll(".c-select input").forEach((tick) => { tick.checked = every.checked; });
+  }
+
+  function showChosen() {
     show(compare, chosen.size > 0);
     say(compare, `Compare ${chosen.size}`);
     compare.href = `#/compare?jobs=${[...chosen].join(",")}`;
+    const here = [...rows.keys()].filter((id) => chosen.has(id)).length;
+    every.checked = here > 0 && here === rows.size;
+    every.indeterminate = here > 0 && here < rows.size;
   }
 
   async function refresh() {
     const asked = new URLSearchParams({ limit: PAGE });
-    for (const [name, value] of query) if (value) asked.append(name, value);
+    for (const [name, value] of filled(query)) asked.append(name, value);
     const token = tokens.at(-1);
     if (token) asked.set("page_token", token);
     try {
@@ -91,8 +116,8 @@ export function open(root, { query, signal }) {
       rows.get(id).row.remove();
       rows.delete(id);
     });
-    const filtered = [...query.values()].some(Boolean);
-    say(note, filtered ? "No job fits these filters." : "No jobs yet. Make one with New job, or in a terminal: fedsim submit demo");
+    showChosen();
+    say(note, filled(query).length ? "No job fits these filters." : "No jobs yet. Make one with New job, or in a terminal: fedsim submit demo");
     show(note, !jobs.length);
     show(table, jobs.length > 0);
     show(pages, tokens.length > 1 || next !== null);
@@ -100,34 +125,51 @@ export function open(root, { query, signal }) {
     on.disabled = next === null;
   }
 
-  const done = () => refresh().catch(() => {});
+  const done = (name, job) => {
+    if (name === "delete") choose(job.id, false);
+    refresh().catch(() => {});
+  };
   repeat("list", EVERY, signal, refresh);
 }
 
-function head() {
+// The filters that say something.
+const filled = (query) => [...query].filter(([name, value]) => value && name !== "chosen");
+const address = (query) => `#/jobs${query.size ? `?${query.toString().replaceAll("%2C", ",")}` : ""}`;
+
+function head(every) {
   const cells = COLUMNS.map(([name, text]) => {
-    const hidden = name === "select" || name === "actions";
-    const words = hidden ? element("span", { class: "for-readers" }, text) : text;
+    const words = name === "select" ? every : name === "actions" ? element("span", { class: "for-readers" }, text) : text;
     return element("th", { role: "columnheader", scope: "col", class: `c-${name}` }, words);
   });
   return element("thead", { role: "rowgroup" }, element("tr", { role: "row" }, cells));
 }
 
 // The filters stand in the address, so that a view of the list can be linked and reloaded.
-function filters(query) {
-  const change = (name, value) => {
-    const asked = new URLSearchParams(query);
+function filters(query, seek) {
+  let timer = null;
+  const put = (asked, name, value) => {
     if (value) asked.set(name, value);
     else asked.delete(name);
-    location.hash = `#/jobs${asked.size ? `?${asked}` : ""}`;
+    return asked;
+  };
+  const change = (name, value) => {
+    clearTimeout(timer);
+    location.hash = address(put(new URLSearchParams(query), name, value));
+  };
+  const type = (name, value) => {
+    clearTimeout(timer);
+    timer = setTimeout(() => {
+      put(query, name, value);
+      seek();
+    }, PAUSE);
   };
   const states = [["", "All"], ...STATES.map((state) => [state, state.toLowerCase()])];
   const text = (name, words, hint) => labelled(words, element("input", {
     type: "search", name, value: query.get(name) ?? "", placeholder: hint, autocomplete: "off",
-    on: { change: (event) => change(name, event.target.value.trim()) },
+    on: { input: (event) => type(name, event.target.value.trim()), change: (event) => change(name, event.target.value.trim()) },
   }));
   return element("form", { class: "filters", role: "search", "aria-label": "Filter jobs", on: { submit: (event) => event.preventDefault() } },
-    text("search", "Find", "name, id or method"),
+    text("search", "Find", "name, id, method"),
     labelled("State", select(states, query.get("state") ?? "", (value) => change("state", value), { name: "state" })),
     text("algorithm", "Method", "fedavg"),
     text("label", "Label", "group=mine"),

@@ -1,14 +1,16 @@
 // A new job: a form made of the spec's schema, looked over by the service while it is filled in, and its YAML.
 
 import { Draft } from "../draft.js";
-import { button, element, labelled, say, select, show } from "../element.js";
+import { button, element, say, select, show } from "../element.js";
 import { get, jobPath, post } from "../service.js";
 import { heard, notice, withToken } from "../session.js";
+import { typed } from "../schema.js";
 import { yaml } from "../yaml.js";
-import { fields } from "./fields.js";
+import { fields, labelledField } from "./fields.js";
 import { planner } from "./plan.js";
 
 const PAUSE = 350;
+const AGAIN = 3000; // after the service was not heard
 const KINDS = ["algorithms", "models", "datasets", "partitions", "presets"];
 
 export const title = "New job";
@@ -28,7 +30,9 @@ export async function open(root, { query, signal }) {
     say(note, error.message);
     note.classList.add("bad");
     root.append(note);
-    if (!error.status) heard("catalogue", false);
+    if (error.status) return;
+    heard("catalogue", false);
+    setTimeout(() => signal.aborted || (root.replaceChildren(), open(root, { query, signal })), AGAIN);
   }
 }
 
@@ -43,12 +47,12 @@ class NewJob {
     this.text = element("textarea", { id: "yaml", rows: 18, spellcheck: "false", "aria-label": "The spec as YAML",
       on: { input: () => this.later(true) } });
     this.verdict = element("p", { id: "verdict", role: "status" }, "");
-    this.others = element("ul", { id: "other-faults", class: "fault" });
     this.submit = button("Submit", () => this.send(), { id: "submit", class: "main" });
     const copy = button("Copy", () => navigator.clipboard.writeText(this.text.value).then(() => notice("The YAML is copied"), () => this.text.select()));
-    root.append(element("div", { class: "new-split" },
-      element("div", {}, element("section", { class: "row" }, labelled("Start from a preset", this.preset),
-        labelled("Priority", this.priority), labelled("Labels", this.labels)), this.form),
+    this.others = element("ul", { id: "other-faults", class: "fault" });
+    this.left = element("div", {}, element("section", { class: "row" }, labelledField("preset", "Start from a preset", this.preset),
+      labelledField("priority", "Priority", this.priority), labelledField("labels", "Labels", this.labels)), this.form);
+    root.append(element("div", { class: "new-split" }, this.left,
       element("div", { class: "beside-form" },
         element("section", { "aria-labelledby": "yaml-head" },
           element("div", { class: "title" }, element("h2", { id: "yaml-head" }, "Spec"), copy, this.submit),
@@ -120,14 +124,15 @@ class NewJob {
       if (!this.signal.aborted) {
         heard("check", Boolean(error.status));
         say(this.verdict, error.message);
+        if (!error.status) this.timer = setTimeout(() => this.check(fromText), AGAIN);
       }
       return null;
     }
   }
 
   tell({ valid, errors }) {
-    this.form.querySelectorAll(".fault").forEach((each) => say(each, ""));
-    this.form.querySelectorAll("[aria-invalid]").forEach((each) => each.removeAttribute("aria-invalid"));
+    this.left.querySelectorAll(".fault").forEach((each) => say(each, ""));
+    this.left.querySelectorAll("[aria-invalid]").forEach((each) => each.removeAttribute("aria-invalid"));
     const rest = errors.filter((error) => !this.tellAt(error));
     this.others.replaceChildren(...rest.map((error) => element("li", {}, `${error.path} ${sentence(error)}`)));
     show(this.others, rest.length > 0);
@@ -139,7 +144,7 @@ class NewJob {
   // A fault stands at its field, or at the nearest field around it.
   tellAt(error) {
     for (let path = error.path; path; path = path.includes(".") ? path.slice(0, path.lastIndexOf(".")) : "") {
-      const place = this.form.querySelector(`[data-path="${CSS.escape(path)}"]`);
+      const place = this.left.querySelector(`[data-path="${CSS.escape(path)}"]`);
       if (!place) continue;
       const line = place.querySelector(".fault");
       say(line, `${line.textContent ? `${line.textContent}; ` : ""}${isAbout(path, error.path) ? "" : `${error.path} `}${sentence(error)}`);
@@ -155,7 +160,7 @@ class NewJob {
     this.submit.disabled = true;
     const answer = await this.check(false);
     if (answer?.valid) await this.queue();
-    else this.form.querySelector("[aria-invalid]")?.focus();
+    this.left.querySelector("[aria-invalid]")?.focus();
     this.submit.disabled = false;
   }
 
@@ -164,13 +169,15 @@ class NewJob {
       const [key, ...value] = each.split("=");
       return [key.trim(), value.join("=").trim()];
     }));
-    const body = { spec: this.draft.data, priority: Number(this.priority.value || 0), labels };
+    const body = { spec: this.draft.data, priority: typed(this.priority.value, "integer") ?? 0, labels };
     try {
       const job = await withToken(() => post("/jobs", body, { signal: this.signal }));
       notice(`${job.name} waits in the queue`);
       location.hash = `#/jobs/${job.id}`;
     } catch (error) {
-      if (!this.signal.aborted) notice([error.message, ...error.errors?.map((each) => `${each.path} ${sentence(each)}`) ?? []].join("; "), true);
+      if (this.signal.aborted) return;
+      if (error.errors?.length) this.tell({ valid: false, errors: error.errors });
+      else notice(`${error.message}${error.hint ? `: ${error.hint}` : ""}`, true);
     }
   }
 }

@@ -1,6 +1,6 @@
-// Choosing jobs to compare: those chosen, and a search for more.
+// Choosing jobs to compare: those chosen, and a search for more. `chosen()` gives their ids; `change(ids)` takes others.
 
-import { button, element, say } from "../element.js";
+import { button, element, renew } from "../element.js";
 import { get } from "../service.js";
 import { withToken } from "../session.js";
 import { methodOf } from "../words.js";
@@ -23,8 +23,8 @@ export function picker({ chosen, change, signal }) {
     const asked = new URLSearchParams({ limit: FOUND, ...(field.value.trim() ? { search: field.value.trim() } : {}) });
     try {
       const { jobs } = await withToken(() => get(`/jobs?${asked}`, { signal }));
-      list.replaceChildren(...jobs.filter((job) => !chosen.includes(job.id)).map((job) => element("li", {},
-        button(`+ ${job.name}`, () => change([...chosen, job.id]), { class: "quiet", data: { add: job.id } }),
+      list.replaceChildren(...jobs.filter((job) => !chosen().includes(job.id)).map((job) => element("li", {},
+        button(`+ ${job.name}`, (event) => add(event.target.closest("li"), job.id), { class: "quiet", data: { add: job.id } }),
         element("span", { class: "soft" }, `${methodOf(job.spec)}, seed ${job.spec.seed}, ${job.state.toLowerCase()}`))));
       if (!jobs.length) list.replaceChildren(element("li", { class: "soft" }, "No job fits."));
     } catch (error) {
@@ -32,12 +32,19 @@ export function picker({ chosen, change, signal }) {
     }
   }
 
-  const show = (entries) => taken.replaceChildren(...entries.map(({ job }) => element("li", {},
-    element("a", { href: `#/jobs/${job.id}` }, job.name),
-    button("×", () => change(chosen.filter((id) => id !== job.id)), { class: "quiet", "aria-label": `Leave out ${job.name}` }))));
+  // The next one found is at hand for who works by the keyboard.
+  function add(line, id) {
+    (line.nextElementSibling ?? line.previousElementSibling)?.querySelector("button")?.focus();
+    line.remove();
+    change([...chosen(), id]);
+  }
 
-  const details = element("details", { open: chosen.length === 0, on: { toggle: () => details.open && search() } },
+  const show = (entries) => renew(taken, ...entries.map(({ job }) => element("li", {},
+    element("a", { href: `#/jobs/${job.id}` }, job.name),
+    button("×", () => change(chosen().filter((id) => id !== job.id)), { class: "quiet", "aria-label": `Leave out ${job.name}` }))));
+
+  const details = element("details", { open: chosen().length === 0, on: { toggle: () => details.open && search() } },
     element("summary", {}, "Add jobs"), element("label", { for: "find", class: "for-readers" }, "Find jobs"), field, list);
   signal.addEventListener("abort", () => clearTimeout(timer));
-  return { root: element("section", { "aria-label": "Jobs" }, taken, details), show, count: (text) => say(details.firstChild, text) };
+  return { root: element("section", { "aria-label": "Jobs" }, taken, details), show };
 }

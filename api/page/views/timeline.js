@@ -3,12 +3,13 @@
 import { axis, Chart } from "../chart.js";
 import { colour, curveColour, faint } from "../colours.js";
 import { element, say, show } from "../element.js";
+import { phasesOf } from "../series.js";
 import { clock, span } from "../words.js";
 
-const PHASES = [["train", "training"], ["evaluate", "scoring"], ["server", "server"], ["learn", "learning"], ["survey", "survey"]];
 const MOST_EVENTS = 300;
 
-export function timeline(records, signal) {
+// `job()` is asked for what each of its actors has.
+export function timeline(records, job, signal) {
   const picture = element("div", { class: "chart low", id: "time-chart", role: "img", "aria-labelledby": "timeline-head time-words" });
   const words = element("p", { class: "soft", id: "time-words" });
   const list = element("ol", { class: "events", id: "events", tabindex: "0", "aria-label": "Events, newest first" });
@@ -16,6 +17,8 @@ export function timeline(records, signal) {
     element("h2", { id: "timeline-head" }, "Timeline"), element("div", { class: "halves" },
       element("div", {}, picture, words), list));
   const chart = new Chart(picture, words, () => drawing(records), signal);
+
+  let actors = 0;
 
   function line(kind, when, text) {
     list.prepend(element("li", { data: { kind } }, element("span", { class: "when" }, when), element("span", {}, text)));
@@ -31,8 +34,12 @@ export function timeline(records, signal) {
     },
     warning: ({ message, at }) => line("warning", clock(at), message),
     round: ({ round, failed, engine }) => {
+      if (engine.actors !== actors) line("actors", `round ${round}`, `${actorsWords(engine.actors)} ${share(job().spec.resources)}`);
+      actors = engine.actors;
       if (engine.restarts) line("warning", `round ${round}`, `${engine.restarts} ${engine.restarts === 1 ? "actor" : "actors"} replaced`);
-      if (failed.length) line("warning", `round ${round}`, `left out, because they failed: clients ${failed.join(", ")}`);
+      const retries = engine.client_retries ?? 0;
+      if (retries) line("warning", `round ${round}`, `${retries} ${retries === 1 ? "client" : "clients"} trained again after an error`);
+      if (failed.length) line("warning", `round ${round}`, `left out, because they failed: clients ${failed.join(", ")}${causes(engine)}`);
     },
   };
 }
@@ -40,12 +47,11 @@ export function timeline(records, signal) {
 function drawing(records) {
   const { all } = records;
   const x = all.map(({ round }) => round);
-  const used = PHASES.filter(([phase]) => all.some(({ seconds }) => seconds[phase] > 0));
-  const traces = used.map(([phase, name], index) => ({
+  const traces = phasesOf(records).map(([phase, name], index) => ({
     name, x, y: all.map(({ seconds }) => seconds[phase] ?? 0), type: "scatter", mode: "lines", stackgroup: "seconds",
     line: { width: 0.5, color: curveColour(index) }, fillcolor: faint(curveColour(index), 0.45), hovertemplate: "%{y:.3f} s",
   }));
-  const troubled = all.filter(({ engine, failed }) => engine.restarts || failed.length);
+  const troubled = all.filter(({ engine, failed }) => engine.restarts || engine.client_retries || failed.length);
   if (troubled.length) traces.push(troubles(troubled));
   const layout = {
     showlegend: true, margin: { l: 44, r: 14, t: 34, b: 38 },
@@ -55,11 +61,21 @@ function drawing(records) {
   return { traces, layout, words: sentence(all, troubled.length) };
 }
 
+const actorsWords = (count) => `${count} ${count === 1 ? "actor" : "actors"}`;
+
+// What an actor holds of its node, a GPU in fractions.
+export const share = ({ cpus_per_worker: cpus, gpus_per_worker: gpus }) => `with ${cpus} CPU${gpus ? `, ${gpus} GPU` : ""} each`;
+
+function causes({ client_errors: errors }) {
+  const [first] = Object.entries(errors ?? {});
+  return first ? `; client ${first[0]}: ${first[1]}` : "";
+}
+
 function troubles(records) {
   return {
-    name: "replaced or left out", x: records.map(({ round }) => round), y: records.map(({ seconds }) => seconds.total),
+    name: "replaced, retried, left out", x: records.map(({ round }) => round), y: records.map(({ seconds }) => seconds.total),
     type: "scatter", mode: "markers", cliponaxis: false, marker: { symbol: "x", size: 8, color: colour("--bad") },
-    text: records.map(({ engine, failed }) => `${engine.restarts} actors replaced, ${failed.length} clients left out`),
+    text: records.map(({ engine, failed }) => `${actorsWords(engine.restarts ?? 0)} replaced, ${engine.client_retries ?? 0} retries, ${failed.length} clients left out`),
     hovertemplate: "%{text}",
   };
 }

@@ -1,0 +1,148 @@
+"""What a method says of its rounds, as the page draws it, in a browser; skipped without a Chromium."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from jobs.records import Job
+from tests.api.axe import violations
+from tests.api.browser import NEEDS_CHROMIUM, Browser, until
+from tests.api.service import RunningService, a_round
+
+pytestmark = NEEDS_CHROMIUM
+
+# Records of a method in phases: clients freeze until all are free again in the next phase.
+PHASES: list[dict[str, Any]] = [
+    {"phase": "1 of 2", "threshold": 0.3, "quantiles": [], "frozen_clients": 0, "frozen": [], "left": None},
+    {
+        "phase": "1 of 2",
+        "threshold": 0.3,
+        "quantiles": [0.3, 0.6],
+        "frozen_clients": 2,
+        "frozen": [3, 7],
+        "left": None,
+    },
+    {
+        "phase": "1 of 2",
+        "threshold": 0.3,
+        "quantiles": [0.2, 0.6],
+        "frozen_clients": 3,
+        "frozen": [3, 7, 9],
+        "left": "cap",
+    },
+    {
+        "phase": "2 of 2",
+        "threshold": 0.6,
+        "quantiles": [0.1, 0.5],
+        "frozen_clients": 0,
+        "frozen": [],
+        "left": None,
+    },
+]
+
+
+def a_job(service: RunningService, said: list[dict[str, Any]], **spec: Any) -> Job:
+    job = service.running(rounds=len(said), **spec)
+    for number, method in enumerate(said, start=1):
+        service.store.add_round(job.id, a_round(number).model_copy(update={"method": method}))
+    return job
+
+
+def asked(browser: Browser, name: str, said: list[dict[str, Any]], *more: Any) -> Any:
+    """What a function of method.js makes of these records; of a curve its values."""
+    # As JSON, because the driver sorts the keys of what it is handed.
+    script = """const [name, methods, more, done] = arguments;
+        const all = JSON.parse(methods).map((method, index) => ({ round: index + 1, method, metrics: {} }));
+        import("/static/method.js").then((module) => {
+          const found = module[name]({ all }, ...more);
+          const values = ({ name: text, read }) => [text, all.map((record) => read(record) ?? null)];
+          const drawn = ([key, { lines }]) => [key, lines.map(values)];
+          done(name === "methodCurves" ? Object.fromEntries(Object.entries(found).map(drawn)) : found);
+        }, (error) => done(String(error)));"""
+    return browser.driver.execute_async_script(script, name, json.dumps(said), list(more))
+
+
+@pytest.fixture
+def page(browser: Browser, service: RunningService) -> Browser:
+    browser.open(f"{service.url}/#/cluster")
+    return browser
+
+
+def test_phases_and_freezes_are_marks_and_curves(page: Browser) -> None:
+    assert asked(page, "marks", PHASES) == [
+        {"index": 0, "text": "phase: 1 of 2"},
+        {"index": 1, "text": "frozen: + 3, 7"},
+        {"index": 2, "text": "frozen: + 9; left: cap"},
+        {"index": 3, "text": "phase: 2 of 2; frozen: none"},
+    ]
+    assert asked(page, "methodCurves", PHASES) == {
+        "method.threshold": [["threshold", [0.3, 0.3, 0.3, 0.6]]],
+        "method.quantiles": [["quantiles 1", [None, 0.3, 0.2, 0.1]], ["quantiles 2", [None, 0.6, 0.6, 0.5]]],
+        # The list of the frozen may be cut short: where the method counts them, its count is drawn.
+        "method.frozen_clients": [["frozen clients", [0, 2, 3, 0]]],
+    }
+
+
+def test_what_changes_in_every_round_is_no_mark_and_hides_none(page: Browser) -> None:
+    said = [
+        {"open": ["head"] if number < 30 else ["head", "conv1"], "seen": [number]} for number in range(40)
+    ]
+    assert asked(page, "marks", said) == [
+        {"index": 0, "text": "open: head"},
+        {"index": 30, "text": "open: head, conv1"},
+    ]
+    assert asked(page, "methodCurves", said) == {}
+    grown = [{"pace": {"a": 0.8, "share": number / 10, "times": [1] * number}} for number in range(3)]
+    assert asked(page, "marks", [{"b": False}, {}, {"b": False}, {"b": True}])[-1] == {
+        "index": 3,
+        "text": "b: true",
+    }
+    # What stays as it is is no curve; a list without a count of its own is counted.
+    assert asked(page, "methodCurves", grown) == {
+        "method.pace.share": [["pace: share", [0, 0.1, 0.2]]],
+        "method.pace.times": [["pace: times, how many", [0, 1, 2]]],
+    }
+
+
+def test_clusters_are_found_however_they_are_written(page: Browser) -> None:
+    assert asked(
+        page, "clusters", [{"clusters": [0, 1, 1], "temperature": 3.0}, {"temperature": 2.0}], 3
+    ) == [0, 1, 1]
+    assert asked(page, "clusters", [{"inner": {"cluster_of": {"0": 1, "1": 0}}}], 2) == [1, 0]
+    # Sizes of clusters are fewer than the clients.
+    assert asked(page, "clusters", [{"cluster_sizes": [2, 1], "clusters": 2}], 3) is None
+
+
+def test_a_temperature_runs_beside_the_accuracy(browser: Browser, service: RunningService) -> None:
+    job = a_job(
+        service,
+        [{"temperature": 5 / number, "phase": "warm" if number < 3 else "cold"} for number in range(1, 5)],
+    )
+    browser.open(f"{service.url}/#/jobs/{job.id}")
+    until(lambda: "temperature: 5 at round 1, 1.25 at round 4" in browser.text("#chart-words"))
+    assert browser.text("#chart .y2title") == "temperature"
+    assert "phase: cold" in browser.text("#chart .annotation")
+    browser.choose('[name="beside"]', "")
+    until(lambda: "temperature" not in browser.text("#chart-words"))
+    assert "0.8000 at round 4" in browser.text("#chart-words")
+    assert browser.text("#chart .y2title") == ""
+    assert violations(browser) == []
+    assert browser.errors() == []
+
+
+def test_clusters_colour_the_map_of_clients(browser: Browser, service: RunningService) -> None:
+    clusters = [0, 1, 1, 0, 2, 0, 1, 2]
+    job = a_job(
+        service, [{"clusters": clusters}], clients={"total": 8, "fraction": 0.5}, data={"dataset": "digits"}
+    )
+    browser.open(f"{service.url}/#/jobs/{job.id}")
+    until(lambda: "at round 1" in browser.text("#chart-words"))
+    browser.click(".clients summary")
+    until(lambda: browser.count("#class-map .hm image") == 3, seconds=40)
+    assert "Clusters of the method: 0 with 3, 1 with 3, 2 with 2." in browser.text("#class-map-words")
+    assert browser.text("#class-map .legendtext").split("\n") == ["cluster 0", "cluster 1", "cluster 2"]
+    assert browser.text("#class-map .xtitle") == "clients, by cluster"
+    assert browser.errors() == []
