@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from . import wire
+from .census import Answers, Census
 from .context import Context
 from .errors import FieldError
 from .exchange import Progress, Reduced, Reduction, ServerState, Traffic
@@ -83,6 +84,14 @@ class Algorithm(ABC):
     @abstractmethod
     def init(self, ctx: Context) -> ServerState:
         """The state before the first round."""
+
+    def label_census(self, ctx: Context) -> Census | None:
+        """What every client is asked about its labels, once, before round 1; by default nothing."""
+        return None
+
+    def counted(self, ctx: Context, state: Any, answers: Answers) -> Any:
+        """The first state with what the clients answered to the census."""
+        return state
 
     def survey(self, ctx: Context, state: Any) -> Sequence[int]:
         """Clients to ask, before the cohort is chosen, how the server's model does on their data."""

@@ -115,7 +115,8 @@ class Meter:
             forward = self._step(ctx, frozenset())[1] if effort.forwards else 0
             each += effort.forwards * forward + _LINEAR_PASSES * effort.extra
             updates += effort.steps * (moving + effort.extra)
-            flops += work.examples * effort.steps // work.steps * each
+            share = work.examples * effort.steps // work.steps
+            flops += (share if effort.examples is None else effort.examples) * each
         return Cost(updates, flops)
 
     def _step(self, ctx: Context, keys: frozenset[str]) -> tuple[int, int]:

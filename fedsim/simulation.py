@@ -25,6 +25,7 @@ from .core import (
 )
 from .digest import digest
 from .effort import Meter
+from .enrolment import enrolled, first_state
 from .errors import FedsimError
 from .learning import Learning, learnt
 from .population import Population
@@ -96,7 +97,9 @@ def stages(
 ) -> Iterator[Stage]:
     """As `simulate`, saying besides how far the server's training and the scoring of clients' models are."""
     last = population.rounds if rounds is None else rounds
-    state = first_state(algorithm, population) if resume is None else _restored(resume, pool)
+    state, enrolling = (
+        enrolled(algorithm, population) if resume is None else (_restored(resume, pool), Traffic())
+    )
     first = resume.round if resume else 0
     ahead: _Begun | None = None
     meter = Meter(algorithm, population)
@@ -125,11 +128,12 @@ def stages(
         yield replace(
             account,
             metrics={**metrics, **own.metrics(), **reduced.metrics},
-            traffic=account.traffic + Traffic(personal=own.bytes_down),
+            traffic=account.traffic + enrolling + Traffic(personal=own.bytes_down),
             tuning=meter.tuning(begun.ctx, own.clients.tolist()),
             seconds=clock.seconds(begun.asking),
             personal=own if scoring.personal else None,
         )
+        enrolling = Traffic()  # asked once, and charged to the first round
 
 
 def _accounted(
@@ -213,12 +217,6 @@ def _ask(algorithm: Algorithm, ctx: Context, state: Any, pool: ClientPool) -> tu
     survey = pool.measure(algorithm, ctx, state, clients)
     with server_side(algorithm, "surveyed"):
         return algorithm.surveyed(ctx, state, survey.losses), survey.traffic
-
-
-def first_state(algorithm: Algorithm, population: Population) -> Any:
-    """The server state before round 1."""
-    with one_thread(), server_side(algorithm, "init"):
-        return algorithm.init(population.context(0))
 
 
 def _restored(checkpoint: Checkpoint, pool: ClientPool) -> Any:

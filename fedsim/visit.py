@@ -153,12 +153,15 @@ class Effort(NamedTuple):
         extra: parameters that each moves besides, which are no keys of the net, such as those of a second
             head; counted as a linear layer whose inputs need no gradient.
         forwards: passes through the whole net that each makes besides without a gradient, as of a teacher.
+        examples: how many examples go through all these steps together; None for their share of those of the
+            local steps.
     """
 
     steps: int
     trainable: Collection[str]
     extra: int = 0
     forwards: int = 0
+    examples: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..core import Algorithm
+from .ace_pfl import AcePFL
 from .cd2_pfed import CD2PFed
 from .fedala import FedALA
 from .fedavg import FedAvg
@@ -31,6 +32,7 @@ from .pfedme import PFedMe
 from .scaffold import Scaffold
 
 ALGORITHMS: Mapping[str, type[Algorithm]] = {
+    "ace_pfl": AcePFL,
     "cd2_pfed": CD2PFed,
     "fedala": FedALA,
     "fedavg": FedAvg,
@@ -61,6 +63,7 @@ ALGORITHMS: Mapping[str, type[Algorithm]] = {
 __all__ = [
     "ALGORITHMS",
     "KDIA",
+    "AcePFL",
     "CD2PFed",
     "FedALA",
     "FedAvg",

@@ -39,6 +39,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .. import rng as streams
+from ..census import Answers
 from ..core import Context, Progress, Reduced, Reduction, Report, Visit
 from ..parameters import Range, Share
 from ..tree import Tree
@@ -125,6 +126,10 @@ class ClientCurriculum(Wrapper):
             heard=never,
             line=nobody,
         )
+
+    def counted(self, ctx: Context, state: Any, answers: Answers) -> Any:
+        """The base's state with the answers."""
+        return replace(state, base=self.base.counted(ctx, state.base, answers))
 
     def under(self, state: Any) -> Any:
         """The base's state."""

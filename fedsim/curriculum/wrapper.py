@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..census import Answers, Census
 from ..core import Algorithm, Context, Effort, Local, Pacing, Progress, Reduced, Report, Visit
 from ..errors import FieldError
 from ..net import Net, Params
@@ -53,6 +54,14 @@ class Wrapper(Algorithm):
     def init(self, ctx: Context) -> Any:
         """The base's."""
         return self.base.init(ctx)
+
+    def label_census(self, ctx: Context) -> Census | None:
+        """The base's."""
+        return self.base.label_census(ctx)
+
+    def counted(self, ctx: Context, state: Any, answers: Answers) -> Any:
+        """The base's, of its own state."""
+        return self.base.counted(ctx, state, answers)
 
     def survey(self, ctx: Context, state: Any) -> Sequence[int]:
         """The base's."""

@@ -1,0 +1,295 @@
+"""ACE-pFL: Accurate, Efficient Personalized Federated Learning With Knowledge Distillation.
+
+He, Bai, Li, Chen, Du, IEEE/ACM Transactions on Networking 2025, doi:10.1109/TON.2025.3527467.
+
+Idea: every client has a model of its own, of any architecture. Clients say what their models predict on a
+public set, and learn from the mean of what all say, in which groups of clients with alike labels count by
+their data; from their own best model so far; and from what all said before.
+
+Wire:
+    down    predictions  what all said in the last round, its `top_k` largest entries of each row
+            share        free: what a client counts in the mean, which the server applies in reality
+            census       once: a client's label distribution (see `fedsim.census`)
+    up      predictions  the `top_k` largest entries of each row, OVERALL_MEAN
+            census       once: the distance to that distribution
+    keeps   model, best and its score, the mean of what all said before, and of how many rounds
+    server  predictions, clusters, the clients' weights
+
+A kept entry costs 8 bytes, its value and its index. Rounds are Algorithm 1, cut elsewhere: what a client
+learns on the public set in round r needs what all said in round r, so it does that when it is reached next,
+at the beginning of its next visit, and before it is scored. With r from 1 and client n of cluster v:
+
+    s_n^r = top_k(softmax(z_n / T_r))                                     after SGD on its own examples
+    s^r   = top_k(sum over v of (D_v / D) mean of s_n^r over n in v)                                  (Eq. 3)
+    loss  = alpha1 CE + T_r^2 (alpha2 KL(s^r || s_n) + alpha3 KL(s_n^b || s_n) + alpha4 KL(m || s_n)) (Eq. 4)
+
+with D_v the examples of v's clients, s_n^b what the client's best model of earlier rounds says, and m the
+mean of s^1 to s^(r-1). T_r and the curves are in `fedsim.distillation`, the loss in `fedsim.triple`.
+
+Deviations: Eq. 3 prints D_v inside the sum, so that its weights do not sum to 1; here they are D_n. The
+divergences have the teacher first, for with zeros in s^r the printed order is infinite, and what is kept is
+brought to the sum 1. The printed L_GD, KL(s^r || m), has no gradient; `l_gd: literal` is that. The best
+model is chosen on examples that the client keeps apart. Under partial participation the weights are over
+those that came, and a client learns from the round before its visit. All clients of an architecture begin
+with one model. `sorted` is the paper's literal ground distance. With several labels per example a prediction
+has a probability for each, see `fedsim.distillation`.
+
+Reference result: see docs/results.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import tree, wire
+from ..census import Answers, Census
+from ..clustering import Ground, grouped, mean_within
+from ..core import Algorithm, Context, Effort, Reduced, Reduction, Report, ServerState, Visit
+from ..distillation import Curve, Stage, Temperature, noisy, softened, top_k
+from ..local import cross_entropy, sgd
+from ..net import Params
+from ..parameters import Count, Positive, Range
+from ..privacy import Kind, Mechanism, budgets
+from ..public import public_set
+from ..tree import Tree
+from ..triple import Compare, GlobalTerm, Strategy, TripleDistillation
+
+Weight = Annotated[float, Range(minimum=0)]
+MOST_NAMED = 1000
+"""Up to so many clients, the first round's record has the cluster of each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AceState(ServerState):
+    """What the server knows; it has no model.
+
+    Attributes:
+        predictions: s^r, float32 `[public examples, classes]`; None before the first round's end.
+        clusters: of each client, int64 `[N]`; None without clustering.
+        weights: what each client counts in the mean, float64 `[N]`; None without clustering.
+        mean_emd: the mean distance between the clients of each cluster.
+    """
+
+    predictions: Tensor | None = None
+    clusters: Tensor | None = None
+    weights: Tensor | None = None
+    mean_emd: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcePFL(Algorithm):
+    """Personal models of any architecture that learn from one another's predictions on a public set.
+
+    Attributes:
+        clustering: by the distances to one client, by all distances, or none: the plain mean of the clients.
+        clusters: |V|.
+        ground: what moving a unit costs in the distances, see `clustering.emd`.
+        top_k: how many entries of a prediction travel, at most; K in the paper.
+        curve: of the temperature; see `distillation.Temperature`, as for the next five.
+        t0, k1, k2, r0: its constants.
+        stage: what its stages are counted by.
+        alpha1, alpha2, alpha3, alpha4: weights of the labels' loss and of the three divergences.
+        distillation: `single` has the first divergence alone, `double` the first two.
+        l_gd: `live` compares the client's prediction with the past, `literal` the server's, a constant.
+        compare: whether a class that was not sent counts as impossible (`all`), or is left out (`kept`).
+        eta2: the learning rate on the public set; the one on the client's own examples is `local.lr`.
+        public_epochs: passes over the public set in a round.
+        public_batch_size: there; by default that of the local training.
+        validation: the share of its examples that a client keeps apart, to choose its best model by.
+        label_epsilon: the privacy budget of a client's label distribution; None for no noise.
+        prediction_epsilon: that of each single prediction; None for no noise.
+        mechanism, delta: of the noise, see `privacy.Mechanism`.
+    """
+
+    clustering: Literal["vector", "matrix", "none"] = "vector"
+    clusters: Count = 3
+    ground: Ground = "identity"
+    top_k: Count = 5
+    curve: Curve = "f1"
+    t0: Positive = 30.0
+    k1: Annotated[float, Range(minimum=0)] = 5.0
+    k2: Positive = 5.0
+    r0: Count = 100
+    stage: Stage = "r0"
+    alpha1: Weight = 0.4
+    alpha2: Weight = 0.3
+    alpha3: Weight = 0.2
+    alpha4: Weight = 0.1
+    distillation: Strategy = "triple"
+    l_gd: GlobalTerm = "live"
+    compare: Compare = "all"
+    eta2: Positive = 0.015
+    public_epochs: Count = 1
+    public_batch_size: Count | None = None
+    validation: Annotated[float, Range(minimum=0, below=1)] = 0.1
+    label_epsilon: Positive | None = None
+    prediction_epsilon: Positive | None = None
+    mechanism: Kind = "laplace"
+    delta: Annotated[float, Range(above=0, below=1)] = 1e-5
+
+    uploads: ClassVar[Mapping[str, Reduction]] = {"predictions": Reduction.OVERALL_MEAN}
+    stateful: ClassVar[bool] = True
+    heterogeneous: ClassVar[bool] = True
+    deploys: ClassVar[bool] = False
+    needs_public: ClassVar[bool] = True
+
+    def temperature(self, ctx: Context) -> Temperature:
+        """T_r as a function of r."""
+        shape = Temperature(curve=self.curve, stage=self.stage, rounds=ctx.rounds)
+        return replace(shape, t0=self.t0, k1=self.k1, k2=self.k2, r0=self.r0)
+
+    # server
+
+    def init(self, ctx: Context) -> AceState:
+        """Nothing is known."""
+        return AceState(params={})
+
+    def label_census(self, ctx: Context) -> Census | None:
+        """The clients' label distributions, compared (Algorithm 2)."""
+        if self.clustering == "none":
+            return None
+        return Census(ask=self.clustering, ground=self.ground, noise=self._noise(self.label_epsilon))
+
+    def counted(self, ctx: Context, state: AceState, answers: Answers) -> AceState:
+        """The clusters, and the weights of Eq. 3: the examples of a client's cluster, over its clients."""
+        clusters = grouped(answers.distances, self.clusters, ctx.seed)
+        weights = np.bincount(clusters, answers.sizes) / np.bincount(clusters)
+        return replace(
+            state,
+            clusters=torch.from_numpy(clusters),
+            weights=torch.from_numpy(weights[clusters]),
+            mean_emd=tuple(mean_within(answers.shares, clusters, self.ground)),
+        )
+
+    def broadcast(self, ctx: Context, state: AceState) -> Mapping[str, Tree]:
+        """What all said in the last round."""
+        said = state.predictions
+        return {"predictions": {} if said is None else {"probabilities": said}}
+
+    def instruct(self, ctx: Context, state: AceState, client: int) -> Mapping[str, Tree]:
+        """What the client counts; in reality the server applies it."""
+        return {} if state.weights is None else {"share": {"weight": state.weights[client]}}
+
+    def charge(self, ctx: Context, name: str, payload: Tree) -> int:
+        """8 bytes for each entry of a prediction that is kept."""
+        return 0 if name == "share" else sum(wire.sparse_bytes(leaf) for _, leaf in tree.leaves(payload))
+
+    def weight(self, ctx: Context, visit: Visit) -> float:
+        """The examples of the client's cluster over its clients; 1 without clustering."""
+        share = visit.instruction.get("share")
+        return 1.0 if share is None else float(share["weight"])
+
+    def aggregate(self, ctx: Context, state: AceState, reduced: Reduced) -> AceState:
+        """Eq. 3."""
+        mean, several = reduced["predictions"]["probabilities"], public_set(ctx).several_labels
+        kept = top_k(mean, self.top_k, several)
+        return replace(state, predictions=kept.float())
+
+    def deployed(self, ctx: Context, state: AceState) -> Mapping[str, Tree]:
+        """Nothing: every model is a client's own."""
+        return {}
+
+    def describe(self, ctx: Context, state: AceState) -> Mapping[str, Any]:
+        """The temperature, the clusters with their mean distances, and the privacy that was spent."""
+        said: dict[str, Any] = {"temperature": self.temperature(ctx)(ctx.round + 1)}
+        if state.clusters is not None:
+            said["clusters"] = torch.bincount(state.clusters).tolist()
+            said["mean_emd"] = list(state.mean_emd)
+            if ctx.round == 0 and ctx.num_clients <= MOST_NAMED:
+                said["cluster_of"] = state.clusters.tolist()
+        labels = None if self.clustering == "none" else self._noise(self.label_epsilon)
+        released = len(public_set(ctx)) * (ctx.round + 1)
+        spent = budgets(labels, self._noise(self.prediction_epsilon), released)
+        return {**said, "privacy": spent} if spent else said
+
+    def _noise(self, epsilon: float | None) -> Mechanism | None:
+        return None if epsilon is None else Mechanism(kind=self.mechanism, epsilon=epsilon, delta=self.delta)
+
+    # client
+
+    def reserved(self, ctx: Context) -> float:
+        """What the best model is chosen on, where there is to be one."""
+        return 0.0 if self.distillation == "single" else self.validation
+
+    def draw(self, ctx: Context, rng: np.random.Generator) -> Tree:
+        """The noise of the predictions, of scale 1."""
+        noise = self._noise(self.prediction_epsilon)
+        shape = (len(public_set(ctx)), ctx.num_classes)
+        return {} if noise is None else {"noise": noise.standard(rng, shape)}
+
+    def received(self, ctx: Context, visit: Visit) -> Params:
+        """The client's own model, as its last visit left it; at first the one that everybody makes."""
+        model: Params | None = visit.memory.get("model")
+        return ctx.net.first(ctx.seed, visit.device) if model is None else model
+
+    def train(self, ctx: Context, visit: Visit) -> Report:
+        """Lines 8 of the last round, and 4 to 7 of this one, of Algorithm 1."""
+        model, memory, public_loss = self._taught(ctx, visit, ctx.round)
+        trained = sgd(ctx, visit, model, lambda params, b: cross_entropy(ctx.net(params, b.x), b))
+        metrics = {"train_loss": trained.loss}
+        if public_loss is not None:
+            metrics["public_loss"] = public_loss
+        upload = {"predictions": {"probabilities": self._said(ctx, visit, trained.params)}}
+        return Report(upload, {**memory, "model": trained.params}, metrics, trained.params)
+
+    def _said(self, ctx: Context, visit: Visit, params: Params) -> Tensor:
+        """s_n^r on the public set, as it travels: `[public examples, classes]`."""
+        public, temperature = public_set(ctx), self.temperature(ctx)(ctx.round + 1)
+        several = public.several_labels
+        soft = softened(public.predictions(lambda x: ctx.net(params, x)), temperature, several)
+        noise = self._noise(self.prediction_epsilon)
+        if noise is not None:
+            scale = noise.prediction_scale(ctx.num_classes, several)
+            soft = noisy(soft, scale * visit.drawn["noise"], several)
+        return top_k(soft, self.top_k, several)
+
+    def _taught(self, ctx: Context, visit: Visit, round: int) -> tuple[Params, Tree, Tensor | None]:
+        """Line 8 of Algorithm 1: the client after what it learns from what all said in a round, from 1.
+
+        Returns:
+            Its model, what it keeps besides, and its mean loss; None where nothing was said yet.
+        """
+        model, memory = self.received(ctx, visit), tree.drop(visit.memory, ("model",))
+        said = visit.broadcast["predictions"].get("probabilities")
+        if said is None:
+            return model, memory, None
+        public = public_set(ctx)
+        size = self.public_batch_size or ctx.local.batch_size
+        steps = public.shuffled(ctx.seed, round, epochs=self.public_epochs, batch_size=size)
+        triple, temperature = self._triple(), self.temperature(ctx)(round)
+        teachers = triple.teachers(ctx, visit.memory, said, temperature)
+        trained = sgd(
+            replace(ctx, local=replace(ctx.local, lr=self.eta2, lr_alpha=0.0)),
+            visit._replace(batches=steps),
+            model,
+            lambda params, batch: triple.loss(ctx, params, batch, teachers, temperature),
+        )
+        return trained.params, triple.kept(ctx, visit, trained.params, said), trained.loss
+
+    def _triple(self) -> TripleDistillation:
+        alphas, strategy = (self.alpha1, self.alpha2, self.alpha3, self.alpha4), self.distillation
+        return TripleDistillation(alphas=alphas, strategy=strategy, l_gd=self.l_gd, compare=self.compare)
+
+    def effort(self, ctx: Context, state: AceState, steps: int) -> Sequence[Effort]:
+        """The local steps, what is said of the public set, and once something came the steps on it."""
+        public, moving = public_set(ctx), ctx.net.parameters
+        found = [Effort(steps, moving), Effort(1, (), examples=len(public))]
+        if state.predictions is not None:
+            size = self.public_batch_size or ctx.local.batch_size
+            passes = self.public_epochs
+            found.append(Effort(passes * -(-len(public) // size), moving, examples=passes * len(public)))
+            if self.distillation != "single":
+                found.append(Effort(1, (), examples=len(public)))
+        return found
+
+    # personal models
+
+    def personalise(self, ctx: Context, visit: Visit) -> Tree:
+        """The client's model after this round: with what it learns from what all said in it."""
+        return self._taught(ctx, visit, ctx.round + 1)[0]

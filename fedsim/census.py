@@ -1,0 +1,43 @@
+"""The census: what the server asks every client about its labels, once, before round 1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from .clustering import Ground, Real, Whole
+from .privacy import Mechanism
+
+
+@dataclass(frozen=True, kw_only=True)
+class Census:
+    """The question.
+
+    Attributes:
+        ask: `matrix` has every client send its label distribution; `vector` has one client, drawn at random,
+            send its own, everybody else receive it and answer with the distance to it.
+        ground: of the distances; see `clustering.emd`.
+        noise: what a client adds to its distribution before anything leaves it or is computed from it; None
+            for nothing.
+    """
+
+    ask: Literal["vector", "matrix"] = "vector"
+    ground: Ground = "identity"
+    noise: Mechanism | None = None
+
+
+class Answers(NamedTuple):
+    """What the clients said.
+
+    Attributes:
+        sizes: how many training examples each has, int64 `[N]`.
+        distances: float64 `[N]` to the one that was drawn, or `[N, N]`.
+        reference: which client was drawn; None for a matrix.
+        shares: float64 `[N, classes]`, everybody's true distribution. No server has it: it is for figures
+            about the outcome, such as mean distances within clusters.
+    """
+
+    sizes: Whole
+    distances: Real
+    reference: int | None
+    shares: Real

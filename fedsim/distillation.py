@@ -1,0 +1,180 @@
+"""Soft predictions: the temperature by round, the few entries that travel, and learning from them.
+
+ACE-pFL (He et al., IEEE/ACM Transactions on Networking 2025), Sections III-C and III-D. Where an example has
+several yes-or-no labels a prediction is the probability of each of them, and travels as its difference from
+1/2: what is not sent is undecided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import exp, expm1, floor
+from typing import Literal, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Curve: TypeAlias = Literal["f1", "f2", "f3", "f4", "f5", "fixed"]
+Stage: TypeAlias = Literal["r0", "t0"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Temperature:
+    """The temperature T_r of round r, from 1 (Eq. 2 and Fig. 5).
+
+    With `D = r - r0 floor(r / r0)`, the curve `f1` is the paper's
+
+        T_r = t0 + k1 / (1 + exp(-k2)) floor(r / r0) + 2 k1 / (1 + exp(-k2 D))
+
+    and the others end with the run, after R rounds, where f1 does, at A above t0; `u = r / R`:
+
+        f2    t0 + A (2 / (1 + exp(-k2 u)) - 1) / (2 / (1 + exp(-k2)) - 1)      rises fast, then slowly
+        f3    t0 + A (exp(k2 u) - 1) / (exp(k2) - 1)                            rises slowly, then fast
+        f4    f1 whose pieces are t0 + ... + k1 + k1 (exp(k2 D / r0) - 1) / (exp(k2) - 1)
+        f5    t0 + A u
+        fixed t0
+
+    The paper prints f1, and of f4 only terms that overflow at its own constants; f2, f3 and f5 it draws.
+
+    Attributes:
+        curve: which.
+        t0, k1, k2, r0: the paper's T_0, k_1, k_2 and r_0.
+        stage: what rounds are divided by to count the stages of f1. The paper's Eq. 2 prints T_0, its text
+            and its ablation have r_0.
+        rounds: R.
+    """
+
+    curve: Curve = "f1"
+    t0: float = 30.0
+    k1: float = 5.0
+    k2: float = 5.0
+    r0: int = 100
+    stage: Stage = "r0"
+    rounds: int
+
+    def __call__(self, round: int) -> float:
+        """T_r of round r, counted from 1."""
+        return _CURVES[self.curve](self, round)
+
+    def stages(self, round: int) -> float:
+        """What the stages before this one have added."""
+        length = self.r0 if self.stage == "r0" else self.t0
+        return self.k1 / (1 + exp(-self.k2)) * floor(round / length)
+
+    def rise(self) -> float:
+        """A: how far above t0 the curve f1 ends."""
+        return _sigmoid_pieces(self, self.rounds) - self.t0
+
+
+def _sigmoid_pieces(curve: Temperature, round: int) -> float:
+    return curve.t0 + curve.stages(round) + 2 * curve.k1 / (1 + exp(-curve.k2 * (round % curve.r0)))
+
+
+def _exponential_pieces(curve: Temperature, round: int) -> float:
+    within = expm1(curve.k2 * (round % curve.r0) / curve.r0) / expm1(curve.k2)
+    return curve.t0 + curve.stages(round) + curve.k1 * (1 + within)
+
+
+def _slowing(curve: Temperature, round: int) -> float:
+    reached = 2 / (1 + exp(-curve.k2 * round / curve.rounds)) - 1
+    return curve.t0 + curve.rise() * reached / (2 / (1 + exp(-curve.k2)) - 1)
+
+
+def _quickening(curve: Temperature, round: int) -> float:
+    return curve.t0 + curve.rise() * expm1(curve.k2 * round / curve.rounds) / expm1(curve.k2)
+
+
+_CURVES: Mapping[Curve, Callable[[Temperature, int], float]] = {
+    "f1": _sigmoid_pieces,
+    "f2": _slowing,
+    "f3": _quickening,
+    "f4": _exponential_pieces,
+    "f5": lambda curve, round: curve.t0 + curve.rise() * round / curve.rounds,
+    "fixed": lambda curve, round: curve.t0,
+}
+
+
+def softened(logits: Tensor, temperature: float, several_labels: bool = False) -> Tensor:
+    """Soft predictions `[n, classes]`: probabilities of the classes, or of each label less 1/2."""
+    if several_labels:
+        return torch.sigmoid(logits / temperature) - 0.5
+    return F.softmax(logits / temperature, -1)
+
+
+def top_k(soft: Tensor, k: int, several_labels: bool = False) -> Tensor:
+    """The k largest probabilities of each row, brought to the sum 1 again, and 0 for the others.
+
+    With several labels: the k that are furthest from undecided, as they are.
+
+    Args:
+        soft: as `softened` gives it, `[n, classes]`.
+        k: at least 1; from the number of classes on, everything is kept.
+        several_labels: whether an example has several labels.
+    """
+    size = soft.abs() if several_labels else soft
+    places = size.topk(min(k, soft.shape[-1]), -1).indices
+    kept = torch.zeros_like(soft).scatter(-1, places, soft.gather(-1, places))
+    return kept if several_labels else kept / kept.sum(-1, keepdim=True)
+
+
+def noisy(soft: Tensor, noise: Tensor, several_labels: bool = False) -> Tensor:
+    """Soft predictions with noise, again as probabilities: what is below 0 or above 1 is cut off.
+
+    Args:
+        soft: as `softened` gives it.
+        noise: of its shape.
+        several_labels: whether an example has several labels.
+    """
+    if several_labels:
+        return (soft + noise).clamp(-0.5, 0.5)
+    positive = (soft + noise).clamp(min=_LEAST)  # above 0, so that a row has a sum
+    return positive / positive.sum(-1, keepdim=True)
+
+
+_LEAST = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lesson:
+    """How a student is held against a teacher in a round.
+
+    Attributes:
+        temperature: T.
+        several_labels: whether an example has several yes-or-no labels.
+        kept_only: compare the classes alone that the teacher has kept, the student's probabilities brought to
+            the sum 1 over these. Otherwise a class that was not sent counts as impossible.
+    """
+
+    temperature: float
+    several_labels: bool = False
+    kept_only: bool = False
+
+    def loss(self, teacher: Tensor, logits: Tensor) -> Tensor:
+        """T^2 KL(teacher || student), in nats: the mean over the examples, and over several labels as well.
+
+        Args:
+            teacher: soft predictions `[batch, classes]`, as `softened` and `top_k` give them.
+            logits: the student's, `[batch, classes]`.
+        """
+        scaled = logits / self.temperature
+        if self.several_labels:
+            p = teacher + 0.5
+            student = F.binary_cross_entropy_with_logits(scaled, p, reduction="none")
+            own = torch.xlogy(p, p) + torch.xlogy(1 - p, 1 - p)
+            return self.temperature**2 * (student + own).mean()
+        dropped = teacher == 0
+        if self.kept_only:
+            scaled = scaled.masked_fill(dropped, -torch.inf)
+        q = F.log_softmax(scaled, -1).masked_fill(dropped, 0.0)
+        return self.temperature**2 * (torch.xlogy(teacher, teacher) - teacher * q).sum(-1).mean()
+
+    def between(self, first: Tensor, second: Tensor) -> Tensor:
+        """T^2 KL(first || second) of two soft predictions: a constant for whoever trains.
+
+        What the second gives no probability has 1e-6 of it, or it would be infinite.
+        """
+        if self.several_labels:
+            return self.loss(first, self.temperature * torch.logit(second + 0.5, eps=_LEAST))
+        return self.loss(first, self.temperature * second.clamp(min=_LEAST).log())

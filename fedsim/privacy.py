@@ -1,0 +1,103 @@
+"""Noise of differential privacy, for what clients tell about themselves.
+
+The budget epsilon is that of one release: a label distribution, or the prediction for one public example.
+Budgets of several releases of one client add up (basic composition).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log, sqrt
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Kind: TypeAlias = Literal["laplace", "gaussian"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mechanism:
+    """How noise is drawn.
+
+    Attributes:
+        kind: `laplace` is epsilon-private; `gaussian` is (epsilon, delta)-private.
+        epsilon: the budget of a release, above 0.
+        delta: of the Gaussian mechanism, between 0 and 1.
+    """
+
+    kind: Kind = "laplace"
+    epsilon: float
+    delta: float = 1e-5
+
+    def scale(self, l1: float, l2: float) -> float:
+        """What standard noise is multiplied with: Laplace's b, or the Gaussian's standard deviation.
+
+        Laplace has `b = l1 / epsilon`. The Gaussian's is by zero-concentrated privacy, which holds for every
+        epsilon: `l2 / sqrt(2 rho)` with `sqrt(rho) = sqrt(epsilon + log(1/delta)) - sqrt(log(1/delta))`
+        (Bun and Steinke, TCC 2016, Propositions 1.3 and 1.6).
+
+        Args:
+            l1: how far one example can move the release, in sum.
+            l2: the same, by the Euclidean norm.
+        """
+        if self.kind == "laplace":
+            return l1 / self.epsilon
+        far = log(1 / self.delta)
+        return l2 / (sqrt(2) * (sqrt(self.epsilon + far) - sqrt(far)))
+
+    def prediction_scale(self, classes: int, several_labels: bool) -> float:
+        """The scale for one soft prediction, which any other could stand in place of.
+
+        Two of them differ by at most 2 in sum and sqrt(2) by the Euclidean norm; where an example has several
+        labels, by 1 in each of them.
+        """
+        return self.scale(classes, sqrt(classes)) if several_labels else self.scale(2.0, sqrt(2.0))
+
+    def standard(self, stream: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:
+        """Noise of scale 1, float32 of this shape."""
+        draw = stream.laplace if self.kind == "laplace" else stream.standard_normal
+        return draw(size=shape).astype(np.float32)
+
+    def record(self) -> dict[str, Any]:
+        """What a record says of it."""
+        said = {"noise": self.kind, "epsilon": self.epsilon}
+        return said if self.kind == "laplace" else {**said, "delta": self.delta}
+
+
+def budgets(labels: Mechanism | None, predictions: Mechanism | None, released: int) -> dict[str, Any]:
+    """What a record says of the budgets, {} without noise.
+
+    Args:
+        labels: the noise on a client's label distribution.
+        predictions: that on each of its predictions.
+        released: how many predictions a client that came every time has sent; their budgets add up to
+            `epsilon_total`.
+    """
+    said: dict[str, Any] = {}
+    if labels is not None:
+        said["labels"] = labels.record()
+    if predictions is not None:
+        total = released * predictions.epsilon
+        said["predictions"] = {**predictions.record(), "released": released, "epsilon_total": total}
+    return said
+
+
+def noisy_shares(
+    counts: NDArray[np.float64], mechanism: Mechanism, stream: np.random.Generator
+) -> NDArray[np.float64]:
+    """A client's label distribution as it tells it: with noise, cut at 0 and of sum 1 again.
+
+    Another example in place of one of the client's n moves two of its shares by 1/n each, so the norms are
+    2/n and sqrt(2)/n. How many examples it has is taken to be known.
+
+    Args:
+        counts: float64 `[classes]`.
+        mechanism: of the noise.
+        stream: of the client.
+    """
+    total = max(counts.sum(), 1.0)
+    scale = mechanism.scale(2 / total, sqrt(2) / total)
+    noisy = counts / total + scale * mechanism.standard(stream, counts.shape)
+    cut = np.maximum(noisy, 0.0)
+    return cut / cut.sum() if cut.sum() > 0 else np.full_like(counts, 1 / len(counts))

@@ -1,0 +1,153 @@
+"""Earth mover's distances, clusters, the census and its noise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import wasserstein_distance
+from sklearn.metrics import adjusted_rand_score
+
+from fedsim.census import Census
+from fedsim.clustering import distance_matrix, distances_to, distributions, emd, grouped, mean_within
+from fedsim.enrolment import asked, census_traffic, label_counts
+from fedsim.privacy import Mechanism, budgets, noisy_shares
+from tests.fedsim.federations import federation
+
+COUNTS = st.integers(2, 12).flatmap(
+    lambda classes: st.tuples(
+        *[st.lists(st.integers(0, 50), min_size=classes, max_size=classes).filter(any) for _ in range(2)]
+    )
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(COUNTS)
+def test_by_class_identity_it_is_the_total_variation(pair: tuple[list[int], list[int]]) -> None:
+    first, second = distributions(np.array(pair, float))
+    assert emd(first, second) == pytest.approx(np.abs(first - second).sum() / 2, abs=1e-9)
+    assert emd(first, first) == pytest.approx(0, abs=1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(COUNTS)
+def test_the_literal_one_is_the_wasserstein_distance_of_the_frequencies(
+    pair: tuple[list[int], list[int]],
+) -> None:
+    first, second = distributions(np.array(pair, float))
+    assert emd(first, second, "sorted") == pytest.approx(wasserstein_distance(first, second), abs=1e-9)
+
+
+def test_the_literal_one_does_not_know_which_class_is_which() -> None:
+    first, second = np.array([0.5, 0.5, 0, 0]), np.array([0, 0, 0.5, 0.5])
+    assert emd(first, second, "sorted") == pytest.approx(0, abs=1e-12)
+    assert emd(first, second) == pytest.approx(1)
+
+
+def planted(seed: int, clients: int = 30) -> tuple[np.ndarray, np.ndarray]:
+    """Clients of three groups with 2, 3 and 2 classes of ten, their counts noisy; and their groups."""
+    rng = np.random.default_rng(seed)
+    groups = rng.permutation(np.arange(clients) % 3)
+    classes = [[0, 1], [3, 4, 5], [7, 8]]
+    shares = np.full((clients, 10), 0.1 / 10)
+    for client, group in enumerate(groups):
+        shares[client, classes[group]] += 0.9 * rng.dirichlet(np.full(len(classes[group]), 20.0))
+    return distributions(np.array([rng.multinomial(200, row) for row in shares], float)), groups
+
+
+def test_planted_groups_are_found_by_the_matrix() -> None:
+    # By the distances to one client, the two groups that it is not in are equally far and fall together: over
+    # these, the vector's mean index is about 0.4.
+    by_matrix, by_vector = [], []
+    for seed in range(6):
+        shares, groups = planted(seed, 18)
+        by_matrix.append(adjusted_rand_score(groups, grouped(distance_matrix(shares), 3, seed)))
+        by_vector.append(adjusted_rand_score(groups, grouped(distances_to(shares, shares[0]), 3, seed)))
+    assert min(by_matrix) > 0.95
+    assert 0.3 < np.mean(by_vector) < 0.9
+
+
+def test_fewer_distinct_clients_than_clusters() -> None:
+    assert grouped(np.array([0.5, 0.5, 0.5]), 3, 0).tolist() == [0, 0, 0]
+    assert grouped(np.array([0.5, 0.0, 0.5, 0.0]), 3, 0).tolist() == [0, 1, 0, 1]
+    nearly = np.array([0.5, 0.5 + 1e-15, 0.1])
+    assert grouped(nearly, 3, 0).tolist() == [0, 0, 1]
+
+
+def test_clusters_are_numbered_as_they_come_and_are_the_same_again() -> None:
+    far = np.random.default_rng(0).random(50)
+    first = grouped(far, 4, 3)
+    assert list(dict.fromkeys(first.tolist())) == [0, 1, 2, 3]
+    assert (first == grouped(far, 4, 3)).all()
+
+
+def test_the_mean_distance_within_clusters() -> None:
+    shares = np.array([[1, 0, 0], [0.5, 0.5, 0], [0, 0.5, 0.5], [0, 0, 1]])
+    # pairs of the first cluster: 0.5, 1 and 0.5; the second has one client
+    assert mean_within(shares, [0, 0, 0, 1]) == pytest.approx([(0.5 + 1 + 0.5) / 3, 0])
+    many = np.tile(np.eye(2), (150, 1))
+    assert mean_within(many, [0] * 300)[0] == pytest.approx(0.5, abs=0.01)
+
+
+@pytest.mark.parametrize("ask", ["vector", "matrix"])
+def test_the_census_asks_everybody_once(ask: str) -> None:
+    population = federation()
+    question = Census(ask="vector" if ask == "vector" else "matrix")
+    answers = asked(question, population)
+    shares = distributions(label_counts(population))
+    labels = population.dataset.train.y
+    for client in range(10):
+        mine = labels[population.partition.client(client)]
+        assert answers.sizes[client] == len(mine)
+        assert shares[client] == pytest.approx(np.bincount(mine, minlength=4) / len(mine))
+    traffic = census_traffic(question, 10, 4)
+    if ask == "matrix":
+        assert answers.distances.shape == (10, 10)
+        assert (traffic.down, traffic.up) == (0, 10 * 4 * 4)
+    else:
+        assert answers.reference is not None
+        expected = np.abs(shares - shares[answers.reference]).sum(1) / 2
+        assert answers.distances == pytest.approx(expected, abs=1e-12)
+        # one client sends its distribution, nine receive it and answer with a number
+        assert (traffic.down, traffic.up) == (9 * 4 * 4, 4 * 4 + 9 * 4)
+
+
+def test_noise_is_of_the_scale_of_its_budget_and_each_clients_own() -> None:
+    counts = np.array([30.0, 10.0, 0.0, 0.0])
+    laplace = Mechanism(epsilon=0.5)
+    assert laplace.scale(2 / 40, 1.0) == pytest.approx(0.1)
+    draws = laplace.standard(np.random.default_rng(0), (200_000,))
+    assert np.abs(draws).mean() == pytest.approx(1, rel=0.01)
+    gaussian = Mechanism(kind="gaussian", epsilon=0.5, delta=1e-5)
+    assert gaussian.scale(1.0, 1.0) == pytest.approx(9.700, abs=0.001)
+    assert gaussian.standard(np.random.default_rng(0), (200_000,)).std() == pytest.approx(1, rel=0.01)
+    told = noisy_shares(counts, laplace, np.random.default_rng(1))
+    assert told.min() >= 0
+    assert told.sum() == pytest.approx(1)
+    sure = noisy_shares(counts, Mechanism(epsilon=1e6), np.random.default_rng(1))
+    assert sure == pytest.approx(counts / 40, abs=1e-4)
+    population = federation()
+    plain, noisy = (asked(Census(noise=noise), population) for noise in (None, laplace))
+    assert not np.allclose(plain.distances, noisy.distances)
+    assert (plain.shares == noisy.shares).all()
+    assert (asked(Census(noise=laplace), population).distances == noisy.distances).all()
+    other = asked(Census(noise=laplace), replace(population, seed=8))
+    assert not np.allclose(other.distances, noisy.distances)
+
+
+def test_a_record_says_what_the_noise_protects() -> None:
+    labels, predictions = Mechanism(epsilon=2.0), Mechanism(kind="gaussian", epsilon=0.1)
+    assert budgets(None, None, 5) == {}
+    assert budgets(labels, predictions, 40) == {
+        "labels": {"noise": "laplace", "epsilon": 2.0},
+        "predictions": {
+            "noise": "gaussian",
+            "epsilon": 0.1,
+            "delta": 1e-5,
+            "released": 40,
+            "epsilon_total": pytest.approx(4.0),
+        },
+    }

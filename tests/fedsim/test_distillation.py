@@ -1,0 +1,151 @@
+"""Temperatures, kept entries, and the loss terms of ACE-pFL, each computed anew in NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fedsim.core import Batch
+from fedsim.distillation import Lesson, Temperature, noisy, softened, top_k
+from fedsim.public import ROWS
+from fedsim.triple import TripleDistillation
+
+
+@pytest.mark.parametrize(
+    ("round", "expected"),
+    [(1, 39.93), (2, 40), (99, 40), (100, 39.97), (101, 44.9), (200, 44.93), (201, 49.87), (300, 49.9)],
+)
+def test_the_papers_temperature(round: int, expected: float) -> None:
+    assert Temperature(rounds=300)(round) == pytest.approx(expected, abs=0.01)
+
+
+@pytest.mark.parametrize(("round", "expected"), [(30, 44.97), (99, 54.9), (100, 49.9), (300, 84.67)])
+def test_the_temperature_as_printed(round: int, expected: float) -> None:
+    assert Temperature(rounds=300, stage="t0")(round) == pytest.approx(expected, abs=0.01)
+
+
+def test_the_other_curves_end_where_the_papers_does() -> None:
+    curves = {name: Temperature(curve=name, rounds=300) for name in ("f1", "f2", "f3", "f4", "f5")}
+    for name, curve in curves.items():
+        assert curve(300) == pytest.approx(curves["f1"](300)), name
+    steps = {name: np.diff([curve(r) for r in range(1, 301)]) for name, curve in curves.items()}
+    assert (np.diff(steps["f2"]) < 1e-12).all()
+    assert (np.diff(steps["f3"]) > -1e-12).all()
+    assert steps["f5"] == pytest.approx(np.full(299, (curves["f1"](300) - 30) / 300))
+    # f4 within a stage rises faster and faster, from where f1 begins it to where f1 ends it
+    assert (np.diff(steps["f4"][:98]) > 0).all()
+    assert curves["f4"](200) == pytest.approx(curves["f1"](200))
+    assert curves["f4"](150) == pytest.approx(30 + 4.9665 + 5 * (1 + np.expm1(2.5) / np.expm1(5)), abs=1e-3)
+    assert curves["f2"](60) == pytest.approx(30 + 19.8997 * np.tanh(0.5) / np.tanh(2.5), abs=1e-3)
+    assert {Temperature(curve="fixed", rounds=300)(r) for r in (1, 150, 300)} == {30}
+
+
+def logits(seed: int, rows: int = 6, classes: int = 5) -> Tensor:
+    drawn = np.random.default_rng(seed).normal(size=(rows, classes)) * 3
+    return torch.from_numpy(drawn).requires_grad_()
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize("k", [1, 3, 5, 9])
+def test_top_k_keeps_exactly_k_and_sums_to_one(k: int) -> None:
+    soft = softened(logits(0).detach(), 2.0)
+    kept = top_k(soft, k)
+    assert (torch.count_nonzero(kept, -1) == min(k, 5)).all()
+    assert torch.allclose(kept.sum(-1), torch.ones(6, dtype=torch.float64))
+    for row, mine in zip(softmax(logits(0).detach().numpy() / 2), kept.numpy(), strict=True):
+        largest = np.argsort(row)[::-1][:k]
+        expected = np.zeros(5)
+        expected[largest] = row[largest] / row[largest].sum()
+        assert mine == pytest.approx(expected)
+    ties = top_k(torch.full((1, 5), 0.2), 2)
+    assert torch.count_nonzero(ties) == 2
+
+
+def test_of_several_labels_the_most_decided_travel() -> None:
+    soft = softened(torch.tensor([[3.0, -4.0, 0.1, -0.2]]), 1.0, several_labels=True)
+    kept = top_k(soft, 2, several_labels=True)
+    expected = 1 / (1 + np.exp([-3.0, 4.0])) - 0.5
+    assert kept[0].numpy() == pytest.approx([*expected, 0, 0])
+
+
+def test_noisy_predictions_are_probabilities() -> None:
+    soft = softened(logits(1).detach(), 1.0)
+    found = noisy(soft, torch.from_numpy(np.random.default_rng(0).laplace(size=(6, 5))))
+    assert (found > 0).all()
+    assert torch.allclose(found.sum(-1), torch.ones(6, dtype=torch.float64))
+    assert torch.allclose(noisy(soft, torch.zeros_like(soft)), soft)
+    several = noisy(torch.tensor([[0.4, -0.4]]), torch.tensor([[0.5, 0.1]]), several_labels=True)
+    assert several[0].tolist() == pytest.approx([0.5, -0.3])
+
+
+def kl(p: np.ndarray, q: np.ndarray) -> float:
+    parts = np.where(p > 0, p * (np.log(np.where(p > 0, p, 1)) - np.log(q)), 0)
+    return float(parts.sum(-1).mean())
+
+
+def test_the_four_terms_are_the_papers_and_each_but_the_literal_one_teaches() -> None:
+    temperature, student = 7.0, logits(2)
+    said = top_k(softened(logits(3).detach(), temperature), 3)
+    best = softened(logits(4).detach(), temperature)
+    past = (said + top_k(softened(logits(5).detach(), temperature), 3)) / 2
+    y, rows = torch.tensor([0, 4, 2]), torch.tensor([5, 0, 3])
+    batch = Batch(torch.zeros(3, 1), y, noise={ROWS: rows})
+    teachers = {"global": said, "best": best, "past": past}
+    mine = student[rows]
+    triple = TripleDistillation(alphas=(0.4, 0.3, 0.2, 0.1))
+    terms = triple.terms(mine, batch, teachers, temperature)
+
+    plain = student.detach().numpy()[rows.numpy()]
+    soft = softmax(plain / temperature)
+    expected = {
+        "ce": 0.4 * -np.log(softmax(plain)[np.arange(3), y.numpy()]).mean(),
+        "kd": 0.3 * 49 * kl(said.numpy()[rows.numpy()], soft),
+        "sd": 0.2 * 49 * kl(best.numpy()[rows.numpy()], soft),
+        "gd": 0.1 * 49 * kl(past.numpy()[rows.numpy()], soft),
+    }
+    assert {name: float(term.detach()) for name, term in terms.items()} == pytest.approx(expected)
+    gradients = {
+        "ce": 0.4 / 3 * (softmax(plain) - np.eye(5)[y.numpy()]),
+        "kd": 0.3 * 7 / 3 * (soft - said.numpy()[rows.numpy()]),
+        "sd": 0.2 * 7 / 3 * (soft - best.numpy()[rows.numpy()]),
+        "gd": 0.1 * 7 / 3 * (soft - past.numpy()[rows.numpy()]),
+    }
+    for name, term in terms.items():
+        (gradient,) = torch.autograd.grad(term, student, retain_graph=True)
+        np.testing.assert_allclose(gradient.numpy()[rows.numpy()], gradients[name], atol=1e-12)
+
+    literal = TripleDistillation(alphas=(0.4, 0.3, 0.2, 0.1), l_gd="literal")
+    constant = literal.terms(mine, batch, teachers, temperature)["gd"]
+    clamped = np.maximum(past.numpy()[rows.numpy()], 1e-6)
+    clamped /= clamped.sum(-1, keepdims=True)
+    assert float(constant) == pytest.approx(4.9 * kl(said.numpy()[rows.numpy()], clamped))
+    assert not constant.requires_grad
+
+
+def test_what_was_not_sent_can_be_left_out_of_the_comparison() -> None:
+    student, teacher = logits(6), top_k(softened(logits(7).detach(), 3.0), 2)
+    loss = Lesson(temperature=3.0, kept_only=True).loss(teacher, student)
+    (gradient,) = torch.autograd.grad(loss, student)
+    total = 0.0
+    for p, z in zip(teacher.numpy(), student.detach().numpy(), strict=True):
+        kept = p > 0
+        total += float((p[kept] * (np.log(p[kept]) - np.log(softmax(z[kept] / 3)))).sum())
+    assert float(loss.detach()) == pytest.approx(9 * total / 6)
+    assert (gradient[teacher == 0] == 0).all()
+    assert torch.isfinite(gradient).all()
+
+
+def test_several_labels_are_compared_one_by_one() -> None:
+    student, teacher = logits(8), top_k(softened(logits(9).detach(), 2.0, True), 3, True)
+    loss = Lesson(temperature=2.0, several_labels=True).loss(teacher, student)
+    p, q = teacher.numpy() + 0.5, 1 / (1 + np.exp(-student.detach().numpy() / 2))
+    expected = p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))
+    assert float(loss.detach()) == pytest.approx(4 * expected.mean())
+    between = Lesson(temperature=2.0, several_labels=True).between(teacher, teacher)
+    assert float(between) == pytest.approx(0, abs=1e-9)
