@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from statistics import median
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import ray
@@ -18,10 +18,11 @@ from fedsim import rng
 from fedsim.core import Algorithm, Local, Traffic
 from fedsim.costs import Costs, Work, client_work, dealt, fit, together
 from fedsim.digest import digest
+from fedsim.enrolment import enrolled
 from fedsim.examiner import examination_work, examinees
 from fedsim.pools import broadcast, bytes_down, instruct, questioned, survey_traffic
 from fedsim.population import Population
-from fedsim.simulation import Personal, RoundResult, first_state, simulate
+from fedsim.simulation import Personal, RoundResult, simulate
 from fedsim.stepwise import finished
 from fedsim.worker import SHARD, num_shards
 
@@ -72,7 +73,7 @@ class Trials:
     def __init__(self, algorithm: Algorithm, population: Population, pool: RayPool) -> None:
         self.algorithm, self.population, self.pool = algorithm, population, pool
         self.workers = len(pool.actors)
-        self.state: Any = first_state(algorithm, population)
+        self.state, self.enrolling = enrolled(algorithm, population)
         self.done: list[Trial] = []
         self.asked: tuple[int, ...] = ()
 
@@ -269,12 +270,11 @@ class Trials:
         return sum(sizes) / len(sizes) / last if sizes and last else 1.0
 
     def _message(self, number: int) -> int:
-        ctx = self.population.context(number)
-        messages = broadcast(self.algorithm, ctx, self.state)
+        messages = broadcast(self.algorithm, ctx := self.population.context(number), self.state)
         return bytes_down(self.algorithm, ctx, messages, {}, range(len(messages))).total()
 
     def traffic(self) -> Traffic:
-        """A round's traffic, a mean over the cohorts: each client sends what those of the trials sent."""
+        """The first round's traffic, a mean over cohorts: each client sends what those of the trials sent."""
         models, down, up = len(self.population.nets), Counter[str](), Counter[str]()
         share = {trial.cohort[0] % models: trial for trial in self.done}
         for cohort in self.cohorts:
@@ -283,7 +283,8 @@ class Trials:
                 came = sum(client % models == model for client in cohort)
                 up.update({name: sent * came / len(trial.cohort) for name, sent in trial.up.items()})
         models_asked = questioned(self.algorithm, self.population.context(0), self.state)
-        return _mean(down, up, len(self.cohorts)) + survey_traffic(models_asked, self.asked)
+        asking = survey_traffic(models_asked, self.asked) + self.enrolling
+        return _mean(down, up, len(self.cohorts)) + asking
 
 
 def _grown(trial: Callable[[int], Trial], enough: float, least: int, most: int) -> int:
