@@ -35,7 +35,8 @@ class Table(BaseModel):
         seeds: of each cell.
         metric: a score of the round records.
         show: which tables are rendered: `final` round, `best` round, the mean of the last 10 rounds, as far
-            as they were scored (`tail`), the accuracy by round (`curve`).
+            as they were scored (`tail`), the accuracy by round (`curve`), the first round of the curve in
+            which a run comes up to what `against` has in the end, seed by seed (`reach`).
         also: other figures of the runs, each a table of its own: metrics of the last round, and the sums
             `updates`, `flops`, `tuning_updates`, `tuning_flops`, `down` and `up`.
         against: a label of the (one) column axis; the differences to it are rendered too, paired by seed.
@@ -65,8 +66,11 @@ class Table(BaseModel):
     def _goes_together(self) -> Table:
         if sorted([*self.rows, *self.columns]) != sorted(self.axes):
             raise ValueError(f"rows and columns have to name each axis once: {', '.join(self.axes)}")
-        if wrong := set(self.show) - {"final", "best", "tail", "curve"}:
-            raise ValueError(f"show: {', '.join(sorted(wrong))!r} is none of final, best, tail, curve")
+        known = ("final", "best", "tail", "curve", "reach")
+        if wrong := set(self.show).difference(known):
+            raise ValueError(f"show: {', '.join(sorted(wrong))!r} is none of {', '.join(known)}")
+        if "reach" in self.show and self.against is None:
+            raise ValueError("show: reach needs `against`, whose last round is what the others are to reach")
         if self.against is not None and (
             len(self.columns) != 1 or self.against not in self.axes[self.columns[0]]
         ):

@@ -79,6 +79,11 @@ def _tables(table: Table, runs: Found) -> list[str]:
         if what == "curve":
             parts += ["By round:", _curves(table, runs)]
             continue
+        if what == "reach":
+            reached = f"Rounds until {table.metric} is what `{table.against}` has after the last round"
+            heading = f"{reached}, of the seeds that come to it (in brackets how many, where it is not all):"
+            parts += [heading, _grid(table, _rounds(table, runs), signed=False, digits=0)]
+            continue
         figures = {
             cell: [_scaled(table, e.shown(what, table.metric)) for e in by_seed.values()]
             for cell, by_seed in runs.items()
@@ -106,11 +111,10 @@ def _scaled(table: Table, value: float) -> float:
 
 def _differences(table: Table, runs: Found, what: str) -> dict[Cell, list[float]]:
     """Each cell less the cell that it is compared with, seed by seed; none for that cell itself."""
-    where = list(table.axes).index(table.columns[0])
     differences: dict[Cell, list[float]] = {}
     for cell, by_seed in runs.items():
-        other = runs[(*cell[:where], str(table.against), *cell[where + 1 :])]
-        both = by_seed.keys() & other.keys() if cell[where] != table.against else set[int]()
+        other = _opponent(table, runs, cell)
+        both = by_seed.keys() & other.keys() if other is not by_seed else set[int]()
         differences[cell] = [
             _scaled(table, by_seed[s].shown(what, table.metric) - other[s].shown(what, table.metric))
             for s in sorted(both)
@@ -118,13 +122,37 @@ def _differences(table: Table, runs: Found, what: str) -> dict[Cell, list[float]
     return differences
 
 
-def _grid(table: Table, figures: Figures, *, signed: bool) -> str:
+def _rounds(table: Table, runs: Found) -> dict[Cell, list[float]]:
+    """The rounds in which each cell comes up to the end of the one that it is compared with, seed by seed."""
+    rounds: dict[Cell, list[float]] = {}
+    for cell, by_seed in runs.items():
+        other = _opponent(table, runs, cell)
+        firsts = (
+            next((n for n, value in sorted(by_seed[s].curve.items()) if value >= _last(other[s])), None)
+            for s in sorted(by_seed.keys() & other.keys())
+        )
+        rounds[cell] = [float(first) for first in firsts if first is not None]
+    return rounds
+
+
+def _last(entry: Entry) -> float:
+    return entry.curve[max(entry.curve)]
+
+
+def _opponent(table: Table, runs: Found, cell: Cell) -> Mapping[int, Entry]:
+    """The runs that a cell's are compared with: of `against`, everything else the same."""
+    where = list(table.axes).index(table.columns[0])
+    return runs[(*cell[:where], str(table.against), *cell[where + 1 :])]
+
+
+def _grid(table: Table, figures: Figures, *, signed: bool, digits: int | None = None) -> str:
+    places = (2 if table.percent else 4) if digits is None else digits
     axes = list(table.axes)
 
     def figure(row: Cell, column: Cell) -> str:
         chosen = dict(zip((*table.rows, *table.columns), (*row, *column), strict=True))
         values = figures[tuple(chosen[axis] for axis in axes)]
-        return _figure(values, len(table.seeds), signed=signed, digits=2 if table.percent else 4)
+        return _figure(values, len(table.seeds), signed=signed, digits=places)
 
     columns = table.cells(table.columns)
     if signed:

@@ -173,6 +173,25 @@ def test_rendered_figures(table: Table) -> None:
     assert "fedsim run demo --set 'rounds=2'" in text
 
 
+def test_rounds_until_a_method_has_what_another_ends_with(table: Table) -> None:
+    """Curves are half in round 1: 1.1 is there then, 0.6 in round 2, 0.4 never; of IID, seed by seed."""
+    figures = [
+        (("plain", "IID"), 1, 0.5),
+        (("plain", "IID"), 2, 0.5),
+        (("strong", "IID"), 1, 1.1),
+        (("strong", "IID"), 2, 0.6),
+        (("plain", "Dir(1)"), 1, 0.5),
+        (("plain", "Dir(1)"), 2, 0.5),
+        (("strong", "Dir(1)"), 1, 0.4),
+        (("strong", "Dir(1)"), 2, 0.6),
+    ]
+    entries = {e.key: e for e in (entry(table, *figure) for figure in figures)}
+    text = render(table.model_copy(update={"show": ("reach",)}), entries)
+    assert "| IID | 2 ± 0 | 2 ± 1 |" in text
+    assert "| Dir(1) | 2 ± 0 | 2 (1) |" in text
+    assert "`plain` has after the last round" in text
+
+
 def test_other_figures_of_the_runs(table: Table, settings: Settings) -> None:
     table = table.model_copy(update={"also": ("global_loss", "updates", "up")})
     run = next(table.runs())
@@ -206,6 +225,7 @@ def test_a_section_stays_where_it_is(tmp_path: Path) -> None:
         ("rows: [data]", "rows: [data, mu]", "rows and columns"),
         ("against: plain", "against: weak", "against"),
         ("show: [final, curve]", "show: [last]", "show"),
+        ("against: plain\nshow: [final, curve]", "show: [reach]", "needs `against`"),
         ("seeds: [1, 2]", "seeds: []", "seeds"),
         ("title: A", "titel: A", "titel"),
     ],

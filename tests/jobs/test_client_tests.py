@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from fedsim.errors import SpecError
 from fedsim.pools import SerialPool
@@ -99,3 +100,45 @@ def test_architectures_are_scored_each_with_its_own(tmp_path: Path) -> None:
     scores = finished(pool.evaluate_personal(algorithm, population.context(0), state))
     sizes = [sum(value.numel() * 4 for value in net.init(0).values()) for net in population.nets]
     assert scores.bytes_down == sum(sizes[client % 2] for client in scores.clients.tolist())
+
+
+METHODS: dict[str, dict[str, Any]] = {
+    "fedavg": {},
+    "fedensemble": {},
+    "feddistill": {},
+    "fedgen": {"generator_steps": 2},
+    "fedcl": {"generator_steps": 2},
+}
+
+
+def test_the_methods_of_one_table_are_scored_on_the_same_examples(tmp_path: Path) -> None:
+    """FedGen's convention: half of the training data, all of the test data, each client on its labels."""
+    data = {"partition": {"kind": "dirichlet", "beta": 0.3, "share": 0.5, "min_size": 1}}
+    shards: list[list[int]] = []
+    for name, parameters in METHODS.items():
+        algorithm = {"name": name, **parameters}
+        experiment = resolve(spec("labels", data=data, algorithm=algorithm), Settings(home=tmp_path))
+        population = experiment.population()
+        train, test = population.dataset.train.y, population.dataset.test.y
+        assert (
+            abs(population.partition.sizes().sum() - len(train) / 2) <= 5
+        )  # half of every class, rounded down
+        pool = SerialPool(experiment.algorithm, population)
+        result = list(simulate(experiment.algorithm, population, pool, evaluate_every=2))[-1]
+        assert result.personal is not None
+        assert population.tests is not None
+        shards.append(result.personal.tests.tolist())
+        for client in range(8):
+            held = set(train[population.partition.client(client)].tolist())
+            found = test[population.tests.client(client)]
+            each = np.bincount(test) // 8
+            assert len(found) == sum(each[label] for label in held)
+            assert set(found.tolist()) <= held
+        tests, correct = result.personal.tests, result.personal.correct
+        assert result.metrics["personal_accuracy"] == correct.sum() / tests.sum()
+        if name in ("fedavg", "fedgen", "fedcl"):
+            x = population.dataset.normalise(torch.from_numpy(population.dataset.test.x.copy()))
+            said = population.nets[0](result.state.params, x).argmax(-1).numpy()
+            right = [int((said[rows] == test[rows]).sum()) for rows in map(population.tests.client, range(8))]
+            assert correct.tolist() == right
+    assert shards == [shards[0]] * len(METHODS)
