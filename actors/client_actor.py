@@ -92,6 +92,7 @@ class ClientProcess:
         round: int,
         start: int,
         attempt: int,
+        width: int,
         blocks: Sequence[Block],
         broadcasts: Tree,
         instructions: Mapping[int, Tree],
@@ -105,6 +106,7 @@ class ClientProcess:
             round: counted from 0.
             start: the number of the first block.
             attempt: how often the span was begun before, by actors that died.
+            width: how many clients of a block train at once.
             blocks: in order.
             broadcasts: what all clients of each architecture received.
             instructions: what each received besides.
@@ -125,6 +127,7 @@ class ClientProcess:
             blocks,
             tree.from_numpy(broadcasts, worker.device),
             *self._by_client(clients, instructions, memories),
+            width=width,
         )
         sent = result.packed()
         if not worker.algorithm.stateful:

@@ -17,6 +17,7 @@ from fedsim.core import Traffic
 from fedsim.costs import Costs, client_work, dealt
 from fedsim.experiment import Experiment
 from fedsim.faults import Faults
+from fedsim.pools import stack_widths
 from fedsim.population import Population
 from fedsim.simulation import RoundResult, personal_due
 
@@ -116,7 +117,9 @@ class ProberProcess:
         try:
             population = yield from phases(self.experiment.preparing())
             yield Phase("waiting for the client actors")
-            pool = RayPool(algorithm, population, crew, faults=Faults(max_retries=0))
+            pool = RayPool(
+                algorithm, population, crew, faults=Faults(max_retries=0), stack=self.experiment.stack
+            )
             trials = Trials(algorithm, population, pool)
             probe = Probe(trials, self.experiment, perf_counter() - began)
             yield from probe.run(seconds, workers)
@@ -213,7 +216,8 @@ class Probe:
     def modelled(self, cohort: Sequence[int], workers: int) -> float:
         """Seconds of this cohort's training, as the costs say."""
         models, steps = len(self.costs), self.population.steps
-        hands = dealt(cohort, steps, self.client_seconds, workers, models)
+        width = stack_widths(self.population.nets, self.trials.pool.width)
+        hands = dealt(cohort, steps, self.client_seconds, workers, models, width)
         return self.overhead() + max(sum(map(self.client_seconds, hand)) for hand in hands)
 
     def overhead(self) -> float:

@@ -1,10 +1,10 @@
-"""RayPool: clients on actors. What it computes is what SerialPool computes, bit for bit."""
+"""RayPool: clients on actors. What it computes is what one process would compute, bit for bit."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import ray
@@ -13,6 +13,7 @@ from fedsim import tree, wire
 from fedsim.blocks import Block, cut, shares, spans
 from fedsim.core import Algorithm, Context, Examination, Reduced, Score, Survey
 from fedsim.digest import Fingerprint, memory_marks
+from fedsim.errors import StackTooWide
 from fedsim.evaluation import total
 from fedsim.examiner import examination_work, examinees
 from fedsim.faults import DEFAULT, Faults
@@ -22,14 +23,17 @@ from fedsim.pools import (
     bytes_down,
     deployed,
     explain,
+    halved,
     handover,
     instruct,
     questioned,
+    stack_widths,
     survey_traffic,
 )
 from fedsim.population import Population
-from fedsim.reduce import combine
+from fedsim.reduce import SpanResult, combine
 from fedsim.tree import Tree
+from fedsim.widths import Stack, width_of
 from fedsim.worker import num_shards
 
 from .crew import Crew
@@ -46,6 +50,14 @@ MOST_ASKED = 1000
 """A survey asks at most so many clients in one call, so that little is lost with an actor."""
 
 
+class _Begun(NamedTuple):
+    """A round that actors are at work on: the blocks of each task, and all local steps."""
+
+    blocks: list[Sequence[Block]]
+    tasks: list[Task]
+    steps: int
+
+
 class RayPool:
     """Clients on actors; memories stay in the object store, owned by the process that made the pool.
 
@@ -54,13 +66,24 @@ class RayPool:
         population: the federation.
         crew: the actors.
         faults: what a client that raises does, and how often a dead actor's work is begun again.
+        stack: how many clients train at once in an actor; see `fedsim.widths`.
+
+    Attributes:
+        width: how many they are now; halved for good where they need too much memory.
     """
 
     def __init__(
-        self, algorithm: Algorithm, population: Population, crew: Crew, *, faults: Faults = DEFAULT
+        self,
+        algorithm: Algorithm,
+        population: Population,
+        crew: Crew,
+        *,
+        faults: Faults = DEFAULT,
+        stack: Stack = 1,
     ) -> None:
         self.population, self.crew, self.faults = population, crew, faults
         self.actors = crew.join(ray.put(algorithm), ray.put(population), faults)
+        self.width = width_of(stack, population, self.actors[0]["device"])
         self._memories: dict[int, Any] = {}
         self._fingerprint = Fingerprint()
         self._work = Work(crew, faults.max_retries)
@@ -75,26 +98,41 @@ class RayPool:
         instructions = instruct(algorithm, ctx, state, cohort)
         sent = ray.put(tree.to_numpy(broadcasts))
         letters = {client: tree.to_numpy(value) for client, value in instructions.items()}
-        blocks = cut(cohort, self.population.steps, len(ctx.nets))
-        steps = [sum(self.population.steps(client) for client in block) for block in blocks]
-        most = most_blocks(blocks, broadcasts) if algorithm.stateful else None
-        cuts = [(span.start, blocks[span.start : span.stop]) for span in self._parts(steps, most)]
-        tasks = [
-            Task(self._training(algorithm, ctx.round, start, mine, sent, letters)) for start, mine in cuts
-        ]
-        self._work.add(tasks)
-        down = bytes_down(algorithm, ctx, broadcasts, instructions, cohort)
+
+        def begin() -> _Begun:
+            blocks = cut(cohort, self.population.steps, len(ctx.nets), stack_widths(ctx.nets, self.width))
+            steps = [sum(self.population.steps(client) for client in block) for block in blocks]
+            most = most_blocks(blocks, broadcasts) if algorithm.stateful else None
+            cuts = [(span.start, blocks[span.start : span.stop]) for span in self._parts(steps, most)]
+            tasks = [Task(self._training(algorithm, ctx.round, *part, sent, letters)) for part in cuts]
+            self._work.add(tasks)
+            return _Begun([mine for _, mine in cuts], tasks, sum(steps))
+
+        begun, down = begin(), bytes_down(algorithm, ctx, broadcasts, instructions, cohort)
 
         def finish() -> Reduced:
-            results = [result.unpacked() for result in self._work.results(tasks)]
-            self._pace = sum(result.seconds for result in results) / max(1, sum(steps))
+            ended, results = self._results(begun, begin)
+            self._pace = sum(result.seconds for result in results) / max(1, ended.steps)
             if algorithm.stateful:
-                for (_, mine), task, result in zip(cuts, tasks, results, strict=True):
+                for mine, task, result in zip(ended.blocks, ended.tasks, results, strict=True):
                     new = zip(_clients(mine), task.references[1:], strict=True)
                     self._memories.update(entry for entry in new if entry[0] not in result.errors)
             return combine(algorithm, ctx, results, cohort, down, self._engine(), self._fingerprint)
 
         return finish
+
+    def _results(self, begun: _Begun, again: Callable[[], _Begun]) -> tuple[_Begun, list[SpanResult]]:
+        """The results of a round; where so many clients at once need too much memory, of half as many.
+
+        The whole round is begun again then, so that it is what it would have been at that width.
+        """
+        while True:
+            try:
+                return begun, [result.unpacked() for result in self._work.results(begun.tasks)]
+            except StackTooWide:
+                self._work.drop(begun.tasks)
+                self.width = halved(self.width)
+                begun = again()
 
     def _parts(self, steps: Sequence[int], most: int | None) -> Iterable[range]:
         """How the blocks are dealt out: few messages where the last round's work was little, else many.
@@ -110,7 +148,7 @@ class RayPool:
     def _engine(self) -> dict[str, Any]:
         """How the round was computed, for the record; `restarts` since the last time."""
         restarts, self._restarts = self.crew.restarts - self._restarts, self.crew.restarts
-        return {"pool": "ray", "width": 1, "actors": len(self.crew.actors), "restarts": restarts}
+        return {"pool": "ray", "width": self.width, "actors": len(self.crew.actors), "restarts": restarts}
 
     def _training(
         self,
@@ -121,14 +159,14 @@ class RayPool:
         sent: Any,
         letters: Mapping[int, Tree],
     ) -> Submit:
-        clients = _clients(blocks)
+        clients, width = _clients(blocks), self.width
         mine = {client: letters[client] for client in clients if client in letters}
         memories = [self._memories.get(client) for client in clients] if algorithm.stateful else []
         returns = 1 + len(clients) * algorithm.stateful
 
         def submit(actor: Any, attempt: int) -> list[Any]:
             call = actor.train if returns == 1 else actor.train.options(num_returns=returns)
-            references = call.remote(round, start, attempt, blocks, sent, mine, *memories)
+            references = call.remote(round, start, attempt, width, blocks, sent, mine, *memories)
             return list(references) if returns > 1 else [references]
 
         return submit

@@ -20,7 +20,7 @@ from fedsim.costs import Costs, Work, client_work, dealt, fit, together
 from fedsim.digest import digest
 from fedsim.enrolment import enrolled
 from fedsim.examiner import examination_work, examinees
-from fedsim.pools import broadcast, bytes_down, instruct, questioned, survey_traffic
+from fedsim.pools import broadcast, bytes_down, instruct, questioned, stack_widths, survey_traffic
 from fedsim.population import Population
 from fedsim.simulation import Personal, RoundResult, simulate
 from fedsim.stepwise import finished
@@ -123,9 +123,8 @@ class Trials:
         served = perf_counter()
         up = Counter(reduced.traffic.by_payload)
         up.subtract(self.bytes_down(cohort))
-        trial = Trial(tuple(cohort), self._busiest(cohort), trained - began, served - trained, up)
-        self.done.append(trial)
-        return trial
+        self.done.append(Trial(tuple(cohort), self._busiest(cohort), trained - began, served - trained, up))
+        return self.done[-1]
 
     def _limit(self, local: Local) -> None:
         if self.pool.population.local != local:
@@ -133,8 +132,9 @@ class Trials:
             self.pool.population = replace(self.population, local=local)
 
     def _busiest(self, cohort: Sequence[int]) -> Work:
-        population, models = self.pool.population, len(self.population.nets)
-        hands = dealt(cohort, population.steps, population.steps, self.workers, models)
+        population, nets = self.pool.population, self.population.nets
+        width, steps = stack_widths(nets, self.pool.width), population.steps
+        hands = dealt(cohort, steps, steps, self.workers, len(nets), width)
         shares = (together(client_work(population.local, self._size(client)) for client in h) for h in hands)
         return max(shares, key=lambda work: (work.steps, work.examples))
 

@@ -63,6 +63,10 @@ class Work:
         self._waiting.extend(tasks)
         self._hand_out()
 
+    def drop(self, tasks: Sequence[Task]) -> None:
+        """Nobody will ask for these any more: those that still wait are not begun."""
+        self._waiting = deque(task for task in self._waiting if task not in tasks)
+
     def results(self, tasks: Sequence[Task]) -> list[Any]:
         """Wait for these tasks, while the others go on.
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .blocks import cut, spans
+from .blocks import cut, one_by_one, spans
 from .visit import Local
 
 
@@ -86,6 +86,7 @@ def dealt(
     cost: Callable[[int], float],
     workers: int,
     num_models: int = 1,
+    width: Callable[[int], int] = one_by_one,
 ) -> list[list[int]]:
     """Who trains whom: the spans of a round, each given to the worker that is free first.
 
@@ -95,11 +96,12 @@ def dealt(
         cost: seconds of a client, by which a worker becomes free.
         workers: how many there are.
         num_models: client k runs architecture `k % num_models`.
+        width: how many clients of an architecture train at once.
 
     Returns:
         The clients of each worker.
     """
-    blocks = cut(cohort, steps, num_models)
+    blocks = cut(cohort, steps, num_models, width)
     hands: list[list[int]] = [[] for _ in range(workers)]
     busy = [0.0] * workers
     for span in spans([sum(steps(client) for client in block) for block in blocks], workers):

@@ -18,6 +18,7 @@ from .net import Net
 from .parameters import refuse
 from .population import Population
 from .stepwise import finished
+from .widths import Stack
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +45,7 @@ class Experiment:
             where nothing asks for it.
         evaluate_every: score the deployed models after every so many rounds, and after the last.
         personal: after which of these rounds the clients' own models are scored; see `personal_due`.
+        stack: how many clients train at once; see `fedsim.widths`.
     """
 
     algorithm: Algorithm
@@ -66,6 +68,7 @@ class Experiment:
     expert_epochs: int | None = None
     evaluate_every: int = 1
     personal: Literal["auto", "never", "last", "always"] = "auto"
+    stack: Stack = "auto"
 
     def population(self) -> Population:
         """Load the data, deal it out and build the models.

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 
 from . import wire
 from .blocks import cut
@@ -19,6 +18,7 @@ from .errors import SettingsError, StackTooWide
 from .evaluation import total
 from .examiner import Examinees, examine, examinees
 from .faults import DEFAULT, Faults
+from .net import Net
 from .personal import PersonalScores, joined
 from .population import Population
 from .reduce import SpanResult, combine
@@ -74,13 +74,13 @@ class SerialPool:
     ) -> tuple[SpanResult, dict[int, Tree]]:
         """The round's work; where so many at once need too much memory, all of it again with half as many."""
         while True:
-            blocks = cut(cohort, self.population.steps, len(ctx.nets), stack_widths(ctx, self.width))
+            blocks = cut(cohort, self.population.steps, len(ctx.nets), stack_widths(ctx.nets, self.width))
             try:
                 return self.worker.train(
                     ctx.round, 0, blocks, broadcasts, instructions, self._memories, self.width
                 )
             except StackTooWide:
-                self.width = halved(self.width, self.worker.device)
+                self.width = halved(self.width)
 
     def measure(self, algorithm: Algorithm, ctx: Context, state: Any, clients: Sequence[int]) -> Survey:
         """The mean loss of the first deployed model on each client's data; see `ClientPool`."""
@@ -156,15 +156,13 @@ class StackedPool(SerialPool):
         self.width = width
 
 
-def stack_widths(ctx: Context, width: int) -> Callable[[int], int]:
+def stack_widths(nets: Sequence[Net], width: int) -> Callable[[int], int]:
     """How many clients of each architecture train at once where `width` is asked for."""
-    return lambda model: width if ctx.for_model(model).net.stackable else 1
+    return lambda model: width if nets[model].stackable else 1
 
 
-def halved(width: int, device: torch.device | None = None) -> int:
-    """The width to try after one that needs too much memory; what that left behind is freed."""
-    if device is not None and device.type == "cuda":
-        torch.cuda.empty_cache()
+def halved(width: int) -> int:
+    """The width to try after one that needs too much memory."""
     return max(1, width // 2)
 
 

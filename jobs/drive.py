@@ -164,7 +164,7 @@ def placement_of(
     """How many workers a run has, and of what size.
 
     Args:
-        experiment: never gets more workers than its cohort has clients.
+        experiment: never gets more workers than its cohort has clients, or stacks of clients.
         spec: what it asks for.
         nodes: where they would be.
         shrink: take fewer than asked for rather than none, as after the loss of a node.
@@ -174,6 +174,8 @@ def placement_of(
     """
     asked = spec.resources
     size, most = (asked.cpus_per_worker, asked.gpus_per_worker), experiment.cohort_size
+    if isinstance(asked.stack, int):
+        most = -(-most // asked.stack)
     if shrink and asked.workers != "auto":
         return place("auto", *size, nodes, most=min(most, asked.workers))
     return place(asked.workers, *size, nodes, most=most)

@@ -20,6 +20,9 @@ def experiment_of(spec: JobSpec) -> dict[str, Any]:
     if spec.data.tests.kind == "global":
         # As it was before there was a choice: a run that began then goes on.
         del data["data"]["tests"]
+    if isinstance(spec.resources.stack, int) and spec.resources.stack > 1:
+        # The last bits depend on it; left out where it is not said, as before there was a choice.
+        data["stack"] = spec.resources.stack
     return data
 
 

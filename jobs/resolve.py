@@ -151,6 +151,7 @@ def _experiment(spec: JobSpec, settings: Settings) -> Experiment:
         evaluate_every=spec.evaluation.every,
         validation=spec.evaluation.validation,
         personal=spec.evaluation.personal,
+        stack=spec.resources.stack,
     )
 
 

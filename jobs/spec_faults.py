@@ -22,13 +22,6 @@ MAX_VALUES = 10_000
 MAX_TEXT = 10_000
 MAX_SHOWN = 200
 
-LATER = MappingProxyType(
-    {
-        "resources.stack": "choice of stacking",
-    }
-)
-"""Fields of the contract that this version does not have, and what they are called in a sentence."""
-
 SENTENCES = MappingProxyType(
     {
         "missing": "is missing",
@@ -165,10 +158,6 @@ def _field_of(section: Any, field: str) -> Any:
 
 def _unknown(path: Path, value: Any, schema: Schema) -> FieldError:
     name = dotted(path)
-    if name in LATER:
-        return FieldError(
-            name, shown(value), f"this version has no {LATER[name]} yet", f"leave '{path[-1]}' out"
-        )
     siblings = field_names(schema, path[:-1])
     where = f"of '{dotted(path[:-1])}'" if path[:-1] else "of a spec"
     return FieldError(name, shown(value), f"is not a field {where}", _guess(str(path[-1]), siblings, schema))

@@ -252,13 +252,16 @@ class Evaluation(Section):
 
 
 class Resources(Section):
-    """What the job asks of the cluster; the result does not depend on it."""
+    """What the job asks of the cluster; no result depends on it but in its last bits, on `stack`."""
 
     workers: Annotated[Whole, Field(ge=1, le=10_000)] | Literal["auto"] = Field(
         default="auto", description="how many actors train at once"
     )
     cpus_per_worker: Number = Field(default=1.0, gt=0, le=1024)
     gpus_per_worker: Number = Field(default=0.0, ge=0, le=1024, description="may be a fraction of one GPU")
+    stack: Annotated[Whole, Field(ge=1, le=1024)] | Literal["auto", "off"] = Field(
+        default="auto", description="how many clients train at once in an actor"
+    )
 
     @model_validator(mode="after")
     def _whole_gpus(self) -> Resources:
@@ -293,6 +296,4 @@ class Faults(Section):
 class Checkpointing(Section):
     """When the job is saved, so that it can go on from there."""
 
-    every: Whole = Field(
-        default=10, ge=0, le=MAX_ROUNDS, description="after every n-th round, and after the last; 0: never"
-    )
+    every: Whole = Field(default=10, ge=0, le=MAX_ROUNDS, description="every n-th round, and the last; 0: no")

@@ -120,9 +120,10 @@ def test_what_a_round_does_not_depend_on_may_change() -> None:
     base = experiment_of(parse_spec(SPEC))
     # Checkpoints of before there was a choice of tests know nothing of it.
     assert "tests" not in base["data"]
-    free = {"rounds": 50, "name": "x", "resources": {}, "checkpoint": {"every": 3}, "faults": {}}
-    assert experiment_of(parse_spec({**SPEC, **free, "evaluation": {"every": 5}})) == base
-    for part in ({"seed": 1}, {"local": {"steps": 3}}, {"model": "mlp"}, {"data": {"limit": 100}}):
+    free = {"rounds": 50, "name": "x", "checkpoint": {"every": 3}, "faults": {}, "evaluation": {"every": 5}}
+    assert experiment_of(parse_spec({**SPEC, **free, "resources": {"stack": "off"}})) == base
+    changes = ({"seed": 1}, {"local": {"steps": 3}}, {"model": "mlp"}, {"data": {"limit": 100}})
+    for part in (*changes, {"resources": {"stack": 4}}):
         assert experiment_of(parse_spec({**SPEC, **part})) != base
 
 

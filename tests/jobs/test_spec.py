@@ -100,7 +100,8 @@ WRONG = [
     ({"resources": {"workers": 0}}, "resources.workers", 0, "or 'auto'"),
     ({"resources": {"workers": "many"}}, "resources.workers", "many", "or 'auto'"),
     ({"resources": {"gpus_per_worker": 1.5}}, "resources.gpus_per_worker", 1.5, "a whole number of GPUs"),
-    ({"resources": {"stack": "auto"}}, "resources.stack", "auto", "leave 'stack' out"),
+    ({"resources": {"stack": 0}}, "resources.stack", 0, "'off'"),
+    ({"resources": {"stack": "on"}}, "resources.stack", "on", "'off'"),
     ({"faults": {"client_error": "stop"}}, "faults.client_error", "stop", "'skip'"),
     ({"curriculum": {"data": {"score": "loss"}}}, "curriculum.data.score", "loss", "'global_loss'"),
     ({"curriculum": {"data": {"pacing": "sqrt"}}}, "curriculum.data.pacing", "sqrt", "'root'"),
@@ -121,11 +122,6 @@ def test_a_wrong_shape_is_named_with_its_value_and_the_way_out(part, path, value
     assert type(fault.value) is type(value)
     assert fault.message
     assert hint in fault.hint
-
-
-def test_later_features_are_refused_with_a_sentence():
-    (fault,) = faults({"algorithm": "fedavg", "resources": {"stack": 4}})
-    assert fault.message == "this version has no choice of stacking yet"
 
 
 def test_the_algorithm_is_the_one_thing_that_must_be_there():
