@@ -61,6 +61,7 @@ class Algorithm(ABC):
         deploys: whether the server has a model for everybody, to be scored and asked about.
         needs_public: whether it exchanges something on a public set, which `Context.public` then has.
         tasks: what examples may carry: one of several "classes", or several yes-or-no "labels".
+        learns_first: whether the models that are scored depend on `learn`, so that scoring waits for it.
     """
 
     uploads: ClassVar[Mapping[str, Reduction]]
@@ -70,6 +71,7 @@ class Algorithm(ABC):
     deploys: ClassVar[bool] = True
     needs_public: ClassVar[bool] = False
     tasks: ClassVar[Collection[str]] = frozenset({"classes", "labels"})
+    learns_first: ClassVar[bool] = False
 
     def has(self, hook: str) -> bool:
         """Whether the method has this hook of its own; pools skip the work of those that it has not."""
@@ -121,8 +123,8 @@ class Algorithm(ABC):
     def learn(self, ctx: Context, state: Any, reduced: Reduced) -> Generator[Progress, None, Any]:
         """What the server trains itself after a round, such as a generator; by default nothing.
 
-        The deployed models are scored meanwhile, so they must not depend on it: what they depend on belongs
-        into `aggregate`. The next round's clients begin when it is done.
+        The deployed models are scored meanwhile, so they must not depend on it, unless the method
+        `learns_first`: then they are scored after it. The next round's clients begin when it is done.
 
         Args:
             ctx: the round that just ended.

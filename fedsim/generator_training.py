@@ -13,13 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from . import tree
+from .adam import Adam
 from .exchange import Progress
 from .generators import Diversity, Entrance, Generator, diversity
 from .net import Net, Params
 from .tree import Tree
-
-MOMENTS = (0.9, 0.999)
-"""Adam's two decay rates."""
 
 TELL_EVERY = 25
 """Steps between two words on how far it is."""
@@ -170,7 +168,8 @@ def train_generator(
     )
     params, steps, value = working["params"], int(state["steps"]), state["loss"]
     weights = [params[key].requires_grad_() for key in moving]
-    adam = _Adam(schedule, weights, [[working[part][key] for key in moving] for part in ("first", "second")])
+    moments = [[working[part][key] for key in moving] for part in ("first", "second")]
+    adam = Adam(weights, moments, lr=schedule.lr, weight_decay=schedule.weight_decay)
     order, scalars = lessons
     for step, labels in enumerate(order, start=1):
         noise = torch.from_numpy(stream.standard_normal((len(labels), generator.noise), np.float32)).to(
@@ -189,24 +188,3 @@ def train_generator(
         weight.requires_grad_(False)
     home = tree.map(lambda leaf: leaf.cpu(), working)
     return {**home, "steps": torch.tensor(steps + len(order)), "loss": value.cpu()}
-
-
-class _Adam:
-    """Adam on these weights, in place."""
-
-    def __init__(self, schedule: Schedule, weights: list[Tensor], moments: list[list[Tensor]]) -> None:
-        self.schedule, self.weights, (self.first, self.second) = schedule, weights, moments
-
-    @torch.no_grad()
-    def __call__(self, gradients: list[Tensor], step: int) -> None:
-        """One step, the `step`th since the moments were zero."""
-        one, two = MOMENTS
-        if self.schedule.weight_decay:
-            gradients = list(torch._foreach_add(gradients, self.weights, alpha=self.schedule.weight_decay))
-        torch._foreach_lerp_(self.first, gradients, 1 - one)
-        torch._foreach_mul_(self.second, two)
-        torch._foreach_addcmul_(self.second, gradients, gradients, 1 - two)
-        size = torch._foreach_sqrt(self.second)
-        torch._foreach_div_(size, (1 - two**step) ** 0.5)
-        torch._foreach_add_(size, 1e-8)
-        torch._foreach_addcdiv_(self.weights, self.first, size, -self.schedule.lr / (1 - one**step))

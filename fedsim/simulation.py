@@ -111,13 +111,18 @@ def stages(
             clock.lap("train")
             with server_side(algorithm, "aggregate"):
                 state = algorithm.aggregate(begun.ctx, begun.state, reduced)
+        if algorithm.learns_first:
+            clock.lap("server")
+            state = yield from learnt(algorithm, begun.ctx, state, reduced)
+            clock.lap("learn")
         scoring = Scoring()
         if (number + 1) % evaluate_every == 0 or number + 1 == last:
             mine = personal_due(personal, algorithm, population, begun.ctx, number + 1 == last)
             scoring = begin_scoring(algorithm, pool, begun.ctx, state, mine)
         clock.lap("server")
-        state = yield from learnt(algorithm, begun.ctx, state, reduced)
-        clock.lap("learn")
+        if not algorithm.learns_first:
+            state = yield from learnt(algorithm, begun.ctx, state, reduced)
+            clock.lap("learn")
         ahead = _begin_ahead(algorithm, population, pool, state, number + 1) if number + 1 < last else None
         account = _accounted(algorithm, meter, begun, state, reduced)
         clock.lap("server")

@@ -16,6 +16,18 @@ from ..errors import FieldError
 from ..net import Net, Params
 from ..tree import Tree
 
+ATTRIBUTES = (
+    "uploads",
+    "free",
+    "stateful",
+    "heterogeneous",
+    "deploys",
+    "needs_public",
+    "learns_first",
+    "tasks",
+)
+"""The class attributes of a method, which a wrapper has from its base."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Wrapper(Algorithm):
@@ -30,7 +42,7 @@ class Wrapper(Algorithm):
     base: Algorithm
 
     def __post_init__(self) -> None:
-        for name in ("uploads", "free", "stateful", "heterogeneous", "deploys", "needs_public", "tasks"):
+        for name in ATTRIBUTES:
             object.__setattr__(self, name, getattr(self.base, name))
 
     def has(self, hook: str) -> bool:

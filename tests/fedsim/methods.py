@@ -18,6 +18,9 @@ QUICK: Mapping[str, Mapping[str, Any]] = {
         "samples": 8,
         "draws": 20,
     },
+    "fedad": {"server_epochs": 60, "server_batch_size": 20, "server_lr": 0.01, "lambda_att": 0.0},
+    "fedkd": {"server_epochs": 60, "server_batch_size": 20, "server_lr": 0.01},
+    "feddf": {"steps": 12, "batch_size": 12, "check_every": 4, "patience": 8, "lr": 0.003},
     "fedcog": {"start_round": 1, "samples": 12, "descent": 3},
 }
 

@@ -1,0 +1,47 @@
+"""Adam, for what the server trains itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+MOMENTS = (0.9, 0.999)
+"""Adam's two decay rates."""
+
+
+class Adam:
+    """Adam on these weights, in place.
+
+    Args:
+        weights: which.
+        moments: the first and the second ones, in the order of the weights; changed in place.
+        lr: the rate.
+        weight_decay: of the weights, added to their gradients.
+    """
+
+    def __init__(
+        self,
+        weights: Sequence[Tensor],
+        moments: Sequence[Sequence[Tensor]],
+        *,
+        lr: float,
+        weight_decay: float = 0.0,
+    ) -> None:
+        self.weights, self.lr, self.weight_decay = list(weights), lr, weight_decay
+        self.first, self.second = (list(each) for each in moments)
+
+    @torch.no_grad()
+    def __call__(self, gradients: list[Tensor], step: int) -> None:
+        """One step, the `step`th since the moments were zero."""
+        one, two = MOMENTS
+        if self.weight_decay:
+            gradients = list(torch._foreach_add(gradients, self.weights, alpha=self.weight_decay))
+        torch._foreach_lerp_(self.first, gradients, 1 - one)
+        torch._foreach_mul_(self.second, two)
+        torch._foreach_addcmul_(self.second, gradients, gradients, 1 - two)
+        size = torch._foreach_sqrt(self.second)
+        torch._foreach_div_(size, (1 - two**step) ** 0.5)
+        torch._foreach_add_(size, 1e-8)
+        torch._foreach_addcdiv_(self.weights, self.first, size, -self.lr / (1 - one**step))

@@ -1,0 +1,193 @@
+"""Ensemble Distillation for Robust Model Fusion in Federated Learning.
+
+Lin, Kong, Stich, Jaggi, NeurIPS 2020, arXiv:2006.07242.
+
+Idea: the server averages the clients' models and then teaches the average what all of them together say of
+examples that nobody has labelled; so models of different architectures teach one another.
+
+Wire:
+    down    params    the global model of the client's architecture
+    up      params    the trained model, MEAN within each architecture
+            said      free: the model's logits of the public set, which the server computes itself, SUM
+    keeps   nothing
+    server  params
+
+After every round the server trains each architecture's mean on
+
+    KL(softmax(mean over the clients of their logits) || student)
+
+by Adam whose rate falls by a cosine over `steps` batches of public examples, looks every `check_every` steps
+at how the student does on public examples that it keeps apart, with their labels, and stops after `patience`
+steps without gain. The best student is the next global model; the mean itself counts as the first.
+
+Deviations: what the student is judged on is a share of the public set, where the authors' code has a part of
+the training set. An architecture that nobody came with is taught as well. Bytes are those of the models, as
+the method sends them; `charged: logits` counts what the ACE-pFL paper charges, a number for each public
+example and class in both directions.
+
+Reference result: see docs/results.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from math import isnan
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from .. import wire
+from ..core import Batch, Context, Progress, Reduced, Reduction, Report, ServerState, Visit
+from ..lessons import (
+    Course,
+    Lesson,
+    correct_share,
+    distilled,
+    on_server,
+    softened,
+    steps_over,
+    taught_loss,
+)
+from ..local import Trained
+from ..net import Params
+from ..parameters import Count, Positive, Range
+from ..public import ROWS, PublicSet, public_set
+from ..sampling import kept_apart
+from ..tree import Tree
+from .fedavg import FedAvg
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedDFState(ServerState):
+    """What the server knows.
+
+    Attributes:
+        said: the mean of the last cohort's logits of the public set, float32 `[n, classes]`; None before.
+        lessons: of each architecture, how many steps the last distillation made, and the accuracy that it
+            reached on what it is judged by.
+    """
+
+    said: Tensor | None
+    lessons: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedDF(FedAvg):
+    """FedAvg whose means learn from all the clients' logits on the public set; steps 0 is FedAvg.
+
+    Attributes:
+        steps: of the distillation after every round, at most.
+        batch_size: of its steps.
+        lr: Adam's first rate.
+        temperature: of the logits.
+        check_every: steps between two looks at the student.
+        patience: steps without gain after which it ends.
+        clip: the greatest norm of a step's gradient; 0 for any.
+        apart: the share of the public set that the student is judged on, and not taught.
+        charged: what is counted as traffic.
+    """
+
+    steps: Annotated[int, Range(0)] = 10000
+    batch_size: Count = 128
+    lr: Positive = 0.001
+    temperature: Positive = 1.0
+    check_every: Count = 100
+    patience: Count = 1000
+    clip: Annotated[float, Range(minimum=0)] = 5.0
+    apart: Annotated[float, Range(above=0, below=1)] = 0.1
+    charged: Literal["models", "logits"] = "models"
+
+    uploads: ClassVar[Mapping[str, Reduction]] = {"params": Reduction.MEAN, "said": Reduction.SUM}
+    free: ClassVar = frozenset({"said"})
+    needs_public: ClassVar[bool] = True
+    learns_first: ClassVar[bool] = True
+
+    def init(self, ctx: Context) -> FedDFState:
+        """The parent's; nobody has said anything."""
+        return FedDFState(params=super().init(ctx).params, said=None, lessons=())
+
+    def charge(self, ctx: Context, name: str, payload: Tree) -> int:
+        """A model's bytes, or those of its logits of the public set."""
+        if self.charged == "logits":
+            return wire.NUMBER_BYTES * len(public_set(ctx)) * ctx.num_classes
+        return super().charge(ctx, name, payload)
+
+    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
+        """The model, and what it says of the public set."""
+        report = super().finish(ctx, visit, trained)
+        logits = public_set(ctx).predictions(lambda x: ctx.net(trained.params, x))
+        return report._replace(upload={**report.upload, "said": {"logits": logits}})
+
+    def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> FedDFState:
+        """The parent's, and the mean of everybody's logits."""
+        params = super().aggregate(ctx, state, reduced).params
+        several = len(ctx.nets) > 1
+        sums = (
+            [part["logits"] for part in reduced["said"].values()] if several else [reduced["said"]["logits"]]
+        )
+        said = torch.stack(sums).sum(0) / len(reduced.clients)
+        return FedDFState(params=params, said=said.float(), lessons=())
+
+    def learn(self, ctx: Context, state: Any, reduced: Reduced) -> Generator[Progress, None, FedDFState]:
+        """Every architecture's student, one after another."""
+        if not self.steps:
+            return state  # type: ignore[no-any-return]
+        lessons = list[Lesson]()
+        for model in range(len(ctx.nets)):
+            mine = ctx.for_model(model)
+            lessons.append((yield from self.lesson(mine, mine.own(state.params), state.said)))
+        params: Tree = {str(model): lesson.params for model, lesson in enumerate(lessons)}
+        told = tuple((lesson.steps, lesson.score) for lesson in lessons)
+        params = params if len(ctx.nets) > 1 else params["0"]
+        return FedDFState(params=params, said=state.said, lessons=told)
+
+    def lesson(self, ctx: Context, start: Params, said: Tensor) -> Generator[Progress, None, Lesson]:
+        """One architecture's student.
+
+        Args:
+            ctx: the round, for this architecture.
+            start: the mean of its clients' models.
+            said: the mean of everybody's logits of the public set.
+        """
+        public = on_server(public_set(ctx))
+        aside = torch.from_numpy(kept_apart(len(public), self.apart)).to(public.y.device)
+        rows = (~aside).nonzero().squeeze(1)
+        batches = steps_over(
+            public, ctx.seed, ctx.round, steps=self.steps, batch_size=self.batch_size, rows=rows
+        )
+        course = Course(
+            lr=self.lr,
+            cosine=True,
+            clip=self.clip,
+            check_every=self.check_every,
+            patience=self.patience,
+        )
+        judge = correct_share(ctx.net, public, aside.nonzero().squeeze(1)) if aside.any() else None
+        taught = softened(said.to(public.y.device), self.temperature, public.several_labels)
+        return (
+            yield from distilled(
+                ctx.net,
+                start,
+                batches,
+                lambda params, batch: self.teaching(ctx, params, batch, taught, public),
+                course,
+                judge,
+            )
+        )
+
+    def teaching(
+        self, ctx: Context, params: Params, batch: Batch, taught: Tensor, public: PublicSet
+    ) -> Tensor:
+        """What a step of the distillation descends: KL(teacher || student), a scalar."""
+        target = taught[batch.noise[ROWS]]
+        return taught_loss(target, ctx.net(params, batch.x), self.temperature, public.several_labels)
+
+    def describe(self, ctx: Context, state: Any) -> Mapping[str, Any]:
+        """How long the distillations were, and how good the students are on what they were judged by."""
+        if not state.lessons:
+            return {}
+        scores = [None if isnan(score) else round(score, 6) for _, score in state.lessons]
+        steps = [steps for steps, _ in state.lessons]
+        return {"distillation_steps": steps, "distillation_accuracy": scores}

@@ -1,0 +1,196 @@
+"""Parameterized Knowledge Transfer for Personalized Federated Learning (KT-pFL).
+
+Zhang, Guo, Ma, Wang, Xu, Wu, NeurIPS 2021, arXiv:2111.02862.
+
+Idea: every client has a teacher of its own, which mixes what all clients say of public examples; the server
+learns who should listen to whom.
+
+Wire:
+    down    teacher   this client's mixture of the soft predictions that came in the round before
+    up      said      its soft predictions of this round's public examples, GATHER
+    keeps   own       its model; before the first visit the first one of its architecture
+    server  the coefficients c (N x N), and what the last cohort said
+
+In every round the same `public_size` random public examples count for everybody. A client first learns for
+`public_epochs` passes at rate `public_lr` from its teacher on those of the round before,
+
+    KL(sum over m of c_nm s_m || its own),   s = softmax(logits / temperature),
+
+then trains on its own examples, then says what it thinks of this round's examples. The server makes one step
+on
+
+    MSE(s_n, sum over m of c_nm s_m) + rho MSE(c_n, 1/N)
+
+for every client n that came, its gradient multiplied by the power of 5 that brings its mean size nearest to
+0.01, and replaces the row by softmax(5 c_n).
+
+Deviations: a round begins with the public examples of the one before, which is the paper's order seen from
+another place. A teacher mixes those who came in the round before, with its row rescaled to sum to 1. The
+divergence is a mean over examples, where the authors' code divides by the number of classes as well. The
+first predictions come after a local training. The paper's growing number of local epochs is the job's
+`local.epochs`. With several labels per example, soft predictions are those of each label for itself.
+
+Reference result: see docs/results.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import log
+from typing import Annotated, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ..core import Batch, Context, Effort, Reduced, Reduction, Report, ServerState, Visit
+from ..lessons import on_public, softened, taught_loss
+from ..net import Params
+from ..parameters import Count, Positive, Range
+from ..public import ROWS, public_set
+from ..tree import Tree
+from .fedavg import OWN
+from .personal_parts import PersonalParts
+
+SHARPNESS = 5.0
+"""By what coefficients are multiplied before their softmax, and whose powers scale their gradients."""
+
+STEP = 0.01
+"""The mean size of a coefficient's step, about."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KTState(ServerState):
+    """What the server knows.
+
+    Attributes:
+        coefficients: float64 `[clients, clients]`; row n is how client n's teacher is mixed.
+        who: the last cohort, int64 `[k]`.
+        said: its soft predictions, float32 `[k, public_size, classes]`; None before the first round.
+    """
+
+    coefficients: Tensor
+    who: Tensor
+    said: Tensor | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class KTpFL(PersonalParts):
+    """Models of the clients' own, each taught by its own mixture of all.
+
+    Attributes:
+        public_size: how many public examples a round has; all, if there are fewer.
+        public_epochs: passes over them.
+        public_batch_size: of these passes.
+        public_lr: their rate.
+        temperature: of the soft predictions.
+        rho: what it costs coefficients to differ from even ones.
+    """
+
+    public_size: Count = 3000
+    public_epochs: Count = 1
+    public_batch_size: Count = 256
+    public_lr: Positive = 0.02
+    temperature: Positive = 10.0
+    rho: Annotated[float, Range(minimum=0)] = 0.7
+
+    uploads: ClassVar[Mapping[str, Reduction]] = {"said": Reduction.GATHER}
+    needs_public: ClassVar[bool] = True
+
+    # server
+
+    def init(self, ctx: Context) -> KTState:
+        """Even coefficients."""
+        even = torch.full((ctx.num_clients, ctx.num_clients), 1 / ctx.num_clients, dtype=torch.float64)
+        return KTState(params={}, coefficients=even, who=torch.zeros(0, dtype=torch.int64), said=None)
+
+    def shared(self, ctx: Context, state: Any) -> Collection[str]:
+        """No part of the model."""
+        return ()
+
+    def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+        """Nothing that is the same for everybody."""
+        return {}
+
+    def instruct(self, ctx: Context, state: Any, client: int) -> Mapping[str, Tree]:
+        """This client's teacher, once somebody has said something."""
+        if state.said is None:
+            return {}
+        row = state.coefficients[client, state.who]
+        mixed = torch.tensordot((row / row.sum()).float(), state.said, dims=1)
+        return {"teacher": {"said": mixed}}
+
+    def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> KTState:
+        """What came, and the coefficients after a step for everybody who came."""
+        said = torch.stack([entry["probabilities"] for entry in reduced["said"]])
+        who, coefficients = torch.tensor(reduced.clients), state.coefficients.clone()
+        flat = said.double().flatten(1)
+        for at, client in enumerate(reduced.clients):
+            row = coefficients[client]
+            slope = self.slope(row, who, flat, at)
+            row = row - _scale(slope) * slope
+            coefficients[client] = torch.softmax(SHARPNESS * row, 0)
+        return replace(state, coefficients=coefficients, who=who, said=said)  # type: ignore[no-any-return]
+
+    def slope(self, row: Tensor, who: Tensor, said: Tensor, at: int) -> Tensor:
+        """The gradient of one client's objective with regard to its coefficients, float64 `[clients]`.
+
+        Args:
+            row: its coefficients.
+            who: the clients that came.
+            said: their soft predictions, float64 `[k, public_size * classes]`.
+            at: which of them it is.
+        """
+        away = row[who] @ said - said[at]
+        slope = 2 * self.rho * (row - 1 / len(row)) / len(row)
+        return slope.index_add(0, who, 2 * (said @ away) / said.shape[1])
+
+    # client
+
+    def start(self, ctx: Context, visit: Visit) -> Params:
+        """The client's own model."""
+        own: Params = visit.memory.get(OWN) or ctx.net.first(ctx.seed, visit.device)
+        return own
+
+    def train(self, ctx: Context, visit: Visit) -> Report:
+        """The teacher, then the client's own examples, then what it says of this round's public ones."""
+        model = self.listened(ctx, visit, self.start(ctx, visit))
+        trained = self.descend(ctx, visit, model, ctx.net.parameters)
+        public = public_set(ctx)
+        rows = public.chosen(ctx.seed, ctx.round, self.public_size)
+        logits = public.predictions(lambda x: ctx.net(trained.params, x), rows)
+        soft = softened(logits, self.temperature, public.several_labels)
+        metrics = {"train_loss": trained.loss}
+        return Report({"said": {"probabilities": soft}}, {OWN: dict(trained.params)}, metrics, trained.params)
+
+    def listened(self, ctx: Context, visit: Visit, model: Params) -> Params:
+        """The model after it has learnt from its teacher, if it has one."""
+        if "teacher" not in visit.instruction:
+            return model
+        public, before = public_set(ctx), ctx.round - 1
+        rows = public.chosen(ctx.seed, before, self.public_size)
+        batches = public.shuffled(
+            ctx.seed, before, epochs=self.public_epochs, batch_size=self.public_batch_size, rows=rows
+        )
+        mixed: Tensor = visit.instruction["teacher"]["said"]
+
+        def distance(params: Params, batch: Batch) -> Tensor:
+            target = mixed[torch.searchsorted(rows, batch.noise[ROWS])]
+            return taught_loss(target, ctx.net(params, batch.x), self.temperature, public.several_labels)
+
+        learning = replace(ctx, local=replace(ctx.local, lr=self.public_lr, lr_alpha=0.0))
+        return on_public(learning, visit, model, batches, distance).params
+
+    def effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
+        """The local training; steps on the public set are left out of the count."""
+        return (Effort(steps, ctx.net.parameters),)
+
+    def describe(self, ctx: Context, state: Any) -> Mapping[str, Any]:
+        """How much clients listen to themselves: the mean of the coefficients' diagonal."""
+        return {"self_coefficient": round(float(state.coefficients.diagonal().mean()), 6)}
+
+
+def _scale(slope: Tensor) -> float:
+    """The power of 5 that brings the mean size of these numbers nearest to `STEP`; 0 if they are all 0."""
+    size = float(slope.abs().mean())
+    return SHARPNESS ** round(log(STEP / size, SHARPNESS)) if size else 0.0

@@ -1,0 +1,220 @@
+"""One-shot distillation, what its methods share: clients train alone, say once what they think, and learn.
+
+Wire:
+    down    lesson    once, with the first visit after the upload: what everybody said, put together
+    up      said      once, in round `local_rounds`: what the client says of the public set, GATHER
+    keeps   own       its model; before the first visit the first one of its architecture
+            lesson    once it came
+    server  params    the central model of each architecture; who has the lesson
+
+For `local_rounds` rounds (by default half of the run) every client trains a model of its own, and nothing
+travels. Those of the last of these rounds upload. The server trains a central model of each architecture,
+from its first values, on what they said: that is the papers' method, and what records have as `global`.
+
+The papers end there. In a personalised comparison every client goes on for the rest of the rounds: it first
+learns on the public set what the lesson says, then trains on its own examples (unless `private` is off).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from .. import tree
+from ..core import Batch, Context, Effort, Progress, Reduced, Reduction, Report, ServerState, Visit
+from ..lessons import Course, distilled, on_public, on_server
+from ..errors import FieldError
+from ..net import Net, Params
+from ..parameters import Count, Positive
+from ..public import ROWS, public_set
+from ..tree import Tree
+from .fedavg import OWN, FedAvg
+
+LESSON = "lesson"
+"""What is sent once to every client, and where its memory has it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneShotState(ServerState):
+    """What the server knows.
+
+    Attributes:
+        lesson: what everybody said, put together; {} before the upload.
+        told: 1 for each client that has it, uint8 `[clients]`.
+        loss: the central model's last one, a mean over the architectures; None before.
+    """
+
+    lesson: Tree
+    told: Tensor
+    loss: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneShot(FedAvg):
+    """Models of the clients' own, and a central one that learns from all of them at once.
+
+    Attributes:
+        local_rounds: after how many rounds clients upload; None for half of them.
+        private: whether clients go on to train on their own examples when they have the lesson.
+        public_epochs: passes over the public set in each later round.
+        public_batch_size: of these passes.
+        public_lr: their rate; None for that of the local training.
+        server_epochs: passes over the public set for the central model.
+        server_batch_size: of these.
+        server_lr: Adam's rate for it.
+    """
+
+    local_rounds: Count | None = None
+    private: bool = True
+    public_epochs: Count = 1
+    public_batch_size: Count = 128
+    public_lr: Positive | None = None
+    server_epochs: Count = 200
+    server_batch_size: Count = 512
+    server_lr: Positive = 0.001
+
+    uploads: ClassVar[Mapping[str, Reduction]] = {"said": Reduction.GATHER}
+    stateful: ClassVar[bool] = True
+    needs_public: ClassVar[bool] = True
+    learns_first: ClassVar[bool] = True
+
+    @abstractmethod
+    def said(self, ctx: Context, visit: Visit, params: Params) -> Tree:
+        """What the client uploads about the public set."""
+
+    @abstractmethod
+    def gathered(self, ctx: Context, said: Sequence[Tree]) -> Tree:
+        """The lesson: what all clients said, put together; each leaf has a row for every public example."""
+
+    @abstractmethod
+    def distance(self, ctx: Context, params: Params, batch: Batch, lesson: Tree) -> Tensor:
+        """How far a model is from the lesson on a public batch: a scalar.
+
+        Args:
+            ctx: the round.
+            params: the model.
+            batch: of public examples.
+            lesson: its rows for these.
+        """
+
+    def misfits(self, net: Net, rounds: int) -> Sequence[FieldError]:
+        """An upload that would never come."""
+        if self.local_rounds is None or self.local_rounds <= rounds:
+            return ()
+        message, hint = f"the run has {rounds} rounds", f"at most {rounds}, or null for half of them"
+        return (FieldError("local_rounds", self.local_rounds, message, hint),)
+
+    def uploading(self, ctx: Context) -> bool:
+        """Whether clients upload in this round."""
+        return ctx.round + 1 == (self.local_rounds or max(1, ctx.rounds // 2))
+
+    # server
+
+    def init(self, ctx: Context) -> OneShotState:
+        """The first models; nobody has said anything."""
+        told = torch.zeros(ctx.num_clients, dtype=torch.uint8)
+        return OneShotState(params=super().init(ctx).params, lesson={}, told=told, loss=None)
+
+    def shared(self, ctx: Context, state: Any) -> Collection[str]:
+        """No part of a model travels."""
+        return ()
+
+    def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+        """Nothing that comes in every round."""
+        return {}
+
+    def instruct(self, ctx: Context, state: Any, client: int) -> Mapping[str, Tree]:
+        """The lesson, to who does not have it."""
+        return {LESSON: state.lesson} if state.lesson and not state.told[client] else {}
+
+    def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> OneShotState:
+        """The lesson, when it is time for it; later, who has got it."""
+        if self.uploading(ctx):
+            lesson = self.gathered(ctx, reduced["said"])
+            return replace(state, lesson=lesson)  # type: ignore[no-any-return]
+        if not state.lesson:
+            return state  # type: ignore[no-any-return]
+        told = state.told.index_fill(0, torch.tensor(reduced.clients), 1)
+        return replace(state, told=told)  # type: ignore[no-any-return]
+
+    def learn(self, ctx: Context, state: Any, reduced: Reduced) -> Generator[Progress, None, OneShotState]:
+        """The central models, in the round of the upload."""
+        if not self.uploading(ctx):
+            return state  # type: ignore[no-any-return]
+        public = on_server(public_set(ctx))
+        lesson = tree.map(lambda leaf: leaf.to(public.y.device), state.lesson)
+        batches = public.shuffled(
+            ctx.seed, ctx.round, epochs=self.server_epochs, batch_size=self.server_batch_size
+        )
+        taught, losses = dict[str, Tree](), list[float]()
+        for model in range(len(ctx.nets)):
+            mine = ctx.for_model(model)
+
+            def distance(params: Params, batch: Batch, mine: Context = mine) -> Tensor:
+                return self.distance(mine, params, batch, rows_of(lesson, batch))
+
+            start = mine.own(state.params)
+            outcome = yield from distilled(mine.net, start, batches, distance, Course(lr=self.server_lr))
+            taught[str(model)] = outcome.params
+            losses.append(outcome.loss)
+        params: Tree = taught if len(ctx.nets) > 1 else taught["0"]
+        return replace(state, params=params, loss=sum(losses) / len(losses))  # type: ignore[no-any-return]
+
+    def describe(self, ctx: Context, state: Any) -> Mapping[str, Any]:
+        """The last loss of the central model's training."""
+        return {} if state.loss is None else {"central_loss": round(state.loss, 6)}
+
+    # client
+
+    def kept(self, ctx: Context) -> Collection[str]:
+        """The whole model."""
+        return ctx.net.keys
+
+    def start(self, ctx: Context, visit: Visit) -> Params:
+        """The client's own model."""
+        own: Params = visit.memory.get(OWN) or ctx.net.first(ctx.seed, visit.device)
+        return own
+
+    def train(self, ctx: Context, visit: Visit) -> Report:
+        """Local training alone; once there is a lesson, that first."""
+        lesson = visit.instruction.get(LESSON) or visit.memory.get(LESSON)
+        model, loss = self.start(ctx, visit), None
+        if lesson:
+            heard = self.listened(ctx, visit, model, lesson)
+            model, loss = heard
+        if not lesson or self.private:
+            trained = self.descend(ctx, visit, model, ctx.net.parameters)
+            model, loss = trained.params, trained.loss
+        said = self.said(ctx, visit, model) if self.uploading(ctx) else {}
+        memory = {OWN: dict(model), **({LESSON: lesson} if lesson else {})}
+        return Report({"said": said}, memory, {"train_loss": loss}, model)
+
+    def listened(self, ctx: Context, visit: Visit, model: Params, lesson: Tree) -> tuple[Params, Tensor]:
+        """The model after it has learnt from the lesson, and the mean loss."""
+        batches = public_set(ctx).shuffled(
+            ctx.seed, ctx.round, epochs=self.public_epochs, batch_size=self.public_batch_size
+        )
+        local = ctx.local if self.public_lr is None else replace(ctx.local, lr=self.public_lr)
+        trained = on_public(
+            replace(ctx, local=local),
+            visit,
+            model,
+            batches,
+            lambda params, batch: self.distance(ctx, params, batch, rows_of(lesson, batch)),
+        )
+        return trained.params, trained.loss
+
+    def effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
+        """The local training; steps on the public set are left out of the count."""
+        local = self.private or not state.lesson
+        return (Effort(steps if local else 0, ctx.net.parameters),)
+
+
+def rows_of(lesson: Tree, batch: Batch) -> dict[str, Tensor]:
+    """What a lesson says of a batch's public examples."""
+    return tree.map(lambda leaf: leaf[batch.noise[ROWS]], lesson)
