@@ -91,7 +91,8 @@ class FedKD(OneShot):
             return (logits - taught).abs().mean()
         several = batch.y.dim() == 2
         soft = softened(taught, self.temperature, several)
-        far: Tensor = self.temperature**2 * taught_loss(soft, logits, self.temperature, several)
+        squared = float(self.temperature) ** 2
+        far: Tensor = squared * taught_loss(soft, logits, self.temperature, several)
         return far
 
 
