@@ -13,10 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .adam import Adam
-from .context import Context
-from .core import Batch, Visit
+from .core import Batch
 from .exchange import Progress
-from .local import Trained, sgd
 from .net import Net, Params
 from .public import PublicBatches, PublicSet
 
@@ -204,17 +202,6 @@ def on_server(public: PublicSet) -> PublicSet:
     return public.on(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
 
 
-def on_public(
-    ctx: Context,
-    visit: Visit,
-    start: Params,
-    batches: PublicBatches,
-    loss: Callable[[Params, Batch], Tensor],
-) -> Trained:
-    """A client's own model trained on the public set, by SGD as `ctx.local` says."""
-    return sgd(ctx, visit._replace(batches=batches), start, loss)
-
-
 __all__ = [
     "Course",
     "Judge",
@@ -222,7 +209,6 @@ __all__ = [
     "correct_share",
     "distilled",
     "ensemble",
-    "on_public",
     "on_server",
     "softened",
     "steps_over",

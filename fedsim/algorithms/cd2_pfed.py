@@ -90,18 +90,18 @@ class CD2PFed(FedAvg):
         part = tree.cast_like(mean, shared_part(ctx.net, params, share))
         return with_shared(ctx.net, params, part, share)
 
+    def handover(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+        """What was shared in the round that just ended."""
+        return {"params": shared_part(ctx.net, ctx.own(state.params), self.private_share(ctx, ctx.round))}
+
     def start(self, ctx: Context, visit: Visit) -> Params:
         """What came down, and the client's own private channels."""
         return self.composed(ctx, visit, ctx.round - 1)
 
     def composed(self, ctx: Context, visit: Visit, round: int) -> Params:
-        """The client's own model under what came down, as far as that was shared in a round."""
-        sent, share = self.private_share(ctx, ctx.round - 1), self.private_share(ctx, round)
+        """The client's own model under what came down, which was shared in this round."""
         own = visit.memory.get(OWN) or ctx.net.first(ctx.seed, visit.device)
-        whole = with_shared(ctx.net, own, visit.broadcast["params"], sent)
-        if share <= sent or OWN not in visit.memory:
-            return whole
-        return with_shared(ctx.net, own, shared_part(ctx.net, whole, share), share)
+        return with_shared(ctx.net, own, visit.broadcast["params"], self.private_share(ctx, round))
 
     def loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
         """The cross-entropy of the whole model, and how far its two halves are from each other."""

@@ -39,8 +39,8 @@ from torch import Tensor
 
 from ..attention import has_maps, look
 from ..core import Batch, Context, Visit
-from ..lessons import ensemble, softened, taught_loss
 from ..errors import FieldError
+from ..lessons import ensemble, softened, taught_loss
 from ..net import Net, Params
 from ..parameters import Count, Range
 from ..public import public_set

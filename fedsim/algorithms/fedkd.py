@@ -86,14 +86,13 @@ class FedKD(OneShot):
 
     def distance(self, ctx: Context, params: Params, batch: Batch, lesson: Tree) -> Tensor:
         """Of the logits, or of what they stand for."""
-        logits, taught = ctx.net(params, batch.x), lesson["logits"]
+        logits = ctx.net(params, batch.x)
+        taught: Tensor = lesson["logits"]
         if self.distance_by == "l1":
             return (logits - taught).abs().mean()
         several = batch.y.dim() == 2
         soft = softened(taught, self.temperature, several)
-        squared = float(self.temperature) ** 2
-        far: Tensor = squared * taught_loss(soft, logits, self.temperature, several)
-        return far
+        return self.temperature**2 * taught_loss(soft, logits, self.temperature, several)
 
 
 def rounded(logits: Tensor, levels: int) -> Tensor:

@@ -44,7 +44,8 @@ import torch
 from torch import Tensor
 
 from ..core import Batch, Context, Effort, Reduced, Reduction, Report, ServerState, Visit
-from ..lessons import on_public, softened, taught_loss
+from ..lessons import softened, taught_loss
+from ..local import Descent, descend
 from ..net import Params
 from ..parameters import Count, Positive, Range
 from ..public import ROWS, public_set
@@ -117,8 +118,12 @@ class KTpFL(PersonalParts):
         if state.said is None:
             return {}
         row = state.coefficients[client, state.who]
-        mixed = torch.tensordot((row / row.sum()).float(), state.said, dims=1)
+        mixed = torch.tensordot((row / row.sum()).to(state.said.dtype), state.said, dims=1)
         return {"teacher": {"said": mixed}}
+
+    def handover(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+        """Nothing: a client's own model is the one that it keeps."""
+        return {}
 
     def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> KTState:
         """What came, and the coefficients after a step for everybody who came."""
@@ -172,14 +177,18 @@ class KTpFL(PersonalParts):
         batches = public.shuffled(
             ctx.seed, before, epochs=self.public_epochs, batch_size=self.public_batch_size, rows=rows
         )
-        mixed: Tensor = visit.instruction["teacher"]["said"]
-
-        def distance(params: Params, batch: Batch) -> Tensor:
-            target = mixed[torch.searchsorted(rows, batch.noise[ROWS])]
-            return taught_loss(target, ctx.net(params, batch.x), self.temperature, public.several_labels)
-
+        places = torch.zeros(len(public), dtype=torch.int64, device=rows.device)
+        places[rows] = torch.arange(len(rows), device=rows.device)
+        heard = {"said": visit.instruction["teacher"]["said"], "places": places}
         learning = replace(ctx, local=replace(ctx.local, lr=self.public_lr, lr_alpha=0.0))
-        return on_public(learning, visit, model, batches, distance).params
+        hearing = visit._replace(batches=batches, instruction={"teacher": heard})
+        return descend(Descent(learning, hearing, model, self.distance)).params
+
+    def distance(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+        """KL(teacher || student) on a public batch: a scalar."""
+        teacher, several = visit.instruction["teacher"], batch.y.dim() == 2
+        taught = teacher["said"][teacher["places"][batch.noise[ROWS]]]
+        return taught_loss(taught, ctx.net(params, batch.x), self.temperature, several)
 
     def effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
         """The local training; steps on the public set are left out of the count."""

@@ -27,8 +27,9 @@ from torch import Tensor
 
 from .. import tree
 from ..core import Batch, Context, Effort, Progress, Reduced, Reduction, Report, ServerState, Visit
-from ..lessons import Course, distilled, on_public, on_server
 from ..errors import FieldError
+from ..lessons import Course, distilled, on_server
+from ..local import Descent, descend
 from ..net import Net, Params
 from ..parameters import Count, Positive
 from ..public import ROWS, public_set
@@ -132,6 +133,10 @@ class OneShot(FedAvg):
         """The lesson, to who does not have it."""
         return {LESSON: state.lesson} if state.lesson and not state.told[client] else {}
 
+    def handover(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+        """Nothing: a client's own model is the one that it keeps."""
+        return {}
+
     def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> OneShotState:
         """The lesson, when it is time for it; later, who has got it."""
         if self.uploading(ctx):
@@ -183,10 +188,9 @@ class OneShot(FedAvg):
     def train(self, ctx: Context, visit: Visit) -> Report:
         """Local training alone; once there is a lesson, that first."""
         lesson = visit.instruction.get(LESSON) or visit.memory.get(LESSON)
-        model, loss = self.start(ctx, visit), None
+        model, loss = self.start(ctx, visit), torch.zeros(())
         if lesson:
-            heard = self.listened(ctx, visit, model, lesson)
-            model, loss = heard
+            model, loss = self.listened(ctx, visit, model, lesson)
         if not lesson or self.private:
             trained = self.descend(ctx, visit, model, ctx.net.parameters)
             model, loss = trained.params, trained.loss
@@ -200,14 +204,13 @@ class OneShot(FedAvg):
             ctx.seed, ctx.round, epochs=self.public_epochs, batch_size=self.public_batch_size
         )
         local = ctx.local if self.public_lr is None else replace(ctx.local, lr=self.public_lr)
-        trained = on_public(
-            replace(ctx, local=local),
-            visit,
-            model,
-            batches,
-            lambda params, batch: self.distance(ctx, params, batch, rows_of(lesson, batch)),
-        )
+        hearing = visit._replace(batches=batches, instruction={LESSON: lesson})
+        trained = descend(Descent(replace(ctx, local=local), hearing, model, self.lesson_loss))
         return trained.params, trained.loss
+
+    def lesson_loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+        """What a step on the public set descends."""
+        return self.distance(ctx, params, batch, rows_of(visit.instruction[LESSON], batch))
 
     def effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
         """The local training; steps on the public set are left out of the count."""

@@ -148,7 +148,7 @@ def check_a_visit(
         kept["fc1.0.weight"][3:], (1 - beta) * start["fc1.0.weight"][3:] + beta * trained["fc1.0.weight"][3:]
     )
     torch.testing.assert_close(kept["fc1.0.weight"][:3], trained["fc1.0.weight"][:3])
-    after = shelf.arrival(algorithm, ctx, 6, algorithm.broadcast(ctx, state), {}, {OWN: kept})
+    after = shelf.arrival(algorithm, ctx, 6, algorithm.handover(ctx, state), {}, {OWN: kept})
     model = algorithm.personalise(ctx, after)
     assert torch.equal(model["fc1.0.weight"][:3], state.params["fc1.0.weight"][:3])
     assert torch.equal(model["fc1.0.weight"][3:], kept["fc1.0.weight"][3:])
