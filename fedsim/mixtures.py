@@ -7,7 +7,9 @@ FedCL (arXiv:2211.07248), Eq. 12 and section IV-A.
 from __future__ import annotations
 
 import warnings
+from functools import lru_cache
 from math import ceil
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,13 +35,13 @@ def fitted(values: NDArray[np.float64], components: int) -> Tensor:
     have weight 0: its shape says nothing of how many numbers there were.
 
     Args:
-        values: `[n]`; none of them gives weights of 0 throughout.
+        values: `[n]`; what is not finite is left out, and none at all gives weights of 0 throughout.
         components: L, at most so many.
 
     Returns:
         float32 `[L, 3]`: mean, variance and weight of each, by ascending means.
     """
-    found = np.zeros((components, 3), np.float32)
+    found, values = np.zeros((components, 3), np.float32), values[np.isfinite(values)]
     several = min(components, max(1, len(values) // EACH), len(np.unique(values)))
     if several == 1:
         found[0] = values.mean(), max(values.var(), FLOOR), 1
@@ -51,7 +53,6 @@ def fitted(values: NDArray[np.float64], components: int) -> Tensor:
 def _expectation_maximisation(values: NDArray[np.float64], components: int) -> NDArray[np.float64]:
     from sklearn.exceptions import ConvergenceWarning  # slow to import, and needed by clients alone
     from sklearn.mixture import GaussianMixture
-    from threadpoolctl import threadpool_limits
 
     parts = np.array_split(values, components)
     mixture = GaussianMixture(
@@ -65,12 +66,20 @@ def _expectation_maximisation(values: NDArray[np.float64], components: int) -> N
         precisions_init=np.array([1 / (part.var() + FLOOR) for part in parts]),
     )
     # With two threads the last bits depend on how the sums are cut.
-    with threadpool_limits(1), warnings.catch_warnings():
+    with _threads().limit(limits=1), warnings.catch_warnings():
         # After so many steps it is as good as it needs to be.
         warnings.simplefilter("ignore", ConvergenceWarning)
         mixture.fit(values[:, None])
     rows = np.column_stack([mixture.means_[:, 0], mixture.covariances_, mixture.weights_])
     return np.asarray(rows[np.argsort(rows[:, 0], kind="stable")])
+
+
+@lru_cache(maxsize=1)
+def _threads() -> Any:
+    """Whoever limits the threads of linear algebra; finding the libraries takes longer than many a fit."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
 
 
 def drawn(mixture: Tensor, count: int, rng: np.random.Generator) -> Tensor:

@@ -110,8 +110,8 @@ class FedCL(FedGen):
     decay: Share = 1.0
     superloss: bool = True
     lambda_cl: Positive = 0.5
-    tau_classes: Annotated[float, Range(above=1)] = 10.0
-    tau: float | None = None
+    tau_classes: Annotated[float, Range(above=1, maximum=1e6)] = 10.0
+    tau: Annotated[float, Range(0, 1000)] | None = None
     levels: tuple[Level, ...] = (0.3, 0.6, 0.9)
     order: Literal["ascending", "descending"] = "ascending"
     v: Share = 0.7
@@ -211,7 +211,9 @@ class FedCL(FedGen):
         size, pool = (self.generator_steps, self.generator_batch_size), pooled(state.draws).numpy()
         chances = state.counts.numpy() / float(state.counts.sum())
         labels = stream.choice(len(chances), size, p=chances)
-        return Lessons(list(labels), list(stream.choice(pool, (*size, 1)).astype(np.float32)))
+        # Models that have diverged have no difficulties.
+        wanted = stream.choice(pool if len(pool) else np.zeros(1), (*size, 1))
+        return Lessons(list(labels), list(wanted.astype(np.float32)))
 
     def critic(self, ctx: Context, state: Any, reduced: Reduced, device: torch.device) -> Critic:
         """The loss of the mean of the cohort's logits (Eq. 18)."""
@@ -222,11 +224,7 @@ class FedCL(FedGen):
 
     def describe(self, ctx: Context, state: Any) -> Mapping[str, Any]:
         """The phase of the round, its threshold, who is frozen, and why the phase ended, if it did."""
-        return (
-            {**state.standing.said, **super().describe(ctx, state)}
-            if self.levels
-            else super().describe(ctx, state)
-        )
+        return {**(state.standing.said if self.levels else {}), **super().describe(ctx, state)}
 
     # client
 

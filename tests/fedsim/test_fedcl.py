@@ -9,9 +9,12 @@ import pytest
 import torch
 from scipy.special import lambertw
 
+from fedsim import tree
 from fedsim.algorithms import FedAvg, FedCL
+from fedsim.algorithms.fedcl import EQUALLY
 from fedsim.core import Local, Reduced
 from fedsim.curriculum import ClientCurriculum, DataCurriculum
+from fedsim.inequitable import moved_on, part_of, settled, taught
 from fedsim.phases import Standing
 from fedsim.pools import SerialPool
 from fedsim.population import Population
@@ -86,6 +89,32 @@ def test_the_model_is_the_mean_of_the_last_models_of_all_who_came() -> None:
             np.testing.assert_allclose(value.numpy(), direct, rtol=1e-6, atol=1e-9)
     assert 3 in seen
     assert len(seen) > 6
+
+
+def test_the_running_sum_stays_the_direct_mean_over_300_rounds() -> None:
+    """10 of 200 clients in each; the numbers are large, so that what rounding leaves over would show."""
+    chance, models, seen = np.random.default_rng(1), np.zeros((200, 3)), np.zeros(200, np.int64)
+    sums, examples = settled(EQUALLY, {"w": torch.zeros(3)}), torch.tensor(7)
+    for _ in range(300):
+        came: Any = None
+        for k in chance.choice(200, 10, replace=False):
+            new, age = 1e4 + chance.normal(size=3), torch.tensor(0)
+            old = {"w": torch.from_numpy(models[k].copy())}
+            now, before = torch.tensor(seen[k] + 1), torch.tensor(seen[k])
+            [powers] = EQUALLY.values()
+            part = part_of(powers, {"w": torch.from_numpy(new)}, age, now, examples)
+            change = {"mean": tree.sub(part, part_of(powers, old, age, before, examples))}
+            came = change if came is None else tree.add(came, change)
+            models[k], seen[k] = new, seen[k] + 1
+        sums = moved_on(EQUALLY, sums, came)
+    found = taught(sums, {"w": torch.zeros(3, dtype=torch.float64)})["w"].numpy()
+    np.testing.assert_allclose(found, models[seen > 0].mean(0), rtol=1e-13)
+
+
+def test_a_model_that_has_diverged_does_not_stop_the_run() -> None:
+    population = federation([20, 20], rounds=2, local=Local(steps=8, batch_size=8, lr=1e20))
+    results = run(FedCL(**LIGHT), population)
+    assert [result.method["frozen_clients"] for result in results] == [2, 2]
 
 
 def test_a_local_loss_is_numpys() -> None:

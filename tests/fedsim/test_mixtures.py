@@ -42,6 +42,13 @@ def test_equal_numbers_do_no_harm() -> None:
         assert torch.isfinite(drawn(found, 100, rng.stream(1, "draws", 0))).all()
 
 
+def test_what_is_not_finite_is_left_out() -> None:
+    values = np.random.default_rng(0).normal(size=30)
+    gaps = np.concatenate([values, [np.nan, np.inf, -np.inf]])
+    assert torch.equal(fitted(gaps, 3), fitted(values, 3))
+    assert not fitted(np.full(20, np.nan), 3).any()
+
+
 def test_who_holds_nothing_is_not_drawn() -> None:
     nobody = drawn(fitted(np.zeros(0), 3), 4, rng.stream(1, "draws", 0))
     assert torch.isnan(nobody).all()

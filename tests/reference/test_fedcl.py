@@ -1,0 +1,49 @@
+"""FedCL on scikit-learn's digits, dealt out by Dirichlet(0.1): runs that a broken method fails.
+
+FedGen's CNN, 20 clients, ten of them a round, 20 rounds of 20 steps of batch 32, lr 0.01, seed 3; the global
+model on the whole test set. Measured:
+
+    FedAvg 0.646    FedCL 0.691    FedCL with the mean of the cohort 0.763
+
+Eq. 21 counts the last models of clients that did not come, so the first rounds are slower with it. The three
+runs take about 30 seconds of one core.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from fedsim.algorithms import FedAvg, FedCL
+from fedsim.core import Algorithm, Local
+from fedsim.experiment import Experiment
+from fedsim.pools import SerialPool
+from fedsim.simulation import RoundResult, simulate
+
+pytestmark = pytest.mark.reference
+
+
+def run(algorithm: Algorithm) -> list[RoundResult]:
+    experiment = Experiment(
+        algorithm=algorithm,
+        local=Local(steps=20, batch_size=32, lr=0.01),
+        seed=3,
+        rounds=20,
+        num_clients=20,
+        cohort_size=10,
+        dataset=("digits", {}),
+        partition=("dirichlet", {"beta": 0.1, "min_size": 5}),
+        models=(("fedgen_cnn", {}),),
+    )
+    population = experiment.population()
+    return list(simulate(algorithm, population, SerialPool(algorithm, population), evaluate_every=20))
+
+
+def test_fedcl_learns_and_goes_through_its_phases() -> None:
+    plain, cohort, whole = run(FedAvg()), run(FedCL(selected_only=True)), run(FedCL())
+    accuracy = [results[-1].metrics["global_accuracy"] for results in (plain, cohort, whole)]
+    assert accuracy[1] > accuracy[0] > 0.5, accuracy
+    assert accuracy[2] > 0.5, accuracy
+    for results in (cohort, whole):
+        left = [reason for result in results if (reason := result.method["left"])]
+        assert len(left) == 3
+        assert results[-1].method["quantiles"][1] < results[0].method["quantiles"][1]
