@@ -74,13 +74,15 @@ def test_each_extra_alone_and_every_option_makes_a_difference() -> None:
 
 
 def test_the_model_is_the_mean_of_the_last_models_of_all_who_came() -> None:
-    """Eq. 21 over rounds in which few of ten came, and one of those that came holds nothing."""
+    """Eq. 21 where few of ten come, some are frozen, and one of those that came holds nothing."""
     population = federation([3, 8, 11, 0, 17, 20, 24, 25, 30, 38], cohort_size=3, rounds=12)
-    method = FedCL(**LIGHT, cap=2)
+    method = FedCL(**LIGHT, levels=(0.8, 0.9), v=0.6, cap=6)
     pool = SerialPool(method, population)
     seen: set[int] = set()
+    frozen: set[int] = set()
     for result in simulate(method, population, pool):
         seen |= set(result.cohort)
+        frozen |= set(result.method["frozen"]) - set(result.cohort)
         memories = pool.memories()
         models = [memories[k]["model"] for k in sorted(seen - {3})]
         assert float(result.state.sums["mean"]["mass"]) == len(models)
@@ -89,6 +91,7 @@ def test_the_model_is_the_mean_of_the_last_models_of_all_who_came() -> None:
             np.testing.assert_allclose(value.numpy(), direct, rtol=1e-6, atol=1e-9)
     assert 3 in seen
     assert len(seen) > 6
+    assert len(frozen) > 2
 
 
 def test_the_running_sum_stays_the_direct_mean_over_300_rounds() -> None:
