@@ -147,9 +147,9 @@ class FedEnsemble(FedAvg):
         return self.ensemble(state)
 
     def deployed(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
-        """The ensemble, after the global model where there is one."""
-        alone = {} if self.several else {"global": state.params}
-        return {**alone, "ensemble": self.ensemble(state)}
+        """The ensemble; before it the global model where there is one, and else it is what is global."""
+        together = self.ensemble(state)
+        return {"global": together} if self.several else {"global": state.params, "ensemble": together}
 
     def predict(self, ctx: Context, model: Tree, x: Tensor) -> Tensor:
         """The logs of what the ensemble says, or the logits of one model: `[batch, classes]`."""
