@@ -133,7 +133,12 @@ def fine_tuned(ctx: Context, visit: Visit, start: Params) -> Params:
         visit: without batches, the model comes back as it was.
         start: all keys of the net.
     """
-    return sgd(ctx, visit, start, lambda params, batch: cross_entropy(ctx.net(params, batch.x), batch)).params
+    return descend(Descent(ctx, visit, start, own_loss)).params
+
+
+def own_loss(ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+    """The cross-entropy of the model on the batch: what plain training descends, for `Descent.loss`."""
+    return cross_entropy(ctx.net(params, batch.x), batch)
 
 
 def moved(ctx: Context, start: Params, trainable: Collection[str] | None) -> list[str]:

@@ -258,9 +258,11 @@ class ShelfBatches:
 
     def __getitem__(self, step: int) -> Batch:
         batch = self.shelf.examples(self.rows[step], (self.augment_seed + step) % 2**63)
-        if not self.noise:
-            return batch
-        return batch._replace(noise=tree.map(lambda each: _drawn(each[step], batch.x), self.noise))
+        return batch._replace(noise=self.drawn(step, batch.x)) if self.noise else batch
+
+    def drawn(self, step: int, x: Tensor) -> Tree:
+        """A step's noise, for these inputs."""
+        return tree.map(lambda each: _drawn(each[step], x), self.noise)
 
     def __iter__(self) -> Iterator[Batch]:
         return (self[step] for step in range(len(self)))

@@ -19,6 +19,7 @@ from torch.func import vmap
 
 from . import tree
 from .core import Batch, Context, Visit
+from .feeding import joint_batch
 from .local import Descent, Trained, Update, moved, still
 from .net import Params
 from .tree import Tree
@@ -128,7 +129,7 @@ class _Loop:
         active = sum(steps > step for steps in self.steps)
         if active != self.active:
             self._narrow(active)
-        batch, dims = _batch([descent.visit.batches[step] for descent in self.descents[:active]])
+        batch, dims = joint_batch([descent.visit.batches for descent in self.descents[:active]], step)
         values = self._values(batch, dims)
         gradients = list(torch.autograd.grad(values.sum(), self.weights)) if self.weights else []
         with torch.no_grad():
@@ -185,44 +186,3 @@ def _shown(visit: Visit) -> Tree:
 def _view(visit: Visit, shown: Mapping[str, Any]) -> Visit:
     """The visit that a loss sees; what it may not read is not there, rather than another client's."""
     return visit._replace(**shown, batches=(), held=cast(Any, None), apart=None, company=None)
-
-
-def _batch(parts: Sequence[Batch]) -> tuple[Batch, Batch]:
-    """One step's batches as one, and the dimension of the clients in each of its parts."""
-    rows = [len(part.y) for part in parts]
-    most, device = max(rows), parts[0].y.device
-    noise, dims = _noise([part.noise for part in parts])
-    x, y = (torch.stack([_filled(each, most) for each in every]) for every in _inputs_and_labels(parts))
-    if min(rows) == most:
-        return Batch(x, y, None, noise), Batch(0, 0, None, dims)  # type: ignore[arg-type]
-    mask = (torch.arange(most) < torch.tensor(rows).unsqueeze(1)).float().to(device)
-    return Batch(x, y, mask, noise), Batch(0, 0, 0, dims)  # type: ignore[arg-type]
-
-
-def _inputs_and_labels(parts: Sequence[Batch]) -> tuple[list[Tensor], list[Tensor]]:
-    return [part.x for part in parts], [part.y for part in parts]
-
-
-def _noise(parts: Sequence[Tree]) -> tuple[Tree, Tree]:
-    """A step's noise of many clients, and where the clients are in it.
-
-    A part that is another batch is filled up like one. What is not of one shape for all, such as a share of
-    something that is divided by a client's steps, cannot be what one step of all of them reads: it is left
-    out.
-    """
-    leaves, dims = dict[str, Any](), dict[str, Any]()
-    for name, first in parts[0].items():
-        every = [part[name] for part in parts]
-        if isinstance(first, Batch):
-            leaves[name], dims[name] = _batch(every)
-        elif isinstance(first, Mapping):
-            leaves[name], dims[name] = _noise(every)
-        elif all(each.shape == first.shape for each in every):
-            leaves[name], dims[name] = torch.stack(every), 0
-    return leaves, dims
-
-
-def _filled(rows: Tensor, count: int) -> Tensor:
-    """These rows, and the first one again as often as there are too few."""
-    missing = count - len(rows)
-    return torch.cat([rows, rows[:1].expand(missing, *rows.shape[1:])]) if missing else rows

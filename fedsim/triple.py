@@ -24,6 +24,9 @@ Strategy: TypeAlias = Literal["single", "double", "triple"]
 GlobalTerm: TypeAlias = Literal["live", "literal"]
 Compare: TypeAlias = Literal["all", "kept"]
 
+TEACHERS = "teachers"
+"""Where the instruction of a visit to the public set has what the teachers say."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TripleDistillation:
@@ -123,6 +126,24 @@ class TripleDistillation:
             past = memory.get("past", torch.zeros_like(said))
             found |= {"past": past + (said - past) / heard, "heard": heard}
         return found
+
+
+@dataclass(frozen=True)
+class Taught:
+    """What a local loop on the public set descends, for `Descent.loss`.
+
+    Attributes:
+        triple: the loss.
+        temperature: of the distillation.
+    """
+
+    triple: TripleDistillation
+    temperature: float
+
+    def __call__(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+        """Eq. 4 on a batch, with the client's teachers out of its instruction."""
+        teachers: Mapping[str, Tensor] = visit.instruction[TEACHERS]
+        return self.triple.loss(ctx, params, batch, teachers, self.temperature)
 
 
 def accuracy(ctx: Context, visit: Visit, model: Params) -> Tensor:

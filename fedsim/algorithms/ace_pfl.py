@@ -52,13 +52,13 @@ from ..census import Answers, Census
 from ..clustering import Ground, grouped, mean_within
 from ..core import Algorithm, Context, Effort, Reduced, Reduction, Report, ServerState, Visit
 from ..distillation import Curve, Stage, Temperature, noisy, softened, top_k
-from ..local import cross_entropy, sgd
+from ..local import Descent, descend, own_loss
 from ..net import Params
 from ..parameters import Count, Positive, Range
 from ..privacy import Kind, Mechanism, budgets
 from ..public import public_set
 from ..tree import Tree
-from ..triple import Compare, GlobalTerm, Strategy, TripleDistillation
+from ..triple import TEACHERS, Compare, GlobalTerm, Strategy, Taught, TripleDistillation
 
 Weight = Annotated[float, Range(minimum=0)]
 MOST_NAMED = 1000
@@ -231,7 +231,7 @@ class AcePFL(Algorithm):
     def train(self, ctx: Context, visit: Visit) -> Report:
         """Lines 8 of the last round, and 4 to 7 of this one, of Algorithm 1."""
         model, memory, public_loss = self._taught(ctx, visit, ctx.round)
-        trained = sgd(ctx, visit, model, lambda params, b: cross_entropy(ctx.net(params, b.x), b))
+        trained = descend(Descent(ctx, visit, model, own_loss))
         metrics = {"train_loss": trained.loss}
         if public_loss is not None:
             metrics["public_loss"] = public_loss
@@ -264,12 +264,9 @@ class AcePFL(Algorithm):
         steps = public.shuffled(ctx.seed, round, epochs=self.public_epochs, batch_size=size)
         triple, temperature = self._triple(), self.temperature(ctx)(round)
         teachers = triple.teachers(ctx, visit.memory, said, temperature)
-        trained = sgd(
-            replace(ctx, local=replace(ctx.local, lr=self.eta2, lr_alpha=0.0)),
-            visit._replace(batches=steps),
-            model,
-            lambda params, batch: triple.loss(ctx, params, batch, teachers, temperature),
-        )
+        taught = visit._replace(batches=steps, instruction={**visit.instruction, TEACHERS: teachers})
+        there = replace(ctx, local=replace(ctx.local, lr=self.eta2, lr_alpha=0.0))
+        trained = descend(Descent(there, taught, model, Taught(triple, temperature)))
         return trained.params, triple.kept(ctx, visit, trained.params, said), trained.loss
 
     def _triple(self) -> TripleDistillation:
