@@ -216,7 +216,7 @@ class Probe:
     def modelled(self, cohort: Sequence[int], workers: int) -> float:
         """Seconds of this cohort's training, as the costs say."""
         models, steps = len(self.costs), self.population.steps
-        width = stack_widths(self.population.nets, self.trials.pool.width)
+        width = stack_widths(self.trials.algorithm, self.population.nets, self.trials.pool.width)
         hands = dealt(cohort, steps, self.client_seconds, workers, models, width)
         return self.overhead() + max(sum(map(self.client_seconds, hand)) for hand in hands)
 

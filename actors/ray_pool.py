@@ -100,7 +100,8 @@ class RayPool:
         letters = {client: tree.to_numpy(value) for client, value in instructions.items()}
 
         def begin() -> _Begun:
-            blocks = cut(cohort, self.population.steps, len(ctx.nets), stack_widths(ctx.nets, self.width))
+            width = stack_widths(algorithm, ctx.nets, self.width)
+            blocks = cut(cohort, self.population.steps, len(ctx.nets), width)
             steps = [sum(self.population.steps(client) for client in block) for block in blocks]
             most = most_blocks(blocks, broadcasts) if algorithm.stateful else None
             cuts = [(span.start, blocks[span.start : span.stop]) for span in self._parts(steps, most)]

@@ -120,8 +120,7 @@ class Trials:
         reduced = self.pool.train(self.algorithm, ctx, self.state, cohort)()
         trained = perf_counter()
         digest(self.algorithm.aggregate(ctx, self.state, reduced))
-        served = perf_counter()
-        up = Counter(reduced.traffic.by_payload)
+        served, up = perf_counter(), Counter(reduced.traffic.by_payload)
         up.subtract(self.bytes_down(cohort))
         self.done.append(Trial(tuple(cohort), self._busiest(cohort), trained - began, served - trained, up))
         return self.done[-1]
@@ -133,7 +132,7 @@ class Trials:
 
     def _busiest(self, cohort: Sequence[int]) -> Work:
         population, nets = self.pool.population, self.population.nets
-        width, steps = stack_widths(nets, self.pool.width), population.steps
+        width, steps = stack_widths(self.algorithm, nets, self.pool.width), population.steps
         hands = dealt(cohort, steps, steps, self.workers, len(nets), width)
         shares = (together(client_work(population.local, self._size(client)) for client in h) for h in hands)
         return max(shares, key=lambda work: (work.steps, work.examples))

@@ -15,10 +15,16 @@ class Marks(NamedTuple):
     Attributes:
         state: of the server state.
         memories: of what the clients keep; None for methods whose clients keep nothing.
+        width: how many clients trained at once, which is no part of the comparison.
     """
 
     state: str
     memories: str | None
+    width: int = 1
+
+    def agrees(self, other: Marks | None) -> bool:
+        """Whether another round has the same digests."""
+        return other is not None and self[:2] == other[:2]
 
 
 class Difference(NamedTuple):
@@ -33,6 +39,13 @@ class Difference(NamedTuple):
         first, second = self.first or Marks("", None), self.second or Marks("", None)
         named = (("state", first.state, second.state), ("memories", first.memories, second.memories))
         return [(name, one or None, other or None) for name, one, other in named if one != other]
+
+    @property
+    def widths(self) -> tuple[int, int] | None:
+        """How many clients trained at once in each, where that differs: then rounding does too."""
+        if self.first is None or self.second is None or self.first.width == self.second.width:
+            return None
+        return self.first.width, self.second.width
 
 
 class Verdict(NamedTuple):
@@ -52,7 +65,7 @@ def compare(first: Mapping[int, Marks], second: Mapping[int, Marks]) -> Verdict:
     agreed = 0
     for number in sorted({*first, *second}):
         one, other = first.get(number), second.get(number)
-        if one is None or one != other:
+        if one is None or not one.agrees(other):
             return Verdict(agreed, Difference(number, one, other))
         agreed += 1
     return Verdict(agreed, None)
@@ -64,9 +77,12 @@ def marks(records: Iterable[Mapping[str, Any]]) -> dict[int, Marks]:
     Raises:
         KeyError, TypeError: for what is no record of a round.
     """
-    return {
-        int(record["round"]): Marks(str(record["digest"]), record.get("memory_digest")) for record in records
-    }
+    return {int(record["round"]): _marks(record) for record in records}
+
+
+def _marks(record: Mapping[str, Any]) -> Marks:
+    width = (record.get("engine") or {}).get("width", 1)
+    return Marks(str(record["digest"]), record.get("memory_digest"), int(width))
 
 
 def read_marks(path: Path) -> dict[int, Marks]:

@@ -17,7 +17,6 @@ from typing import Generic, TypeAlias, TypeVar
 
 import torch
 
-from .core import Context
 from .errors import OutOfMemory, StackTooWide
 from .local import Descent, Trained
 from .stacking import Stacking, solved
@@ -31,7 +30,7 @@ Value = TypeVar("Value")
 def at_once(
     clients: Sequence[int],
     width: int,
-    ctx: Context,
+    why_not: str,
     one: Callable[[int, Together | None], Value],
     notes: Stacking,
 ) -> Iterator[Value]:
@@ -40,7 +39,7 @@ def at_once(
     Args:
         clients: who.
         width: how many; 1 for one by one.
-        ctx: the round.
+        why_not: why they cannot train at once, "" if they can.
         one: trains one client, in the company that it is given.
         notes: how the local loops were made is added to it.
 
@@ -50,9 +49,8 @@ def at_once(
     Raises:
         StackTooWide: if memory ran out while several trained.
     """
-    why = ctx.for_client(clients[0]).net.unstackable if clients else ""
-    if why and width > 1:
-        notes.alone[why] += len(clients)
+    if why_not and width > 1:
+        notes.alone[why_not] += len(clients)
         width = 1
     for start in range(0, len(clients), width):
         some = clients[start : start + width]

@@ -59,6 +59,8 @@ class Algorithm(ABC):
         stateful: whether clients keep a memory between rounds.
         heterogeneous: whether clients may run different architectures.
         deploys: whether the server has a model for everybody, to be scored and asked about.
+        unstackable: why the local loops of many clients cannot be one; "" where they can, which asks of a
+            loss what `fedsim.local.descend` says.
         needs_public: whether it exchanges something on a public set, which `Context.public` then has.
         tasks: what examples may carry: one of several "classes", or several yes-or-no "labels".
         learns_first: whether the models that are scored depend on `learn`, so that scoring waits for it.
@@ -69,6 +71,7 @@ class Algorithm(ABC):
     stateful: ClassVar[bool] = False
     heterogeneous: ClassVar[bool] = False
     deploys: ClassVar[bool] = True
+    unstackable: ClassVar[str] = ""
     needs_public: ClassVar[bool] = False
     tasks: ClassVar[Collection[str]] = frozenset({"classes", "labels"})
     learns_first: ClassVar[bool] = False

@@ -74,7 +74,12 @@ class SerialPool:
     ) -> tuple[SpanResult, dict[int, Tree]]:
         """The round's work; where so many at once need too much memory, all of it again with half as many."""
         while True:
-            blocks = cut(cohort, self.population.steps, len(ctx.nets), stack_widths(ctx.nets, self.width))
+            blocks = cut(
+                cohort,
+                self.population.steps,
+                len(ctx.nets),
+                stack_widths(self.worker.algorithm, ctx.nets, self.width),
+            )
             try:
                 return self.worker.train(
                     ctx.round, 0, blocks, broadcasts, instructions, self._memories, self.width
@@ -156,9 +161,9 @@ class StackedPool(SerialPool):
         self.width = width
 
 
-def stack_widths(nets: Sequence[Net], width: int) -> Callable[[int], int]:
+def stack_widths(algorithm: Algorithm, nets: Sequence[Net], width: int) -> Callable[[int], int]:
     """How many clients of each architecture train at once where `width` is asked for."""
-    return lambda model: width if nets[model].stackable else 1
+    return lambda model: 1 if algorithm.unstackable or nets[model].unstackable else width
 
 
 def halved(width: int) -> int:

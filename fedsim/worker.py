@@ -108,7 +108,8 @@ class Worker:
         with one_thread():
             for number, block in enumerate(blocks, start=start):
                 sums: Sums = None
-                for part in at_once(block, width, ctx, one, result.stacking):
+                why_not = self.algorithm.unstackable or ctx.for_client(block[0]).net.unstackable
+                for part in at_once(block, width, why_not, one, result.stacking):
                     sums = add(sums, part)
                 summed.push(Node(0, number), sums)
         result.nodes = summed.nodes

@@ -86,6 +86,12 @@ def _print(verdict: Verdict, first: str, second: str) -> None:
         for name, one, other in verdict.difference.parts()
     ]
     say(f"different: {rounds}, then round {verdict.difference.round} does not")
+    if verdict.difference.widths is not None:
+        one, other = verdict.difference.widths
+        say(
+            f"{one} and {other} clients trained at once, which alone changes the last bits: "
+            "compare runs with the same resources.stack"
+        )
     data().print(table(("round", "what", escape(first), escape(second)), rows, numbers=("round",)))
 
 

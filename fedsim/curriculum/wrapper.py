@@ -22,6 +22,7 @@ ATTRIBUTES = (
     "stateful",
     "heterogeneous",
     "deploys",
+    "unstackable",
     "needs_public",
     "learns_first",
     "tasks",

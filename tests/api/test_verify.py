@@ -54,6 +54,20 @@ def test_the_first_round_that_differs_is_shown(fedsim: Fedsim, tmp_path: Path) -
     assert found.data["difference"] == {"round": 2, "state": ["aaaa", "bbbb"]}
 
 
+def test_runs_that_were_stacked_differently_are_told_apart(fedsim: Fedsim, tmp_path: Path) -> None:
+    found = []
+    for name, digest, width in (("a", "x", 1), ("b", "y", 8), ("c", "x", 8)):
+        record = json.loads(write(tmp_path / f"{name}.jsonl", [digest]).read_text())
+        record["engine"] = {"pool": "ray", "width": width}
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(record))
+        found.append(tmp_path / f"{name}.jsonl")
+    a, b, c = found
+    assert fedsim("verify", a, c).code == 0
+    outcome = fedsim("verify", a, b)
+    assert outcome.code == 1
+    assert "1 and 8 clients trained at once" in outcome.err
+
+
 def test_memories_and_missing_rounds_are_differences(fedsim: Fedsim, tmp_path: Path) -> None:
     a = write(tmp_path / "a.jsonl", ["x"], "m")
     b = write(tmp_path / "b.jsonl", ["x"], "n")

@@ -1,0 +1,188 @@
+"""Clients that train at once against one by one: client updates per second, by model, batch and width.
+
+    python benchmarks/stacked.py                                    # lenet5 at batch 10, widths 1 to 256
+    python benchmarks/stacked.py --models lenet5 resnet18 --batches 10 64 --widths 1 8 64 --seconds 5
+
+Every case is rounds of FedAvg in this process (`StackedPool`; width 1 is `SerialPool`) over seeded noise of
+the model's usual shape: K clients of `--examples` images, one epoch, K the largest width. Cases of one model
+and batch are measured in turn, `--repeats` times, and the best of them counts, so that a machine which is
+busy for a while does not decide. ResNet-18 has GroupNorm. Evaluation is left out.
+
+It prints a JSON line for each case and a table at the end. `share` is of the device's peak in single
+precision, where `--peak TFLOPS` says what that is; `memory` is the device's own count on a GPU, and on a CPU
+the most that the process has had so far. `automatic` is the width that `resources.stack: auto` takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.machine import here
+from fedsim import rng
+from fedsim.algorithms import FedAvg
+from fedsim.core import Local
+from fedsim.data.dataset import Dataset, Examples, Normalise
+from fedsim.data.partition import Partition
+from fedsim.effort import Meter
+from fedsim.memory import private_peak
+from fedsim.models import make_net
+from fedsim.pools import SerialPool, StackedPool
+from fedsim.population import Population
+from fedsim.simulation import first_state
+from fedsim.widths import width_of
+
+MODELS: Mapping[str, tuple[tuple[int, int, int], Mapping[str, Any]]] = {
+    "lenet5": ((1, 28, 28), {}),
+    "fedavg_cnn": ((1, 28, 28), {}),
+    "moon_cnn": ((3, 32, 32), {}),
+    "resnet18": ((3, 32, 32), {"norm": "group"}),
+}
+"""The shape of an example, and what the model is told."""
+
+WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+CLASSES = 10
+
+
+def population(model: str, clients: int, examples: int, batch_size: int) -> Population:
+    """Clients of so many images of noise."""
+    shape, params = MODELS[model]
+    stream = rng.stream(0, "stacked benchmark")
+    count = clients * examples
+    noise = Examples(
+        stream.integers(0, 256, (count, *shape), np.uint8),
+        stream.integers(0, CLASSES, count).astype(np.int64),
+    )
+    data = Dataset(
+        name="noise",
+        train=noise,
+        test=noise.take(slice(1)),
+        num_classes=CLASSES,
+        input_shape=shape,
+        classes=tuple(map(str, range(CLASSES))),
+        normalise=Normalise(scale=255.0),
+    )
+    return Population(
+        dataset=data,
+        partition=Partition(np.arange(count), np.arange(0, count + 1, examples)),
+        nets=(make_net(model, input_shape=shape, num_classes=CLASSES, **params),),
+        local=Local(epochs=1, batch_size=batch_size, lr=0.01),
+        seed=0,
+        cohort_size=clients,
+        rounds=1,
+    )
+
+
+class Case:
+    """One width, ready to run rounds.
+
+    Args:
+        federation: whose clients.
+        width: how many at once.
+        device: "cpu" or "cuda".
+    """
+
+    def __init__(self, federation: Population, width: int, device: str) -> None:
+        self.federation, self.width, self.device = federation, width, device
+        self.algorithm, self.best = FedAvg(), 0.0
+        made = (self.algorithm, federation)
+        self.pool = SerialPool(*made, device) if width == 1 else StackedPool(*made, width, device)
+        self.ctx, self.state = federation.context(0), first_state(*made)
+        self.peak = 0
+
+    def measure(self, seconds: float) -> None:
+        """Rounds for about so long, at least one after the first, which warms up; the best pace is kept."""
+        clients = range(self.federation.cohort_size)
+        if self.device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        self._round(clients)
+        began, rounds = perf_counter(), 0
+        while not rounds or perf_counter() - began < seconds:
+            self._round(clients)
+            rounds += 1
+        self.best = max(self.best, rounds * len(clients) / (perf_counter() - began))
+        self.peak = torch.cuda.max_memory_allocated() if self.device == "cuda" else private_peak()
+
+    def _round(self, clients: Sequence[int]) -> None:
+        self.pool.train(self.algorithm, self.ctx, self.state, clients)()
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+
+def flops_per_client(federation: Population) -> float:
+    """Operations of one client's round."""
+    meter = Meter(FedAvg(), federation)
+    return meter.training(federation.context(0), first_state(FedAvg(), federation), [0]).flops
+
+
+def compared(model: str, batch_size: int, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Every width of one model and batch size."""
+    federation = population(model, max(options.widths), options.examples, batch_size)
+    cases = [Case(federation, width, options.device) for width in options.widths]
+    for _ in range(options.repeats):
+        for case in cases:
+            case.measure(options.seconds)
+    flops = flops_per_client(federation)
+    for case in cases:
+        yield {
+            "model": model,
+            "batch": batch_size,
+            "width": case.width,
+            "ran_at": case.pool.width,
+            "updates_per_s": round(case.best, 2),
+            "speedup": round(case.best / cases[0].best, 3),
+            "share": round(case.best * flops / options.peak / 1e12, 4) if options.peak else None,
+            "memory_mb": round(case.peak / 1e6),
+            "automatic": width_of("auto", federation, options.device),
+        }
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The rows as a table of Markdown."""
+    names = ("model", "batch", "width", "updates_per_s", "speedup", "share", "memory_mb")
+    lines = [names, ("---",) * len(names), *([row[name] for name in names] for row in rows)]
+    return "\n".join(
+        "| " + " | ".join("" if cell is None else str(cell) for cell in line) + " |" for line in lines
+    )
+
+
+def main() -> None:
+    """Measure what the command line names."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--models", nargs="+", default=["lenet5"], choices=MODELS)
+    parser.add_argument("--batches", nargs="+", type=int, default=[10])
+    parser.add_argument(
+        "--widths", nargs="+", type=int, default=list(WIDTHS), help="the first is compared with"
+    )
+    parser.add_argument("--examples", type=int, default=50, help="of each client")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--peak", type=float, help="the device's peak in single precision, in TFLOPS")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    name = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
+    print(json.dumps({"device": name, **here()}), flush=True)
+    rows = []
+    for model in options.models:
+        for batch_size in options.batches:
+            for row in compared(model, batch_size, options):
+                rows.append(row)
+                print(json.dumps(row), flush=True)
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()
