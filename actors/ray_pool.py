@@ -103,7 +103,7 @@ class RayPool:
             width = stack_widths(algorithm, ctx.nets, self.width)
             blocks = cut(cohort, self.population.steps, len(ctx.nets), width)
             steps = [sum(self.population.steps(client) for client in block) for block in blocks]
-            most = most_blocks(blocks, broadcasts) if algorithm.stateful else None
+            most = most_blocks(blocks, broadcasts, model_bytes(ctx)) if algorithm.stateful else None
             cuts = [(span.start, blocks[span.start : span.stop]) for span in self._parts(steps, most)]
             tasks = [Task(self._training(algorithm, ctx.round, *part, sent, letters)) for part in cuts]
             self._work.add(tasks)
@@ -205,7 +205,7 @@ class RayPool:
         asked, handovers = examinees(self.population, clients), handover(algorithm, ctx, state)
         sent = ray.put(tree.to_numpy(handovers))
         work = [examination_work(algorithm, self.population, ctx, client) for client in asked.clients]
-        most = most_blocks([(client,) for client in asked.clients[:1]], handovers)
+        most = most_blocks([(client,) for client in asked.clients[:1]], handovers, model_bytes(ctx))
         portions = [
             asked.clients[part.start : part.stop]
             for part in spans(work, len(self.crew.actors), most if algorithm.stateful else None)
@@ -260,13 +260,19 @@ class RayPool:
         self.crew.close()
 
 
-def most_blocks(blocks: Sequence[Block], broadcasts: Mapping[str, Mapping[str, Tree]]) -> int:
+def model_bytes(ctx: Context) -> int:
+    """Bytes of the largest architecture's parameters."""
+    return wire.NUMBER_BYTES * max(net.count() for net in ctx.nets)
+
+
+def most_blocks(blocks: Sequence[Block], broadcasts: Mapping[str, Mapping[str, Tree]], model: int = 0) -> int:
     """How many blocks a span may hold where clients keep memories: an actor has all of a span's at once.
 
-    What a client keeps is of the order of what it receives; the old and the new memories count.
+    What a client keeps is of the order of what it receives, or of a model (of so many bytes) where that is
+    more; the old and the new memories count.
     """
     received = max(sum(wire.message_bytes(message).values()) for message in broadcasts.values())
-    clients = SPAN_MEMORY_BYTES // max(1, 2 * received)
+    clients = SPAN_MEMORY_BYTES // max(1, 2 * received, 2 * model)
     return max(1, clients // max(map(len, blocks), default=1))
 
 

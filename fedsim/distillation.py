@@ -18,6 +18,7 @@ from torch import Tensor
 
 Curve: TypeAlias = Literal["f1", "f2", "f3", "f4", "f5", "fixed"]
 Stage: TypeAlias = Literal["r0", "t0"]
+Unsent: TypeAlias = Literal["even", "zero"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,20 +104,27 @@ def softened(logits: Tensor, temperature: float, several_labels: bool = False) -
     return F.softmax(logits / temperature, -1)
 
 
-def top_k(soft: Tensor, k: int, several_labels: bool = False) -> Tensor:
-    """The k largest probabilities of each row, brought to the sum 1 again, and 0 for the others.
-
-    With several labels: the k that are furthest from undecided, as they are.
+def top_k(soft: Tensor, k: int, unsent: Unsent = "zero", several_labels: bool = False) -> Tensor:
+    """The k largest probabilities of each row, and what the receiver makes of the others: of sum 1 again.
 
     Args:
         soft: as `softened` gives it, `[n, classes]`.
         k: at least 1; from the number of classes on, everything is kept.
-        several_labels: whether an example has several labels.
+        unsent: what was not sent is 0, and what was is brought to the sum 1 (`zero`); or the rest of the sum
+            is shared out among what was not sent (`even`).
+        several_labels: then the k labels that are furthest from undecided are kept, as they are, and the
+            others count as undecided.
     """
-    size = soft.abs() if several_labels else soft
-    places = size.topk(min(k, soft.shape[-1]), -1).indices
+    size, classes = soft.abs() if several_labels else soft, soft.shape[-1]
+    places = size.topk(min(k, classes), -1).indices
     kept = torch.zeros_like(soft).scatter(-1, places, soft.gather(-1, places))
-    return kept if several_labels else kept / kept.sum(-1, keepdim=True)
+    if several_labels:
+        return kept
+    total = kept.sum(-1, keepdim=True)
+    if unsent == "zero" or k >= classes:
+        return kept / total
+    others = torch.ones_like(soft).scatter(-1, places, 0.0)
+    return kept + others * (1 - total).clamp(min=0) / (classes - k)
 
 
 def noisy(soft: Tensor, noise: Tensor, several_labels: bool = False) -> Tensor:
@@ -143,13 +151,10 @@ class Lesson:
     Attributes:
         temperature: T.
         several_labels: whether an example has several yes-or-no labels.
-        kept_only: compare the classes alone that the teacher has kept, the student's probabilities brought to
-            the sum 1 over these. Otherwise a class that was not sent counts as impossible.
     """
 
     temperature: float
     several_labels: bool = False
-    kept_only: bool = False
 
     def loss(self, teacher: Tensor, logits: Tensor) -> Tensor:
         """T^2 KL(teacher || student), in nats: the mean over the examples, and over several labels as well.
@@ -164,10 +169,7 @@ class Lesson:
             student = F.binary_cross_entropy_with_logits(scaled, p, reduction="none")
             own = torch.xlogy(p, p) + torch.xlogy(1 - p, 1 - p)
             return self.temperature**2 * (student + own).mean()
-        dropped = teacher == 0
-        if self.kept_only:
-            scaled = scaled.masked_fill(dropped, -torch.inf)
-        q = F.log_softmax(scaled, -1).masked_fill(dropped, 0.0)
+        q = F.log_softmax(scaled, -1)
         return self.temperature**2 * (torch.xlogy(teacher, teacher) - teacher * q).sum(-1).mean()
 
     def between(self, first: Tensor, second: Tensor) -> Tensor:

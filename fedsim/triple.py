@@ -22,7 +22,6 @@ from .tree import Tree
 
 Strategy: TypeAlias = Literal["single", "double", "triple"]
 GlobalTerm: TypeAlias = Literal["live", "literal"]
-Compare: TypeAlias = Literal["all", "kept"]
 
 TEACHERS = "teachers"
 """Where the instruction of a visit to the public set has what the teachers say."""
@@ -36,13 +35,11 @@ class TripleDistillation:
         alphas: weights of the labels' loss and of the three divergences.
         strategy: `single` has the first divergence alone, `double` the first two.
         l_gd: `live` compares the client's prediction with the past, `literal` the server's, a constant.
-        compare: whether a class that was not sent counts as impossible (`all`), or is left out (`kept`).
     """
 
     alphas: tuple[float, float, float, float]
     strategy: Strategy = "triple"
     l_gd: GlobalTerm = "live"
-    compare: Compare = "all"
 
     def teachers(self, ctx: Context, memory: Tree, said: Tensor, temperature: float) -> dict[str, Tensor]:
         """What a client learns from: `global`, and `best` and `past` as soon as it has them.
@@ -86,8 +83,7 @@ class TripleDistillation:
         several_labels: bool = False,
     ) -> dict[str, Tensor]:
         """The terms of Eq. 4 that there are, each with its weight: `ce`, `kd`, `sd` and `gd`."""
-        kept_only = self.compare == "kept"
-        lesson = Lesson(temperature=temperature, several_labels=several_labels, kept_only=kept_only)
+        lesson = Lesson(temperature=temperature, several_labels=several_labels)
         parts = {name: teacher[batch.noise[ROWS]] for name, teacher in teachers.items()}
         label, first, second, third = self.alphas
         found = {

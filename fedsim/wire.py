@@ -25,6 +25,9 @@ Charge: TypeAlias = Callable[[str, Tree], int]
 NUMBER_BYTES = 4
 """Of one number that travels alone."""
 
+PAIR_BYTES = 2 * NUMBER_BYTES
+"""Of a kept entry of a sparse payload: its value and its index."""
+
 _FLOAT_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 
@@ -42,7 +45,7 @@ def payload_bytes(payload: Tree) -> int:
 
 def sparse_bytes(leaf: Tensor) -> int:
     """Bytes of a tensor of which only what is not zero is sent, each entry as its value and its index."""
-    return 2 * NUMBER_BYTES * int(torch.count_nonzero(leaf))
+    return PAIR_BYTES * int(torch.count_nonzero(leaf))
 
 
 def message_bytes(message: Mapping[str, Tree], charge: Charge | None = None) -> Counter[str]:

@@ -2,9 +2,8 @@
 
 He, Bai, Li, Chen, Du, IEEE/ACM Transactions on Networking 2025, doi:10.1109/TON.2025.3527467.
 
-Idea: every client has a model of its own, of any architecture. Clients say what their models predict on a
-public set, and learn from the mean of what all say, in which groups of clients with alike labels count by
-their data; from their own best model so far; and from what all said before.
+Idea: every client has a model of its own, of any architecture, says what it predicts on a public set, and
+learns from the mean of what all say, from its own best model so far, and from what all said before.
 
 Wire:
     down    predictions  what all said in the last round, its `top_k` largest entries of each row
@@ -27,12 +26,12 @@ with D_v the examples of v's clients, s_n^b what the client's best model of earl
 mean of s^1 to s^(r-1). T_r and the curves are in `fedsim.distillation`, the loss in `fedsim.triple`.
 
 Deviations: Eq. 3 prints D_v inside the sum, so that its weights do not sum to 1; here they are D_n. The
-divergences have the teacher first, for with zeros in s^r the printed order is infinite, and what is kept is
-brought to the sum 1. The printed L_GD, KL(s^r || m), has no gradient; `l_gd: literal` is that. The best
-model is chosen on examples that the client keeps apart. Under partial participation the weights are over
-those that came, and a client learns from the round before its visit. All clients of an architecture begin
-with one model. `sorted` is the paper's literal ground distance. With several labels per example a prediction
-has a probability for each, see `fedsim.distillation`.
+divergences have the teacher first, for with zeros in s^r the printed order is infinite. What is not sent has
+equal shares of the rest of the sum; `unsent: zero` has it 0 and what is kept of sum 1, but at T = 40 all
+probabilities are alike, and a class taken for impossible outweighs everything else. The printed L_GD,
+KL(s^r || m), has no gradient; `l_gd: literal` is that. The best model is chosen on examples that the client
+keeps apart. Under partial participation the weights are over those that came. All clients of an architecture
+begin with one model. With several labels per example a prediction has a probability for each.
 
 Reference result: see docs/results.md.
 """
@@ -51,18 +50,17 @@ from .. import tree, wire
 from ..census import Answers, Census
 from ..clustering import Ground, grouped, mean_within
 from ..core import Algorithm, Context, Effort, Reduced, Reduction, Report, ServerState, Visit
-from ..distillation import Curve, Stage, Temperature, noisy, softened, top_k
+from ..distillation import Curve, Stage, Temperature, Unsent, noisy, softened, top_k
 from ..local import Descent, descend, own_loss
 from ..net import Params
 from ..parameters import Count, Positive, Range
 from ..privacy import Kind, Mechanism, budgets
 from ..public import public_set
 from ..tree import Tree
-from ..triple import TEACHERS, Compare, GlobalTerm, Strategy, Taught, TripleDistillation
+from ..triple import TEACHERS, GlobalTerm, Strategy, Taught, TripleDistillation
 
 Weight = Annotated[float, Range(minimum=0)]
-MOST_NAMED = 1000
-"""Up to so many clients, the first round's record has the cluster of each."""
+MOST_NAMED = 1000  # up to so many clients, the first round's record has the cluster of each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,17 +85,17 @@ class AcePFL(Algorithm):
     """Personal models of any architecture that learn from one another's predictions on a public set.
 
     Attributes:
-        clustering: by the distances to one client, by all distances, or none: the plain mean of the clients.
+        clustering: by the distances to one client, by all, or none: the plain mean of the clients.
         clusters: |V|.
         ground: what moving a unit costs in the distances, see `clustering.emd`.
         top_k: how many entries of a prediction travel, at most; K in the paper.
+        unsent: what the others are taken for: 0, or equal shares of the rest; see `distillation.top_k`.
         curve: of the temperature; see `distillation.Temperature`, as for the next five.
         t0, k1, k2, r0: its constants.
         stage: what its stages are counted by.
         alpha1, alpha2, alpha3, alpha4: weights of the labels' loss and of the three divergences.
         distillation: `single` has the first divergence alone, `double` the first two.
         l_gd: `live` compares the client's prediction with the past, `literal` the server's, a constant.
-        compare: whether a class that was not sent counts as impossible (`all`), or is left out (`kept`).
         eta2: the learning rate on the public set; the one on the client's own examples is `local.lr`.
         public_epochs: passes over the public set in a round.
         public_batch_size: there; by default that of the local training.
@@ -111,6 +109,7 @@ class AcePFL(Algorithm):
     clusters: Count = 3
     ground: Ground = "identity"
     top_k: Count = 5
+    unsent: Unsent = "even"
     curve: Curve = "f1"
     t0: Positive = 30.0
     k1: Annotated[float, Range(minimum=0)] = 5.0
@@ -123,7 +122,6 @@ class AcePFL(Algorithm):
     alpha4: Weight = 0.1
     distillation: Strategy = "triple"
     l_gd: GlobalTerm = "live"
-    compare: Compare = "all"
     eta2: Positive = 0.015
     public_epochs: Count = 1
     public_batch_size: Count | None = None
@@ -178,7 +176,10 @@ class AcePFL(Algorithm):
 
     def charge(self, ctx: Context, name: str, payload: Tree) -> int:
         """8 bytes for each entry of a prediction that is kept."""
-        return 0 if name == "share" else sum(wire.sparse_bytes(leaf) for _, leaf in tree.leaves(payload))
+        if name == "share" or not payload:
+            return 0
+        said: Tensor = payload["probabilities"]
+        return wire.PAIR_BYTES * said.shape[0] * min(self.top_k, said.shape[1])
 
     def weight(self, ctx: Context, visit: Visit) -> float:
         """The examples of the client's cluster over its clients; 1 without clustering."""
@@ -188,7 +189,7 @@ class AcePFL(Algorithm):
     def aggregate(self, ctx: Context, state: AceState, reduced: Reduced) -> AceState:
         """Eq. 3."""
         mean, several = reduced["predictions"]["probabilities"], public_set(ctx).several_labels
-        kept = top_k(mean, self.top_k, several)
+        kept = top_k(mean, self.top_k, self.unsent, several)
         return replace(state, predictions=kept.float())
 
     def deployed(self, ctx: Context, state: AceState) -> Mapping[str, Tree]:
@@ -199,13 +200,12 @@ class AcePFL(Algorithm):
         """The temperature, the clusters with their mean distances, and the privacy that was spent."""
         said: dict[str, Any] = {"temperature": self.temperature(ctx)(ctx.round + 1)}
         if state.clusters is not None:
-            said["clusters"] = torch.bincount(state.clusters).tolist()
-            said["mean_emd"] = list(state.mean_emd)
+            said |= {"clusters": torch.bincount(state.clusters).tolist(), "mean_emd": list(state.mean_emd)}
             if ctx.round == 0 and ctx.num_clients <= MOST_NAMED:
                 said["cluster_of"] = state.clusters.tolist()
-        labels = None if self.clustering == "none" else self._noise(self.label_epsilon)
-        released = len(public_set(ctx)) * (ctx.round + 1)
-        spent = budgets(labels, self._noise(self.prediction_epsilon), released)
+        labels = self._noise(self.label_epsilon if self.clustering != "none" else None)
+        sent = len(public_set(ctx)) * (ctx.round + 1)
+        spent = budgets(labels, self._noise(self.prediction_epsilon), sent)
         return {**said, "privacy": spent} if spent else said
 
     def _noise(self, epsilon: float | None) -> Mechanism | None:
@@ -232,22 +232,22 @@ class AcePFL(Algorithm):
         """Lines 8 of the last round, and 4 to 7 of this one, of Algorithm 1."""
         model, memory, public_loss = self._taught(ctx, visit, ctx.round)
         trained = descend(Descent(ctx, visit, model, own_loss))
-        metrics = {"train_loss": trained.loss}
-        if public_loss is not None:
-            metrics["public_loss"] = public_loss
+        metrics = {
+            "train_loss": trained.loss,
+            **({} if public_loss is None else {"public_loss": public_loss}),
+        }
         upload = {"predictions": {"probabilities": self._said(ctx, visit, trained.params)}}
         return Report(upload, {**memory, "model": trained.params}, metrics, trained.params)
 
     def _said(self, ctx: Context, visit: Visit, params: Params) -> Tensor:
         """s_n^r on the public set, as it travels: `[public examples, classes]`."""
         public, temperature = public_set(ctx), self.temperature(ctx)(ctx.round + 1)
-        several = public.several_labels
-        soft = softened(public.predictions(lambda x: ctx.net(params, x)), temperature, several)
+        soft = softened(public.predictions(lambda x: ctx.net(params, x)), temperature, public.several_labels)
         noise = self._noise(self.prediction_epsilon)
         if noise is not None:
-            scale = noise.prediction_scale(ctx.num_classes, several)
-            soft = noisy(soft, scale * visit.drawn["noise"], several)
-        return top_k(soft, self.top_k, several)
+            scale = noise.prediction_scale(ctx.num_classes, public.several_labels)
+            soft = noisy(soft, scale * visit.drawn["noise"], public.several_labels)
+        return top_k(soft, self.top_k, self.unsent, public.several_labels)
 
     def _taught(self, ctx: Context, visit: Visit, round: int) -> tuple[Params, Tree, Tensor | None]:
         """Line 8 of Algorithm 1: the client after what it learns from what all said in a round, from 1.
@@ -259,33 +259,30 @@ class AcePFL(Algorithm):
         said = visit.broadcast["predictions"].get("probabilities")
         if said is None:
             return model, memory, None
-        public = public_set(ctx)
         size = self.public_batch_size or ctx.local.batch_size
-        steps = public.shuffled(ctx.seed, round, epochs=self.public_epochs, batch_size=size)
-        triple, temperature = self._triple(), self.temperature(ctx)(round)
-        teachers = triple.teachers(ctx, visit.memory, said, temperature)
+        steps = public_set(ctx).shuffled(ctx.seed, round, epochs=self.public_epochs, batch_size=size)
+        temperature = self.temperature(ctx)(round)
+        teachers = self._triple.teachers(ctx, visit.memory, said, temperature)
         taught = visit._replace(batches=steps, instruction={**visit.instruction, TEACHERS: teachers})
         there = replace(ctx, local=replace(ctx.local, lr=self.eta2, lr_alpha=0.0))
-        trained = descend(Descent(there, taught, model, Taught(triple, temperature)))
-        return trained.params, triple.kept(ctx, visit, trained.params, said), trained.loss
+        trained = descend(Descent(there, taught, model, Taught(self._triple, temperature)))
+        return trained.params, self._triple.kept(ctx, visit, trained.params, said), trained.loss
 
+    @property
     def _triple(self) -> TripleDistillation:
-        alphas, strategy = (self.alpha1, self.alpha2, self.alpha3, self.alpha4), self.distillation
-        return TripleDistillation(alphas=alphas, strategy=strategy, l_gd=self.l_gd, compare=self.compare)
+        alphas = (self.alpha1, self.alpha2, self.alpha3, self.alpha4)
+        return TripleDistillation(alphas=alphas, strategy=self.distillation, l_gd=self.l_gd)
 
     def effort(self, ctx: Context, state: AceState, steps: int) -> Sequence[Effort]:
         """The local steps, what is said of the public set, and once something came the steps on it."""
         public, moving = public_set(ctx), ctx.net.parameters
         found = [Effort(steps, moving), Effort(1, (), examples=len(public))]
         if state.predictions is not None:
-            size = self.public_batch_size or ctx.local.batch_size
-            passes = self.public_epochs
+            size, passes = self.public_batch_size or ctx.local.batch_size, self.public_epochs
             found.append(Effort(passes * -(-len(public) // size), moving, examples=passes * len(public)))
             if self.distillation != "single":
                 found.append(Effort(1, (), examples=len(public)))
         return found
-
-    # personal models
 
     def personalise(self, ctx: Context, visit: Visit) -> Tree:
         """The client's model after this round: with what it learns from what all said in it."""

@@ -153,7 +153,7 @@ def keep(soft: Tensor, k: int) -> Tensor:
 
 def test_the_rounds_are_those_of_the_papers_algorithm() -> None:
     population = mixed(rounds=5)
-    algorithm = AcePFL(clusters=2, top_k=2, t0=3.0, k1=0.5, validation=0.2)
+    algorithm = AcePFL(clusters=2, top_k=2, unsent="zero", t0=3.0, k1=0.5, validation=0.2)
     results, _ = run(algorithm, population)
     found = [result.personal.accuracies().tolist() for result in results if result.personal is not None]
     expected = PaperLoop(population, algorithm).accuracies()
