@@ -191,11 +191,8 @@ def clone(
     key: str,
 ) -> Call[Job]:
     """Queue a new job like another one, with some fields set. The key makes it safe to send it again."""
-    body: dict[str, Any] = {"set": dict(fields)}
-    if priority is not None:
-        body["priority"] = priority
-    if labels is not None:
-        body["labels"] = dict(labels)
+    own = {"priority": priority, "labels": None if labels is None else dict(labels)}
+    body = {"set": dict(fields), **{name: value for name, value in own.items() if value is not None}}
     return Call("POST", _job_path(job_id, "/clone"), _job, json=body, headers={"Idempotency-Key": key})
 
 
@@ -244,6 +241,11 @@ def artifact(job_id: str, name: str) -> Call[None]:
     return Call("GET", path, _nothing, patience=DOWNLOAD_SILENCE)
 
 
+def class_map(job_id: str) -> Call[dict[str, Any]]:
+    """Who holds what: made when first asked for, which reads the data set."""
+    return Call("GET", _job_path(job_id, "/class-map"), _json, patience=PLAN_PATIENCE)
+
+
 def cluster() -> Call[ClusterState]:
     """Look at the nodes, what of them is free, and the actors of each job."""
     return Call("GET", f"{PREFIX}/cluster", _cluster)
@@ -276,15 +278,14 @@ def readiness() -> Call[dict[str, str]]:
 
 def error_of(response: httpx.Response) -> FedsimError:
     """Make the error that a refusal stands for."""
+    status = response.status_code
     try:
         body = response.json()
         detail, code, hint = str(body["detail"]), str(body["code"]), str(body.get("hint", ""))
         faults = [_fault(item) for item in body.get("errors", [])]
     except (ValueError, KeyError, TypeError):
-        message = (
-            f"{response.url} answered {response.status_code} {response.reason_phrase}, not as fedsim does"
-        )
-        return ServiceError(message, "is it the right address?", status=response.status_code)
+        message = f"{response.url} answered {status} {response.reason_phrase}, not as fedsim does"
+        return ServiceError(message, "is it the right address?", status=status)
     if code == SpecError.code and faults:
         return SpecError(faults)
     if code == RequestError.code and faults:
@@ -293,6 +294,6 @@ def error_of(response: httpx.Response) -> FedsimError:
         error = ERRORS[code](detail, hint)
         error.errors = faults or error.errors
         return error
-    if response.status_code == 401:
+    if status == 401:
         hint = "set FEDSIM_TOKEN to the service's token"
-    return ServiceError(detail, hint, status=response.status_code, code=code, errors=faults)
+    return ServiceError(detail, hint, status=status, code=code, errors=faults)

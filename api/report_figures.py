@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
+from api.report_method import marks, method_curves
 from jobs.records import RoundRecord
 
 ACCURACY, LOSS = "accuracy", "loss"
-PHASES = {"train": "training", "evaluate": "scoring", "server": "server", "survey": "survey"}
+PHASES = {
+    "train": "training",
+    "evaluate": "scoring",
+    "personal": "scoring own models",
+    "server": "server",
+    "learn": "learning",
+    "survey": "survey",
+}
+LEAST_SECONDS = 0.0005
+"""A phase that never took as long is none: each begins and ends with a look at the clock."""
 
 
 class Curve(NamedTuple):
@@ -31,6 +42,7 @@ class Figure(NamedTuple):
         x_title: of the axis along.
         y_title: of the axis up.
         curves: at least one.
+        marks: where something about the method changes along, and what.
     """
 
     name: str
@@ -38,22 +50,29 @@ class Figure(NamedTuple):
     x_title: str
     y_title: str
     curves: list[Curve]
+    marks: list[tuple[float, str]] = []  # noqa: RUF012
 
 
 def figures(records: Sequence[RoundRecord]) -> list[Figure]:
-    """Find what can be drawn of a run: accuracy and loss by round, accuracy by traffic, seconds by phase."""
+    """Find what can be drawn of a run: scores by round and by traffic, what the method says, seconds."""
     rounds = [float(record.round) for record in records]
     sent = list(accumulate((record.bytes.down + record.bytes.up) / 1e6 for record in records))
+    changes = marks(records)
+    by_round = [(rounds[index], text) for index, text in changes]
+    by_traffic = [(sent[index], text) for index, text in changes]
+    scores = _metrics(records, rounds, ACCURACY)
     found = [
-        Figure("accuracy", "Accuracy by round", "round", "accuracy", _metrics(records, rounds, ACCURACY)),
-        Figure("loss", "Loss by round", "round", "loss", _metrics(records, rounds, LOSS)),
+        Figure("accuracy", "Accuracy by round", "round", "accuracy", scores, by_round),
+        Figure("loss", "Loss by round", "round", "loss", _metrics(records, rounds, LOSS), by_round),
         Figure(
             "accuracy-by-traffic",
             "Accuracy by simulated traffic",
             "traffic, down and up (MB)",
             "accuracy",
             _metrics(records, sent, ACCURACY),
+            by_traffic,
         ),
+        *_of_the_method(records, rounds, by_round),
         Figure("seconds", "Seconds of each round", "round", "seconds", list(_phases(records, rounds))),
     ]
     return [figure for figure in found if figure.curves]
@@ -76,6 +95,28 @@ def clients_figure(text: str) -> list[Figure]:
     ]
 
 
+def _of_the_method(
+    records: Sequence[RoundRecord], rounds: Sequence[float], changes: list[tuple[float, str]]
+) -> Iterator[Figure]:
+    """What the method moves from round to round, and metrics that are no scores."""
+    for name, lines in method_curves(records).items():
+        words = name.replace("_", " ").replace(".", ": ")
+        curves = [_told(line, rounds, values) for line, values in lines]
+        file = "method-" + re.sub(r"[^a-z0-9]+", "-", name.lower())
+        yield Figure(file, f"Method: {words}", "round", words, curves, changes)
+    metrics = dict.fromkeys(name for record in records for name in record.metrics)
+    for name in metrics:
+        if not re.search(f"{ACCURACY}|{LOSS}", name):
+            curve = _curve(records, rounds, name)
+            if len(set(curve.y)) > 1:
+                yield Figure(f"metric-{name}", curve.name, "round", curve.name, [curve], changes)
+
+
+def _told(name: str, rounds: Sequence[float], values: Sequence[float | None]) -> Curve:
+    points = [(x, float(y)) for x, y in zip(rounds, values, strict=True) if y is not None]
+    return Curve(name, [x for x, _ in points], [y for _, y in points])
+
+
 def _metrics(records: Sequence[RoundRecord], x: Sequence[float], kind: str) -> list[Curve]:
     names = dict.fromkeys(name for record in records for name in record.metrics)
     wanted = [name for name in names if kind in name and not name.endswith("_std")]
@@ -96,5 +137,5 @@ def _curve(records: Sequence[RoundRecord], x: Sequence[float], metric: str) -> C
 def _phases(records: Sequence[RoundRecord], x: list[float]) -> Iterator[Curve]:
     for phase, name in PHASES.items():
         values = [float(getattr(record.seconds, phase)) for record in records]
-        if any(values):
+        if max(values, default=0) > LEAST_SECONDS:
             yield Curve(name, x, values)

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import yaml
 
 from api.display import size
+from api.report_colours import COLOURS
 from api.report_figures import Figure, clients_figure, figures
+from api.report_map import TITLE, PartitionMap, map_figure
 from jobs.records import RoundRecord
-
-COLOURS = ("#1a5fb4", "#b3480b", "#1c7c54", "#8a3fa0", "#a51d5b", "#6b6100", "#0b7285", "#5c4b3f")
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -58,6 +58,7 @@ class Reported(NamedTuple):
         spec: as plain data, every default filled in.
         records: its rounds, in their order.
         personal: the text of its `personal.csv`; empty where there is none.
+        holdings: who holds what; None where that is not known here.
     """
 
     run: str
@@ -67,6 +68,7 @@ class Reported(NamedTuple):
     spec: Mapping[str, Any]
     records: Sequence[RoundRecord]
     personal: str = ""
+    holdings: PartitionMap | None = None
 
     def figures(self) -> list[Figure]:
         """Give everything that is drawn of it."""
@@ -83,6 +85,8 @@ def report_page(reported: Reported) -> str:
         HTML with the chart library inside, some 5 MB.
     """
     drawn = [_picture(figure, first=not number) for number, figure in enumerate(reported.figures())]
+    if reported.holdings is not None:
+        drawn.append(_chart(TITLE, "partition", map_figure(reported.holdings), first=not drawn))
     words = [reported.run, reported.state.lower(), reported.message]
     rows = "".join(
         f'<tr><th scope="row">{escape(a)}</th><td>{escape(b)}</td></tr>' for a, b in facts(reported)
@@ -112,6 +116,8 @@ def facts(reported: Reported) -> Iterable[tuple[str, str]]:
     if scored:
         best = max(scored, key=_accuracy)
         yield "best global accuracy", f"{_accuracy(best):.4f} at round {best.round}"
+    yield "actors replaced", str(sum(record.engine.restarts for record in records))
+    yield "clients left out, because they failed", str(sum(len(record.failed) for record in records))
     yield "traffic down", size(sum(record.bytes.down for record in records))
     yield "traffic up", size(sum(record.bytes.up for record in records))
     yield "seconds of computing", f"{sum(record.seconds.total for record in records):.1f}"
@@ -127,7 +133,7 @@ def _accuracy(record: RoundRecord) -> float:
 
 
 def _picture(figure: Figure, *, first: bool) -> str:
-    from plotly import graph_objects, io
+    from plotly import graph_objects
 
     drawn = graph_objects.Figure()
     for number, curve in enumerate(figure.curves):
@@ -145,11 +151,21 @@ def _picture(figure: Figure, *, first: bool) -> str:
         margin={"l": 60, "r": 20, "t": 30, "b": 50},
         hovermode="x unified",
     )
+    for number, (x, text) in enumerate(figure.marks):
+        drawn.add_vline(x=x, line={"color": "#868f99", "width": 1, "dash": "dot"})
+        words = {"text": escape(text[:60]), "showarrow": False, "xanchor": "left", "font": {"size": 11}}
+        drawn.add_annotation(x=x, yref="paper", y=0.02 + 0.07 * (number % 3), xshift=3, **words)
+    return _chart(figure.title, figure.name, drawn, first=first)
+
+
+def _chart(title: str, name: str, drawn: Any, *, first: bool) -> str:
+    from plotly import io
+
     chart = io.to_html(
         drawn,
         include_plotlyjs=first,
         full_html=False,
-        div_id=f"chart-{figure.name}",
+        div_id=f"chart-{name}",
         config={"displaylogo": False, "responsive": True},
     )
-    return f"<h2>{escape(figure.title)}</h2>\n{chart}"
+    return f"<h2>{escape(title)}</h2>\n{chart}"

@@ -5,25 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from api.report_colours import COLOURS, DPI, HEIGHT, WIDTH
 from api.report_figures import Figure
-from api.report_page import COLOURS
-
-DPI = 300
-WIDTH, HEIGHT = 3.5, 2.4
-"""Inches: one column of a paper in two columns."""
+from api.report_map import PartitionMap, save_map
 
 
-def save_pictures(figures: Sequence[Figure], folder: Path) -> list[Path]:
+def save_pictures(figures: Sequence[Figure], holdings: PartitionMap | None, folder: Path) -> list[Path]:
     """Draw a run, one file for each picture.
 
     Args:
         figures: what is drawn of it.
+        holdings: who holds what; None where that is not known.
         folder: where to; it exists.
 
     Returns:
         The files.
     """
-    return [_save(figure, folder / f"{figure.name}.png") for figure in figures]
+    files = [_save(figure, folder / f"{figure.name}.png") for figure in figures]
+    return files if holdings is None else [*files, save_map(holdings, folder / "partition.png")]
 
 
 def _save(figure: Figure, path: Path) -> Path:
@@ -36,6 +35,8 @@ def _save(figure: Figure, path: Path) -> Path:
     axes = canvas.subplots()
     for number, curve in enumerate(figure.curves):
         axes.plot(curve.x, curve.y, label=curve.name, color=COLOURS[number % len(COLOURS)], linewidth=1.2)
+    for x, _ in figure.marks:
+        axes.axvline(x, color="#868f99", linewidth=0.6, linestyle=":")
     axes.set_xlabel(figure.x_title, fontsize=8)
     axes.set_ylabel(figure.y_title, fontsize=8)
     axes.tick_params(labelsize=7)

@@ -33,14 +33,15 @@ def class_map(spec: JobSpec, settings: Settings, job_id: str) -> dict[str, Any]:
     """
     kept = settings.job_dir(job_id) / FILE
     if kept.is_file():
-        found: dict[str, Any] = json.loads(kept.read_text("utf-8"))
-        return found
-    made = _made(spec, settings)
-    _keep(kept, made)
-    return made
+        known: dict[str, Any] = json.loads(kept.read_text("utf-8"))
+        return known
+    found = made(spec, settings)
+    _keep(kept, found)
+    return found
 
 
-def _made(spec: JobSpec, settings: Settings) -> dict[str, Any]:
+def made(spec: JobSpec, settings: Settings) -> dict[str, Any]:
+    """The map of a spec, as `class_map` gives it, made anew."""
     # Here, because it brings torch along.
     from jobs.partitioning import deal
 
@@ -65,8 +66,8 @@ def _without_expert(spec: JobSpec) -> JobSpec:
     return spec.model_copy(update={"data": data, "curriculum": Curriculum()})
 
 
-def _keep(path: Path, made: dict[str, Any]) -> None:
+def _keep(path: Path, found: dict[str, Any]) -> None:
     # Written aside and renamed: two that ask at once must not read half a file.
     aside = path.with_suffix(f".{os.getpid()}.part")
-    aside.write_text(json.dumps(made), "utf-8")
+    aside.write_text(json.dumps(found), "utf-8")
     aside.replace(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,7 +13,9 @@ from api.commands.completion import complete_job
 from api.commands.options import DataFormat, Format, Url
 
 if TYPE_CHECKING:
+    from api.report_map import PartitionMap
     from api.report_page import Reported
+    from jobs.records import RoundRecord
 
 PERSONAL = "personal.csv"
 
@@ -44,7 +46,7 @@ def report(
         if pictures:
             from api.report_pictures import save_pictures
 
-            files += save_pictures(reported.figures(), folder)
+            files += save_pictures(reported.figures(), reported.holdings, folder)
     except OSError as error:
         raise _unwritable(folder, error) from error
     if format is Format.JSON:
@@ -66,9 +68,11 @@ def _read(run: str, url: str | None) -> Reported:
 
 
 def _from_service(run: str, url: str | None) -> Reported:
+    from api import calls
     from api.commands.connection import connect
+    from api.report_map import partition_map
     from api.report_page import Reported
-    from fedsim.errors import ArtifactNotFound
+    from fedsim.errors import ArtifactNotFound, FedsimError
 
     with connect(url) as client:
         handle = client.job(run)
@@ -76,7 +80,12 @@ def _from_service(run: str, url: str | None) -> Reported:
         personal = ""
         with suppress(ArtifactNotFound), TemporaryDirectory() as aside:
             personal = handle.artifact(PERSONAL, aside).read_text("utf-8")
-        return Reported(job.id, job.name, job.state, job.message or "", job.spec, records, personal)
+        holdings = None
+        # Data that went since, or never came: a report does without the map.
+        with suppress(FedsimError):
+            holdings = partition_map(client.send(calls.class_map(job.id)), records)
+        message = job.message or ""
+        return Reported(job.id, job.name, job.state, message, job.spec, records, personal, holdings)
 
 
 def _from_files(path: Path) -> Reported:
@@ -93,7 +102,24 @@ def _from_files(path: Path) -> Reported:
         raise no_records(path, f"{type(error).__name__}: {error}") from None
     own = path / PERSONAL
     personal = own.read_text("utf-8") if own.is_file() else ""
-    return Reported(path.resolve().name, read_name(path), "", "", spec or {}, records, personal)
+    holdings = _holdings(spec or {}, records)
+    return Reported(path.resolve().name, read_name(path), "", "", spec or {}, records, personal, holdings)
+
+
+def _holdings(data: dict[str, Any], records: list[RoundRecord]) -> PartitionMap | None:
+    from api.report_map import partition_map
+    from fedsim.errors import FedsimError
+    from jobs.settings import Settings
+    from jobs.spec import parse_spec
+
+    # A spec of another version, or data that are not here: a report does without the map.
+    with suppress(FedsimError):
+        spec = parse_spec(data)
+        # It brings torch along.
+        from jobs.class_map import made
+
+        return partition_map(made(spec, Settings.from_env()), records)
+    return None
 
 
 def register(app: typer.Typer) -> None:

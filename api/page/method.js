@@ -45,12 +45,12 @@ function kind(name, value) {
   return value.every(Number.isInteger) ? "members" : "numbers";
 }
 
-// The method's values round by round: `Map(name => [value of the first record, ...])`, undefined where it said nothing.
+// The method's values round by round: `Map(name => [value of the first record, ...])`, null where it said nothing.
 function histories(all) {
   const found = new Map();
   all.forEach(({ method }, index) => {
     for (const [name, value] of flat(method)) {
-      if (!found.has(name)) found.set(name, new Array(all.length));
+      if (!found.has(name)) found.set(name, new Array(all.length).fill(null));
       found.get(name)[index] = value;
     }
   });

@@ -10,38 +10,10 @@ import pytest
 from jobs.records import Job
 from tests.api.axe import violations
 from tests.api.browser import NEEDS_CHROMIUM, Browser, until
+from tests.api.said import PHASE_CURVES, PHASE_MARKS, PHASES
 from tests.api.service import RunningService, a_round
 
 pytestmark = NEEDS_CHROMIUM
-
-# Records of a method in phases: clients freeze until all are free again in the next phase.
-PHASES: list[dict[str, Any]] = [
-    {"phase": "1 of 2", "threshold": 0.3, "quantiles": [], "frozen_clients": 0, "frozen": [], "left": None},
-    {
-        "phase": "1 of 2",
-        "threshold": 0.3,
-        "quantiles": [0.3, 0.6],
-        "frozen_clients": 2,
-        "frozen": [3, 7],
-        "left": None,
-    },
-    {
-        "phase": "1 of 2",
-        "threshold": 0.3,
-        "quantiles": [0.2, 0.6],
-        "frozen_clients": 3,
-        "frozen": [3, 7, 9],
-        "left": "cap",
-    },
-    {
-        "phase": "2 of 2",
-        "threshold": 0.6,
-        "quantiles": [0.1, 0.5],
-        "frozen_clients": 0,
-        "frozen": [],
-        "left": None,
-    },
-]
 
 
 def a_job(service: RunningService, said: list[dict[str, Any]], **spec: Any) -> Job:
@@ -72,18 +44,11 @@ def page(browser: Browser, service: RunningService) -> Browser:
 
 
 def test_phases_and_freezes_are_marks_and_curves(page: Browser) -> None:
-    assert asked(page, "marks", PHASES) == [
-        {"index": 0, "text": "phase: 1 of 2"},
-        {"index": 1, "text": "frozen: + 3, 7"},
-        {"index": 2, "text": "frozen: + 9; left: cap"},
-        {"index": 3, "text": "phase: 2 of 2; frozen: none"},
-    ]
-    assert asked(page, "methodCurves", PHASES) == {
-        "method.threshold": [["threshold", [0.3, 0.3, 0.3, 0.6]]],
-        "method.quantiles": [["quantiles 1", [None, 0.3, 0.2, 0.1]], ["quantiles 2", [None, 0.6, 0.6, 0.5]]],
-        # The list of the frozen may be cut short: where the method counts them, its count is drawn.
-        "method.frozen_clients": [["frozen clients", [0, 2, 3, 0]]],
-    }
+    told = asked(page, "marks", PHASES)
+    assert [(mark["index"], mark["text"]) for mark in told] == PHASE_MARKS
+    curves = asked(page, "methodCurves", PHASES)
+    lines = {name: [(line, values) for line, values in lines] for name, lines in curves.items()}
+    assert lines == {f"method.{name}": lines for name, lines in PHASE_CURVES.items()}
 
 
 def test_what_changes_in_every_round_is_no_mark_and_hides_none(page: Browser) -> None:

@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from api.report_figures import clients_figure, figures
+from api.report_map import map_figure, partition_map
+from api.report_method import marks, method_curves
 from jobs.artifacts import save_personal
 from tests.api.browser import NEEDS_CHROMIUM, Browser, until
+from tests.api.said import PHASE_CURVES, PHASE_MARKS, PHASES
 from tests.api.service import Fedsim, RunningService, a_round
 
 
@@ -23,6 +26,39 @@ def test_what_is_drawn() -> None:
     assert found["accuracy-by-traffic"].curves[0].x == pytest.approx([0.003, 0.009])
     assert found["seconds"].curves == [("training", [1.0, 2.0, 3.0], [0.4, 0.4, 0.4])]
     assert figures([]) == []
+    # A freeze in round 2, by traffic at 6,000 bytes; a temperature that falls.
+    said = [{"phase": "joint", "temperature": 3}, {"phase": "frozen", "temperature": 2}]
+    records = [a_round(n).model_copy(update={"method": method}) for n, method in enumerate(said, start=1)]
+    found = {figure.name: figure for figure in figures(records)}
+    assert found["accuracy"].marks == [(1.0, "phase: joint"), (2.0, "phase: frozen")]
+    assert found["accuracy-by-traffic"].marks[1] == (pytest.approx(0.006), "phase: frozen")
+    assert found["method-temperature"].curves == [("temperature", [1.0, 2.0], [3.0, 2.0])]
+
+
+def test_what_a_method_says_is_read_as_on_the_page() -> None:
+    records = [a_round(n).model_copy(update={"method": said}) for n, said in enumerate(PHASES, start=1)]
+    assert [tuple(mark) for mark in marks(records)] == PHASE_MARKS
+    assert method_curves(records) == PHASE_CURVES
+
+
+def test_clients_of_one_cluster_stand_together() -> None:
+    found = {"classes": ["a", "b"], "counts": [[4, 0], [0, 2], [3, 1]], "clients": 3}
+    record = a_round(1).model_copy(update={"method": {"inner": {"clusters": [1, 0, 1]}}})
+    drawn = partition_map(found, [record])
+    assert drawn is not None
+    assert [(each.name, each.clients) for each in drawn.clusters] == [(0, [1]), (1, [0, 2])]
+    assert drawn.x_title == "clients, by cluster"
+    first, second = map_figure(drawn).data
+    # Class by client, beside what stands left of it, and both on one scale.
+    assert [list(map(list, each.z)) for each in (first, second)] == [[[0], [2]], [[4, 3], [0, 1]]]
+    assert (list(second.x), first.zmax, second.zmax) == ([1, 2], 4, 4)
+    plain = partition_map(found | {"clients": 9}, [])
+    assert plain is not None
+    assert plain.x_title == "client, the first 3 of 9"
+    assert partition_map(found | {"counts": []}, []) is None
+
+
+def test_each_clients_own_model_is_drawn() -> None:
     (clients,) = clients_figure("client,tests,correct,loss\n0,4,3,0.1\n1,0,0,0\n2,4,1,0.2\n")
     assert clients.curves == [("own model", [1.0, 2.0], [0.25, 0.75])]
     assert clients_figure("") == []
@@ -32,19 +68,19 @@ def test_what_is_drawn() -> None:
 def test_the_report_of_a_job_opens_from_disk_without_a_network(
     fedsim: Fedsim, service: RunningService, browser: Browser, tmp_path: Path
 ) -> None:
-    job = service.ended(name="<i>for</i> a paper", rounds=5)
+    job = service.ended(name="<i>for</i> a paper", rounds=5, clients={"total": 5, "fraction": 0.4})
     save_personal(service.settings, job.id, "client,tests,correct,loss\n0,4,3,0.1\n")
     done = fedsim("report", job.id, "--out", tmp_path / "out", "--url", service.url, "--format", "json")
     assert done.code == 0, done.err
     files = [Path(name) for name in done.data["files"]]
     names = ["report.html", "accuracy.png", "loss.png", "accuracy-by-traffic.png", "seconds.png"]
-    names.append("clients.png")
+    names += ["clients.png", "partition.png"]
     assert [file.name for file in files] == names
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in files[1:])
     page = files[0].read_text("utf-8")
     assert not re.search(r"<(script|link|img)[^>]+(src|href)=", page)
     browser.open(files[0].as_uri())
-    until(lambda: browser.count(".js-plotly-plot .main-svg") >= 5)
+    until(lambda: browser.count(".js-plotly-plot .main-svg") >= 6)
     assert browser.text("h1") == "<i>for</i> a paper"
     assert "0.8333 at round 5" in browser.text("table")
     assert browser.errors() == []
