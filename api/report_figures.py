@@ -21,8 +21,15 @@ PHASES = {
     "learn": "learning",
     "survey": "survey",
 }
+SPREAD = re.compile(r"_std(_|$)")
+"""Deviations are no scores, and stand in no picture of them."""
+
 LEAST_SECONDS = 0.0005
 """A phase that never took as long is none: each begins and ends with a look at the clock."""
+
+
+MOST_POINTS = 60
+"""Of a curve whose points are seen each for itself."""
 
 
 class Curve(NamedTuple):
@@ -102,14 +109,17 @@ def _of_the_method(
     for name, lines in method_curves(records).items():
         words = name.replace("_", " ").replace(".", ": ")
         curves = [_told(line, rounds, values) for line, values in lines]
-        file = "method-" + re.sub(r"[^a-z0-9]+", "-", name.lower())
-        yield Figure(file, f"Method: {words}", "round", words, curves, changes)
+        yield Figure(_file("method", name), f"Method: {words}", "round", words, curves, changes)
     metrics = dict.fromkeys(name for record in records for name in record.metrics)
     for name in metrics:
         if not re.search(f"{ACCURACY}|{LOSS}", name):
             curve = _curve(records, rounds, name)
             if len(set(curve.y)) > 1:
-                yield Figure(f"metric-{name}", curve.name, "round", curve.name, [curve], changes)
+                yield Figure(_file("metric", name), curve.name, "round", curve.name, [curve], changes)
+
+
+def _file(kind: str, name: str) -> str:
+    return f"{kind}-" + re.sub(r"[^a-z0-9]+", "-", name.lower())
 
 
 def _told(name: str, rounds: Sequence[float], values: Sequence[float | None]) -> Curve:
@@ -119,7 +129,7 @@ def _told(name: str, rounds: Sequence[float], values: Sequence[float | None]) ->
 
 def _metrics(records: Sequence[RoundRecord], x: Sequence[float], kind: str) -> list[Curve]:
     names = dict.fromkeys(name for record in records for name in record.metrics)
-    wanted = [name for name in names if kind in name and not name.endswith("_std")]
+    wanted = [name for name in names if kind in name and not SPREAD.search(name)]
     drawn = (_curve(records, x, name) for name in wanted)
     return [curve for curve in drawn if curve.x]
 

@@ -23,9 +23,9 @@ Values = list[Any]
 
 
 class Mark(NamedTuple):
-    """Something that changes: in which record, and what, in words."""
+    """Something that changes: in which record, from 0, and what, in words."""
 
-    index: int
+    place: int
     text: str
 
 
@@ -58,9 +58,9 @@ def marks(records: Sequence[RoundRecord]) -> list[Mark]:
     texts: dict[int, list[str]] = {}
     for name, values in _histories(records).items():
         found = list(_changes(_words(name), values, _kind(name, values)))
-        if len(found) <= MOST_MARKS and any(mark.index for mark in found):
+        if len(found) <= MOST_MARKS and any(mark.place for mark in found):
             for mark in found:
-                texts.setdefault(mark.index, []).append(mark.text)
+                texts.setdefault(mark.place, []).append(mark.text)
     return [Mark(index, "; ".join(texts[index])) for index in sorted(texts)]
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from math import ceil
 from typing import Any, NamedTuple
 
 import yaml
 
 from api.display import size
 from api.report_colours import COLOURS
-from api.report_figures import Figure, clients_figure, figures
+from api.report_figures import MOST_POINTS, Curve, Figure, clients_figure, figures
 from api.report_map import TITLE, PartitionMap, map_figure
 from jobs.records import RoundRecord
+
+LEGEND_COLUMNS = 3
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -139,7 +142,7 @@ def _picture(figure: Figure, *, first: bool) -> str:
     for number, curve in enumerate(figure.curves):
         colour = COLOURS[number % len(COLOURS)]
         drawn.add_scatter(
-            x=curve.x, y=curve.y, name=curve.name, mode="lines", line={"color": colour, "width": 2}
+            x=curve.x, y=curve.y, name=curve.name, mode=_mode(curve), line={"color": colour, "width": 2}
         )
     drawn.update_layout(
         template="plotly_white",
@@ -148,7 +151,7 @@ def _picture(figure: Figure, *, first: bool) -> str:
         legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
         xaxis={"title": {"text": figure.x_title}, "rangemode": "tozero"},
         yaxis={"title": {"text": figure.y_title}},
-        margin={"l": 60, "r": 20, "t": 30, "b": 50},
+        margin={"l": 60, "r": 20, "t": 30 + 20 * ceil(len(figure.curves) / LEGEND_COLUMNS), "b": 50},
         hovermode="x unified",
     )
     for number, (x, text) in enumerate(figure.marks):
@@ -156,6 +159,11 @@ def _picture(figure: Figure, *, first: bool) -> str:
         words = {"text": escape(text[:60]), "showarrow": False, "xanchor": "left", "font": {"size": 11}}
         drawn.add_annotation(x=x, yref="paper", y=0.02 + 0.07 * (number % 3), xshift=3, **words)
     return _chart(figure.title, figure.name, drawn, first=first)
+
+
+def _mode(curve: Curve) -> str:
+    # What was scored once, after the last round, is a point.
+    return "lines+markers" if len(curve.x) <= MOST_POINTS else "lines"
 
 
 def _chart(title: str, name: str, drawn: Any, *, first: bool) -> str:

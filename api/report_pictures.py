@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from api.report_colours import COLOURS, DPI, HEIGHT, WIDTH
-from api.report_figures import Figure
+from api.report_figures import MOST_POINTS, Figure
 from api.report_map import PartitionMap, save_map
 
 
@@ -34,7 +34,11 @@ def _save(figure: Figure, path: Path) -> Path:
     FigureCanvasAgg(canvas)
     axes = canvas.subplots()
     for number, curve in enumerate(figure.curves):
-        axes.plot(curve.x, curve.y, label=curve.name, color=COLOURS[number % len(COLOURS)], linewidth=1.2)
+        marker = "." if len(curve.x) <= MOST_POINTS else ""
+        colour = COLOURS[number % len(COLOURS)]
+        axes.plot(
+            curve.x, curve.y, label=curve.name, color=colour, linewidth=1.2, marker=marker, markersize=3
+        )
     for x, _ in figure.marks:
         axes.axvline(x, color="#868f99", linewidth=0.6, linestyle=":")
     axes.set_xlabel(figure.x_title, fontsize=8)

@@ -83,7 +83,8 @@ def _from_service(run: str, url: str | None) -> Reported:
         holdings = None
         # Data that went since, or never came: a report does without the map.
         with suppress(FedsimError):
-            holdings = partition_map(client.send(calls.class_map(job.id)), records)
+            found = client.send(calls.class_map(job.id))
+            holdings = partition_map(found, records)
         message = job.message or ""
         return Reported(job.id, job.name, job.state, message, job.spec, records, personal, holdings)
 

@@ -72,7 +72,7 @@ const WAYS = ["down", "up"].map((way) => ({ name: way, read: ({ bytes }) => byte
 // What can be drawn of these records: `{ key: { name, lines: [{ name, read }], share } }`; `share` for figures in [0, 1].
 export function choices(records) {
   const names = [...new Set(records.all.flatMap(({ metrics }) => Object.keys(metrics)))];
-  const spread = names.filter((name) => /_std$/.test(name));
+  const spread = names.filter((name) => /_std(_|$)/.test(name));
   const accuracies = names.filter((name) => /accuracy/.test(name) && !spread.includes(name));
   const losses = names.filter((name) => /loss/.test(name));
   const found = {};

@@ -38,7 +38,7 @@ export function number(value) {
 }
 
 export const accuracy = (value) => (typeof value === "number" ? value.toFixed(4) : "–");
-export const isAccuracy = (metric) => /accuracy/.test(metric) && !/_std$/.test(metric);
+export const isAccuracy = (metric) => /accuracy/.test(metric) && !/_std(_|$)/.test(metric);
 export const measure = (metric, value) => (isAccuracy(metric) ? accuracy(value) : number(value));
 export const metricName = (metric) => metric.replaceAll("_", " ").replaceAll(".", ": ").replace("worst10", "of the worst tenth");
 

@@ -57,6 +57,34 @@ def test_filters_stand_in_the_address_and_keep_the_focus(browser: Browser, servi
     until(lambda: browser.text("#jobs-note") == "No job fits these filters.")
 
 
+def test_ticks_outlive_filters_and_all_are_ticked_at_once(browser: Browser, service: RunningService) -> None:
+    one, two, other = (service.ended(name=name, rounds=1) for name in ("tick a", "tick b", "apart"))
+    browser.open(service.url)
+    until(lambda: browser.visible(row(other.id)))
+    browser.click(f"{row(other.id)} .c-select input")
+    assert browser.text("#compare-chosen") == "Compare 1"
+    assert browser.script("return document.querySelector('[name=every]').indeterminate")
+    # While it is typed, without leaving the field.
+    browser.find('[name="search"]').send_keys("tick")
+    until(lambda: browser.count("#job-table tbody tr") == 2)
+    assert browser.script("return location.hash") == f"#/jobs?chosen={other.id}&search=tick"
+    browser.click('[name="every"]')
+    assert browser.text("#compare-chosen") == "Compare 3"
+    browser.choose('[name="state"]', "SUCCEEDED")
+    until(lambda: "state=SUCCEEDED" in browser.script("return location.hash"))
+    until(lambda: browser.text("#compare-chosen") == "Compare 3")
+    browser.click("#compare-chosen")
+    until(lambda: all(name in browser.text("#chosen") for name in ("tick a", "tick b", "apart")))
+    browser.driver.back()
+    until(lambda: browser.text("#compare-chosen") == "Compare 3")
+    assert browser.find(f"{row(one.id)} .c-select input").is_selected()
+    browser.click(f'{row(two.id)} [data-action="delete"]')
+    until(lambda: browser.visible("#confirm-yes"))
+    browser.click("#confirm-yes")
+    until(lambda: browser.text("#compare-chosen") == "Compare 2")
+    assert browser.errors() == []
+
+
 def test_jobs_are_cancelled_resumed_and_deleted_from_their_rows(
     browser: Browser, service: RunningService
 ) -> None:

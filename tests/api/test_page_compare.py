@@ -83,6 +83,13 @@ def test_jobs_are_found_and_added(browser: Browser, service: RunningService) -> 
     until(lambda: browser.count("#found li") == 2)
     browser.click(f'[data-add="{one.id}"]')
     until(lambda: "needle one" in browser.text("#chosen"))
+    # The search stays as it is, and the next one found is in hand.
+    assert browser.script("return document.activeElement.dataset.add") == two.id
+    browser.click(f'[data-add="{two.id}"]')
+    until(lambda: len(cells(browser)) == 1 and "2 seeds" in cells(browser)[0][0])
+    assert browser.script("return location.hash").startswith(f"#/compare?jobs={one.id},{two.id}&")
+    browser.driver.back()
+    until(lambda: "needle two" not in browser.text("#chosen") and "needle one" in browser.text("#chosen"))
     browser.open(f"{service.url}/#/compare?jobs={one.id},{two.id},0000")
     until(lambda: len(cells(browser)) == 1)
     assert browser.text("#compare-note") == "No such job: 0000"
@@ -100,6 +107,17 @@ def test_the_test_of_significance(
         import("/static/statistics.js").then(({ welch }) => done(welch(first, second)));"""
     found = browser.driver.execute_async_script(script, first, second)
     assert found == pytest.approx(stats.ttest_ind(first, second, equal_var=False).pvalue, rel=1e-9)
+
+
+def test_what_is_in_hand_stays_so_while_figures_come(browser: Browser, service: RunningService) -> None:
+    job = service.running(name="goes on", rounds=9)
+    service.store.add_round(job.id, a_round(1))
+    browser.open(f"{service.url}/#/compare?jobs={job.id}")
+    until(lambda: len(cells(browser)) == 1)
+    browser.script("document.querySelector('#compared a').focus()")
+    service.store.add_round(job.id, a_round(2))
+    browser.comes(lambda: cells(browser)[0][1] == "0.6667")
+    assert browser.script("return document.activeElement.textContent") == "goes on"
 
 
 def test_the_cluster_and_its_absence(browser: Browser, service: RunningService) -> None:

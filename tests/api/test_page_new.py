@@ -2,15 +2,47 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import httpx
 import pytest
 
+from fedsim.errors import ServiceError
+from jobs.plan import Plan
 from jobs.states import JobState
 from tests.api.axe import violations
 from tests.api.browser import NEEDS_CHROMIUM, Browser, until
 from tests.api.service import RunningService
 
 TAKEN = "The service would take this spec."
+
+FITS = {
+    "fits": True,
+    "rounds": 20,
+    "evaluations": 20,
+    "clients": {"total": 50, "per_round": 10, "per_worker": 5},
+    "device": "cpu",
+    "workers": 2,
+    "nodes": [{"name": "127.0.0.1", "cpus": 8, "gpus": 0, "fit": 8}],
+    "memory": {"worker": 300_000_000, "shared": 1_000_000},
+    "seconds": {
+        "startup": 3.0,
+        "round": {"total": 2.0, "train": 1.5},
+        "overhead": 0.1,
+        "evaluation": 0.2,
+        "total": 43.0,
+    },
+    "bytes": {"round": {"down": 192_400, "up": 192_400}, "total": {"down": 3_848_000, "up": 3_848_000}},
+    "faster": ["4 workers would take 1.1 s a round"],
+}
+DOES_NOT_FIT = {
+    "fits": False,
+    "message": "5000 workers x 1 CPU asked, 8 CPU here, 8 fit",
+    "hint": "ask for at most 8",
+    "rounds": 20,
+    "evaluations": 20,
+    "clients": {"total": 50, "per_round": 10, "per_worker": 1},
+}
 
 
 def field(path: str) -> str:
@@ -80,6 +112,61 @@ def test_yaml_fills_the_form(form: Browser, service: RunningService) -> None:
     assert form.find(field("local.lr_decay.alpha")).get_property("value") == "0.5"
     form.script(fill, "algorithm: [")
     until(lambda: "cannot be read" in form.text("#other-faults"))
+
+
+@NEEDS_CHROMIUM
+def test_a_plan_is_told_beside_the_form(
+    form: Browser, service: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page's part; planners measure for half a minute, and are tested for themselves."""
+    asked, answers = [], iter([FITS, DOES_NOT_FIT])
+
+    async def planned(spec: object, gone: object) -> Plan:
+        asked.append(spec.name)  # type: ignore[attr-defined]
+        await asyncio.sleep(0.2)
+        found = next(answers, None)
+        if found is None:
+            raise ServiceError("8 plans are being made or wait for it", "ask later", status=503)
+        return Plan.model_validate(found)
+
+    monkeypatch.setattr(service.app.state.service.planning, "plan", planned)
+    form.write('[name="name"]', "to be measured")
+    form.click("#plan-start")
+    assert "Measuring" in form.text("#plan")
+    assert form.find("#plan-start").get_attribute("disabled")
+    until(lambda: "It fits." in form.text("#plan"))
+    words = form.text("#plan")
+    for figure in ("10 of 50", "2, with 5 clients each at most", "2 s", "43 s", "192 kB", "7.7 MB", "300 MB"):
+        assert figure in words
+    assert "8 actors fit" in words
+    assert "4 workers would take 1.1 s a round" in words
+    assert asked == ["to be measured"]
+    assert violations(form) == []
+    form.click("#plan-start")
+    until(lambda: "It does not fit: 5000 workers x 1 CPU asked" in form.text("#plan"))
+    assert "ask for at most 8" in form.text("#plan")
+    form.errors()
+    form.click("#plan-start")
+    until(lambda: "8 plans are being made or wait for it: ask later" in form.text("#plan"))
+    assert form.find("#plan-start").is_enabled()
+    form.errors()
+
+
+@NEEDS_CHROMIUM
+def test_what_is_wrong_beside_the_spec_is_told_at_its_field_too(
+    form: Browser, service: RunningService
+) -> None:
+    form.write(field("priority"), "high")
+    form.click("#submit")
+    until(lambda: form.text(fault("priority")))
+    assert form.script("return document.activeElement.name") == "priority"
+    form.write(field("priority"), "2")
+    form.write(field("labels"), "bad key=1")
+    form.click("#submit")
+    until(lambda: form.text(fault("labels")))
+    assert form.text(fault("priority")) == ""
+    assert service.store.list(search="demo").jobs == []
+    form.errors()
 
 
 def test_a_spec_is_looked_over(http: httpx.Client) -> None:

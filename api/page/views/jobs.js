@@ -60,8 +60,9 @@ export function open(root, { query, signal }) {
   }
 
   function chooseEvery() {
-    [...rows.keys()].forEach((id) => choose(id, every.checked));
-    body.querySelectorAll(".c-select input").forEach((tick) => { tick.checked = every.checked; });
+    const wanted = every.checked; // each choice shows how many of them stand now
+    [...rows.keys()].forEach((id) => choose(id, wanted));
+    body.querySelectorAll(".c-select input").forEach((tick) => { tick.checked = wanted; });
   }
 
   function showChosen() {
