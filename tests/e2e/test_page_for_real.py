@@ -1,0 +1,67 @@
+"""The page with nothing played: a job submitted by the form runs on real actors, and a plan is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.api.browser import NEEDS_CHROMIUM, Browser, until
+from tests.e2e.server import Server, wait_for
+
+pytestmark = [NEEDS_CHROMIUM, pytest.mark.slow]
+
+SPEC = """name: by hand
+algorithm: {name: layer_schedule, every: 2}
+rounds: 400
+clients: {total: 20, fraction: 0.2}
+model: {name: mlp, layers: 2}
+local: {epochs: 1, batch_size: 16, lr: 0.1}
+"""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    opened = Browser(tmp_path_factory.mktemp("profile"))
+    yield opened
+    opened.close()
+
+
+def test_a_job_is_planned_submitted_watched_and_cancelled(
+    server: Server, http: httpx.Client, browser: Browser
+) -> None:
+    browser.open(f"{server.url}/#/new")
+    until(lambda: "would take this spec" in browser.text("#verdict"), seconds=60)
+    fill = """
+        const area = document.querySelector("#yaml");
+        area.value = arguments[0];
+        area.dispatchEvent(new Event("input"));
+    """
+    browser.script(fill, SPEC)
+    until(lambda: browser.find('[name="rounds"]').get_property("value") == "400")
+    until(lambda: "would take this spec" in browser.text("#verdict"))
+    browser.click("#plan-start")
+    until(lambda: "It fits." in browser.text("#plan"), seconds=240)
+    browser.click("#submit")
+    until(lambda: browser.text("#job-head") == "by hand")
+    job = browser.script("return location.hash").rsplit("/", 1)[1]
+    # The curve grows while the job runs; the marks are where its blocks open, after 2 rounds and no more.
+    until(lambda: "at round" in browser.text("#chart-words"), seconds=120)
+    first = browser.text("#job-rounds")
+    until(lambda: browser.text("#job-rounds") != first, seconds=60)
+    until(lambda: "open blocks: fc1, fc2" in browser.text("#chart .annotation"), seconds=60)
+    browser.click('[data-action="cancel"]')
+    until(lambda: browser.text("#job-state") == "cancelled", seconds=60)
+    found = wait_for(http, job, {"CANCELLED"})
+    assert 0 < found["rounds_done"] < 400
+    until(lambda: browser.visible('[data-action="resume"]'))
+    browser.click('[data-action="resume"]')
+    until(lambda: browser.text("#job-state") in ("queued", "starting", "running"), seconds=60)
+    more = found["rounds_done"]
+    until(lambda: http.get(f"/jobs/{job}").json()["rounds_done"] > more, seconds=120)
+    http.post(f"/jobs/{job}/cancel")
+    wait_for(http, job, {"CANCELLED", "SUCCEEDED"})
+    browser.open(f"{server.url}/#/cluster")
+    until(lambda: "CPU taken" in browser.text("#nodes"), seconds=30)
+    assert browser.errors() == []
