@@ -93,7 +93,7 @@ class FedDistillPlus(FedAvg):
         state = super().aggregate(ctx, state, reduced)
         if not self.gamma:
             return state
-        rows = torch.stack([each["rows"] for each in reduced["logits"]])
+        rows = torch.stack([each["rows"].cpu() for each in reduced["logits"]])
         return replace(state, logits=rows.double().nanmean(0).float())
 
     def loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
@@ -155,8 +155,9 @@ def mean_logits(ctx: Context, visit: Visit, params: Params) -> Tensor:
 
     A label of which the client has no example has NaN.
     """
-    classes = ctx.num_classes
-    sums = torch.zeros((classes, classes), dtype=torch.float64, device=visit.device)
+    each = torch.eye(ctx.num_classes, dtype=torch.float64, device=visit.device)
+    sums = torch.zeros_like(each)
     for batch in visit.held.batches():
-        sums.index_add_(0, batch.y, ctx.net(params, batch.x).double())
+        # A product of matrices, since adding by index has no fixed order on a GPU.
+        sums += each[batch.y].T @ ctx.net(params, batch.x).double()
     return (sums / visit.label_counts.double().unsqueeze(1)).float()

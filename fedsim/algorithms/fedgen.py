@@ -296,4 +296,4 @@ class FedGen(FedAvg):
 
 def label_counts(reduced: Reduced) -> Tensor:
     """What each client of a cohort holds of each class: float64 `[clients, classes]`."""
-    return torch.stack([each["counts"] for each in reduced["labels"]]).double()
+    return torch.stack([each["counts"].cpu() for each in reduced["labels"]]).double()

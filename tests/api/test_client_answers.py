@@ -126,20 +126,17 @@ def test_a_service_that_says_when_to_come_back_is_obeyed(
 
 
 @pytest.mark.parametrize(
-    ("text", "least", "most"),
-    [
-        ("7", 7, 7),
-        ("", 0, 0),
-        ("soon", 0, 0),
-        ("-3", 0, 0),
-        # The date is made when the tests are collected, and its test may come many minutes later.
-        (format_datetime(datetime.now(UTC) + timedelta(seconds=9000)), 3000, 9000),
-        ("Wed, 21 Oct 2015 07:28:00 GMT", 0, 0),
-    ],
+    ("text", "seconds"), [("7", 7), ("", 0), ("soon", 0), ("-3", 0), ("Wed, 21 Oct 2015 07:28:00 GMT", 0)]
 )
-def test_when_to_come_back_is_read_as_seconds_or_as_a_date(text: str, least: float, most: float) -> None:
-    found = connection.retry_after(httpx.Response(429, headers={"Retry-After": text}))
-    assert least <= found <= most
+def test_when_to_come_back_is_read_as_seconds_or_as_a_date(text: str, seconds: float) -> None:
+    assert connection.retry_after(httpx.Response(429, headers={"Retry-After": text})) == seconds
+
+
+def test_a_date_to_come_back_at_is_so_many_seconds_from_now() -> None:
+    # Made here and not among the parameters: the workers that share the suite must find the same names.
+    date = format_datetime(datetime.now(UTC) + timedelta(seconds=9000))
+    found = connection.retry_after(httpx.Response(429, headers={"Retry-After": date}))
+    assert 8000 <= found <= 9000
 
 
 @pytest.mark.usefixtures("_no_pauses")
