@@ -72,15 +72,23 @@ class _Kind(NamedTuple):
     loss: Any
     ctx: Context
     moving: tuple[str, ...]
-    layouts: tuple[tree.Layout | None, ...]
+    shapes: Any
 
 
 def _kind(descent: Descent) -> _Kind:
     visit = descent.visit
     own = (descent.start, visit.broadcast, visit.instruction, visit.memory, visit.drawn, descent.correction)
-    layouts = tuple(None if each is None else tree.layout(each) for each in own)
     moving = tuple(moved(descent.ctx, descent.start, descent.trainable))
-    return _Kind(len(visit.batches) > 0, descent.loss, descent.ctx, moving, layouts)
+    return _Kind(len(visit.batches) > 0, descent.loss, descent.ctx, moving, _shapes(own))
+
+
+def _shapes(value: Any) -> Any:
+    """What has to be alike in trees that are to be one: paths, shapes and number types."""
+    if isinstance(value, Tensor):
+        return value.shape, value.dtype
+    if isinstance(value, Mapping):
+        return {key: _shapes(each) for key, each in value.items()}
+    return [_shapes(each) for each in value] if isinstance(value, list | tuple) else type(value)
 
 
 def descend_together(descents: Sequence[Descent]) -> list[Trained]:
@@ -104,11 +112,15 @@ class _Loop:
         descents: whose.
         active: how many clients are still at work.
         weights: what moves, of those.
+        own: what else the loss reads of those: parameters that stay as they are, and the visits.
+        shifts: what is added to their gradients, if anything is.
     """
 
     descents: Sequence[Descent]
     active: int = field(init=False, default=0)
     weights: list[Tensor] = field(init=False, default_factory=list)
+    own: tuple[Tree, Tree] = field(init=False, default=({}, {}))
+    shifts: list[Tensor] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         first = self.descents[0]
@@ -133,15 +145,17 @@ class _Loop:
         values = self._values(batch, dims)
         gradients = list(torch.autograd.grad(values.sum(), self.weights)) if self.weights else []
         with torch.no_grad():
-            if self.shift is not None:
-                shift = self.shift.first(active)
-                gradients = [g + shift[key] for key, g in zip(self.moving, gradients, strict=True)]
+            if self.shifts:
+                gradients = list(torch._foreach_add(gradients, self.shifts))
             self.update(self.weights, gradients)
             self.total[:active] += values.detach()
 
     def _narrow(self, active: int) -> None:
         self.active = active
         self.weights = [stack[:active].detach().requires_grad_() for stack in self.stacks]
+        self.own = self.fixed.first(active), self.shown.first(active)
+        shift = {} if self.shift is None else self.shift.first(active)
+        self.shifts = [shift[key] for key in self.moving] if shift else []
         self.update.narrow(active)
 
     def _values(self, batch: Batch, dims: Any) -> Tensor:
@@ -153,9 +167,8 @@ class _Loop:
             return loss(ctx, _view(first, shown), params, batch)
 
         moving = dict(zip(self.moving, self.weights, strict=True))
-        own = self.fixed.first(self.active), self.shown.first(self.active)
         every = vmap(one, in_dims=(0, self.fixed.dims, self.shown.dims, dims))
-        values: Tensor = every(moving, *own, batch)
+        values: Tensor = every(moving, *self.own, batch)
         return values
 
     def outcomes(self) -> list[Trained]:

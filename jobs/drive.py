@@ -158,6 +158,12 @@ def _lost(error: Exception) -> FedsimError:
     return CoordinatorLost(f"the coordinator, or what it needs, is gone: {first_line(cause)}")
 
 
+def most_workers(experiment: Experiment) -> int:
+    """How many workers of a run can have something to do: as many as a round has clients, or stacks."""
+    width = experiment.stack if isinstance(experiment.stack, int) else 1
+    return -(-experiment.cohort_size // width)
+
+
 def placement_of(
     experiment: Experiment, spec: JobSpec, nodes: Sequence[Node], *, shrink: bool = False
 ) -> Placement:
@@ -173,9 +179,7 @@ def placement_of(
         DoesNotFit: with the arithmetic.
     """
     asked = spec.resources
-    size, most = (asked.cpus_per_worker, asked.gpus_per_worker), experiment.cohort_size
-    if isinstance(asked.stack, int):
-        most = -(-most // asked.stack)
+    size, most = (asked.cpus_per_worker, asked.gpus_per_worker), most_workers(experiment)
     if shrink and asked.workers != "auto":
         return place("auto", *size, nodes, most=min(most, asked.workers))
     return place(asked.workers, *size, nodes, most=most)

@@ -25,7 +25,7 @@ from actors.prober import Measured, Prober
 from actors.resources import Node, Placement, cluster_nodes
 from fedsim.errors import DoesNotFit, FedsimError, NoRoomNow, OutOfMemory, PoolFailed
 from fedsim.experiment import Experiment
-from jobs.drive import placement_of
+from jobs.drive import most_workers, placement_of
 from jobs.joining import connected
 from jobs.plan import Plan
 from jobs.plan_advice import advice
@@ -113,7 +113,7 @@ def _measure(
         Node("", free.get("CPU", 0.0), free.get("GPU", 0.0)).fits(placement.cpus, placement.gpus),
     )
     smaller = replace(placement, workers=max(1, here))
-    counts = (placement.workers, _room(spec, nodes, experiment), experiment.cohort_size)
+    counts = (placement.workers, _room(spec, nodes, experiment), most_workers(experiment))
     # Beside this process, on the head, where the data sets are.
     beside = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
     prober: Any = Prober.options(scheduling_strategy=beside).remote(experiment, smaller)
@@ -145,7 +145,7 @@ def _room(spec: JobSpec, nodes: Sequence[Node], experiment: Experiment) -> int:
     """As many workers of this size as fit and have a client to train."""
     asked = spec.resources
     room = sum(node.fits(asked.cpus_per_worker, asked.gpus_per_worker) for node in nodes)
-    return max(1, min(room, experiment.cohort_size))
+    return max(1, min(room, most_workers(experiment)))
 
 
 def shortage(error: Exception, spec: JobSpec) -> Exception:

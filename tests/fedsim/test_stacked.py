@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from fedsim.algorithms import ALGORITHMS, FedAvg
+from fedsim.blocks import cut
+from fedsim.company import Together
 from fedsim.core import Algorithm, Batch, Context, Local, Report, Visit
 from fedsim.data.dataset import Examples, Normalise
 from fedsim.errors import ClientFailed, SettingsError
@@ -272,3 +275,47 @@ def test_too_little_memory_halves_the_width_and_loses_nothing(monkeypatch: pytes
 def test_a_width_below_one_is_refused() -> None:
     with pytest.raises(SettingsError, match="0 clients"):
         StackedPool(FedAvg(), small(), 0)
+
+
+@pytest.mark.parametrize(
+    ("clients", "width", "sizes"),
+    [
+        (10, 3, [3, 3, 3, 1]),
+        (10, 7, [5, 5]),
+        (3, 8, [3]),
+        (0, 4, []),
+        (300, 4, [8] * 37 + [4]),
+        (130, 1, [3] * 43 + [1]),
+    ],
+)
+def test_blocks_hold_whole_stacks(clients: int, width: int, sizes: list[int]) -> None:
+    """10 clients in stacks of at most 7 are two of 5; 75 stacks are more than 64 blocks, so two a block."""
+    blocks = cut(range(clients), lambda client: client % 5, width=lambda _: width)
+    assert [len(block) for block in blocks] == sizes
+    steps = [client % 5 for block in blocks for client in block]
+    assert steps == sorted(steps, reverse=True)
+
+
+def test_a_company_that_is_given_up_leaves_nobody_behind() -> None:
+    """Its members end where they wait, whatever they catch."""
+    company, ended = Together(lambda descents: 1 / 0), []  # type: ignore[arg-type, return-value]
+
+    def member(number: int) -> int:
+        try:
+            company.descend(None)  # type: ignore[arg-type]
+        except Exception:
+            ended.append("caught")
+        finally:
+            ended.append(number)
+        return number
+
+    threads = threading.active_count()
+    with pytest.raises(ZeroDivisionError):
+        list(company.run([partial(member, number) for number in range(3)]))
+    assert ended == [0, 1, 2]
+    assert threading.active_count() == threads
+
+
+def test_a_local_loop_outside_of_its_company_is_refused() -> None:
+    with pytest.raises(RuntimeError, match="by nobody in it"):
+        Together(lambda descents: []).descend(None)  # type: ignore[arg-type]
