@@ -40,7 +40,7 @@ from torch import Tensor
 from ..attention import has_maps, look
 from ..core import Batch, Context, Visit
 from ..errors import FieldError
-from ..lessons import ensemble, softened, taught_loss
+from ..lessons import softened, taught_loss
 from ..net import Net, Params
 from ..parameters import Count, Range
 from ..public import public_set
@@ -86,7 +86,7 @@ class FedAD(OneShot):
 
     def gathered(self, ctx: Context, said: Sequence[Tree]) -> Tree:
         """The ensemble's logits, and the bounds of the attention."""
-        logits = ensemble([each["logits"] for each in said], [each["counts"] for each in said])
+        logits = self.together(said)
         if not self.lambda_att:
             return {"logits": logits}
         maps = torch.stack([each["attention"] for each in said])

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from .. import wire
 from ..core import Batch, Context, Visit
-from ..lessons import ensemble, softened, taught_loss
+from ..lessons import softened, taught_loss
 from ..net import Params
 from ..parameters import Positive, Range
 from ..public import public_set
@@ -82,7 +82,7 @@ class FedKD(OneShot):
 
     def gathered(self, ctx: Context, said: Sequence[Tree]) -> Tree:
         """The ensemble's logits."""
-        return {"logits": ensemble([each["logits"] for each in said], [each["counts"] for each in said])}
+        return {"logits": self.together(said)}
 
     def distance(self, ctx: Context, params: Params, batch: Batch, lesson: Tree) -> Tensor:
         """Of the logits, or of what they stand for."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ from torch import Tensor
 from .. import tree
 from ..core import Batch, Context, Effort, Progress, Reduced, Reduction, Report, ServerState, Visit
 from ..errors import FieldError
-from ..lessons import Course, distilled, on_server
+from ..lessons import Course, distilled, ensemble, on_server
 from ..local import Descent, descend
 from ..net import Net, Params
 from ..parameters import Count, Positive
@@ -61,6 +61,8 @@ class OneShot(FedAvg):
 
     Attributes:
         local_rounds: after how many rounds clients upload; None for half of them.
+        weights: what a client's logit of a class counts in the ensemble: how many examples of that class it
+            holds, or the same for all.
         private: whether clients go on to train on their own examples when they have the lesson.
         public_epochs: passes over the public set in each later round.
         public_batch_size: of these passes.
@@ -71,6 +73,7 @@ class OneShot(FedAvg):
     """
 
     local_rounds: Count | None = None
+    weights: Literal["counts", "even"] = "counts"
     private: bool = True
     public_epochs: Count = 1
     public_batch_size: Count = 128
@@ -102,6 +105,13 @@ class OneShot(FedAvg):
             batch: of public examples.
             lesson: its rows for these.
         """
+
+    def together(self, said: Sequence[Tree]) -> Tensor:
+        """The ensemble's logits `[n, classes]` of what all clients said."""
+        counts = [each["counts"] for each in said]
+        if self.weights == "even":
+            counts = [torch.ones_like(each) for each in counts]
+        return ensemble([each["logits"] for each in said], counts)
 
     def misfits(self, net: Net, rounds: int) -> Sequence[FieldError]:
         """An upload that would never come."""

@@ -108,6 +108,16 @@ def test_what_protects_the_upload() -> None:
     assert few.traffic.up == 7 * (N * C + 2 * 4 + 4 * C)  # a byte each, two bounds, the counts
 
 
+def test_logits_may_count_the_same_whoever_holds_a_class() -> None:
+    logits, counts = (
+        [torch.zeros(2, 2), torch.ones(2, 2)],
+        [torch.tensor([3.0, 0.0]), torch.tensor([1.0, 2.0])],
+    )
+    said = [{"logits": one, "counts": other} for one, other in zip(logits, counts, strict=True)]
+    assert FedKD().together(said)[0].tolist() == [0.25, 1.0]
+    assert FedKD(weights="even").together(said)[0].tolist() == [0.5, 0.5]
+
+
 def test_an_upload_that_never_comes_is_refused() -> None:
     (fault,) = FedKD(local_rounds=9).misfits(linear().nets[0], 8)
     assert (fault.path, fault.value) == ("local_rounds", 9)
