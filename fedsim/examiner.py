@@ -19,6 +19,7 @@ from .costs import client_work
 from .evaluation import added
 from .personal import PersonalScores
 from .population import Population
+from .precision import tensor_cores
 from .public import AT_ONCE
 from .tree import Tree
 from .worker import Worker, one_thread, score
@@ -92,7 +93,7 @@ def examine(
     """
     ctx, rows = worker.shelf.context(round), list[Row]()
     failed, received = list[int](), 0
-    with one_thread():
+    with one_thread(), tensor_cores("float32", worker.device):
         for client in clients:
             mine = ctx.for_client(client)
             down, instruction = broadcasts[str(mine.model)], instructions.get(client, {})
@@ -139,7 +140,7 @@ def _scored(
     tuning = algorithm.tuning(ctx)
     if tuning is None:
         return Row(client, _score(worker, ctx, client, visit), None)
-    ctx = replace(ctx, local=tuning)
+    ctx = replace(ctx, local=replace(tuning, precision=ctx.local.precision))
     before = _score(worker, ctx, client, visit)
     visit = visit._replace(batches=shelf.batches(algorithm, ctx, client, occasion="personal-"))
     return Row(client, _score(worker, ctx, client, visit), before)
@@ -149,7 +150,8 @@ def _score(worker: Worker, ctx: Context, client: int, visit: Visit) -> Score:
     """How the model that the client makes of this visit does on its test examples."""
     # Dropout draws where the method trains on what came down, too, so it does not depend on the batches.
     address = (ctx.seed, "personal-dropout", ctx.round, client)
-    with rng.torch_stream(*address) if ctx.net.stochastic else nullcontext():
+    random = rng.torch_stream(*address) if ctx.net.stochastic else nullcontext()
+    with random, tensor_cores(ctx.local.precision, worker.device):
         model = tree.map(tree.arranged, worker.algorithm.personalise(ctx, visit))
     total, rows = Score(0, 0.0, 0), worker.population.tests_of(client)
     with torch.inference_mode():

@@ -12,6 +12,7 @@ from torch import Tensor
 from . import tree
 from .core import Batch, Context, Visit
 from .net import Params
+from .precision import lowered
 from .tree import Tree
 
 
@@ -112,7 +113,8 @@ def sgd(
     total, steps, update = torch.zeros(()), 0, Update(ctx)
     with ctx.net.training(frozen):
         for batch in visit.batches:
-            value = loss(params, batch)
+            with lowered(ctx.local.precision, visit.device):
+                value = loss(params, batch)
             gradients = list(torch.autograd.grad(value, weights)) if weights else []
             with torch.no_grad():
                 if shift is not None:

@@ -22,6 +22,7 @@ from .core import Batch, Context, Visit
 from .feeding import joint_batch
 from .local import Descent, Trained, Update, moved, still
 from .net import Params
+from .precision import lowered
 from .tree import Tree
 
 
@@ -142,7 +143,8 @@ class _Loop:
         if active != self.active:
             self._narrow(active)
         batch, dims = joint_batch([descent.visit.batches for descent in self.descents[:active]], step)
-        values = self._values(batch, dims)
+        with lowered(self.ctx.local.precision, self.total.device):
+            values = self._values(batch, dims)
         gradients = list(torch.autograd.grad(values.sum(), self.weights)) if self.weights else []
         with torch.no_grad():
             if self.shifts:

@@ -6,13 +6,16 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import pow
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .tree import Tree
+
+Precision: TypeAlias = Literal["float32", "tf32", "bf16"]
+"""Of local steps; see `fedsim.precision`."""
 
 
 class Batch(NamedTuple):
@@ -177,6 +180,7 @@ class Local:
         lr_alpha, lr_power: step i of a round, from 0, has the rate `lr (1 + lr_alpha i)^-lr_power`; an alpha
             of 0 leaves it constant.
         round_decay: what `lr` is multiplied by from round to round; `in_round` does it.
+        precision: the number type in which the steps multiply; parameters are in single precision always.
     """
 
     epochs: int = 1
@@ -188,6 +192,7 @@ class Local:
     lr_alpha: float = 0.0
     lr_power: float = 0.75
     round_decay: float = 1.0
+    precision: Precision = "float32"
 
     def in_round(self, round: int) -> Local:
         """The same in a round, counted from 0: with the rate that is left by then."""

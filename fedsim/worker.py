@@ -22,6 +22,7 @@ from .digest import memory_mark
 from .evaluation import total
 from .faults import DEFAULT, Faults
 from .population import Population, Shelf, ShelfExamples
+from .precision import tensor_cores
 from .public import AT_ONCE
 from .reduce import Outcome, SpanResult, Sums, add, gathered, share
 from .tree import Tree
@@ -105,7 +106,7 @@ class Worker:
             down = broadcasts[str(mine.model)]
             return self._tried(mine, client, down, instruction, memory, result, kept, company)
 
-        with one_thread():
+        with one_thread(), tensor_cores(ctx.local.precision, self.device):
             for number, block in enumerate(blocks, start=start):
                 sums: Sums = None
                 why_not = self.algorithm.unstackable or ctx.for_client(block[0]).net.unstackable
@@ -187,7 +188,7 @@ class Worker:
         ctx, (kind, x, y) = self.population.context(round), _shard(self.population, shard)
         laid_out = tree.map(tree.arranged, models)
         parts = zip(torch.split(x, AT_ONCE), torch.split(y, AT_ONCE), strict=True)
-        with one_thread():
+        with one_thread(), tensor_cores("float32", self.device):
             return total(
                 self._named(f"{name}{kind}", number, self._score(ctx.for_model(int(number)), model, x, y))
                 for x, y in parts
@@ -220,7 +221,7 @@ class Worker:
             ClientFailed: if a client's examples could not be scored.
         """
         ctx, laid_out = self.population.context(round), tree.map(tree.arranged, models)
-        with one_thread():
+        with one_thread(), tensor_cores("float32", self.device):
             return np.array([self._mean_loss(ctx.for_client(client), laid_out, client) for client in clients])
 
     def _mean_loss(self, ctx: Context, models: Mapping[str, Tree], client: int) -> float:

@@ -17,9 +17,11 @@ def experiment_of(spec: JobSpec) -> dict[str, Any]:
     for name in FREE:
         data.pop(name, None)
     data["data"].pop("download", None)
+    # As it was before there was a choice: a run that began then goes on.
     if spec.data.tests.kind == "global":
-        # As it was before there was a choice: a run that began then goes on.
         del data["data"]["tests"]
+    if spec.local.precision == "float32":
+        del data["local"]["precision"]
     if isinstance(spec.resources.stack, int) and spec.resources.stack > 1:
         # The last bits depend on it; left out where it is not said, as before there was a choice.
         data["stack"] = spec.resources.stack

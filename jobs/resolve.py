@@ -132,6 +132,7 @@ def _experiment(spec: JobSpec, settings: Settings) -> Experiment:
             lr_alpha=decay.alpha if decay else 0.0,
             lr_power=decay.power if decay else 0.0,
             round_decay=local.round_decay,
+            precision=local.precision,
         ),
         seed=spec.seed,
         rounds=spec.rounds,
@@ -262,8 +263,7 @@ def _facts(spec: JobSpec, settings: Settings) -> Facts:
     except DataError as error:
         error.errors = [FieldError("data.dataset.name", chosen.name, error.message, error.hint)]
         raise
-    limit = spec.data.limit or facts.examples
-    examples = round((1 - spec.data.public.fraction) * min(facts.examples, limit))
+    examples = round((1 - spec.data.public.fraction) * min(facts.examples, spec.data.limit or facts.examples))
     examples -= round(spec.evaluation.validation * examples)
     return facts._replace(examples=examples)
 

@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import Field, ValidationError, model_validator
 
 from fedsim.errors import FieldError, SpecError
+from jobs.spec_curricula import Curriculum
 from jobs.spec_faults import MAX_VALUES, count_values, plain_faults, shown, translate
 from jobs.spec_fields import (
     MAX_CLIENTS,
@@ -26,7 +27,6 @@ from jobs.spec_fields import (
     Choice,
     Clients,
     ClientTests,
-    Curriculum,
     Data,
     Evaluation,
     Faults,
@@ -39,6 +39,7 @@ from jobs.spec_fields import (
     Resources,
     Section,
     Whole,
+    fault,
 )
 from jobs.spec_text import apply_overrides, parse_text
 
@@ -109,6 +110,13 @@ class JobSpec(Section):
         # A wrong algorithm is reported as such; it must not be reported a second time as a wrong name.
         usable = isinstance(name, str) and 0 < len(name) <= MAX_NAME
         return {**data, "name": name if usable else "unnamed"}
+
+    @model_validator(mode="after")
+    def _tensor_cores_are_on_gpus(self) -> JobSpec:
+        if self.local.precision == "tf32" and not self.resources.gpus_per_worker:
+            hint = "set resources.gpus_per_worker, or local.precision: float32"
+            raise fault("is a number type of GPUs, and the workers have none", hint, "local.precision")
+        return self
 
 
 def parse_spec(data: Mapping[str, Any]) -> JobSpec:

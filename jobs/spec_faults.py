@@ -153,7 +153,9 @@ def _translate(item: Mapping[str, Any], schema: Schema) -> FieldError:
 
 
 def _field_of(section: Any, field: str) -> Any:
-    return section.get(field) if isinstance(section, Mapping) else getattr(section, field, None)
+    for name in field.split("."):
+        section = section.get(name) if isinstance(section, Mapping) else getattr(section, name, None)
+    return section
 
 
 def _unknown(path: Path, value: Any, schema: Schema) -> FieldError:

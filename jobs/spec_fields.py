@@ -164,6 +164,10 @@ class Local(Section):
     round_decay: Number = Field(
         default=1.0, gt=0, le=1, description="what the rate is multiplied by from round to round"
     )
+    precision: Literal["float32", "tf32", "bf16"] = Field(
+        default="float32",
+        description="number type in which steps multiply; parameters stay in float32, and tf32 needs a GPU",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -181,58 +185,6 @@ class Local(Section):
         if self.epochs is None and self.steps is None:
             raise fault("is null, and so is 'steps'", "give one of them", "epochs")
         return self
-
-
-class Pace(Section):
-    """How many are open at a time; see docs/methods.md."""
-
-    pacing: Literal["linear", "quadratic", "root", "exponential", "step"] = Field(
-        default="linear", description="family of the pacing function"
-    )
-    a: Number = Field(default=0.8, ge=0, le=1, description="share of the budget after which all are open")
-    b: Number = Field(default=0.2, ge=0, le=1, description="share that is open at first")
-    order: Literal["curriculum", "anti", "random"] = Field(
-        default="curriculum", description="easy first, hard first, or others at every step"
-    )
-
-
-class DataCurriculum(Pace):
-    """Ordered learning inside the clients."""
-
-    score: Literal[
-        "global_loss",
-        "local_loss",
-        "both_loss",
-        "global_prediction",
-        "local_prediction",
-        "both_prediction",
-        "expert_loss",
-    ] = Field(default="global_loss", description="what makes an example easy")
-    budget: Literal["local", "global"] = Field(
-        default="local", description="pace over the steps of a round, or of the whole run"
-    )
-    expert_epochs: Whole = Field(
-        default=20, ge=1, le=10_000, description="how long the expert of 'expert_loss' is trained"
-    )
-
-
-class ClientCurriculum(Pace):
-    """An ordered choice of clients; its budget is the rounds of the run."""
-
-    scores: Literal["all", "kept"] = Field(
-        default="all", description="ask every client before each round, or go by what the cohorts said"
-    )
-    half_life: Number = Field(default=10.0, gt=0, description="rounds after which a kept score counts half")
-    batches: Literal["one", "all"] = Field(
-        default="one", description="cohorts drawn from the open clients before they are ranked again"
-    )
-
-
-class Curriculum(Section):
-    """Ordered learning around any method; null is none."""
-
-    data: DataCurriculum | None = Field(default=None, description="the order of the examples in a client")
-    clients: ClientCurriculum | None = Field(default=None, description="the order of the clients")
 
 
 class Evaluation(Section):

@@ -1,0 +1,93 @@
+"""Number types of local steps: what is lowered, and what stays as it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedsim.algorithms import ALGORITHMS, FedAvg
+from fedsim.core import Batch, Context, Local, Visit
+from fedsim.errors import SettingsError, SpecError
+from fedsim.net import Params
+from fedsim.pools import SerialPool, StackedPool
+from fedsim.population import Population
+from fedsim.precision import _flags, tensor_cores
+from fedsim.simulation import simulate
+from jobs.keeping import experiment_of
+from jobs.spec import parse_spec
+
+from .federations import federation
+from .methods import quick
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen(FedAvg):
+    """Says in which number type a local step multiplies."""
+
+    def loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+        product, weights = batch.x @ batch.x.transpose(0, 1), params["head.weight"]
+        if (product.dtype, weights.dtype) != (torch.bfloat16, torch.float32):
+            raise TypeError(f"{weights.dtype} are multiplied in {product.dtype}")
+        return super().loss(ctx, visit, params, batch)
+
+
+def in_bf16() -> Population:
+    local = Local(epochs=2, batch_size=8, lr=0.1, momentum=0.9, precision="bf16")
+    return federation([3, 8, 11, 20], rounds=2, local=local)
+
+
+def test_local_steps_multiply_in_bfloat16_and_everything_else_stays_in_single_precision() -> None:
+    population = in_bf16()
+    *_, serial = simulate(Seen(), population, SerialPool(Seen(), population))
+    *_, stacked = simulate(Seen(), population, StackedPool(Seen(), population, 4))
+    exact = replace(population, local=replace(population.local, precision="float32"))
+    *_, single = simulate(FedAvg(), exact, SerialPool(FedAvg(), exact))
+    assert stacked.engine["stacked"]["together"] > 0
+    for key, value in single.state.params.items():
+        assert serial.state.params[key].dtype == torch.float32
+        # 8 bits of each factor, a dozen steps of momentum
+        for other in (serial, stacked):
+            torch.testing.assert_close(other.state.params[key], value, rtol=0.05, atol=0.05)
+        assert not torch.equal(serial.state.params[key], value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_every_method_trains_in_bfloat16(name: str) -> None:
+    population, algorithm = in_bf16(), quick(name)
+    for pool in (SerialPool(algorithm, population), StackedPool(algorithm, population, 4)):
+        *_, last = simulate(algorithm, population, pool)
+        assert set(last.engine.get("stacked", {}).get("alone", {})) <= {"no other loop was like it"}
+
+
+def test_tf32_is_refused_where_there_is_no_gpu() -> None:
+    population = federation(local=Local(precision="tf32"))
+    pool = SerialPool(FedAvg(), population)
+    with pytest.raises(SettingsError, match="these clients train on a CPU"):
+        list(simulate(FedAvg(), population, pool))
+    with pytest.raises(SpecError, match=r"the workers have none .got 'tf32'.") as raised:
+        parse_spec({"algorithm": "fedavg", "local": {"precision": "tf32"}})
+    assert [error.path for error in raised.value.errors] == ["local.precision"]
+    asked = {"algorithm": "fedavg", "local": {"precision": "tf32"}, "resources": {"gpus_per_worker": 0.5}}
+    assert parse_spec(asked).local.precision == "tf32"
+
+
+@pytest.mark.parametrize(("precision", "products"), [("float32", "ieee"), ("tf32", "tf32"), ("bf16", "ieee")])
+def test_a_gpu_rounds_products_only_where_that_is_asked(precision: Any, products: str) -> None:
+    """torch by itself has convolutions in TF32; what it had is put back."""
+    before = _flags()
+    with tensor_cores(precision, torch.device("cuda")):
+        assert _flags() == (products, products, True)
+    assert _flags() == before
+
+
+def test_a_precision_is_part_of_what_a_run_is() -> None:
+    plain = experiment_of(parse_spec({"algorithm": "fedavg"}))
+    # Checkpoints of before there was a choice know nothing of it.
+    assert "precision" not in plain["local"]
+    lowered = experiment_of(parse_spec({"algorithm": "fedavg", "local": {"precision": "bf16"}}))
+    assert lowered != plain
