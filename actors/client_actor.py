@@ -23,25 +23,10 @@ from fedsim.population import Population
 from fedsim.tree import Tree
 from fedsim.worker import Worker
 
+from .device import claim
+
 FLUSH_SECONDS = 0.05
 """How long an actor that is about to kill itself waits, for the answer to its last task to get out."""
-
-CUDA_CONTEXT_BYTES = 512 << 20
-"""What CUDA itself takes of a GPU in each process, outside of the allocator that a cap binds; about."""
-
-
-def memory_cap(gpus: float, total: int) -> int | None:
-    """Bytes that torch may allocate in an actor on a share of one GPU; None for all there is.
-
-    The share is of everything that the process has on the GPU, so CUDA's own part is taken off: else four
-    actors of 0.25 would together want more than the GPU has, and whoever comes last would fail.
-
-    Args:
-        gpus: the share; from 1 on, the actor's GPUs are its own.
-        total: bytes of the GPU.
-    """
-    share = int(gpus * total)
-    return max(share - CUDA_CONTEXT_BYTES, share // 2) if gpus < 1 else None
 
 
 class Usage(NamedTuple):
@@ -67,13 +52,7 @@ class ClientProcess:
 
     def __init__(self, gpus: float) -> None:
         torch.set_num_threads(1)
-        self.device = "cuda" if gpus and torch.cuda.is_available() else "cpu"
-        self.gpu_cap: int | None = None
-        if self.device == "cuda":
-            total = torch.cuda.get_device_properties(0).total_memory
-            self.gpu_cap = memory_cap(gpus, total)
-            if self.gpu_cap is not None:
-                torch.cuda.set_per_process_memory_fraction(self.gpu_cap / total)
+        self.device, self.gpu_cap = claim(gpus)
         self.worker: Worker | None = None
 
     def join(self, algorithm: Algorithm, population: Population, faults: Faults) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from fedsim.population import Population
 from fedsim.simulation import Examining, Learning, RoundResult, first_state, stages
 
 from .crew import Crew
+from .device import claim
 from .ray_pool import RayPool
 from .resources import Placement
 
@@ -98,6 +99,7 @@ class CoordinatorProcess:
         group: str = "",
     ) -> None:
         torch.set_num_threads(1)
+        self.device, _ = claim(placement.server)
         self.experiment, self.placement, self.faults = experiment, placement, faults
         self.keeping, self.group = keeping, group
         self.params: dict[str, Any] = {}
@@ -159,6 +161,7 @@ class CoordinatorProcess:
             evaluate_every=experiment.evaluate_every,
             personal=experiment.personal,
             resume=checkpoint,
+            device=self.device,
         ):
             if isinstance(result, Examining):
                 most = population.partition.num_clients

@@ -24,6 +24,7 @@ from fedsim.simulation import RoundResult, personal_due
 from .client_actor import Usage
 from .coordinator import Phase, phases
 from .crew import Crew
+from .device import claim
 from .ray_pool import RayPool
 from .resources import Node, Placement, check_memory, cluster_nodes
 from .trials import Trials
@@ -97,6 +98,7 @@ class ProberProcess:
 
     def __init__(self, experiment: Experiment, placement: Placement) -> None:
         torch.set_num_threads(1)
+        self.device, _ = claim(placement.server)
         self.experiment, self.placement = experiment, placement
 
     def measure(self, seconds: float, workers: Sequence[int]) -> Iterator[Progress]:
@@ -120,7 +122,7 @@ class ProberProcess:
             pool = RayPool(
                 algorithm, population, crew, faults=Faults(max_retries=0), stack=self.experiment.stack
             )
-            trials = Trials(algorithm, population, pool)
+            trials = Trials(algorithm, population, pool, self.device)
             probe = Probe(trials, self.experiment, perf_counter() - began)
             yield from probe.run(seconds, workers)
         finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import floor
 from typing import Any, Literal
 
@@ -22,6 +22,8 @@ class Node:
         cpus, gpus: logical resources.
         memory: bytes for actors and for the data that they share; 0 where nobody knows.
         id: Ray's own name of it.
+        head: whether it is the one that the coordinator of a run is on.
+        server: the share of one of its GPUs that the coordinator has.
     """
 
     name: str
@@ -29,6 +31,8 @@ class Node:
     gpus: float
     memory: float = 0.0
     id: str = ""
+    head: bool = False
+    server: float = 0.0
 
     def fits(self, cpus: float, gpus: float) -> int:
         """How many actors of this size fit here.
@@ -40,12 +44,18 @@ class Node:
         by_gpu = None
         if gpus:
             whole = floor(self.gpus + ROUNDING)
-            by_gpu = whole * floor(1 / gpus + ROUNDING) if gpus <= 1 else floor(whole / gpus + ROUNDING)
+            untouched = whole - (self.server > 0)
+            if gpus <= 1:
+                by_gpu = untouched * floor(1 / gpus + ROUNDING)
+                by_gpu += floor((1 - self.server) / gpus + ROUNDING) if self.server else 0
+            else:
+                by_gpu = floor(untouched / gpus + ROUNDING)
         limits = [limit for limit in (by_cpu, by_gpu) if limit is not None]
         return min(limits) if limits else 0
 
     def __str__(self) -> str:
-        return f"{self.name} has {_number(self.cpus)} CPU and {_number(self.gpus)} GPU"
+        less = f", {_number(self.server)} of it the server's" if self.server else ""
+        return f"{self.name} has {_number(self.cpus)} CPU and {_number(self.gpus)} GPU{less}"
 
 
 @dataclass(frozen=True)
@@ -55,11 +65,13 @@ class Placement:
     Attributes:
         workers: how many.
         cpus, gpus: of each.
+        server: the coordinator's share of a GPU.
     """
 
     workers: int
     cpus: float
     gpus: float
+    server: float = 0.0
 
     def bundle(self) -> dict[str, float]:
         """One actor's resources as Ray names them."""
@@ -76,10 +88,30 @@ def cluster_nodes(nodes: Iterable[Mapping[str, Any]]) -> list[Node]:
             # Ray parts what is free when it starts into these two.
             node["Resources"].get("memory", 0.0) + node["Resources"].get("object_store_memory", 0.0),
             node["NodeID"],
+            "node:__internal_head__" in node["Resources"],
         )
         for node in nodes
         if node["Alive"]
     ]
+
+
+def beside_server(nodes: Sequence[Node], share: float) -> Sequence[Node]:
+    """The nodes with this share of a GPU of the head's set aside for the coordinator.
+
+    Raises:
+        DoesNotFit: if the head has no GPU.
+    """
+    if not share:
+        return nodes
+    head = next((node for node in nodes if node.head), nodes[0] if nodes else None)
+    if head is None or head.gpus < 1:
+        raise DoesNotFit(
+            f"the server asks for {_number(share)} GPU, and {head or 'no node is alive'}",
+            "set resources.server_gpus to 0: then it trains on its CPU",
+            "resources.server_gpus",
+            share,
+        )
+    return [replace(node, server=share) if node is head else node for node in nodes]
 
 
 def fit_in_memory(node: Node, each: float, shared: float) -> int | None:
@@ -143,6 +175,7 @@ def place(
     each = f"{_number(cpus)} CPU" + (f" and {_number(gpus)} GPU" if gpus else "")
     per_node = [node.fits(cpus, gpus) for node in nodes]
     room = sum(per_node)
+    server = max((node.server for node in nodes), default=0.0)
     asked = 1 if workers == "auto" else workers
     if asked > room:
         there = "; ".join(f"{node}: {fit} fit" for node, fit in zip(nodes, per_node, strict=True))
@@ -153,7 +186,7 @@ def place(
         )
     if workers == "auto":
         asked = min(room, most) if most else room
-    return Placement(asked, cpus, gpus)
+    return Placement(asked, cpus, gpus, server)
 
 
 def _way_out(room: int, cpus: float, gpus: float, nodes: Sequence[Node]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from statistics import median
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import ray
@@ -27,6 +27,7 @@ from fedsim.stepwise import finished
 from fedsim.worker import SHARD, num_shards
 
 from .ray_pool import RayPool
+from .trial import Trial, mean_traffic
 
 MESSAGES = 200
 """Rounds of which the messages are looked at: enough for a mean over a run."""
@@ -43,24 +44,6 @@ CLEARLY = 4
 """How many times the shortest trial a longer one has to take: what it is longer by must not be chance."""
 
 
-class Trial(NamedTuple):
-    """One small round.
-
-    Attributes:
-        cohort: who came.
-        work: of the worker that had most of it.
-        seconds: until the cohort's sums were finished.
-        server: seconds of the server's own work.
-        up: bytes sent up by payload, over the cohort.
-    """
-
-    cohort: tuple[int, ...]
-    work: Work
-    seconds: float
-    server: float
-    up: Counter[str]
-
-
 class Trials:
     """Small rounds, cut down in clients and in local steps; and whole ones, where there is time for them.
 
@@ -68,10 +51,14 @@ class Trials:
         algorithm: whose clients to run.
         population: the federation.
         pool: the actors, joined.
+        device: where the server trains what is its own.
     """
 
-    def __init__(self, algorithm: Algorithm, population: Population, pool: RayPool) -> None:
+    def __init__(
+        self, algorithm: Algorithm, population: Population, pool: RayPool, device: str = "cpu"
+    ) -> None:
         self.algorithm, self.population, self.pool = algorithm, population, pool
+        self.device = device
         self.workers = len(pool.actors)
         self.state, self.enrolling = enrolled(algorithm, population)
         self.done: list[Trial] = []
@@ -246,10 +233,8 @@ class Trials:
         """Run the first whole rounds of the experiment, as many as fit into this time but at least one."""
         self._limit(self.population.local)
         began = perf_counter()
-        running = simulate(
-            self.algorithm, self.population, self.pool, evaluate_every=evaluate_every, personal=personal
-        )
-        for result in running:
+        options: dict[str, Any] = {"evaluate_every": evaluate_every, "personal": personal}
+        for result in simulate(self.algorithm, self.population, self.pool, **options, device=self.device):
             yield replace(result, state=None)
             spent = perf_counter() - began
             enough = result.round >= ENOUGH_ROUNDS and spent > ENOUGH_SECONDS
@@ -283,7 +268,7 @@ class Trials:
                 up.update({name: sent * came / len(trial.cohort) for name, sent in trial.up.items()})
         models_asked = questioned(self.algorithm, self.population.context(0), self.state)
         asking = survey_traffic(models_asked, self.asked) + self.enrolling
-        return _mean(down, up, len(self.cohorts)) + asking
+        return mean_traffic(down, up, len(self.cohorts)) + asking
 
 
 def _grown(trial: Callable[[int], Trial], enough: float, least: int, most: int) -> int:
@@ -292,8 +277,3 @@ def _grown(trial: Callable[[int], Trial], enough: float, least: int, most: int) 
     while size < most and trial(size).seconds < enough:
         size = min(most, 2 * size)
     return size
-
-
-def _mean(down: Counter[str], up: Counter[str], rounds: int) -> Traffic:
-    both = {name: round((down[name] + up[name]) / rounds) for name in {**down, **up}}
-    return Traffic(round(sum(down.values()) / rounds), round(sum(up.values()) / rounds), both)

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import torch
+
 from .net import Net
 from .public import PublicSet
 from .tree import Tree
 from .visit import Local
+
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +31,7 @@ class Context:
         nets: the architectures; client k runs `nets[k % len(nets)]`.
         model: which of them `net` is.
         public: the public set, where this code runs; None where there is none (see `public.public_set`).
+        device: where the server trains what is its own (`Algorithm.learn`); not where clients train.
     """
 
     round: int
@@ -41,6 +46,7 @@ class Context:
     nets: tuple[Net, ...]
     model: int = 0
     public: PublicSet | None = None
+    device: torch.device = CPU
 
     @property
     def net(self) -> Net:

@@ -131,11 +131,6 @@ def by_label(each: Judge, shares: Tensor) -> Critic:
     return critic
 
 
-def on_device() -> torch.device:
-    """Where a server trains: on the GPU that its process sees, if any."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
 def train_generator(
     generator: Generator,
     state: Tree,

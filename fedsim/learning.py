@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
+
+import torch
 
 from .causes import server_side
 from .core import Algorithm, Context, Progress, Reduced
@@ -24,12 +26,13 @@ class Learning:
 
 
 def learnt(
-    algorithm: Algorithm, ctx: Context, state: Any, reduced: Reduced
+    algorithm: Algorithm, ctx: Context, state: Any, reduced: Reduced, device: torch.device
 ) -> Generator[Learning, None, Any]:
-    """The state with what the server trains itself; see `Algorithm.learn`."""
+    """The state with what the server trains itself on this device; see `Algorithm.learn`."""
     if not algorithm.has("learn"):
         return state
-    learning, told = algorithm.learn(ctx, state, reduced), perf_counter()
+    learning = algorithm.learn(replace(ctx, device=device), state, reduced)
+    told = perf_counter()
     while True:
         with one_thread(), server_side(algorithm, "learn"):
             try:

@@ -197,11 +197,6 @@ def steps_over(
     return PublicBatches(public, whole.rows[:steps])
 
 
-def on_server(public: PublicSet) -> PublicSet:
-    """The public set where a server trains: on the GPU that its process sees, if any."""
-    return public.on(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-
-
 __all__ = [
     "Course",
     "Judge",
@@ -209,7 +204,6 @@ __all__ = [
     "correct_share",
     "distilled",
     "ensemble",
-    "on_server",
     "softened",
     "steps_over",
     "taught_loss",

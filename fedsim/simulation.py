@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import torch
+
 from . import evaluation, rng
 from .causes import server_side
 from .clientpool import ClientPool
@@ -59,6 +61,7 @@ def simulate(
     evaluate_every: int = 1,
     personal: Personal = "auto",
     resume: Checkpoint | None = None,
+    device: torch.device | str = "cpu",
 ) -> Iterator[RoundResult]:
     """Run a federation; stop iterating to stop the run.
 
@@ -70,6 +73,7 @@ def simulate(
         evaluate_every: score the deployed models after every so many rounds, and after the last.
         personal: after which of these rounds the clients' own models are scored; see `personal_due`.
         resume: go on from here, with the round after; the pool must be new.
+        device: where the server trains what is its own.
 
     Yields:
         One result per round, as soon as it is finished.
@@ -80,7 +84,7 @@ def simulate(
         OutOfMemory: if memory ran out, in either.
     """
     options: dict[str, Any] = {"rounds": rounds, "evaluate_every": evaluate_every, "personal": personal}
-    for stage in stages(algorithm, population, pool, **options, resume=resume):
+    for stage in stages(algorithm, population, pool, **options, resume=resume, device=device):
         if isinstance(stage, RoundResult):
             yield stage
 
@@ -94,6 +98,7 @@ def stages(
     evaluate_every: int = 1,
     personal: Personal = "auto",
     resume: Checkpoint | None = None,
+    device: torch.device | str = "cpu",
 ) -> Iterator[Stage]:
     """As `simulate`, saying besides how far the server's training and the scoring of clients' models are."""
     last = population.rounds if rounds is None else rounds
@@ -113,7 +118,7 @@ def stages(
                 state = algorithm.aggregate(begun.ctx, begun.state, reduced)
         if algorithm.learns_first:
             clock.lap("server")
-            state = yield from learnt(algorithm, begun.ctx, state, reduced)
+            state = yield from learnt(algorithm, begun.ctx, state, reduced, torch.device(device))
             clock.lap("learn")
         scoring = Scoring()
         if (number + 1) % evaluate_every == 0 or number + 1 == last:
@@ -121,7 +126,7 @@ def stages(
             scoring = begin_scoring(algorithm, pool, begun.ctx, state, mine)
         clock.lap("server")
         if not algorithm.learns_first:
-            state = yield from learnt(algorithm, begun.ctx, state, reduced)
+            state = yield from learnt(algorithm, begun.ctx, state, reduced, torch.device(device))
             clock.lap("learn")
         ahead = _begin_ahead(algorithm, population, pool, state, number + 1) if number + 1 < last else None
         account = _accounted(algorithm, meter, begun, state, reduced)

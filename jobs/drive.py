@@ -16,7 +16,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.coordinator import Coordinator, Keeping, Phase, Recalled, Resumed
 from actors.deaths import DEATHS, LOSSES, cause_of, first_line, gave_up, was_memory
-from actors.resources import Node, Placement, cluster_nodes, place
+from actors.resources import Node, Placement, beside_server, cluster_nodes, place
 from fedsim.errors import (
     CoordinatorLost,
     DoesNotFit,
@@ -91,8 +91,8 @@ class Drive:
     ) -> None:
         # Beside this process, on the head, where the data sets are; client actors get theirs from Ray.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-        options = Coordinator.options(scheduling_strategy=here)
         placement = placement_of(experiment, spec, cluster_nodes(ray.nodes()), shrink=shrink)
+        options = Coordinator.options(scheduling_strategy=here, num_gpus=placement.server)
         self._group = f"fedsim-{secrets.token_hex(8)}"
         policy = Faults(
             client_error=spec.faults.client_error, max_retries=spec.faults.max_retries, chaos=chaos
@@ -178,7 +178,7 @@ def placement_of(
     Raises:
         DoesNotFit: with the arithmetic.
     """
-    asked = spec.resources
+    asked, nodes = spec.resources, beside_server(nodes, spec.resources.server_gpus)
     size, most = (asked.cpus_per_worker, asked.gpus_per_worker), most_workers(experiment)
     if shrink and asked.workers != "auto":
         return place("auto", *size, nodes, most=min(most, asked.workers))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from actors.client_actor import CUDA_CONTEXT_BYTES
+from actors.device import CUDA_CONTEXT_BYTES
 from actors.prober import Measured
 from actors.resources import Node
 from jobs.plan import Plan, PlannedSeconds

@@ -22,7 +22,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from actors.coordinator import Phase
 from actors.deaths import DEATHS, cause_of, gave_up
 from actors.prober import Measured, Prober
-from actors.resources import Node, Placement, cluster_nodes
+from actors.resources import Node, Placement, beside_server, cluster_nodes
 from fedsim.errors import DoesNotFit, FedsimError, NoRoomNow, OutOfMemory, PoolFailed
 from fedsim.experiment import Experiment
 from jobs.drive import most_workers, placement_of
@@ -77,7 +77,7 @@ def plan(
         began = perf_counter()
         with connected(settings):
             started = perf_counter() - began
-            nodes = cluster_nodes(ray.nodes())
+            nodes = list(beside_server(cluster_nodes(ray.nodes()), spec.resources.server_gpus))
             placement = placement_of(experiment, spec, nodes)
             draft = with_workers(draft, placement)
             measured = _measure(experiment, spec, placement, nodes, seconds, on_phase)
@@ -108,15 +108,14 @@ def _measure(
 ) -> Measured:
     """Measure on the actors of the run; on fewer where others hold the room."""
     free = ray.available_resources()
-    here = min(
-        placement.workers,
-        Node("", free.get("CPU", 0.0), free.get("GPU", 0.0)).fits(placement.cpus, placement.gpus),
-    )
+    room = Node("", free.get("CPU", 0.0), free.get("GPU", 0.0), server=placement.server)
+    here = min(placement.workers, room.fits(placement.cpus, placement.gpus))
     smaller = replace(placement, workers=max(1, here))
     counts = (placement.workers, _room(spec, nodes, experiment), most_workers(experiment))
     # Beside this process, on the head, where the data sets are.
     beside = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-    prober: Any = Prober.options(scheduling_strategy=beside).remote(experiment, smaller)
+    options = Prober.options(scheduling_strategy=beside, num_gpus=placement.server)
+    prober: Any = options.remote(experiment, smaller)
     found: Measured | None = None
     try:
         # To its end, when the prober has given its actors' room back.

@@ -19,7 +19,7 @@ from jobs.local_ray import package_path
 from jobs.ray_job import Cluster, RayJob, ray_job_of
 from jobs.records import Job
 from jobs.settings import Settings
-from jobs.spec_fields import Faults
+from jobs.spec_running import Faults
 from jobs.states import ACTIVE, STARTED, FailureReason, JobState
 from jobs.store import JobStore
 

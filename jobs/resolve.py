@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from actors.resources import Node, place
+from actors.resources import Node, beside_server, place
 from fedsim.algorithms import ALGORITHMS
 from fedsim.core import Local
 from fedsim.data import (
@@ -108,8 +108,8 @@ def check(spec: JobSpec, settings: Settings, nodes: Sequence[Node] | None = None
     """
     experiment = resolve(spec, settings)
     if nodes is not None:
-        asked = spec.resources
-        place(asked.workers, asked.cpus_per_worker, asked.gpus_per_worker, nodes)
+        asked, there = spec.resources, beside_server(nodes, spec.resources.server_gpus)
+        place(asked.workers, asked.cpus_per_worker, asked.gpus_per_worker, there)
     return experiment
 
 

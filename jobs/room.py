@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 from pydantic import ValidationError
 
-from actors.resources import Node, place
+from actors.resources import Node, beside_server, place
 from fedsim.errors import DoesNotFit
 from jobs.ray_job import Cluster
 from jobs.records import Job
-from jobs.spec_fields import Resources
+from jobs.spec_running import Resources
 from jobs.states import FailureReason, JobState
 from jobs.store import JobStore
 
@@ -89,7 +89,8 @@ class Room:
     def _lacking(self, job: Job, nodes: Sequence[Node]) -> DoesNotFit | None:
         try:
             asked = Resources.model_validate(job.spec.get("resources", {}))
-            place(asked.workers, asked.cpus_per_worker, asked.gpus_per_worker, nodes)
+            there = beside_server(nodes, asked.server_gpus)
+            place(asked.workers, asked.cpus_per_worker, asked.gpus_per_worker, there)
         except ValidationError:
             # Of another version of fedsim: its runner says what is wrong with it.
             return None

@@ -23,24 +23,22 @@ from jobs.spec_fields import (
     MAX_CLIENTS,
     MAX_NAME,
     MAX_ROUNDS,
-    Checkpointing,
     Choice,
     Clients,
     ClientTests,
     Data,
     Evaluation,
-    Faults,
     Local,
     Name,
     Named,
     OneOrSeveral,
     Partition,
     Public,
-    Resources,
     Section,
     Whole,
     fault,
 )
+from jobs.spec_running import Checkpointing, Faults, Resources
 from jobs.spec_text import apply_overrides, parse_text
 
 __all__ = [

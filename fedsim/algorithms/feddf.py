@@ -45,7 +45,6 @@ from ..lessons import (
     Lesson,
     correct_share,
     distilled,
-    on_server,
     softened,
     steps_over,
     taught_loss,
@@ -151,7 +150,7 @@ class FedDF(FedAvg):
             start: the mean of its clients' models.
             said: the mean of everybody's logits of the public set.
         """
-        public = on_server(public_set(ctx))
+        public = public_set(ctx).on(ctx.device)
         aside = torch.from_numpy(kept_apart(len(public), self.apart)).to(public.y.device)
         rows = (~aside).nonzero().squeeze(1)
         batches = steps_over(

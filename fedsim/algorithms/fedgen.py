@@ -54,7 +54,6 @@ from ..generator_training import (
     Schedule,
     by_label,
     judges,
-    on_device,
     train_generator,
     untrained,
 )
@@ -192,7 +191,7 @@ class FedGen(FedAvg):
         """The generator, on the heads that came."""
         if not self.has_generator() or not sum(reduced.num_examples):
             return state
-        stream, device = streams.stream(ctx.seed, "generator", ctx.round), on_device()
+        stream, device = streams.stream(ctx.seed, "generator", ctx.round), ctx.device
         after = yield from train_generator(
             self.generator(ctx),
             state.generator,

@@ -55,7 +55,6 @@ from ..generator_training import (
     Schedule,
     joint_judge,
     jointly,
-    on_device,
     train_generator,
     untrained,
 )
@@ -183,7 +182,7 @@ class KDIA(FedAvg):
         if not self.lambda_gen or not came:
             return state  # type: ignore[no-any-return]
         generator, total = self.generator(ctx), sum(n for n, _ in came)
-        device, shares = on_device(), [n / total for n, _ in came]
+        device, shares = ctx.device, [n / total for n, _ in came]
         judge = joint_judge(ctx.net, generator.entrance, [head for _, head in came], shares, device)
         schedule = Schedule(
             epochs=self.generator_epochs,

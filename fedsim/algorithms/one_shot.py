@@ -28,7 +28,7 @@ from torch import Tensor
 from .. import tree
 from ..core import Batch, Context, Effort, Progress, Reduced, Reduction, Report, ServerState, Visit
 from ..errors import FieldError
-from ..lessons import Course, distilled, ensemble, on_server
+from ..lessons import Course, distilled, ensemble
 from ..local import Descent, descend
 from ..net import Net, Params
 from ..parameters import Count, Positive
@@ -161,7 +161,7 @@ class OneShot(FedAvg):
         """The central models, in the round of the upload."""
         if not self.uploading(ctx):
             return state  # type: ignore[no-any-return]
-        public = on_server(public_set(ctx))
+        public = public_set(ctx).on(ctx.device)
         lesson = tree.map(lambda leaf: leaf.to(public.y.device), state.lesson)
         batches = public.shuffled(
             ctx.seed, ctx.round, epochs=self.server_epochs, batch_size=self.server_batch_size

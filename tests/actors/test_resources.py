@@ -1,6 +1,6 @@
 import pytest
 
-from actors.resources import Node, Placement, check_memory, fit_in_memory, place
+from actors.resources import Node, Placement, beside_server, check_memory, fit_in_memory, place
 from fedsim.errors import DoesNotFit
 
 
@@ -43,6 +43,26 @@ def test_auto_takes_what_fits_but_no_more_than_can_work() -> None:
     assert place("auto", 1, 0.25, nodes) == Placement(8, 1, 0.25)
     assert place("auto", 1, 0.25, nodes, most=5).workers == 5
     assert place(3, 1, 0, nodes, most=2).workers == 3
+
+
+def test_the_share_of_the_server_is_set_aside_on_the_head() -> None:
+    nodes = [Node("a", 8, 2), Node("head", 8, 1, head=True)]
+    assert place("auto", 1, 0.25, beside_server(nodes, 0.5)) == Placement(10, 1, 0.25, server=0.5)
+    assert place("auto", 1, 1, beside_server(nodes, 0.5)).workers == 2
+    assert place("auto", 1, 0, beside_server(nodes, 1)).workers == 16
+    assert beside_server(nodes, 0) is nodes
+    twice = beside_server(beside_server(nodes, 0.5), 0.5)
+    assert [node.server for node in twice] == [0, 0.5]
+    with pytest.raises(DoesNotFit, match=r"4 fit .* 1 GPU, 0\.2 of it the server's: 4 fit") as caught:
+        place(5, 1, 0.2, beside_server([Node("head", 8, 1)], 0.2))
+    assert caught.value.errors[0].path == "resources.workers"
+
+
+def test_a_server_that_finds_no_gpu_is_told_so() -> None:
+    nodes = [Node("a", 8, 2), Node("head", 8, 0, head=True)]
+    with pytest.raises(DoesNotFit, match=r"head has 8 CPU and 0 GPU.*then it trains on its CPU") as caught:
+        beside_server(nodes, 0.25)
+    assert caught.value.errors[0][:2] == ("resources.server_gpus", 0.25)
 
 
 def test_memory_that_is_too_small_is_said_with_the_arithmetic() -> None:

@@ -9,8 +9,9 @@ from typing import Literal
 import pytest
 import torch
 
-from actors.client_actor import CUDA_CONTEXT_BYTES, ClientProcess, memory_cap
+from actors.client_actor import ClientProcess
 from actors.crew import Crew
+from actors.device import CUDA_CONTEXT_BYTES, memory_cap
 from actors.prober import size_of
 from actors.ray_pool import RayPool
 from actors.resources import Placement

@@ -1,7 +1,7 @@
 """The round engine's parts: sampling, blocks, reduction, digests, wire, local training."""
 
 import pickle
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fedsim import rng, tree, wire
 from fedsim.algorithms import FedAvg
 from fedsim.blocks import Node, TreeSum, cut, shares, spans
-from fedsim.core import Context, Local, Pacing, Reduced, Reduction, Report, Visit
+from fedsim.core import Context, Local, Pacing, Progress, Reduced, Reduction, Report, Visit
 from fedsim.data.partition import Partition
 from fedsim.digest import digest
 from fedsim.errors import (
@@ -320,3 +320,25 @@ def test_evaluation_only_when_asked_and_at_the_end() -> None:
         for result in simulate(FedAvg(), population, pool, evaluate_every=2)
     ]
     assert scored == [False, True, False, True, True]
+
+
+class Teaching(FedAvg):
+    """Notes where its server trains, and where its clients do."""
+
+    seen: ClassVar[list[tuple[str, torch.device]]] = []
+
+    def learn(self, ctx: Context, state: Any, reduced: Reduced) -> Generator[Progress, None, Any]:
+        self.seen.append(("server", ctx.device))
+        yield Progress("nothing", 1, 1)
+        return state
+
+    def deployed(self, ctx: Context, state: Any) -> Mapping[str, tree.Tree]:
+        self.seen.append(("scored", ctx.device))
+        return super().deployed(ctx, state)
+
+
+def test_the_server_trains_on_the_device_that_it_is_given() -> None:
+    population = federation(rounds=1)
+    list(simulate(Teaching(), population, SerialPool(Teaching(), population), device="meta"))
+    cpu, meta = torch.device("cpu"), torch.device("meta")
+    assert sorted(set(Teaching.seen), key=str) == sorted([("server", meta), ("scored", cpu)], key=str)

@@ -78,6 +78,19 @@ def expected(spec: JobSpec, settings: Settings) -> list[str]:
     return [result.digest for result in simulate(experiment.algorithm, population, pool)]
 
 
+def test_the_server_takes_its_share_of_a_gpu_and_leaves_the_rest_to_the_workers(tmp_path: Path) -> None:
+    asked = {"workers": "auto", "cpus_per_worker": 0.5, "gpus_per_worker": 0.5, "server_gpus": 0.5}
+    spec, settings = parse_spec({**SPEC, "rounds": 1, "resources": asked}), Settings(tmp_path / "home")
+    drive = Drive(resolve(spec, settings), spec)
+    try:
+        (record,) = [step for step in drive if isinstance(step, RoundRecord)]
+        assert record.engine.actors == 3
+        # The coordinator's half is not given back before it ends.
+        assert ray.available_resources().get("GPU", 0) <= 1.5
+    finally:
+        drive.close()
+
+
 @pytest.mark.parametrize(
     "kept",
     [

@@ -99,6 +99,8 @@ WRONG = [
     ({"evaluation": {"personal": True}}, "evaluation.personal", True, "'auto'"),
     ({"resources": {"workers": 0}}, "resources.workers", 0, "or 'auto'"),
     ({"resources": {"workers": "many"}}, "resources.workers", "many", "or 'auto'"),
+    ({"resources": {"server_gpus": 2}}, "resources.server_gpus", 2, "from 0 to 1"),
+    ({"resources": {"server_gpus": 0.12345}}, "resources.server_gpus", 0.12345, "steps of 0.0001"),
     ({"resources": {"gpus_per_worker": 1.5}}, "resources.gpus_per_worker", 1.5, "a whole number of GPUs"),
     ({"resources": {"stack": 0}}, "resources.stack", 0, "'off'"),
     ({"resources": {"stack": "on"}}, "resources.stack", "on", "'off'"),

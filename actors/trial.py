@@ -1,0 +1,33 @@
+"""Trial: one small round of an experiment, timed, and what such rounds say of the traffic."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+from fedsim.core import Traffic
+from fedsim.costs import Work
+
+
+class Trial(NamedTuple):
+    """One small round.
+
+    Attributes:
+        cohort: who came.
+        work: of the worker that had most of it.
+        seconds: until the cohort's sums were finished.
+        server: seconds of the server's own work.
+        up: bytes sent up by payload, over the cohort.
+    """
+
+    cohort: tuple[int, ...]
+    work: Work
+    seconds: float
+    server: float
+    up: Counter[str]
+
+
+def mean_traffic(down: Counter[str], up: Counter[str], rounds: int) -> Traffic:
+    """What went down and up in so many rounds, by payload, as one round's traffic."""
+    both = {name: round((down[name] + up[name]) / rounds) for name in {**down, **up}}
+    return Traffic(round(sum(down.values()) / rounds), round(sum(up.values()) / rounds), both)
