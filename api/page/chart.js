@@ -2,6 +2,8 @@
 
 import { colour } from "./colours.js";
 
+const LEGEND_LINE = 19;
+
 let library = null;
 
 export function load() {
@@ -45,12 +47,15 @@ export class Chart {
   }
 
   async render() {
-    const { clientWidth: width, clientHeight: height } = this.element;
+    const { clientWidth: width } = this.element;
     if (!width) return; // not to be seen: it is drawn when it gets a size
     const plotly = await load();
     if (this.signal.aborted) return;
     const { traces, layout, words } = this.make();
-    await plotly.react(this.element, traces, { ...plain(), ...layout, width, height }, { displayModeBar: false });
+    const named = layout.showlegend ? traces.filter(({ showlegend }) => showlegend !== false).length : 0;
+    this.element.style.setProperty("--legend", `${named * LEGEND_LINE}px`);
+    const size = { width, height: this.element.clientHeight };
+    await plotly.react(this.element, traces, { ...plain(), ...layout, ...size }, { displayModeBar: false });
     this.words.textContent = words;
   }
 }

@@ -48,7 +48,7 @@ function nameOf(members) {
   if (members.length === 1) return names[0];
   let common = names[0];
   while (common && !names.every((name) => name.startsWith(common))) common = common.slice(0, -1);
-  return `${common.replace(/[-_ .]*(seed)?[-_ .=]*\d*$/i, "") || names[0]} (${members.length} seeds)`;
+  return `${common.replace(/[-_ .,:;]*(seed)?[-_ .=]*\d*$/i, "") || names[0]} (${members.length} seeds)`;
 }
 
 // The table: a row for each group, with means and deviations over its seeds; `p` against the best group.

@@ -76,8 +76,12 @@ export function choices(records) {
   const accuracies = names.filter((name) => /accuracy/.test(name) && !spread.includes(name));
   const losses = names.filter((name) => /loss/.test(name));
   const found = {};
-  if (accuracies.length) found.accuracy = { name: "Accuracy", lines: accuracies.map(metric), share: true };
-  if (losses.length) found.loss = { name: "Loss", lines: losses.map(metric) };
+  const kinds = [["accuracy", "Accuracy", accuracies, { share: true }], ["loss", "Loss", losses, {}]];
+  for (const [key, text, all, more] of kinds) {
+    const [before, now] = [true, false].map((is) => all.filter((each) => /_before$/.test(each) === is));
+    if (now.length) found[key] = { name: text, lines: now.map(metric), ...more };
+    if (before.length) found[`${key}_before`] = { name: `${text} before fine-tuning`, lines: before.map(metric), ...more };
+  }
   names.filter((name) => ![...accuracies, ...losses].includes(name)).forEach((name) => {
     found[name] = { name: metricName(name), lines: [metric(name)] };
   });

@@ -9,6 +9,8 @@ import { accuracy, number } from "../words.js";
 
 const NONE = "";
 const ROWS = 3; // of the words at the marks, so that neighbours do not stand on one another
+const NARROW = 500;
+const ROOM = 1.02; // to the right of the last round
 
 export function curves(records, signal) {
   const chosen = { what: "accuracy", along: "rounds", whole: true, beside: null };
@@ -38,7 +40,8 @@ export function curves(records, signal) {
     offer(beside, { [NONE]: { name: "nothing" }, ...aside }, side);
     show(besides, Object.keys(aside).length > 0);
     const found = all[chosen.what] ?? { name: "Accuracy", lines: [], share: true };
-    return drawing(records, found, side === chosen.what ? undefined : aside[side], chosen);
+    const isNarrow = picture.clientWidth < NARROW;
+    return drawing(records, found, side === chosen.what ? undefined : aside[side], { ...chosen, isNarrow });
   }, signal);
   return { root, draw: () => chart.draw() };
 }
@@ -53,7 +56,7 @@ function offer(control, all, value) {
   control.value = keys.includes(value) ? value : keys[0];
 }
 
-function drawing(records, { lines, share, name }, side, { along, whole }) {
+function drawing(records, { lines, share, name }, side, { along, whole, isNarrow }) {
   const drawn = (all) => all.map((line) => ({ ...line, ...records.curve(line.read, along) })).filter(({ x }) => x.length);
   const shown = drawn(lines);
   const aside = shown.length && side ? drawn(side.lines) : [];
@@ -69,12 +72,13 @@ function drawing(records, { lines, share, name }, side, { along, whole }) {
     showlegend: traces.length > 1,
     margin: { l: 48, r: 14, t: traces.length > 1 ? 34 : 14, b: 40 },
     xaxis: axis(AXES[along].title, {
-      rangemode: "tozero", ...(along === "bytes" ? { tickformat: ".3~s", ticksuffix: "B" } : {}),
-      ...(shown.length ? {} : { range: [0, 10] }),
+      ...(along === "bytes" ? { tickformat: ".3~s", ticksuffix: "B" } : {}),
+      // Words at a mark would stretch a range that is left to the library.
+      range: [0, shown.length ? ROOM * records.along(along).at(-1) : 10],
     }),
     yaxis: axis("", isShare ? { range: [0, 1], tickformat: ".1f" } : { tickformat: share ? ".3~f" : ".3~s" }),
     ...(aside.length ? { yaxis2: axis(plainText(side.name), { overlaying: "y", side: "right", showgrid: false, tickmode: "auto", rangemode: "tozero", tickformat: ".3~g" }) } : {}),
-    ...markShapes(records, along),
+    ...markShapes(records, along, isNarrow),
   };
   return { traces, layout, words: sentence(shown, share, name, aside) };
 }
@@ -87,23 +91,24 @@ function trace({ name, x, y, rounds }, { along, format, index }) {
   };
 }
 
-function markShapes(records, along) {
+function markShapes(records, along, isNarrow) {
   const drawn = marks(records);
   const x = records.along(along);
+  // Words near the end of the picture stand to the left of their line.
+  const isLate = (index) => x[index] > (isNarrow ? 0.5 : 0.75) * x.at(-1);
   const line = { color: colour("--edge"), width: 1, dash: "dot" };
   return {
     shapes: drawn.map(({ index }) => ({ type: "line", x0: x[index], x1: x[index], yref: "paper", y0: 0, y1: 1, line })),
     annotations: drawn.map(({ index, text }, order) => ({
-      // Words at the end of the picture stand to the left of their line.
-      x: x[index], yref: "paper", y: 0.02 + 0.07 * (order % ROWS), text: plainText(text), showarrow: false,
-      xanchor: x[index] > 0.75 * x.at(-1) ? "right" : "left", yanchor: "bottom", xshift: x[index] > 0.75 * x.at(-1) ? -3 : 3,
+      x: x[index], yref: "paper", y: 0.02 + (isNarrow ? 0.1 : 0.07) * (order % (ROWS + isNarrow)), text: plainText(text, isNarrow ? 24 : 60), showarrow: false,
+      xanchor: isLate(index) ? "right" : "left", yanchor: "bottom", xshift: isLate(index) ? -3 : 3,
       font: { size: 11, color: colour("--soft") }, bgcolor: colour("--sheet"),
     })),
   };
 }
 
 // The chart library reads some markup in texts.
-const plainText = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").slice(0, 60);
+const plainText = (text, most = 60) => (text.length > most ? `${text.slice(0, most - 1)}…` : text).replaceAll("&", "&amp;").replaceAll("<", "&lt;");
 
 function sentence(shown, share, what, aside) {
   if (!shown.length) return "No round has been scored yet.";

@@ -37,6 +37,7 @@ export function jobRow({ chosen, choose, done }) {
     tick.checked = chosen(job.id);
     tick.setAttribute("aria-label", `Choose ${job.name}`);
     say(link, job.name);
+    link.title = job.name;
     link.href = `#/jobs/${job.id}`;
     say(id, job.id.slice(0, 8));
     badge(state, job.state);
