@@ -46,6 +46,10 @@ PLAN_PATIENCE = 330.0
 STREAM_SILENCE = 60.0
 """Seconds without a byte after which an event stream is taken for dead; the service speaks every 15."""
 
+LOG_SILENCE = 45.0
+"""Seconds without a line after which a log is asked for anew from where it stands: whoever is on the way, as a proxy
+that hangs up after a silent minute, need not be told apart from a job that says nothing."""
+
 DOWNLOAD_SILENCE = 120.0
 """Seconds to wait for the next piece of a file; one on shared storage may be slow to begin."""
 
@@ -227,7 +231,8 @@ def logs(
 ) -> Call[str]:
     """Read the last lines of a job's log, or all from a position on. With `follow` a stream."""
     params = {"tail": tail, "follow": "true" if follow else None, "from": position}
-    return Call("GET", _job_path(job_id, "/logs"), _text, params)
+    patience = LOG_SILENCE if follow else None
+    return Call("GET", _job_path(job_id, "/logs"), _text, params, patience=patience)
 
 
 def artifacts(job_id: str) -> Call[list[Artifact]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -13,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from api import connection, flows, following
+from api import calls, connection, flows, following
 from api.calls import ERRORS
 from fedsim import FedSimClient
 from fedsim.errors import (
@@ -32,7 +33,8 @@ from fedsim.errors import (
 from jobs.records import Job
 from jobs.states import JobState
 from tests.api.blocking import client_maker
-from tests.api.service import a_round
+from tests.api.browser import until
+from tests.api.service import RunningService, a_round
 
 
 def a_job() -> Job:
@@ -296,6 +298,31 @@ def test_a_broken_log_goes_on_where_it_broke(answering: Answering) -> None:
     assert list(client.job("some").follow_logs(9)) == ["one", "two", "three", "four", "énd"]
     queries = [request.url.params.get("from") for request in asked if request.url.path.endswith("/logs")]
     assert queries == [None, "48", "48", "54", "54"]
+
+
+def test_a_log_that_is_silent_is_asked_for_anew(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that nobody on the way, as a proxy, has a silent connection to cut, or has cut it unnoticed."""
+    job = service.running(name="thinks for long")
+    path = service.settings.log_path(job.id)
+    path.write_bytes(b"one\nhal")
+    asked: list[httpx.Request] = []
+    monkeypatch.setattr(calls, "LOG_SILENCE", 0.3)
+    with FedSimClient(service.url) as client:
+        client._http.event_hooks["request"].append(asked.append)
+        lines = client.job(job.id).follow_logs()
+        assert next(lines) == "one"
+
+        def later() -> None:
+            until(lambda: len(asked) >= 4)
+            path.write_bytes(b"one\nhalf\nend\n")
+            service.store.advance(job.id, JobState.RUNNING, JobState.SUCCEEDED)
+
+        thread = threading.Thread(target=later)
+        thread.start()
+        assert list(lines) == ["half", "end"]
+        thread.join()
+    # Of the log that is not followed, an answer is waited for as usual.
+    assert calls.logs(job.id).patience is None
 
 
 def test_a_log_of_a_service_that_stays_away_ends_with_an_error(
