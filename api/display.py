@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from api.headline import headline
 from fedsim.errors import FedsimError, SpecError
 
 if TYPE_CHECKING:
@@ -137,13 +138,21 @@ def jobs_table(jobs: Iterable[Job]) -> Any:
             plain(job.name),
             state_text(job.state),
             f"{job.rounds_done}/{job.rounds_total}",
-            share(job.last_metrics.get("global_accuracy")),
+            _reached(job.last_metrics),
             str(job.priority),
             age(job.created_at),
         )
         for job in jobs
     )
     return table(heads, rows, numbers=("round", "accuracy", "priority", "age"))
+
+
+def _reached(metrics: Mapping[str, Any]) -> str:
+    """Write the accuracy of a job, and of which models where it is not that of a global one."""
+    name = headline(metrics)
+    if name is None:
+        return ""
+    return f"{'personal ' if name == 'personal_accuracy' else ''}{share(metrics[name])}"
 
 
 def rounds_table(records: Sequence[RoundRecord]) -> Any:

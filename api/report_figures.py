@@ -21,15 +21,17 @@ PHASES = {
     "learn": "learning",
     "survey": "survey",
 }
-SPREAD = re.compile(r"_std(_|$)")
-"""Deviations are no scores, and stand in no picture of them."""
+LEFT_OUT = re.compile(r"_std(_|$)|_before$")
+"""Deviations are no scores, and what was before fine-tuning is no score of the model: neither is drawn."""
 
 LEAST_SECONDS = 0.0005
 """A phase that never took as long is none: each begins and ends with a look at the clock."""
 
-
 MOST_POINTS = 60
 """Of a curve whose points are seen each for itself."""
+
+PASSING = 0.04
+"""How high a mark stands of what only passes, as a share of the picture."""
 
 
 class Curve(NamedTuple):
@@ -49,7 +51,7 @@ class Figure(NamedTuple):
         x_title: of the axis along.
         y_title: of the axis up.
         curves: at least one.
-        marks: where something about the method changes along, and what.
+        marks: where something about the method changes along, what, and what of it goes on from there.
     """
 
     name: str
@@ -57,7 +59,7 @@ class Figure(NamedTuple):
     x_title: str
     y_title: str
     curves: list[Curve]
-    marks: list[tuple[float, str]] = []  # noqa: RUF012
+    marks: list[tuple[float, str, str]] = []  # noqa: RUF012
 
 
 def figures(records: Sequence[RoundRecord]) -> list[Figure]:
@@ -65,8 +67,8 @@ def figures(records: Sequence[RoundRecord]) -> list[Figure]:
     rounds = [float(record.round) for record in records]
     sent = list(accumulate((record.bytes.down + record.bytes.up) / 1e6 for record in records))
     changes = marks(records)
-    by_round = [(rounds[index], text) for index, text in changes]
-    by_traffic = [(sent[index], text) for index, text in changes]
+    by_round = [(rounds[place], text, lasting) for place, text, lasting in changes]
+    by_traffic = [(sent[place], text, lasting) for place, text, lasting in changes]
     scores = _metrics(records, rounds, ACCURACY)
     found = [
         Figure("accuracy", "Accuracy by round", "round", "accuracy", scores, by_round),
@@ -103,7 +105,7 @@ def clients_figure(text: str) -> list[Figure]:
 
 
 def _of_the_method(
-    records: Sequence[RoundRecord], rounds: Sequence[float], changes: list[tuple[float, str]]
+    records: Sequence[RoundRecord], rounds: Sequence[float], changes: list[tuple[float, str, str]]
 ) -> Iterator[Figure]:
     """What the method moves from round to round, and metrics that are no scores."""
     for name, lines in method_curves(records).items():
@@ -129,7 +131,7 @@ def _told(name: str, rounds: Sequence[float], values: Sequence[float | None]) ->
 
 def _metrics(records: Sequence[RoundRecord], x: Sequence[float], kind: str) -> list[Curve]:
     names = dict.fromkeys(name for record in records for name in record.metrics)
-    wanted = [name for name in names if kind in name and not SPREAD.search(name)]
+    wanted = [name for name in names if kind in name and not LEFT_OUT.search(name)]
     drawn = (_curve(records, x, name) for name in wanted)
     return [curve for curve in drawn if curve.x]
 

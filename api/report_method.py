@@ -23,10 +23,17 @@ Values = list[Any]
 
 
 class Mark(NamedTuple):
-    """Something that changes: in which record, from 0, and what, in words."""
+    """Something that changes.
+
+    Attributes:
+        place: in which record, from 0.
+        text: what, in words.
+        lasting: the part of the words that goes on from there, as a phase does.
+    """
 
     place: int
     text: str
+    lasting: str
 
 
 def flat(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -55,13 +62,18 @@ def method_curves(records: Sequence[RoundRecord]) -> dict[str, list[tuple[str, V
 
 def marks(records: Sequence[RoundRecord]) -> list[Mark]:
     """Where what a method says in words changes, all of one round together."""
-    texts: dict[int, list[str]] = {}
+    every: dict[int, list[Mark]] = {}
     for name, values in _histories(records).items():
         found = list(_changes(_words(name), values, _kind(name, values)))
         if len(found) <= MOST_MARKS and any(mark.place for mark in found):
             for mark in found:
-                texts.setdefault(mark.place, []).append(mark.text)
-    return [Mark(index, "; ".join(texts[index])) for index in sorted(texts)]
+                every.setdefault(mark.place, []).append(mark)
+    return [_together(every[place]) for place in sorted(every)]
+
+
+def _together(found: Sequence[Mark]) -> Mark:
+    lasting = "; ".join(mark.lasting for mark in found if mark.lasting)
+    return Mark(found[0].place, "; ".join(mark.text for mark in found), lasting)
 
 
 def _histories(records: Sequence[RoundRecord]) -> dict[str, Values]:
@@ -112,18 +124,23 @@ def _lines(name: str, values: Values, histories: Mapping[str, Values]) -> Iterat
 
 
 def _changes(words: str, values: Values, kind: str) -> Iterator[Mark]:
-    before: Any = [] if kind == "members" else None
-    for index, value in enumerate(values):
-        if kind == "words":
-            text = None if value is None else _worded(value)
-            if text not in (None, before):
-                yield Mark(index, f"{words}: {text}")
-            before = text
-        elif kind == "members":
-            moved = _moved(before, value or [])
-            if moved:
-                yield Mark(index, f"{words}: {moved}")
-            before = value or []
+    if kind == "words":
+        yield from _said(words, [None if value is None else _worded(value) for value in values])
+    elif kind == "members":
+        lists = [value or [] for value in values]
+        for index, (before, now) in enumerate(zip([[], *lists], lists, strict=False)):
+            if moved := _moved(before, now):
+                yield Mark(index, f"{words}: {moved}", "")
+
+
+def _said(words: str, texts: Sequence[str | None]) -> Iterator[Mark]:
+    around = [None, *texts, None]
+    for index, (before, text, after) in enumerate(zip(around, texts, around[2:], strict=False)):
+        if text in (None, before):
+            continue
+        # With nothing before and after it, it is said in passing.
+        lasts = index == 0 or before is not None or after is not None
+        yield Mark(index, f"{words}: {text}", f"{words}: {text}" if lasts else "")
 
 
 def _moved(before: list[int], now: list[int]) -> str:

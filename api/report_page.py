@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 import yaml
 
 from api.display import size
+from api.headline import headline
 from api.report_colours import COLOURS
-from api.report_figures import MOST_POINTS, Curve, Figure, clients_figure, figures
+from api.report_figures import MOST_POINTS, PASSING, Curve, Figure, clients_figure, figures
 from api.report_map import TITLE, PartitionMap, map_figure
+from api.report_method import marks
 from jobs.records import RoundRecord
 
 LEGEND_COLUMNS = 3
@@ -98,7 +100,7 @@ def report_page(reported: Reported) -> str:
         title=escape(reported.name),
         facts=escape(" · ".join(word for word in words if word)),
         rows=rows,
-        pictures="\n".join(drawn) or "<p>No round has ended.</p>",
+        pictures="\n".join([*drawn, _told(reported.records)]) or "<p>No round has ended.</p>",
         spec=escape(yaml.safe_dump(dict(reported.spec), sort_keys=False, allow_unicode=True)),
     )
 
@@ -115,10 +117,10 @@ def facts(reported: Reported) -> Iterable[tuple[str, str]]:
             name.replace("_", " ").replace("worst10", "of the worst tenth"),
             f"{value:.4f}" if isinstance(value, float) else str(value),
         )
-    scored = [record for record in records if isinstance(record.metrics.get("global_accuracy"), float)]
-    if scored:
-        best = max(scored, key=_accuracy)
-        yield "best global accuracy", f"{_accuracy(best):.4f} at round {best.round}"
+    if accuracy := headline(last):
+        scored = [record for record in records if isinstance(record.metrics.get(accuracy), float)]
+        best = max(scored, key=lambda record: record.metrics[accuracy])  # type: ignore[arg-type, return-value]
+        yield f"best {accuracy.replace('_', ' ')}", f"{best.metrics[accuracy]:.4f} at round {best.round}"
     yield "actors replaced", str(sum(record.engine.restarts for record in records))
     yield "clients left out, because they failed", str(sum(len(record.failed) for record in records))
     yield "traffic down", size(sum(record.bytes.down for record in records))
@@ -131,8 +133,13 @@ def facts(reported: Reported) -> Iterable[tuple[str, str]]:
         yield "digest after the last round", records[-1].digest
 
 
-def _accuracy(record: RoundRecord) -> float:
-    return float(record.metrics["global_accuracy"])  # type: ignore[arg-type]
+def _told(records: Sequence[RoundRecord]) -> str:
+    """What a method says in words of its rounds, as a table; empty where it says nothing that changes."""
+    lines = "".join(
+        f'<tr><th scope="row">round {records[place].round}</th><td>{escape(text)}</td></tr>'
+        for place, text, _ in marks(records)
+    )
+    return f"<h2>Marks of the method</h2>\n<table><tbody>{lines}</tbody></table>" if lines else ""
 
 
 def _picture(figure: Figure, *, first: bool) -> str:
@@ -154,9 +161,12 @@ def _picture(figure: Figure, *, first: bool) -> str:
         margin={"l": 60, "r": 20, "t": 30 + 20 * ceil(len(figure.curves) / LEGEND_COLUMNS), "b": 50},
         hovermode="x unified",
     )
-    for number, (x, text) in enumerate(figure.marks):
-        drawn.add_vline(x=x, line={"color": "#868f99", "width": 1, "dash": "dot"})
-        words = {"text": escape(text[:60]), "showarrow": False, "xanchor": "left", "font": {"size": 11}}
+    for x, _, lasting in figure.marks:
+        # What only passes, such as who is frozen, is a tick.
+        place = {"x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1 if lasting else PASSING}
+        drawn.add_shape(type="line", line={"color": "#868f99", "width": 1, "dash": "dot"}, **place)
+    for number, (x, _, lasting) in enumerate(mark for mark in figure.marks if mark[2]):
+        words = {"text": escape(lasting[:60]), "showarrow": False, "xanchor": "left", "font": {"size": 11}}
         drawn.add_annotation(x=x, yref="paper", y=0.02 + 0.07 * (number % 3), xshift=3, **words)
     return _chart(figure.title, figure.name, drawn, first=first)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from api.report_colours import COLOURS, DPI, HEIGHT, WIDTH
-from api.report_figures import MOST_POINTS, Figure
+from api.report_figures import MOST_POINTS, PASSING, Figure
 from api.report_map import PartitionMap, save_map
 
 
@@ -39,8 +39,15 @@ def _save(figure: Figure, path: Path) -> Path:
         axes.plot(
             curve.x, curve.y, label=curve.name, color=colour, linewidth=1.2, marker=marker, markersize=3
         )
-    for x, _ in figure.marks:
-        axes.axvline(x, color="#868f99", linewidth=0.6, linestyle=":")
+    for x, _, lasting in figure.marks:
+        # What only passes, such as who is frozen, is a tick.
+        axes.axvline(
+            x,
+            ymax=1 if lasting else PASSING,
+            color="#868f99",
+            linewidth=0.6,
+            linestyle=":" if lasting else "-",
+        )
     axes.set_xlabel(figure.x_title, fontsize=8)
     axes.set_ylabel(figure.y_title, fontsize=8)
     axes.tick_params(labelsize=7)

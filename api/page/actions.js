@@ -49,21 +49,19 @@ async function remove(job) {
 export function actionButtons(done) {
   let current = null;
   const buttons = Object.entries(ACTIONS).map(([name, action]) => {
-    const made = button(action.label, async () => {
-      made.disabled = true;
-      const changed = await action.run(current);
-      made.disabled = false;
-      if (changed) done(name, current);
-    }, { class: "quiet", data: { action: name } });
-    return made;
+    const act = async () => { if (await action.run(current)) done(name, current); };
+    return button(action.label, act, { class: "quiet", data: { action: name } });
   });
   const update = (job) => {
     current = job;
+    const held = buttons.find((each) => each === document.activeElement);
     buttons.forEach((each) => {
       const action = ACTIONS[each.dataset.action];
       each.hidden = !action.fits(job);
       each.setAttribute("aria-label", `${action.label} ${job.name}`);
     });
+    // What was in hand may fit no more: the hand stays with this job.
+    if (held?.hidden) buttons.find((each) => !each.hidden).focus();
   };
   return { buttons, update };
 }

@@ -49,8 +49,19 @@ export function badge(target, state) {
   say(target, state.toLowerCase());
 }
 
+// While what it does takes time, it does not do it again. It is not disabled then: that would take the focus from it.
 export function button(label, click, attributes = {}) {
-  return element("button", { type: "button", ...attributes, on: { click } }, label);
+  const once = async (event) => {
+    if (made.hasAttribute("aria-disabled")) return;
+    made.setAttribute("aria-disabled", "true");
+    try {
+      await click(event);
+    } finally {
+      made.removeAttribute("aria-disabled");
+    }
+  };
+  const made = element("button", { type: "button", ...attributes, on: { click: once } }, label);
+  return made;
 }
 
 // A label with its control: `field("Metric", select)`.

@@ -9,7 +9,7 @@
 //   other numbers       a curve for each place of the list                     quantiles: [0.1, 0.4]
 //   wholes by client    where the name says cluster: colours of the clients    clusters: [0, 2, 1, 0]
 
-import { metricName } from "./words.js";
+import { metricName, number } from "./words.js";
 
 const MOST_LINES = 8;
 const MOST_MARKS = 24; // of one name: what changes nearly every round is no mark
@@ -33,7 +33,7 @@ function isByClient(value) {
 export function worded(value) {
   if (!Array.isArray(value)) return String(value);
   const rest = value.length > MOST_WORDS ? `, … (${value.length} in all)` : "";
-  return value.slice(0, MOST_WORDS).map((each) => each ?? "–").join(", ") + rest || "none";
+  return value.slice(0, MOST_WORDS).map((each) => (typeof each === "number" ? number(each) : each ?? "–")).join(", ") + rest || "none";
 }
 
 function kind(name, value) {
@@ -93,26 +93,30 @@ function linesOf(name, values, every) {
   }
 }
 
-// Where what a method says in words changes, such as its phase: `[{ index, text }]`, all of one round together. What
-// stays the same from the first round to the last is no mark.
+// Where what a method says in words changes, such as its phase: `[{ index, text, lasting }]`, all of one round together;
+// `lasting` is the part of the text that goes on from there, as a phase does. What stays the same from the first round to
+// the last is no mark.
 export function marks({ all }) {
   const texts = new Map();
   for (const [name, values] of histories(all)) {
     const kindName = kindOf(name, values);
     const found = kindName === "words" ? changed(name, values) : kindName === "members" ? moved(name, values) : [];
     if (found.length > MOST_MARKS || !found.some(({ index }) => index > 0)) continue;
-    found.forEach(({ index, text }) => texts.set(index, [...texts.get(index) ?? [], text]));
+    found.forEach(({ index, ...mark }) => texts.set(index, [...texts.get(index) ?? [], mark]));
   }
-  return [...texts].sort(([a], [b]) => a - b).map(([index, found]) => ({ index, text: found.join("; ") }));
+  const joined = (found) => found.map(({ text }) => text).join("; ");
+  return [...texts].sort(([a], [b]) => a - b).map(([index, found]) => (
+    { index, text: joined(found), lasting: joined(found.filter(({ lasts }) => lasts)) }
+  ));
 }
 
+// A word that stands in one round alone, with nothing before and after it, is said in passing.
 function changed(name, values) {
-  let before;
-  return values.flatMap((value, index) => {
-    const text = value === null || value === undefined ? null : worded(value);
-    const isNew = text !== null && text !== before;
-    before = text;
-    return isNew ? [{ index, text: `${metricName(name)}: ${text}` }] : [];
+  const texts = values.map((value) => (value === null || value === undefined ? null : worded(value)));
+  return texts.flatMap((text, index) => {
+    if (text === null || text === texts[index - 1]) return [];
+    const lasts = index === 0 || texts[index - 1] !== null || (texts[index + 1] ?? null) !== null;
+    return [{ index, text: `${metricName(name)}: ${text}`, lasts }];
   });
 }
 
@@ -124,7 +128,7 @@ function moved(name, values) {
     const went = before.filter((each) => !now.includes(each));
     before = now;
     const words = [few("+", came), now.length ? few("−", went) : went.length ? "none" : ""].filter(Boolean).join(" ");
-    return words ? [{ index, text: `${metricName(name)}: ${words}` }] : [];
+    return words ? [{ index, text: `${metricName(name)}: ${words}`, lasts: false }] : [];
   });
 }
 

@@ -40,6 +40,9 @@ export function number(value) {
 export const accuracy = (value) => (typeof value === "number" ? value.toFixed(4) : "–");
 export const isAccuracy = (metric) => /accuracy/.test(metric) && !/_std(_|$)/.test(metric);
 export const measure = (metric, value) => (isAccuracy(metric) ? accuracy(value) : number(value));
+// The accuracy that stands for a job: the first that it has. Where all models are clients' own there is no global one.
+export const HEADLINES = ["global_accuracy", "personal_accuracy"];
+export const headline = (metrics) => HEADLINES.find((name) => typeof metrics[name] === "number") ?? HEADLINES[0];
 export const metricName = (metric) => metric.replaceAll("_", " ").replaceAll(".", ": ").replace("worst10", "of the worst tenth");
 
 // How long a job has been at work; null before it starts.

@@ -48,9 +48,14 @@ class Browser:
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
         # A fragment alone would not load the page again.
         self.driver.get("about:blank")
-        # What an earlier page complained of, as about a server that is gone, is not this one's.
-        self.errors()
         self.driver.get(url)
+
+    def leave(self) -> list[str]:
+        """Go away from a page before its server stops; gives what it complained of until then."""
+        found = self.errors()
+        self.driver.get("about:blank")
+        self.errors()  # of what was on its way
+        return found
 
     def colours(self, scheme: str) -> None:
         features = [{"name": "prefers-color-scheme", "value": scheme}]
@@ -100,7 +105,20 @@ class Browser:
 
         until(nudged)
 
+    def offline(self, is_so: bool) -> None:
+        """Take the network away, or give it back."""
+        self.driver.execute_cdp_cmd("Network.enable", {})
+        speed = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
+        self.driver.execute_cdp_cmd("Network.emulateNetworkConditions", {"offline": is_so, **speed})
+
+    def press(self, *keys: str) -> None:
+        """Press keys, wherever the focus is."""
+        from selenium.webdriver.common.action_chains import ActionChains
+
+        ActionChains(self.driver).send_keys(*keys).perform()
+
     def errors(self) -> list[str]:
+        """Give what the page has complained of on the console since it was last asked."""
         log = self.driver.get_log("browser")
         return [entry["message"] for entry in log if entry["level"] in ("SEVERE", "WARNING")]
 

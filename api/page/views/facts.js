@@ -2,7 +2,7 @@
 
 import { append, element, say } from "../element.js";
 import { flat, worded } from "../method.js";
-import { bytes, choice, clock, cohortOf, count, curriculumOf, measure, metricName, number, seconds, since, span, worked } from "../words.js";
+import { accuracy, bytes, choice, clock, cohortOf, count, curriculumOf, headline, measure, metricName, number, seconds, since, span, worked } from "../words.js";
 
 export function facts() {
   const root = element("section", { class: "facts", "aria-labelledby": "facts-head" }, element("h2", { id: "facts-head" }, "Figures"));
@@ -33,11 +33,12 @@ function figures(job, records) {
 }
 
 function reached(job, records) {
-  const best = records.best("global_accuracy");
+  const name = headline(job.last_metrics);
+  const best = records.best(name);
   const values = Object.entries(job.last_metrics).filter(([, value]) => typeof value === "number");
   return [
-    best ? ["best global accuracy", `${measure("accuracy", best.metrics.global_accuracy)} at round ${best.round}`] : ["", null],
-    ...values.map(([name, value]) => [metricName(name), measure(name, value)]),
+    best ? [`best ${metricName(name)}`, `${accuracy(best.metrics[name])} at round ${best.round}`] : ["", null],
+    ...values.map(([metric, value]) => [metricName(metric), measure(metric, value)]),
   ];
 }
 

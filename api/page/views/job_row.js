@@ -3,7 +3,7 @@
 import { actionButtons } from "../actions.js";
 import { badge, element, say, show } from "../element.js";
 import { spark } from "../spark.js";
-import { accuracy, bytes, clock, cohortOf, count, dataOf, methodOf, modelOf, since, span, worked } from "../words.js";
+import { accuracy, bytes, clock, cohortOf, count, dataOf, headline, HEADLINES, methodOf, modelOf, since, span, worked } from "../words.js";
 
 export const COLUMNS = [
   ["select", "Choose"], ["name", "Job"], ["state", "State"], ["method", "Method"], ["data", "Data and model"],
@@ -23,12 +23,15 @@ export function jobRow({ chosen, choose, done }) {
   const state = element("span", {});
   const bar = element("progress", {});
   const rounds = element("span", { class: "figure" });
+  const reached = element("span", { class: "figure" });
+  const whose = element("span", { class: "soft whose" }, "own models");
   const curve = spark();
   const { buttons, update: updateButtons } = actionButtons(done);
   cells.select.append(tick);
   cells.name.append(link, id);
   cells.state.append(state);
   cells.progress.append(bar, rounds);
+  cells.accuracy.append(reached, whose);
   cells.curve.append(curve.picture);
   cells.actions.append(...buttons);
 
@@ -49,7 +52,9 @@ export function jobRow({ chosen, choose, done }) {
     bar.value = job.rounds_done;
     bar.setAttribute("aria-label", `Rounds of ${job.name}`);
     say(rounds, `${job.rounds_done} / ${job.rounds_total}`);
-    say(cells.accuracy, accuracy(job.last_metrics.global_accuracy));
+    const metric = headline(job.last_metrics);
+    say(reached, accuracy(job.last_metrics[metric]));
+    show(whose, metric !== HEADLINES[0]);
     say(cells.bytes, bytes(found?.bytes));
     const time = worked(job);
     say(cells.time, time === null ? "–" : span(Math.round(time)));

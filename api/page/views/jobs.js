@@ -3,7 +3,7 @@
 import { button, element, labelled, say, select, show } from "../element.js";
 import { get } from "../service.js";
 import { repeat } from "../session.js";
-import { STATES } from "../words.js";
+import { headline, HEADLINES, STATES } from "../words.js";
 import { COLUMNS, jobRow } from "./job_row.js";
 
 const EVERY = 3000;
@@ -96,10 +96,15 @@ export function open(root, { query, signal }) {
   async function freshCurves(jobs) {
     const due = jobs.filter((job) => job.rounds_done && curves.get(job.id)?.done !== job.rounds_done);
     if (!due.length) return;
-    const asked = new URLSearchParams(due.map((job) => ["job", job.id]));
+    await Promise.all(HEADLINES.map((metric) => fetchCurves(metric, due.filter((job) => headline(job.last_metrics) === metric))));
+  }
+
+  async function fetchCurves(metric, jobs) {
+    if (!jobs.length) return;
+    const asked = new URLSearchParams([["metric", metric], ...jobs.map((job) => ["job", job.id])]);
     const answer = await get(`/curves?${asked}`, { signal });
     answer.curves.forEach((curve) => {
-      const job = due.find(({ id }) => id === curve.job_id);
+      const job = jobs.find(({ id }) => id === curve.job_id);
       curves.set(curve.job_id, { ...curve, done: job.rounds_done });
     });
   }

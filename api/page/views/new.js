@@ -157,11 +157,9 @@ class NewJob {
 
   async send() {
     clearTimeout(this.timer);
-    this.submit.disabled = true;
     const answer = await this.check(false);
     if (answer?.valid) await this.queue();
     this.left.querySelector("[aria-invalid]")?.focus();
-    this.submit.disabled = false;
   }
 
   async queue() {

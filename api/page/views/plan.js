@@ -11,7 +11,6 @@ export function planner(spec, signal) {
   const start = button("Measure a plan", measure, { id: "plan-start" });
 
   async function measure() {
-    start.disabled = true;
     const began = Date.now();
     const line = element("p", {}, "Measuring …");
     answer.replaceChildren(line);
@@ -23,7 +22,6 @@ export function planner(spec, signal) {
       if (!signal.aborted) answer.replaceChildren(element("p", { class: "message bad" }, `${error.message}${error.hint ? `: ${error.hint}` : ""}`));
     }
     clearInterval(tick);
-    start.disabled = false;
   }
   return element("section", { "aria-labelledby": "plan-head" },
     element("div", { class: "title" }, element("h2", { id: "plan-head" }, "Plan"), start), answer);
