@@ -47,8 +47,8 @@ STREAM_SILENCE = 60.0
 """Seconds without a byte after which an event stream is taken for dead; the service speaks every 15."""
 
 LOG_SILENCE = 45.0
-"""Seconds without a line after which a log is asked for anew from where it stands: sooner than proxies hang up,
-which most do after a silent minute."""
+"""Seconds without a line after which a log is asked for anew from where it stands: sooner than a proxy
+hangs up, as many do after a silent minute."""
 
 DOWNLOAD_SILENCE = 120.0
 """Seconds to wait for the next piece of a file; one on shared storage may be slow to begin."""
