@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import vjp
 
 from .generators import entrance
 from .net import Net, Params
@@ -30,10 +31,8 @@ def has_maps(net: Net) -> bool:
     return any(isinstance(module, nn.Conv2d) for module in net.module.modules())
 
 
-def look(
-    net: Net, input_shape: tuple[int, ...], params: Params, x: Tensor, y: Tensor, size: int, train: bool
-) -> Look:
-    """Logits, and where the model looks for the labels.
+def look(net: Net, input_shape: tuple[int, ...], params: Params, x: Tensor, y: Tensor, size: int) -> Look:
+    """Logits, and where the model looks for the labels; both have a gradient, and may be mapped over.
 
     By its last maps A that is relu(sum over maps k of mean(d score / d A_k) A_k), averaged to `size` by
     `size` places and divided by its largest value.
@@ -46,29 +45,24 @@ def look(
         y: labels, int64 `[batch]`: the score is their logit; or float32 `[batch, labels]`: the sum of those
             of the labels that are yes.
         size: places in a row, and rows.
-        train: whether a gradient through the attention is wanted.
 
     Raises:
         ValueError: if the model has no maps.
     """
     block = _behind_maps(net, input_shape)
     maps = net.run(params, x, stop=block)
-    if not train:
-        maps = maps.detach()
-    if not maps.requires_grad:
-        maps = maps.requires_grad_()
-    logits = net.run(params, maps, start=block)
-    (slope,) = torch.autograd.grad(_score(logits, y), maps, create_graph=train)
+    logits, pulled = vjp(lambda held: net.run(params, held, start=block), maps)[:2]
+    (slope,) = pulled(_asked(logits, y))
     attention = F.relu((slope.mean((2, 3), keepdim=True) * maps).sum(1, keepdim=True))
     places = F.adaptive_avg_pool2d(attention, size).flatten(1)
-    scaled = places / places.amax(1, keepdim=True).clamp(min=1e-12)
-    return Look(logits, scaled) if train else Look(logits.detach(), scaled.detach())
+    return Look(logits, places / places.amax(1, keepdim=True).clamp(min=1e-12))
 
 
-def _score(logits: Tensor, y: Tensor) -> Tensor:
+def _asked(logits: Tensor, y: Tensor) -> Tensor:
+    """How much each logit counts in the score."""
     if y.dim() == 2:
-        return (logits * (y > 0.5)).sum()
-    return logits.gather(1, y.unsqueeze(1)).sum()
+        return (y > 0.5).to(logits.dtype)
+    return (torch.arange(logits.shape[1], device=y.device) == y.unsqueeze(1)).to(logits.dtype)
 
 
 @lru_cache(maxsize=32)

@@ -59,8 +59,13 @@ def ensemble(logits: Sequence[Tensor], counts: Sequence[Tensor]) -> Tensor:
     return (weights.unsqueeze(1) * said).sum(0).float()
 
 
-def correct_share(net: Net, public: PublicSet, rows: Tensor) -> Judge:
-    """The accuracy on these examples of the public set; with several labels, over those that are known."""
+def correct_share(net: Net, public: PublicSet, rows: Tensor) -> Judge | None:
+    """The accuracy on these examples of the public set; with several labels, over those that are known.
+
+    None where there are no such labels.
+    """
+    if not (~torch.isnan(public.y[rows])).any():
+        return None
 
     def judge(params: Params) -> float:
         said, y = public.predictions(lambda x: net(params, x), rows), public.y[rows]

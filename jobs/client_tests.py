@@ -1,4 +1,4 @@
-"""What `data.tests` of a spec, and its method, do not go together with."""
+"""What `data.tests` and `data.public` of a spec, and its method, do not go together with."""
 
 from __future__ import annotations
 
@@ -42,3 +42,24 @@ def task_faults(spec: JobSpec, task: str) -> list[FieldError]:
         return []
     message = f"needs one class for each example, and those of {spec.data.dataset.name} carry several labels"
     return [FieldError("algorithm.name", spec.algorithm.name, message, "choose another method or data set")]
+
+
+def public_faults(spec: JobSpec, examples: int | None = None) -> list[FieldError]:
+    """Whether the method has the public set that it needs.
+
+    Args:
+        spec: of the right shape.
+        examples: how many there are for training before one is taken away; None before the data is known,
+            when only a spec that names no share is refused.
+    """
+    method, share = ALGORITHMS.get(spec.algorithm.name), spec.data.public.fraction
+    if method is None or not method.needs_public:
+        return []
+    if not share:
+        found = "there is none"
+    elif examples is not None and not round(share * examples):
+        found = f"that is none of {examples:,} examples"
+    else:
+        return []
+    message = f"{spec.algorithm.name} exchanges predictions on a public set, and {found}"
+    return [FieldError("data.public.fraction", share, message, "the papers take 0.1 of the data")]

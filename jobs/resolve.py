@@ -24,7 +24,7 @@ from fedsim.models import MODELS, make_net
 from fedsim.net import Net
 from fedsim.parameters import check as parameter_faults
 from fedsim.parameters import unknown
-from jobs.client_tests import task_faults, tests_faults
+from jobs.client_tests import public_faults, task_faults, tests_faults
 from jobs.curricula import curriculum_faults, expert_epochs, with_curricula
 from jobs.settings import Settings
 from jobs.spec import Choice, JobSpec, parse_spec
@@ -39,6 +39,7 @@ class Facts(NamedTuple):
         num_classes: C.
         vocabulary: how many token numbers there are; 0 for data that is not tokens.
         task: "classes", or "labels" where each example has several.
+        whole: how many examples there are for training, with those that are taken away first.
     """
 
     examples: int
@@ -46,6 +47,7 @@ class Facts(NamedTuple):
     num_classes: int
     vocabulary: int
     task: str
+    whole: int = 0
 
 
 def resolve(spec: JobSpec, settings: Settings) -> Experiment:
@@ -161,7 +163,7 @@ def _name_faults(spec: JobSpec) -> list[FieldError]:
     return [
         *_choice_faults("algorithm", spec.algorithm, ALGORITHMS),
         *curriculum_faults(spec),
-        *_public_faults(spec),
+        *public_faults(spec),
         *_model_faults(spec),
         *_under("data.dataset", dataset_faults(spec.data.dataset.name, spec.data.dataset.params)),
         *_under("data.partition", partition_faults(spec.data.partition.kind, spec.data.partition.params)),
@@ -178,15 +180,6 @@ def _choice_faults(path: str, choice: Choice, registry: Any) -> list[FieldError]
         kind = path.partition(".")[0]
         return [FieldError(f"{path}.name", choice.name, f"no such {kind}", unknown(choice.name, registry))]
     return _under(path, parameter_faults(registry[choice.name], choice.params))
-
-
-def _public_faults(spec: JobSpec) -> list[FieldError]:
-    """Whether the method has the public set that it needs."""
-    method, share = ALGORITHMS.get(spec.algorithm.name), spec.data.public.fraction
-    if method is None or not method.needs_public or share:
-        return []
-    message = f"{spec.algorithm.name} exchanges predictions on a public set, and there is none"
-    return [FieldError("data.public.fraction", share, message, "the papers take 0.1 of the data")]
 
 
 def _model_faults(spec: JobSpec) -> list[FieldError]:
@@ -209,6 +202,7 @@ def _data_faults(spec: JobSpec, settings: Settings, model: bool) -> list[FieldEr
     """What the data set's own size and shape rule out."""
     facts = _facts(spec, settings)
     errors = tests_faults(spec, facts.task) + task_faults(spec, facts.task)
+    errors += public_faults(spec, facts.whole) if spec.data.public.fraction else []
     entry = PARTITIONS.get(spec.data.partition.kind)
     if entry is not None and not entry.shares and spec.clients.total > facts.examples:
         errors.append(
@@ -263,9 +257,10 @@ def _facts(spec: JobSpec, settings: Settings) -> Facts:
     except DataError as error:
         error.errors = [FieldError("data.dataset.name", chosen.name, error.message, error.hint)]
         raise
-    examples = round((1 - spec.data.public.fraction) * min(facts.examples, spec.data.limit or facts.examples))
+    whole = min(facts.examples, spec.data.limit or facts.examples)
+    examples = round((1 - spec.data.public.fraction) * whole)
     examples -= round(spec.evaluation.validation * examples)
-    return facts._replace(examples=examples)
+    return facts._replace(examples=examples, whole=whole)
 
 
 def _facts_of(

@@ -110,7 +110,9 @@ class CD2PFed(FedAvg):
             return base
         halves = masks(ctx.net, share, batch.x.device)
         shared, private = (ctx.net(masked(params, half), batch.x) for half in (halves.shared, halves.private))
-        apart = divergence(shared, private, batch.mask) + divergence(private, shared, batch.mask)
+        several = batch.y.dim() == 2
+        apart = divergence(shared, private, batch.mask, several=several)
+        apart = apart + divergence(private, shared, batch.mask, several=several)
         return base + self.lambda_kd / 2 * apart
 
     def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:

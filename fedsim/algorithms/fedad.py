@@ -74,10 +74,11 @@ class FedAD(OneShot):
         if not self.lambda_att:
             logits = public.predictions(lambda x: ctx.net(params, x))
             return {"logits": logits, "counts": visit.label_counts}
-        looks = [
-            look(ctx.net, ctx.input_shape, params, batch.x, batch.y, self.map_size, train=False)
-            for batch in public.batches()
-        ]
+        with torch.no_grad():
+            looks = [
+                look(ctx.net, ctx.input_shape, params, batch.x, batch.y, self.map_size)
+                for batch in public.batches()
+            ]
         return {
             "logits": torch.cat([each.logits for each in looks]),
             "attention": torch.cat([each.attention for each in looks]),
@@ -98,6 +99,6 @@ class FedAD(OneShot):
         taught = softened(lesson["logits"], 1.0, several)
         if not self.lambda_att:
             return taught_loss(taught, ctx.net(params, batch.x), 1.0, several)
-        logits, seen = look(ctx.net, ctx.input_shape, params, batch.x, batch.y, self.map_size, train=True)
+        logits, seen = look(ctx.net, ctx.input_shape, params, batch.x, batch.y, self.map_size)
         outside = F.relu(lesson["lower"] - seen) + F.relu(seen - lesson["upper"])
         return taught_loss(taught, logits, 1.0, several) + self.lambda_att * outside.mean()

@@ -73,12 +73,14 @@ class FedCLState(FedGenState):
     Attributes:
         sums: over all clients' last models; {} with `selected_only`.
         counts: of the examples of each class, over all clients that came, float64 `[classes]`.
+        counted: which clients these are, bool `[N]`; nobody where there is no generator.
         draws: from each client's last mixture, float64 `[N, draws]`; NaN for who has sent none.
         standing: which phase it is, and who is done with it.
     """
 
     sums: Tree
     counts: Tensor
+    counted: Tensor
     draws: Tensor
     standing: Standing
 
@@ -154,15 +156,18 @@ class FedCL(FedGen):
     def init(self, ctx: Context) -> FedCLState:
         """The parent's; nobody has come, and the first phase begins."""
         begun = super().init(ctx)
-        everybody = ctx.num_clients if self.measures() else 0
+        everybody, nobody = ctx.num_clients, torch.zeros(ctx.num_clients, dtype=torch.bool)
         return FedCLState(
             params=begun.params,
             labels=begun.labels,
             generator=begun.generator,
             sums={} if self.selected_only else settled(EQUALLY, begun.params),
             counts=torch.zeros(ctx.num_classes, dtype=torch.float64),
-            draws=torch.full((everybody, self.draws), torch.nan, dtype=torch.float64),
-            standing=Standing(frozen=torch.zeros(ctx.num_clients, dtype=torch.bool)),
+            counted=nobody,
+            draws=torch.full(
+                (everybody if self.measures() else 0, self.draws), torch.nan, dtype=torch.float64
+            ),
+            standing=Standing(frozen=nobody.clone()),
         )
 
     def cohort(self, ctx: Context, state: Any, rng: np.random.Generator) -> Sequence[int]:
@@ -195,10 +200,10 @@ class FedCL(FedGen):
             return now
         came = list(reduced.clients)
         if self.has_generator():
-            fresh = torch.isnan(state.draws[came]).all(-1).double()
-            counts = state.counts + fresh @ label_counts(reduced)
+            counts = state.counts + (~state.counted[came]).double() @ label_counts(reduced)
+            counted = state.counted.index_fill(0, torch.tensor(came), True)
             chances = (counts / counts.sum().clamp(min=1)).float()
-            now = replace(now, counts=counts, labels=chances)
+            now = replace(now, counts=counts, counted=counted, labels=chances)
         draws = state.draws.clone()
         for client, sent in zip(came, reduced["difficulty"], strict=True):
             stream = streams.stream(ctx.seed, "difficulty", ctx.round, client)
@@ -227,6 +232,10 @@ class FedCL(FedGen):
         return {**(state.standing.said if self.levels else {}), **super().describe(ctx, state)}
 
     # client
+
+    def weight(self, ctx: Context, visit: Visit) -> float:
+        """All count alike (Eq. 21), also where nobody of a small cohort holds an example."""
+        return super().weight(ctx, visit) if self.selected_only else 1.0
 
     def remember(self, ctx: Context, broadcast: Tree) -> Tree:
         """It never came."""

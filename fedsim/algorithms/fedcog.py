@@ -30,17 +30,19 @@ Reference result: see docs/results.md.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core import Batch, Context, Report, Visit
+from ..errors import FieldError
 from ..local import Trained, divergence, masked_mean
-from ..net import Params
+from ..net import Net, Params
 from ..parameters import Count, Positive, Range
 from ..tree import Tree
 from .fedavg import FedAvg
@@ -70,6 +72,14 @@ class FedCOG(FedAvg):
     rate: Positive = 0.01
 
     stateful: ClassVar[bool] = True
+    tasks: ClassVar[Collection[str]] = frozenset({"classes"})
+
+    def misfits(self, net: Net, rounds: int) -> Sequence[FieldError]:
+        """Models of texts, whose inputs are no numbers that a gradient could move."""
+        if not any(isinstance(module, nn.Embedding) for module in net.module.modules()):
+            return ()
+        message = f"{net.name} takes tokens, and inputs cannot be made up by gradients"
+        return (FieldError("name", "fedcog", message, "choose a model of images, or another method"),)
 
     def generates(self, ctx: Context) -> bool:
         """Whether clients make up inputs in this round."""

@@ -163,7 +163,7 @@ class FedDF(FedAvg):
             check_every=self.check_every,
             patience=self.patience,
         )
-        judge = correct_share(ctx.net, public, aside.nonzero().squeeze(1)) if aside.any() else None
+        judge = correct_share(ctx.net, public, aside.nonzero().squeeze(1))
         taught = softened(said.to(public.y.device), self.temperature, public.several_labels)
         return (
             yield from distilled(

@@ -14,7 +14,7 @@ Wire:
 `fedgen` is what FedGen (arXiv:2105.10056) runs under this name: training is FedAvg's, and all N users' models
 answer together by the sum of their log-probabilities. Users of the last cohort hold what they have just
 trained, all others the global model that went before, so the ensemble has one model more than the cohort has
-clients, of which one counts for many.
+clients, of which one counts for many; where everybody came, it is the clients' alone.
 
 `permutation` is the authors': clients are cut into as many strata as there are models. An age has as many
 rounds; in each of them every stratum trains another model, so that after an age every stratum has trained
@@ -55,7 +55,7 @@ class FedEnsembleState(ServerState):
 
     Attributes:
         members: of the ensemble of `fedgen`, by number as text: the last cohort's models, then the global one
-            that went before. {} before the first round, and with `permutation`.
+            that went before, unless everybody came. {} before the first round, and with `permutation`.
         shares: how many of the N users' models each member is, over N; float32 `[members]`.
     """
 
@@ -114,12 +114,12 @@ class FedEnsemble(FedAvg):
         """The models as `mode` has them, and who answers together."""
         if self.several:
             return replace(state, params=self.trained(ctx, state, reduced))  # type: ignore[no-any-return]
-        members = dict(enumerate([*reduced["models"], state.params]))
         others = ctx.num_clients - len(reduced.clients)
+        members = [*reduced["models"], *([state.params] if others else [])]
         return FedEnsembleState(
             params=super().aggregate(ctx, state, reduced).params,
-            members={str(number): dict(model) for number, model in members.items()},
-            shares=torch.tensor([1.0] * len(reduced.clients) + [others]) / ctx.num_clients,
+            members={str(number): dict(model) for number, model in enumerate(members)},
+            shares=torch.tensor([1.0] * len(reduced.clients) + [others] * bool(others)) / ctx.num_clients,
         )
 
     def trained(self, ctx: Context, state: Any, reduced: Reduced) -> dict[str, Params]:

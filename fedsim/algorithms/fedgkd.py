@@ -93,7 +93,7 @@ class FedGKD(FedAvg):
         logits = ctx.net(params, batch.x)
         with torch.no_grad(), ctx.net.evaluating():
             taught = ctx.net(visit.broadcast.get("teacher", visit.broadcast["params"]), batch.x)
-        far = divergence(taught, logits, batch.mask, self.temperature)
+        far = divergence(taught, logits, batch.mask, self.temperature, several=batch.y.dim() == 2)
         return cross_entropy(logits, batch) + self.gamma / 2 * self.temperature**2 * far
 
     def effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:

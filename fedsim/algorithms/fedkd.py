@@ -32,8 +32,9 @@ from torch import Tensor
 
 from .. import wire
 from ..core import Batch, Context, Visit
+from ..errors import FieldError
 from ..lessons import softened, taught_loss
-from ..net import Params
+from ..net import Net, Params
 from ..parameters import Positive, Range
 from ..public import public_set
 from ..tree import Tree
@@ -47,7 +48,7 @@ class FedKD(OneShot):
     Attributes:
         distance_by: how far a model is from the ensemble.
         temperature: of the divergence.
-        levels: how many values a logit may have on its way up; 0 for any.
+        levels: how many values a logit may have on its way up, at least 2; 0 for any.
         laplace: scale of the noise that is added to each logit; 0 for none.
     """
 
@@ -55,6 +56,13 @@ class FedKD(OneShot):
     temperature: Positive = 3.0
     levels: Annotated[int, Range(0, 256)] = 0
     laplace: Annotated[float, Range(minimum=0)] = 0.0
+
+    def misfits(self, net: Net, rounds: int) -> Sequence[FieldError]:
+        """The parent's, and a single level, which would say nothing."""
+        faults = super().misfits(net, rounds)
+        if self.levels != 1:
+            return faults
+        return (*faults, FieldError("levels", 1, "one level says nothing", "at least 2, or 0 for any number"))
 
     def draw(self, ctx: Context, rng: np.random.Generator) -> Tree:
         """The noise on the upload, where there is any."""
@@ -96,7 +104,7 @@ class FedKD(OneShot):
 
 
 def rounded(logits: Tensor, levels: int) -> Tensor:
-    """The nearest of so many values, at even distances from the smallest to the largest of these numbers."""
+    """The nearest of so many values, two or more, evenly from the least of these numbers to the greatest."""
     low, high = logits.min(), logits.max()
-    step = ((high - low) / max(levels - 1, 1)).clamp(min=1e-12)
+    step = ((high - low) / (levels - 1)).clamp(min=1e-12)
     return low + step * ((logits - low) / step).round()

@@ -38,8 +38,8 @@ Reference result: see docs/results.md.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Generator as Steps
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -129,6 +129,7 @@ class KDIA(FedAvg):
     free: ClassVar = frozenset({"teacher", "heads"})
     stateful: ClassVar[bool] = True
     heterogeneous: ClassVar[bool] = False
+    tasks: ClassVar[Collection[str]] = frozenset({"classes"})
 
     def generator(self, ctx: Context) -> Generator:
         """The generator for the model at hand."""

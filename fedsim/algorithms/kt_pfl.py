@@ -25,10 +25,11 @@ for every client n that came, its gradient multiplied by the power of 5 that bri
 0.01, and replaces the row by softmax(5 c_n).
 
 Deviations: a round begins with the public examples of the one before, which is the paper's order seen from
-another place. A teacher mixes those who came in the round before, with its row rescaled to sum to 1. The
-divergence is a mean over examples, where the authors' code divides by the number of classes as well. The
-first predictions come after a local training. The paper's growing number of local epochs is the job's
-`local.epochs`. With several labels per example, soft predictions are those of each label for itself.
+another place. A teacher mixes those who came in the round before, with its row rescaled to sum to 1; the step
+on the coefficients mixes in the same way, and takes the scale as a constant. The divergence is a mean over
+examples, where the authors' code divides by the number of classes as well. The first predictions come after a
+local training. The paper's growing number of local epochs is the job's `local.epochs`. With several labels
+per example, soft predictions are those of each label for itself.
 
 Reference result: see docs/results.md.
 """
@@ -146,9 +147,11 @@ class KTpFL(PersonalParts):
             said: their soft predictions, float64 `[k, public_size * classes]`.
             at: which of them it is.
         """
-        away = row[who] @ said - said[at]
+        # The teacher as it is mixed; where everybody came, the row sums to 1.
+        scale = 1 / row[who].sum()
+        away = scale * row[who] @ said - said[at]
         slope = 2 * self.rho * (row - 1 / len(row)) / len(row)
-        return slope.index_add(0, who, 2 * (said @ away) / said.shape[1])
+        return slope.index_add(0, who, 2 * scale * (said @ away) / said.shape[1])
 
     # client
 

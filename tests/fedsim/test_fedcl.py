@@ -118,6 +118,17 @@ def test_a_model_that_has_diverged_does_not_stop_the_run() -> None:
     population = federation([20, 20], rounds=2, local=Local(steps=8, batch_size=8, lr=1e20))
     results = run(FedCL(**LIGHT), population)
     assert [result.method["frozen_clients"] for result in results] == [2, 2]
+    assert [float(result.state.counts.sum()) for result in results] == [40, 40]  # told once, counted once
+
+
+def test_a_cohort_of_those_who_hold_nothing_does_not_stop_the_run() -> None:
+    """The last one that is not frozen may be one without examples: its model counts for nothing."""
+    population = federation([0, 20, 20], cohort_size=1, rounds=8)
+    results = run(FedCL(**LIGHT, levels=(0.9,), v=0.0, finished=1.0, cap=8), population)
+    assert (0,) in [result.cohort for result in results]
+    assert {len(result.cohort) for result in results} == {1}
+    assert all(torch.isfinite(value).all() for value in results[-1].state.params.values())
+    assert "share" in [result.method["left"] for result in results]
 
 
 def test_a_local_loss_is_numpys() -> None:

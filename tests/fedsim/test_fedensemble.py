@@ -46,6 +46,16 @@ def test_the_users_models_answer_together() -> None:
     assert after.method == {"ensemble_models": 5}
 
 
+def test_where_everybody_came_nobody_holds_the_model_of_before() -> None:
+    population = federation([8, 16, 24], rounds=2)
+    method = FedEnsemble()
+    pool = SerialPool(method, population)
+    result = list(simulate(method, population, pool, personal="last"))[-1]
+    assert result.method == {"ensemble_models": 3}
+    assert result.state.shares.tolist() == pytest.approx([1 / 3] * 3)
+    assert result.traffic.personal == 3 * (3 * wire.payload_bytes(population.nets[0].init(0)) + 3 * 4)
+
+
 def test_a_client_uses_the_ensemble_which_comes_once() -> None:
     population = federation(cohort_size=4, rounds=1)
     several = FedEnsemble(mode="permutation", models=3)

@@ -16,7 +16,7 @@ from fedsim.attention import look
 from fedsim.core import Batch, Local
 from fedsim.data.dataset import Examples
 from fedsim.models import make_net
-from fedsim.pools import SerialPool
+from fedsim.pools import SerialPool, StackedPool
 from fedsim.population import Population
 from fedsim.public import ROWS, public_set
 from fedsim.simulation import simulate
@@ -122,6 +122,8 @@ def test_an_upload_that_never_comes_is_refused() -> None:
     (fault,) = FedKD(local_rounds=9).misfits(linear().nets[0], 8)
     assert (fault.path, fault.value) == ("local_rounds", 9)
     assert not FedKD(local_rounds=8).misfits(linear().nets[0], 8)
+    (fault,) = FedKD(levels=1).misfits(linear().nets[0], 8)
+    assert (fault.path, fault.value) == ("levels", 1)
 
 
 # FedAD
@@ -156,7 +158,7 @@ def test_attention_is_grad_cam() -> None:
     assert maps.shape == (6, 8, 2, 2)
     slopes = params["head.weight"].numpy()[batch.y] / (maps.shape[2] * maps.shape[3])
     cam = np.maximum(np.einsum("bk,bkhw->bhw", slopes, maps), 0)
-    found = look(net, (1, 16, 16), params, batch.x, batch.y, 2, train=False)
+    found = look(net, (1, 16, 16), params, batch.x, batch.y, 2)
     torch.testing.assert_close(found.logits, net(params, batch.x))
     flat = cam.reshape(6, 4)
     assert (flat > 0).any()
@@ -178,7 +180,7 @@ def test_fedad_descends_through_the_attention() -> None:
         "upper": torch.full((4, 4), 0.8, dtype=torch.float64),
     }
     params = {key: value.double() for key, value in net.init(1).items()}
-    seen = look(net, (1, 16, 16), params, x, y, 2, train=False)
+    seen = look(net, (1, 16, 16), params, x, y, 2)
     p, q = softmax(lesson["logits"].numpy()), softmax(seen.logits.numpy())
     a = seen.attention.numpy()
     assert ((a > 0).any(1) & (a.max(1) > 0.999)).any()
@@ -218,6 +220,20 @@ def test_fedad_bounds_and_bytes() -> None:
     torch.testing.assert_close(found["lower"], torch.tensor([[0.2, 0.1]]))
     torch.testing.assert_close(found["upper"], torch.tensor([[0.5, 1.0]]))
     assert all("personal_accuracy" in r.metrics and "global_accuracy" in r.metrics for r in results)
+
+
+def test_looks_are_stacked() -> None:
+    population, algorithm = images(rounds=2), FedAD(map_size=2, server_epochs=1)
+    lenet = make_net("lenet5", input_shape=(1, 16, 16), num_classes=2)
+    population = replace(population, nets=(lenet,))
+    states, stacked = [], {}
+    for pool in (SerialPool(algorithm, population), StackedPool(algorithm, population, 3)):
+        (*_, last) = simulate(algorithm, population, pool, personal="never")
+        states.append(pool.memories()[2][OWN])
+        stacked = last.engine.get("stacked", {})
+    assert stacked == {"together": 6, "alone": {}}  # the lesson and the local training of each of three
+    for key, value in states[0].items():
+        torch.testing.assert_close(states[1][key], value, rtol=1e-4, atol=1e-5)
 
 
 def test_fedad_is_of_images() -> None:

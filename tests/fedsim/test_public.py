@@ -152,16 +152,20 @@ def test_sparse_bytes_are_eight_for_each_entry() -> None:
 
 
 def test_a_spec_without_a_public_set_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from jobs import resolve
+    from jobs import client_tests, resolve
     from jobs.settings import Settings
     from jobs.spec import parse_spec
 
-    monkeypatch.setattr(resolve, "ALGORITHMS", {"told": Told, "fedavg": FedAvg})
+    for module in (resolve, client_tests):
+        monkeypatch.setattr(module, "ALGORITHMS", {"told": Told, "fedavg": FedAvg})
     spec = {"algorithm": "told", "data": {"dataset": "digits"}}
     with pytest.raises(resolve.SpecError) as caught:
         resolve.resolve(parse_spec(spec), Settings(tmp_path))
     (fault,) = caught.value.errors
     assert fault.path == "data.public.fraction"
+    few = {"dataset": "digits", "limit": 200, "public": {"fraction": 0.001}}
+    with pytest.raises(resolve.SpecError, match="that is none of 200 examples"):
+        resolve.resolve(parse_spec({"algorithm": "told", "data": few}), Settings(tmp_path))
     resolve.resolve(
         parse_spec({**spec, "data": {"dataset": "digits", "public": {"fraction": 0.1}}}), Settings(tmp_path)
     )

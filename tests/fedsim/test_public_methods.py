@@ -14,6 +14,7 @@ from fedsim.algorithms import FedAvg, FedDF, KTpFL
 from fedsim.algorithms.fedavg import OWN
 from fedsim.core import Batch, Progress
 from fedsim.lessons import Course, correct_share, distilled, ensemble, softened, taught_loss
+from fedsim.local import divergence
 from fedsim.pools import SerialPool
 from fedsim.population import Population
 from fedsim.public import public_set
@@ -37,6 +38,9 @@ def test_losses_of_soft_predictions() -> None:
     found = taught_loss(soft, torch.from_numpy(said), 2.0, several=True)
     each = p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))
     assert float(found) == pytest.approx(each.mean())
+    mask = np.array([1, 1, 0, 1, 0])
+    several = divergence(*(torch.from_numpy(z) for z in (taught, said, mask)), 2.0, several=True)
+    assert float(several) == pytest.approx((each.mean(1) * mask).sum() / 3)
     sure = torch.tensor([[1.0, 0.0, 0.0]])
     assert float(taught_loss(sure, torch.tensor([[50.0, 0, 0]]), 1.0, several=False)) == pytest.approx(0)
 
@@ -55,6 +59,7 @@ def test_a_distillation_ends_when_it_gains_nothing_and_keeps_its_best() -> None:
     rows = torch.arange(30, 40)
     judge = correct_share(net, public, rows)
     w = logits_of(matrix(first), public.x[30:].numpy()).argmax(1)
+    assert judge is not None
     assert judge(first) == pytest.approx(np.mean(w == public.y[30:].numpy()))
 
     def lesson(loss: Any, judge: Any, epochs: int = 20) -> Any:
@@ -205,3 +210,21 @@ def test_a_teacher_mixes_those_who_came() -> None:
     expected = sum(w * s for w, s in zip((row / row.sum()).float(), state.said, strict=True))
     torch.testing.assert_close(taught, expected)
     torch.testing.assert_close(taught.sum(-1), torch.ones(6))
+
+
+def test_a_client_learns_whom_to_listen_to_among_those_who_came() -> None:
+    """Against difference quotients of the objective, the scale of the row being a constant."""
+    generator = torch.Generator().manual_seed(3)
+    row = torch.rand(7, generator=generator, dtype=torch.float64).softmax(0)
+    said, who = torch.rand(3, 24, generator=generator, dtype=torch.float64), torch.tensor([1, 4, 6])
+    scale = row[who].sum()
+
+    def objective(row: Tensor) -> Tensor:
+        return F.mse_loss(row[who] / scale @ said, said[2]) + 0.7 * F.mse_loss(
+            row, torch.full_like(row, 1 / 7)
+        )
+
+    found = KTpFL(rho=0.7).slope(row, who, said, at=2)
+    for at, step in enumerate(1e-6 * torch.eye(7, dtype=torch.float64)):
+        quotient = (objective(row + step) - objective(row - step)) / 2e-6
+        assert float(found[at]) == pytest.approx(float(quotient), rel=1e-5, abs=1e-9)

@@ -1,6 +1,7 @@
 """SuperLoss against SciPy's Lambert function and against a numerical minimiser."""
 
 from math import e
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,9 +44,9 @@ def test_the_confidence_is_bounded_falls_and_is_one_at_tau(tau: float, strength:
     assert float(rule.confidence(torch.tensor([edge - 1e-3]))) == pytest.approx(e, rel=1e-6)
 
 
-def charged(s: float, excess: float, strength: float) -> float:
+def charged(s: Any, excess: float, strength: float) -> Any:
     """Eq. 7 with sigma = e^s."""
-    return float(excess * np.exp(s) + strength * s * s)
+    return excess * np.exp(s) + strength * s * s
 
 
 def test_the_confidence_is_the_minimiser() -> None:
@@ -59,6 +60,16 @@ def test_the_confidence_is_the_minimiser() -> None:
             best = minimize_scalar(charged, args=(loss - tau, strength), **options)
             assert charged(np.log(sigma), loss - tau, strength) <= best.fun + 1e-9
             assert sigma == pytest.approx(np.exp(best.x), abs=1e-6)
+
+
+def test_next_to_the_branch_point_nothing_is_cheaper() -> None:
+    """Eq. 7 is flat there, so that many sigmas are nearly as cheap; a search may not find a cheaper one."""
+    for strength, tau in ((0.5, np.log(10)), (1.0, 10.0)):
+        losses = tau + strength * np.concatenate([np.linspace(-0.75, -0.72, 61), [-2 / e]])
+        found = SuperLoss(tau, strength).confidence(torch.from_numpy(losses)).numpy()
+        for loss, sigma in zip(losses, found, strict=True):
+            grid = charged(np.linspace(-1, 1, 20_001), loss - tau, strength)
+            assert charged(np.log(sigma), loss - tau, strength) <= grid.min() + 1e-9
 
 
 def test_the_gradient_is_the_confidence_and_it_can_be_mapped() -> None:

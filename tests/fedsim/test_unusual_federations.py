@@ -1,0 +1,141 @@
+"""The methods of ACE-pFL's tables on what is not one image of one class from clients that all hold many.
+
+Texts as tokens, examples of several labels some of which are unknown, several architectures, clients with
+nothing or less than a batch, a public set of three examples. Each either works or is refused with a reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedsim.algorithms import ALGORITHMS, FedAD, FedCOG
+from fedsim.core import Local
+from fedsim.data.dataset import Dataset, Examples
+from fedsim.lessons import correct_share
+from fedsim.models import make_net
+from fedsim.pools import SerialPool
+from fedsim.population import Population
+from fedsim.public import PublicSet
+from fedsim.results import RoundResult
+from fedsim.simulation import simulate
+from jobs.client_tests import task_faults
+from jobs.spec import parse_spec
+from tests.fedsim.federations import federation
+from tests.fedsim.methods import quick
+
+AVERAGING = ("per_fedavg", "pfedme", "fedala", "cd2_pfed")
+EXCHANGING = ("feddf", "kt_pfl", "fedkd", "fedad")
+SIZES = [3, 9, 1, 16, 0, 12]
+"""Nothing at all, a single example, less than a batch of 8, and batches that are not whole."""
+
+
+def made(x: Any, y: Any, classes: int, **more: Any) -> Population:
+    """Six clients of these sizes; of what they leave, twelve examples are for testing and the rest public."""
+    local = Local(epochs=1, batch_size=8, lr=0.05)
+    population = federation(SIZES, rounds=2, local=local)
+    used = sum(SIZES)
+    data = Dataset(
+        name="made",
+        train=Examples(x[:used], y[:used]),
+        test=Examples(x[used : used + 12], y[used : used + 12]),
+        num_classes=classes,
+        input_shape=x.shape[1:],
+        classes=tuple(map(str, range(classes))),
+        **more,
+    )
+    return replace(population, dataset=data, public=Examples(x[used + 12 :], y[used + 12 :]))
+
+
+def texts() -> Population:
+    """Twelve tokens of thirty."""
+    chance = np.random.default_rng(0)
+    x, y = chance.integers(0, 30, (59, 12)), chance.integers(0, 3, 59)
+    sizes = {"vocabulary": 30, "width": 8, "layers": 1, "heads": 2, "hidden": 8}
+    net = make_net("small_transformer", input_shape=(12,), num_classes=3, **sizes)
+    return replace(made(x, y, 3, vocabulary=30), nets=(net,))
+
+
+def findings() -> Population:
+    """Three yes-or-no labels, of which a fifth are unknown."""
+    chance = np.random.default_rng(0)
+    x = chance.normal(size=(59, 12)).astype(np.float32)
+    y = (x[:, :3] > 0).astype(np.float32)
+    y[chance.random(y.shape) < 0.2] = np.nan
+    net = make_net("mlp", input_shape=(12,), num_classes=3, hidden=8)
+    return replace(made(x, y, 3, task="labels"), nets=(net,))
+
+
+def several() -> Population:
+    """Three architectures, of which two clients in a round bring one or two; three public examples."""
+    population = federation(SIZES, rounds=3, cohort_size=2, local=Local(epochs=1, batch_size=8, lr=0.05))
+    shape = {"input_shape": (12,), "num_classes": 4}
+    nets = (make_net("mlp", **shape), make_net("mlp", hidden=8, **shape), make_net("mlp", layers=2, **shape))
+    assert population.public is not None
+    return replace(population, nets=nets, public=population.public.take(np.arange(3)))
+
+
+def ends(name: str, population: Population) -> RoundResult:
+    """The last round of a method, in which all clients' own models are scored."""
+    algorithm = quick(name)
+    assert population.dataset.task in algorithm.tasks
+    assert not [fault for net in population.nets for fault in algorithm.misfits(net, population.rounds)]
+    (*_, last) = simulate(
+        algorithm, population, SerialPool(algorithm, population), evaluate_every=9, personal="last"
+    )
+    return last
+
+
+def is_sound(result: RoundResult) -> None:
+    assert result.personal is not None
+    assert result.personal.clients.tolist() == list(range(6))
+    assert np.isfinite(list(result.metrics.values())).all()
+    params: Mapping[str, Any] = result.state.params
+    for leaves in params.values():
+        for value in leaves.values() if isinstance(leaves, Mapping) else (leaves,):
+            assert torch.isfinite(value).all()
+
+
+@pytest.mark.parametrize("name", [*AVERAGING, *EXCHANGING])
+def test_examples_of_several_labels(name: str) -> None:
+    is_sound(ends(name, findings()))
+
+
+@pytest.mark.parametrize("name", [name for name in (*AVERAGING, *EXCHANGING) if name != "cd2_pfed"])
+def test_texts(name: str) -> None:
+    is_sound(ends(name, texts()))
+
+
+@pytest.mark.parametrize("name", [*AVERAGING, *EXCHANGING])
+def test_several_architectures_of_which_not_all_come(name: str) -> None:
+    is_sound(ends(name, several()))
+
+
+def test_what_makes_no_sense_of_texts_says_so() -> None:
+    (net,) = texts().nets
+    (fault,) = ALGORITHMS["cd2_pfed"]().misfits(net, 9)
+    assert "small_transformer has a layer of channels that do not follow one another" in fault.message
+    (fault,) = FedAD().misfits(net, 9)
+    assert "small_transformer has no convolutions of images" in fault.message
+    (fault,) = FedCOG().misfits(net, 9)
+    assert "small_transformer takes tokens" in fault.message
+    assert not FedCOG().misfits(findings().nets[0], 9)
+
+
+def test_what_needs_one_class_refuses_several_labels() -> None:
+    refusing = {"kdia", "fedcog", "fedgen", "fedcl", "feddistill", "feddistill_plus", "fedensemble"}
+    for name in ALGORITHMS:
+        faults = task_faults(parse_spec({"algorithm": name}), "labels")
+        assert [fault.path for fault in faults] == ["algorithm.name"] * (name in refusing), name
+
+
+def test_nobody_is_judged_by_labels_that_are_unknown() -> None:
+    (net,) = findings().nets
+    unknown = PublicSet(torch.zeros(4, 12), torch.full((4, 3), torch.nan), lambda x: x)
+    assert correct_share(net, unknown, torch.arange(4)) is None
+    assert correct_share(net, unknown, torch.arange(0)) is None
