@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedsim.algorithms import ALGORITHMS
 from fedsim.data import PARTITIONS
+from fedsim.data.clienttests import FOR_SEVERAL_LABELS
 from fedsim.errors import FieldError
 from jobs.curricula import expert_epochs
 from jobs.spec import JobSpec
@@ -22,8 +23,9 @@ def tests_faults(spec: JobSpec, task: str) -> list[FieldError]:
     entry, message, hint = PARTITIONS.get(partition), "", "use kind: global"
     if entry is not None and entry.shares:
         message = f"clients of a {partition} partition draw from the whole set"
-    elif task == "labels":
+    elif task == "labels" and kind not in FOR_SEVERAL_LABELS:
         message = f"{spec.data.dataset.name} has several labels per example"
+        hint = f"use one of {', '.join(FOR_SEVERAL_LABELS)}"
     elif kind == "merged" and (partition == "difficulty" or expert_epochs(spec) is not None):
         message = "an expert knows the training set only, and here clients hold test examples too"
         hint = "use kind: matched, or do without the expert"

@@ -9,6 +9,8 @@ Papers score personalised models in different ways, and the numbers must not be 
 | `matched` | a share of the test set in its own class proportions; together, all of it | ACE-pFL |
 | `classes` | every test example of the classes that it holds (clients overlap) | FedZoo-Bench |
 | `merged` | a quarter of its own examples, cut from training and test set merged | PFLlib, layer schedules |
+
+Where examples have several labels, `matched` goes by the first that each carries, as partitions do.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import numpy as np
 from fedsim import rng
 from fedsim.data.dataset import Dataset, Examples, Indices
 from fedsim.data.partition import Partition, deal, from_owners
+from fedsim.data.partitions import main_label
 from fedsim.data.statistics import class_counts
 from fedsim.parameters import refuse
 
@@ -82,18 +85,24 @@ SHARES: Mapping[str, Callable[[Indices, Indices, np.random.Generator], Partition
 
 CONVENTIONS = ("global", *SHARES, "merged")
 
+FOR_SEVERAL_LABELS = ("global", "matched", "merged")
+"""The conventions that also say something where each example has several labels."""
+
 
 def share_tests(convention: str, dataset: Dataset, partition: Partition, seed: int) -> Partition:
     """Shares out the test set by a convention that leaves the training partition as it is.
 
     Args:
         convention: a key of `SHARES`.
-        dataset: whose test set, with one class per example.
+        dataset: whose test set.
         partition: of its training set.
         seed: of the experiment.
     """
-    held = class_counts(partition, dataset.train.y, dataset.num_classes)
-    return SHARES[convention](held, dataset.test.y, rng.stream(seed, f"tests-{convention}"))
+    train, test, classes = dataset.train.y, dataset.test.y, dataset.num_classes
+    if dataset.task == "labels":
+        train, test, classes = main_label(train), main_label(test), classes + 1
+    held = class_counts(partition, train, classes)
+    return SHARES[convention](held, test, rng.stream(seed, f"tests-{convention}"))
 
 
 def merged(dataset: Dataset) -> Dataset:

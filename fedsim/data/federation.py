@@ -8,7 +8,13 @@ from typing import Any
 import numpy as np
 
 from fedsim import rng
-from fedsim.data.clienttests import CONVENTIONS, merged, share_tests, split_clients
+from fedsim.data.clienttests import (
+    CONVENTIONS,
+    FOR_SEVERAL_LABELS,
+    merged,
+    share_tests,
+    split_clients,
+)
 from fedsim.data.dataset import Array, Dataset, Examples
 from fedsim.data.partition import Partition, SampledPartition
 from fedsim.data.partitions import make_partition
@@ -78,9 +84,10 @@ def federate(
     )
     if tests == "global":
         return Federation(dataset, partition, None, taken)
-    if isinstance(partition, SampledPartition) or dataset.task == "labels":
-        what = "clients that draw from the whole set" if kind == "sampled" else "examples of several labels"
-        raise refuse("tests", tests, f"not for {what}", "use 'global'")
+    if isinstance(partition, SampledPartition):
+        raise refuse("tests", tests, "not for clients that draw from the whole set", "use 'global'")
+    if dataset.task == "labels" and tests not in FOR_SEVERAL_LABELS:
+        raise refuse("tests", tests, "not for examples of several labels", "use 'matched' or 'merged'")
     if tests == "merged":
         return Federation(*split_clients(dataset, partition, seed, test_share), taken)
     return Federation(dataset, partition, share_tests(tests, dataset, partition, seed), taken)

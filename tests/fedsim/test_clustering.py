@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from sklearn.metrics import adjusted_rand_score
 from fedsim.census import Census
 from fedsim.clustering import distance_matrix, distances_to, distributions, emd, grouped, mean_within
 from fedsim.enrolment import asked, census_traffic, label_counts
+from fedsim.figures import COLOURS, Clustering, cluster_map, places
 from fedsim.privacy import Mechanism, budgets, noisy_shares
 from tests.fedsim.federations import federation
 
@@ -151,3 +153,21 @@ def test_a_record_says_what_the_noise_protects() -> None:
             "epsilon_total": pytest.approx(4.0),
         },
     }
+
+
+def test_places_keep_distances_and_the_picture_is_the_same_again(tmp_path: Path) -> None:
+    corners = np.array([[0.0, 0], [3, 0], [3, 4], [0, 4]])
+    apart = np.linalg.norm(corners[:, None] - corners[None], axis=-1)
+    found = places(apart)
+    np.testing.assert_allclose(np.linalg.norm(found[:, None] - found[None], axis=-1), apart, atol=1e-9)
+    assert (places(np.zeros((1, 1))) == 0).all()
+    shares, groups = planted(0, 12)
+    panels = [[Clustering(f"|V| = {n}", shares, grouped(distance_matrix(shares), n, 0)) for n in (2, 3)]]
+    first, second = (cluster_map(panels, tmp_path / name).read_bytes() for name in ("a.svg", "b.svg"))
+    assert first == second
+    text = first.decode()
+    assert text.startswith("<?xml")
+    assert all(colour in text for colour in COLOURS[:3])
+    assert COLOURS[3] not in text
+    assert len(set(groups)) == 3
+    assert cluster_map(panels, tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
