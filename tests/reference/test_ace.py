@@ -1,0 +1,40 @@
+"""ACE-pFL end to end on images, texts and speech: its small presets, with fewer examples and rounds.
+
+20 clients of two classes each, the presets' nets, six rounds, seed 2002; the mean accuracy of the clients'
+own models on test examples in their own class proportions. A client that guesses has about 0.5.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from fedsim.errors import DataNotFound
+from fedsim.pools import SerialPool
+from fedsim.simulation import simulate
+from jobs.resolve import resolve
+from jobs.settings import Settings
+from jobs.spec import load_spec
+
+pytestmark = [pytest.mark.slow, pytest.mark.reference]
+
+TWO_CLASSES = ("data.partition={kind: pathological, classes: 2}", "rounds=6", "evaluation.every=6")
+
+
+@pytest.mark.parametrize(
+    ("preset", "items", "least"),
+    [
+        ("ace-cifar10-small", ("data.limit=1500", "data.public.fraction=0.02"), 0.5),
+        ("ace-reuters-small", ("data.limit=1200",), 0.5),
+        ("ace-digits-small", (), 0.5),
+    ],
+)
+def test_clients_learn(preset: str, items: tuple[str, ...], least: float) -> None:
+    try:
+        experiment = resolve(load_spec(preset, [*TWO_CLASSES, *items]), Settings.from_env())
+        population = experiment.population()
+    except DataNotFound as missing:
+        pytest.skip(str(missing))
+    pool = SerialPool(experiment.algorithm, population)
+    *_, last = simulate(experiment.algorithm, population, pool, evaluate_every=6)
+    print(f"    {preset}: {last.metrics['personal_accuracy_mean']:.3f}")
+    assert last.metrics["personal_accuracy_mean"] > least
