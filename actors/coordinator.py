@@ -154,6 +154,9 @@ class CoordinatorProcess:
         self, population: Population, pool: RayPool, kept: Checkpoints | None, checkpoint: Checkpoint | None
     ) -> Iterator[Progress]:
         experiment, rounds = self.experiment, population.rounds
+        if checkpoint is not None and checkpoint.width is not None:
+            # Where stacks were halved, the rounds that run again would come out differently at full width.
+            pool.width = min(pool.width, checkpoint.width)
         for result in stages(
             experiment.algorithm,
             population,

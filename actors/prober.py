@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import mean, median
 from time import perf_counter
 from typing import Any, TypeAlias
@@ -37,6 +37,7 @@ class Measured:
     Attributes:
         device: where clients trained.
         workers: how many actors were measured side by side.
+        stack: how many clients train at once in an actor, and how many that would be with more memory.
         by_node: actors of each node, by Ray's name of it.
         startup: seconds until the first round can begin, Ray's own start left out.
         survey: seconds of a round's survey.
@@ -60,6 +61,7 @@ class Measured:
 
     device: str
     workers: int
+    stack: tuple[int, int] = (1, 1)
     by_node: dict[str, int]
     startup: float
     survey: float
@@ -141,7 +143,7 @@ class Probe:
     def __init__(self, trials: Trials, experiment: Experiment, startup: float) -> None:
         self.trials, self.experiment, self.startup = trials, experiment, startup
         self.population: Population = trials.population
-        self.shared_bytes = size_of(self.population)
+        self.shared_bytes, self.asked = size_of(self.population), trials.pool.width
         self.costs: tuple[Costs, ...] = ()
         self.survey = self.evaluation = self.examination = 0.0
         self.examination_bytes = 0
@@ -185,9 +187,18 @@ class Probe:
         return before * personal_due(*due, last=False) + personal_due(*due, last=True)
 
     def first_client(self) -> None:
-        """Have one step made by one client, and stop here if its memory rules the others out."""
+        """Have one step made by one client, and stop here if its memory rules the others out.
+
+        Where clients train at once, as many as that do so next on every actor, for two steps: the first one
+        makes the momentum.
+        """
         self.trials.warm_up()
         self.check_memory()
+        trials, two = self.trials, replace(self.population.local, steps=2)
+        for model in range(len(self.population.nets)) if self.asked > 1 else ():
+            if many := trials.chosen(model)[1][: self.asked * trials.workers]:
+                trials.train(many, two)
+                self.check_memory()
 
     def usage(self) -> Usage:
         """The most that any actor needed so far."""
@@ -248,6 +259,7 @@ class Probe:
         return Measured(
             device=trials.pool.actors[0]["device"],
             workers=trials.workers,
+            stack=(trials.pool.width, self.asked),
             by_node=self.by_node(),
             startup=self.startup,
             survey=survey,

@@ -130,7 +130,7 @@ class Trials:
     def warm_up(self) -> None:
         """Have one client of each architecture make one step."""
         for model in range(len(self.population.nets)):
-            if client := self._chosen(model)[0][:1]:
+            if client := self.chosen(model)[0][:1]:
                 self.train(client, replace(self.population.local, steps=1))
 
     def costs(self, model: int, seconds: float) -> Costs:
@@ -140,7 +140,7 @@ class Trials:
             model: its number.
             seconds: to spend, about.
         """
-        few, many = self._chosen(model)
+        few, many = self.chosen(model)
         if not few:
             return Costs()
         local, piece = self.population.local, seconds / (4 * REPEATS)
@@ -155,7 +155,7 @@ class Trials:
         shapes = ((few, one), (few, replace(local, steps=steps)), (few, half), (many[:clients], one))
         return fit([self._median(cohort, shape, piece) for cohort, shape in shapes])
 
-    def _chosen(self, model: int) -> tuple[list[int], list[int]]:
+    def chosen(self, model: int) -> tuple[list[int], list[int]]:
         """Of the first cohort that has such clients: the largest, one for each worker; and all of them."""
         models = len(self.population.nets)
         for cohort in self.cohorts:

@@ -2,6 +2,7 @@
 
     python benchmarks/stacked.py                                    # lenet5 at batch 10, widths 1 to 256
     python benchmarks/stacked.py --models lenet5 resnet18 --batches 10 64 --widths 1 8 64 --seconds 5
+    python benchmarks/stacked.py --choice                           # is the automatic width the best one?
 
 Every case is rounds of FedAvg in this process (`StackedPool`; width 1 is `SerialPool`) over seeded noise of
 the model's usual shape: K clients of `--examples` images, one epoch, K the largest width. Cases of one model
@@ -11,6 +12,11 @@ busy for a while does not decide. ResNet-18 has GroupNorm. Evaluation is left ou
 It prints a JSON line for each case and a table at the end. `share` is of the device's peak in single
 precision, where `--peak TFLOPS` says what that is; `memory` is the device's own count on a GPU, and on a CPU
 the most that the process has had so far. `automatic` is the width that `resources.stack: auto` takes.
+
+`--choice` compares that width with others, one by one among them, at batch 10: rounds of all of them in turn,
+there and back, and the seconds of processor time (of a GPU: by the clock) of each by those of the automatic
+one of the same turn. The line of a model has the median for every width, and in `choice` the least: how fast
+the automatic width is, measured by the best. It ends with 1 if that is below 0.95 for a model.
 """
 
 from __future__ import annotations
@@ -20,7 +26,8 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from time import perf_counter
+from statistics import median
+from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
@@ -49,6 +56,17 @@ MODELS: Mapping[str, tuple[tuple[int, int, int], Mapping[str, Any]]] = {
     "resnet18": ((3, 32, 32), {"norm": "group"}),
 }
 """The shape of an example, and what the model is told."""
+
+CHOICES: Mapping[str, tuple[int, int, tuple[int, ...]]] = {
+    "lenet5": (256, 50, (1, 16, 64, 256)),
+    "moon_cnn": (128, 30, (1, 8, 32, 128)),
+    "fedavg_cnn": (64, 20, (1, 8, 64)),
+    "resnet18": (8, 10, (1, 4, 8)),
+}
+"""For `--choice`: clients, images of each, and the widths besides the automatic one."""
+
+ENOUGH = 0.95
+"""How fast the automatic width has to be, measured by the best one."""
 
 WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 CLASSES = 10
@@ -113,6 +131,13 @@ class Case:
         self.best = max(self.best, rounds * len(clients) / (perf_counter() - began))
         self.peak = torch.cuda.max_memory_allocated() if self.device == "cuda" else private_peak()
 
+    def seconds(self) -> float:
+        """Of one round: processor time, so that a busy machine does not decide; by the clock for a GPU."""
+        clock = perf_counter if self.device == "cuda" else process_time
+        began = clock()
+        self._round(range(self.federation.cohort_size))
+        return clock() - began
+
     def _round(self, clients: Sequence[int]) -> None:
         self.pool.train(self.algorithm, self.ctx, self.state, clients)()
         if self.device == "cuda":
@@ -147,6 +172,28 @@ def compared(model: str, batch_size: int, options: argparse.Namespace) -> Iterat
         }
 
 
+def choice(model: str, options: argparse.Namespace) -> dict[str, Any]:
+    """The automatic width of a model against others."""
+    clients, examples, widths = CHOICES[model]
+    federation = population(model, clients, examples, batch_size=10)
+    automatic = width_of("auto", federation, options.device)
+    cases = [Case(federation, width, options.device) for width in sorted({automatic, *widths})]
+    for case in cases:
+        case.seconds()
+    turns: list[dict[int, float]] = []
+    for turn in range(options.repeats):
+        there_and_back = cases if turn % 2 == 0 else cases[::-1]
+        turns.append({case.width: case.seconds() for case in there_and_back})
+    ratios = {case.width: median(t[case.width] / t[automatic] for t in turns) for case in cases}
+    return {
+        "model": model,
+        "clients": clients,
+        "automatic": automatic,
+        "automatic_by": {str(width): round(ratio, 3) for width, ratio in ratios.items()},
+        "choice": round(min(ratios.values()), 3),
+    }
+
+
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """The rows as a table of Markdown."""
     names = ("model", "batch", "width", "updates_per_s", "speedup", "share", "memory_mb")
@@ -156,33 +203,43 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def main() -> None:
-    """Measure what the command line names."""
+def main() -> int:
+    """Measure what the command line names; 1 if the automatic choice was asked about and is not good."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--models", nargs="+", default=["lenet5"], choices=MODELS)
+    parser.add_argument("--models", nargs="+", choices=MODELS, help="lenet5; with --choice all")
     parser.add_argument("--batches", nargs="+", type=int, default=[10])
     parser.add_argument(
         "--widths", nargs="+", type=int, default=list(WIDTHS), help="the first is compared with"
     )
     parser.add_argument("--examples", type=int, default=50, help="of each client")
     parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, help="3; with --choice 7")
+    parser.add_argument("--choice", action="store_true", help="compare the automatic width with others")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--peak", type=float, help="the device's peak in single precision, in TFLOPS")
     options = parser.parse_args()
     torch.set_num_threads(1)
     name = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
     print(json.dumps({"device": name, **here()}), flush=True)
-    rows = []
-    for model in options.models:
+    if options.choice:
+        options.repeats = options.repeats or 7
+        found = [said(choice(model, options)) for model in options.models or CHOICES]
+        return int(min(row["choice"] for row in found) < ENOUGH)
+    options.repeats, rows = options.repeats or 3, []
+    for model in options.models or ["lenet5"]:
         for batch_size in options.batches:
-            for row in compared(model, batch_size, options):
-                rows.append(row)
-                print(json.dumps(row), flush=True)
+            rows += [said(row) for row in compared(model, batch_size, options)]
     print(table(rows))
+    return 0
+
+
+def said(row: dict[str, Any]) -> dict[str, Any]:
+    """The same row, printed."""
+    print(json.dumps(row), flush=True)
+    return row
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

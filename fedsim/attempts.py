@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 import torch
 
 from .causes import as_text, client_side
+from .errors import StackTooWide
 from .faults import Faults
 
 Outcome = TypeVar("Outcome")
@@ -44,6 +45,7 @@ def attempted(
     Raises:
         ClientFailed: if it raised every time, and the policy is not to skip.
         OutOfMemory: if that is why.
+        StackTooWide: as it is, whatever the policy: no client failed, and all of them are trained again.
     """
     reason = ""
     for attempt in range(faults.client_attempts):
@@ -51,6 +53,8 @@ def attempted(
             torch.cuda.empty_cache()
         try:
             return Attempted(work(attempt), attempt)
+        except StackTooWide:
+            raise
         except Exception as error:
             # Whoever kept the error would keep its frames, and with them the memory that ran out.
             reason = as_text(error)

@@ -44,6 +44,8 @@ class Checkpoint:
         memories: what every client that has been visited keeps, in parts that fit into memory.
         records: of rounds 1 to `round`, as plain data.
         digest: of the state.
+        width: how many clients trained at once in that round, on which the last bits depend; None where the
+            checkpoint does not say.
     """
 
     round: int
@@ -51,6 +53,7 @@ class Checkpoint:
     memories: Iterable[Mapping[int, Tree]] = ()
     records: Iterable[Mapping[str, Any]] = ()
     digest: str = ""
+    width: int | None = None
 
 
 @dataclass(frozen=True)
@@ -164,6 +167,7 @@ class Checkpoints:
             "rounds": rounds,
             "experiment": self.experiment,
             "digest": result.digest,
+            "width": result.engine.get("width"),
             "state": state.entry(),
             "memories": self._memories.entries(),
             "records": self._records.entries(),
@@ -214,7 +218,8 @@ class Checkpoints:
         newer = [name for name in self.folder.list() if _number(name) > manifest.round]
         self.folder.remove(newer)
         self._memories, self._records, self._kept = memories, records, [manifest]
-        return Checkpoint(manifest.round, state, memories, records, str(content["digest"]))
+        said = str(content["digest"]), content.get("width")
+        return Checkpoint(manifest.round, state, memories, records, *said)
 
 
 def _number(name: str) -> int:

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from threading import Semaphore, Thread
 from typing import Generic, TypeAlias, TypeVar
 
 import torch
 
-from .errors import OutOfMemory, StackTooWide
+from .causes import as_text, is_memory
+from .errors import StackTooWide
 from .local import Descent, Trained
-from .stacking import Stacking, solved
+from .stacking import STACK_HINT, Stacking, solved
 
 Outcome: TypeAlias = "Trained | Exception"
 """Of a local loop: what came out, or what it raised."""
@@ -71,14 +72,25 @@ def _accompanied(
         return solved(descents, notes)
 
     company = Together(solve)
-    try:
-        yield from company.run([partial(one, client, company) for client in clients])
-    except OutOfMemory as error:
-        if isinstance(error, StackTooWide):
-            raise
-        raise StackTooWide(error.message, error.hint) from error
+    yield from company.run([partial(one, client, company) for client in clients])
     if not asked:
         notes.alone["the method makes its steps by itself"] += len(clients)
+
+
+@contextmanager
+def room_for_one() -> Iterator[None]:
+    """What one of several clients at once does inside: if memory runs out, they were too many.
+
+    Raises:
+        StackTooWide: then, so that nobody is blamed or left out for what would go well with fewer.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, StackTooWide) or not is_memory(error):
+            raise
+        message = f"a client among several at once ran out of memory: {as_text(error)}"
+        raise StackTooWide(message, STACK_HINT) from error
 
 
 class Together:

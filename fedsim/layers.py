@@ -96,6 +96,11 @@ def running_statistics(module: nn.Module) -> bool:
     return any(isinstance(m, _BatchNorm) and m.running_mean is not None for m in module.modules())
 
 
+def batch_statistics(module: nn.Module) -> bool:
+    """Whether a layer of the module looks across the examples of a batch."""
+    return any(isinstance(m, _BatchNorm) for m in module.modules())
+
+
 def _single(x: Tensor) -> bool:
     """Whether every channel of `[batch, channels, ...]` has one value only."""
     return x.numel() == x.shape[1]

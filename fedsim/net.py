@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from . import rng, tree
-from .layers import guard, running_statistics
+from .layers import batch_statistics, guard, running_statistics
 from .steps import Params, compiled, constants, float_state
 
 __all__ = ["Net", "Params"]
@@ -186,6 +186,10 @@ def _structure(build: Callable[[], nn.Sequential]) -> nn.Module:
 def _why_unstackable(module: nn.Module, stochastic: bool) -> str:
     if running_statistics(module):
         return "BatchNorm keeps running statistics; GroupNorm (norm: group) does not"
+    if batch_statistics(module):
+        return (
+            "BatchNorm looks across a batch, and a stack fills batches up; GroupNorm (norm: group) does not"
+        )
     if stochastic:
         return "dropout draws from a stream of each client's own; without it (dropout: 0) there is none"
     return "; ".join({str(m.unstackable): None for m in module.modules() if hasattr(m, "unstackable")})

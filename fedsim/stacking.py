@@ -12,6 +12,8 @@ from .errors import StackTooWide
 from .local import Descent, Trained
 from .stacked import descend_together, grouped
 
+STACK_HINT = "set resources.stack to a smaller width"
+
 SHOWN_CHARACTERS = 200
 """How much of an error a record says, as the reason why loops were made one by one."""
 
@@ -71,7 +73,7 @@ def _together(group: Sequence[Descent], notes: Stacking) -> Sequence[Trained | E
     except Exception as error:
         if is_memory(error):
             message = f"{len(group)} clients at once ran out of memory: {as_text(error)}"
-            raise StackTooWide(message, "set resources.stack to a smaller width") from error
+            raise StackTooWide(message, STACK_HINT) from error
         notes.alone[_first_line(error)] += len(group)
         return ()
     notes.together += len(group)

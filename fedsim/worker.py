@@ -16,7 +16,7 @@ from . import chaos, rng, tree
 from .attempts import attempted
 from .blocks import Block, Node, TreeSum
 from .causes import server_side
-from .company import at_once
+from .company import at_once, room_for_one
 from .core import Algorithm, Context, Report, Score, Visit
 from .digest import memory_mark
 from .evaluation import total
@@ -133,8 +133,9 @@ class Worker:
         def once(attempt: int) -> tuple[Tree, Sums]:
             if chaos.fails_client(self.faults, ctx.seed, ctx.round, client, attempt):
                 raise RuntimeError("chaos chose this client to fail")
-            visit, report = self._client(ctx, client, broadcast, instruction, memory, company)
-            return report.memory, self._settle(ctx, client, visit, report, result)
+            with nullcontext() if company is None else room_for_one():
+                visit, report = self._client(ctx, client, broadcast, instruction, memory, company)
+                return report.memory, self._settle(ctx, client, visit, report, result)
 
         tried = attempted(once, client=client, stage="train", faults=self.faults, device=self.device)
         result.retries += tried.again

@@ -73,6 +73,7 @@ class Plan(Frozen):
         personal_evaluations: how often the clients' own models are scored.
         device: where clients train, "cpu" or "cuda".
         workers: how many actors there would be.
+        stack: how many clients would train at once in an actor, as far as memory allows it.
         faster: what would make it faster, where the numbers say so.
         notes: what to know of the figures.
     """
@@ -86,6 +87,7 @@ class Plan(Frozen):
     clients: PlannedClients
     device: str | None = None
     workers: int | None = None
+    stack: int | None = None
     nodes: list[PlannedNode] = Field(default_factory=list)
     memory: PlannedMemory | None = None
     seconds: PlannedSeconds | None = None

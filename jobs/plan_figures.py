@@ -85,6 +85,7 @@ def with_figures(plan: Plan, placement: Placement, found: Measured) -> Plan:
     return plan.model_copy(
         update={
             "device": found.device,
+            "stack": found.stack[0],
             "personal_evaluations": found.examinations,
             "memory": PlannedMemory(
                 worker=usage.private, shared=found.shared_bytes, gpu=usage.gpu, gpu_cap=usage.gpu_cap
@@ -134,7 +135,9 @@ def _bytes(plan: Plan, found: Measured) -> PlannedBytes:
 
 
 def _notes(placement: Placement, found: Measured) -> list[str]:
-    notes = []
+    notes, (width, asked) = [], found.stack
+    if width < asked:
+        notes.append(f"{asked} clients at once need more memory than an actor has: {width} train at once")
     if found.load > found.cores:
         notes.append(
             f"this machine was busy before it was measured (load {found.load:.1f} on {found.cores} CPUs): "

@@ -58,6 +58,8 @@ def rows(plan: Plan) -> Iterator[tuple[str, str, str]]:
     )
     yield "workers", str(workers), f"on {plan.device}" if plan.device else ""
     yield "clients", f"{clients.per_round:,}", each
+    if (plan.stack or 1) > 1:
+        yield "clients at once", str(plan.stack), "in a worker"
     if plan.memory is not None:
         memory = plan.memory
         yield "memory of a worker", size(memory.worker), f"and {size(memory.shared)} of data for each node"

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
+from actors.coordinator import CoordinatorProcess, Keeping
 from actors.crew import Crew
+from actors.prober import Probe
 from actors.ray_pool import RayPool
+from actors.resources import Placement
+from actors.trials import Trials
 from fedsim.algorithms.scaffold import Scaffold
+from fedsim.checkpoint import Checkpoints
 from fedsim.core import Batch, Context, Visit
+from fedsim.experiment import Experiment
 from fedsim.net import Params
 from fedsim.pools import SerialPool, StackedPool
 from fedsim.population import Population
-from fedsim.simulation import simulate
-from fedsim.widths import width_of
+from fedsim.simulation import RoundResult, first_state, simulate
 from tests.fedsim.federations import federation
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
@@ -55,15 +61,50 @@ def test_too_little_memory_halves_the_width_and_loses_nothing(crew: Crew) -> Non
     assert [r.engine["width"] for r in found] == [2] * 3
 
 
+def test_a_run_goes_on_at_the_width_that_it_had(crew: Crew, tmp_path: Path) -> None:
+    """Even where there would be memory for the full width by then, as on a larger share of a GPU."""
+    population = federation(cohort_size=8, rounds=3)
+    expected = [r.digest for r in simulate(Scaffold(), population, StackedPool(Scaffold(), population, 2))]
+    keeping = Keeping(str(tmp_path), every=1)
+    process = CoordinatorProcess(described(population), Placement(1, 1, 0), keeping=keeping)
+    first, kept = replace(population, rounds=1), Checkpoints(str(tmp_path))
+    pool = RayPool(Large(), population, crew, stack=4)
+    list(process._rounds(first, pool, kept, None))
+    pool = RayPool(Scaffold(), population, crew, stack=4)
+    going_on = process._rounds(population, pool, kept, kept.load(first_state(Scaffold(), population)))
+    assert [r.digest for r in going_on if isinstance(r, RoundResult)] == expected[1:]
+
+
+def test_a_plan_measures_full_stacks_and_says_if_they_were_halved(crew: Crew) -> None:
+    population = federation(cohort_size=8, rounds=3)
+    trials = Trials(Large(), population, RayPool(Large(), population, crew, stack=4))
+    probe = Probe(trials, described(population), 0.0)
+    probe.first_client()
+    widest = trials.done[-1]
+    assert len(widest.cohort) == min(8, 4 * trials.workers)
+    # The largest ones, whatever their number; and two steps of each, so that there is a momentum.
+    assert set(widest.cohort[:4]) == set(sorted(trials.cohorts[0], key=population.partition.size)[-4:])
+    assert (trials.pool.width, probe.asked) == (2, 4)
+
+
+def described(population: Population) -> Experiment:
+    """An experiment of as many rounds; the rest of it is not asked for."""
+    return Experiment(
+        algorithm=Large(),
+        rounds=population.rounds,
+        num_clients=10,
+        cohort_size=8,
+        dataset=("", {}),
+        partition=("", {}),
+        models=(),
+    )
+
+
 def one_by_one(population: Population) -> list[str]:
     return [r.digest for r in simulate(Scaffold(), population, SerialPool(Scaffold(), population))]
 
 
-def test_the_automatic_width_depends_on_the_device_and_the_model(crew: Crew) -> None:
+def test_the_automatic_width_is_one_by_one_for_a_small_cohort_on_a_cpu(crew: Crew) -> None:
     population = federation(cohort_size=8, rounds=1)
-    assert [width_of(stack, population, "cuda") for stack in ("auto", "off", 5)] == [8, 1, 5]
-    assert [width_of(stack, population, "cpu") for stack in ("auto", "off", 5)] == [1, 1, 5]
-    much = replace(population, local=replace(population.local, batch_size=10**7))
-    assert width_of("auto", much, "cuda") == 1
     pool = RayPool(Scaffold(), population, crew, stack="auto")
     assert [r.digest for r in simulate(Scaffold(), population, pool)] == one_by_one(population)

@@ -17,6 +17,7 @@ from fedsim.algorithms import ALGORITHMS, FedAvg
 from fedsim.blocks import cut
 from fedsim.company import Together
 from fedsim.core import Algorithm, Batch, Context, Local, Report, Visit
+from fedsim.curriculum import ClientCurriculum, DataCurriculum
 from fedsim.data.dataset import Examples, Normalise
 from fedsim.errors import ClientFailed, SettingsError
 from fedsim.faults import Chaos, Faults
@@ -27,6 +28,7 @@ from fedsim.pools import SerialPool, StackedPool
 from fedsim.population import Population
 from fedsim.simulation import simulate
 from fedsim.stacked import _Loop
+from fedsim.widths import width_of
 
 from .federations import federation, partition
 from .methods import quick
@@ -96,11 +98,16 @@ def without_unsteady(state: Any) -> dict[str, Any]:
     return {field.name: getattr(state, field.name) for field in fields(state) if field.name not in UNSTEADY}
 
 
-def same_as_one_by_one(name: str, width: int, precision: torch.dtype) -> None:
-    algorithm, population = quick(name), small(precision)
+def same_as_one_by_one(
+    algorithm: Algorithm, width: int, precision: torch.dtype, population: Population | None = None
+) -> None:
+    population = population or small(precision)
     expected, kept = run(algorithm, population, SerialPool(algorithm, population))
     found, memories = run(algorithm, population, StackedPool(algorithm, population, width))
-    assert (found.engine["stacked"]["together"] > 0) == (not algorithm.unstackable), found.engine
+    stacked = found.engine["stacked"]
+    assert stacked["together"] > 0
+    # Nothing that could have been stacked was not: who is left is the only one of its kind.
+    assert set(stacked["alone"]) <= {"no other loop was like it"}
     steady = without_unsteady if precision == torch.float32 else (lambda state: state)
     close(steady(found.state), steady(expected.state), TOLERANCE[precision])
     assert found.traffic == expected.traffic
@@ -111,7 +118,7 @@ def same_as_one_by_one(name: str, width: int, precision: torch.dtype) -> None:
 @pytest.mark.parametrize("precision", [torch.float64], indirect=True, ids=str)
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_stacked_clients_end_where_they_end_one_by_one(name: str, precision: torch.dtype) -> None:
-    same_as_one_by_one(name, 3, precision)
+    same_as_one_by_one(quick(name), 3, precision)
 
 
 @pytest.mark.slow
@@ -119,7 +126,42 @@ def test_stacked_clients_end_where_they_end_one_by_one(name: str, precision: tor
 @pytest.mark.parametrize("width", [3, 7])
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_in_both_precisions_and_widths(name: str, width: int, precision: torch.dtype) -> None:
-    same_as_one_by_one(name, width, precision)
+    same_as_one_by_one(quick(name), width, precision)
+
+
+CURRICULA = {
+    "growing data": DataCurriculum(base=FedAvg()),
+    "over the run, by the own model": DataCurriculum(
+        base=quick("scaffold"), score="both_loss", budget="global", order="anti"
+    ),
+    "others at every step": DataCurriculum(base=quick("moon"), order="random", pacing="step"),
+    "clients in order": ClientCurriculum(base=quick("fedrep"), scores="kept"),
+    "both": ClientCurriculum(base=DataCurriculum(base=quick("fednova"))),
+}
+
+
+@pytest.mark.parametrize("precision", [torch.float64], indirect=True, ids=str)
+@pytest.mark.parametrize("name", CURRICULA)
+def test_curricula_open_the_same_examples_at_the_same_steps(name: str, precision: torch.dtype) -> None:
+    same_as_one_by_one(CURRICULA[name], 7, precision, small(precision, cohort_size=6))
+
+
+def jittered(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Augmented: every example by numbers of its own."""
+    return x + torch.rand(x.shape, generator=generator, dtype=x.dtype)
+
+
+@pytest.mark.parametrize("precision", [torch.float64], indirect=True, ids=str)
+@pytest.mark.parametrize("name", ["fedavg", "pfedme", "per_fedavg"])
+def test_falling_rates_and_augmented_examples(name: str, precision: torch.dtype) -> None:
+    """Batches that are used again (pFedMe) and in pairs (Per-FedAvg) are augmented as they are one by one."""
+    local = Local(epochs=2, batch_size=8, momentum=0.9, weight_decay=0.01, lr_alpha=0.3, round_decay=0.8)
+    plain = small(precision, local=local)
+    population = replace(plain, dataset=replace(plain.dataset, augment=jittered))
+    algorithm = quick(name)
+    same_as_one_by_one(algorithm, 4, precision, population)
+    one, other = (run(algorithm, each, StackedPool(algorithm, each, 4))[0] for each in (plain, population))
+    assert one.digest != other.digest
 
 
 class Keeping(FedAvg):
@@ -272,6 +314,25 @@ def test_too_little_memory_halves_the_width_and_loses_nothing(monkeypatch: pytes
     close(memories, kept, 0.0)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Spacious(FedAvg):
+    """What a client does outside of its local loop takes more memory than there is for two at once."""
+
+    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
+        if visit.company is not None and visit.num_examples == 11:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return super().finish(ctx, visit, trained)
+
+
+@pytest.mark.parametrize("policy", ["fail", "skip", "retry"])
+def test_no_client_is_left_out_for_memory_that_fewer_at_once_do_not_need(policy: Any) -> None:
+    population, algorithm = small(rounds=1), Spacious()
+    pool = StackedPool(algorithm, population, 8, faults=Faults(client_error=policy))
+    found, _ = run(algorithm, population, pool)
+    assert (found.failed, pool.width) == ((), 1)
+    assert found.digest == run(FedAvg(), population, SerialPool(FedAvg(), population))[0].digest
+
+
 def test_a_width_below_one_is_refused() -> None:
     with pytest.raises(SettingsError, match="0 clients"):
         StackedPool(FedAvg(), small(), 0)
@@ -319,3 +380,26 @@ def test_a_company_that_is_given_up_leaves_nobody_behind() -> None:
 def test_a_local_loop_outside_of_its_company_is_refused() -> None:
     with pytest.raises(RuntimeError, match="by nobody in it"):
         Together(lambda descents: []).descend(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("device", "cohort", "batch", "width"),
+    [
+        ("cuda", 8, 8, 8),
+        ("cuda", 1000, 8, 64),
+        ("cuda", 8, 10**7, 1),  # a step is enough for a GPU
+        ("cpu", 1000, 8, 32),
+        ("cpu", 130, 8, 16),  # at least 8 stacks
+        ("cpu", 127, 8, 1),  # stacks of 15 gain too little
+        ("cpu", 1000, 10**5, 1),  # a step is enough for a CPU
+    ],
+)
+def test_the_automatic_width(device: str, cohort: int, batch: int, width: int) -> None:
+    population = small(cohort_size=cohort, local=Local(batch_size=batch))
+    assert [width_of(stack, population, device) for stack in ("auto", "off", 5)] == [width, 1, 5]
+
+
+def test_the_automatic_width_of_models_that_are_large_or_not_known_to_gain() -> None:
+    large, still = small(cohort_size=1000, hidden=10**5), small(cohort_size=1000)
+    assert width_of("auto", replace(large, local=Local(batch_size=1)), "cpu") == 1
+    assert width_of("auto", replace(still, nets=(Net(with_statistics),)), "cpu") == 1

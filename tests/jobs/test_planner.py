@@ -155,6 +155,14 @@ def test_whole_rounds_count_as_they_were_and_later_ones_as_the_last(settings: Se
     assert (more.bytes.total.down, more.bytes.total.up) == (110 + 75, 220 + 150)
 
 
+def test_a_plan_says_how_many_clients_train_at_once(settings: Settings) -> None:
+    full, _ = planned(measured(stack=(16, 64)), [Node("n", 2, 0, id="n")], settings)
+    assert full.stack == 16
+    assert "64 clients at once need more memory than an actor has: 16 train at once" in full.notes
+    enough, _ = planned(measured(stack=(64, 64)), [Node("n", 2, 0, id="n")], settings)
+    assert not any("at once" in note for note in enough.notes)
+
+
 def test_memory_of_workers_that_were_not_measured_counts_too(settings: Settings) -> None:
     nodes = [Node("n", 64, 0, memory=6.5 * GIGABYTE, id="n")]
     full, _ = planned(measured(), nodes, settings)
