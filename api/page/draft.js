@@ -2,13 +2,17 @@
 
 import { CATALOGUES } from "./schema.js";
 
+const SHORT = { "data.tests": "kind" }; // a section that may be written as one word, and what the word stands for
+
 export class Draft {
   constructor(data = { algorithm: "fedavg" }) {
     this.data = structuredClone(data);
   }
 
   get(path) {
-    return path.split(".").reduce((inner, key) => inner?.[key], this.data);
+    const found = path.split(".").reduce((inner, key) => inner?.[key], this.data);
+    const [, section, key] = path.match(/^(.*)\.(\w+)$/) ?? [];
+    return found === undefined && key && SHORT[section] === key && typeof this.get(section) === "string" ? this.get(section) : found;
   }
 
   // Writes a value; undefined takes it away, and with it sections that are empty then.
@@ -16,8 +20,10 @@ export class Draft {
     const keys = path.split(".");
     const last = keys.pop();
     const chain = [this.data];
-    for (const key of keys) {
+    for (const [depth, key] of keys.entries()) {
       const inner = chain.at(-1);
+      const short = SHORT[keys.slice(0, depth + 1).join(".")];
+      if (short && typeof inner[key] === "string") inner[key] = { [short]: inner[key] };
       if (inner[key] === null || typeof inner[key] !== "object") inner[key] = {};
       chain.push(inner[key]);
     }

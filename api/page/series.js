@@ -75,7 +75,8 @@ export function choices(records) {
   const spread = names.filter((name) => /_std(_|$)/.test(name));
   const accuracies = names.filter((name) => /accuracy/.test(name) && !spread.includes(name));
   const losses = names.filter((name) => /loss/.test(name));
-  const found = {};
+  // What is looked at first stands there before anything is scored.
+  const found = { accuracy: { name: "Accuracy", lines: [], share: true } };
   const kinds = [["accuracy", "Accuracy", accuracies, { share: true }], ["loss", "Loss", losses, {}]];
   for (const [key, text, all, more] of kinds) {
     const [before, now] = [true, false].map((is) => all.filter((each) => /_before$/.test(each) === is));

@@ -161,6 +161,20 @@ def test_no_view_is_wider_than_the_window(
         assert browser.script("return document.documentElement.scrollWidth") <= width, address
 
 
+def test_the_table_needs_no_scrolling_to_its_buttons(browser: Browser, service: RunningService) -> None:
+    """A row as wide as they come: three buttons, minutes, a long name and method."""
+    job = service.running(name="digits-layer-schedule, 600 rounds", algorithm="layer_schedule", rounds=2000)
+    service.store.request_cancel(job.id)
+    service.store.advance(job.id, JobState.CANCELLING, JobState.CANCELLED)
+    room = """const table = document.querySelector("#job-table");
+        document.querySelector(arguments[0]).textContent = "59 min 59 s";
+        return table.parentElement.clientWidth - table.parentElement.scrollWidth;"""
+    for width in (1600, 1561, 1441, 1301, 1300):
+        browser.open(f"{service.url}/#/jobs?search=digits-layer", width)
+        until(lambda: browser.visible(row(job.id)))
+        assert browser.script(room, row(job.id, "time")) >= 0, width
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [360, 1600])
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -50,6 +50,22 @@ def test_what_is_drawn_against_what(browser: Browser, service: RunningService) -
     until(lambda: "best 0.1667 at round 6" in browser.text("#chart-words"))
 
 
+def test_what_is_chosen_stands_there_before_anything_is_scored(
+    browser: Browser, service: RunningService
+) -> None:
+    job = service.running(rounds=3)
+    browser.open(f"{service.url}/#/jobs/{job.id}")
+    until(lambda: browser.text("#chart-words") == "No round has been scored yet.")
+    assert browser.find('[name="what"]').get_property("value") == "accuracy"
+    assert browser.text("#facts-reached") == "so far\nnothing yet"
+    unscored = a_round(1).model_copy(update={"metrics": {"train_loss": 2.0}})
+    service.store.add_round(job.id, unscored)
+    until(lambda: "train loss" in browser.text("#facts-reached"))
+    assert browser.find('[name="what"]').get_property("value") == "accuracy"
+    service.store.add_round(job.id, a_round(2))
+    until(lambda: "at round 2" in browser.text("#chart-words"))
+
+
 def test_scores_before_fine_tuning_are_a_choice_of_their_own(
     browser: Browser, service: RunningService
 ) -> None:

@@ -113,6 +113,22 @@ def test_yaml_fills_the_form(form: Browser, service: RunningService) -> None:
 
 
 @NEEDS_CHROMIUM
+def test_what_is_written_short_fills_its_fields_and_loses_nothing(
+    form: Browser, service: RunningService
+) -> None:
+    fill = """
+        const area = document.querySelector("#yaml");
+        area.value = arguments[0];
+        area.dispatchEvent(new Event("input"));
+    """
+    form.script(fill, "algorithm: fedavg\ndata: {dataset: digits, tests: merged}\n")
+    until(lambda: form.find(field("data.tests.kind")).get_property("value") == "merged")
+    form.write(field("data.tests.share"), "0.4")
+    until(lambda: "tests: {kind: merged, share: 0.4}" in str(form.find("#yaml").get_property("value")))
+    until(lambda: form.text("#verdict") == TAKEN)
+
+
+@NEEDS_CHROMIUM
 def test_a_plan_is_told_beside_the_form(
     form: Browser, service: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,7 +41,7 @@ export function curves(records, signal) {
     const side = chosen.beside ?? Object.keys(aside)[0] ?? NONE;
     offer(beside, { [NONE]: { name: "nothing" }, ...aside }, side);
     show(besides, Object.keys(aside).length > 0);
-    const found = all[chosen.what] ?? { name: "Accuracy", lines: [], share: true };
+    const found = all[chosen.what] ?? all.accuracy;
     const changes = marks(records);
     told.update(changes, records);
     return drawing(records, found, side === chosen.what ? undefined : aside[side], { ...chosen, changes, width: picture.clientWidth });

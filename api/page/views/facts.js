@@ -36,6 +36,7 @@ function reached(job, records) {
   const name = headline(job.last_metrics);
   const best = records.best(name);
   const values = Object.entries(job.last_metrics).filter(([, value]) => typeof value === "number");
+  if (!values.length) return [["so far", "nothing yet"]];
   return [
     best ? [`best ${metricName(name)}`, `${accuracy(best.metrics[name])} at round ${best.round}`] : ["", null],
     ...values.map(([metric, value]) => [metricName(metric), measure(metric, value)]),

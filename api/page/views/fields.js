@@ -17,7 +17,10 @@ export function fields({ schema, catalogue, draft, changed }) {
 }
 
 function part(make, name, property) {
-  if (CATALOGUES[name]) return element("fieldset", { data: { section: name } }, legend(name), choiceFields(make, name));
+  if (CATALOGUES[name]) {
+    const [choice, ...own] = choiceFields(make, name);
+    return element("fieldset", { data: { section: name } }, legend(name), choice, element("div", { class: "fields" }, own));
+  }
   const read = reading(property, make.definitions);
   if (read.type !== "section") return group(make, name, "", [[name, property]]);
   return group(make, name, `${name}.`, Object.entries(read.fields), LATE.includes(name));
