@@ -194,8 +194,14 @@ class KTpFL(PersonalParts):
         return taught_loss(taught, ctx.net(params, batch.x), self.temperature, several)
 
     def effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
-        """The local training; steps on the public set are left out of the count."""
-        return (Effort(steps, ctx.net.parameters),)
+        """The local training, what is said of public examples, and once there are teachers their steps."""
+        public, moving = min(self.public_size, len(public_set(ctx))), ctx.net.parameters
+        found = [Effort(steps, moving), Effort(1, (), examples=public)]
+        if state.said is not None:
+            passes = self.public_epochs
+            each = -(-public // self.public_batch_size)
+            found.append(Effort(passes * each, moving, examples=passes * public))
+        return found
 
     def describe(self, ctx: Context, state: Any) -> Mapping[str, Any]:
         """How much clients listen to themselves: the mean of the coefficients' diagonal."""

@@ -223,9 +223,15 @@ class OneShot(FedAvg):
         return self.distance(ctx, params, batch, rows_of(visit.instruction[LESSON], batch))
 
     def effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
-        """The local training; steps on the public set are left out of the count."""
-        local = self.private or not state.lesson
-        return (Effort(steps if local else 0, ctx.net.parameters),)
+        """The local training, what is said of the public set, and with a lesson the steps on it."""
+        public, moving = len(public_set(ctx)), ctx.net.parameters
+        found = [Effort(steps if self.private or not state.lesson else 0, moving)]
+        if state.lesson:
+            passes, each = self.public_epochs, -(-public // self.public_batch_size)
+            found.append(Effort(passes * each, moving, examples=passes * public))
+        elif self.uploading(ctx):
+            found.append(Effort(1, (), examples=public))
+        return found
 
 
 def rows_of(lesson: Tree, batch: Batch) -> dict[str, Tensor]:

@@ -197,6 +197,8 @@ def test_kt_pfl_by_hand() -> None:
     assert [r.traffic.up for r in results] == [7 * 4 * 12 * C] * 2
     assert [r.traffic.down for r in results] == [0, 7 * 4 * 12 * C]
     assert results[-1].metrics["personal_clients"] == 7
+    parameters, steps = population.nets[0].count(), sum(population.local.steps_for(size) for size in SIZES)
+    assert [r.cost.updates for r in results] == [steps * parameters, (steps + 7) * parameters]
 
 
 def test_a_teacher_mixes_those_who_came() -> None:
