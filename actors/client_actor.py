@@ -20,6 +20,7 @@ from fedsim.examiner import examine
 from fedsim.faults import Faults
 from fedsim.memory import private_peak
 from fedsim.population import Population
+from fedsim.replay import CudaRecording
 from fedsim.tree import Tree
 from fedsim.worker import Worker
 
@@ -55,13 +56,22 @@ class ClientProcess:
         self.device, self.gpu_cap = claim(gpus)
         self.worker: Worker | None = None
 
-    def join(self, algorithm: Algorithm, population: Population, faults: Faults) -> dict[str, Any]:
+    def join(
+        self, algorithm: Algorithm, population: Population, faults: Faults, graphs: bool = False
+    ) -> dict[str, Any]:
         """Take part in a run; the population's arrays stay where the object store has them.
+
+        Args:
+            algorithm: the method.
+            population: the federation.
+            faults: the run's policy.
+            graphs: play the steps of clients that train at once as CUDA graphs, on a GPU.
 
         Returns:
             Who this is: process id, node, the node's address, and device.
         """
-        self.worker = Worker(algorithm, population, self.device, faults)
+        recorder = CudaRecording if graphs and self.device == "cuda" else None
+        self.worker = Worker(algorithm, population, self.device, faults, recorder)
         node = ray.get_runtime_context().get_node_id()
         address = ray.util.get_node_ip_address()
         return {"pid": os.getpid(), "node": node, "address": address, "device": self.device}

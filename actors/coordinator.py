@@ -119,7 +119,8 @@ class CoordinatorProcess:
             self.dealt = _arrays(population.partition)
             checkpoint = (yield from self._last(kept, population)) if kept else None
             yield Phase("waiting for the client actors")
-            pool = RayPool(experiment.algorithm, population, crew, faults=self.faults, stack=experiment.stack)
+            method, stack, graphs = experiment.algorithm, experiment.stack, experiment.graphs
+            pool = RayPool(method, population, crew, faults=self.faults, stack=stack, graphs=graphs)
             yield Phase(f"round {checkpoint.round + 1 if checkpoint else 1}")
             yield from self._rounds(population, pool, kept, checkpoint)
         finally:

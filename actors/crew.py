@@ -84,13 +84,16 @@ class Crew:
         )
         return options.remote(self.placement.gpus)
 
-    def join(self, algorithm: Any, population: Any, faults: Faults = DEFAULT) -> list[dict[str, Any]]:
+    def join(
+        self, algorithm: Any, population: Any, faults: Faults = DEFAULT, graphs: bool = False
+    ) -> list[dict[str, Any]]:
         """Hand the run to every actor and wait until all are ready; those that die on the way are replaced.
 
         Args:
             algorithm: the method, or a reference to it.
             population: a reference to the federation.
             faults: the run's policy.
+            graphs: play the steps of clients that train at once, on GPUs.
 
         Returns:
             `members`.
@@ -100,7 +103,7 @@ class Crew:
             OutOfMemory: if that is why.
             NodeLost: if one's node went.
         """
-        self._joined = (algorithm, population, faults)
+        self._joined = (algorithm, population, faults, graphs)
         for slot in range(len(self.actors)):
             self._invite(slot)
         deaths = 0

@@ -121,9 +121,8 @@ class ProberProcess:
         try:
             population = yield from phases(self.experiment.preparing())
             yield Phase("waiting for the client actors")
-            pool = RayPool(
-                algorithm, population, crew, faults=Faults(max_retries=0), stack=self.experiment.stack
-            )
+            never, stack, graphs = Faults(max_retries=0), self.experiment.stack, self.experiment.graphs
+            pool = RayPool(algorithm, population, crew, faults=never, stack=stack, graphs=graphs)
             trials = Trials(algorithm, population, pool, self.device)
             probe = Probe(trials, self.experiment, perf_counter() - began)
             yield from probe.run(seconds, workers)

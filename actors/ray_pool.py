@@ -67,6 +67,7 @@ class RayPool:
         crew: the actors.
         faults: what a client that raises does, and how often a dead actor's work is begun again.
         stack: how many clients train at once in an actor; see `fedsim.widths`.
+        graphs: have the steps of such clients played as CUDA graphs; see `fedsim.replay`.
 
     Attributes:
         width: how many they are now; halved for good where they need too much memory.
@@ -80,9 +81,10 @@ class RayPool:
         *,
         faults: Faults = DEFAULT,
         stack: Stack = 1,
+        graphs: bool = False,
     ) -> None:
         self.population, self.crew, self.faults = population, crew, faults
-        self.actors = crew.join(ray.put(algorithm), ray.put(population), faults)
+        self.actors = crew.join(ray.put(algorithm), ray.put(population), faults, graphs)
         self.width = width_of(stack, population, self.actors[0]["device"])
         self._memories: dict[int, Any] = {}
         self._fingerprint = Fingerprint()

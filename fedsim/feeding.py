@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from . import tree
 from .core import Batch, Batches
 from .population import ShelfBatches
 from .tree import Tree
@@ -74,7 +75,7 @@ def _masked(
     if most == lengths.min():
         return Batch(x, y, None, noise), Batch(0, 0, None, dims)  # type: ignore[arg-type]
     real = np.arange(most) < lengths[:, None]
-    mask = torch.from_numpy(real.astype(np.float32)).to(y.device, non_blocking=True)
+    mask = tree.sent(torch.from_numpy(real.astype(np.float32)), y.device)
     return Batch(x, y, mask, noise), Batch(0, 0, 0, dims)  # type: ignore[arg-type]
 
 

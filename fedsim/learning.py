@@ -11,6 +11,7 @@ import torch
 
 from .causes import server_side
 from .core import Algorithm, Context, Progress, Reduced
+from .precision import tensor_cores
 from .worker import one_thread
 
 TELL_SECONDS = 1.0
@@ -34,7 +35,7 @@ def learnt(
     learning = algorithm.learn(replace(ctx, device=device), state, reduced)
     told = perf_counter()
     while True:
-        with one_thread(), server_side(algorithm, "learn"):
+        with one_thread(), tensor_cores("float32", device), server_side(algorithm, "learn"):
             try:
                 progress = next(learning)
             except StopIteration as end:

@@ -22,6 +22,7 @@ from .net import Net
 from .personal import PersonalScores, joined
 from .population import Population
 from .reduce import SpanResult, combine
+from .replay import Recorder
 from .tree import Tree
 from .worker import Worker, num_shards
 
@@ -137,6 +138,7 @@ class StackedPool(SerialPool):
         width: how many clients at once.
         device: "cpu" or "cuda".
         faults: what a client that raises does.
+        recorder: records steps, if they are to be played; see `fedsim.replay`.
 
     Attributes:
         width: as it is now.
@@ -154,11 +156,12 @@ class StackedPool(SerialPool):
         width: int,
         device: str = "cpu",
         faults: Faults = DEFAULT,
+        recorder: Recorder | None = None,
     ) -> None:
         if width < 1:
             raise SettingsError(f"a stack of {width!r} clients cannot be", "choose a width of 1 or more")
         super().__init__(algorithm, population, device, faults)
-        self.width = width
+        self.width, self.worker.recorder = width, recorder
 
 
 def stack_widths(algorithm: Algorithm, nets: Sequence[Net], width: int) -> Callable[[int], int]:

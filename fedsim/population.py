@@ -136,7 +136,9 @@ class Shelf:
             pacing = algorithm.schedule(ctx, stream, visit, steps)
         if algorithm.has("draw"):
             drawn = algorithm.draw(ctx, rng.stream(ctx.seed, "draw", ctx.round, client))
-            visit = visit._replace(drawn=tree.map(lambda a: torch.as_tensor(a, device=self.device), drawn))
+            visit = visit._replace(
+                drawn=tree.map(lambda a: tree.sent(torch.as_tensor(a), self.device), drawn)
+            )
         return visit._replace(batches=self.batches(algorithm, ctx, client, pacing))
 
     def arrival(
@@ -201,7 +203,7 @@ class Shelf:
 
     def examples(self, rows: Positions, augment_seed: int | None = None) -> Batch:
         """These examples as one batch: augmented if there is a seed for it, then normalised."""
-        index, dataset = tree.borrow(rows).to(self.device), self.population.dataset
+        index, dataset = tree.sent(tree.borrow(rows), self.device), self.population.dataset
         x = self.x[index]
         if augment_seed is not None and dataset.augment is not None:
             x = dataset.augment(x, torch.Generator().manual_seed(augment_seed))
@@ -211,7 +213,7 @@ class Shelf:
         labels = self.population.dataset.train.y[rows]
         several = labels.ndim > 1
         counts = (labels > 0.5).sum(0) if several else np.bincount(labels, minlength=num_classes)
-        return torch.from_numpy(counts.astype(np.float32)).to(self.device)
+        return tree.sent(torch.from_numpy(counts.astype(np.float32)), self.device)
 
 
 class ShelfExamples:
@@ -270,5 +272,5 @@ class ShelfBatches:
 
 def _drawn(values: Positions, x: Tensor) -> Tensor:
     """Noise where the inputs are; numbers that are not whole have their type."""
-    drawn = torch.as_tensor(values, device=x.device)
+    drawn = tree.sent(torch.as_tensor(values), x.device)
     return drawn.to(x.dtype) if drawn.is_floating_point() and x.is_floating_point() else drawn

@@ -23,6 +23,7 @@ from .feeding import joint_batch
 from .local import Descent, Trained, Update, moved, still
 from .net import Params
 from .precision import lowered
+from .replay import LEAST_STEPS, Recorder, Tape
 from .tree import Tree
 
 
@@ -92,13 +93,14 @@ def _shapes(value: Any) -> Any:
     return [_shapes(each) for each in value] if isinstance(value, list | tuple) else type(value)
 
 
-def descend_together(descents: Sequence[Descent]) -> list[Trained]:
+def descend_together(descents: Sequence[Descent], recorder: Recorder | None = None) -> list[Trained]:
     """The outcome of local loops of one group, in their order: as `Descent.alone`, up to rounding.
 
     Args:
         descents: as `grouped` puts them together; all have steps, the first one the most.
+        recorder: records steps, so that they are played; None for making each of them anew.
     """
-    loop = _Loop(descents)
+    loop = _Loop(descents, recorder)
     with loop.ctx.net.training(still(loop.ctx, loop.moving)):
         for step in range(loop.steps[0]):
             loop.make(step)
@@ -111,17 +113,23 @@ class _Loop:
 
     Attributes:
         descents: whose.
+        recorder: records steps, if they are to be played.
         active: how many clients are still at work.
         weights: what moves, of those.
         own: what else the loss reads of those: parameters that stay as they are, and the visits.
         shifts: what is added to their gradients, if anything is.
+        begun: the first step that so many made together.
+        tape: such a step, recorded.
     """
 
     descents: Sequence[Descent]
+    recorder: Recorder | None = None
     active: int = field(init=False, default=0)
     weights: list[Tensor] = field(init=False, default_factory=list)
     own: tuple[Tree, Tree] = field(init=False, default=({}, {}))
     shifts: list[Tensor] = field(init=False, default_factory=list)
+    begun: int = field(init=False, default=0)
+    tape: Tape | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         first = self.descents[0]
@@ -142,7 +150,22 @@ class _Loop:
         active = sum(steps > step for steps in self.steps)
         if active != self.active:
             self._narrow(active)
+            self.begun, self.tape = step, None
         batch, dims = joint_batch([descent.visit.batches for descent in self.descents[:active]], step)
+        if self.recorder is not None and self.tape is None and self._repeats(step):
+            self.tape = Tape(self.recorder, self._make, batch, dims)
+        if self.tape is not None and self.tape.fits(batch):
+            self.tape.play(batch)
+        else:
+            self._make(batch, dims)
+
+    def _repeats(self, step: int) -> bool:
+        """Whether enough steps to come are like one that was made already, momentum and rate included."""
+        constant = not self.ctx.local.lr_alpha
+        return constant and step > self.begun and self.steps[self.active - 1] - step >= LEAST_STEPS
+
+    def _make(self, batch: Batch, dims: Any) -> None:
+        active = self.active
         with lowered(self.ctx.local.precision, self.total.device):
             values = self._values(batch, dims)
         gradients = list(torch.autograd.grad(values.sum(), self.weights)) if self.weights else []
@@ -189,7 +212,7 @@ class _Loop:
 def _shown(visit: Visit) -> Tree:
     """What a loss may read of a visit, as a tree."""
     return {
-        "num_examples": torch.tensor(visit.num_examples, device=visit.device),
+        "num_examples": torch.full((), visit.num_examples, device=visit.device),
         "label_counts": visit.label_counts,
         "broadcast": visit.broadcast,
         "instruction": visit.instruction,

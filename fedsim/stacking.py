@@ -10,6 +10,7 @@ from typing import Any, cast
 from .causes import as_text, is_memory
 from .errors import StackTooWide
 from .local import Descent, Trained
+from .replay import Recorder
 from .stacked import descend_together, grouped
 
 STACK_HINT = "set resources.stack to a smaller width"
@@ -25,10 +26,12 @@ class Stacking:
     Attributes:
         together: how many were made with others.
         alone: how many were not, though others were there, by the reason.
+        recorder: records the steps of those to be made, if they are to be played.
     """
 
     together: int = 0
     alone: Counter[str] = field(default_factory=Counter)
+    recorder: Recorder | None = None
 
     def __add__(self, other: Stacking) -> Stacking:
         return Stacking(self.together + other.together, self.alone + other.alone)
@@ -69,7 +72,7 @@ def _together(group: Sequence[Descent], notes: Stacking) -> Sequence[Trained | E
         notes.alone["no other loop was like it"] += 1
         return ()
     try:
-        outcomes = descend_together(group)
+        outcomes = descend_together(group, notes.recorder)
     except Exception as error:
         if is_memory(error):
             message = f"{len(group)} clients at once ran out of memory: {as_text(error)}"

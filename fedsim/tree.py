@@ -148,6 +148,16 @@ def borrow(array: np.ndarray[Any, Any]) -> Tensor:
     return torch.from_numpy(array if array.flags.writeable else np.asarray(_Unlocked(array)))
 
 
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the host on a device, without waiting for what the device has still to do.
+
+    A plain copy to a GPU waits until all that was asked of it before is done.
+    """
+    if device.type == "cpu" or tensor.device.type != "cpu":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
 class _Unlocked:
     """The same memory, described to NumPy without its read-only mark."""
 

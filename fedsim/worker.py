@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from time import perf_counter
 
 import numpy as np
@@ -25,6 +26,8 @@ from .population import Population, Shelf, ShelfExamples
 from .precision import tensor_cores
 from .public import AT_ONCE
 from .reduce import Outcome, SpanResult, Sums, add, gathered, share
+from .replay import Recorder
+from .stacking import Stacking
 from .tree import Tree
 from .visit import Company
 
@@ -51,6 +54,7 @@ class Worker:
         population: the federation.
         device: "cpu" or "cuda".
         faults: what a client that raises does.
+        recorder: records the steps of clients that train at once, if they are to be played.
     """
 
     def __init__(
@@ -59,7 +63,9 @@ class Worker:
         population: Population,
         device: str = "cpu",
         faults: Faults = DEFAULT,
+        recorder: Recorder | None = None,
     ) -> None:
+        self.recorder = recorder
         self.algorithm, self.population, self.faults = algorithm, population, faults
         self.device = torch.device(device)
         self.shelf = Shelf(population, self.device)
@@ -98,6 +104,7 @@ class Worker:
         """
         began = perf_counter()
         result, kept, summed = SpanResult(), dict[int, Tree](), TreeSum(add)
+        notes = Stacking(recorder=self.recorder)
         ctx = self.shelf.context(round)
 
         def one(client: int, company: Company | None) -> Sums:
@@ -110,10 +117,10 @@ class Worker:
             for number, block in enumerate(blocks, start=start):
                 sums: Sums = None
                 why_not = self.algorithm.unstackable or ctx.for_client(block[0]).net.unstackable
-                for part in at_once(block, width, why_not, one, result.stacking):
+                for part in at_once(block, width, why_not, one, notes):
                     sums = add(sums, part)
                 summed.push(Node(0, number), sums)
-        result.nodes = summed.nodes
+        result.nodes, result.stacking = summed.nodes, replace(notes, recorder=None)
         result.seconds = perf_counter() - began
         return result, kept
 

@@ -155,6 +155,7 @@ def _experiment(spec: JobSpec, settings: Settings) -> Experiment:
         validation=spec.evaluation.validation,
         personal=spec.evaluation.personal,
         stack=spec.resources.stack,
+        graphs=spec.resources.graphs,
     )
 
 

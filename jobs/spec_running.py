@@ -26,10 +26,16 @@ class Resources(Section):
     stack: Annotated[Whole, Field(ge=1, le=1024)] | Literal["auto", "off"] = Field(
         default="auto", description="how many clients train at once in an actor"
     )
+    graphs: bool = Field(
+        default=False, strict=True, description="play the steps of such clients as CUDA graphs; needs GPUs"
+    )
 
     @model_validator(mode="after")
     def _whole_gpus(self) -> Resources:
         gpus = self.gpus_per_worker
+        if self.graphs and not gpus:
+            hint = "set gpus_per_worker, or leave graphs out"
+            raise fault("asks for CUDA graphs, and the workers have no GPU", hint, "graphs")
         if gpus > 1 and gpus != int(gpus):
             hint = "allowed: a fraction of one GPU, or a whole number of GPUs"
             raise fault("is more than one GPU and not whole", hint, "gpus_per_worker")

@@ -10,6 +10,8 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
+from fedsim import tree
+
 Step: TypeAlias = Literal["crop", "reflect_crop", "flip", "rotate"]
 Steps: TypeAlias = tuple[Step, ...]
 
@@ -51,7 +53,7 @@ def augmentation(steps: Sequence[Step]) -> Augment | None:
 
 def _draw(x: Tensor, generator: torch.Generator) -> Tensor:
     """One number from [0, 1) per example, on the batch's device."""
-    return torch.rand(len(x), generator=generator, device=generator.device).to(x.device)
+    return tree.sent(torch.rand(len(x), generator=generator, device=generator.device), x.device)
 
 
 def _crop(x: Tensor, generator: torch.Generator) -> Tensor:

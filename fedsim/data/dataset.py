@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedsim import tree
 from fedsim.errors import DataError
 
 Array: TypeAlias = NDArray[Any]
@@ -93,7 +94,7 @@ class Normalise:
 
 
 def _per_channel(values: list[float], device: torch.device) -> Tensor:
-    return torch.tensor(values, dtype=torch.float32, device=device).view(-1, 1, 1)
+    return tree.sent(torch.tensor(values, dtype=torch.float32), device).view(-1, 1, 1)
 
 
 def _scaled(x: Tensor, scale: float) -> Tensor:

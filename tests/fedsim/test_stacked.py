@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -331,6 +331,42 @@ def test_no_client_is_left_out_for_memory_that_fewer_at_once_do_not_need(policy:
     found, _ = run(algorithm, population, pool)
     assert (found.failed, pool.width) == ((), 1)
     assert found.digest == run(FedAvg(), population, SerialPool(FedAvg(), population))[0].digest
+
+
+class Played:
+    """Recorded work in place of a CUDA graph: it is done when it is played, and not before."""
+
+    made: ClassVar[list[Played]] = []
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.work, self.times = work, 0
+        self.made.append(self)
+
+    def play(self) -> None:
+        self.times += 1
+        self.work()
+
+
+@pytest.mark.parametrize("name", ["scaffold", "per_fedavg", "fedgen", "fedrep"])
+def test_steps_that_are_played_are_the_same_steps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of 3 examples, batches in pairs and with noise; the odd last one of an epoch is not played."""
+    monkeypatch.setattr(Played, "made", [])
+    local = Local(epochs=6, batch_size=3, lr=0.05, momentum=0.9)
+    population, algorithm = small(rounds=1, local=local), quick(name)
+    expected, kept = run(algorithm, population, StackedPool(algorithm, population, 4))
+    pool = StackedPool(algorithm, population, 4, recorder=Played)
+    found, memories = run(algorithm, population, pool)
+    assert (found.digest, found.memory_digest) == (expected.digest, expected.memory_digest)
+    close(memories, kept, 0.0)
+    assert sum(tape.times for tape in Played.made) > 4
+
+
+def test_a_falling_rate_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recording has the rate of its first step for ever."""
+    monkeypatch.setattr(Played, "made", [])
+    population = small(rounds=1, local=Local(epochs=9, batch_size=3, lr_alpha=0.1))
+    run(FedAvg(), population, StackedPool(FedAvg(), population, 4, recorder=Played))
+    assert not Played.made
 
 
 def test_a_width_below_one_is_refused() -> None:

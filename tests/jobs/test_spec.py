@@ -102,6 +102,7 @@ WRONG = [
     ({"resources": {"server_gpus": 2}}, "resources.server_gpus", 2, "from 0 to 1"),
     ({"resources": {"server_gpus": 0.12345}}, "resources.server_gpus", 0.12345, "steps of 0.0001"),
     ({"resources": {"gpus_per_worker": 1.5}}, "resources.gpus_per_worker", 1.5, "a whole number of GPUs"),
+    ({"resources": {"graphs": True}}, "resources.graphs", True, "set gpus_per_worker"),
     ({"resources": {"stack": 0}}, "resources.stack", 0, "'off'"),
     ({"resources": {"stack": "on"}}, "resources.stack", "on", "'off'"),
     ({"faults": {"client_error": "stop"}}, "faults.client_error", "stop", "'skip'"),
