@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from collections.abc import Generator as Steps
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import cos, pi
 from typing import NamedTuple
@@ -12,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from . import rng
 from .adam import Adam
 from .core import Batch
 from .exchange import Progress
@@ -123,6 +125,8 @@ def distilled(
     loss: Callable[[Params, Batch], Tensor],
     course: Course,
     judge: Judge | None = None,
+    *,
+    address: tuple[int, ...],
 ) -> Steps[Progress, None, Lesson]:
     """Train a model on the public set.
 
@@ -133,6 +137,7 @@ def distilled(
         loss: what a step descends.
         course: how.
         judge: of a model, on the same device; without one the last model counts.
+        address: where dropout draws from: the experiment's seed, then whole numbers such as the round.
 
     Yields:
         How far it is.
@@ -146,7 +151,7 @@ def distilled(
     adam = Adam(weights, [[torch.zeros_like(weight) for weight in weights] for _ in range(2)], lr=course.lr)
     best, looks = _Best(judge, params), course.check_every if judge else 0
     for step, batch in enumerate(batches, start=1):
-        with net.training():
+        with net.training(), _drawing(net, *address, step):
             value = loss(params, batch)
             gradients = list(torch.autograd.grad(value, weights))
         adam.lr = course.rate(step - 1, len(batches))
@@ -159,6 +164,11 @@ def distilled(
         if step % TELL_EVERY == 0:
             yield Progress("distillation", step, len(batches))
     return best.lesson(params)
+
+
+def _drawing(net: Net, seed: int, *numbers: int) -> AbstractContextManager[None]:
+    """What a forward pass of this step draws, whatever else this process does between two steps."""
+    return rng.torch_stream(seed, "distillation-dropout", *numbers) if net.stochastic else nullcontext()
 
 
 class _Best:

@@ -37,10 +37,15 @@ def torch_seed(seed: int, purpose: str, *numbers: int) -> int:
 
 @contextmanager
 def torch_stream(seed: int, purpose: str, *numbers: int) -> Iterator[None]:
-    """Torch's default CPU generator, seeded at this address within the block and restored after it.
+    """Torch's default generators, seeded at this address within the block and restored after it.
 
-    For code that takes no generator, such as the initialisers inside `torch.nn`.
+    For code that takes no generator, such as the initialisers inside `torch.nn`, and dropout. They are those
+    of the CPU and, where this process works on a GPU, of that: what is computed there draws from it.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(torch_seed(seed, purpose, *numbers))
+    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+    with torch.random.fork_rng(devices=devices):
+        address = torch_seed(seed, purpose, *numbers)
+        torch.default_generator.manual_seed(address)
+        for device in devices:
+            torch.cuda.default_generators[device].manual_seed(address)
         yield

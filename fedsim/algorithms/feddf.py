@@ -173,6 +173,7 @@ class FedDF(FedAvg):
                 lambda params, batch: self.teaching(ctx, params, batch, taught, public),
                 course,
                 judge,
+                address=(ctx.seed, ctx.round, ctx.model),
             )
         )
 

@@ -174,7 +174,14 @@ class OneShot(FedAvg):
                 return self.distance(mine, params, batch, rows_of(lesson, batch))
 
             start = mine.own(state.params)
-            outcome = yield from distilled(mine.net, start, batches, distance, Course(lr=self.server_lr))
+            outcome = yield from distilled(
+                mine.net,
+                start,
+                batches,
+                distance,
+                Course(lr=self.server_lr),
+                address=(ctx.seed, ctx.round, model),
+            )
             taught[str(model)] = outcome.params
             losses.append(outcome.loss)
         params: Tree = taught if len(ctx.nets) > 1 else taught["0"]

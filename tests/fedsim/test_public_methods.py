@@ -65,7 +65,7 @@ def test_a_distillation_ends_when_it_gains_nothing_and_keeps_its_best() -> None:
     def lesson(loss: Any, judge: Any, epochs: int = 20) -> Any:
         batches = public.shuffled(7, 0, epochs=epochs, batch_size=20)
         course = Course(lr=0.05, check_every=2, patience=6)
-        steps, told = distilled(net, first, batches, loss, course, judge), list[Progress]()
+        steps, told = distilled(net, first, batches, loss, course, judge, address=(7, 0)), list[Progress]()
         while True:
             try:
                 told.append(next(steps))

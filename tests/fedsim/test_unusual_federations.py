@@ -52,11 +52,11 @@ def made(x: Any, y: Any, classes: int, **more: Any) -> Population:
     return replace(population, dataset=data, public=Examples(x[used + 12 :], y[used + 12 :]))
 
 
-def texts() -> Population:
+def texts(dropout: float = 0.0) -> Population:
     """Twelve tokens of thirty."""
     chance = np.random.default_rng(0)
     x, y = chance.integers(0, 30, (59, 12)), chance.integers(0, 3, 59)
-    sizes = {"vocabulary": 30, "width": 8, "layers": 1, "heads": 2, "hidden": 8}
+    sizes = {"vocabulary": 30, "width": 8, "layers": 1, "heads": 2, "hidden": 8, "dropout": dropout}
     net = make_net("small_transformer", input_shape=(12,), num_classes=3, **sizes)
     return replace(made(x, y, 3, vocabulary=30), nets=(net,))
 
@@ -132,6 +132,17 @@ def test_what_needs_one_class_refuses_several_labels() -> None:
     for name in ALGORITHMS:
         faults = task_faults(parse_spec({"algorithm": name}), "labels")
         assert [fault.path for fault in faults] == ["algorithm.name"] * (name in refusing), name
+
+
+@pytest.mark.parametrize("name", ["feddf", "fedkd"])
+def test_what_a_server_drops_out_is_the_same_again(name: str) -> None:
+    """Whatever the process has drawn before."""
+    population, digests = texts(dropout=0.5), []
+    for chance in (1, 2):
+        with torch.random.fork_rng():
+            torch.manual_seed(chance)
+            digests.append(ends(name, population).digest)
+    assert digests[0] == digests[1]
 
 
 def test_nobody_is_judged_by_labels_that_are_unknown() -> None:
