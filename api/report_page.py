@@ -35,7 +35,7 @@ table {{ border-collapse: collapse; }}
 th, td {{ padding: .15rem 1.2rem .15rem 0; text-align: left; font-weight: 400;
   border-bottom: 1px solid #e6e9ed; }}
 th {{ color: #545d68; }}
-td {{ font-variant-numeric: tabular-nums; }}
+td {{ font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }}
 pre {{ background: #f0f2f5; padding: .8rem 1rem; overflow: auto; border-radius: .4rem; }}
 </style>
 </head>
@@ -164,7 +164,8 @@ def _picture(figure: Figure, *, first: bool) -> str:
     for x, _, lasting in figure.marks:
         # What only passes, such as who is frozen, is a tick.
         place = {"x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1 if lasting else PASSING}
-        drawn.add_shape(type="line", line={"color": "#868f99", "width": 1, "dash": "dot"}, **place)
+        line = {"color": "#868f99", "width": 1, "dash": "dot" if lasting else "solid"}
+        drawn.add_shape(type="line", line=line, **place)
     for number, (x, _, lasting) in enumerate(mark for mark in figure.marks if mark[2]):
         words = {"text": escape(lasting[:60]), "showarrow": False, "xanchor": "left", "font": {"size": 11}}
         drawn.add_annotation(x=x, yref="paper", y=0.02 + 0.07 * (number % 3), xshift=3, **words)
@@ -184,6 +185,6 @@ def _chart(title: str, name: str, drawn: Any, *, first: bool) -> str:
         include_plotlyjs=first,
         full_html=False,
         div_id=f"chart-{name}",
-        config={"displaylogo": False, "responsive": True},
+        config={"displayModeBar": False, "responsive": True},
     )
     return f"<h2>{escape(title)}</h2>\n{chart}"

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 from pathlib import Path
 
 from api.report_colours import COLOURS, DPI, HEIGHT, WIDTH
 from api.report_figures import MOST_POINTS, PASSING, Figure
 from api.report_map import PartitionMap, save_map
+
+SHORT = 24
+"""Letters of a name that leaves room for another one beside it."""
+
+LINE = 0.14
+"""Inches of a line of names."""
 
 
 def save_pictures(figures: Sequence[Figure], holdings: PartitionMap | None, folder: Path) -> list[Path]:
@@ -30,7 +37,10 @@ def _save(figure: Figure, path: Path) -> Path:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Canvas
 
-    canvas = Canvas(figsize=(WIDTH, HEIGHT), layout="constrained")
+    # The names stand above, where they cover no curve, two in a line where they are short.
+    columns = 2 if max(len(curve.name) for curve in figure.curves) <= SHORT else 1
+    lines = ceil(len(figure.curves) / columns) if len(figure.curves) > 1 else 0
+    canvas = Canvas(figsize=(WIDTH, HEIGHT + lines * LINE), layout="constrained")
     FigureCanvasAgg(canvas)
     axes = canvas.subplots()
     for number, curve in enumerate(figure.curves):
@@ -54,6 +64,6 @@ def _save(figure: Figure, path: Path) -> Path:
     axes.grid(visible=True, linewidth=0.4, alpha=0.5)
     axes.spines[["top", "right"]].set_visible(False)
     if len(figure.curves) > 1:
-        axes.legend(fontsize=6.5, frameon=False)
+        canvas.legend(fontsize=6.5, frameon=False, loc="outside upper left", ncols=columns)
     canvas.savefig(path, dpi=DPI)
     return path

@@ -80,10 +80,11 @@ def test_the_report_of_a_job_opens_from_disk_without_a_network(
     page = files[0].read_text("utf-8")
     assert not re.search(r"<(script|link|img)[^>]+(src|href)=", page)
     browser.offline(True)
-    browser.open(files[0].as_uri())
+    browser.open(files[0].as_uri(), 360)
     until(lambda: browser.count(".js-plotly-plot .main-svg") >= 6)
     assert browser.text("h1") == "<i>for</i> a paper"
     assert "0.8333 at round 5" in browser.text("table")
+    assert browser.script("return document.documentElement.scrollWidth") <= 360
     # It did not ask for anything, and none of what it does not have is on its console.
     asked = browser.script("return performance.getEntriesByType('resource').map(({ name }) => name)")
     assert [name for name in asked if not name.startswith(("data:", "blob:"))] == []
