@@ -110,12 +110,12 @@ class Meter:
     def _cost(self, ctx: Context, work: Work, efforts: Sequence[Effort]) -> Cost:
         """Of one client: where steps are of several kinds, each kind has its share of the examples."""
         updates = flops = 0
-        for effort in efforts if work.steps else ():
+        for effort in efforts:
             moving, each = self._step(ctx, frozenset(effort.trainable))
             forward = self._step(ctx, frozenset())[1] if effort.forwards else 0
             each += effort.forwards * forward + _LINEAR_PASSES * effort.extra
             updates += effort.steps * (moving + effort.extra)
-            share = work.examples * effort.steps // work.steps
+            share = work.examples * effort.steps // max(1, work.steps)
             flops += (share if effort.examples is None else effort.examples) * each
         return Cost(updates, flops)
 

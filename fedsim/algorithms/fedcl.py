@@ -30,7 +30,8 @@ Deviations: tau is log C, as in the public code, since the literal 10 gives ever
 them descend. A phase's threshold is held from its beginning, the phase ends when a share P of the clients is
 frozen (Algorithm 1: all of them) or after a number of rounds; after the last one plain rounds follow. Only
 clients that came are looked at. Scores are those of the client's trained model. The generator's judge is the
-cohort, not all clients. The abstract's auto-regressive auto-encoder is nowhere in the paper.
+cohort, not all clients, and its difficulties are those of the round, where Algorithm 1 has the last round's.
+The abstract's auto-regressive auto-encoder is nowhere in the paper.
 
 Reference result: see docs/results.md.
 """

@@ -12,14 +12,14 @@ from torch import Tensor
 
 from fedsim.algorithms import FedAvg, FedDF, KTpFL
 from fedsim.algorithms.fedavg import OWN
-from fedsim.core import Batch, Progress
+from fedsim.core import Batch, Local, Progress
 from fedsim.lessons import Course, correct_share, distilled, ensemble, softened, taught_loss
 from fedsim.local import divergence
 from fedsim.pools import SerialPool
 from fedsim.population import Population
 from fedsim.public import public_set
 from fedsim.simulation import Learning, stages
-from tests.fedsim.federations import public_examples
+from tests.fedsim.federations import federation, public_examples
 from tests.fedsim.linear_models import SIZES, C, N, linear, logits_of, matrix, mixed, run, softmax
 from tests.fedsim.replay import Array, Client, start
 
@@ -212,6 +212,13 @@ def test_a_teacher_mixes_those_who_came() -> None:
     expected = sum(w * s for w, s in zip((row / row.sum()).float(), state.said, strict=True))
     torch.testing.assert_close(taught, expected)
     torch.testing.assert_close(taught.sum(-1), torch.ones(6))
+
+
+def test_who_holds_nothing_learns_from_its_teacher_and_that_is_counted() -> None:
+    population = federation([0, 8], model="logistic", rounds=2, local=Local(epochs=1, batch_size=8, lr=0.1))
+    first, second = (result.cost.updates for result in run(KTpFL(), population)[0])
+    parameters = population.nets[0].count()
+    assert (first, second) == (parameters, 3 * parameters)
 
 
 def test_a_client_learns_whom_to_listen_to_among_those_who_came() -> None:
