@@ -68,6 +68,16 @@ def _show(kind: Kind, format: Format, url: str | None) -> None:
         return
     rows = ((plain(e["name"]), plain(e["summary"]), plain(_parameters(e["parameters"]))) for e in entries)
     data().print(table((kind[:-1], "summary", "parameters"), rows))
+    if kind == "algorithms":
+        data().print(plain(_stacking(entries)))
+
+
+def _stacking(entries: list[dict[str, Any]]) -> str:
+    """With which methods clients can train at once, in a sentence."""
+    alone = [f"{e['name']} ({e['why_not_stacked']})" for e in entries if not e["stacks"]]
+    rest = f"; one by one with {'; '.join(alone)}" if alone else ""
+    able = len(entries) - len(alone)
+    return f"Clients can train at once (resources.stack) with {able} of {len(entries)} methods{rest}."
 
 
 def _entries(kind: Kind, url: str | None) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ from fedsim.algorithms.scaffold import Scaffold
 from fedsim.checkpoint import Checkpoints
 from fedsim.core import Batch, Context, Visit
 from fedsim.experiment import Experiment
+from fedsim.faults import Chaos, Faults
 from fedsim.net import Params
 from fedsim.pools import SerialPool, StackedPool
 from fedsim.population import Population
@@ -36,6 +37,23 @@ def test_digests_do_not_depend_on_where_stacks_train(width: int, crew: Crew) -> 
     assert [(r.digest, r.memory_digest) for r in found] == [(r.digest, r.memory_digest) for r in expected]
     assert [r.engine["width"] for r in found] == [width] * 3
     assert [r.engine.get("stacked") for r in found] == [r.engine.get("stacked") for r in expected]
+
+
+@pytest.mark.slow
+def test_an_actor_that_dies_in_a_stack_changes_nothing() -> None:
+    population, faults = (
+        federation(cohort_size=9, rounds=3),
+        Faults(max_retries=9, chaos=Chaos(kill_actor=0.3)),
+    )
+    expected = list(simulate(Scaffold(), population, StackedPool(Scaffold(), population, 3)))
+    crew = Crew(Placement(2, 0.5, 0))
+    try:
+        pool = RayPool(Scaffold(), population, crew, faults=faults, stack=3)
+        found = list(simulate(Scaffold(), population, pool))
+    finally:
+        crew.close()
+    assert sum(r.engine["restarts"] for r in found) > 0
+    assert [(r.digest, r.memory_digest) for r in found] == [(r.digest, r.memory_digest) for r in expected]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,9 @@ import pytest
 import typer
 
 from api import cli
+from api.commands.catalogue import _stacking
 from api.local_service import Started
+from fedsim.algorithms import ALGORITHMS
 from fedsim.errors import (
     ClientFailed,
     DataNotFound,
@@ -149,6 +151,15 @@ def test_the_catalogue_is_the_same_with_and_without_a_service(
     remote = fedsim(kind, "--format", "json", "--url", service.url)
     assert local.data == remote.data
     assert local.data[0]["name"] in fedsim(kind).out
+
+
+def test_algorithms_say_with_which_of_them_clients_train_at_once(fedsim: Fedsim) -> None:
+    assert f"with {len(ALGORITHMS)} of {len(ALGORITHMS)} methods." in " ".join(
+        fedsim("algorithms").out.split()
+    )
+    some = [{"name": "a", "stacks": True, "why_not_stacked": ""}]
+    some.append({"name": "b", "stacks": False, "why_not_stacked": "its loops differ"})
+    assert _stacking(some).endswith("with 1 of 2 methods; one by one with b (its loops differ).")
 
 
 def test_presets_and_schema(fedsim: Fedsim) -> None:
