@@ -59,9 +59,9 @@ MODELS: Mapping[str, tuple[tuple[int, int, int], Mapping[str, Any]]] = {
 
 CHOICES: Mapping[str, tuple[int, int, tuple[int, ...]]] = {
     "lenet5": (256, 50, (1, 16, 64, 256)),
-    "moon_cnn": (128, 30, (1, 8, 32, 128)),
+    "moon_cnn": (256, 20, (1, 16, 64, 128)),
     "fedavg_cnn": (64, 20, (1, 8, 64)),
-    "resnet18": (8, 10, (1, 4, 8)),
+    "resnet18": (8, 10, (1, 4)),
 }
 """For `--choice`: clients, images of each, and the widths besides the automatic one."""
 
