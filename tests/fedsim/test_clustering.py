@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from time import process_time
 
 import numpy as np
 import pytest
@@ -70,6 +71,16 @@ def test_planted_groups_are_found_by_the_matrix() -> None:
         by_vector.append(adjusted_rand_score(groups, grouped(distances_to(shares, shares[0]), 3, seed)))
     assert min(by_matrix) > 0.95
     assert 0.3 < np.mean(by_vector) < 0.9
+
+
+@pytest.mark.slow
+def test_ten_thousand_clients_are_clustered_by_the_vector_in_seconds() -> None:
+    shares = np.random.default_rng(0).dirichlet(np.full(10, 0.1), 10_000)
+    grouped(distances_to(shares[:10], shares[0]), 3, 0)  # loads the libraries
+    began = process_time()
+    clusters = grouped(distances_to(shares, shares[0]), 3, 0)
+    assert process_time() - began < 5
+    assert set(clusters.tolist()) == {0, 1, 2}
 
 
 def test_fewer_distinct_clients_than_clusters() -> None:
