@@ -95,3 +95,14 @@ def test_tests_can_be_shared_out_by_main_label_too(settings: Settings) -> None:
         resolve(load_spec("ace-chexpert", [*SMALL, "data.tests=labels"]), settings)
     (fault,) = caught.value.errors
     assert (fault.path, fault.value) == ("data.tests.kind", "labels")
+
+
+def test_the_small_preset_runs(settings: Settings) -> None:
+    items = ["rounds=1", "clients.total=4", "data.partition=iid", "algorithm.public_batch_size=8"]
+    experiment = resolve(load_spec("ace-chexpert-small", items), settings)
+    population = experiment.population()
+    assert len(population.nets) == 4
+    pool = SerialPool(experiment.algorithm, population)
+    (result,) = simulate(experiment.algorithm, population, pool)
+    assert result.metrics["personal_clients"] == 4
+    assert result.metrics["personal_accuracy"] > 0.5
