@@ -13,7 +13,6 @@ import torch
 from benchmarks.tables import markdown
 from fedsim import wire
 from fedsim.algorithms.ace_pfl import AcePFL
-from fedsim.algorithms.scaffold import Scaffold
 from fedsim.models import make_net
 from fedsim.net import Net
 
@@ -75,7 +74,7 @@ def round_bytes(net: Net, public: int, classes: int, top_k: int, clients: int = 
     kept = partial(AcePFL(top_k=top_k).charge, unneeded)
     each = {
         "FedAvg": model_bytes(net),
-        "SCAFFOLD": len(Scaffold.uploads) * model_bytes(net),
+        "SCAFFOLD": model_bytes(net) + wire.NUMBER_BYTES * net.count(),  # no controls of the buffers
         "predictions": wire.payload_bytes({"logits": soft}),
         "ACE-pFL": sum(wire.message_bytes({"predictions": {"probabilities": soft}}, kept).values()),
     }
