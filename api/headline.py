@@ -18,4 +18,4 @@ def headline(metrics: Mapping[str, Any]) -> str | None:
     Returns:
         The name; None where there is no such accuracy.
     """
-    return next((name for name in ACCURACIES if isinstance(metrics.get(name), float)), None)
+    return next((name for name in ACCURACIES if isinstance(metrics.get(name), int | float)), None)

@@ -118,7 +118,7 @@ def facts(reported: Reported) -> Iterable[tuple[str, str]]:
             f"{value:.4f}" if isinstance(value, float) else str(value),
         )
     if accuracy := headline(last):
-        scored = [record for record in records if isinstance(record.metrics.get(accuracy), float)]
+        scored = [record for record in records if isinstance(record.metrics.get(accuracy), int | float)]
         best = max(scored, key=lambda record: record.metrics[accuracy])  # type: ignore[arg-type, return-value]
         yield f"best {accuracy.replace('_', ' ')}", f"{best.metrics[accuracy]:.4f} at round {best.round}"
     yield "actors replaced", str(sum(record.engine.restarts for record in records))

@@ -24,6 +24,9 @@ FLAGS = (
     "--hide-scrollbars",
 )
 
+COPY = "navigator.clipboard.writeText = (text) => { window.copied = text; return Promise.resolve(); };"
+"""Keep what the page copies where a test finds it: a browser without a window has no clipboard."""
+
 NEEDS_CHROMIUM = pytest.mark.skipif(
     not (CHROMIUM and DRIVER),
     reason="no chromium and chromedriver on the path (apt-get install chromium-driver)",

@@ -6,10 +6,11 @@ import pytest
 from scipy import stats
 
 from api.comparison import Run, compare
+from jobs.cluster import Share
 from jobs.records import Job
 from jobs.states import JobState
 from tests.api.axe import violations
-from tests.api.browser import NEEDS_CHROMIUM, Browser, until
+from tests.api.browser import COPY, NEEDS_CHROMIUM, Browser, until
 from tests.api.service import RunningService, a_round
 
 pytestmark = NEEDS_CHROMIUM
@@ -52,7 +53,10 @@ def test_jobs_are_compared(browser: Browser, service: RunningService) -> None:
     browser.click('[name="seeds"]')
     until(lambda: len(cells(browser)) == 4)
     same_as_the_command(browser, service, jobs)
-    address = browser.script("return location.href")
+    browser.script(COPY)
+    browser.script("document.querySelector('.view-compare .title button').click()")
+    until(lambda: browser.script("return window.copied === location.href"))
+    address = browser.script("return window.copied")
     assert "seeds=0" in address
     browser.open(address)
     until(lambda: len(cells(browser)) == 4)
@@ -135,6 +139,23 @@ def test_what_is_in_hand_stays_so_while_figures_come(browser: Browser, service: 
     service.store.add_round(job.id, a_round(2))
     browser.comes(lambda: cells(browser)[0][1] == "0.6667")
     assert browser.script("return document.activeElement.textContent") == "goes on"
+
+
+def test_fractions_of_gpus_are_told_by_node_and_by_job(
+    browser: Browser, service: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = service.running(name="on a half")
+    plain = service.queue.cluster()
+    gpus = Share(total=2, free=1.5)
+    node = plain.nodes[0].model_copy(update={"gpus": gpus})
+    actors = plain.jobs[0].model_copy(update={"job_id": job.id, "actors": 2, "gpus": 0.5})
+    busy = plain.model_copy(update={"nodes": [node], "gpus": gpus, "jobs": [actors]})
+    monkeypatch.setattr(service.queue, "cluster", lambda: busy)
+    browser.open(f"{service.url}/#/cluster")
+    until(lambda: "0.5 of 2 GPU taken" in browser.text("#nodes"))
+    assert "actors of on a half" in browser.text("#nodes")
+    [row] = [line for line in browser.text("#owners tr").split("\n") if line.startswith("on a half")]
+    assert row.split("\t")[-4:] == ["2", "1", "0.5", "1"]
 
 
 def test_the_cluster_and_its_absence(browser: Browser, service: RunningService) -> None:

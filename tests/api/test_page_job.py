@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from jobs.artifacts import save_personal
+from jobs.records import Cost
 from jobs.states import JobState
 from tests.api.axe import violations
-from tests.api.browser import NEEDS_CHROMIUM, Browser, until
+from tests.api.browser import COPY, NEEDS_CHROMIUM, Browser, until
 from tests.api.service import RunningService, a_round
 
 pytestmark = NEEDS_CHROMIUM
@@ -38,7 +39,8 @@ def test_what_is_drawn_against_what(browser: Browser, service: RunningService) -
     for number in range(1, 7):
         record = a_round(number, personal_accuracy=0.9)
         method = {"phase": "first" if number < 4 else "second", "inner": {"temperature": 1 / number}}
-        service.store.add_round(job.id, record.model_copy(update={"method": method}))
+        cost = Cost(updates=10, flops=70 * number)
+        service.store.add_round(job.id, record.model_copy(update={"method": method, "cost": cost}))
     browser.open(f"{service.url}/#/jobs/{job.id}")
     until(lambda: "personal accuracy: 0.9000 at round 6" in browser.text("#chart-words"))
     assert "phase: second" in browser.text("#chart .annotation")
@@ -46,6 +48,9 @@ def test_what_is_drawn_against_what(browser: Browser, service: RunningService) -
     until(lambda: browser.text("#chart .xtitle") == "simulated traffic, down and up")
     browser.choose('[name="what"]', "method.inner.temperature")
     until(lambda: "inner: temperature: 0.1667 at round 6" in browser.text("#chart-words"))
+    browser.choose('[name="what"]', "flops")
+    until(lambda: "FLOPs: 420 at round 6" in browser.text("#chart-words"))
+    assert "parameter updates\n60\nFLOPs\n1 470" in browser.text("#facts-cost").replace("\u202f", " ")
     browser.choose('[name="what"]', "loss")
     until(lambda: "best 0.1667 at round 6" in browser.text("#chart-words"))
 
@@ -80,13 +85,14 @@ def test_scores_before_fine_tuning_are_a_choice_of_their_own(
 
 
 def test_replaced_actors_and_failed_clients_are_told(browser: Browser, service: RunningService) -> None:
-    job = service.running(rounds=6)
+    job = service.running(rounds=6, resources={"gpus_per_worker": 0.25})
     record = a_round(1)
     engine = record.engine.model_copy(update={"restarts": 2})
     service.store.add_round(job.id, record.model_copy(update={"engine": engine, "failed": [4, 7]}))
     service.store.warn(job.id, "the disk is nearly full")
     browser.open(f"{service.url}/#/jobs/{job.id}")
     until(lambda: "the disk is nearly full" in browser.text("#events"))
+    assert "2 actors with 1 CPU, 0.25 GPU each" in browser.text("#events")
     assert "2 actors replaced" in browser.text("#events")
     assert "clients 4, 7" in browser.text("#events")
     until(lambda: "something failed and was mended in 1" in browser.text("#time-words"))
@@ -103,6 +109,9 @@ def test_the_log_the_spec_and_the_downloads(browser: Browser, service: RunningSe
     until(lambda: browser.text("#log") == "first line\nlast line\n")
     assert 'name: "123"\n' in browser.text("#spec")
     assert "partition: {kind: dirichlet, beta: 0.5, min_size: 1}" in browser.text("#spec")
+    browser.script(COPY)
+    browser.script("document.querySelector('#copy-spec').click()")
+    until(lambda: str(browser.script("return window.copied")).startswith('name: "123"\n'))
     saved = """
         const done = arguments[0];
         URL.createObjectURL = (blob) => { blob.text().then(done); return "#"; };
@@ -134,6 +143,8 @@ def test_an_unknown_job_is_said_to_be_unknown(browser: Browser, service: Running
     until(lambda: "0000" in browser.text("#job-note"))
     assert not browser.visible("#chart")
     assert all("status of 404" in error for error in browser.errors())
+    browser.open(f"{service.url}/#/nothing")
+    until(lambda: "there is no view called nothing" in browser.text("#main"))
 
 
 def test_a_job_of_many_rounds_is_drawn(browser: Browser, service: RunningService) -> None:

@@ -20,7 +20,8 @@ pytestmark = NEEDS_CHROMIUM
 def a_job(service: RunningService, said: list[dict[str, Any]], **spec: Any) -> Job:
     job = service.running(rounds=len(said), **spec)
     for number, method in enumerate(said, start=1):
-        service.store.add_round(job.id, a_round(number).model_copy(update={"method": method}))
+        record = a_round(number, open_share=number / len(said))
+        service.store.add_round(job.id, record.model_copy(update={"method": method}))
     return job
 
 
@@ -116,6 +117,9 @@ def test_a_temperature_runs_beside_the_accuracy(browser: Browser, service: Runni
     assert "phase: cold" in browser.text("#chart .annotation")
     browser.click("#marks summary")
     assert browser.text(".marks").split("\n") == ["round 1 phase: warm", "round 3 phase: cold"]
+    # A metric that is no score, as a curriculum's pace, can stand there too.
+    browser.choose('[name="beside"]', "open_share")
+    until(lambda: "open share: 0.25 at round 1, 1 at round 4" in browser.text("#chart-words"))
     browser.choose('[name="beside"]', "")
     until(lambda: "temperature" not in browser.text("#chart-words"))
     assert "0.8000 at round 4" in browser.text("#chart-words")

@@ -10,7 +10,8 @@ import pytest
 from tests.api.browser import NEEDS_CHROMIUM, Browser, until
 from tests.e2e.server import Server, wait_for
 
-pytestmark = [NEEDS_CHROMIUM, pytest.mark.slow]
+# On a machine that does other things too, the plan alone takes minutes.
+pytestmark = [NEEDS_CHROMIUM, pytest.mark.slow, pytest.mark.timeout(900)]
 
 SPEC = """name: by hand
 algorithm: {name: layer_schedule, every: 2}
