@@ -50,13 +50,17 @@ def width_of(stack: Stack, population: Population, device: str) -> int:
         return stack
     if stack == "off" or not any(net.stackable for net in population.nets):
         return 1
-    most = max(_step_flops(net, population) for net in population.nets)
     if device != "cpu":
-        return min(GPU_WIDTH, population.cohort_size) if most <= GPU_STEP_FLOPS else 1
+        return min(GPU_WIDTH, population.cohort_size) if _small(population, GPU_STEP_FLOPS) else 1
     fewest, widest = CPU_WIDTHS
     width = min(widest, population.cohort_size // CPU_STACKS)
-    small = most <= CPU_STEP_FLOPS and all(_plain(net) for net in population.nets)
-    return width if small and width >= fewest else 1
+    stacks = width >= fewest and all(_plain(net) for net in population.nets)
+    return width if stacks and _small(population, CPU_STEP_FLOPS) else 1
+
+
+def _small(population: Population, flops: int) -> bool:
+    """Whether a local step of every architecture is at most so many operations."""
+    return all(_step_flops(net, population) <= flops for net in population.nets)
 
 
 def _step_flops(net: Net, population: Population) -> int:
