@@ -66,8 +66,8 @@ def test_an_actor_has_one_instance_of_each_architecture_and_clients_are_memories
     assert os.getpid() not in said
     assert len(said) == 2
     assert sum(map(len, said.values())) == 40  # 20 clients, two rounds
+    assert max(map(len, said.values())) > 4  # more clients than architectures
     for lines in said.values():
-        assert len(lines) > 4  # more clients than architectures
         assert {tuple(line.split()[1:]) for line in lines} == {("4", "0")}
     assert sorted(memories) == list(range(20))
     models = [memories[client]["model"] for client in range(20)]

@@ -2,7 +2,7 @@
 
 Ten clients of two classes each, the presets' nets, eight rounds (twelve of texts), seed 2002; the mean
 accuracy of the clients' own models on test examples in their own class proportions. Measured: 0.60, 0.47 and
-0.62, where a guess among all classes is right with 0.1, 0.05 and 0.1.
+0.83, where a guess among all classes is right with 0.1, 0.05 and 0.1.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SMALLER = ("clients.total=10", "data.partition={kind: pathological, classes: 2}"
     [
         ("ace-cifar10-small", ("data.limit=2500", "data.public.fraction=0.03"), 0.5),
         ("ace-reuters-small", ("rounds=12",), 0.35),
-        ("ace-digits-small", (), 0.5),
+        ("ace-digits-small", (), 0.65),
     ],
 )
 def test_clients_learn(preset: str, items: tuple[str, ...], least: float) -> None:
