@@ -18,8 +18,9 @@ algorithm: {name: layer_schedule, every: 2}
 rounds: 400
 clients: {total: 20, fraction: 0.2}
 model: {name: mlp, layers: 2}
-local: {epochs: 1, batch_size: 16, lr: 0.1}
+local: {epochs: 30, batch_size: 16, lr: 0.01}
 """
+"""Rounds long enough for a browser on a busy machine to come before the job's end."""
 
 
 @pytest.fixture(scope="module")
