@@ -12,11 +12,11 @@ from typing import Any, Self, TypeVar
 
 import httpx
 
-from api import calls
 from api.artifact_file import written_aside
 from api.calls import Call
 from api.connection import Attempts, address, request, result, stream_request
 from api.flows import Flow
+from api.refusals import error_of
 from fedsim.errors import FedsimError
 
 T = TypeVar("T")
@@ -65,7 +65,7 @@ class AsyncConnection:
         """Send one call, again after a pause where that is safe and the failure may pass.
 
         Raises:
-            FedsimError: the service refuses; see `api.calls.ERRORS`.
+            FedsimError: the service refuses; see `api.refusals.ERRORS`.
             Unreachable: nobody answers.
         """
         attempts = Attempts(call, self.url)
@@ -127,7 +127,7 @@ class AsyncConnection:
         try:
             if not response.is_success:
                 await response.aread()
-                raise calls.error_of(response)
+                raise error_of(response)
             yield response
         finally:
             await response.aclose()

@@ -15,20 +15,8 @@ from urllib.parse import quote
 import httpx
 
 from api.artifact_file import Artifact
-from fedsim.errors import (
-    ArtifactNotFound,
-    BadPageToken,
-    Conflict,
-    DataError,
-    DoesNotFit,
-    FedsimError,
-    FieldError,
-    JobNotFound,
-    RayUnavailable,
-    RequestError,
-    ServiceError,
-    SpecError,
-)
+from api.refusals import fault
+from fedsim.errors import FieldError
 from jobs.records import Job, JobPage, RoundRecord
 
 if TYPE_CHECKING:
@@ -54,17 +42,6 @@ DOWNLOAD_SILENCE = 120.0
 """Seconds to wait for the next piece of a file; one on shared storage may be slow to begin."""
 
 T = TypeVar("T")
-
-ERRORS: dict[str, type[FedsimError]] = {
-    "DOES_NOT_FIT": DoesNotFit,
-    "BAD_DATA": DataError,
-    "JOB_NOT_FOUND": JobNotFound,
-    "ARTIFACT_NOT_FOUND": ArtifactNotFound,
-    "CONFLICT": Conflict,
-    "BAD_PAGE_TOKEN": BadPageToken,
-    "RAY_UNAVAILABLE": RayUnavailable,
-}
-"""The class of a problem's code, where the code means the same on both sides of the wire."""
 
 
 @dataclass(frozen=True)
@@ -131,11 +108,7 @@ def _plan(response: httpx.Response) -> Plan:
 
 
 def _faults(response: httpx.Response) -> list[FieldError]:
-    return [_fault(item) for item in response.json()["errors"]]
-
-
-def _fault(item: Mapping[str, Any]) -> FieldError:
-    return FieldError(item["path"], item["value"], item["message"], item["hint"])
+    return [fault(item) for item in response.json()["errors"]]
 
 
 def _json(response: httpx.Response) -> Any:
@@ -279,26 +252,3 @@ def health() -> Call[dict[str, str]]:
 def readiness() -> Call[dict[str, str]]:
     """Ask whether jobs can run now."""
     return Call("GET", "/readyz", _json, retry=False)
-
-
-def error_of(response: httpx.Response) -> FedsimError:
-    """Make the error that a refusal stands for."""
-    status = response.status_code
-    try:
-        body = response.json()
-        detail, code, hint = str(body["detail"]), str(body["code"]), str(body.get("hint", ""))
-        faults = [_fault(item) for item in body.get("errors", [])]
-    except (ValueError, KeyError, TypeError):
-        message = f"{response.url} answered {status} {response.reason_phrase}, not as fedsim does"
-        return ServiceError(message, "is it the right address?", status=status)
-    if code == SpecError.code and faults:
-        return SpecError(faults)
-    if code == RequestError.code and faults:
-        return RequestError(faults)
-    if code in ERRORS:
-        error = ERRORS[code](detail, hint)
-        error.errors = faults or error.errors
-        return error
-    if status == 401:
-        hint = "set FEDSIM_TOKEN to the service's token"
-    return ServiceError(detail, hint, status=status, code=code, errors=faults)

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple, TypeVar
 import httpx
 
 from api.addresses import is_loopback
-from api.calls import Call, error_of
+from api.calls import Call
+from api.refusals import error_of
 from fedsim.errors import ServiceError, SettingsError, Unreachable
 from jobs.settings import checked_token
 

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from api import calls, connection, flows, following
-from api.calls import ERRORS
+from api.refusals import ERRORS
 from fedsim import FedSimClient
 from fedsim.errors import (
     ArtifactNotFound,
