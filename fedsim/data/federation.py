@@ -89,8 +89,23 @@ def federate(
     if dataset.task == "labels" and tests not in FOR_SEVERAL_LABELS:
         raise refuse("tests", tests, "not for examples of several labels", "use 'matched' or 'merged'")
     if tests == "merged":
-        return Federation(*split_clients(dataset, partition, seed, test_share), taken)
-    return Federation(dataset, partition, share_tests(tests, dataset, partition, seed), taken)
+        made = Federation(*split_clients(dataset, partition, seed, test_share), taken)
+    else:
+        made = Federation(dataset, partition, share_tests(tests, dataset, partition, seed), taken)
+    return _tested(made, tests)
+
+
+def _tested(made: Federation, tests: str) -> Federation:
+    """The same, if anybody has a test example."""
+    if made.tests is not None and not len(made.tests.indices):
+        count = made.train.num_clients
+        raise refuse(
+            "tests",
+            tests,
+            f"gives none of the {count:,} clients a test example; the test set has {len(made.dataset.test):,}",
+            "use 'matched' or 'classes', more data or fewer clients",
+        )
+    return made
 
 
 def take_validation(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Examples | None]:

@@ -110,6 +110,7 @@ def test_the_same_seed_gives_the_same_federation(tests: str):
     [
         ({"public": 1.0}, "public"),
         ({"tests": "globall"}, "tests"),
+        ({"num_clients": 90, "tests": "labels"}, "tests"),
         ({"kind": "sampled", "size": 5, "tests": "matched"}, "tests"),
     ],
 )
