@@ -102,7 +102,7 @@ def _tested(made: Federation, tests: str) -> Federation:
         raise refuse(
             "tests",
             tests,
-            f"gives none of the {count:,} clients a test example; the test set has {len(made.dataset.test):,}",
+            f"gives none of the {count:,} clients a test example: there are {len(made.dataset.test):,}",
             "use 'matched' or 'classes', more data or fewer clients",
         )
     return made
