@@ -147,7 +147,8 @@ class Trials:
         one = replace(local, steps=1)
         self.train(few, one)
         first = median(self.train(few, one).seconds for _ in range(REPEATS))
-        enough = max(piece, CLEARLY * first)
+        # A first step that was slow by chance, as on a busy machine, must not make the others long ones.
+        enough = max(piece, min(CLEARLY * first, seconds))
         most = max(2, *(client_work(local, self._size(client)).steps for client in few))
         steps = _grown(lambda n: self.train(few, replace(local, steps=n)), enough, 2, most)
         clients = _grown(lambda n: self.train(many[:n], one), enough, len(few), len(many))
