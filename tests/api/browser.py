@@ -80,8 +80,20 @@ class Browser:
         script = "return [...document.querySelectorAll(arguments[0])].some((each) => each.checkVisibility())"
         return bool(self.driver.execute_script(script, selector))
 
+    def value(self, selector: str) -> str:
+        """What a control holds; "" where there is none yet. In one step, as `text`."""
+        return str(self.script("return document.querySelector(arguments[0])?.value ?? ''", selector))
+
     def click(self, selector: str) -> None:
-        self.find(selector).click()
+        from selenium.common.exceptions import StaleElementReferenceException
+
+        while True:
+            try:
+                self.find(selector).click()
+                return
+            except StaleElementReferenceException:
+                # The page has drawn it anew in between: the new one is clicked.
+                continue
 
     def write(self, selector: str, text: str) -> None:
         """Put a text in place of what a control holds, and leave it."""

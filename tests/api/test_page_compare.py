@@ -110,7 +110,7 @@ def test_jobs_are_compared_by_what_all_of_them_have(browser: Browser, service: R
     browser.open(f"{service.url}/#/compare?jobs={job.id},{other.id}&seeds=0")
     until(lambda: len(cells(browser)) == 2)
     assert [row[1] for row in cells(browser)] == ["0.6000", "0.5000"]
-    assert browser.find('[name="metric"]').get_property("value") == "personal_accuracy"
+    assert browser.value('[name="metric"]') == "personal_accuracy"
     until(lambda: browser.count("#compare-chart .points path") == 3)
     browser.choose('[name="metric"]', "global_accuracy")
     until(lambda: [row[1] for row in cells(browser)] == ["–", "0.5000"])

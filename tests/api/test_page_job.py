@@ -61,12 +61,12 @@ def test_what_is_chosen_stands_there_before_anything_is_scored(
     job = service.running(rounds=3)
     browser.open(f"{service.url}/#/jobs/{job.id}")
     until(lambda: browser.text("#chart-words") == "No round has been scored yet.")
-    assert browser.find('[name="what"]').get_property("value") == "accuracy"
+    assert browser.value('[name="what"]') == "accuracy"
     assert browser.text("#facts-reached") == "so far\nnothing yet"
     unscored = a_round(1).model_copy(update={"metrics": {"train_loss": 2.0}})
     service.store.add_round(job.id, unscored)
     until(lambda: "train loss" in browser.text("#facts-reached"))
-    assert browser.find('[name="what"]').get_property("value") == "accuracy"
+    assert browser.value('[name="what"]') == "accuracy"
     service.store.add_round(job.id, a_round(2))
     until(lambda: "at round 2" in browser.text("#chart-words"))
 

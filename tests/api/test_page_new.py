@@ -67,7 +67,7 @@ def test_a_job_is_made_by_the_form(form: Browser, service: RunningService) -> No
     form.choose(field("algorithm"), "fedprox")
     form.write(field("algorithm.mu"), "0.25")
     form.write(field("labels"), "group=mine, note")
-    until(lambda: "algorithm: {name: fedprox, mu: 0.25}" in str(form.find("#yaml").get_property("value")))
+    until(lambda: "algorithm: {name: fedprox, mu: 0.25}" in form.value("#yaml"))
     form.click("#submit")
     until(lambda: form.text("#job-head") == "made by hand")
     job = service.store.list(label="group=mine").jobs[0]
@@ -77,7 +77,7 @@ def test_a_job_is_made_by_the_form(form: Browser, service: RunningService) -> No
     assert job.spec["data"]["partition"] == {"kind": "dirichlet", "beta": 0.5, "min_size": 5}
     form.click('[data-action="clone"]')
     until(lambda: form.visible(field("algorithm.mu")))
-    assert form.find(field("algorithm.mu")).get_property("value") == "0.25"
+    assert form.value(field("algorithm.mu")) == "0.25"
 
 
 @NEEDS_CHROMIUM
@@ -107,7 +107,7 @@ def test_yaml_fills_the_form(form: Browser, service: RunningService) -> None:
     form.script(fill, "algorithm: {name: fedprox, mu: -1}\nsurprise: 3\nlocal: {lr_decay: {alpha: 0.5}}\n")
     until(lambda: form.text(fault("algorithm.mu")))
     assert "surprise" in form.text("#other-faults")
-    assert form.find(field("local.lr_decay.alpha")).get_property("value") == "0.5"
+    assert form.value(field("local.lr_decay.alpha")) == "0.5"
     form.script(fill, "algorithm: [")
     until(lambda: "cannot be read" in form.text("#other-faults"))
 
@@ -122,9 +122,9 @@ def test_what_is_written_short_fills_its_fields_and_loses_nothing(
         area.dispatchEvent(new Event("input"));
     """
     form.script(fill, "algorithm: fedavg\ndata: {dataset: digits, tests: merged}\n")
-    until(lambda: form.find(field("data.tests.kind")).get_property("value") == "merged")
+    until(lambda: form.value(field("data.tests.kind")) == "merged")
     form.write(field("data.tests.share"), "0.4")
-    until(lambda: "tests: {kind: merged, share: 0.4}" in str(form.find("#yaml").get_property("value")))
+    until(lambda: "tests: {kind: merged, share: 0.4}" in form.value("#yaml"))
     until(lambda: form.text("#verdict") == TAKEN)
 
 

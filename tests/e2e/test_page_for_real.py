@@ -41,7 +41,7 @@ def test_a_job_is_planned_submitted_watched_and_cancelled(
         area.dispatchEvent(new Event("input"));
     """
     browser.script(fill, SPEC)
-    until(lambda: browser.find('[name="rounds"]').get_property("value") == "400")
+    until(lambda: browser.value('[name="rounds"]') == "400")
     until(lambda: "would take this spec" in browser.text("#verdict"))
     browser.click("#plan-start")
     until(lambda: "It fits." in browser.text("#plan"), seconds=240)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,13 @@ def kill_at(server: Server, store: JobStore, job: str, round: int, what: str) ->
     while store.get(job).rounds_done < round or store.get(job).state != "RUNNING":
         assert time.monotonic() < deadline, store.get(job)
         time.sleep(0.01)
-    os.kill(KILLS[what](server, job), signal.SIGKILL)
+    while True:
+        # What was killed last may still be named for a moment; it is to be one that lives.
+        with suppress(LookupError, ProcessLookupError):
+            os.kill(KILLS[what](server, job), signal.SIGKILL)
+            return
+        assert time.monotonic() < deadline, store.get(job)
+        time.sleep(0.1)
 
 
 def whole(store: JobStore, job: str, digests: list[str]) -> None:
