@@ -173,7 +173,7 @@ class ClientProcess:
     def limit(self, local: Local) -> None:
         """Train like this from now on, in place of what the population says; for measuring."""
         worker = self._joined()
-        worker.population = replace(worker.population, local=local)
+        worker.population = worker.shelf.population = replace(worker.population, local=local)
 
     def usage(self) -> Usage:
         """The most memory that this process has needed so far."""
