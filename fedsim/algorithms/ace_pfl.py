@@ -178,8 +178,6 @@ class AcePFL(Algorithm):
         """8 bytes for each entry of a prediction that is kept."""
         if name == "share" or not payload:
             return 0
-        if "probabilities" not in payload:
-            return super().charge(ctx, name, payload)
         said: Tensor = payload["probabilities"]
         return wire.PAIR_BYTES * said.shape[0] * min(self.top_k, said.shape[1])
 

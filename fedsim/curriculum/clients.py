@@ -43,6 +43,7 @@ from ..census import Answers
 from ..core import Context, Progress, Reduced, Reduction, Report, Visit
 from ..parameters import Range, Share
 from ..tree import Tree
+from ..wire import payload_bytes
 from .pacing import Family, opened
 from .scores import Order, losses_of, ranked
 from .wrapper import Wrapper
@@ -115,6 +116,10 @@ class ClientCurriculum(Wrapper):
         return self.scores == "kept" and self.order != "random"
 
     # server
+
+    def charge(self, ctx: Context, name: str, payload: Tree) -> int:
+        """What is asked and answered about losses as it is; the base's own as the base says."""
+        return payload_bytes(payload) if name == "survey" else super().charge(ctx, name, payload)
 
     def init(self, ctx: Context) -> Any:
         """The base's state, and nothing known of the clients."""
