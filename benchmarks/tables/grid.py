@@ -16,9 +16,26 @@ __all__ = ["FOLDER", "Run", "Table", "TableError", "fingerprint", "load_table", 
 
 FOLDER = Path(__file__).parent
 
+SHOWN = ("final", "best", "chosen", "tail", "curve", "swing", "reach", "reach_best")
+"""What a table can show."""
+
 
 class TableError(Exception):
     """A table that cannot be read, or does not go together."""
+
+
+class View(BaseModel):
+    """A column that shows another metric of the runs of one that is there.
+
+    Attributes:
+        of: the label whose runs they are.
+        metric: in the place of the table's.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    of: str
+    metric: str
 
 
 class Table(BaseModel):
@@ -34,9 +51,12 @@ class Table(BaseModel):
         rows, columns: axes; together all of them.
         seeds: of each cell.
         metric: a score of the round records.
-        show: which tables are rendered: `final` round, `best` round, the mean of the last 10 rounds, as far
-            as they were scored (`tail`), the accuracy by round (`curve`), the first round of the curve in
-            which a run comes up to what `against` has in the end, seed by seed (`reach`).
+        views: {label: view}, further labels of the (one) column axis: other models of the same runs.
+        show: which tables are rendered: `final` round, `best` round, the one that the validation set chooses
+            (`chosen`), the mean of the last 10 rounds, as far as they were scored (`tail`), the accuracy by
+            round (`curve`), how much it goes up and down from point to point of the second half of the curve
+            (`swing`), the first round of the curve in which a run comes up to what `against` has in the end
+            (`reach`) or in its best round (`reach_best`), seed by seed.
         also: other figures of the runs, each a table of its own: metrics of the last round, and the sums
             `updates`, `flops`, `tuning_updates`, `tuning_flops`, `down` and `up`.
         against: a label of the (one) column axis; the differences to it are rendered too, paired by seed.
@@ -56,6 +76,7 @@ class Table(BaseModel):
     columns: tuple[str, ...]
     seeds: tuple[int, ...] = Field(min_length=1)
     metric: str = "global_accuracy"
+    views: dict[str, View] = {}
     show: tuple[str, ...] = ("final",)
     also: tuple[str, ...] = ()
     against: str | None = None
@@ -66,16 +87,36 @@ class Table(BaseModel):
     def _goes_together(self) -> Table:
         if sorted([*self.rows, *self.columns]) != sorted(self.axes):
             raise ValueError(f"rows and columns have to name each axis once: {', '.join(self.axes)}")
-        known = ("final", "best", "tail", "curve", "reach")
-        if wrong := set(self.show).difference(known):
-            raise ValueError(f"show: {', '.join(sorted(wrong))!r} is none of {', '.join(known)}")
-        if "reach" in self.show and self.against is None:
-            raise ValueError("show: reach needs `against`, whose last round is what the others are to reach")
+        if wrong := set(self.show).difference(SHOWN):
+            raise ValueError(f"show: {', '.join(sorted(wrong))!r} is none of {', '.join(SHOWN)}")
+        if {"reach", "reach_best"}.intersection(self.show) and self.against is None:
+            raise ValueError("show: reach needs `against`, whose accuracy is what the others are to reach")
         if self.against is not None and (
             len(self.columns) != 1 or self.against not in self.axes[self.columns[0]]
         ):
             raise ValueError(f"against: {self.against!r} is no label of a single column axis")
+        labels = self.axes[self.columns[0]] if len(self.columns) == 1 else {}
+        for name, view in self.views.items():
+            if view.of not in labels or name in labels:
+                raise ValueError(
+                    f"views: {name!r} is no new label, or {view.of!r} none of a single column axis"
+                )
         return self
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The table's metric, and those of the views."""
+        return tuple(dict.fromkeys((self.metric, *(view.metric for view in self.views.values()))))
+
+    def viewed(self) -> Table:
+        """The same with the views among the labels, each behind the one whose runs it shows."""
+        if not self.views:
+            return self
+        labels: dict[str, tuple[str, ...]] = {}
+        for label, items in self.axes[self.columns[0]].items():
+            labels[label] = items
+            labels.update({name: items for name, view in self.views.items() if view.of == label})
+        return self.model_copy(update={"axes": {**self.axes, self.columns[0]: labels}})
 
     def runs(self) -> Iterator[Run]:
         """All runs, seed by seed, so that every cell has a first figure early."""

@@ -4,13 +4,36 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 FOLDER = Path(__file__).parents[1] / "results"
+
+TAIL = 10
+"""Of how many last rounds the tail is the mean, as far as they were scored."""
+
+
+class Scored(BaseModel):
+    """How one metric did in a run.
+
+    Attributes:
+        final: in the last round.
+        best: the round where it was best, and its value there.
+        tail: its mean over the last 10 rounds, as far as they were scored.
+        curve: by round.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    final: float
+    best: dict[str, float]
+    tail: float
+    curve: dict[int, float]
 
 
 class Entry(BaseModel):
@@ -29,6 +52,9 @@ class Entry(BaseModel):
         cost: updates and flops of all rounds' training, tuning_updates and tuning_flops of fine-tuning; {} in
             lines that were written before these were counted.
         seconds: of the rounds, by the clock.
+        others: how other metrics did that the table has columns for; {} in lines that were written before.
+        chosen: the round of the model that is best on the validation set, and its accuracy on the test set;
+            {} without a validation set, and in lines that were written before this was looked for.
         digest: of the last server state.
         code: the version of the code.
     """
@@ -46,12 +72,37 @@ class Entry(BaseModel):
     bytes: dict[str, int]
     cost: dict[str, int] = {}
     seconds: float
+    others: dict[str, Scored] = {}
+    chosen: dict[str, float] = {}
     digest: str
     code: str
 
-    def shown(self, what: str, metric: str) -> float:
-        """The figure for a table: of the `final` round, of the `best`, or the `tail`'s mean."""
+    def shown(self, what: str, metric: str) -> float | None:
+        """The figure for a table; None if unknown.
+
+        Args:
+            what: of the `final` round, of the `best`, of the `chosen` one; the `tail`'s mean; or the `swing`.
+            metric: of the table.
+        """
+        if what == "chosen":
+            return self.chosen.get("value")
+        if what == "swing":
+            return swing(self.curve)
         return {"final": self.final[metric], "best": self.best["value"], "tail": self.tail}[what]
+
+    def seen(self, name: str, metric: str) -> Entry:
+        """The same run with another metric, which `others` has, in the place of the table's."""
+        other = self.others[name]
+        final = {**self.final, metric: other.final}
+        return self.model_copy(
+            update={
+                "final": final,
+                "best": other.best,
+                "tail": other.tail,
+                "curve": other.curve,
+                "chosen": {},
+            }
+        )
 
     def other(self, name: str) -> float | None:
         """Another figure of the run: of its last round, or summed over all; None if unknown."""
@@ -93,6 +144,29 @@ class Journal:
         except json.JSONDecodeError:
             return None
         return Entry.model_validate(data)
+
+
+def swing(curve: Mapping[int, float]) -> float | None:
+    """The mean change between neighbours, up or down, over the second half of a curve; None for a point."""
+    changes = [abs(after - before) for (_, before), (_, after) in pairwise(sorted(curve.items()))]
+    return fmean(changes[len(changes) // 2 :]) if changes else None
+
+
+def scored(scores: Mapping[int, float], every: int) -> Scored:
+    """How a metric did.
+
+    Args:
+        scores: by round, at least one.
+        every: rounds between the points of the curve that is kept; the first and the last are kept as well.
+    """
+    last = max(scores)
+    best = max(scores, key=lambda number: scores[number])
+    return Scored(
+        final=scores[last],
+        best={"round": best, "value": scores[best]},
+        tail=round(fmean(score for number, score in scores.items() if number > last - TAIL), 6),
+        curve={n: s for n, s in scores.items() if n % every == 0 or n in (min(scores), last)},
+    )
 
 
 def rounded(values: Iterable[tuple[str, float]]) -> dict[str, float]:

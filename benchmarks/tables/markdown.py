@@ -20,7 +20,12 @@ TITLES = {
     "final": "after the last round",
     "best": "in the best round on the test set, which flatters",
     "tail": "mean of the last 10 rounds, as far as they were scored",
+    "chosen": "on the test set in the round, and of the model, that the validation set chooses",
+    "swing": "mean change, up or down, from one point of the curve to the next over its second half",
 }
+
+ENDS = {"reach": "after the last round", "reach_best": "in its best round on the test set"}
+"""What a run is to come up to."""
 
 SUMS: Mapping[str, tuple[str, float]] = {
     "updates": ("trainable-parameter updates in training, all rounds and clients, in 10^9", 1e9),
@@ -73,30 +78,49 @@ def _state(table: Table, finished: int, cells: int) -> str:
     )
 
 
+def viewed(table: Table, runs: Found) -> Found:
+    """The finished runs with those of the views, which show another metric of the same runs."""
+    where, every = list(table.axes).index(table.columns[0]), dict(runs)
+    for name, view in table.views.items():
+        for cell, by_seed in runs.items():
+            if cell[where] == view.of:
+                has = {seed: entry for seed, entry in by_seed.items() if view.metric in entry.others}
+                every[(*cell[:where], name, *cell[where + 1 :])] = {
+                    seed: entry.seen(view.metric, table.metric) for seed, entry in has.items()
+                }
+    return every
+
+
 def _tables(table: Table, runs: Found) -> list[str]:
     parts: list[str] = []
+    wide, seen = table.viewed(), viewed(table, runs)
     for what in table.show:
         if what == "curve":
-            parts += ["By round:", _curves(table, runs)]
-            continue
-        if what == "reach":
-            reached = f"Rounds until {table.metric} is what `{table.against}` has after the last round"
+            parts += ["By round:", _curves(wide, seen)]
+        elif what in ENDS:
+            reached = f"Rounds until {table.metric} is what `{table.against}` has {ENDS[what]}"
             heading = f"{reached}, of the seeds that come to it (in brackets how many, where it is not all):"
-            parts += [heading, _grid(table, _rounds(table, runs), signed=False, digits=0)]
-            continue
-        figures = {
-            cell: [_scaled(table, e.shown(what, table.metric)) for e in by_seed.values()]
-            for cell, by_seed in runs.items()
-        }
-        parts += [f"{table.metric}, {TITLES[what]}:", _grid(table, figures, signed=False)]
-        if table.against is not None:
-            heading = f"The same, less `{table.against}` of the same seed:"
-            parts += [heading, _grid(table, _differences(table, runs, what), signed=True)]
+            parts += [heading, _grid(wide, _rounds(wide, seen, what), signed=False, digits=0)]
+        else:
+            parts += _shown(wide, seen, what)
     for name in table.also:
         share = table.percent and "accuracy" in name
         title, unit = SUMS.get(name, (f"{name}, {TITLES['final']}", 0.01 if share else 1.0))
         others = {cell: _others(by_seed.values(), name, unit) for cell, by_seed in runs.items()}
         parts += [f"{title}:", _grid(table, others, signed=False)]
+    return parts
+
+
+def _shown(table: Table, runs: Found, what: str) -> list[str]:
+    """One figure of each run, and how much more it is than that of `against`."""
+    figures = {
+        cell: [_scaled(table, v) for e in by_seed.values() if (v := e.shown(what, table.metric)) is not None]
+        for cell, by_seed in runs.items()
+    }
+    parts = [f"{table.metric}, {TITLES[what]}:", _grid(table, figures, signed=False)]
+    if table.against is not None:
+        heading = f"The same, less `{table.against}` of the same seed:"
+        parts += [heading, _grid(table, _differences(table, runs, what), signed=True)]
     return parts
 
 
@@ -115,20 +139,21 @@ def _differences(table: Table, runs: Found, what: str) -> dict[Cell, list[float]
     for cell, by_seed in runs.items():
         other = _opponent(table, runs, cell)
         both = by_seed.keys() & other.keys() if other is not by_seed else set[int]()
+        pairs = [[e.shown(what, table.metric) for e in (by_seed[s], other[s])] for s in sorted(both)]
         differences[cell] = [
-            _scaled(table, by_seed[s].shown(what, table.metric) - other[s].shown(what, table.metric))
-            for s in sorted(both)
+            _scaled(table, mine - its) for mine, its in pairs if mine is not None and its is not None
         ]
     return differences
 
 
-def _rounds(table: Table, runs: Found) -> dict[Cell, list[float]]:
-    """The rounds in which each cell comes up to the end of the one that it is compared with, seed by seed."""
+def _rounds(table: Table, runs: Found, what: str) -> dict[Cell, list[float]]:
+    """The rounds in which each cell comes up to the one that it is compared with, seed by seed."""
+    goal = _last if what == "reach" else _best
     rounds: dict[Cell, list[float]] = {}
     for cell, by_seed in runs.items():
         other = _opponent(table, runs, cell)
         firsts = (
-            next((n for n, value in sorted(by_seed[s].curve.items()) if value >= _last(other[s])), None)
+            next((n for n, value in sorted(by_seed[s].curve.items()) if value >= goal(other[s])), None)
             for s in sorted(by_seed.keys() & other.keys())
         )
         rounds[cell] = [float(first) for first in firsts if first is not None]
@@ -137,6 +162,10 @@ def _rounds(table: Table, runs: Found) -> dict[Cell, list[float]]:
 
 def _last(entry: Entry) -> float:
     return entry.curve[max(entry.curve)]
+
+
+def _best(entry: Entry) -> float:
+    return entry.best["value"]
 
 
 def _opponent(table: Table, runs: Found, cell: Cell) -> Mapping[int, Entry]:

@@ -18,21 +18,20 @@ from typing import Any
 import torch
 
 from benchmarks.tables.grid import Run, Table, fingerprint
-from benchmarks.tables.journal import Entry, Journal, rounded
+from benchmarks.tables.journal import Entry, Journal, rounded, scored
 from fedsim.core import Local
 from fedsim.errors import FedsimError
 from fedsim.experiment import Experiment
 from fedsim.pools import SerialPool
 from fedsim.population import Population
 from fedsim.simulation import RoundResult, simulate
+from jobs.final_model import FinalModel
+from jobs.records import RoundRecord
 from jobs.resolve import resolve
 from jobs.settings import Settings
 from jobs.spec import JobSpec
 
 LOG = logging.getLogger("fedsim.tables")
-
-TAIL = 10
-"""Of how many last rounds the tail is the mean, as far as they were scored."""
 
 
 @dataclass(frozen=True)
@@ -93,33 +92,38 @@ def execute(pending: Pending, table: Table, settings: Settings, shared: Populati
         FedsimError: if it fails.
     """
     experiment = resolve(pending.spec, settings)
-    scores, down, up, seconds = dict[int, float](), 0, 0, 0.0
-    cost = Counter[str]()
+    scores: dict[str, dict[int, float]] = {metric: {} for metric in table.metrics}
+    down, up, seconds = 0, 0, 0.0
+    cost, final_model = Counter[str](), FinalModel()
     last: RoundResult | None = None
     for last in results(experiment, shared.of(experiment)):
         down, up = down + last.traffic.down, up + last.traffic.up
         seconds += last.seconds["total"]
-        cost.update(last.record()["cost"])
-        if table.metric in last.metrics:
-            scores[last.round] = round(last.metrics[table.metric], 6)
-    if last is None or not scores:
+        record = last.record()
+        cost.update(record["cost"])
+        final_model.add(RoundRecord.model_validate(record))
+        for metric in scores.keys() & last.metrics.keys():
+            scores[metric][last.round] = round(last.metrics[metric], 6)
+    if last is None or not scores[table.metric]:
         raise FedsimError(
             f"{pending.run} was never scored by {table.metric!r}", "name a metric of its records"
         )
-    best = max(scores, key=lambda number: scores[number])
-    kept = {n: s for n, s in scores.items() if n % table.curve_every == 0 or n in (min(scores), last.round)}
+    found = {metric: scored(points, table.curve_every) for metric, points in scores.items() if points}
+    main, chosen = found.pop(table.metric), final_model.document().get("best_by_validation", {})
     return Entry(
         key=pending.key,
         labels=pending.run.labels,
         seed=pending.run.seed,
         rounds=last.round,
         final=rounded(last.metrics.items()),
-        best={"round": best, "value": scores[best]},
-        tail=round(fmean(s for n, s in scores.items() if n > last.round - TAIL), 6),
-        curve=kept,
+        best=main.best,
+        tail=main.tail,
+        curve=main.curve,
         bytes={"down": down, "up": up},
         cost=dict(cost),
         seconds=round(seconds, 1),
+        others=found,
+        chosen={"round": chosen["round"], "value": round(chosen["accuracy"], 6)} if chosen else {},
         digest=last.digest[:16],
         code=code,
     )

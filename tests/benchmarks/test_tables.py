@@ -8,9 +8,11 @@ import pytest
 
 from benchmarks.tables.__main__ import main
 from benchmarks.tables.grid import Table, TableError, fingerprint, load_table, read_table, tables
-from benchmarks.tables.journal import Entry, Journal
+from benchmarks.tables.journal import Entry, Journal, swing
 from benchmarks.tables.markdown import place, render
 from benchmarks.tables.work import Pending, Populations, execute, missing, run_table
+from fedsim.algorithms import ALGORITHMS
+from fedsim.core import Algorithm
 from fedsim.errors import FedsimError
 from fedsim.pools import SerialPool
 from fedsim.simulation import simulate
@@ -192,6 +194,74 @@ def test_rounds_until_a_method_has_what_another_ends_with(table: Table) -> None:
     assert "`plain` has after the last round" in text
 
 
+def test_rounds_until_a_method_has_the_best_of_another(table: Table) -> None:
+    """`plain` is best in round 1 with 0.6, which its curve (0.25, 0.5) never shows; `strong` has 0.6 last."""
+    figures = [(("plain", "IID"), 1, 0.5), (("strong", "IID"), 1, 0.6), (("strong", "IID"), 2, 0.6)]
+    entries = {e.key: e for e in (entry(table, *figure) for figure in figures)}
+    text = render(table.model_copy(update={"show": ("reach_best",)}), entries)
+    assert "| IID | – | 2 (1) |" in text
+    assert "`plain` has in its best round on the test set" in text
+
+
+KDIA = """
+title: Student and teacher
+preset: demo
+set: [rounds=4, data.limit=200, clients.total=10, local.epochs=1, evaluation.validation=0.2]
+axes:
+  method:
+    FedAvg: algorithm=fedavg
+    KDIA: "algorithm={name: kdia, lambda_gen: 0}"
+    FedProx: algorithm=fedprox
+  data: {IID: data.partition=iid}
+rows: [data]
+columns: [method]
+views: {"KDIA, teacher": {of: KDIA, metric: teacher_accuracy}}
+seeds: [1]
+against: FedAvg
+show: [final, best, chosen, tail, swing, curve, reach_best]
+also: [up]
+curve_every: 2
+"""
+
+
+def test_a_view_shows_another_model_of_the_same_run(tmp_path: Path, settings: Settings) -> None:
+    file = tmp_path / "kdia.yaml"
+    file.write_text(KDIA, "utf-8")
+    table = read_table(file)
+    run = next(run for run in table.runs() if run.labels["method"] == "KDIA")
+    spec, experiment = table.spec(run), resolve(table.spec(run), settings)
+    made = execute(Pending(run, spec, fingerprint(spec)), table, settings, Populations(), "")
+    population = experiment.population()
+    records = list(simulate(experiment.algorithm, population, SerialPool(experiment.algorithm, population)))
+    teacher = [record.metrics["teacher_accuracy"] for record in records]
+    # best and tail are of all rounds, not of the points of the curve that are kept
+    seen = made.seen("teacher_accuracy", "global_accuracy")
+    assert seen.curve == {n: pytest.approx(teacher[n - 1], abs=1e-6) for n in (1, 2, 4)}
+    assert seen.best["value"] == pytest.approx(max(teacher), abs=1e-6)
+    assert seen.tail == pytest.approx(sum(teacher) / 4, abs=1e-6)
+    assert made.final["global_accuracy"] == pytest.approx(records[-1].metrics["global_accuracy"], abs=1e-6)
+    pairs = [
+        (r.metrics[f"{model}_validation_accuracy"], r.metrics[f"{model}_accuracy"])
+        for r in records
+        for model in ("global", "teacher")
+    ]
+    best = max(validation for validation, _ in pairs)
+    assert made.chosen["value"] in {round(test, 6) for validation, test in pairs if validation == best}
+    text = render(table, {made.key: Entry.model_validate_json(made.model_dump_json())})
+    assert "| data | FedAvg | KDIA | KDIA, teacher | FedProx |" in text
+    assert f"| IID | – | {100 * made.tail:.2f} | {100 * seen.tail:.2f} | – |" in text
+    assert f"| IID | – | {100 * made.chosen['value']:.2f} | – | – |" in text
+    assert "| data | KDIA | KDIA, teacher | FedProx |" in text
+    assert f"| IID | KDIA, teacher | {100 * teacher[0]:.1f} | {100 * teacher[1]:.1f} |" in text
+    assert f"| IID | – | {made.bytes['up'] / 1e6:.2f} | – |" in text, "bytes are of the run, once"
+
+
+def test_the_swing_is_of_the_second_half() -> None:
+    """Changes of 0.5, 0.1 and -0.3: the half of three that is kept are the last two, 0.2 in the mean."""
+    assert swing({1: 0.1, 2: 0.6, 3: 0.7, 4: 0.4}) == pytest.approx(0.2)
+    assert swing({1: 0.1}) is None
+
+
 def test_other_figures_of_the_runs(table: Table, settings: Settings) -> None:
     table = table.model_copy(update={"also": ("global_loss", "updates", "up")})
     run = next(table.runs())
@@ -227,6 +297,8 @@ def test_a_section_stays_where_it_is(tmp_path: Path) -> None:
         ("show: [final, curve]", "show: [last]", "show"),
         ("against: plain\nshow: [final, curve]", "show: [reach]", "needs `against`"),
         ("seeds: [1, 2]", "seeds: []", "seeds"),
+        ("seeds: [1, 2]", "seeds: [1]\nviews: {teacher: {of: none, metric: a}}", "'none' none of"),
+        ("seeds: [1, 2]", "seeds: [1]\nviews: {plain: {of: strong, metric: a}}", "'plain' is no new label"),
         ("title: A", "titel: A", "titel"),
     ],
 )
@@ -247,3 +319,25 @@ def test_every_table_asks_for_specs_that_parse(name: str) -> None:
     table = load_table(name)
     marks = [fingerprint(table.spec(run)) for run in table.runs()]
     assert len(set(marks)) == len(marks), "two runs of the table are the same"
+
+
+def test_layer_schedules_are_in_proportion_to_the_rounds() -> None:
+    """0, a third and two thirds of the run, so that every block opens; and no other method is given times."""
+    for name in ("layers-fmnist", "layers-cifar10", "layers-tiny-imagenet"):
+        table = load_table(name)
+        for run in (run for run in table.runs() if run.seed == table.seeds[0]):
+            spec = table.spec(run)
+            times = [spec.rounds * k // 3 for k in range(3)]
+            scheduled = {"order": run.labels["method"].lower(), "times": times, "tuning_epochs": 10}
+            assert spec.algorithm.params == (scheduled if spec.algorithm.name == "layer_schedule" else {})
+
+
+@pytest.mark.parametrize("name", tables())
+def test_columns_that_are_compared_by_round_are_scored_in_the_same_rounds(name: str) -> None:
+    """Who fine-tunes is scored after the last round alone, unless `always` is asked for."""
+    table = load_table(name)
+    if set(table.show) == {"final"} or not table.metric.startswith("personal"):
+        return
+    specs = [table.spec(run) for run in table.runs() if run.seed == table.seeds[0]]
+    tuned = [spec for spec in specs if ALGORITHMS[spec.algorithm.name].tuning is not Algorithm.tuning]
+    assert {spec.evaluation.personal for spec in tuned} <= {"always"}

@@ -14,24 +14,15 @@ beyond all bounds. The eight runs take about two minutes of one core.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from fedsim.algorithms import ALGORITHMS
 from fedsim.core import Local
 from fedsim.experiment import Experiment
-from fedsim.pools import SerialPool
-from fedsim.simulation import simulate
+from tests.reference.runs import NEEDS_FASHION_MNIST, rounds
 
-pytestmark = [
-    pytest.mark.reference,
-    pytest.mark.skipif(
-        not Path("/usr/share/datasets/fashion-mnist").is_dir(),
-        reason="dataset-fashion-mnist is not installed",
-    ),
-]
+pytestmark = [pytest.mark.reference, NEEDS_FASHION_MNIST]
 
 SETTINGS = {
     "plain": Local(epochs=2, batch_size=10, lr=0.05),
@@ -55,10 +46,8 @@ def accuracy(name: str, setting: str) -> float:
         models=(("lenet5", {}),),
         limit=10_000,
     )
-    population = experiment.population()
-    pool = SerialPool(experiment.algorithm, population)
-    results = simulate(experiment.algorithm, population, pool, evaluate_every=3)
-    curve = [result.metrics["global_accuracy"] for result in results if "global_accuracy" in result.metrics]
+    metrics = [result.metrics for result in rounds(experiment, every=3)]
+    curve = [each["global_accuracy"] for each in metrics if "global_accuracy" in each]
     found = float(np.mean(curve[-4:]))
     print(f"{name}, {setting}: {found:.3f}")
     return found

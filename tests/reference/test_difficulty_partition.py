@@ -6,22 +6,15 @@ for five epochs as the expert and 100 clients: IID 0.60 and 0.25, Dir(0.2) 0.56 
 0.18.
 """
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from fedsim.data import Dataset, difficulty_partition, load_dataset, loss_spread, make_partition
 from fedsim.expert import expert_losses
 from fedsim.models import make_net
+from tests.reference.runs import NEEDS_FASHION_MNIST
 
-pytestmark = [
-    pytest.mark.reference,
-    pytest.mark.skipif(
-        not Path("/usr/share/datasets/fashion-mnist").is_dir(),
-        reason="dataset-fashion-mnist is not installed",
-    ),
-]
+pytestmark = [pytest.mark.reference, NEEDS_FASHION_MNIST]
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ import pytest
 from fedsim.algorithms import FedAvg, FedCL
 from fedsim.core import Algorithm, Local
 from fedsim.experiment import Experiment
-from fedsim.pools import SerialPool
-from fedsim.simulation import RoundResult, simulate
+from fedsim.simulation import RoundResult
+from tests.reference.runs import rounds
 
 pytestmark = pytest.mark.reference
 
@@ -34,8 +34,7 @@ def run(algorithm: Algorithm) -> list[RoundResult]:
         partition=("dirichlet", {"beta": 0.1, "min_size": 5}),
         models=(("fedgen_cnn", {}),),
     )
-    population = experiment.population()
-    return list(simulate(algorithm, population, SerialPool(algorithm, population), evaluate_every=20))
+    return list(rounds(experiment))
 
 
 def test_fedcl_learns_and_goes_through_its_phases() -> None:

@@ -17,8 +17,7 @@ import pytest
 from fedsim.algorithms import ALGORITHMS
 from fedsim.core import Local
 from fedsim.experiment import Experiment
-from fedsim.pools import SerialPool
-from fedsim.simulation import simulate
+from tests.reference.runs import last_metrics
 
 pytestmark = pytest.mark.slow
 
@@ -36,11 +35,7 @@ def accuracy(name: str) -> float:
         models=(("mlp", {}),),
         tests="labels",
     )
-    population = experiment.population()
-    pool = SerialPool(experiment.algorithm, population)
-    return list(simulate(experiment.algorithm, population, pool, evaluate_every=40))[-1].metrics[
-        "personal_accuracy"
-    ]
+    return last_metrics(experiment)["personal_accuracy"]
 
 
 def test_the_generator_helps_and_logits_alone_do_not_make_up_for_parameters() -> None:

@@ -13,23 +13,14 @@ The nine runs take about 40 seconds of one core.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from fedsim.algorithms import ALGORITHMS, FedBABU, LayerSchedule
 from fedsim.core import Algorithm, Local
 from fedsim.experiment import Experiment
-from fedsim.pools import SerialPool
-from fedsim.simulation import simulate
+from tests.reference.runs import NEEDS_FASHION_MNIST, last_metrics
 
-pytestmark = [
-    pytest.mark.reference,
-    pytest.mark.skipif(
-        not Path("/usr/share/datasets/fashion-mnist").is_dir(),
-        reason="dataset-fashion-mnist is not installed",
-    ),
-]
+pytestmark = [pytest.mark.reference, NEEDS_FASHION_MNIST]
 
 METHODS: dict[str, Algorithm] = {
     **{name: ALGORITHMS[name]() for name in ("fedavg", "fedper", "lg_fedavg", "fedrep", "fedrod")},
@@ -58,12 +49,9 @@ def scores() -> dict[str, dict[str, float]]:
             tests="matched",
             limit=2000,
         )
-        population = experiment.population()
-        pool = SerialPool(algorithm, population)
-        (*_, last) = simulate(algorithm, population, pool, evaluate_every=12)
-        found[name] = dict(last.metrics)
-        worst = last.metrics["personal_accuracy_worst10"]
-        print(f"    {name:10} {last.metrics['personal_accuracy']:.3f}  {worst:.3f}")
+        found[name] = last_metrics(experiment)
+        worst = found[name]["personal_accuracy_worst10"]
+        print(f"    {name:10} {found[name]['personal_accuracy']:.3f}  {worst:.3f}")
     return found
 
 

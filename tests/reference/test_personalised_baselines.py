@@ -14,23 +14,14 @@ The nine runs take about 35 seconds of one core.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from fedsim.algorithms import CD2PFed, FedAD, FedALA, FedAvg, FedDF, FedKD, KTpFL, PerFedAvg, PFedMe
 from fedsim.core import Algorithm, Local
 from fedsim.experiment import Experiment
-from fedsim.pools import SerialPool
-from fedsim.simulation import simulate
+from tests.reference.runs import NEEDS_FASHION_MNIST, last_metrics
 
-pytestmark = [
-    pytest.mark.reference,
-    pytest.mark.skipif(
-        not Path("/usr/share/datasets/fashion-mnist").is_dir(),
-        reason="dataset-fashion-mnist is not installed",
-    ),
-]
+pytestmark = [pytest.mark.reference, NEEDS_FASHION_MNIST]
 
 METHODS: dict[str, Algorithm] = {
     "fedavg": FedAvg(),
@@ -64,11 +55,8 @@ def scores() -> dict[str, dict[str, float]]:
             limit=800,
             public=0.1,
         )
-        population = experiment.population()
-        pool = SerialPool(algorithm, population)
-        (*_, last) = simulate(algorithm, population, pool, evaluate_every=5)
-        found[name] = dict(last.metrics)
-        own, everybody = last.metrics["personal_accuracy"], last.metrics.get("global_accuracy")
+        found[name] = last_metrics(experiment)
+        own, everybody = found[name]["personal_accuracy"], found[name].get("global_accuracy")
         print(f"    {name:10} {own:.3f}  {'' if everybody is None else f'{everybody:.3f}'}")
     return found
 

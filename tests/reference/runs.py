@@ -1,0 +1,29 @@
+"""What the runs of the reference tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedsim.experiment import Experiment
+from fedsim.pools import SerialPool
+from fedsim.simulation import RoundResult, simulate
+
+NEEDS_FASHION_MNIST = pytest.mark.skipif(
+    not Path("/usr/share/datasets/fashion-mnist").is_dir(), reason="dataset-fashion-mnist is not installed"
+)
+
+
+def rounds(experiment: Experiment, every: int | None = None) -> Iterator[RoundResult]:
+    """A run in this process, scored after every so many rounds, or after the last alone."""
+    population = experiment.population()
+    pool = SerialPool(experiment.algorithm, population)
+    return simulate(experiment.algorithm, population, pool, evaluate_every=every or experiment.rounds)
+
+
+def last_metrics(experiment: Experiment) -> dict[str, float]:
+    """The metrics of the last round."""
+    (*_, last) = rounds(experiment)
+    return dict(last.metrics)
