@@ -20,10 +20,12 @@ from pathlib import Path
 import numpy as np
 
 from fedsim.data.dataset import Array
+from fedsim.data.leftovers import sweep
 from fedsim.data.places import Places
 
 _LOG = logging.getLogger(__name__)
 _FOLDER = ".fedsim-cache"
+_ASIDE = "making-"
 
 
 def cached(
@@ -122,7 +124,8 @@ def _keep(folder: Path, content: str, arrays: Mapping[str, Array]) -> bool:
     """Writes an entry aside and renames it; whether that worked, here or in another process meanwhile."""
     try:
         folder.mkdir(exist_ok=True)
-        aside = Path(tempfile.mkdtemp(dir=folder, prefix="making-"))
+        sweep(folder, _ASIDE)
+        aside = Path(tempfile.mkdtemp(dir=folder, prefix=_ASIDE))
     except OSError:
         return False
     try:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 Channels: TypeAlias = Literal[1, 3]
 
+_DEEP = frozenset({".png", ".ppm", ".pgm", ".tif", ".tiff"})
 _ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".webp", ".tif", ".tiff", ".gif"})
 _SLICE = 256
 _LARGE = 16_384
@@ -91,15 +92,48 @@ def _decode_one(file: Path, size: int | None, channels: Channels) -> Array:
 
     try:
         with pillow.open(file) as opened:
-            return to_pixels(opened, size, channels)
+            return to_pixels(opened, size, channels, str(file))
     except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
         raise DataError(f"{file}: is not a whole image ({error})", "fetch it again, or remove it") from error
 
 
-def to_pixels(image: Image, size: int | None, channels: Channels) -> Array:
-    """A Pillow image as uint8 [channels, H, W], scaled to size x size if a size is given."""
+def may_be_deep(files: Iterable[Path]) -> bool:
+    """Whether one of these image files is of a kind that may have more than 8 bits a value."""
+    return any(file.suffix.lower() in _DEEP for file in files)
+
+
+def to_pixels(image: Image, size: int | None, channels: Channels, name: str) -> Array:
+    """A Pillow image as uint8 [channels, H, W], scaled to size x size if a size is given.
+
+    Of 16 bits grey, the upper eight are kept, as Pillow itself does with 16 bits of colour.
+
+    Args:
+        image: of any kind.
+        size: height and width.
+        channels: 3 for colour, 1 for grey.
+        name: of the image, for the message.
+
+    Raises:
+        DataError: its values fill neither 8 nor 16 bits.
+    """
+    if image.mode[0] in "IF":
+        image = _eight_bits(image, name)
     image = image.convert("RGB" if channels == 3 else "L")
     if size is not None and image.size != (size, size):
         image = image.resize((size, size), _BILINEAR)
     pixels = np.asarray(image, np.uint8)
     return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
+
+
+def _eight_bits(image: Image, name: str) -> Image:
+    """Grey values of more than 8 bits as 8 bits, which Pillow would only cut off at 255."""
+    from PIL import Image as pillow
+
+    values, way_out = np.asarray(image), "save the images with 8 bits"
+    if image.mode.startswith("I;16"):
+        if 0 < values.max() < 256:
+            raise DataError(f"{name}: has 16 bits, and its values use only the lower eight", way_out)
+        values = values >> 8
+    elif not np.isin(values, np.arange(256)).all():
+        raise DataError(f"{name}: has values other than 0 to 255 (Pillow's mode {image.mode})", way_out)
+    return pillow.fromarray(values.astype(np.uint8))

@@ -11,7 +11,7 @@ from fedsim.data.dataset import Dataset
 from fedsim.data.known import Known
 from fedsim.data.partitions import PartitionEntry
 from fedsim.data.places import FETCH, Places
-from fedsim.data.sources.celeba import celeba
+from fedsim.data.sources.celeba import GDOWN, celeba
 from fedsim.data.sources.chexpert import chexpert
 from fedsim.data.sources.cifar import cifar10, cifar100
 from fedsim.data.sources.digits import digits
@@ -121,7 +121,7 @@ DATASETS: dict[str, DatasetEntry] = {
         celeba,
         "faces with a yes-or-no attribute, celebrities as natural clients",
         "ROOT/celeba",
-        f"{FETCH}, or put img_align_celeba and its lists there",
+        f"{FETCH}{GDOWN}, or put img_align_celeba and its lists there",
         known=known.celeba,
     ),
     "chexpert": DatasetEntry(

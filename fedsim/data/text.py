@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -58,6 +59,30 @@ def tokenise(
     return Tokens(_encoded(made, train, length), _encoded(made, test, length), int(made.get_vocab_size()))
 
 
+def fingerprint(places: Places, tokenizer: str) -> str:
+    """A tokenizer's name for the cache's recipe, and the SHA-256 of its file if that lies in a data root.
+
+    Raises:
+        SpecError: the name leads out of the data roots.
+        DataError: the file cannot be read.
+    """
+    file = None if tokenizer == TRAINED else _file(places, tokenizer)
+    try:
+        return tokenizer if file is None else f"{tokenizer} {hashlib.sha256(file.read_bytes()).hexdigest()}"
+    except OSError as error:
+        raise _unreadable(tokenizer, error) from error
+
+
+def _file(places: Places, name: str) -> Path | None:
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise refuse("tokenizer", name, "has to be a name, or a folder inside a data root")
+    return places.find((f"{name}/tokenizer.json",))
+
+
+def _unreadable(name: str, error: Exception) -> DataError:
+    return DataError(f"tokenizer {name!r}: cannot be read ({error})", f"use {TRAINED!r}")
+
+
 def _library() -> Any:
     try:
         return importlib.import_module("tokenizers")
@@ -84,9 +109,7 @@ def _trained(texts: Sequence[str], vocabulary: int) -> Any:
 def _existing(places: Places, name: str) -> Any:
     """A tokenizer in a data root, or one from the hub where downloads are allowed."""
     library = _library()
-    if Path(name).is_absolute() or ".." in Path(name).parts:
-        raise refuse("tokenizer", name, "has to be a name, or a folder inside a data root")
-    file = places.find((f"{name}/tokenizer.json",))
+    file = _file(places, name)
     try:
         if file is not None:
             return library.Tokenizer.from_file(str(file))
@@ -95,7 +118,7 @@ def _existing(places: Places, name: str) -> Any:
     except (
         Exception
     ) as error:  # the library raises plain Exception for a damaged file and for a failed download
-        raise DataError(f"tokenizer {name!r}: cannot be read ({error})", f"use {TRAINED!r}") from error
+        raise _unreadable(name, error) from error
     get = f"put its tokenizer.json into a folder of that name there, {FETCH}, or use {TRAINED!r}"
     raise places.missing(f"tokenizer {name!r}", (f"{name}/tokenizer.json",), get)
 

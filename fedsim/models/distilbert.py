@@ -40,8 +40,8 @@ def distilbert(
         input_shape: `(length,)`, at most 512 tokens.
         num_classes: C.
         vocabulary: of the data.
-        pretrained: name of published weights, such as "distilbert-base-uncased", or a folder that holds
-            some; they fix the sizes. None starts from random weights.
+        pretrained: name of published weights, such as "distilbert-base-uncased", or the absolute path of a
+            folder that holds some, on every node; they fix the sizes. None starts from random weights.
         layers: of a random start, as the next three; None for the published 6.
         width: of the vectors; None for 768.
         heads: of the attention; None for 12.

@@ -23,6 +23,9 @@ from fedsim.parameters import Count, Range, refuse, unknown
 _FOLDERS = ("celeba", "CelebA")
 _TEST_SHARE = 0.2
 
+GDOWN = " (after pip install gdown)"
+"""What fetching it from where its authors keep it needs besides."""
+
 
 def celeba(
     places: Places,
@@ -59,7 +62,7 @@ def celeba(
     folder = places.find(_FOLDERS)
     if folder is None and places.download:
         fetch("celeba", places.target("celeba"), "CelebA")
-    get = f"put img_align_celeba/ and the list_*.txt and identity_CelebA.txt files there, or {FETCH}"
+    get = f"put img_align_celeba/ and the list_*.txt and identity_CelebA.txt files there, or {FETCH}{GDOWN}"
     folder = folder or places.need("celeba", _FOLDERS, get)
     names, labels = _attributes(folder / "list_attr_celeba.txt", attribute)
     people = _column(folder / "identity_CelebA.txt", names)

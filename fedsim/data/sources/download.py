@@ -8,8 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedsim.data.leftovers import sweep
 from fedsim.errors import DataNotFound
 from fedsim.vision import torchvision_ready
+
+_ASIDE = ".fetching-"
 
 
 def fetch(name: str, root: Path, what: str, *parts: Mapping[str, Any], folder: str = "") -> None:
@@ -27,13 +30,14 @@ def fetch(name: str, root: Path, what: str, *parts: Mapping[str, Any], folder: s
     """
     torchvision_ready()
     dataset: Any = getattr(importlib.import_module("torchvision.datasets"), what)
+    sweep(root, _ASIDE)
     try:
         # Aside first: half a data set in its place would be found, and never be fetched again.
-        with tempfile.TemporaryDirectory(dir=root, prefix=".fetching-") as aside:
+        with tempfile.TemporaryDirectory(dir=root, prefix=_ASIDE) as aside:
             for arguments in parts or ({},):
                 dataset(str(Path(aside, folder)), download=True, **arguments)
             _move(Path(aside), root)
-    except (OSError, RuntimeError) as error:
+    except Exception as error:  # those that torchvision calls for it, such as gdown, have errors of their own
         reason = " ".join(str(error).split())
         raise DataNotFound(
             f"{name}: cannot be downloaded ({reason})", f"put it into {root} by hand"

@@ -13,7 +13,7 @@ from fedsim import rng
 from fedsim.data.augment import Steps
 from fedsim.data.cache import cached
 from fedsim.data.dataset import Array, Dataset, Examples
-from fedsim.data.decode import Channels, decode, image_files
+from fedsim.data.decode import Channels, decode, image_files, may_be_deep
 from fedsim.data.places import Places
 from fedsim.data.sources.images import Normalisation, image_dataset
 from fedsim.errors import DataError
@@ -59,7 +59,7 @@ def image_folder(
         DataError: an image is damaged or of another size, or a class folder is not in both parts.
     """
     folder = places.named("image_folder", path, "put the folder there")
-    first, second, classes = read_image_folders(places, folder, train, test, size, channels)
+    first, second, classes = read_image_folders(places, folder, train, test, size, channels, own=True)
     if test is None:
         first, second = cut_off(first, test_share)
     return image_dataset(
@@ -104,7 +104,14 @@ def cinic10(
 
 
 def read_image_folders(
-    places: Places, folder: Path, train: str, test: str | None, size: int | None, channels: Channels
+    places: Places,
+    folder: Path,
+    train: str,
+    test: str | None,
+    size: int | None,
+    channels: Channels,
+    *,
+    own: bool = False,
 ) -> tuple[Examples, Examples, tuple[str, ...]]:
     """Reads the parts of an image folder, through the cache.
 
@@ -115,6 +122,7 @@ def read_image_folders(
         test: the test part; None for none.
         size: to scale to.
         channels: 3 or 1.
+        own: whether they are the user's, who may have saved them in any way.
 
     Returns:
         The training and the test examples (empty without a test part), and the class names.
@@ -125,7 +133,8 @@ def read_image_folders(
     classes = class_folders(folder / train)
     parts = [_listed(folder / part, classes) for part in (train, test) if part is not None]
     files = [file for part in parts for file, _ in part]
-    recipe = f"images 1 size={size} channels={channels} parts={[len(part) for part in parts]}"
+    version = 2 if own and may_be_deep(files) else 1  # 1 made images of 16 bits white
+    recipe = f"images {version} size={size} channels={channels} parts={[len(part) for part in parts]}"
     images = cached(places, folder, files, recipe, lambda: {"x": decode(files, size, channels)})["x"]
     labels = np.array([label for part in parts for _, label in part], np.int64)
     cut = len(parts[0])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -15,8 +17,9 @@ from fedsim.data.dataset import Array, Dataset, Examples, Indices, Normalise
 from fedsim.data.decode import Channels, to_pixels
 from fedsim.data.places import Places
 from fedsim.data.sources.folders import Size, cut_off
+from fedsim.data.sources.groups import numbered
 from fedsim.data.sources.images import Normalisation, normalisation
-from fedsim.data.text import TRAINED, tokenise
+from fedsim.data.text import TRAINED, fingerprint, tokenise
 from fedsim.errors import DataError, DataNotFound
 from fedsim.parameters import Range, Share, refuse, unknown
 
@@ -63,19 +66,24 @@ def hugging_face(
     Raises:
         SpecError: a column or a part is not there.
         DataNotFound: there is no such folder, or the package `datasets` is missing.
-        DataError: the folder cannot be read, or the inputs are not equally large.
+        DataError: the folder cannot be read, the inputs are not equally large, the labels are no class
+            numbers, or the two parts are not alike.
     """
     folder = places.named("hugging_face", path, "save it there with save_to_disk")
     parts = _parts(folder, train, test)
     _check_columns(parts, {"inputs": inputs, "labels": labels, "groups": groups})
+    kind = _kind(folder, parts, inputs, labels)
     read: Callable[[], dict[str, Array]] = {
         "text": lambda: _texts(places, [p[inputs][:] for p in parts], tokenizer, vocabulary, length),
         "image": lambda: _by_part(_images(folder, p[inputs], size, channels) for p in parts),
         "numbers": lambda: _by_part(_numbers(folder, p[inputs][:]) for p in parts),
-    }[_kind(parts[0].features[inputs])]
-    recipe = f"hugging_face 1 {inputs} {train} {test} {size} {channels} {tokenizer} {vocabulary} {length}"
-    arrays = cached(places, folder, sorted(f for f in folder.rglob("*") if f.is_file()), recipe, read)
-    examples = _examples(arrays, parts, labels, groups)
+    }[kind]
+    tokens = fingerprint(places, tokenizer) if kind == "text" else tokenizer
+    version = 2 if kind == "image" else 1  # 1 made images of 16 bits white
+    recipe = f"{version} {inputs} {train} {test} {size} {channels} {tokens} {vocabulary} {length}"
+    files = sorted(f for f in folder.rglob("*") if f.is_file())
+    arrays = cached(places, folder, files, f"hugging_face {recipe}", read)
+    examples = _examples(folder, arrays, parts, labels, groups)
     first, second = examples if len(examples) == 2 else cut_off(examples[0], test_share)
     images = first.x.dtype == np.uint8
     classes = _classes(parts[0].features[labels], first.y, second.y)
@@ -94,12 +102,27 @@ def hugging_face(
 
 
 def _examples(
-    arrays: Mapping[str, Array], parts: Sequence[Any], labels: str, groups: str | None
+    folder: Path, arrays: Mapping[str, Array], parts: Sequence[Any], labels: str, groups: str | None
 ) -> list[Examples]:
+    _agree(folder, "an example has the shape", [arrays[name].shape[1:] for name in _PARTS[: len(parts)]])
+    of_each = numbered([None if groups is None else np.asarray(part[groups][:]) for part in parts])
     return [
-        Examples(arrays[name], np.array(part[labels][:], np.int64), _groups(part, groups))
-        for name, part in zip(_PARTS, parts, strict=False)
+        Examples(arrays[name], _labels(folder, part, labels), mine)
+        for name, part, mine in zip(_PARTS, parts, of_each, strict=False)
     ]
+
+
+def _labels(folder: Path, part: Any, column: str) -> Indices:
+    """The class numbers; of anything else, a conversion would make numbers that mean nothing."""
+    values = part[column][:]
+    with suppress(ValueError):  # lists of different lengths
+        found = np.asarray(values)
+        if not len(values) or (found.ndim == 1 and found.dtype.kind in "iub"):
+            return found.astype(np.int64)
+    raise DataError(
+        f"{folder}: column {column!r} ({part.features[column]}) does not hold one whole number per example",
+        f"cast it: dataset.class_encode_column({column!r})",
+    )
 
 
 def _parts(folder: Path, train: str, test: str | None) -> list[Any]:
@@ -128,10 +151,31 @@ def _check_columns(parts: Sequence[Any], columns: Mapping[str, str | None]) -> N
                 raise refuse(argument, column, "no such column", unknown(column, part.column_names))
 
 
-def _kind(feature: Any) -> Literal["text", "image", "numbers"]:
+def _kind(folder: Path, parts: Sequence[Any], inputs: str, labels: str) -> str:
+    """What the column of inputs holds; both parts have to hold the same, and to number the classes alike."""
+    columns = [part.features[inputs] for part in parts]
+    _agree(folder, f"column {inputs!r} holds", [_described(column) for column in columns])
+    names = [getattr(part.features[labels], "names", None) for part in parts]
+    if all(names):
+        _agree(folder, f"the classes of column {labels!r} are", names)
+    return _described(columns[0]).partition(" ")[0]
+
+
+def _described(feature: Any) -> str:
     if type(feature).__name__ == "Image":
         return "image"
-    return "text" if getattr(feature, "dtype", "") in ("string", "large_string") else "numbers"
+    if getattr(feature, "dtype", "") in ("string", "large_string"):
+        return "text"
+    return "numbers with a fraction" if "float" in repr(feature) else "numbers"
+
+
+def _agree(folder: Path, what: str, found: Sequence[object]) -> None:
+    """Refuse a training part and a test part that differ in this."""
+    if len(found) == 2 and found[0] != found[1]:
+        train, test = map(reprlib.repr, found)
+        raise DataError(
+            f"{folder}: {what} {train} to train on, and {test} to test on", "save both parts alike"
+        )
 
 
 def _by_part(arrays: Iterable[Array]) -> dict[str, Array]:
@@ -147,9 +191,8 @@ def _texts(
 
 
 def _images(folder: Path, images: Iterable[Any], size: int | None, channels: Channels) -> Array:
-    return _stacked(
-        folder, [to_pixels(image, size, channels) for image in images], "give a size to scale them to"
-    )
+    pixels = [to_pixels(image, size, channels, f"{folder}: image {n}") for n, image in enumerate(images)]
+    return _stacked(folder, pixels, "give a size to scale them to")
 
 
 def _numbers(folder: Path, rows: Sequence[Any]) -> Array:
@@ -164,12 +207,6 @@ def _stacked(folder: Path, rows: Sequence[Array], way_out: str) -> Array:
             f"{folder}: example {odd} is {rows[odd].shape}, the first is {rows[0].shape}", way_out
         )
     return np.stack(rows)
-
-
-def _groups(part: Any, column: str | None) -> Indices | None:
-    if column is None:
-        return None
-    return np.unique(np.asarray(part[column][:]), return_inverse=True)[1].astype(np.int64)
 
 
 def _classes(feature: Any, *labels: Array) -> tuple[str, ...]:

@@ -139,5 +139,6 @@ def _one_of(folder: Path, names: Sequence[str]) -> Path:
     candidates = [folder / (name + ending) for name in names for ending in ("", ".gz")]
     found = next((path for path in candidates if path.is_file()), None)
     if found is None:
-        raise DataError(f"{folder}: has no {names[0]}, gzipped or not", "fetch the data set again")
+        way_out = f"put it there, or remove {folder} and fetch the data set again"
+        raise DataError(f"{folder}: has no {names[0]}, gzipped or not", way_out)
     return found

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from fedsim.data.augment import Steps, augmentation
-from fedsim.data.dataset import Array, Dataset, Examples, Normalise
+from fedsim.data.dataset import Array, Dataset, Examples, Indices, Normalise
 from fedsim.data.places import Places
 from fedsim.data.sources.folders import cut_off
+from fedsim.data.sources.groups import numbered
 from fedsim.data.sources.images import Normalisation, normalisation
 from fedsim.errors import DataError
 from fedsim.parameters import Share
@@ -75,20 +76,39 @@ def _read(file: Path) -> dict[str, Array]:
 
 
 def _parts(file: Path, arrays: Mapping[str, Array], share: float, tokens: bool) -> tuple[Examples, Examples]:
-    if "x_train" in arrays:
-        return _examples(file, arrays, "_train", tokens), _examples(file, arrays, "_test", tokens)
-    return cut_off(_examples(file, arrays, "", tokens), share)
+    endings = ("_train", "_test") if "x_train" in arrays else ("",)
+    groups = numbered([arrays.get("groups" + ending) for ending in endings])
+    parts = [
+        _examples(file, arrays, ending, mine, tokens) for ending, mine in zip(endings, groups, strict=True)
+    ]
+    if len(parts) == 1:
+        return cut_off(parts[0], share)
+    _alike(file, arrays, *parts)
+    return parts[0], parts[1]
 
 
-def _examples(file: Path, arrays: Mapping[str, Array], ending: str, tokens: bool) -> Examples:
+def _alike(file: Path, arrays: Mapping[str, Array], train: Examples, test: Examples) -> None:
+    """Refuse parts that a model cannot be trained on the one and tested on the other of.
+
+    Inputs of whole numbers and of fractions are rarely of one scale: 0 to 255, and 0 to 1.
+    """
+    for name, mine, other in (("x", train.x, test.x), ("y", train.y, test.y)):
+        one, two = arrays[f"{name}_train"], arrays[f"{name}_test"]
+        same = mine.dtype == other.dtype and mine.shape[1:] == other.shape[1:]
+        if not same or (name == "x" and (one.dtype.kind == "f") != (two.dtype.kind == "f")):
+            both = f"{name}_train is {one.dtype} of {one.shape}, but {name}_test {two.dtype} of {two.shape}"
+            raise DataError(f"{file}: {both}", "save both alike")
+
+
+def _examples(
+    file: Path, arrays: Mapping[str, Array], ending: str, groups: Indices | None, tokens: bool
+) -> Examples:
     for name in ("x" + ending, "y" + ending):
         if name not in arrays:
             raise DataError(f"{file}: has no array {name!r} among {', '.join(sorted(arrays))}")
-    x, y, groups = arrays["x" + ending], arrays["y" + ending], arrays.get("groups" + ending)
+    x, y = arrays["x" + ending], arrays["y" + ending]
     if len(x) != len(y) or (groups is not None and len(groups) != len(x)):
         raise DataError(f"{file}: x{ending}, y{ending} and groups{ending} differ in length")
-    if groups is not None:
-        groups = np.unique(groups, return_inverse=True)[1].astype(np.int64)
     return Examples(_inputs(file, x, tokens), _labels(file, "y" + ending, y), groups)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from fedsim.data.cache import cached
 from fedsim.data.dataset import Dataset, Examples
 from fedsim.data.places import Places
-from fedsim.data.text import TRAINED, tokenise
+from fedsim.data.text import TRAINED, fingerprint, tokenise
 from fedsim.errors import DataError
 from fedsim.parameters import Range, refuse
 
@@ -72,7 +72,8 @@ def reuters(
     train, test = mod_apte(folder)
     names = _most_frequent(train, topics)
     parts = [_of_one_topic(stories, names) for stories in (train, test)]
-    recipe = f"reuters 1 {tokenizer} topics={topics} vocabulary={vocabulary} length={length}"
+    sizes = f"topics={topics} vocabulary={vocabulary} length={length}"
+    recipe = f"reuters 1 {fingerprint(places, tokenizer)} {sizes}"
     tokens = cached(
         places,
         folder,

@@ -1,5 +1,6 @@
 import os
 import shutil
+import time
 from pathlib import Path
 
 import numpy as np
@@ -99,3 +100,14 @@ def test_with_nowhere_to_write_it_works_without_a_cache(source: Path):
 def test_nothing_half_made_is_left_behind(source: Path):
     load(source)
     assert not [p for p in (source.parent / ".fedsim-cache").iterdir() if p.name.startswith("making-")]
+
+
+def test_what_a_killed_process_left_is_removed_after_a_day(source: Path):
+    folder = source.parent / ".fedsim-cache"
+    for name, age in (("making-old", 2 * 86_400), ("making-new", 3_600)):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "x.npy").write_bytes(b"half")
+        for path in (folder / name / "x.npy", folder / name):
+            os.utime(path, (time.time() - age,) * 2)
+    load(source)
+    assert [path.name for path in folder.glob("making-*")] == ["making-new"]

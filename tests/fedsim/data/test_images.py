@@ -215,6 +215,35 @@ def test_images_are_scaled_and_made_grey_when_asked(tmp_path: Path):
     assert len(data.normalise.mean) == 1
 
 
+@pytest.mark.parametrize("ending", ["png", "tif"])
+def test_of_grey_images_of_16_bits_the_upper_eight_are_kept(tmp_path: Path, ending: str):
+    folder = tmp_path / "mine" / "train" / "only"
+    folder.mkdir(parents=True)
+    x = np.arange(64, dtype=np.uint16).reshape(8, 8) * 1024 + 300
+    Image.fromarray(x).save(folder / f"a.{ending}")
+    given = {"roots": [tmp_path], "path": "mine", "test": None, "test_share": 0.0}
+    data = load_dataset("image_folder", channels=1, **given)
+    assert np.array_equal(data.train.x[0, 0], x // 256)
+    assert np.array_equal(load_dataset("image_folder", **given).train.x[0, 2], x // 256)
+
+
+@pytest.mark.parametrize(
+    ("high", "kind", "ok"),
+    [(1.0, np.float32, False), (70_000, np.int32, False), (200, np.int32, True), (200, np.uint16, False)],
+)
+def test_images_of_other_values_than_8_or_16_bits_are_refused(tmp_path: Path, high: float, kind, ok: bool):
+    folder = tmp_path / "mine" / "train" / "only"
+    folder.mkdir(parents=True)
+    x = np.linspace(0, high, 64).reshape(8, 8).astype(kind)
+    Image.fromarray(x).save(folder / "a.tif")
+    given = {"roots": [tmp_path], "path": "mine", "test": None, "test_share": 0.0}
+    if ok:
+        assert np.array_equal(load_dataset("image_folder", **given).train.x[0, 0], x)
+    else:
+        with pytest.raises(DataError, match=r"a\.tif: has .*save the images with 8 bits"):
+            load_dataset("image_folder", **given)
+
+
 def test_a_truncated_image_is_named(tmp_path: Path):
     write_folders(tmp_path / "mine", ("cat", "dog"))
     file = tmp_path / "mine" / "train" / "dog" / "001.png"

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedsim.data import load_dataset
+from fedsim.data import federate, load_dataset
 from fedsim.errors import DataError, DataNotFound, SpecError
 
 
@@ -49,6 +49,26 @@ def test_one_set_is_cut_and_groups_and_names_are_kept(tmp_path: Path):
     assert (names[data.train.groups] == groups[data.train.x[:, 0].astype(int)]).all()
 
 
+def test_natural_clients_of_both_parts_merged_are_one_person_each(tmp_path: Path):
+    """Users 5, 7 and 9 in train, 7 and 9 in test; an example's value is its user."""
+    train, test = np.array([5, 7, 9] * 4), np.array([7, 9] * 4)
+    save(
+        tmp_path,
+        x_train=train[:, None],
+        y_train=train % 2,
+        groups_train=train,
+        x_test=test[:, None],
+        y_test=test % 2,
+        groups_test=test,
+    )
+    shared = federate(npz(tmp_path), "natural", num_clients=3, seed=0, tests="merged")
+    assert shared.tests is not None
+    for client, user in enumerate((5, 7, 9)):
+        held = shared.dataset.train.x[shared.train.client(client)]
+        tested = shared.dataset.test.x[shared.tests.client(client)]
+        assert np.unique(np.concatenate([held, tested])).tolist() == [user]
+
+
 def test_several_labels_and_tokens(tmp_path: Path):
     x, y = np.array([[5, 0], [9, 2]] * 5), np.array([[0, 1, 1], [1, 0, 0]] * 5)
     save(tmp_path, x=x, y=y)
@@ -75,6 +95,27 @@ def test_several_labels_and_tokens(tmp_path: Path):
 def test_arrays_that_do_not_belong_together_are_refused(tmp_path: Path, arrays: dict, words: str):
     save(tmp_path, **arrays)
     with pytest.raises(DataError, match=rf"mine\.npz: .*{words}"):
+        npz(tmp_path)
+
+
+WHOLE = np.zeros((3, 8, 8), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("name", "train", "test"),
+    [
+        ("x", WHOLE, WHOLE / 255),
+        ("x", WHOLE.reshape(3, 64), WHOLE.reshape(3, 64) / 255),
+        ("x", WHOLE, np.zeros((3, 10, 10), np.uint8)),
+        ("y", np.arange(3), np.eye(3, dtype=int)),
+    ],
+)
+def test_parts_that_are_not_alike_are_refused(tmp_path: Path, name: str, train: np.ndarray, test: np.ndarray):
+    arrays = {"x_train": WHOLE, "x_test": WHOLE, "y_train": np.arange(3), "y_test": np.arange(3, dtype="i4")}
+    save(tmp_path, **arrays)
+    assert npz(tmp_path).num_classes == 3
+    save(tmp_path, **{**arrays, f"{name}_train": train, f"{name}_test": test})
+    with pytest.raises(DataError, match=rf"mine\.npz: {name}_train is .* but {name}_test .*save both alike"):
         npz(tmp_path)
 
 
@@ -123,6 +164,18 @@ def test_hugging_face_numbers_and_groups_in_a_single_part(tmp_path: Path):
     assert np.array_equal(data.train.groups, (data.train.y == 0).astype(int))
 
 
+def test_hugging_face_groups_are_numbered_alike_in_both_parts(tmp_path: Path):
+    datasets = pytest.importorskip("datasets", reason="the extra 'text' is not installed")
+    table = {"row": [[1.0], [2.0], [3.0]], "label": [0, 1, 0], "who": ["a", "b", "c"]}
+    part = datasets.Dataset.from_dict(table)
+    both = {"train": part, "test": part.select([1, 2])}
+    datasets.DatasetDict(both).save_to_disk(str(tmp_path / "mine"))
+    data = hub(tmp_path, inputs="row", groups="who")
+    assert data.train.groups is not None
+    assert data.test.groups is not None
+    assert (data.train.groups.tolist(), data.test.groups.tolist()) == ([0, 1, 2], [1, 2])
+
+
 def test_hugging_face_texts(tmp_path: Path):
     datasets = pytest.importorskip("datasets", reason="the extra 'text' is not installed")
     table = {"text": ["the cat sat", "the dog ran"] * 10, "label": [0, 1] * 10}
@@ -138,3 +191,29 @@ def test_a_folder_that_save_to_disk_did_not_write_is_named(tmp_path: Path):
     (tmp_path / "mine").mkdir()
     with pytest.raises(DataError, match="mine: was not written by save_to_disk"):
         hub(tmp_path)
+
+
+@pytest.mark.parametrize("labels", [[0.2, 1.7], ["no", "yes"], [[0, 1], [1, 0]], [[0], [0, 1]], [0, None]])
+def test_hugging_face_labels_that_are_no_class_numbers_are_refused(tmp_path: Path, labels: list):
+    datasets = pytest.importorskip("datasets", reason="the extra 'text' is not installed")
+    datasets.Dataset.from_dict({"row": [[1.0]] * 2, "kind": labels}).save_to_disk(str(tmp_path / "mine"))
+    with pytest.raises(DataError, match=r"mine: column 'kind' .*class_encode_column\('kind'\)"):
+        hub(tmp_path, inputs="row", labels="kind")
+
+
+def test_hugging_face_parts_that_are_not_alike_are_refused(tmp_path: Path):
+    datasets = pytest.importorskip("datasets", reason="the extra 'text' is not installed")
+
+    def part(rows: list, names: tuple[str, ...] = ("cat", "dog")):
+        label = datasets.Dataset.from_dict({"row": rows, "label": [0, 1]})
+        return label.cast_column("label", datasets.ClassLabel(names=list(names)))
+
+    for train, test, words in (
+        (part([[1.0, 2.0]] * 2), part([[1.0]] * 2), "shape"),
+        (part([[1]] * 2), part([[0.5]] * 2), "holds 'numbers'"),
+        (part([[1.0]] * 2), part([[1.0]] * 2, ("dog", "cat")), "classes of column 'label'"),
+    ):
+        folder = tmp_path / words[:5]
+        datasets.DatasetDict({"train": train, "test": test}).save_to_disk(str(folder / "mine"))
+        with pytest.raises(DataError, match=rf"mine: .*{words}.* to train on, and .* to test on"):
+            hub(folder, inputs="row")

@@ -140,6 +140,19 @@ def test_a_tokenizer_in_a_data_root_is_used(tmp_path: Path):
         tokenise(Places((tmp_path,)), TEXTS, [], tokenizer="mine", vocabulary=100, length=4)
 
 
+def test_another_file_of_a_tokenizer_of_that_name_makes_other_tokens(tmp_path: Path):
+    tokenizers = pytest.importorskip("tokenizers", reason="the extra 'text' is not installed")
+    write_reuters(tmp_path)
+    (tmp_path / "mine").mkdir()
+    for number in (2, 3):
+        words = {"[PAD]": 0, "[UNK]": 1, "Prices": number}
+        mine = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+        mine.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+        mine.save(str(tmp_path / "mine" / "tokenizer.json"))
+        data = load_dataset("reuters", roots=[tmp_path], topics=2, length=8, tokenizer="mine")
+        assert data.train.x[0].tolist() == [1, 1, number, 1, 1, 1, 1, 1]
+
+
 def test_a_tokenizer_that_pads_otherwise_is_refused(tmp_path: Path):
     tokenizers = pytest.importorskip("tokenizers", reason="the extra 'text' is not installed")
     (tmp_path / "mine").mkdir()

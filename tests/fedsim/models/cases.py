@@ -55,7 +55,6 @@ STACKABLE = [
     Case("fedavg_cnn", (1, 28, 28)),
     Case("fedgen_cnn", (1, 28, 28), {"norm": "group"}),
     Case("fedgen_cnn", (3, 64, 64), {"norm": "group"}),
-    Case("googlenet", (3, 8, 8), {"norm": "group", "dropout": 0.0}),
     Case("lenet5", (3, 32, 32)),
     Case("mel_cnn", (1, 32, 32)),
     Case("mel_cnn", (1, 16, 16), {"kind": "residual"}),
@@ -65,7 +64,10 @@ STACKABLE = [
     Case("small_transformer", (9,), vocabulary=30),
 ]
 
-STACKABLE_AND_LARGE = [Case("vgg16", (3, 32, 32), {"norm": "group"})]
+STACKABLE_AND_LARGE = [
+    Case("googlenet", (3, 8, 8), {"norm": "group", "dropout": 0.0}),
+    Case("vgg16", (3, 32, 32), {"norm": "group"}),
+]
 
 OTHER = [
     Case("googlenet", (1, 32, 32), {"stem": "standard"}),

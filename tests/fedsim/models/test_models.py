@@ -125,7 +125,11 @@ def test_a_net_travels_as_its_recipe(case: Case) -> None:
     assert torch.equal(there(params, x), net(params, x))
 
 
-@pytest.mark.parametrize("case", [*STACKABLE, *STACKABLE_AND_LARGE], ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [*STACKABLE, *(pytest.param(case, marks=pytest.mark.slow) for case in STACKABLE_AND_LARGE)],
+    ids=str,
+)
 def test_stacked_clients_equal_one_by_one(case: Case) -> None:
     net = case.net()
     assert net.stackable

@@ -1,0 +1,26 @@
+"""Names of natural clients, as numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedsim.data.dataset import Array, Indices
+
+
+def numbered(names: Sequence[Array | None]) -> list[Indices | None]:
+    """The natural client of each example as a number, the same in every part of a data set.
+
+    Args:
+        names: for each part, the names [n]; None for a part that has none.
+
+    Returns:
+        For each part, int64 [n] in the order of the names, or None.
+    """
+    given = [np.ravel(part) for part in names if part is not None]
+    if not given:
+        return [None] * len(names)
+    numbers = np.unique(np.concatenate(given), return_inverse=True)[1].astype(np.int64)
+    pieces = iter(np.split(numbers, np.cumsum([len(part) for part in given])[:-1]))
+    return [None if part is None else next(pieces) for part in names]
