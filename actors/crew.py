@@ -7,7 +7,12 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayTaskError
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.placement_group import (
+    PlacementGroup,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from fedsim.errors import NodeLost, NoRoomNow, PoolFailed
@@ -68,6 +73,7 @@ class Crew:
                 f"{free.get('CPU', 0):g} CPU and {free.get('GPU', 0):g} GPU",
                 "wait for other work to end, or ask for fewer or smaller workers",
             )
+        self._homes: dict[int, str] = placement_group_table(self.group)["bundles_to_node_id"]
         self.actors: list[Any] = [self._start(slot) for slot in range(placement.workers)]
         self.members: list[dict[str, Any]] = [{} for _ in self.actors]
         self._joined: tuple[Any, ...] = ()
@@ -146,11 +152,13 @@ class Crew:
             PoolFailed: if an actor does not start.
         """
         alive = living_nodes()
-        for slot, member in enumerate(self.members):
-            if member and member["node"] not in alive:
+        for slot in range(len(self.members)):
+            if self._node(slot) not in alive:
                 raise self.lost(slot, "the cluster no longer counts it as alive")
-        for slot, (_, since) in self._joining.items():
-            if time.monotonic() - since > START_SECONDS:
+        for slot, (joined, since) in self._joining.items():
+            # One that joined long ago is welcomed only when its first task has ended.
+            late = time.monotonic() - since > START_SECONDS
+            if late and not ray.wait([joined], timeout=0)[0]:
                 raise PoolFailed(
                     f"client actor {slot} did not start within {START_SECONDS:g} s",
                     "look at the load of the nodes, and at Ray's own logs",
@@ -168,16 +176,20 @@ class Crew:
         """
         self.restarts += 1
         ray.kill(self.actors[slot])
-        member = self.members[slot]
-        if member and member["node"] not in living_nodes():
+        if self._node(slot) not in living_nodes():
             raise self.lost(slot, first_line(error)) from error
         self.actors[slot] = self._start(slot)
         self._invite(slot)
 
     def lost(self, slot: int, cause: str) -> NodeLost:
         """The error for a node that is gone with the actor in this slot."""
-        member = self.members[slot] or {"address": "at an unknown address", "node": "unknown"}
-        return NodeLost(f"{member['address']} ({member['node']})", slot, cause)
+        address = self.members[slot].get("address", "at an unknown address")
+        return NodeLost(f"{address} ({self._node(slot)})", slot, cause)
+
+    def _node(self, slot: int) -> str:
+        """The node of an actor: as it said, or, before it has joined, the one that its place is on."""
+        node: str = self.members[slot].get("node") or self._homes[slot]
+        return node
 
     def close(self) -> None:
         """End the actors and give their resources back."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from statistics import mean, median
 from time import perf_counter
 from typing import Any, TypeAlias
@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import ray
 import torch
 
-from fedsim.core import Traffic
+from fedsim.blocks import pieces
 from fedsim.costs import Costs, client_work, dealt
 from fedsim.experiment import Experiment
 from fedsim.faults import Faults
@@ -25,64 +25,10 @@ from .client_actor import Usage
 from .coordinator import Phase, phases
 from .crew import Crew
 from .device import claim
+from .measured import Measured
 from .ray_pool import RayPool
 from .resources import Node, Placement, check_memory, cluster_nodes
 from .trials import Trials
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measured:
-    """What was measured, and what follows for a round of the run.
-
-    Attributes:
-        device: where clients trained.
-        workers: how many actors were measured side by side.
-        stack: how many clients train at once in an actor, and how many that would be with more memory.
-        by_node: actors of each node, by Ray's name of it.
-        startup: seconds until the first round can begin, Ray's own start left out.
-        survey: seconds of a round's survey.
-        train: seconds of a round's training on so many workers, a mean over the run's cohorts.
-        overhead: of these, the engine's own.
-        longest: seconds of the longest client of a round, a mean likewise.
-        server: seconds of the server in a round.
-        evaluation: seconds of one evaluation.
-        examination: seconds of one scoring of the clients' own models.
-        examinations: how many of these the run has.
-        examination_bytes: that go down for one.
-        traffic: bytes of a round.
-        sent: bytes of the whole rounds that were run.
-        growth: how many times as much as `traffic` the rounds to come send, in the mean.
-        whole_rounds: how many these were.
-        usage: the most that any actor needed.
-        shared_bytes: of the data that the actors of a node share.
-        seconds: that the measuring took.
-        load, cores: how many processes wanted a CPU before it began, and how many CPUs there are.
-    """
-
-    device: str
-    workers: int
-    stack: tuple[int, int] = (1, 1)
-    by_node: dict[str, int]
-    startup: float
-    survey: float
-    train: dict[int, float]
-    overhead: float
-    longest: float
-    server: float
-    evaluation: float
-    examination: float = 0.0
-    examinations: int = 0
-    examination_bytes: int = 0
-    traffic: Traffic
-    sent: list[Traffic] = field(default_factory=list)
-    growth: float = 1.0
-    whole_rounds: int = 0
-    usage: Usage
-    shared_bytes: int
-    seconds: float
-    load: float
-    cores: int
-
 
 Progress: TypeAlias = Phase | RoundResult | Measured
 
@@ -144,7 +90,7 @@ class Probe:
         self.population: Population = trials.population
         self.shared_bytes, self.asked = size_of(self.population), trials.pool.width
         self.costs: tuple[Costs, ...] = ()
-        self.survey = self.evaluation = self.examination = 0.0
+        self.survey = self.learn = self.evaluation = self.examination = 0.0
         self.examination_bytes = 0
         self.load = os.getloadavg()[0]
         self.began = perf_counter()
@@ -161,6 +107,9 @@ class Probe:
         yield Phase("measuring clients")
         models = len(self.population.nets)
         self.costs = tuple(self.trials.costs(number, seconds / 3 / models) for number in range(models))
+        if self.trials.algorithm.has("learn"):
+            yield Phase("measuring what the server trains")
+            self.learn = self.trials.learn(seconds / 6)
         yield Phase("measuring the evaluation")
         self.evaluation = self.trials.evaluation(seconds / 6)
         if self.examinations():
@@ -168,8 +117,9 @@ class Probe:
             self.examination, self.examination_bytes = self.trials.examination(seconds / 6)
         results: list[RoundResult] = []
         left = seconds - (perf_counter() - self.began)
-        scoring = self.evaluation + (self.examination if self.examinations() > 1 else 0.0)
-        if self.survey + self.expected(self.trials.workers) + scoring < left:
+        meanwhile = 0.0 if self.trials.algorithm.learns_first else self.learn
+        scoring = sum(awaited(meanwhile, self.evaluation, self.examination)[: 1 + (self.examinations() > 1)])
+        if self.survey + self.expected(self.trials.workers) + self.learn + scoring < left:
             yield Phase("measuring whole rounds")
             experiment = self.experiment
             for result in self.trials.rounds(left, experiment.evaluate_every, experiment.personal):
@@ -221,6 +171,12 @@ class Probe:
         """How many actors each node has."""
         return dict(Counter(actor["node"] for actor in self.trials.pool.actors))
 
+    def pieces(self, cohort: Sequence[int]) -> int:
+        """How many workers this cohort has something to do for."""
+        nets = self.population.nets
+        width = stack_widths(self.trials.algorithm, nets, self.trials.pool.width)
+        return pieces(cohort, [width(model) for model in range(len(nets))])
+
     def expected(self, workers: int) -> float:
         """Seconds of a round's training on so many workers, as the costs say: a mean over the cohorts."""
         return mean(self.modelled(cohort, workers) for cohort in self.trials.cohorts)
@@ -247,18 +203,18 @@ class Probe:
         # The first round still pays for things that later ones find done.
         steady = results[1:] if len(results) > 2 else results
         correction, server, survey = 1.0, median(trial.server for trial in trials.done), self.survey
+        learn, evaluation, examination = self.after_training(steady)
         if steady:
             modelled = sum(self.modelled(result.cohort, trials.workers) for result in steady)
             correction = sum(result.seconds["train"] for result in steady) / modelled
             server = mean(result.seconds["server"] for result in steady)
             survey = mean(result.seconds["survey"] for result in steady) if trials.asked else 0.0
-        examined = [r.seconds["personal"] for r in steady if r.personal is not None]
-        scored = [r.seconds["evaluate"] for r in steady if r.round % self.experiment.evaluate_every == 0]
         longest = mean(max(map(self.client_seconds, cohort)) for cohort in trials.cohorts)
         return Measured(
             device=trials.pool.actors[0]["device"],
             workers=trials.workers,
             stack=(trials.pool.width, self.asked),
+            pieces=max(self.pieces(cohort) for cohort in trials.cohorts),
             by_node=self.by_node(),
             startup=self.startup,
             survey=survey,
@@ -266,8 +222,9 @@ class Probe:
             overhead=correction * self.overhead(),
             longest=correction * longest,
             server=server,
-            evaluation=mean(scored) if scored else self.evaluation,
-            examination=mean(examined) if examined else self.examination,
+            learn=learn,
+            evaluation=evaluation,
+            examination=examination,
             examinations=self.examinations(),
             examination_bytes=self.examination_bytes,
             traffic=results[-1].traffic if results else trials.traffic(),
@@ -280,6 +237,32 @@ class Probe:
             load=self.load,
             cores=os.cpu_count() or 1,
         )
+
+    def after_training(self, steady: Sequence[RoundResult]) -> tuple[float, float, float]:
+        """Seconds of what the server trains, of an evaluation and of a scoring of the clients' own models."""
+        algorithm, learn = self.trials.algorithm, self.learn
+        if steady and algorithm.has("learn"):
+            learn = mean(result.seconds["learn"] for result in steady)
+        meanwhile = 0.0 if algorithm.learns_first else learn
+        evaluation, examination = awaited(meanwhile, self.evaluation, self.examination)
+        examined = [r.seconds["personal"] for r in steady if r.personal is not None]
+        scored = [r.seconds["evaluate"] for r in steady if r.round % self.experiment.evaluate_every == 0]
+        return learn, mean(scored) if scored else evaluation, mean(examined) if examined else examination
+
+
+def awaited(meanwhile: float, evaluation: float, examination: float) -> tuple[float, float]:
+    """Seconds that a round waits for scores while the server has something else to do for a while.
+
+    Args:
+        meanwhile: seconds of that.
+        evaluation: seconds of an evaluation, which comes first.
+        examination: seconds of a scoring of the clients' own models, which comes behind it.
+
+    Returns:
+        Of each, what is left.
+    """
+    left = max(0.0, meanwhile - evaluation)
+    return max(0.0, evaluation - meanwhile), max(0.0, examination - left)
 
 
 def size_of(population: Population) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import ray
+import torch
 from numpy.typing import NDArray
 
 from fedsim import rng
@@ -20,6 +21,7 @@ from fedsim.costs import Costs, Work, client_work, dealt, fit, together
 from fedsim.digest import digest
 from fedsim.enrolment import enrolled
 from fedsim.examiner import examination_work, examinees
+from fedsim.learning import seconds_to_learn
 from fedsim.pools import broadcast, bytes_down, instruct, questioned, stack_widths, survey_traffic
 from fedsim.population import Population
 from fedsim.simulation import Personal, RoundResult, simulate
@@ -197,6 +199,20 @@ class Trials:
         taken = perf_counter() - began
         self.pool.population = replace(self.population, local=local)
         return taken
+
+    def learn(self, seconds: float) -> float:
+        """Seconds of what the server trains itself after a round, from what a whole cohort sends.
+
+        Args:
+            seconds: to spend, about; where it takes longer, its beginning tells.
+        """
+        self._limit(replace(self.population.local, steps=1))
+        ctx, device = self.pool.population.context(0), torch.device(self.device)
+        reduced = self.pool.train(self.algorithm, ctx, self.state, self.cohorts[0])()
+        state = self.algorithm.aggregate(ctx, self.state, reduced)
+        # What the first time pays for, later ones find done.
+        twice = (seconds_to_learn(self.algorithm, ctx, state, reduced, device, seconds / 2) for _ in range(2))
+        return min(twice)
 
     def examination(self, seconds: float) -> tuple[float, int]:
         """Seconds of one scoring of the clients' own models, and the bytes that go down for it.

@@ -10,7 +10,8 @@ what comes out does not, because the additions are the same ones whoever makes t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, TypeAlias
 
@@ -64,6 +65,17 @@ def cut(
         size = -(-len(mine) // max(stacks, 1)) * -(-stacks // MOST_BLOCKS)
         blocks += [tuple(mine[start : start + size]) for start in range(0, len(mine), size or 1)]
     return blocks
+
+
+def pieces(cohort: Iterable[int], widths: Sequence[int]) -> int:
+    """How many workers a cohort has something to do for: its stacks, and its clients that train one by one.
+
+    Args:
+        cohort: the round's clients.
+        widths: how many clients of each architecture train at once.
+    """
+    came = Counter(client % len(widths) for client in cohort)
+    return sum(-(-count // widths[model]) for model, count in came.items())
 
 
 EVEN_SHARE = 0.95

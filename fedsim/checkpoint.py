@@ -194,9 +194,14 @@ class Checkpoints:
                 note(str(error))
 
     def _check_experiment(self, manifest: _Manifest) -> None:
-        found = differences(manifest.content["experiment"], self.experiment)
+        before, counts = manifest.content["experiment"], "rounds" in self.experiment
+        if counts:
+            # Checkpoints of before it counted say it beside the experiment.
+            before = {"rounds": manifest.content["rounds"], **before}
+        found = differences(before, self.experiment)
         if found:
-            hint = "go on with the spec as it was (more rounds are welcome), or begin anew in another folder"
+            more = "" if counts else " (more rounds are welcome)"
+            hint = f"go on with the spec as it was{more}, or begin anew in another folder"
             raise CheckpointError(
                 f"{self.folder.name(manifest.name)} is of another experiment: {'; '.join(found)}", hint
             )

@@ -84,6 +84,10 @@ class Algorithm(ABC):
         """What of its hyper-parameters does not go with this architecture or number of rounds."""
         return ()
 
+    def by_rounds(self) -> bool:
+        """Whether a round depends on how many the run has: then no rounds can be added to a run."""
+        return False
+
     # server
 
     @abstractmethod

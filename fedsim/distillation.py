@@ -20,6 +20,9 @@ Curve: TypeAlias = Literal["f1", "f2", "f3", "f4", "f5", "fixed"]
 Stage: TypeAlias = Literal["r0", "t0"]
 Unsent: TypeAlias = Literal["even", "zero"]
 
+TO_THE_END: frozenset[Curve] = frozenset({"f2", "f3", "f5"})
+"""The curves that depend on how many rounds the run has."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Temperature:
@@ -29,13 +32,15 @@ class Temperature:
 
         T_r = t0 + k1 / (1 + exp(-k2)) floor(r / r0) + 2 k1 / (1 + exp(-k2 D))
 
-    and the others end with the run, after R rounds, where f1 does, at A above t0; `u = r / R`:
+    and the others are, with `u = r / R` and A how far above t0 the curve f1 ends, after R rounds:
 
         f2    t0 + A (2 / (1 + exp(-k2 u)) - 1) / (2 / (1 + exp(-k2)) - 1)      rises fast, then slowly
         f3    t0 + A (exp(k2 u) - 1) / (exp(k2) - 1)                            rises slowly, then fast
         f4    f1 whose pieces are t0 + ... + k1 + k1 (exp(k2 D / r0) - 1) / (exp(k2) - 1)
         f5    t0 + A u
         fixed t0
+
+    So f2, f3 and f5 end with the run where f1 does, and f4 does where r0 divides R.
 
     The paper prints f1, and of f4 only terms that overflow at its own constants; f2, f3 and f5 it draws.
 

@@ -46,6 +46,7 @@ class Experiment:
         evaluate_every: score the deployed models after every so many rounds, and after the last.
         personal: after which of these rounds the clients' own models are scored; see `personal_due`.
         stack: how many clients train at once; see `fedsim.widths`.
+        widths: how many that are of each architecture, where `stack` is a number; () where it is none.
         graphs: whether their steps are played as CUDA graphs; see `fedsim.replay`.
     """
 
@@ -70,6 +71,7 @@ class Experiment:
     evaluate_every: int = 1
     personal: Literal["auto", "never", "last", "always"] = "auto"
     stack: Stack = "auto"
+    widths: tuple[int, ...] = ()
     graphs: bool = False
 
     def population(self) -> Population:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Generator
-from dataclasses import replace
+from collections.abc import Callable, Generator
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -94,14 +94,25 @@ def _losses(data: Dataset, net: Net, params: Params) -> Losses:
 
 
 def _key(data: Dataset, net: Net, epochs: int, seed: int) -> str:
-    """A name for all that the losses depend on: the data's content, the model, the recipe, the seed."""
+    """A name for all that the losses depend on: the data and how it is read, model, recipe and seed."""
     sha = hashlib.sha256()
     for array in (data.train.x, data.train.y):
         sha.update(f"{array.dtype} {array.shape}".encode())
         sha.update(np.ascontiguousarray(array).data)
     shapes = [(key, tuple(value.shape)) for key, value in net.init(seed).items()]
-    sha.update(repr((data.normalise, net.name, shapes, replace(RECIPE), epochs, seed)).encode())
+    read, model = (data.normalise, data.augment), (net.name, shapes, _built(net.build))
+    sha.update(repr((read, model, RECIPE, epochs, seed)).encode())
     return sha.hexdigest()[:24]
+
+
+def _built(build: Callable[..., Any]) -> tuple[Any, ...]:
+    """How a model is built, in words that are the same in every process.
+
+    Dropout, heads and published weights change what is learnt, and leave the shapes as they are.
+    """
+    if isinstance(build, partial):
+        return *_built(build.func), build.args, sorted(build.keywords.items())
+    return build.__module__, build.__qualname__
 
 
 def _keep(file: Path, losses: Losses) -> None:

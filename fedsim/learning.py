@@ -32,14 +32,48 @@ def learnt(
     """The state with what the server trains itself on this device; see `Algorithm.learn`."""
     if not algorithm.has("learn"):
         return state
+    learning, told = _learning(algorithm, ctx, state, reduced, device), perf_counter()
+    while True:
+        try:
+            progress = next(learning)
+        except StopIteration as end:
+            return end.value
+        if perf_counter() - told > TELL_SECONDS:
+            told = perf_counter()
+            yield Learning(ctx.round + 1, progress)
+
+
+def _learning(
+    algorithm: Algorithm, ctx: Context, state: Any, reduced: Reduced, device: torch.device
+) -> Generator[Progress, None, Any]:
+    """As `learnt`, whenever the method says how far it is."""
     learning = algorithm.learn(replace(ctx, device=device), state, reduced)
-    told = perf_counter()
     while True:
         with one_thread(), tensor_cores("float32", device), server_side(algorithm, "learn"):
             try:
                 progress = next(learning)
             except StopIteration as end:
                 return end.value
-        if perf_counter() - told > TELL_SECONDS:
-            told = perf_counter()
-            yield Learning(ctx.round + 1, progress)
+        yield progress
+
+
+def seconds_to_learn(
+    algorithm: Algorithm, ctx: Context, state: Any, reduced: Reduced, device: torch.device, enough: float
+) -> float:
+    """How long `learnt` takes, told from its beginning where that is longer than `enough` seconds.
+
+    Where each architecture is trained by itself, those not begun are taken to be like the one that was.
+    """
+    if not algorithm.has("learn"):
+        return 0.0
+    began, behind, last = perf_counter(), 0, Progress("", 0, 0)
+    for progress in _learning(algorithm, ctx, state, reduced, device):
+        behind += last.total if progress.done < last.done else 0
+        last = progress
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        spent = perf_counter() - began
+        if spent > enough:
+            whole = max(behind + last.total, last.total * len(ctx.nets))
+            return spent * whole / (behind + last.done)
+    return perf_counter() - began

@@ -17,6 +17,7 @@ from . import rng
 from .adam import Adam
 from .core import Batch
 from .exchange import Progress
+from .local import right
 from .net import Net, Params
 from .public import PublicBatches, PublicSet
 
@@ -73,8 +74,8 @@ def correct_share(net: Net, public: PublicSet, rows: Tensor) -> Judge | None:
         said, y = public.predictions(lambda x: net(params, x), rows), public.y[rows]
         if public.several_labels:
             known = ~torch.isnan(y)
-            return float(((said > 0) == (y > 0.5))[known].float().mean())
-        return float((said.argmax(-1) == y).float().mean())
+            return float(right(said, y)[known].float().mean())
+        return float(right(said, y).float().mean())
 
     return judge
 
@@ -87,7 +88,7 @@ class Course:
         lr: the rate in the beginning.
         cosine: whether it falls to 0 by a cosine.
         clip: the greatest norm of a step's gradient; 0 for any.
-        check_every: steps between two looks of the judge, if there is one.
+        check_every: steps between two looks of the judge, if there is one; it looks at the last one besides.
         patience: steps without gain after which it then ends.
     """
 
@@ -157,7 +158,7 @@ def distilled(
         adam.lr = course.rate(step - 1, len(batches))
         adam(_clipped(gradients, course.clip), step)
         best.steps, best.loss = step, value.detach()
-        if looks and step % looks == 0:
+        if looks and (step % looks == 0 or step == len(batches)):
             best.look(params)
             if step - best.since >= course.patience:
                 break

@@ -138,6 +138,21 @@ def fine_tuned(ctx: Context, visit: Visit, start: Params) -> Params:
     return descend(Descent(ctx, visit, start, own_loss)).params
 
 
+def right(logits: Tensor, y: Tensor) -> Tensor:
+    """Which answers are right; what is no number is wrong.
+
+    Args:
+        logits: `[batch, classes]`.
+        y: int64 `[batch]`, or float32 `[batch, labels]`, of which the known ones mean something.
+
+    Returns:
+        bool, of the labels' shape.
+    """
+    if y.dim() == 2:
+        return ((logits > 0) == (y > 0.5)) & ~logits.isnan()
+    return (logits.argmax(-1) == y) & ~logits.isnan().any(-1)
+
+
 def own_loss(ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
     """The cross-entropy of the model on the batch: what plain training descends, for `Descent.loss`."""
     return cross_entropy(ctx.net(params, batch.x), batch)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from . import wire
+from . import tree, wire
 from .blocks import cut
 from .causes import server_side
 from .core import Algorithm, Context, Examination, Reduced, Score, Survey, Traffic
@@ -60,7 +60,7 @@ class SerialPool:
     def _train(self, algorithm: Algorithm, ctx: Context, state: Any, cohort: Sequence[int]) -> Reduced:
         broadcasts = broadcast(algorithm, ctx, state)
         instructions = instruct(algorithm, ctx, state, cohort)
-        result, kept = self._halving(ctx, cohort, broadcasts, instructions)
+        result, kept = self._home(*self._halving(ctx, cohort, self._there(broadcasts), instructions))
         self._memories.update(kept)
         down = bytes_down(algorithm, ctx, broadcasts, instructions, cohort)
         engine = {"pool": self.name, "width": self.width, "actors": 0, "restarts": 0}
@@ -74,6 +74,7 @@ class SerialPool:
         instructions: Mapping[int, Tree],
     ) -> tuple[SpanResult, dict[int, Tree]]:
         """The round's work; where so many at once need too much memory, all of it again with half as many."""
+        letters, memories = self._each(instructions, cohort), self._each(self._memories, cohort)
         while True:
             blocks = cut(
                 cohort,
@@ -82,20 +83,36 @@ class SerialPool:
                 stack_widths(self.worker.algorithm, ctx.nets, self.width),
             )
             try:
-                return self.worker.train(
-                    ctx.round, 0, blocks, broadcasts, instructions, self._memories, self.width
-                )
+                return self.worker.train(ctx.round, 0, blocks, broadcasts, letters, memories, self.width)
             except StackTooWide:
                 self.width = halved(self.width)
+
+    def _there(self, message: Tree) -> Tree:
+        """It where the clients train: the server's tensors are on the CPU."""
+        device = self.worker.device
+        return message if device.type == "cpu" else tree.map(lambda leaf: leaf.to(device), message)
+
+    def _each(self, held: Mapping[int, Tree], clients: Iterable[int]) -> Mapping[int, Tree]:
+        """What these clients hold, where they train."""
+        return {client: self._there(held[client]) for client in clients if client in held}
+
+    def _home(self, result: SpanResult, kept: Mapping[int, Tree]) -> tuple[SpanResult, Mapping[int, Tree]]:
+        """What came of a round, on the CPU."""
+        if self.worker.device.type == "cpu":
+            return result, kept
+        home = {client: tree.map(lambda leaf: leaf.cpu(), memory) for client, memory in kept.items()}
+        return result.packed().unpacked(), home
 
     def measure(self, algorithm: Algorithm, ctx: Context, state: Any, clients: Sequence[int]) -> Survey:
         """The mean loss of the first deployed model on each client's data; see `ClientPool`."""
         models = questioned(algorithm, ctx, state)
-        return Survey(self.worker.measure(ctx.round, models, clients), survey_traffic(models, clients))
+        losses = self.worker.measure(ctx.round, self._there(models), clients)
+        return Survey(losses, survey_traffic(models, clients))
 
     def evaluate(self, algorithm: Algorithm, ctx: Context, state: Any) -> Callable[[], Mapping[str, Score]]:
         """Every deployed model scored on the whole test set, when the scores are asked for."""
-        models, shards = deployed(algorithm, ctx, state), range(num_shards(self.population))
+        models = self._there(deployed(algorithm, ctx, state))
+        shards = range(num_shards(self.population))
         return lambda: total(self.worker.score(ctx.round, models, shard) for shard in shards)
 
     def evaluate_personal(
@@ -105,10 +122,11 @@ class SerialPool:
         return self._examine(algorithm, ctx, state, examinees(self.population, clients))
 
     def _examine(self, algorithm: Algorithm, ctx: Context, state: Any, asked: Examinees) -> Examination:
-        handovers, parts = handover(algorithm, ctx, state), list[PersonalScores]()
+        handovers, parts = self._there(handover(algorithm, ctx, state)), list[PersonalScores]()
         for client in asked.clients:
-            letter = explain(algorithm, ctx, state, [client])
-            parts.append(examine(self.worker, ctx.round, [client], handovers, letter, self._memories))
+            letter = self._each(explain(algorithm, ctx, state, [client]), [client])
+            memory = self._each(self._memories, [client])
+            parts.append(examine(self.worker, ctx.round, [client], handovers, letter, memory))
             yield len(parts)
         return joined(parts, asked.untested)
 

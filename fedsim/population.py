@@ -153,7 +153,8 @@ class Shelf:
         """As `visit`, but without local steps."""
         held, apart = self._held(algorithm, ctx, client)
         if memory is None:
-            memory = algorithm.remember(ctx, broadcast)
+            # A method makes numbers of its own, such as that it never came, wherever torch puts them.
+            memory = tree.map(lambda leaf: leaf.to(self.device), algorithm.remember(ctx, broadcast))
         return Visit(
             batches=(),
             num_examples=len(held),

@@ -15,7 +15,7 @@ from torch import Tensor
 from . import tree
 from .core import Batch, Context, Visit
 from .distillation import Lesson, softened
-from .local import cross_entropy
+from .local import cross_entropy, right
 from .net import Params
 from .public import ROWS, public_set
 from .tree import Tree
@@ -144,16 +144,16 @@ class Taught:
 
 def accuracy(ctx: Context, visit: Visit, model: Params) -> Tensor:
     """The share of what a client keeps apart of which its model is right: a scalar, 0 where there is none."""
-    right = torch.zeros((), device=visit.device)
+    correct = torch.zeros((), device=visit.device)
     examples = torch.zeros((), device=visit.device)
     with torch.no_grad():
         for batch in visit.apart.batches() if visit.apart is not None else ():
             logits = ctx.net(model, batch.x)
             if batch.y.dim() == 2:
                 known = ~torch.isnan(batch.y)
-                right = right + (((logits > 0) == (batch.y > 0.5)) & known).sum()
+                correct = correct + (right(logits, batch.y) & known).sum()
                 examples = examples + known.sum()
             else:
-                right = right + (logits.argmax(-1) == batch.y).sum()
+                correct = correct + right(logits, batch.y).sum()
                 examples = examples + len(batch.y)
-    return right / examples.clamp(min=1)
+    return correct / examples.clamp(min=1)

@@ -20,16 +20,16 @@ GPU_WIDTH = 64
 GPU_STEP_FLOPS = 2 * 10**9
 """A local step of fewer operations keeps a GPU waiting for the next kernel most of the time."""
 
-CPU_WIDTHS = (16, 32)
-"""The fewest and the most clients that a CPU gets at once: fewer gain nothing, and more no more."""
+CPU_WIDTHS = (32, 64)
+"""The fewest and the most clients that a CPU gets at once: fewer gain nothing, and more leave its caches."""
 
-CPU_STEP_FLOPS = 40 * 10**6
+CPU_STEP_FLOPS = 25 * 10**6
 """In a local step of fewer operations, more time goes into calling torch than into what it computes."""
 
 CPU_PARAMETERS = 10**6
 """Larger models are not stacked on a CPU unasked: a stack holds some copies of each."""
 
-CPU_STACKS = 8
+CPU_STACKS = 4
 """So many stacks a cohort is left to have on a CPU, so that several workers have something to do."""
 
 
@@ -37,8 +37,8 @@ def width_of(stack: Stack, population: Population, device: str) -> int:
     """The width of a run: the same for the same spec and kind of device, since the last bits depend on it.
 
     On a GPU "auto" is `GPU_WIDTH` where a local step of every architecture is small, and one by one where
-    some client's step is enough for the GPU by itself. On a CPU it is an eighth of the cohort, if that is at
-    least 16 and up to 32, where the steps are tiny; else one by one, since convolutions over grouped channels
+    some client's step is enough for the GPU by itself. On a CPU it is a quarter of the cohort, if that is at
+    least 32 and up to 64, where the steps are tiny; else one by one, since convolutions over grouped channels
     take longer than one after another. Nothing is measured, and the number of workers does not count.
 
     Args:

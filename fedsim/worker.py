@@ -22,6 +22,7 @@ from .core import Algorithm, Context, Report, Score, Visit
 from .digest import memory_mark
 from .evaluation import total
 from .faults import DEFAULT, Faults
+from .local import right
 from .population import Population, Shelf, ShelfExamples
 from .precision import tensor_cores
 from .public import AT_ONCE
@@ -269,11 +270,11 @@ def score(logits: Tensor, y: Tensor) -> Score:
     if y.dim() == 2:
         return _labels_score(logits, y)
     loss = F.cross_entropy(logits.double(), y, reduction="sum")
-    return Score(int((logits.argmax(-1) == y).sum()), float(loss), len(y))
+    return Score(int(right(logits, y).sum()), float(loss), len(y))
 
 
 def _labels_score(logits: Tensor, y: Tensor) -> Score:
     """Where an example has several yes-or-no labels, each that is known counts for itself."""
     known = ~torch.isnan(y)
     loss = F.binary_cross_entropy_with_logits(logits[known].double(), y[known].double(), reduction="sum")
-    return Score(int(((logits > 0) == (y > 0.5))[known].sum()), float(loss), int(known.sum()))
+    return Score(int(right(logits, y)[known].sum()), float(loss), int(known.sum()))

@@ -50,7 +50,7 @@ from .. import tree, wire
 from ..census import Answers, Census
 from ..clustering import Ground, grouped, mean_within
 from ..core import Algorithm, Context, Effort, Reduced, Reduction, Report, ServerState, Visit
-from ..distillation import Curve, Stage, Temperature, Unsent, noisy, softened, top_k
+from ..distillation import TO_THE_END, Curve, Stage, Temperature, Unsent, noisy, softened, top_k
 from ..local import Descent, descend, own_loss
 from ..net import Params
 from ..parameters import Count, Positive, Range
@@ -136,6 +136,10 @@ class AcePFL(Algorithm):
     heterogeneous: ClassVar[bool] = True
     deploys: ClassVar[bool] = False
     needs_public: ClassVar[bool] = True
+
+    def by_rounds(self) -> bool:
+        """Where the temperature's curve ends with the run."""
+        return self.curve in TO_THE_END
 
     def temperature(self, ctx: Context) -> Temperature:
         """T_r as a function of r."""

@@ -76,6 +76,10 @@ class CD2PFed(FedAvg):
             fault = str(error)
         return (FieldError("name", "cd2_pfed", fault, hint),) if fault else ()
 
+    def by_rounds(self) -> bool:
+        """The private share grows over the run."""
+        return self.p_max > 0
+
     def private_share(self, ctx: Context, round: int) -> float:
         """The share of the channels that are private in a round, from 0."""
         return self.p_max * max(0, round) / max(1, ctx.rounds - 1)

@@ -142,6 +142,10 @@ class FedCL(FedGen):
         """The confidence-aware loss, which gives the difficulties as well."""
         return SuperLoss(log(self.tau_classes) if self.tau is None else self.tau, self.lambda_cl)
 
+    def by_rounds(self) -> bool:
+        """Where the phases share out the run."""
+        return bool(self.levels) and self.cap is None
+
     def phases(self, ctx: Context) -> Phases:
         """The rules of the phases."""
         levels = sorted(self.levels, reverse=self.order == "descending")

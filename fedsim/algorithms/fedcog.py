@@ -39,6 +39,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .. import tree
 from ..core import Batch, Context, Report, Visit
 from ..errors import FieldError
 from ..local import Trained, divergence, masked_mean
@@ -126,7 +127,9 @@ class FedCOG(FedAvg):
         labels, count = lacking(visit.label_counts, self.samples)
         real = (torch.arange(self.samples, device=labels.device) < count).float()
         x = torch.cat([batch.noise["inputs"] for batch in visit.batches])[: self.samples]
-        models = visit.broadcast["params"], visit.memory["previous"]
+        # A model out of training is laid out otherwise than one out of a checkpoint, which rounds otherwise.
+        held = visit.broadcast["params"], visit.memory["previous"]
+        models = [tree.map(tree.arranged, model) for model in held]
         first = second = torch.zeros_like(x)
         best, kept = torch.full_like(count, torch.inf), (x, ctx.net(models[0], x).detach())
         for step in range(1, self.descent + 1):

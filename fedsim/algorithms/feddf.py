@@ -81,7 +81,7 @@ class FedDF(FedAvg):
         batch_size: of its steps.
         lr: Adam's first rate.
         temperature: of the logits.
-        check_every: steps between two looks at the student.
+        check_every: steps between two looks at the student; the last step is looked at besides.
         patience: steps without gain after which it ends.
         clip: the greatest norm of a step's gradient; 0 for any.
         apart: the share of the public set that the student is judged on, and not taught.

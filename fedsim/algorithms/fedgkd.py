@@ -7,15 +7,17 @@ forgotten over one client's data.
 
 Wire:
     down    params    the global model
-            teacher   the mean of the last `buffer` global models; nothing in the first round or with buffer 1
+            teacher   the mean of the last `buffer` models that the server averaged; nothing while that is the
+                      global model itself, so in the first two rounds and with buffer 1
     up      params    the trained model, MEAN
     keeps   nothing
-    server  params, and the last `buffer` of them
+    server  params, and the last `buffer` of them that were averaged
 
 The local loss has (gamma / 2) temperature^2 KL(teacher || student) besides, at this temperature.
 
-Deviations: the term begins with the second round, since the first teacher is an untrained model. The variant
-that weights each of the last models by its loss on validation data is left out.
+Deviations: the term begins with the second round, since the first model is an untrained one; for the same
+reason it is never among those that make the teacher. The variant that weights each of the last models by its
+loss on validation data is left out.
 
 Reference result: see docs/results.md.
 """
@@ -43,7 +45,7 @@ class FedGKDState(ServerState):
     """The server's model and its last ones.
 
     Attributes:
-        recent: the last models, oldest first, the present one included.
+        recent: the last models, oldest first, the present one included; without the first, untrained one.
     """
 
     recent: list[Tree]
@@ -65,8 +67,7 @@ class FedGKD(FedAvg):
 
     def init(self, ctx: Context) -> FedGKDState:
         """The parent's."""
-        params = super().init(ctx).params
-        return FedGKDState(params=params, recent=[params])
+        return FedGKDState(params=super().init(ctx).params, recent=[])
 
     def teaches(self, ctx: Context) -> bool:
         """Whether there is a teacher in this round."""
@@ -75,11 +76,17 @@ class FedGKD(FedAvg):
     def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """The model, and its teacher unless that is the model itself."""
         sent = super().broadcast(ctx, state)
-        if not self.teaches(ctx) or self.buffer == 1:
+        if not self.teaches(ctx) or self.buffer == 1 or ctx.round == 1:
             return sent
-        held = [tree.select(ctx.own(recent), sent["params"]) for recent in state.recent]
+        # A plan asks what later rounds send while nobody has come yet.
+        recent = state.recent or [state.params]
+        held = [tree.select(ctx.own(model), sent["params"]) for model in recent]
         mean = tree.map(lambda *parts: torch.stack(parts).double().mean(0), *held)
         return {**sent, "teacher": tree.cast_like(mean, held[0])}
+
+    def handover(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+        """The model alone."""
+        return super().broadcast(ctx, state)
 
     def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> FedGKDState:
         """The parent's, and the new model among the last."""
@@ -98,6 +105,6 @@ class FedGKD(FedAvg):
 
     def effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
         """A forward pass more where there is a teacher."""
-        return tuple(
-            kind._replace(forwards=int(self.teaches(ctx))) for kind in super().effort(ctx, state, steps)
-        )
+        # Without the teacher in what comes down: it is asked for once for each size of client.
+        moving = self.trainable(ctx, super().broadcast(ctx, state))
+        return (Effort(steps, moving, forwards=int(self.teaches(ctx))),)

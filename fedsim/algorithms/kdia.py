@@ -171,6 +171,10 @@ class KDIA(FedAvg):
             sent["generator"] = state.generator["params"]
         return sent
 
+    def handover(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+        """The model alone."""
+        return super().broadcast(ctx, state)
+
     def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> KDIAState:
         """The student as in FedAvg; the teacher's sums, decayed by a round, with what the cohort changed."""
         sums = moved_on(self.weights, state.sums, reduced["teacher"])
@@ -281,5 +285,6 @@ class KDIA(FedAvg):
 
     def effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
         """A forward pass more where there is a teacher."""
-        extra = int(self.teaches(ctx))
-        return tuple(kind._replace(forwards=extra) for kind in super().effort(ctx, state, steps))
+        # Without the teacher in what comes down: it is asked for once for each size of client.
+        moving = self.trainable(ctx, super().broadcast(ctx, state))
+        return (Effort(steps, moving, forwards=int(self.teaches(ctx))),)

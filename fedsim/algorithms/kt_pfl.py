@@ -26,10 +26,11 @@ for every client n that came, its gradient multiplied by the power of 5 that bri
 
 Deviations: a round begins with the public examples of the one before, which is the paper's order seen from
 another place. A teacher mixes those who came in the round before, with its row rescaled to sum to 1; the step
-on the coefficients mixes in the same way, and takes the scale as a constant. The divergence is a mean over
-examples, where the authors' code divides by the number of classes as well. The first predictions come after a
-local training. The paper's growing number of local epochs is the job's `local.epochs`. With several labels
-per example, soft predictions are those of each label for itself.
+on the coefficients mixes in the same way, and takes the scale as a constant. Who says what is no number is
+left out of both. The divergence is a mean over examples, where the authors' code divides by the number of
+classes as well. The first predictions come after a local training. The paper's growing number of local epochs
+is the job's `local.epochs`. With several labels per example, soft predictions are those of each label for
+itself.
 
 Reference result: see docs/results.md.
 """
@@ -68,7 +69,8 @@ class KTState(ServerState):
     Attributes:
         coefficients: float64 `[clients, clients]`; row n is how client n's teacher is mixed.
         who: the last cohort, int64 `[k]`.
-        said: its soft predictions, float32 `[k, public_size, classes]`; None before the first round.
+        said: its soft predictions, float32 `[k, public_size, classes]`; None before the first round, and
+            after one in which nobody's were numbers.
     """
 
     coefficients: Tensor
@@ -127,11 +129,15 @@ class KTpFL(PersonalParts):
         return {}
 
     def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> KTState:
-        """What came, and the coefficients after a step for everybody who came."""
-        said = torch.stack([entry["probabilities"] for entry in reduced["said"]])
-        who, coefficients = torch.tensor(reduced.clients), state.coefficients.clone()
+        """What came, and the coefficients after a step for everybody who came and said numbers."""
+        pairs = zip(reduced.clients, (entry["probabilities"] for entry in reduced["said"]), strict=True)
+        heard = {client: said for client, said in pairs if said.isfinite().all()}
+        who = torch.tensor(list(heard), dtype=torch.int64)
+        if not heard:
+            return replace(state, who=who, said=None)  # type: ignore[no-any-return]
+        said, coefficients = torch.stack(list(heard.values())), state.coefficients.clone()
         flat = said.double().flatten(1)
-        for at, client in enumerate(reduced.clients):
+        for at, client in enumerate(heard):
             row = coefficients[client]
             slope = self.slope(row, who, flat, at)
             row = row - _scale(slope) * slope

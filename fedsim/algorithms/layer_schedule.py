@@ -103,6 +103,10 @@ class LayerSchedule(FedAvg):
             return [FieldError("times", list(self.times), "has to begin with 0 and not to descend", hint)]
         return []
 
+    def by_rounds(self) -> bool:
+        """Where the openings are spread over the run."""
+        return self.times == "even"
+
     # what is open
 
     def unfreezing(self, ctx: Context, state: Any) -> tuple[int, ...]:

@@ -120,6 +120,10 @@ class OneShot(FedAvg):
         message, hint = f"the run has {rounds} rounds", f"at most {rounds}, or null for half of them"
         return (FieldError("local_rounds", self.local_rounds, message, hint),)
 
+    def by_rounds(self) -> bool:
+        """Where clients upload half-way."""
+        return self.local_rounds is None
+
     def uploading(self, ctx: Context) -> bool:
         """Whether clients upload in this round."""
         return ctx.round + 1 == (self.local_rounds or max(1, ctx.rounds // 2))

@@ -85,9 +85,13 @@ class Scaffold(FedAvg):
         """The model and the server's control."""
         return {**super().broadcast(ctx, state), "control": ctx.own(state.control)}
 
+    def handover(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+        """The model alone."""
+        return super().broadcast(ctx, state)
+
     def remember(self, ctx: Context, broadcast: Tree) -> Tree:
-        """A control of zeros."""
-        return {"control": tree.zeros_like(broadcast["control"])}
+        """A control of zeros, which is over the parameters whatever came with them."""
+        return {"control": tree.zeros_like(tree.select(broadcast["params"], ctx.net.parameters))}
 
     def weight(self, ctx: Context, visit: Visit) -> float:
         """The same for all that have examples."""

@@ -110,6 +110,10 @@ class ClientCurriculum(Wrapper):
         """Whether there is such a hook; a curriculum that asks nobody has no survey."""
         return super().has(hook) and (hook != "survey" or (self.scores == "all" and self.order != "random"))
 
+    def by_rounds(self) -> bool:
+        """Its budget is the rounds of the run."""
+        return True
+
     @property
     def _reports(self) -> bool:
         """Whether the cohort's clients send their losses with their uploads."""

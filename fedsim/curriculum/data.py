@@ -78,6 +78,10 @@ class DataCurriculum(Wrapper):
         """Whether clients keep their own model between rounds, for the score."""
         return self.order != "random" and "local" in RULES[self.score].judges
 
+    def by_rounds(self) -> bool:
+        """Where the budget is the whole run, or the base goes by it."""
+        return self.budget == "global" or super().by_rounds()
+
     def limits(self, ctx: Context, examples: int, steps: int) -> NDArray[np.int64]:
         """How many of a client's examples are open at each step of this round, int64 `[steps]`."""
         done, budget = np.arange(steps, dtype=np.float64), steps

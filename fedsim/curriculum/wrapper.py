@@ -62,6 +62,10 @@ class Wrapper(Algorithm):
         """The base's."""
         return self.base.misfits(net, rounds)
 
+    def by_rounds(self) -> bool:
+        """The base's."""
+        return self.base.by_rounds()
+
     # server
 
     def init(self, ctx: Context) -> Any:

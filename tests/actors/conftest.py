@@ -10,9 +10,12 @@ from actors.crew import Crew
 from actors.resources import Placement
 
 
-@pytest.fixture(scope="session", params=[1, 2, 5])
+@pytest.fixture(
+    scope="session",
+    params=[pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(5, marks=pytest.mark.slow)],
+)
 def crew(request: pytest.FixtureRequest, ray_cluster: None) -> Iterator[Crew]:
-    """Actors that several runs share one after another."""
+    """Actors that several runs share one after another; one and five of them only where there is time."""
     crew = Crew(Placement(request.param, 0.5, 0))
     yield crew
     crew.close()

@@ -22,7 +22,7 @@ from actors.deaths import gave_up
 from actors.ray_pool import RayPool
 from actors.resources import Placement
 from fedsim.core import Algorithm
-from fedsim.errors import CohortFailed, FedsimError, OutOfMemory, PoolFailed
+from fedsim.errors import CohortFailed, FedsimError, NodeLost, OutOfMemory, PoolFailed
 from fedsim.faults import Chaos, Faults
 from fedsim.pools import SerialPool
 from fedsim.population import Population
@@ -76,6 +76,7 @@ def test_a_cohort_that_failed_as_a_whole_is_named_across_processes(pair: Crew) -
         list(simulate(algorithm, population, pool))
 
 
+@pytest.mark.slow
 def test_chaos_among_the_actors_changes_nothing_but_restarts(pair: Crew) -> None:
     population, faults = (
         federation(rounds=3, cohort_size=5),
@@ -160,6 +161,25 @@ class Unwelcome(Everything):
 def test_actors_that_never_join_end_the_run(pair: Crew) -> None:
     with pytest.raises(PoolFailed, match="client actors died while they started 2 times"):
         RayPool(Unwelcome(), federation(), pair, faults=Faults(max_retries=1))
+
+
+def test_an_actor_that_joined_is_not_late_while_its_first_task_runs(
+    pair: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    RayPool(Everything(), federation(), pair)
+    pair._invite(0)  # as `replace` does it, without the seconds of a new process
+    ray.get(pair.actors[0].usage.remote())
+    monkeypatch.setattr(crew_module, "START_SECONDS", 0.0)
+    pair.look()
+
+
+def test_a_node_that_goes_while_actors_join_is_noticed(pair: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pair, "members", [{}, {}])
+    pair.look()
+    monkeypatch.setattr(crew_module, "living_nodes", set)
+    node = ray.get_runtime_context().get_node_id()
+    with pytest.raises(NodeLost, match=rf"at an unknown address \({node}\)"):
+        pair.look()
 
 
 def test_an_actor_that_does_not_start_is_not_waited_for_for_ever(

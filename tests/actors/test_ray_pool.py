@@ -66,6 +66,17 @@ def same_tree(a: Tree, b: Tree) -> None:
         assert torch.equal(x, y), path
 
 
+def agrees_with_serial(algorithm: Algorithm, population: Population, pool: RayPool) -> None:
+    """The rounds of a run and what its clients keep afterwards are those of one process."""
+    reference = SerialPool(algorithm, population)
+    expected = list(simulate(algorithm, population, reference))
+    same(list(simulate(algorithm, population, pool)), expected)
+    memories = pool.memories()
+    assert memories.keys() == reference.memories().keys()
+    for client, memory in reference.memories().items():
+        same_tree(memory, memories[client])
+
+
 @pytest.mark.parametrize("models", [["mlp"], ["mlp", "logistic"]], ids=["one-model", "two-models"])
 @pytest.mark.parametrize("name", [*ALGORITHMS, "everything"])
 def test_digests_do_not_depend_on_the_pool(name: str, models: list[str], crew: Crew) -> None:
@@ -75,14 +86,15 @@ def test_digests_do_not_depend_on_the_pool(name: str, models: list[str], crew: C
     population = federation(cohort_size=8, rounds=3)
     shape = {"input_shape": population.dataset.input_shape, "num_classes": population.dataset.num_classes}
     population = replace(population, nets=tuple(make_net(model, **shape) for model in models))
-    reference = SerialPool(algorithm, population)
-    expected = list(simulate(algorithm, population, reference))
-    pool = RayPool(algorithm, population, crew)
-    same(list(simulate(algorithm, population, pool)), expected)
-    memories = pool.memories()
-    assert memories.keys() == reference.memories().keys()
-    for client, memory in reference.memories().items():
-        same_tree(memory, memories[client])
+    agrees_with_serial(algorithm, population, RayPool(algorithm, population, crew))
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(5, marks=pytest.mark.slow)])
+def test_digests_do_not_depend_on_the_number_of_actors(workers: int) -> None:
+    """Of one method that does everything; of every method where there is time for it."""
+    population = federation(cohort_size=8, rounds=3)
+    with ray_pool(Everything(), population, workers) as pool:
+        agrees_with_serial(Everything(), population, pool)
 
 
 def test_clients_on_fractions_of_gpus() -> None:
@@ -195,14 +207,14 @@ def where_the_images_are(process: Any) -> tuple[str, int, int]:
 
 
 def test_all_actors_of_a_node_read_one_copy_of_the_images() -> None:
-    """The images of four actors lie at the same place of the same file, which is the object store's."""
+    """The images of two actors lie at the same place of the same file, which is the object store's."""
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 256, (20_000, 1, 28, 28), np.uint8), rng.integers(0, 4, 20_000)
     population = federation([10] * 20, rounds=1)
     data = Dataset("images", Examples(x, y), Examples(x[:10], y[:10]), 4, (1, 28, 28), tuple("abcd"))
     net = make_net("logistic", input_shape=data.input_shape, num_classes=4)
     population = replace(population, dataset=data, nets=(net,))
-    with ray_pool(FedAvg(), population, 4) as pool:
+    with ray_pool(FedAvg(), population, 2) as pool:
         places = ray.get([actor.__ray_call__.remote(where_the_images_are) for actor in pool.crew.actors])
         assert len(set(places)) == 1
         assert "plasma" in places[0][0] or "shm" in places[0][0]

@@ -39,7 +39,10 @@ def crowd(cohort_size: int) -> Population:
     return replace(small, partition=partition, nets=(net,))
 
 
-@pytest.mark.parametrize("algorithm", [FedAvg(), Everything()], ids=["fedavg", "stateful"])
+@pytest.mark.parametrize(
+    "algorithm",
+    [pytest.param(FedAvg(), marks=pytest.mark.slow, id="fedavg"), pytest.param(Everything(), id="stateful")],
+)
 def test_a_thousand_clients_in_a_round_give_the_same_bits(algorithm: Algorithm, crew: Crew) -> None:
     population = crowd(1000)
     reference = SerialPool(algorithm, population)

@@ -12,7 +12,7 @@ import torch
 from actors.client_actor import ClientProcess
 from actors.crew import Crew
 from actors.device import CUDA_CONTEXT_BYTES, memory_cap
-from actors.prober import size_of
+from actors.prober import awaited, size_of
 from actors.ray_pool import RayPool
 from actors.resources import Placement
 from actors.trials import Trials
@@ -23,6 +23,7 @@ from fedsim.pools import SerialPool
 from fedsim.simulation import simulate
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import quick
+from tests.fedsim.test_learning import Slow
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +71,20 @@ def test_an_evaluation_is_told_from_its_shards(crew: Crew) -> None:
     population = federation()
     trials = Trials(FedAvg(), population, RayPool(FedAvg(), population, crew))
     assert 0 < trials.evaluation(1.0) < 30
+
+
+def test_what_the_server_trains_is_told_from_its_beginning(crew: Crew) -> None:
+    """A hundred steps of two milliseconds or more, of which a tenth is made, twice."""
+    population, method = federation(), Slow()
+    assert Trials(method, population, RayPool(method, population, crew)).learn(0.04) >= 0.2
+    assert len(method.made) <= 22
+
+
+def test_a_round_waits_only_for_scores_that_take_longer_than_what_is_done_meanwhile() -> None:
+    assert awaited(0, 2, 3) == (2, 3)
+    assert awaited(1, 2, 3) == (1, 3)
+    assert awaited(4, 2, 3) == (0, 1)
+    assert awaited(9, 2, 3) == (0, 0)
 
 
 def test_the_data_of_a_federation_is_measured() -> None:

@@ -212,6 +212,16 @@ def test_another_experiment_is_refused(two: tuple[Path, list[RoundResult], Any])
         )
 
 
+def test_the_number_of_rounds_counts_where_the_experiment_names_it(
+    two: tuple[Path, list[RoundResult], Any],
+) -> None:
+    # These checkpoints, like those of before it counted, say it beside the experiment.
+    Checkpoints(str(two[0]), {"algorithm": "it", "rounds": 6}).check()
+    with pytest.raises(CheckpointError, match="rounds was 6, is 18") as refused:
+        Checkpoints(str(two[0]), {"algorithm": "it", "rounds": 18}).check()
+    assert "more rounds" not in str(refused.value.hint)
+
+
 def test_clear_removes_checkpoints_and_nothing_else(two: tuple[Path, list[RoundResult], Any]) -> None:
     folder = two[0]
     (folder / "notes.txt").write_text("mine")

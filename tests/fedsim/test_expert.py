@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import pickle
+from collections import OrderedDict
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from torch import nn
 
 from fedsim.algorithms import FedAvg
 from fedsim.data import loss_spread
+from fedsim.data.augment import augmentation
 from fedsim.errors import SpecError
 from fedsim.experiment import Experiment
-from fedsim.expert import expert_losses
+from fedsim.expert import _key, expert_losses
 from fedsim.models import make_net
+from fedsim.net import Net
 from tests.fedsim.federations import gaussian_dataset
 
 
@@ -39,6 +45,20 @@ def test_the_losses_are_those_of_a_trained_model_and_are_kept(tmp_path: Path) ->
     assert np.array_equal(kept, losses)
     other, _ = finish(expert_losses(data, net, epochs=9, seed=1, cache=tmp_path))
     assert len(other) == 10
+
+
+def dropping(share: float) -> nn.Sequential:
+    return nn.Sequential(OrderedDict(body=nn.Dropout(share), head=nn.Linear(12, 4)))
+
+
+def test_kept_losses_are_those_of_the_same_model_on_data_read_in_the_same_way() -> None:
+    data = gaussian_dataset()
+    augmented = replace(data, augment=augmentation(["flip"]))
+    nets = [Net(partial(dropping, share=share)) for share in (0.0, 0.5)]
+    keys = [_key(read, net, epochs=1, seed=0) for read in (data, augmented) for net in nets]
+    assert len(set(keys)) == 4
+    # Wherever it is asked for: a net travels as its recipe.
+    assert [_key(data, net, epochs=1, seed=0) for net in pickle.loads(pickle.dumps(nets))] == keys[:2]
 
 
 EXPERIMENT = Experiment(

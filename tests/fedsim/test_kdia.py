@@ -12,6 +12,7 @@ from fedsim import inequitable, tree
 from fedsim.algorithms import KDIA, FedAvg
 from fedsim.core import Context, Local, Visit
 from fedsim.data.dataset import Dataset, Examples
+from fedsim.effort import Meter
 from fedsim.inequitable import KINDS, moved_on, part_of, settled, taught, worth
 from fedsim.models import make_net
 from fedsim.pools import SerialPool
@@ -256,3 +257,15 @@ def test_a_client_that_holds_nothing_has_no_say() -> None:
     population = federation([0, 12], rounds=3)
     results = run(KDIA(**LIGHT), population)
     assert all(torch.isfinite(v).all() for v in results[-1].state.params.values())
+
+
+def test_counting_what_a_round_costs_makes_no_teacher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten clients of ten sizes; with the teacher's forward pass they cost more than without."""
+    method, population = KDIA(lambda_gen=0.0), federation(rounds=2)
+    ctx, made = population.context(1), list[Any]()
+    state = method.init(ctx)
+    monkeypatch.setattr(KDIA, "teacher", lambda self, state: made.append(1))
+    cost = Meter(method, population).training(ctx, state, range(10))
+    plain = Meter(FedAvg(), population).training(ctx, FedAvg().init(ctx), range(10))
+    assert not made
+    assert (cost.updates, cost.flops > plain.flops) == (plain.updates, True)

@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 from fedsim.algorithms import FedAvg, FedAvgM, FedCOG, FedDisco, FedGKD, Moon
 from fedsim.algorithms.fedcog import lacking
 from fedsim.core import Algorithm, Batch, Context, Local, Visit
+from fedsim.data.dataset import Examples
 from fedsim.local import cross_entropy
 from fedsim.models import make_net
+from fedsim.packing import pack, unpack
 from fedsim.pools import SerialPool
 from fedsim.population import Population
 from tests.fedsim.federations import federation, gaussian_dataset
@@ -119,9 +121,21 @@ def test_fedgkd_averages_the_last_models_and_sends_the_mean() -> None:
         mean = np.mean([r.state.params[key].double().numpy() for r in results[1:4]], 0)
         np.testing.assert_allclose(value.numpy(), mean, rtol=1e-6, atol=1e-8)
     size = 4 * 4 * population.nets[0].count()
-    assert [r.traffic.down for r in results] == [size, *[2 * size] * 4]
+    assert [r.traffic.down for r in results] == [size, size, *[2 * size] * 3]
     assert {r.traffic.up for r in results} == {size}
     assert {r.traffic.down for r in run(FedGKD(buffer=1), population)} == {size}
+
+
+def test_fedgkds_teacher_has_nothing_of_the_untrained_model() -> None:
+    """In the second round it is the global model itself, in the third the mean of two that were averaged."""
+    population, method = federation(rounds=2), FedGKD(buffer=5)
+    first, second = run(method, population)
+    assert "teacher" not in method.broadcast(population.context(1), first.state)
+    # a plan asks the first state what later rounds send
+    assert "teacher" in method.broadcast(population.context(2), method.init(population.context(0)))
+    for key, value in method.broadcast(population.context(2), second.state)["teacher"].items():
+        mean = (first.state.params[key].double().numpy() + second.state.params[key].double().numpy()) / 2
+        np.testing.assert_allclose(value.numpy(), mean, rtol=1e-6, atol=1e-8)
 
 
 def test_moons_loss_is_numpys() -> None:
@@ -243,6 +257,27 @@ def test_fedcogs_inputs_are_what_the_global_model_takes_for_their_class() -> Non
     found = ctx.net(trained, made["inputs"])
     assert (found[:wanted].argmax(-1) == labels[:wanted]).float().mean() > 0.95
     torch.testing.assert_close(found[:wanted], made["logits"][:wanted])
+
+
+def test_fedcog_goes_on_from_memories_out_of_a_checkpoint_as_from_those_out_of_training() -> None:
+    rng = np.random.default_rng(0)
+    data = replace(
+        gaussian_dataset(),
+        train=Examples(
+            rng.normal(size=(24, 1, 28, 28)).astype(np.float32), np.repeat([0, 1, 2], [4, 10, 10])
+        ),
+        input_shape=(1, 28, 28),
+    )
+    net = make_net("fedgen_cnn", input_shape=(1, 28, 28), num_classes=4)
+    population = replace(federation([6, 18], local=MOMENTUM), dataset=data, nets=(net,))
+    method = FedCOG(start_round=1, samples=8, descent=2)
+    pool, again = SerialPool(method, population), SerialPool(method, population)
+    ctx, state = population.context(0), method.init(population.context(0))
+    state = method.aggregate(ctx, state, pool.train(method, ctx, state, [0, 1])())
+    again.restore(unpack(pack(dict(pool.memories()))))
+    ctx = population.context(1)
+    found, expected = (each.train(method, ctx, state, [0, 1])() for each in (again, pool))
+    assert found.memory_digest == expected.memory_digest
 
 
 def test_fedcog_learns_nothing_made_up_where_classes_are_even() -> None:

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from fedsim import tree
+from fedsim.algorithms import KDIA, FedGKD, Scaffold
 from fedsim.algorithms.fedavg import FedAvg
 from fedsim.core import Context, Examination, Local, PersonalScores, Report, Visit
 from fedsim.data.federation import federate
@@ -198,6 +199,20 @@ class Stumbling(Tuned):
         if visit.num_examples == self.unlucky:
             raise ValueError("no")
         return super().personalise(ctx, visit)
+
+
+@pytest.mark.parametrize(
+    "algorithm", [KDIA(lambda_gen=0.0), FedGKD(), Scaffold()], ids=lambda a: type(a).__name__
+)
+def test_what_is_only_for_training_is_not_handed_over(algorithm: FedAvg) -> None:
+    """Also to clients that never came."""
+    population = parted(cohort_size=3, rounds=3)
+    plain, found = (
+        list(simulate(each, population, SerialPool(each, population), personal="last"))[-1]
+        for each in (FedAvg(), algorithm)
+    )
+    assert found.traffic.personal == plain.traffic.personal > 0
+    assert found.metrics["personal_clients"] == 6
 
 
 def test_a_client_that_raises_is_treated_as_in_training() -> None:

@@ -152,11 +152,11 @@ def test_sparse_bytes_are_eight_for_each_entry() -> None:
 
 
 def test_a_spec_without_a_public_set_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from jobs import client_tests, resolve
+    from jobs import client_tests, curricula, resolve
     from jobs.settings import Settings
     from jobs.spec import parse_spec
 
-    for module in (resolve, client_tests):
+    for module in (resolve, client_tests, curricula):
         monkeypatch.setattr(module, "ALGORITHMS", {"told": Told, "fedavg": FedAvg})
     spec = {"algorithm": "told", "data": {"dataset": "digits"}}
     with pytest.raises(resolve.SpecError) as caught:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedsim import tree
 from fedsim.algorithms import FedAvg, FedDF, KTpFL
 from fedsim.algorithms.fedavg import OWN
 from fedsim.core import Batch, Local, Progress
@@ -98,6 +100,14 @@ def test_feddf_without_steps_is_fedavg() -> None:
     for a, b in zip(plain, still, strict=True):
         assert all(torch.equal(value, b.state.params[key]) for key, value in a.state.params.items())
         assert (a.traffic, a.metrics) == (b.traffic, b.metrics)
+
+
+def test_feddf_looks_at_its_student_at_the_end_too() -> None:
+    population = federation(rounds=1, local=Local(epochs=1, batch_size=8, lr=0.02))
+    (plain,), _ = run(FedAvg(), population)
+    (taught,), _ = run(FedDF(steps=80, batch_size=10, lr=0.03, apart=0.5, check_every=100), population)
+    assert taught.method["distillation_steps"] == [80]
+    assert not torch.equal(tree.flatten(taught.state.params), tree.flatten(plain.state.params))
 
 
 def test_feddf_teaches_the_mean_what_all_say_together() -> None:
@@ -212,6 +222,26 @@ def test_a_teacher_mixes_those_who_came() -> None:
     expected = sum(w * s for w, s in zip((row / row.sum()).float(), state.said, strict=True))
     torch.testing.assert_close(taught, expected)
     torch.testing.assert_close(taught.sum(-1), torch.ones(6))
+
+
+def test_whoever_says_what_is_no_number_is_left_out() -> None:
+    population = linear(cohort_size=4, rounds=2)
+    algorithm = KTpFL(public_size=6)
+    ctx, state = population.context(0), algorithm.init(population.context(0))
+    reduced = SerialPool(algorithm, population).train(algorithm, ctx, state, [0, 2, 4, 6])()
+    said = list(reduced["said"])
+    without = replace(reduced, clients=(0, 2, 6), payloads={"said": [said[0], said[1], said[3]]})
+    said[2]["probabilities"][3] = torch.nan
+    found, expected = (algorithm.aggregate(ctx, state, each) for each in (reduced, without))
+    assert found.who.tolist() == [0, 2, 6]
+    for name in ("who", "said", "coefficients"):
+        assert torch.equal(getattr(found, name), getattr(expected, name))
+    for each in said:
+        each["probabilities"][:] = torch.nan
+    nobody = algorithm.aggregate(ctx, found, reduced)
+    assert (nobody.said, len(nobody.who)) == (None, 0)
+    assert torch.equal(nobody.coefficients, found.coefficients)
+    assert algorithm.instruct(population.context(1), nobody, 0) == {}
 
 
 def test_who_holds_nothing_learns_from_its_teacher_and_that_is_counted() -> None:

@@ -428,9 +428,9 @@ def test_a_local_loop_outside_of_its_company_is_refused() -> None:
         ("cuda", 8, 8, 8),
         ("cuda", 1000, 8, 64),
         ("cuda", 8, 10**7, 1),  # a step is enough for a GPU
-        ("cpu", 1000, 8, 32),
-        ("cpu", 130, 8, 16),  # at least 8 stacks
-        ("cpu", 127, 8, 1),  # stacks of 15 gain too little
+        ("cpu", 1000, 8, 64),
+        ("cpu", 130, 8, 32),  # at least 4 stacks
+        ("cpu", 127, 8, 1),  # stacks of 31 gain too little
         ("cpu", 1000, 10**5, 1),  # a step is enough for a CPU
     ],
 )

@@ -18,12 +18,14 @@ from fedsim.algorithms import ALGORITHMS, FedAD, FedCOG
 from fedsim.core import Local
 from fedsim.data.dataset import Dataset, Examples
 from fedsim.lessons import correct_share
+from fedsim.local import right
 from fedsim.models import make_net
 from fedsim.pools import SerialPool
 from fedsim.population import Population
 from fedsim.public import PublicSet
 from fedsim.results import RoundResult
 from fedsim.simulation import simulate
+from fedsim.worker import score
 from jobs.client_tests import task_faults
 from jobs.spec import parse_spec
 from tests.fedsim.federations import federation
@@ -150,3 +152,12 @@ def test_nobody_is_judged_by_labels_that_are_unknown() -> None:
     unknown = PublicSet(torch.zeros(4, 12), torch.full((4, 3), torch.nan), lambda x: x)
     assert correct_share(net, unknown, torch.arange(4)) is None
     assert correct_share(net, unknown, torch.arange(0)) is None
+
+
+def test_what_is_no_number_is_wrong() -> None:
+    logits = torch.tensor([[9.0, 0.0], [torch.nan, 0.0], [0.0, torch.nan], [0.0, torch.inf]])
+    classes, findings = torch.tensor([0, 0, 1, 1]), torch.tensor([[1.0, 0.0], [0, 0], [0, 0], [torch.nan, 1]])
+    assert right(logits, classes).tolist() == [True, False, False, True]
+    assert score(logits, classes)[::2] == (2, 4)
+    assert score(logits, findings)[::2] == (5, 7)
+    assert score(torch.full((4, 2), torch.nan), findings)[::2] == (0, 7)

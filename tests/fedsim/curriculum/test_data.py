@@ -27,6 +27,9 @@ from tests.fedsim.test_engine import Everything
 
 METHODS = [*ALGORITHMS, "everything"]
 
+QUICK_ONES = ("fedavg", "fedprox", "scaffold", "fednova", "kdia", "everything")
+"""Those that go to actors in every run of the tests; the others where there is time."""
+
 
 def method(name: str) -> Algorithm:
     return Everything() if name == "everything" else quick(name)
@@ -68,7 +71,9 @@ def test_a_pace_that_opens_everything_draws_as_the_usual_loop_does() -> None:
     assert digests(run(Open(), population)) == digests(run(FedAvg(), population))
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK_ONES else pytest.param(name, marks=pytest.mark.slow) for name in METHODS]
+)
 def test_around_every_method_the_same_on_every_pool(name: str, crew: Crew) -> None:
     algorithm = DataCurriculum(base=method(name), score="both_loss")
     population = federation(cohort_size=6, rounds=3)

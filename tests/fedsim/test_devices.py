@@ -1,0 +1,88 @@
+"""Clients on a device that is not the CPU: no GPU is at hand, so tensors that have no values stand in for it.
+
+Torch tracks where each would be, and refuses to mix devices as a GPU does.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from fedsim import tree
+from fedsim.algorithms import ALGORITHMS, Scaffold
+from fedsim.core import Local
+from fedsim.errors import FedsimError
+from fedsim.pools import SerialPool, broadcast, instruct
+from fedsim.population import Population, Shelf
+from fedsim.reduce import SpanResult, share
+from fedsim.simulation import first_state
+from fedsim.tree import Tree
+
+from .federations import federation
+from .methods import QUICK
+
+ELSEWHERE = torch.device("meta")
+
+AT_ONCE = {"fedcog": {"start_round": 0, "samples": 4, "descent": 1}}
+"""So that a method does from the first round on what it does with tensors of its own."""
+
+
+@pytest.fixture
+def unpinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory can only be pinned where there is a GPU."""
+    monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: tensor)
+
+
+def population() -> Population:
+    """Two clients of two batches each."""
+    return federation([16, 16], rounds=2, local=Local(epochs=1, batch_size=8, lr=0.1, momentum=0.9))
+
+
+def carried(message: Tree) -> Tree:
+    """It, on that device."""
+    return tree.map(lambda leaf: leaf.to(ELSEWHERE), message)
+
+
+@pytest.mark.usefixtures("unpinned")
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if method.stateful else pytest.mark.slow)
+        for name, method in ALGORITHMS.items()
+    ],
+)
+def test_a_client_trains_where_its_shelf_is(name: str) -> None:
+    everybody = population()
+    algorithm = ALGORITHMS[name](**{**QUICK.get(name, {}), **AT_ONCE.get(name, {})})
+    ctx, state = everybody.context(0), first_state(algorithm, everybody)
+    down, letters = broadcast(algorithm, ctx, state)["0"], instruct(algorithm, ctx, state, [1])
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        shelf = Shelf(everybody, ELSEWHERE)
+        there = shelf.context(0).for_client(1)
+        visit = shelf.visit(algorithm, there, 1, carried(down), carried(letters.get(1, {})), None)
+        assert {leaf.device for _, leaf in tree.leaves(visit.memory)} <= {ELSEWHERE}
+        report = algorithm.train(there, visit)
+        sums = share(algorithm, there, report, 1.0, SpanResult())
+    assert {vector.device for vector in sums.values() if len(vector)} <= {ELSEWHERE}
+
+
+@pytest.mark.usefixtures("unpinned")
+def test_a_pool_in_this_process_sends_clients_what_they_need_to_their_device() -> None:
+    """Each comes as far as it can: to the first number that is asked for, which these tensors do not have."""
+    algorithm, everybody = Scaffold(), population()
+    ctx, state = everybody.context(0), first_state(algorithm, everybody)
+    pool = SerialPool(algorithm, everybody, str(ELSEWHERE))
+    pool.restore({1: algorithm.remember(ctx, algorithm.broadcast(ctx, state))})
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        asked = [
+            pool.train(algorithm, ctx, state, [0, 1]),
+            pool.train(algorithm, ctx, state, [1]),
+            lambda: list(pool.evaluate_personal(algorithm, ctx, state, [1])),
+            lambda: pool.measure(algorithm, ctx, state, [1]),
+            pool.evaluate(algorithm, ctx, state),
+        ]
+        for work in asked:
+            with pytest.raises(FedsimError, match="_local_scalar_dense"):
+                work()
