@@ -33,7 +33,9 @@ ARTIFACTS: Mapping[str, Kind] = MappingProxyType(
         MODEL: Kind("application/octet-stream", "the global model after the last round, by parameter name"),
         PARTITION: Kind(
             "application/octet-stream",
-            "who held which training example: client i has indices[offsets[i]:offsets[i + 1]]",
+            "who held which training example: client i has indices[offsets[i]:offsets[i + 1]], positions in "
+            "what the public and then the validation set left of the training data, in order (with merged "
+            "tests, the test data stands behind it)",
         ),
         PERSONAL: Kind(
             "text/csv",

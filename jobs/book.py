@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from sqlalchemy.exc import InterfaceError, OperationalError
 
-from fedsim.errors import FedsimError
+from fedsim.errors import FedsimError, StoreError
 from jobs.records import RoundRecord
 from jobs.states import JobState
 from jobs.store import JobStore
@@ -31,15 +31,17 @@ def patiently(call: Callable[[], T], seconds: float = STORE_SECONDS) -> T:
 
     Raises:
         OperationalError, InterfaceError: it has not answered for so long.
+        StoreError: nor when it was to be opened.
     """
     deadline = time.monotonic() + seconds
     while True:
         try:
             return call()
-        except (OperationalError, InterfaceError) as error:
-            if time.monotonic() > deadline:
+        except (OperationalError, InterfaceError, StoreError) as error:
+            silence = error.__cause__ if isinstance(error, StoreError) else error
+            if time.monotonic() > deadline or not isinstance(silence, OperationalError | InterfaceError):
                 raise
-            log.warning("the store did not answer, and is asked again: %s", error.orig)
+            log.warning("the store did not answer, and is asked again: %s", silence.orig)
             time.sleep(PAUSE_SECONDS)
 
 
@@ -55,7 +57,7 @@ class Book:
 
     def __init__(self, store: JobStore, job_id: str, holder: str | None = None) -> None:
         self.store, self.job_id, self.holder = store, job_id, holder
-        self._rounds = store.get(job_id).rounds_done
+        self._rounds = patiently(lambda: store.get(job_id)).rounds_done
         self._working = False
 
     def known(self) -> int:

@@ -18,8 +18,9 @@ MOST = 10_000
 SUBMISSION = re.compile(r"fedsim-([a-z0-9]+)-[0-9-]+")
 """The name of the Ray job of one of our jobs; see `jobs.ray_job.ray_job_of`."""
 
-NODES = "/api/v0/nodes?detail=1"
-_NOT = f"detail=1&limit={MOST}&filter_keys=state&filter_predicates=%21%3D&filter_values"
+_STATE = f"detail=1&limit={MOST}&filter_keys=state&filter_predicates"
+_IS, _NOT = f"{_STATE}=%3D&filter_values", f"{_STATE}=%21%3D&filter_values"
+NODES = f"/api/v0/nodes?{_IS}=ALIVE"
 GROUPS = f"/api/v0/placement_groups?{_NOT}=REMOVED"
 ACTORS = f"/api/v0/actors?{_NOT}=DEAD"
 JOBS = "/api/jobs/"
@@ -88,7 +89,7 @@ def cluster_state(ask: Ask) -> ClusterState:
     Args:
         ask: asks Ray's dashboard; what it raises is raised on.
     """
-    nodes = [node for node in _rows(ask(NODES)) if node["state"] == "ALIVE"]
+    nodes = living(ask)
     groups, actors = _rows(ask(GROUPS)), [row for row in _rows(ask(ACTORS)) if _counts(row)]
     owners = _owners(ask(JOBS))
     by_node: defaultdict[str, Reserved] = defaultdict(Reserved)
@@ -103,6 +104,15 @@ def cluster_state(ask: Ask) -> ClusterState:
         gpus=_sum(node.gpus for node in states),
         jobs=_jobs(actors, owners, by_job),
     )
+
+
+def living(ask: Ask) -> list[dict[str, Any]]:
+    """What Ray says of each living node.
+
+    Args:
+        ask: asks Ray's dashboard; what it raises is raised on.
+    """
+    return [node for node in _rows(ask(NODES)) if node["state"] == "ALIVE"]
 
 
 def _rows(answer: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -32,8 +32,9 @@ def _own_way(spec: JobSpec, field: str, what: str) -> FieldError:
     return FieldError(f"curriculum.{field}", None, f"{spec.algorithm.name} {what}", hint)
 
 
-def with_curricula(algorithm: Algorithm, spec: JobSpec) -> Algorithm:
-    """The algorithm with the spec's curricula around it."""
+def algorithm_of(spec: JobSpec) -> Algorithm:
+    """The spec's algorithm, with its curricula around it."""
+    algorithm: Algorithm = ALGORITHMS[spec.algorithm.name](**spec.algorithm.params)
     data, clients = spec.curriculum.data, spec.curriculum.clients
     if data is not None:
         algorithm = DataCurriculum(base=algorithm, **data.model_dump(exclude={"expert_epochs"}))

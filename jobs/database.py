@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
-from sqlalchemy.exc import ArgumentError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from fedsim.errors import StoreError
 from fedsim.secret_urls import hide, secrets_in, without_secrets
@@ -28,7 +28,7 @@ def connect(url: str) -> Engine:
     engine = make_engine(url)
     try:
         migrate(engine)
-    except OperationalError as error:
+    except DBAPIError as error:
         engine.dispose()
         shown = without_secrets(engine.url.render_as_string(hide_password=True))
         cause = hide(str(error.orig), secrets_in(url))

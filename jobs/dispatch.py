@@ -90,8 +90,8 @@ class Dispatcher:
         return self._trouble
 
     def nodes(self) -> Sequence[Node] | None:
-        """The cluster's nodes as the last look saw them; None while nobody knows."""
-        return self._room.nodes
+        """The cluster's nodes as the last look saw them; None while nobody knows whether these are all."""
+        return self._room.nodes if self._room.settled() else None
 
     def cluster(self) -> ClusterState:
         """The cluster as it is now.

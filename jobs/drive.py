@@ -17,11 +17,13 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from actors.coordinator import Coordinator, Keeping, Phase, Recalled, Resumed
 from actors.deaths import DEATHS, LOSSES, cause_of, first_line, gave_up, was_memory
 from actors.resources import Node, Placement, beside_server, cluster_nodes, place
+from fedsim.blocks import pieces
 from fedsim.errors import (
     CoordinatorLost,
     DoesNotFit,
     FedsimError,
     NodeLost,
+    NoRoomNow,
     NotReproduced,
 )
 from fedsim.experiment import Experiment
@@ -159,9 +161,11 @@ def _lost(error: Exception) -> FedsimError:
 
 
 def most_workers(experiment: Experiment) -> int:
-    """How many workers of a run can have something to do: as many as a round has clients, or stacks."""
-    width = experiment.stack if isinstance(experiment.stack, int) else 1
-    return -(-experiment.cohort_size // width)
+    """How many workers of a run can have something to do: as many as a round has clients, or stacks.
+
+    With several architectures that is of a cohort with as many clients of each.
+    """
+    return pieces(range(experiment.cohort_size), experiment.widths or (1,))
 
 
 def placement_of(
@@ -200,6 +204,8 @@ class Run:
         on_end: told of the drive that came to the end, before it is closed.
         on_personal: told how the clients' own models did, before the record of that round is added.
         chaos: faults to be made on purpose.
+        no_room: asked, where others hold the room, whether to wait on; by default that ends the run.
+        after_loss: whether the run was lost by another process, so that its cluster may be coming up again.
     """
 
     experiment: Experiment
@@ -212,6 +218,8 @@ class Run:
     on_end: Callable[[Drive], None] = lambda _: None
     on_personal: Callable[[PersonalScores], None] = lambda _: None
     chaos: Chaos = CALM
+    no_room: Callable[[NoRoomNow], bool] = lambda _: False
+    after_loss: bool = False
 
     def to_end(self) -> dict[str, Any]:
         """Have all rounds run, and each record written once.
@@ -224,24 +232,29 @@ class Run:
             CoordinatorLost, NodeLost: once too often.
             NotReproduced: if a round that ran again came out differently.
         """
-        lost_at: float | None = None
+        lost_at = time.monotonic() if self.after_loss else None
+        shrink = False
         while True:
             try:
-                return self._once(resumed=lost_at is not None)
+                return self._once(resumed=lost_at is not None, shrink=shrink)
             except SURVIVED as error:
                 if not self.again(error):
                     raise
-                lost_at = time.monotonic()
-            except DoesNotFit:
-                if lost_at is None or time.monotonic() - lost_at > SETTLE_SECONDS:
+                lost_at, shrink = time.monotonic(), True
+            except DoesNotFit as error:
+                if lost_at is not None and time.monotonic() - lost_at <= SETTLE_SECONDS:
+                    time.sleep(1.0)
+                elif lost_at is not None and not shrink:
+                    # A cluster that came up again with fewer nodes: those are what there is.
+                    shrink = True
+                elif not (isinstance(error, NoRoomNow) and self.no_room(error)):
                     raise
-                time.sleep(1.0)
 
-    def _once(self, resumed: bool) -> dict[str, Any]:
+    def _once(self, resumed: bool, shrink: bool) -> dict[str, Any]:
         keeping = self.keeping
         if keeping is not None:
             keeping = replace(keeping, known=self.ledger.known(), resume=keeping.resume or resumed)
-        drive = Drive(self.experiment, self.spec, keeping, chaos=self.chaos, shrink=resumed)
+        drive = Drive(self.experiment, self.spec, keeping, chaos=self.chaos, shrink=shrink)
         try:
             self.on_drive(drive)
             for step in drive:

@@ -139,10 +139,10 @@ def execute(
         FedsimError: if the run itself fails; the rounds before were handed to `on_round`.
     """
     on_phase("checking the spec")
+    experiment = resolve(spec, settings)
     keeping = keeping_of(spec, checkpoints, resume=resume)
     if keeping is not None and not resume:
         _spare_the_unfinished(keeping)
-    experiment = resolve(spec, settings)
     on_phase(
         "starting Ray" if settings.ray_address is None else f"connecting to Ray at {settings.ray_address}"
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
@@ -75,10 +75,15 @@ def set_items(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else list(value)
 
 
-def fingerprint(spec: JobSpec) -> str:
+def fingerprint(spec: JobSpec, varied: Collection[str] = ()) -> str:
     """A name for everything that a spec's result depends on, seed included.
 
     Defaults are left out, so that the name stays when specs learn new fields.
+
+    Args:
+        spec: of the run.
+        varied: parts among those without effect that are told apart all the same.
     """
-    plain = spec.model_dump(mode="json", exclude_defaults=True, exclude=set(WITHOUT_EFFECT))
+    without = set(WITHOUT_EFFECT).difference(varied)
+    plain = spec.model_dump(mode="json", exclude_defaults=True, exclude=without)
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]

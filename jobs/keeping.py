@@ -5,14 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from actors.coordinator import Keeping
+from jobs.curricula import algorithm_of
 from jobs.spec import JobSpec
 
 FREE = ("name", "rounds", "evaluation", "resources", "faults", "checkpoint")
-"""Fields of a spec that change nothing in what a round computes: they may differ when a run goes on."""
+"""Fields of a spec that may differ when a run goes on: as a rule no round depends on them.
+
+`experiment_of` puts back what of them does.
+"""
 
 
 def experiment_of(spec: JobSpec) -> dict[str, Any]:
-    """What makes a run what it is: the spec without what the result of a round does not depend on."""
+    """What makes a run what it is: the spec without what the result of a round does not depend on.
+
+    The names in the spec have to be known, as after `resolve`.
+    """
     data = spec.model_dump(mode="json")
     for name in FREE:
         data.pop(name, None)
@@ -22,6 +29,11 @@ def experiment_of(spec: JobSpec) -> dict[str, Any]:
         del data["data"]["tests"]
     if spec.local.precision == "float32":
         del data["local"]["precision"]
+    if spec.evaluation.validation:
+        # Taken away before the rest is dealt out.
+        data["validation"] = spec.evaluation.validation
+    if algorithm_of(spec).by_rounds():
+        data["rounds"] = spec.rounds
     if isinstance(spec.resources.stack, int) and spec.resources.stack > 1:
         # The last bits depend on it; left out where it is not said, as before there was a choice.
         data["stack"] = spec.resources.stack

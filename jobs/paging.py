@@ -5,11 +5,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import Column, ColumnElement, RowMapping, Select, literal, or_, select, tuple_
+from sqlalchemy import Column, ColumnElement, RowMapping, Select, and_, literal, or_, select, tuple_
 
 from fedsim.errors import BadPageToken, FieldError, RequestError
 from jobs.rows import storable
@@ -26,7 +26,15 @@ ORDERS = {
     "priority": jobs.c.priority,
     "state": jobs.c.state,
 }
-"""What a list of jobs may be ordered by; a leading minus turns the order round. Ties go by id."""
+"""What a list of jobs may be ordered by; a leading minus turns the order round. Ties go by id; those of
+priority by age, so that `-priority` is the order of the queue."""
+
+
+class Key(NamedTuple):
+    """A column that a list is sorted by, and whether its largest value comes first."""
+
+    column: Column[Any]
+    descending: bool
 
 
 class JobQuery(NamedTuple):
@@ -54,9 +62,13 @@ class JobQuery(NamedTuple):
         return ORDERS[self.order_by.removeprefix("-")]
 
     @property
-    def descending(self) -> bool:
-        """Whether the largest comes first."""
-        return self.order_by.startswith("-")
+    def keys(self) -> tuple[Key, ...]:
+        """What the list is sorted by; the last one tells all jobs apart."""
+        descending = self.order_by.startswith("-")
+        if self.column is not jobs.c.priority:
+            return Key(self.column, descending), Key(jobs.c.id, descending)
+        ages = Key(jobs.c.created_at, not descending), Key(jobs.c.id, not descending)
+        return Key(self.column, descending), *ages
 
     def statement(self, page_token: str | None) -> Select[Any]:
         """One row more than the page holds, so that the caller sees whether another page follows.
@@ -65,15 +77,15 @@ class JobQuery(NamedTuple):
         """
         found = select(jobs.c.id).where(*self._filters()).limit(self.limit + 1)
         if page_token is not None:
-            found = found.where(self._beyond(*self._read(page_token)))
-        keys = [key.desc() if self.descending else key.asc() for key in (self.column, jobs.c.id)]
+            found = found.where(self._beyond(self._read(page_token)))
+        keys = [column.desc() if descending else column.asc() for column, descending in self.keys]
         return select(jobs).where(jobs.c.id.in_(found.order_by(*keys))).order_by(*keys)
 
     def token(self, last: RowMapping) -> str:
         """The token of the page that follows this row."""
-        value = last[self.column.name]
-        value = value.isoformat() if isinstance(value, datetime) else value
-        text = json.dumps([self._fingerprint(), value, last["id"]])
+        place = [last[column.name] for column, _ in self.keys]
+        values = [value.isoformat() if isinstance(value, datetime) else value for value in place]
+        text = json.dumps([self._fingerprint(), *values])
         return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
     def _filters(self) -> Iterator[ColumnElement[bool]]:
@@ -87,37 +99,29 @@ class JobQuery(NamedTuple):
             columns = (jobs.c.name, jobs.c.id, jobs.c.algorithm)
             yield or_(*(column.icontains(self.search, autoescape=True) for column in columns))
 
-    def _beyond(self, value: Any, job_id: str) -> ColumnElement[bool]:
-        # A comparison of rows, not two of columns: databases walk an index with it.
-        here, last = tuple_(self.column, jobs.c.id), tuple_(literal(value, self.column.type), literal(job_id))
-        return here < last if self.descending else here > last
+    def _beyond(self, place: Sequence[Any]) -> ColumnElement[bool]:
+        if self.column is not jobs.c.priority:
+            return _after(self.keys, place)
+        same = and_(self.column == place[0], _after(self.keys[1:], place[1:]))
+        return or_(_after(self.keys[:1], place[:1]), same)
 
     def _fingerprint(self) -> str:
         """What a token belongs to: the same filters and the same order."""
         filters = [sorted(self.states), sorted(self.labels), self.algorithm, self.search]
         return hashlib.sha256(json.dumps([*filters, self.order_by]).encode()).hexdigest()[:12]
 
-    def _read(self, token: str) -> tuple[Any, str]:
+    def _read(self, token: str) -> list[Any]:
         """The place that a token names; whoever made it up gets no further than to a list of jobs."""
         try:
             text = base64.urlsafe_b64decode(token.encode() + b"=" * (-len(token) % 4))
-            fingerprint, value, job_id = json.loads(text)
-            place = self._value(value), _text(job_id)
+            fingerprint, *values = json.loads(text)
+            place = [_value(key.column, value) for key, value in zip(self.keys, values, strict=True)]
         except (ValueError, TypeError, OverflowError, RecursionError):
-            fingerprint, place = None, (None, "")
+            fingerprint, place = None, []
         if fingerprint != self._fingerprint():
             hint = "take next_page_token of the page before, with the same filters and order"
             raise BadPageToken(f"{token[:80]!r} is not a page token of this list", hint)
         return place
-
-    def _value(self, value: Any) -> Any:
-        if self.column is jobs.c.created_at:
-            return datetime.fromisoformat(_text(value)).astimezone(UTC)
-        if self.column is not jobs.c.priority:
-            return _text(value)
-        if type(value) is not int or len(str(abs(value))) > MAX_PRIORITY_DIGITS:
-            raise ValueError("no priority")
-        return value
 
 
 def job_query(
@@ -160,6 +164,24 @@ def _faults(order_by: str, limit: int, asked: int) -> Iterator[FieldError]:
         yield FieldError("limit", limit, "is out of range", f"allowed: 1 to {MAX_LIMIT}")
     if asked > MAX_LABELS:
         yield FieldError("label", asked, "are too many", f"at most {MAX_LABELS} labels")
+
+
+def _after(keys: Sequence[Key], place: Sequence[Any]) -> ColumnElement[bool]:
+    """What comes after a place, by keys that all go the same way."""
+    # A comparison of rows, not several of columns: databases walk an index with it.
+    here = tuple_(*(key.column for key in keys))
+    last = tuple_(*(literal(value, key.column.type) for key, value in zip(keys, place, strict=True)))
+    return here < last if keys[0].descending else here > last
+
+
+def _value(column: Column[Any], value: Any) -> Any:
+    if column is jobs.c.created_at:
+        return datetime.fromisoformat(_text(value)).astimezone(UTC)
+    if column is not jobs.c.priority:
+        return _text(value)
+    if type(value) is not int or len(str(abs(value))) > MAX_PRIORITY_DIGITS:
+        raise ValueError("no priority")
+    return value
 
 
 def _text(value: Any) -> str:

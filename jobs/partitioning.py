@@ -28,7 +28,7 @@ class Dealing:
 
     Attributes:
         federation: who has what.
-        about: what made it: data set, partition, clients, seed, limit, public share.
+        about: what made it: data set, partition, clients, seed, limit, public and validation share.
         sizes: examples of each client, int64 [N].
         counts: the client x class map, int64 [n, C]; n is N, or `SURVEYED` where clients only sample.
         distances: of those clients' class mixes to that of all of them, float64 [n].
@@ -86,7 +86,8 @@ def deal(spec: JobSpec, settings: Settings, on_phase: Callable[[str], None]) -> 
     """Make the partition that the jobs of this spec use.
 
     Args:
-        spec: of which only `seed`, `clients` and `data` matter, and `model` where an expert is trained.
+        spec: of which `seed`, `clients`, `data` and `evaluation.validation` matter, and `model` where an
+            expert is trained.
         settings: where data is looked for.
         on_phase: told what is being done.
 
@@ -145,5 +146,6 @@ def _about(spec: JobSpec) -> dict[str, Any]:
         "seed": spec.seed,
         "limit": data.limit,
         "public": data.public.fraction,
+        "validation": spec.evaluation.validation,
         "tests": data.tests.model_dump(mode="json"),
     }

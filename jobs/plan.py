@@ -43,8 +43,10 @@ class PlannedSeconds(Frozen):
     startup: float = Field(description="until the first round begins")
     round: Seconds = Field(description="of a round, the mean over the run")
     overhead: float = Field(description="of a round's training, the engine's own part")
-    evaluation: float = Field(description="of one evaluation")
-    personal: float = Field(default=0.0, description="of one scoring of the clients' own models")
+    evaluation: float = Field(description="that a round waits for one evaluation")
+    personal: float = Field(
+        default=0.0, description="that it waits for one scoring of the clients' own models"
+    )
     total: float = Field(description="of the run")
 
 

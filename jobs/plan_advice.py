@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from actors.device import CUDA_CONTEXT_BYTES
-from actors.prober import Measured
+from actors.measured import Measured
 from actors.resources import Node
 from jobs.plan import Plan, PlannedSeconds
 from jobs.spec import JobSpec
@@ -27,7 +27,7 @@ def advice(plan: Plan, spec: JobSpec, nodes: Sequence[Node], found: Measured) ->
         return []
     return [
         *_more_workers(plan.seconds, spec, plan.workers, nodes, found),
-        *_idle_workers(plan),
+        *_idle_workers(plan, found.pieces),
         *_smaller_share(spec, nodes, found),
         *_fewer_evaluations(plan, plan.seconds, spec),
         *_long_client(plan, plan.seconds, spec, found),
@@ -67,12 +67,20 @@ def _gain(seconds: PlannedSeconds, found: Measured, now: int, then: int) -> str:
     return f"a round would take about {_time(total - saved)} instead of {_time(total)}"
 
 
-def _idle_workers(plan: Plan) -> Iterator[str]:
-    if plan.workers is not None and plan.workers > plan.clients.per_round:
-        idle = plan.workers - plan.clients.per_round
+def _idle_workers(plan: Plan, pieces: int) -> Iterator[str]:
+    """Workers that a round has nothing to do for, with so many stacks and clients that train one by one."""
+    clients, workers, width = plan.clients.per_round, plan.workers or 0, plan.stack or 1
+    if workers > clients:
         yield (
-            f"{idle} of {plan.workers} workers have nothing to do, because {plan.clients.per_round} clients "
-            f"come to a round; resources.workers: {plan.clients.per_round} leaves their room to other jobs"
+            f"{workers - clients} of {workers} workers have nothing to do, because {clients} clients "
+            f"come to a round; resources.workers: {clients} leaves their room to other jobs"
+        )
+    elif workers > pieces:
+        each = clients // workers
+        stack = each if each > 1 else "off"
+        yield (
+            f"{workers - pieces} of {workers} workers have nothing to do, because up to {width} of {clients} "
+            f"clients train at once; resources.stack: {stack} has something for all of them"
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from actors.prober import Measured
+from actors.measured import Measured
 from actors.resources import Node, Placement, fit_in_memory
 from fedsim.errors import DoesNotFit
 from fedsim.experiment import Experiment
@@ -109,11 +109,11 @@ def with_figures(plan: Plan, placement: Placement, found: Measured) -> Plan:
 
 def _seconds(plan: Plan, placement: Placement, found: Measured) -> Seconds:
     """Of a round, the mean over the run."""
-    train, server = found.train[placement.workers], found.server
+    train = found.train[placement.workers]
     evaluate = found.evaluation * plan.evaluations / plan.rounds
     personal = found.examination * found.examinations / plan.rounds
-    parts = {"survey": found.survey, "train": train, "server": server, "evaluate": evaluate}
-    parts["personal"] = personal
+    parts = {"survey": found.survey, "train": train, "server": found.server, "learn": found.learn}
+    parts |= {"evaluate": evaluate, "personal": personal}
     parts["total"] = sum(parts.values())
     return Seconds(**{name: round(value, 6) for name, value in parts.items()})
 

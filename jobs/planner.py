@@ -21,7 +21,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.coordinator import Phase
 from actors.deaths import DEATHS, cause_of, gave_up
-from actors.prober import Measured, Prober
+from actors.measured import Measured
+from actors.prober import Prober
 from actors.resources import Node, Placement, beside_server, cluster_nodes
 from fedsim.errors import DoesNotFit, FedsimError, NoRoomNow, OutOfMemory, PoolFailed
 from fedsim.experiment import Experiment
@@ -34,6 +35,7 @@ from jobs.records import RoundRecord
 from jobs.resolve import resolve
 from jobs.settings import Settings
 from jobs.spec import JobSpec, parse_spec
+from jobs.this_machine import cpus
 
 MEASURING_SECONDS = 20.0
 """How long rounds are measured by default."""
@@ -95,7 +97,7 @@ def plan(
 
 def _this_machine(settings: Settings) -> Node:
     gpus = torch.cuda.device_count() if settings.ray_num_gpus is None else settings.ray_num_gpus
-    return Node("this machine", settings.ray_num_cpus or os.cpu_count() or 1, gpus)
+    return Node("this machine", cpus(settings), gpus)
 
 
 def _measure(

@@ -37,11 +37,11 @@ from jobs.ray_files import (
     write_addresses,
 )
 from jobs.settings import Settings
+from jobs.this_machine import PREFIX, cpus, short_directory
 
 GIBIBYTE = 2**30
 LOOK_SECONDS = 0.1
 STOP_SECONDS = 10.0
-PREFIX = "fedsim-ray-"
 ENDED = frozenset({"STOPPED", "SUCCEEDED", "FAILED"})
 
 
@@ -62,7 +62,7 @@ def main() -> int:
 
 
 def _keep(settings: Settings, home: Path, stop: threading.Event) -> int:
-    temporary = tempfile.mkdtemp(prefix=PREFIX, dir=_short_directory())
+    temporary = tempfile.mkdtemp(prefix=PREFIX, dir=short_directory())
     ports = _free_ports(3)
     addresses = Addresses(os.getpid(), temporary, f"http://127.0.0.1:{ports[0]}")
     write_addresses(home, addresses)
@@ -91,7 +91,7 @@ def _start(settings: Settings, home: Path, addresses: Addresses, ports: list[int
         "--include-log-monitor": "false",
         "--object-store-memory": object_store_bytes(),
         "--temp-dir": addresses.temporary,
-        "--num-cpus": settings.ray_num_cpus,
+        "--num-cpus": cpus(settings),
         "--num-gpus": settings.ray_num_gpus,
     }
     given = [f"{name}={value}" for name, value in options.items() if value is not None]
@@ -212,11 +212,6 @@ def _free_ports(count: int) -> list[int]:
         for each in sockets:
             each.bind(("127.0.0.1", 0))
         return [each.getsockname()[1] for each in sockets]
-
-
-def _short_directory() -> str | None:
-    """Where Ray's directory goes: the paths of its sockets must stay under 108 bytes."""
-    return "/tmp" if os.access("/tmp", os.W_OK) else None
 
 
 def _remove_remains(home: Path) -> None:

@@ -34,6 +34,9 @@ GONE_SECONDS = 15.0
 SILENT_SECONDS = 90.0
 """A runner that Ray believes to run, and that showed no life for so long, hangs."""
 
+CONFIRM_SECONDS = 5.0
+"""How long a runner that seems to hang has to show life: on a machine that slept, every runner seems to."""
+
 CANCEL_SECONDS = 6.0
 """How long a runner has to cancel itself before Ray is asked to end it."""
 
@@ -98,6 +101,8 @@ class Reconciler:
                     log.debug("job %s ended and was deleted in between", job.id)
                 except JobRefused as error:
                     trouble.append(error)
+            else:
+                self._pressed.pop(job.id, None)
         if trouble:
             raise trouble[0]
         return self.store.count(ACTIVE)
@@ -121,6 +126,7 @@ class Reconciler:
             self._refused[job.id] = self._refused.get(job.id, 0) + 1
             if self._refused[job.id] < ATTEMPTS:
                 raise
+            withdraw(self.settings, job.id, name)
             self._fail(job, FailureReason.INTERNAL, f"{error} (asked {ATTEMPTS} times)")
             return
         # Only now: a name in the store says that Ray did take the job once.
@@ -145,7 +151,8 @@ class Reconciler:
         elif job.state is JobState.CANCELLING:
             self._press(ray, job, "it does not cancel itself", CANCEL_SECONDS, CANCEL_SECONDS)
         elif job.heartbeat_at is not None and not _showed_life(job, SILENT_SECONDS):
-            self._press(ray, job, f"it has shown no life for {SILENT_SECONDS:g} s", 0.0, STOP_SECONDS)
+            why = f"it has shown no life for {SILENT_SECONDS:g} s"
+            self._press(ray, job, why, CONFIRM_SECONDS, STOP_SECONDS)
 
     def _settle_unknown(self, ray: Cluster, job: Job) -> None:
         """Ray has never heard of it, or is another Ray than the one that ran it."""

@@ -148,7 +148,8 @@ class Job(Frozen):
         restarts: how often it was started again by itself, since it was last resumed.
         resumes: how often somebody resumed it.
         submission_id: the name of its Ray job.
-        submitted_at: when it left the queue.
+        submitted_at: when it first left the queue.
+        started_at: when its rounds began, since it was last resumed.
         heartbeat_at: when its runner last said that it lives.
     """
 

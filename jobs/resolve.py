@@ -2,52 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from actors.resources import Node, beside_server, place
 from fedsim.algorithms import ALGORITHMS
-from fedsim.core import Local
+from fedsim.core import Algorithm, Local
 from fedsim.data import (
     DATASETS,
     PARTITIONS,
     dataset_faults,
-    foretold,
-    outline,
     partition_faults,
 )
-from fedsim.errors import DataError, DataNotFound, FieldError, SpecError
+from fedsim.data.text import TRAINED
+from fedsim.errors import FieldError, SpecError
 from fedsim.experiment import Experiment
 from fedsim.models import MODELS, make_net
 from fedsim.net import Net
 from fedsim.parameters import check as parameter_faults
-from fedsim.parameters import unknown
+from fedsim.parameters import parameters, unknown
+from fedsim.pools import stack_widths
 from jobs.client_tests import public_faults, task_faults, tests_faults
-from jobs.curricula import curriculum_faults, expert_epochs, with_curricula
+from jobs.curricula import algorithm_of, curriculum_faults, expert_epochs
+from jobs.facts import Facts, facts_of, under
 from jobs.settings import Settings
 from jobs.spec import Choice, JobSpec, parse_spec
-
-
-class Facts(NamedTuple):
-    """What a check needs to know of a data set, without its examples.
-
-    Attributes:
-        examples: how many there are to deal out.
-        input_shape: of one example.
-        num_classes: C.
-        vocabulary: how many token numbers there are; 0 for data that is not tokens.
-        task: "classes", or "labels" where each example has several.
-        whole: how many examples there are for training, with those that are taken away first.
-    """
-
-    examples: int
-    input_shape: tuple[int, ...]
-    num_classes: int
-    vocabulary: int
-    task: str
-    whole: int = 0
 
 
 def resolve(spec: JobSpec, settings: Settings) -> Experiment:
@@ -122,8 +101,9 @@ def cohort_size(spec: JobSpec) -> int:
 
 def _experiment(spec: JobSpec, settings: Settings) -> Experiment:
     local, decay = spec.local, spec.local.lr_decay
+    algorithm = algorithm_of(spec)
     return Experiment(
-        algorithm=with_curricula(ALGORITHMS[spec.algorithm.name](**spec.algorithm.params), spec),
+        algorithm=algorithm,
         local=Local(
             epochs=local.epochs or 1,
             steps=local.steps,
@@ -155,8 +135,18 @@ def _experiment(spec: JobSpec, settings: Settings) -> Experiment:
         validation=spec.evaluation.validation,
         personal=spec.evaluation.personal,
         stack=spec.resources.stack,
+        widths=_widths(spec, settings, algorithm),
         graphs=spec.resources.graphs,
     )
+
+
+def _widths(spec: JobSpec, settings: Settings, algorithm: Algorithm) -> tuple[int, ...]:
+    """How many clients of each architecture train at once, where the spec says so by a number."""
+    if not isinstance(spec.resources.stack, int):
+        return ()
+    facts = facts_of(spec, settings)
+    width = stack_widths(algorithm, [_net(model, facts) for model in spec.models], spec.resources.stack)
+    return tuple(map(width, range(len(spec.models))))
 
 
 def _name_faults(spec: JobSpec) -> list[FieldError]:
@@ -166,21 +156,17 @@ def _name_faults(spec: JobSpec) -> list[FieldError]:
         *curriculum_faults(spec),
         *public_faults(spec),
         *_model_faults(spec),
-        *_under("data.dataset", dataset_faults(spec.data.dataset.name, spec.data.dataset.params)),
-        *_under("data.partition", partition_faults(spec.data.partition.kind, spec.data.partition.params)),
+        *_tokenizer_faults(spec),
+        *under("data.dataset", dataset_faults(spec.data.dataset.name, spec.data.dataset.params)),
+        *under("data.partition", partition_faults(spec.data.partition.kind, spec.data.partition.params)),
     ]
-
-
-def _under(prefix: str, errors: Iterable[FieldError]) -> list[FieldError]:
-    """The same faults with the paths of the whole spec."""
-    return [error._replace(path=f"{prefix}.{error.path}") for error in errors]
 
 
 def _choice_faults(path: str, choice: Choice, registry: Any) -> list[FieldError]:
     if choice.name not in registry:
         kind = path.partition(".")[0]
         return [FieldError(f"{path}.name", choice.name, f"no such {kind}", unknown(choice.name, registry))]
-    return _under(path, parameter_faults(registry[choice.name], choice.params))
+    return under(path, parameter_faults(registry[choice.name], choice.params))
 
 
 def _model_faults(spec: JobSpec) -> list[FieldError]:
@@ -199,9 +185,21 @@ def _model_faults(spec: JobSpec) -> list[FieldError]:
     return errors
 
 
+def _tokenizer_faults(spec: JobSpec) -> list[FieldError]:
+    """Published weights know the token numbers of their own tokenizer; a trained one deals out others."""
+    weights = next((m.params["pretrained"] for m in spec.models if m.params.get("pretrained")), None)
+    chosen, entry = spec.data.dataset, DATASETS.get(spec.data.dataset.name)
+    taken = {p.name: p.default for p in parameters(entry.load)} if entry is not None else {}
+    if weights is None or "tokenizer" not in taken or {**taken, **chosen.params}["tokenizer"] != TRAINED:
+        return []
+    message = f"is trained here and numbers tokens in its own way, which the weights {weights!r} do not know"
+    hint = "name the tokenizer that belongs to the weights"
+    return [FieldError("data.dataset.tokenizer", TRAINED, message, hint)]
+
+
 def _data_faults(spec: JobSpec, settings: Settings, model: bool) -> list[FieldError]:
     """What the data set's own size and shape rule out."""
-    facts = _facts(spec, settings)
+    facts = facts_of(spec, settings)
     errors = tests_faults(spec, facts.task) + task_faults(spec, facts.task)
     errors += public_faults(spec, facts.whole) if spec.data.public.fraction else []
     entry = PARTITIONS.get(spec.data.partition.kind)
@@ -245,51 +243,7 @@ def _misfits(spec: JobSpec, net: Net) -> list[FieldError]:
     method, params = ALGORITHMS.get(spec.algorithm.name), spec.algorithm.params
     if method is None or parameter_faults(method, params):
         return []
-    return _under("algorithm", method(**params).misfits(net, spec.rounds))
+    return under("algorithm", method(**params).misfits(net, spec.rounds))
 
 
-def _facts(spec: JobSpec, settings: Settings) -> Facts:
-    chosen = spec.data.dataset
-    params = tuple(sorted((name, _hashable(value)) for name, value in chosen.params.items()))
-    try:
-        facts = _facts_of(chosen.name, params, settings.data_roots, spec.data.download)
-    except SpecError as error:
-        raise SpecError(_under("data.dataset", error.errors)) from None
-    except DataError as error:
-        error.errors = [FieldError("data.dataset.name", chosen.name, error.message, error.hint)]
-        raise
-    whole = min(facts.examples, spec.data.limit or facts.examples)
-    examples = round((1 - spec.data.public.fraction) * whole)
-    examples -= round(spec.evaluation.validation * examples)
-    return facts._replace(examples=examples, whole=whole)
-
-
-def _facts_of(
-    name: str, params: tuple[tuple[str, Any], ...], roots: tuple[Path, ...], download: bool
-) -> Facts:
-    """From the data set's files; while these are not here and may be fetched, from what is known of it.
-
-    A check fetches no data set: it is asked while somebody types, and the run fetches it.
-    """
-    known = foretold(name, **dict(params)) if download else None
-    if known is None:
-        return _read_facts(name, params, roots, download)
-    try:
-        return _read_facts(name, params, roots, False)
-    except DataNotFound:
-        return Facts(*known)
-
-
-@lru_cache(maxsize=32)
-def _read_facts(
-    name: str, params: tuple[tuple[str, Any], ...], roots: tuple[Path, ...], download: bool
-) -> Facts:
-    data, examples = outline(name, roots=roots, download=download, **dict(params))
-    return Facts(examples, data.input_shape, data.num_classes, data.vocabulary, data.task)
-
-
-def _hashable(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-__all__ = ["DATASETS", "Facts", "check", "cohort_size", "resolve"]
+__all__ = ["DATASETS", "check", "cohort_size", "resolve"]

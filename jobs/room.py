@@ -55,6 +55,10 @@ class Room:
                 self._changed_at = now
             self.nodes, self._counted_at = found, now
 
+    def settled(self) -> bool:
+        """Whether all nodes may be there: what does not fit on these is refused."""
+        return not self.settles or time.monotonic() - self._changed_at >= SETTLE_SECONDS
+
     def forget(self) -> None:
         """Nobody knows the nodes any more."""
         self.nodes = None
@@ -79,11 +83,10 @@ class Room:
             if lacking is None:
                 self._fitting.add(_key(job))
                 is_first = False
-            elif self.settles and time.monotonic() - self._changed_at < SETTLE_SECONDS:
-                if is_first:
-                    return f"it does not fit on the nodes that are there now: {lacking.message}"
-            else:
+            elif self.settled():
                 self._refuse(job, lacking)
+            elif is_first:
+                return f"it does not fit on the nodes that are there now: {lacking.message}"
         return None
 
     def _lacking(self, job: Job, nodes: Sequence[Node]) -> DoesNotFit | None:

@@ -147,7 +147,7 @@ def enter(
         changes |= {"restarts": row["restarts"] + 1, "submission_id": None, "heartbeat_at": None}
     if row["state"] in FINAL and target is JobState.QUEUED:
         changes |= {"restarts": 0, "resumes": row["resumes"] + 1, "finished_at": None}
-        changes |= {"submission_id": None, "heartbeat_at": None}
+        changes |= {"submission_id": None, "heartbeat_at": None, "started_at": None}
         _reopen(connection, row)
     data = _state_data(row, target, row["state"]) | {"reason": reason, "message": message}
     write_event(connection, row, "state", data, **changes | kept)

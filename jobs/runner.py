@@ -35,6 +35,7 @@ from jobs.keeping import keeping_of
 from jobs.private import MASK
 from jobs.ray_job import ray_job_of
 from jobs.resolve import resolve
+from jobs.setting_up import SettingUp, room_now
 from jobs.settings import Settings
 from jobs.spec import parse_spec
 from jobs.states import FINAL, FailureReason, JobState
@@ -129,7 +130,7 @@ def run(job_id: str, settings: Settings, submission_id: str | None = None) -> Jo
     Raises:
         JobNotFound: if the store has no such job.
     """
-    store = JobStore.open(settings.database_url)
+    store = patiently(lambda: JobStore.open(settings.database_url))
     watch = Watch(store, job_id, submission_id)
     try:
         _drive(job_id, settings, store, watch)
@@ -151,7 +152,7 @@ def run(job_id: str, settings: Settings, submission_id: str | None = None) -> Jo
 
 def _drive(job_id: str, settings: Settings, store: JobStore, watch: Watch) -> None:
     """Have the rounds run, and write each to the store; after a loss, go on from the last checkpoint."""
-    job = store.get(job_id)
+    job = patiently(lambda: store.get(job_id))
     save_spec(settings, job)
     spec = parse_spec(job.spec)
     log.info("job %s: %s on %s", job_id, spec.algorithm.name, spec.data.dataset.name)
@@ -165,6 +166,7 @@ def _drive(job_id: str, settings: Settings, store: JobStore, watch: Watch) -> No
 
     def keep(drive: Drive) -> None:
         about = {"seed": spec.seed, "clients": spec.clients.total, "data": job.spec["data"]}
+        about["validation"] = spec.evaluation.validation
         save_partition(settings, job_id, drive.partition(), about)
 
     def examined(scores: PersonalScores) -> None:
@@ -172,8 +174,25 @@ def _drive(job_id: str, settings: Settings, store: JobStore, watch: Watch) -> No
 
     keeping = keeping_of(spec, settings.checkpoints(job_id), resume=True)
     book = Book(store, job_id, watch.submission_id)
+    setting_up = SettingUp(
+        lambda text: patiently(lambda: store.warn(job_id, text)),
+        lambda: watch.stopped,
+        lambda: room_now(experiment, spec),
+    )
     with connected(settings):
-        run = Run(experiment, spec, keeping, book, log.info, watch.guard, again, keep, examined)
+        run = Run(
+            experiment,
+            spec,
+            keeping,
+            book,
+            on_phase=setting_up.phase,
+            on_drive=watch.guard,
+            again=again,
+            on_end=keep,
+            on_personal=examined,
+            no_room=setting_up.no_room,
+            after_loss=job.restarts > 0,
+        )
         model = run.to_end()
     save_model(settings, job_id, model)
 

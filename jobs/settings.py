@@ -62,7 +62,7 @@ class Settings:
         data_roots: where data sets are looked for, in this order (`home/data`, then `FEDSIM_DATA`).
         max_running: how many jobs may hold the cluster at once (`FEDSIM_MAX_RUNNING`).
         ray_address: the Ray cluster to use (`FEDSIM_RAY_ADDRESS`); None means a local Ray of fedsim's own.
-        ray_num_cpus: CPUs of the local Ray (`FEDSIM_RAY_NUM_CPUS`); None means all of the machine.
+        ray_num_cpus: CPUs of the local Ray (`FEDSIM_RAY_NUM_CPUS`); None means all it may use.
         ray_num_gpus: GPUs of the local Ray (`FEDSIM_RAY_NUM_GPUS`); None means all of the machine.
         ray_idle_seconds: how long the local Ray outlives the last API and the last job (`FEDSIM_RAY_IDLE`).
         token: what callers of the API must present (`FEDSIM_TOKEN`); None means no token.

@@ -198,6 +198,7 @@ class Evaluation(Section):
     )
     personal: Literal["auto", "never", "last", "always"] = Field(
         default="auto",
-        description="when to score each client's own model; auto: never with data.tests: global, else "
-        "after the last round, and on every scored round where nobody fine-tunes for it",
+        description="when to score each client's own model; auto: on every scored round, but only "
+        "after the last where clients fine-tune for it; with data.tests: global, only after the last, "
+        "and only where the method has no model for everybody",
     )

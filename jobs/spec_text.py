@@ -34,6 +34,7 @@ SHORTHANDS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "model": {"name": "mlp"},
         "data.dataset": {"name": "digits"},
         "data.partition": {"kind": "dirichlet", "beta": 0.5, "min_size": 1},
+        "data.tests": {"kind": "global"},
     }
 )
 """Sections that may be written as one word, with what stands there when nothing is written."""

@@ -20,6 +20,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -27,7 +28,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedsim.errors import FieldError, SpecError
-from jobs.grid import Run, cells, fingerprint, grid_runs, set_items
+from jobs.grid import WITHOUT_EFFECT, Run, cells, fingerprint, grid_runs, set_items
 from jobs.spec import MAX_NAME, JobSpec, apply_overrides, parse_spec, parse_text, read_spec
 from jobs.spec_faults import shown, translate
 from jobs.submission import check_submission
@@ -66,6 +67,21 @@ class Sweep(BaseModel):
     def cells(self) -> list[tuple[str, ...]]:
         """All combinations of the axes' labels."""
         return cells(self.axes, list(self.axes))
+
+    def mark(self, spec: JobSpec) -> str:
+        """The fingerprint of a run's spec.
+
+        How a run is executed tells runs apart only where an axis is about it, as when somebody looks whether
+        results depend on the number of workers.
+        """
+        return fingerprint(spec, self._varied)
+
+    @cached_property
+    def _varied(self) -> frozenset[str]:
+        """The parts of how a run is executed that axes are about: looked for once, not for every run."""
+        items = [item for values in self.axes.values() for each in values.values() for item in each]
+        paths = frozenset(re.split("[.=]", item, maxsplit=1)[0].strip() for item in items)
+        return paths.intersection(WITHOUT_EFFECT) - {"name"}
 
 
 class Member(NamedTuple):
@@ -149,7 +165,7 @@ def _member(sweep: Sweep, run: Run) -> Member:
     spec = parse_spec({**data, "name": f"{sweep.name}: {run}"[:MAX_NAME]})
     own = {_label(axis): label for axis, label in run.labels.items()}
     labels = {**own, "seed": str(run.seed), **sweep.labels, GROUP: sweep.name}
-    mark = fingerprint(spec)
+    mark = sweep.mark(spec)
     key = hashlib.sha256(f"{sweep.name}\n{mark}".encode()).hexdigest()[:32]
     check_submission(spec, sweep.priority, labels, key)
     return Member(run, spec, mark, labels, key)

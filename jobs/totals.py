@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine, RowMapping, case, func, insert, selec
 
 from jobs.records import RoundRecord
 from jobs.states import JobState
-from jobs.tables import jobs, totals
+from jobs.tables import events, jobs, totals
 
 SUMS = tuple(column.name for column in totals.columns if column.name not in ("job_id", "queue_seconds"))
 """The columns that grow with every round."""
@@ -78,18 +78,22 @@ def _add(connection: Connection, job_id: str, more: dict[str, Any], **values: An
 
 def read_totals(engine: Engine) -> Totals:
     """Sum up what there is: two queries over a small row for each job, whatever the number of rounds."""
-    by_state = select(jobs.c.state, func.count(), func.min(jobs.c.created_at)).group_by(jobs.c.state)
+    by_state = select(jobs.c.state, func.count()).group_by(jobs.c.state)
+    # A job waits since it last came into the queue: it may have been made, and have run, long before.
+    queued = select(func.max(events.c.at).label("since")).join(jobs, jobs.c.id == events.c.job_id)
+    queued = queued.where(jobs.c.state == JobState.QUEUED.value, events.c.type == "state").group_by(jobs.c.id)
+    oldest = select(func.min(queued.subquery().c.since))
     waited = totals.c.queue_seconds
     sums = [func.coalesce(func.sum(totals.c[name]), 0) for name in SUMS]
     classes = [func.coalesce(func.sum(case((waited <= most, 1), else_=0)), 0) for most in WAITS]
     both = select(*sums, *classes, func.count(waited), func.coalesce(func.sum(waited), 0.0))
     with engine.connect() as connection:
-        states = {row[0]: (row[1], row[2]) for row in connection.execute(by_state)}
+        states: dict[str, int] = {row[0]: row[1] for row in connection.execute(by_state)}
+        queued_since: datetime | None = connection.execute(oldest).scalar_one()
         figures = [float(figure) for figure in connection.execute(both).one()]
-    queued_since = states.get(JobState.QUEUED, (0, None))[1]
     age = (datetime.now(UTC) - queued_since).total_seconds() if queued_since else 0.0
     return Totals(
-        states={state: states.get(state.value, (0, None))[0] for state in JobState},
+        states={state: states.get(state.value, 0) for state in JobState},
         sums=dict(zip(SUMS, figures, strict=False)),
         waits=tuple(int(figure) for figure in figures[len(SUMS) : len(SUMS) + len(WAITS)]),
         waited=int(figures[-2]),

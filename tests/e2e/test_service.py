@@ -75,6 +75,7 @@ def check_artifacts(http: httpx.Client, job: str) -> None:
     assert len(set(dealt["indices"].tolist())) == len(dealt["indices"]) == dealt["offsets"][-1]
 
 
+@pytest.mark.slow
 def test_the_same_by_the_sdk(server: Server, tmp_path: Path) -> None:
     with FedSimClient(server.url) as client:
         by_the_sdk(client, tmp_path)
@@ -86,9 +87,6 @@ def by_the_sdk(client: FedSimClient, tmp_path: Path) -> None:
     assert job.wait(timeout=30) == "SUCCEEDED"
     assert len(job.rounds()) == 3
     assert len(job.rounds().to_csv(tmp_path / "rounds.csv").read_text().splitlines()) == 4
-    again = client.submit(QUICK, set={"rounds": 3, "seed": 0})
-    assert again.wait(timeout=60) == "SUCCEEDED"
-    assert [r.digest for r in again.rounds()] == [r.digest for r in job.rounds()]
     with pytest.raises(SpecError) as caught:
         client.submit({"algorithm": "fedavgg", "model": "lenet6"})
     assert {error.path for error in caught.value.errors} == {"algorithm.name", "model.name"}

@@ -140,7 +140,12 @@ def test_missing_files_name_the_places_and_the_way_out(http: httpx.Client, tmp_p
         ),
         (["run", "demo", "--set", "clients.total=5000"], 2, ["clients.total", "5000"]),
         (["run", "demo", "--set", "resources.workers=5000"], 3, ["5000 workers x 1 CPU asked", "fit"]),
-        (["run", "demo", "--set", "resources.gpus_per_worker=0.5"], 3, ["no node has a GPU"]),
+        pytest.param(
+            ["run", "demo", "--set", "resources.gpus_per_worker=0.5"],
+            3,
+            ["no node has a GPU"],
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_the_command_exits_with_the_code_of_the_fault(

@@ -3,6 +3,7 @@
 import pytest
 from sqlalchemy.exc import OperationalError
 
+from fedsim.errors import StoreError
 from jobs import book
 from jobs.book import Book, patiently
 from jobs.spec import parse_spec
@@ -29,6 +30,25 @@ def test_a_store_that_comes_back_is_waited_for(monkeypatch):
     assert patiently(away(3)) == "an answer"
     with pytest.raises(OperationalError):
         patiently(away(3), seconds=-1.0)
+
+
+def test_a_store_that_cannot_be_opened_yet_is_waited_for(monkeypatch):
+    monkeypatch.setattr(book, "PAUSE_SECONDS", 0.0)
+    opened = away(2)
+
+    def open_store():
+        try:
+            return opened()
+        except OperationalError as error:
+            raise StoreError("cannot open the store") from error
+
+    assert patiently(open_store) == "an answer"
+
+    def newer():
+        raise StoreError("the store is of another version of fedsim")
+
+    with pytest.raises(StoreError, match="another version"):
+        patiently(newer)
 
 
 def test_a_run_that_was_given_up_changes_no_state(tmp_path):

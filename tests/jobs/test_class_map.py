@@ -23,6 +23,14 @@ def test_the_counts_are_those_of_the_job(tmp_path: Path, partition: object) -> N
     assert (made["clients"], len(made["classes"]), len(made["distances"])) == (6, 10, 6)
 
 
+def test_a_partition_says_what_was_taken_away_before_it_was_dealt(tmp_path: Path) -> None:
+    given = {"algorithm": "fedavg", "data": {"dataset": "digits", "public": {"fraction": 0.1}}}
+    spec = parse_spec({**given, "evaluation": {"validation": 0.2}})
+    dealt = deal(spec, Settings(home=tmp_path), lambda phase: None)
+    assert (dealt.about["public"], dealt.about["validation"]) == (0.1, 0.2)
+    assert int(dealt.sizes.sum()) == round(0.8 * round(0.9 * 1438))
+
+
 def test_it_is_made_once(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
     spec = parse_spec({"algorithm": "fedavg", "data": {"dataset": "digits"}})

@@ -74,6 +74,19 @@ def test_a_method_of_one_class_each_is_refused_where_examples_carry_several_labe
         assert "one class for each example" in fault.message
 
 
+def test_a_file_that_was_replaced_is_looked_at_again(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path, data_roots=(tmp_path,))
+    data = {"dataset": {"name": "npz", "path": "mine.npz"}, "partition": "iid"}
+    wanted = spec("global", data=data, clients={"total": 20, "fraction": 0.5})
+    for examples in (30, 10):
+        x, y = np.zeros((examples, 4), np.float32), np.arange(examples) % 2
+        np.savez(tmp_path / "mine.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+        if examples == 30:
+            assert resolve(wanted, settings)
+    with pytest.raises(SpecError, match="more clients than training examples: npz has 10"):
+        resolve(wanted, settings)
+
+
 def test_a_record_says_what_the_round_cost_and_an_older_one_is_still_read(tmp_path: Path) -> None:
     experiment = resolve(spec("matched"), Settings(home=tmp_path))
     population = experiment.population()

@@ -126,6 +126,7 @@ def test_a_runner_that_breaks_leaves_its_last_words(bench):
     assert "broken on purpose" in bench.settings.log_path(job_id).read_text()
 
 
+@pytest.mark.slow
 def test_a_killed_runner_is_started_again_as_often_as_may_be(bench):
     job_id = bench.job("long", max_restarts=1)
     bench.dispatcher()

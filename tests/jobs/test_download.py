@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -12,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedsim.data import DATASETS
+from fedsim.data import DATASETS, load_dataset
 from fedsim.data.places import FETCH
-from fedsim.errors import DataNotFound, SpecError
+from fedsim.errors import DataError, DataNotFound, SpecError
 from fedsim.stepwise import finished
 from fedsim.vision import torchvision_ready
 from jobs.resolve import resolve
@@ -88,6 +89,32 @@ def test_a_fetch_that_fails_leaves_no_half_of_a_data_set(upstream: Path, tmp_pat
     assert list((tmp_path / "home" / "data").iterdir()) == []
     last.write_bytes(whole)
     assert len(resolve(parse_spec(spec_of(download=True)), settings).population().dataset.train) == 20
+
+
+def test_an_error_of_whatever_fetches_says_how_to_go_on(
+    upstream: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as gdown's, which is neither an OSError nor a RuntimeError; a killed fetch's folder goes, too."""
+    from torchvision.datasets import MNIST
+
+    def fails(*_: object) -> None:
+        raise Exception("Too many users\nhave viewed the file")
+
+    left = tmp_path / "home" / "data" / ".fetching-killed"
+    left.mkdir(parents=True)
+    os.utime(left, (1, 1))
+    monkeypatch.setattr(MNIST, "download", fails)
+    with pytest.raises(DataNotFound, match=r"downloaded \(Too many users have viewed the file\).*by hand"):
+        load_dataset("mnist", roots=[left.parent], download=True)
+    assert list(left.parent.iterdir()) == []
+    assert "pip install gdown" in DATASETS["celeba"].get
+
+
+def test_a_half_filled_folder_is_named_as_what_to_remove(tmp_path: Path) -> None:
+    folder = tmp_path / "MNIST" / "raw"
+    write_idx(folder / FILES[0], np.zeros((20, 28, 28)))
+    with pytest.raises(DataError, match=rf"remove {folder} and fetch the data set again"):
+        load_dataset("mnist", roots=[tmp_path], download=True)
 
 
 @pytest.mark.parametrize("name", [name for name, entry in DATASETS.items() if FETCH in entry.get])

@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import ray
+from ray.util.placement_group import placement_group, remove_placement_group
 
 from fedsim.errors import CheckpointError, CoordinatorLost, FedsimError, NotReproduced
 from fedsim.pools import SerialPool
 from fedsim.simulation import simulate
 from jobs.drive import Drive, Run
 from jobs.execute import Notes
-from jobs.keeping import experiment_of, keeping_of
+from jobs.keeping import keeping_of
 from jobs.records import RoundRecord
 from jobs.resolve import resolve
 from jobs.runner import run
@@ -129,17 +131,6 @@ def test_a_round_that_comes_out_differently_ends_the_run(tmp_path: Path) -> None
         driven(spec, settings, None, records=wrong)
 
 
-def test_what_a_round_does_not_depend_on_may_change() -> None:
-    base = experiment_of(parse_spec(SPEC))
-    # Checkpoints of before there was a choice of tests know nothing of it.
-    assert "tests" not in base["data"]
-    free = {"rounds": 50, "name": "x", "checkpoint": {"every": 3}, "faults": {}, "evaluation": {"every": 5}}
-    assert experiment_of(parse_spec({**SPEC, **free, "resources": {"stack": "off"}})) == base
-    changes = ({"seed": 1}, {"local": {"steps": 3}}, {"model": "mlp"}, {"data": {"limit": 100}})
-    for part in (*changes, {"resources": {"stack": 4}}):
-        assert experiment_of(parse_spec({**SPEC, **part})) != base
-
-
 @pytest.mark.parametrize("storage", ["/proc/nothing", "nosuch://bucket"])
 def test_a_job_whose_checkpoints_cannot_be_written_fails_before_round_1(tmp_path: Path, storage: str) -> None:
     settings = Settings(tmp_path / "home", storage=storage)
@@ -162,3 +153,24 @@ def test_a_runner_that_was_given_up_leaves_the_job_alone(tmp_path: Path) -> None
         store.set_submission(job_id, "another")
         assert run(job_id, settings, "first") in (JobState.STARTING, JobState.RUNNING)
         assert store.get(job_id).heartbeat_at is None
+
+
+@pytest.mark.slow
+def test_a_job_whose_room_is_held_waits_for_it(tmp_path: Path) -> None:
+    settings, cpus = Settings(tmp_path / "home"), ray.cluster_resources()["CPU"]
+    held = placement_group([{"CPU": cpus}])
+    ray.get(held.ready())
+    with JobStore.open(settings.database_url) as store, ThreadPoolExecutor(1) as threads:
+        job_id = store.create(parse_spec({**SPEC, "rounds": 1}))[0].id
+        store.advance(job_id, JobState.QUEUED, JobState.STARTING)
+        ended = threads.submit(run, job_id, settings)
+        try:
+            deadline = time.monotonic() + 90
+            while not any(event.type == "warning" for event in store.events(job_id)):
+                assert time.monotonic() < deadline
+                assert not ended.done()
+                time.sleep(0.1)
+            assert store.get(job_id).state is JobState.STARTING
+        finally:
+            remove_placement_group(held)
+        assert ended.result() is JobState.SUCCEEDED

@@ -79,6 +79,7 @@ def test_ray_listens_on_loopback_only(ray_home):
     assert {address[-8:] for address in listening} == {"0100007F"}
 
 
+@pytest.mark.slow
 def test_one_ray_for_many_starters_which_ends_when_nobody_needs_it(tmp_path):
     settings = Settings(tmp_path / "home", ray_num_cpus=1, ray_idle_seconds=2)
     with ThreadPoolExecutor(3) as threads:

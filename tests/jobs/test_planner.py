@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 
 from actors.client_actor import Usage
-from actors.prober import Measured
+from actors.measured import Measured
 from actors.resources import Node, Placement
+from api.commands.plan import rows
 from fedsim.core import Traffic
 from fedsim.errors import ClientFailed, DoesNotFit, OutOfMemory
+from jobs.drive import most_workers
 from jobs.execute import execute
 from jobs.plan import Plan
 from jobs.plan_advice import advice
@@ -38,6 +40,7 @@ def settings(tmp_path: Path) -> Settings:
     return Settings(home=tmp_path)
 
 
+@pytest.mark.slow
 def test_a_plan_foretells_the_records(ray_cluster: None, settings: Settings) -> None:
     small = spec(rounds=3, resources__workers=2, evaluation__every=2, data__tests="matched")
     phases: list[str] = []
@@ -117,6 +120,7 @@ def measured(**fields: Any) -> Measured:
     values: dict[str, Any] = {
         "device": "cpu",
         "workers": 2,
+        "pieces": 10,
         "by_node": {"n": 2},
         "startup": 5.0,
         "survey": 0.0,
@@ -163,6 +167,16 @@ def test_a_plan_says_how_many_clients_train_at_once(settings: Settings) -> None:
     assert not any("at once" in note for note in enough.notes)
 
 
+def test_what_the_server_trains_is_a_part_of_a_round(settings: Settings) -> None:
+    full, _ = planned(measured(learn=60.0), [Node("n", 2, 0, id="n")], settings, rounds=10)
+    assert full.seconds is not None
+    assert full.seconds.round.learn == 60
+    assert full.seconds.round.total == pytest.approx(5 + 60 + 0.01 + 0.01)
+    assert full.seconds.total == pytest.approx(5 + 10 * full.seconds.round.total)
+    [line] = [how for what, _, how in rows(full) if what == "a round"]
+    assert "what it trains itself 60 s" in line
+
+
 def test_memory_of_workers_that_were_not_measured_counts_too(settings: Settings) -> None:
     nodes = [Node("n", 64, 0, memory=6.5 * GIGABYTE, id="n")]
     full, _ = planned(measured(), nodes, settings)
@@ -185,6 +199,18 @@ def test_memory_of_workers_that_were_not_measured_counts_too(settings: Settings)
             "resources.cpus_per_worker: 1 makes room for 16 workers instead of 2",
         ),
         ({}, {"evaluation": 20.0}, [Node("n", 2, 0)], "evaluation.every: 5 saves"),
+        (
+            {},
+            {"workers": 5, "train": {5: 5.0}, "stack": (8, 8), "pieces": 2},
+            [Node("n", 5, 0)],
+            "3 of 5 workers have nothing to do, because up to 8 of 10 clients train at once",
+        ),
+        (
+            {},
+            {"workers": 8, "train": {8: 5.0}, "stack": (8, 8), "pieces": 2},
+            [Node("n", 8, 0)],
+            "resources.stack: off has something for all of them",
+        ),
         ({}, {"longest": 4.9}, [Node("n", 2, 0)], "local.steps in place of local.epochs"),
         ({}, {"overhead": 4.0}, [Node("n", 2, 0)], "the engine's own work"),
         (
@@ -200,6 +226,27 @@ def test_advice_where_the_numbers_say_so(
 ) -> None:
     lines = planned(measured(**found), nodes, settings, **fields)[1]
     assert any(words in line for line in lines), lines
+
+
+@pytest.mark.parametrize(
+    ("models", "most"),
+    [
+        ({"name": "mlp"}, 1),
+        ({"name": "resnet9", "norm": "batch"}, 10),
+        ([{"name": "logistic"}, {"name": "mlp"}, {"name": "logistic"}, {"name": "mlp"}], 4),
+    ],
+    ids=["one stack", "no stack", "a stack of each"],
+)
+def test_workers_are_as_many_as_a_round_has_stacks_or_clients(
+    settings: Settings, models: Any, most: int
+) -> None:
+    wanted = spec(resources__stack=10, model=models)
+    assert most_workers(resolve(wanted, settings)) == most
+
+
+def test_clients_that_cannot_be_stacked_leave_no_worker_idle(settings: Settings) -> None:
+    found = measured(workers=10, train={10: 1.0}, longest=0.1, stack=(10, 10), pieces=10)
+    assert planned(found, [Node("n", 10, 0)], settings)[1] == []
 
 
 def test_no_advice_where_nothing_would_help(settings: Settings) -> None:

@@ -78,7 +78,13 @@ def desk(store, url, tmp_path):
     return Desk(store, url, tmp_path / "home")
 
 
-def test_a_runner_that_hangs_is_ended_and_the_job_goes_on_in_another(desk):
+def later(monkeypatch, seconds):
+    """Let so many seconds pass, for this process alone."""
+    now = time.monotonic() + seconds
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+
+
+def test_a_runner_that_hangs_is_ended_and_the_job_goes_on_in_another(desk, monkeypatch):
     job_id = desk.job()
     desk.look()
     first = ray_job_of(desk.store.get(job_id))
@@ -87,6 +93,9 @@ def test_a_runner_that_hangs_is_ended_and_the_job_goes_on_in_another(desk):
     desk.look()
     assert desk.cluster.stopped == []
     desk.silent_for(job_id, 100)
+    desk.look()
+    assert desk.cluster.stopped == []
+    later(monkeypatch, 6)
     desk.look()
     desk.look()
     assert desk.cluster.stopped == [first]
@@ -101,6 +110,22 @@ def test_a_runner_that_hangs_is_ended_and_the_job_goes_on_in_another(desk):
     assert not desk.store.restart(job_id, 9, "lost", holder=first)
     assert desk.store.get(job_id) == job
     assert desk.store.advance(job_id, JobState.STARTING, JobState.RUNNING, holder=job.submission_id)
+
+
+def test_runners_of_a_machine_that_slept_are_left_in_peace(desk, monkeypatch):
+    """All of them seem to have shown no life for hours; they do as soon as they run again."""
+    job_id = desk.job()
+    desk.look()
+    desk.store.advance(job_id, JobState.STARTING, JobState.RUNNING)
+    for _ in range(2):
+        desk.silent_for(job_id, 3600)
+        desk.look()
+        desk.store.heartbeat(job_id)
+        desk.look()
+        later(monkeypatch, 6)
+    desk.silent_for(job_id, 3600)
+    desk.look()
+    assert desk.cluster.stopped == []
 
 
 def test_a_job_that_was_given_up_and_not_submitted_yet_is_nobodys(store):
@@ -124,6 +149,8 @@ def test_a_job_that_ray_refuses_holds_nobody_up_for_long(desk):
     job = desk.store.get(bad)
     assert (job.state, job.reason) == (JobState.FAILED, FailureReason.INTERNAL)
     assert "no room in /tmp (asked 3 times)" in job.message
+    # Nor does the file stay with which it was to be told the passwords.
+    assert not list(desk.settings.job_dir(bad).glob(".handover*"))
     assert desk.state(good) is JobState.STARTING
 
 
@@ -160,6 +187,8 @@ def test_on_a_cluster_that_is_just_going_up_a_job_waits_for_its_nodes(store, url
     assert job.state is JobState.QUEUED
     assert "does not fit on the nodes that are there now: 3 workers x 1 CPU asked, 2 fit" in job.waiting
     assert store.get(behind).waiting.startswith("1 job before it in the queue; it does not fit")
+    # Nor is a job refused when it is submitted.
+    assert desk.dispatcher.nodes() is None
     monkeypatch.setattr(room, "COUNT_SECONDS", 0.0)
     desk.cluster.has = [Node("here", 2, 0), Node("there", 1, 0)]
     desk.look()
@@ -170,6 +199,7 @@ def test_on_a_cluster_that_is_just_going_up_a_job_waits_for_its_nodes(store, url
     monkeypatch.setattr(room, "SETTLE_SECONDS", 0.0)
     desk.look()
     assert store.get(late).reason is FailureReason.DOES_NOT_FIT
+    assert desk.dispatcher.nodes() == desk.cluster.has
 
 
 def test_each_job_that_waits_says_why(desk, monkeypatch):

@@ -244,6 +244,7 @@ def test_overrides_open_shorthands_and_defaults():
         "model": {"name": "cnn"},
     }
     assert data == {"algorithm": "fedprox", "rounds": 5}
+    assert load_spec("demo", ["data.tests=merged", "data.tests.share=0.3"]).data.tests.share == 0.3
 
 
 @pytest.mark.parametrize("path", ["algorithm", "model", "data.dataset", "data.partition"])

@@ -217,6 +217,7 @@ def test_a_failed_job_is_resumed_and_its_history_has_one_end(store):
     store.advance(job_id, JobState.STARTING, JobState.FAILED, message="no memory")
     job = store.resume(job_id)
     assert (job.state, job.reason, job.message, job.finished_at) == (JobState.QUEUED, None, None, None)
+    assert job.started_at is None
     assert (job.restarts, job.resumes, job.submission_id, job.rounds_done) == (0, 1, None, 1)
     assert store.next_queued().id == job_id
     assert [e.data.get("terminal", False) for e in store.events(job_id)].count(True) == 0
@@ -399,7 +400,12 @@ def test_pages_hold_every_job_once(store, order_by):
     field = order_by.removeprefix("-")
     key = lambda job: (getattr(job, field), job.id)  # noqa: E731
     everything = [store.get(job.id) for job in made]
-    assert [j.id for j in seen] == [j.id for j in sorted(everything, key=key, reverse=order_by[0] == "-")]
+    ordered = sorted(everything, key=key, reverse=order_by[0] == "-")
+    if field == "priority":
+        # The order of the queue, and the same from its end.
+        queue = sorted(everything, key=lambda job: (-job.priority, job.created_at, job.id))
+        ordered = queue if order_by[0] == "-" else queue[::-1]
+    assert [j.id for j in seen] == [j.id for j in ordered]
 
 
 def test_new_jobs_do_not_shift_the_next_page(store):
@@ -511,6 +517,12 @@ def test_a_store_of_a_newer_version_is_refused(url):
     engine.dispose()
     with pytest.raises(StoreError, match="another version of fedsim"):
         JobStore.open(url)
+
+
+def test_a_file_that_is_no_database_is_named(tmp_path):
+    (tmp_path / "jobs.db").write_text("a letter to somebody\n" * 100)
+    with pytest.raises(StoreError, match=r"cannot open the store .*jobs\.db: file is not a database"):
+        JobStore.open(f"sqlite:///{tmp_path / 'jobs.db'}")
 
 
 @pytest.mark.parametrize(

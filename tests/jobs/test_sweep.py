@@ -53,6 +53,17 @@ def test_a_run_keeps_its_mark_whatever_else_is_in_the_grid(file: Path) -> None:
     assert first < more
 
 
+def test_how_runs_are_executed_tells_them_apart_where_an_axis_is_about_it(file: Path) -> None:
+    """Whether a result depends on the workers is asked of two jobs, not of one that is shown twice."""
+    grid: dict[str, Any] = {"base": "demo", "seeds": [1], "axes": {"resources.workers": [1, 2]}}
+    runs = members(read_sweep(grid))
+    assert [run.spec.resources.workers for run in runs] == [1, 2]
+    assert len({run.mark for run in runs}) == len({run.key for run in runs}) == 2
+    plain = {run.mark for run in members(read_sweep(file))}
+    elsewhere = read_sweep(file, ["resources.workers=7", "checkpoint.every=3"])
+    assert {run.mark for run in members(elsewhere)} == plain
+
+
 def test_the_smallest_sweep_is_a_base_and_its_seeds() -> None:
     runs = members(read_sweep({"base": {"algorithm": "fedavg"}, "seeds": [5]}))
     assert [(run.spec.seed, run.spec.name) for run in runs] == [(5, "sweep: seed 5")]

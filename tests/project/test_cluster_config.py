@@ -1,5 +1,6 @@
 """`ray_cluster.yaml`, held against Ray's own validation."""
 
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -38,3 +39,14 @@ def test_ray_is_the_pinned_version(config: Any) -> None:
     gpu_worker = config["available_node_types"]["gpu_worker"]
     images = [config["docker"]["image"], gpu_worker["docker"]["worker_image"]]
     assert all(f"ray:{version}-" in image for image in images)
+
+
+def test_no_command_ends_the_shell_that_runs_it(config: Any) -> None:
+    lists = [value for key, value in config.items() if key.endswith("_commands")]
+    commands = [command for commands in lists for command in commands]
+    killers = [command for command in commands if "pkill" in command]
+    found = [(command, pattern) for command in killers for pattern in re.findall("pkill -f '(.+?)'", command)]
+    assert len(found) == len(killers) == 1
+    # Ray runs each by `bash -c '...'`: the command is among the arguments that the pattern is held against.
+    assert not [pattern for command, pattern in found if re.search(pattern, command)]
+    assert all(re.search(pattern, "/bin/python /bin/fedsim serve --ray-address auto") for _, pattern in found)

@@ -1,0 +1,120 @@
+"""What is known of a data set before anything runs: looked up once, and again when its file has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from threading import Lock
+from typing import Any, NamedTuple
+
+from fedsim.data import foretold, outline
+from fedsim.errors import DataError, DataNotFound, FieldError, SpecError
+from jobs.settings import Settings
+from jobs.spec import JobSpec
+
+_DEALING = Lock()
+"""Held while a data set's own lock is looked up, so that all who ask for one get the same."""
+
+
+class Facts(NamedTuple):
+    """What a check needs to know of a data set, without its examples.
+
+    Attributes:
+        examples: how many there are to deal out.
+        input_shape: of one example.
+        num_classes: C.
+        vocabulary: how many token numbers there are; 0 for data that is not tokens.
+        task: "classes", or "labels" where each example has several.
+        whole: how many examples there are for training, with those that are taken away first.
+    """
+
+    examples: int
+    input_shape: tuple[int, ...]
+    num_classes: int
+    vocabulary: int
+    task: str
+    whole: int = 0
+
+
+def under(prefix: str, errors: Iterable[FieldError]) -> list[FieldError]:
+    """The same faults with the paths of the whole spec."""
+    return [error._replace(path=f"{prefix}.{error.path}") for error in errors]
+
+
+def facts_of(spec: JobSpec, settings: Settings) -> Facts:
+    """The facts of a spec's data set.
+
+    Raises:
+        SpecError, DataNotFound, DataError: if the data set cannot be read, with paths of the whole spec.
+    """
+    chosen = spec.data.dataset
+    params = tuple(sorted((name, _hashable(value)) for name, value in chosen.params.items()))
+    try:
+        facts = _facts_of(chosen.name, params, settings.data_roots, spec.data.download)
+    except SpecError as error:
+        raise SpecError(under("data.dataset", error.errors)) from None
+    except DataError as error:
+        error.errors = [FieldError("data.dataset.name", chosen.name, error.message, error.hint)]
+        raise
+    whole = min(facts.examples, spec.data.limit or facts.examples)
+    examples = round((1 - spec.data.public.fraction) * whole)
+    examples -= round(spec.evaluation.validation * examples)
+    return facts._replace(examples=examples, whole=whole)
+
+
+def _facts_of(
+    name: str, params: tuple[tuple[str, Any], ...], roots: tuple[Path, ...], download: bool
+) -> Facts:
+    """From the data set's files; while these are not here and may be fetched, from what is known of it.
+
+    A check fetches no data set: it is asked while somebody types, and the run fetches it.
+    """
+    known = foretold(name, **dict(params)) if download else None
+    state = _state(dict(params), roots)
+    with _DEALING:
+        turn = _turn(name, params)
+    # Whoever asks while somebody reads waits for what he finds, and does not decode it all a second time.
+    with turn:
+        if known is None:
+            return _read_facts(name, params, roots, download, state)
+        try:
+            return _read_facts(name, params, roots, False, state)
+        except DataNotFound:
+            return Facts(*known)
+
+
+@lru_cache(maxsize=1024)
+def _turn(name: str, params: tuple[tuple[str, Any], ...]) -> Lock:
+    """Held by whoever reads this data set."""
+    return Lock()
+
+
+def _state(params: dict[str, Any], roots: tuple[Path, ...]) -> tuple[tuple[int, int], ...]:
+    """When what a user names in the data roots was last written, and its size."""
+    stats = []
+    named: tuple[Any, ...] = (params.get("path"), f"{params.get('tokenizer')}/tokenizer.json")
+    for path in (each for each in named if isinstance(each, str)):
+        for root in roots:
+            # What is not there, or no path at all, is for the loader to refuse.
+            with suppress(OSError, ValueError):
+                stats.append((root.expanduser() / path).stat())
+    return tuple((stat.st_mtime_ns, stat.st_size) for stat in stats)
+
+
+@lru_cache(maxsize=32)
+def _read_facts(
+    name: str,
+    params: tuple[tuple[str, Any], ...],
+    roots: tuple[Path, ...],
+    download: bool,
+    state: tuple[tuple[int, int], ...],
+) -> Facts:
+    """What was found stands until the state of the user's file is another."""
+    data, examples = outline(name, roots=roots, download=download, **dict(params))
+    return Facts(examples, data.input_shape, data.num_classes, data.vocabulary, data.task)
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

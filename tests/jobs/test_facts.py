@@ -1,0 +1,61 @@
+"""What a check finds out of a data set, and what it refuses because of that."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api import calls
+from fedsim.data import outline
+from fedsim.errors import SpecError
+from jobs import facts
+from jobs.resolve import resolve
+from jobs.settings import Settings
+from jobs.spec import parse_spec
+
+
+def spec_of(dataset: Any, **fields: Any) -> Any:
+    return parse_spec({"algorithm": "fedavg", "data": {"dataset": dataset}, **fields})
+
+
+def test_a_trained_tokenizer_does_not_go_with_published_weights(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    published = {"name": "distilbert", "pretrained": "/weights"}
+    with pytest.raises(SpecError) as caught:
+        resolve(spec_of("reuters", model=published), settings)
+    (fault,) = caught.value.errors
+    assert (fault.path, fault.value) == ("data.dataset.tokenizer", "bpe")
+    assert "the weights '/weights' do not know" in fault.message
+    both = {"algorithm": "ace_pfl", "model": [{"name": "distilbert"}, published]}
+    with pytest.raises(SpecError, match="name the tokenizer that belongs"):
+        resolve(spec_of({"name": "reuters", "tokenizer": "bpe"}, **both), settings)
+
+
+def test_two_who_ask_at_once_read_a_data_set_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    both = threading.Barrier(2)
+
+    def slow(name: str, **given: Any) -> Any:
+        read.append(name)
+        time.sleep(0.1)
+        return outline(name, **given)
+
+    def ask(_: int) -> facts.Facts:
+        both.wait()
+        return facts.facts_of(spec_of({"name": "synthetic", "examples": 77}), Settings(home=tmp_path))
+
+    monkeypatch.setattr(facts, "outline", slow)
+    with ThreadPoolExecutor(2) as threads:
+        first, second = threads.map(ask, range(2))
+    assert first == second
+    assert read == ["synthetic"]
+
+
+def test_whoever_submits_waits_for_a_data_set_to_be_decoded() -> None:
+    looked_over = calls.submit({}, 0, {}, "k"), calls.clone("j", {}, None, None, "k"), calls.check({})
+    assert min(call.patience or 0 for call in looked_over) >= 60

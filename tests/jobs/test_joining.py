@@ -1,0 +1,110 @@
+"""How a Ray of this process's own is started: with which token, how many CPUs, and where its sockets are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+
+from jobs import ray_jobs
+from jobs.joining import connected
+from jobs.local_ray import RayAddress
+from jobs.planner import _this_machine
+from jobs.ray_files import token
+from jobs.ray_jobs import RayJobs
+from jobs.settings import Settings
+from jobs.this_machine import LONGEST_DIRECTORY, cpus
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """How Ray would have been started, in an environment that says nothing of it."""
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "RAY_TMPDIR", "TMPDIR"):
+        # Set first: so what the code sets is taken back after the test.
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    found: list[dict[str, Any]] = []
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **options: found.append(options))
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    return found
+
+
+def test_a_ray_of_our_own_has_a_token_that_only_its_user_can_read(
+    tmp_path: Path, started: list[dict[str, Any]]
+) -> None:
+    settings = Settings(tmp_path / "home")
+    with connected(settings):
+        path = Path(os.environ["RAY_AUTH_TOKEN_PATH"])
+        assert path.read_text("ascii") == token(settings.home)
+        assert path.stat().st_mode & 0o077 == 0
+    assert started[0]["address"] == "local"
+
+
+def test_tokens_that_are_set_up_stay_as_they_are(
+    tmp_path: Path, started: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with connected(Settings(tmp_path / "home")):
+        assert "RAY_AUTH_TOKEN_PATH" not in os.environ
+    monkeypatch.delenv("RAY_AUTH_MODE")
+    with connected(Settings(tmp_path / "home", ray_address="auto")):
+        assert "RAY_AUTH_TOKEN_PATH" not in os.environ
+
+
+@pytest.mark.parametrize(("length", "short"), [(LONGEST_DIRECTORY, False), (LONGEST_DIRECTORY + 1, True)])
+def test_sockets_get_a_short_path_for_as_long_as_ray_is_there(
+    length: int, short: bool, tmp_path: Path, started: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", "/" + "t" * (length - 1))
+    with connected(Settings(tmp_path / "home")):
+        made = started[0].get("_temp_dir")
+        assert (made is not None) == short
+        assert not short or Path(made).is_dir()
+    assert not short or not Path(made).exists()
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, 4),
+        ({"cpu.max": "max 100000"}, 4),
+        ({"cpu.max": "250000 100000"}, 2),
+        ({"cpu.max": "50000 100000"}, 1),
+        ({"cpu.max": "3200000 100000"}, 4),
+        ({"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"}, 3),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 4),
+        ({"cpu.max": "nonsense"}, 4),
+    ],
+)
+def test_a_container_has_the_cpus_that_it_may_use(
+    files: dict[str, str], expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 2, 4, 6})
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"{text}\n")
+    assert cpus(Settings(tmp_path), tmp_path) == expected
+    assert cpus(Settings(tmp_path, ray_num_cpus=7), tmp_path) == 7
+
+
+def test_a_run_and_a_plan_count_alike(
+    tmp_path: Path, started: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    with connected(Settings(tmp_path)):
+        assert started[0]["num_cpus"] == 1
+    assert _this_machine(Settings(tmp_path, ray_num_gpus=0)).cpus == 1
+
+
+def test_the_cluster_of_this_machine_is_asked_with_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[bool] = []
+    monkeypatch.setattr(ray_jobs, "_take_token", lambda: taken.append(True))
+    monkeypatch.setattr(ray_jobs, "_Client", lambda *_, **__: None)
+    RayJobs(RayAddress("head:6379", "head"))
+    assert not taken
+    RayJobs(RayAddress("auto", "auto"))
+    assert taken
