@@ -37,7 +37,7 @@ class AsyncFedSimClient(AsyncConnection):
     Args:
         url: where the service is; by default `FEDSIM_URL`, else http://127.0.0.1:8000.
         token: the service's token, where it asks for one; by default `FEDSIM_TOKEN`.
-        timeout: seconds to wait for one answer.
+        timeout: seconds to wait for one answer; where a spec is looked over or measured, longer.
         transport: an httpx transport to use instead of the network.
 
     Raises:

@@ -31,6 +31,9 @@ POSITION = "Log-Position"
 PLAN_PATIENCE = 330.0
 """Seconds to wait for a plan: the service itself gives up a little earlier."""
 
+CHECK_PATIENCE = 330.0
+"""Seconds to wait where a spec is looked over: the first look at a large data set decodes all of it."""
+
 STREAM_SILENCE = 60.0
 """Seconds without a byte after which an event stream is taken for dead; the service speaks every 15."""
 
@@ -126,7 +129,8 @@ def _nothing(_: httpx.Response) -> None:
 def submit(spec: Mapping[str, Any], priority: int, labels: Mapping[str, str], key: str) -> Call[Job]:
     """Queue a job. The key makes it safe to send the same submission again."""
     body = {"spec": dict(spec), "priority": priority, "labels": dict(labels)}
-    return Call("POST", f"{PREFIX}/jobs", _job, json=body, headers={"Idempotency-Key": key})
+    headers = {"Idempotency-Key": key}
+    return Call("POST", f"{PREFIX}/jobs", _job, json=body, headers=headers, patience=CHECK_PATIENCE)
 
 
 def get_job(job_id: str) -> Call[Job]:
@@ -170,7 +174,8 @@ def clone(
     """Queue a new job like another one, with some fields set. The key makes it safe to send it again."""
     own = {"priority": priority, "labels": None if labels is None else dict(labels)}
     body = {"set": dict(fields), **{name: value for name, value in own.items() if value is not None}}
-    return Call("POST", _job_path(job_id, "/clone"), _job, json=body, headers={"Idempotency-Key": key})
+    path, headers = _job_path(job_id, "/clone"), {"Idempotency-Key": key}
+    return Call("POST", path, _job, json=body, headers=headers, patience=CHECK_PATIENCE)
 
 
 def delete(job_id: str) -> Call[None]:
@@ -190,7 +195,7 @@ def plan(spec: Mapping[str, Any]) -> Call[Plan]:
 
 def check(spec: Mapping[str, Any]) -> Call[list[FieldError]]:
     """Have a spec looked over: gives its faults, none if it would be accepted."""
-    return Call("POST", f"{PREFIX}/check", _faults, json=dict(spec), retry=False)
+    return Call("POST", f"{PREFIX}/check", _faults, json=dict(spec), retry=False, patience=CHECK_PATIENCE)
 
 
 def events(job_id: str, after: int = 0) -> Call[None]:

@@ -40,7 +40,7 @@ class FedSimClient(BlockingConnection):
     Args:
         url: where the service is; by default `FEDSIM_URL`, else http://127.0.0.1:8000.
         token: the service's token, where it asks for one; by default `FEDSIM_TOKEN`.
-        timeout: seconds to wait for one answer.
+        timeout: seconds to wait for one answer; where a spec is looked over or measured, longer.
         transport: an httpx transport to use instead of the network.
 
     Raises:
@@ -114,7 +114,8 @@ class FedSimClient(BlockingConnection):
             label: only those with this label, `name` or `name=value`, or with all of these.
             algorithm: only those of this method.
             search: only those with this in their name, id or algorithm.
-            order_by: created_at, name, priority or state; with `-` in front the largest first.
+            order_by: created_at, name, priority or state; with `-` in front the largest first. `-priority` is
+                the order of the queue.
             limit: at most so many; by default all.
         """
         left, page_token, more = limit, None, limit != 0

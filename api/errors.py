@@ -18,6 +18,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy.exc import InterfaceError, OperationalError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
@@ -218,6 +219,12 @@ def install(app: FastAPI) -> None:
     async def http_error(request: Request, error: Exception) -> Response:
         return from_http(request, error)  # type: ignore[arg-type]
 
+    async def store_error(_: Request, error: Exception) -> Response:
+        logger.error("the store does not answer", exc_info=error)
+        return problem(503, "the store does not answer", hint="ask again; the server's log has the details")
+
     app.add_exception_handler(FedsimError, fedsim_error)
+    for silent in (OperationalError, InterfaceError):
+        app.add_exception_handler(silent, store_error)
     app.add_exception_handler(RequestValidationError, validation_error)
     app.add_exception_handler(HTTPException, http_error)

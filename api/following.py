@@ -80,6 +80,8 @@ class Following(Patience):
 
     def line(self, line: str) -> Message | None:
         """Take a line; gives the event that it completes, if it does."""
+        if line.startswith(":"):
+            self._lost_at = None  # it says that it is there, though nothing happens to the job
         message = self._assembler.take(line)
         if message is None:
             return None

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from api.display import number, say, share, words
-from fedsim.errors import Unreachable
+from fedsim.errors import ServiceError
 from jobs.records import RoundRecord
 from jobs.states import FINAL
 
@@ -180,9 +180,13 @@ def _show(message: Message, view: View) -> None:
 
 
 def _waiting(handle: JobHandle) -> str:
+    from api.following import passes
+
     try:
         job: Job = handle.refresh()
-    except Unreachable:
+    except ServiceError as error:
+        if not passes(error):
+            raise
         return "the service does not answer; trying again"
     if job.state in FINAL:
         return f"the job is {job.state}"

@@ -36,7 +36,7 @@ class Queue(Protocol):
         """Look at the queue now: something has changed."""
 
     def nodes(self) -> Sequence[Node] | None:
-        """The nodes of the cluster; None while nobody knows."""
+        """The nodes of the cluster; None while nobody knows them all."""
 
     def cluster(self) -> ClusterState:
         """The cluster as it is now; raises RayUnavailable where nobody can tell."""

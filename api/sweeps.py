@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from api import calls
 from api.flows import Flow, patiently
 from fedsim.errors import SpecError
-from jobs.grid import fingerprint
 from jobs.records import Job, JobPage
 from jobs.spec import parse_spec
 from jobs.states import FINAL, RESUMABLE
@@ -139,7 +138,7 @@ def submit_missing(view: SweepView, resume: bool, news: News | None) -> Flow[Non
         news: is shown the sweep after each submission.
     """
     jobs = yield from group_jobs(view.sweep.name)
-    found = dict(_by_mark(jobs))
+    found = dict(_by_mark(view.sweep, jobs))
     view.found = found
     for member in view.members:
         job = found.get(member.mark)
@@ -163,12 +162,12 @@ def _submit(sweep: Sweep, member: Member) -> Flow[Job]:
     return job
 
 
-def _by_mark(jobs: list[Job]) -> dict[str, Job]:
+def _by_mark(sweep: Sweep, jobs: list[Job]) -> dict[str, Job]:
     """Jobs by what they run; of several, one that succeeded, else one under way, else the youngest."""
     found: dict[str, Job] = {}
     for job in sorted(jobs, key=lambda job: job.created_at, reverse=True):
         try:
-            mark = fingerprint(parse_spec(job.spec))
+            mark = sweep.mark(parse_spec(job.spec))
         except SpecError:
             continue  # a spec of another version: if it is one of ours, its key will say so
         if mark not in found or _rank(job) < _rank(found[mark]):

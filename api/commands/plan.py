@@ -91,7 +91,9 @@ def _seconds(plan: Plan) -> Iterator[tuple[str, str, str]]:
     seconds, each = plan.seconds, plan.seconds.round
     of_it = f"training {duration(each.train)} (of it {duration(seconds.overhead)} the engine's), "
     of_it += f"asking {duration(each.survey)}, " if each.survey else ""
-    of_it += f"server {duration(each.server)}, evaluation {duration(each.evaluate)}"
+    of_it += f"server {duration(each.server)}, "
+    of_it += f"what it trains itself {duration(each.learn)}, " if each.learn else ""
+    of_it += f"evaluation {duration(each.evaluate)}"
     of_it += f", clients' own models {duration(each.personal)}" if each.personal else ""
     yield "a round", duration(each.total), of_it
     scored = f"{plan.rounds:,} rounds, {plan.evaluations:,} evaluations of {duration(seconds.evaluation)}"

@@ -43,18 +43,32 @@ def run(
     folder = make_folder(out) if out is not None else None
     kept = None if folder is None else str(folder / "checkpoints")
     result = _execute(loaded, Settings.from_env(), format, checkpoints=kept, resume=resume, chaos=faults)
+    if note := had_more(loaded.rounds, len(result.records)):
+        say(note)
     document = {
         "spec": loaded.model_dump(mode="json"),
         "rounds": [record.model_dump(mode="json") for record in result.records],
         "result": {"final": result.final, "best": result.best, **result.chosen, "totals": result.totals},
     }
     if folder is not None:
-        names = write_files(folder, document, result)
+        names = write_files(folder, document, result, resumed=resume)
         say(f"wrote {', '.join(names[:-1])} and {names[-1]} into {folder}")
     if format is RunFormat.JSON:
         print_json(document)
     elif format is RunFormat.TEXT:
         data().print(rounds_table(result.records))
+
+
+def had_more(asked: int, had: int) -> str:
+    """What to say where a run that went on had more rounds already than are asked for; else "".
+
+    Args:
+        asked: rounds of the spec.
+        had: rounds of the run.
+    """
+    if had <= asked:
+        return ""
+    return f"note: this run has {had} rounds already; rounds: {asked} takes none of them away"
 
 
 def _execute(spec: JobSpec, settings: Any, format: RunFormat, **options: Any) -> RunResult:
@@ -73,13 +87,16 @@ def _execute(spec: JobSpec, settings: Any, format: RunFormat, **options: Any) ->
         return execute(spec, settings, on_round=on_round, on_phase=view.phase, **options)
 
 
-def write_files(folder: Path, document: dict[str, Any], result: RunResult) -> list[str]:
+def write_files(
+    folder: Path, document: dict[str, Any], result: RunResult, *, resumed: bool = False
+) -> list[str]:
     """Write a finished run: spec.yaml, rounds.jsonl, rounds.csv, result.json, perhaps personal.csv.
 
     Args:
         folder: where to.
         document: spec, rounds and result, as `--format json` prints them.
         result: the run.
+        resumed: whether it went on from what an earlier one left there.
 
     Returns:
         The files' names.
@@ -98,6 +115,8 @@ def write_files(folder: Path, document: dict[str, Any], result: RunResult) -> li
     }
     if result.personal is not None:
         files["personal.csv"] = result.personal.to_csv()
+    elif not resumed:
+        (folder / "personal.csv").unlink(missing_ok=True)  # an earlier run's, whose clients were others
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
     return list(files)

@@ -107,9 +107,24 @@ def stop(
         if not started.stop():
             raise ServiceError(f"the service at {started.url} (process {started.pid}) does not end")
         say(f"the service at {started.url} has ended")
+    elif not force:
+        _refuse_while_ray_works(settings)
     stop_ray(settings)
     if not running:
         say(f"no service of {settings.home} is running")
+
+
+def _refuse_while_ray_works(settings: Settings) -> None:
+    from fedsim.errors import Conflict
+    from jobs.ray_files import keeper_lives, read_addresses, token
+    from jobs.ray_keeper import jobs_run
+
+    ray = read_addresses(settings.home)
+    if ray is not None and ray.gcs and keeper_lives(settings.home) and jobs_run(ray, token(settings.home)):
+        raise Conflict(
+            f"no service of {settings.home} answers, but its Ray has jobs",
+            "`fedsim serve` takes them up; stop all the same with `fedsim stop --force`",
+        )
 
 
 def _refuse_while_active(url: str) -> None:

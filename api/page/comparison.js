@@ -31,16 +31,46 @@ export function line({ job, records }, metric, target) {
   };
 }
 
-// Jobs that differ in nothing but seed and name belong together; how they run does not count.
+// What two jobs have in common that differ in nothing but seed and name; how they run does not count.
+function experiment({ job }) {
+  const { name, seed, resources, faults, checkpoint, ...rest } = job.spec;
+  return JSON.stringify(rest);
+}
+
+const further = (one, other) => (
+  Number(one.job.state === "SUCCEEDED") - Number(other.job.state === "SUCCEEDED") || one.records.all.length - other.records.all.length
+);
+
+// Whether a job has all of its rounds, and they are here.
+const whole = ({ job, records }) => records.all.length >= (job.state === "SUCCEEDED" ? job.rounds_done : job.rounds_total);
+
+// Jobs of one experiment belong together, one for each seed: what ran twice would count twice, so the one that came
+// less far stands in a row of its own. Of several the whole ones count, as the others would pull their mean down and their
+// deviation up; where none is whole, all of them: `{ members, counted, name, note }`, the note on what is not whole.
 export function groups(entries, together) {
+  const first = new Map();
+  const run = (entry) => `${entry.job.spec.seed} ${experiment(entry)}`;
+  for (const entry of entries) {
+    const other = first.get(run(entry));
+    if (!other || further(entry, other) > 0) first.set(run(entry), entry);
+  }
   const found = new Map();
   for (const entry of entries) {
-    const { name, seed, resources, faults, checkpoint, ...rest } = entry.job.spec;
-    const key = together ? JSON.stringify(rest) : entry.job.id;
+    const key = together && first.get(run(entry)) === entry ? experiment(entry) : entry.job.id;
     if (!found.has(key)) found.set(key, []);
     found.get(key).push(entry);
   }
-  return [...found.values()].map((members) => ({ members, name: nameOf(members) }));
+  return [...found.values()].map((members) => {
+    const done = members.filter(whole);
+    return { members, counted: done.length ? done : members, name: nameOf(members), note: noteOf(members, done.length) };
+  });
+}
+
+function noteOf(members, done) {
+  const [{ job, records }] = members;
+  if (members.length === 1) return done ? "" : `, ${records.all.length} of ${job.rounds_total} rounds`;
+  const rest = done ? `${members.length - done} not whole` : "none whole";
+  return ` (${members.length} seeds${done === members.length ? "" : `, ${rest}`})`;
 }
 
 function nameOf(members) {
@@ -48,17 +78,17 @@ function nameOf(members) {
   if (members.length === 1) return names[0];
   let common = names[0];
   while (common && !names.every((name) => name.startsWith(common))) common = common.slice(0, -1);
-  return `${common.replace(/[-_ .,:;]*(seed)?[-_ .=]*\d*$/i, "") || names[0]} (${members.length} seeds)`;
+  return common.replace(/[-_ .,:;]*(seed)?[-_ .=]*\d*$/i, "") || names[0];
 }
 
 // The table: a row for each group, with means and deviations over its seeds; `p` against the best group.
 export function table(found, metric, target) {
-  const rows = found.map(({ name, members }) => {
-    const lines = members.map((entry) => line(entry, metric, target));
+  const rows = found.map(({ name, note, members, counted }) => {
+    const lines = counted.map((entry) => line(entry, metric, target));
     const reached = lines.map((each) => each.reached).filter(Boolean);
     const over = (read, from = lines) => summary(from.map(read).filter((value) => value !== null));
     return {
-      name, lines, final: over((each) => each.final), best: over((each) => each.best),
+      name, note, lines, alone: members.length === 1, final: over((each) => each.final), best: over((each) => each.best),
       rounds: over((each) => each.rounds, reached), bytesTo: over((each) => each.bytes, reached),
       secondsTo: over((each) => each.seconds, reached), missed: lines.length - reached.length,
       bytes: over((each) => each.bytes), seconds: over((each) => each.seconds),

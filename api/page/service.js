@@ -1,6 +1,8 @@
 // Talking to the service: requests with the token, and event streams that come back after a break.
 // Streams are read with fetch, because EventSource cannot send the token.
 
+import { pause, whileSeen } from "./waiting.js";
+
 const PREFIX = "/api/v1";
 const KEY = "fedsim-token";
 
@@ -51,29 +53,34 @@ export async function post(path, data, { headers = {}, signal } = {}) {
 export const jobPath = (id, rest = "") => `/jobs/${encodeURIComponent(id)}${rest}`;
 
 // Calls `onEvent(type, data, id)` for everything that happens to a job, until it has ended or `signal` aborts.
-// `onConnection(true | false)` tells whether the service is being heard.
+// `onConnection(true | false)` tells whether the service is being heard. Over HTTP/1.1 all tabs of a browser share six
+// connections to a service: a page that is hidden gives its stream back, and goes on from there when it is seen again.
 export async function follow(jobId, { onEvent, onConnection, signal }) {
   let last = 0;
-  let pause = 500;
-  while (!signal.aborted) {
+  let delay = 500;
+  const listen = async (turn) => {
     try {
       const headers = { Accept: "text/event-stream", "Last-Event-ID": String(last) };
-      const response = await request(jobPath(jobId, "/events"), { headers, signal });
+      const response = await request(jobPath(jobId, "/events"), { headers, signal: turn });
       onConnection(true);
-      if (response.status === 204) return;
+      if (response.status === 204) return true;
       for await (const event of events(response.body)) {
         last = event.id;
-        pause = 500;
+        delay = 500;
         onEvent(event.type, event.data, event.id);
-        if (event.data.terminal) return;
+        if (event.data.terminal) return true;
       }
     } catch (error) {
-      if (signal.aborted) return;
+      if (turn.aborted) return false;
       if (error instanceof Refused && error.status < 500 && error.status !== 429) throw error;
     }
     onConnection(false);
-    await new Promise((resolve) => setTimeout(resolve, pause));
-    pause = Math.min(pause * 1.5, 5000);
+    await pause(delay, signal);
+    delay = Math.min(delay * 1.5, 5000);
+    return false;
+  };
+  while (!signal.aborted) {
+    if (await whileSeen(signal, listen)) return;
   }
 }
 

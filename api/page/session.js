@@ -2,6 +2,7 @@
 
 import { element, say } from "./element.js";
 import { hasToken, keepToken, Refused } from "./service.js";
+import { pause } from "./waiting.js";
 
 const NOTICE_SECONDS = 8;
 
@@ -72,7 +73,8 @@ export function notice(text, bad = false) {
   setTimeout(() => line.remove(), NOTICE_SECONDS * 1000);
 }
 
-// Does `work` again and again until `signal` aborts; not while the page is hidden or a token is asked for.
+// Does `work` again and again, after `every()` milliseconds, until `signal` aborts; not while the page is hidden or a token
+// is asked for.
 export async function repeat(source, every, signal, work) {
   while (!signal.aborted) {
     if (!document.hidden && !isAsking()) {
@@ -81,25 +83,10 @@ export async function repeat(source, every, signal, work) {
         if (!signal.aborted) heard(source, true);
       } catch (error) {
         if (signal.aborted) return;
-        // What the service says is for the view; silence is for the line at the top.
-        heard(source, error instanceof Refused && error.status < 500);
+        // What the service says is for the view; silence, and being asked too often, are for the line at the top.
+        heard(source, error instanceof Refused && error.status < 500 && error.status !== 429);
       }
     }
-    await pause(every, signal);
+    await pause(every(), signal);
   }
-}
-
-// Waits so many milliseconds, or until the page is looked at again, or until `signal` aborts.
-function pause(milliseconds, signal) {
-  return new Promise((resolve) => {
-    const finish = () => {
-      clearTimeout(timer);
-      document.removeEventListener("visibilitychange", finish);
-      signal.removeEventListener("abort", finish);
-      resolve();
-    };
-    const timer = setTimeout(finish, milliseconds);
-    document.addEventListener("visibilitychange", finish);
-    signal.addEventListener("abort", finish);
-  });
 }

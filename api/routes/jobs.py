@@ -92,7 +92,9 @@ def list_jobs(
     search: Annotated[
         str | None, Query(max_length=100, description="Only jobs with this in their name, id or algorithm.")
     ] = None,
-    order_by: Annotated[OrderBy, Query(description="`-` in front: largest first.")] = "-created_at",
+    order_by: Annotated[
+        OrderBy, Query(description="`-` in front: largest first. `-priority` is the order of the queue.")
+    ] = "-created_at",
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
     page_token: Annotated[
         str | None, Query(max_length=1000, description="`next_page_token` of the page before.")

@@ -14,6 +14,7 @@ import typer
 
 from api import cli
 from api.commands.catalogue import _stacking
+from api.commands.run import had_more
 from api.local_service import Started
 from fedsim.algorithms import ALGORITHMS
 from fedsim.errors import (
@@ -208,6 +209,10 @@ def test_run_prints_and_writes_the_whole_run(fedsim: Fedsim, tmp_path: Path, ray
     again = fedsim("run", out / "spec.yaml", "--format", "jsonl")
     digests = [json.loads(line)["digest"] for line in again.out.splitlines()]
     assert digests == [record["digest"] for record in document["rounds"]]
+    # What scores no clients leaves none of the run before in its folder.
+    other = fedsim("run", "demo", *(f"--set={one}" for one in (*sets[:2], "data.tests=global")), "--out", out)
+    assert other.code == 0, other.err
+    assert not (out / "personal.csv").exists()
 
 
 def test_run_refuses_a_folder_that_cannot_be(fedsim: Fedsim, tmp_path: Path) -> None:
@@ -215,6 +220,11 @@ def test_run_refuses_a_folder_that_cannot_be(fedsim: Fedsim, tmp_path: Path) -> 
     outcome = fedsim("run", "demo", "--out", tmp_path / "file" / "out")
     assert outcome.code == 2
     assert "--out" in outcome.err
+
+
+def test_fewer_rounds_than_a_run_has_already_are_told() -> None:
+    assert had_more(5, 10) == "note: this run has 10 rounds already; rounds: 5 takes none of them away"
+    assert had_more(10, 10) == ""
 
 
 def test_a_run_goes_on_from_its_folder(fedsim: Fedsim, tmp_path: Path, ray_cluster: None) -> None:

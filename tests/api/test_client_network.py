@@ -7,12 +7,15 @@ from pathlib import Path
 
 import httpx
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from api import connection, following
+from api.following import Following
 from fedsim import FedSimClient
 from fedsim.errors import (
     Unreachable,
 )
+from jobs.records import Job
 from jobs.states import JobState
 from tests.api.service import RunningService, a_round, running_service
 
@@ -78,6 +81,48 @@ def test_a_service_that_stays_away_is_unreachable(
 
     with FedSimClient(service.url, transport=Dead()) as client, pytest.raises(Unreachable, match="nobody"):
         list(client.job(job.id).watch())
+
+
+def test_a_service_that_says_that_it_is_there_has_not_stayed_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two breaks with two quiet minutes in between are not two minutes of silence."""
+    now = 0.0
+    monkeypatch.setattr(following.time, "monotonic", lambda: now)
+    watcher = Following("http://here", after=0)
+    watcher.broken(httpx.ReadError("the line is dead"))
+    watcher.pause()
+    watcher.begin(httpx.Response(200))
+    for _ in range(8):
+        now += 15.0
+        assert watcher.line(": still here") is None
+    watcher.broken(httpx.ReadError("the line is dead"))
+    assert watcher.pause() == pytest.approx(0.1)
+    now += 61.0
+    watcher.broken(httpx.ReadError("the line is dead"))
+    with pytest.raises(Unreachable, match="has not answered for 60 s"):
+        watcher.pause()
+
+
+@pytest.mark.usefixtures("_no_pauses")
+def test_a_store_that_is_away_for_a_moment_is_waited_for(
+    service: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As PostgreSQL when it is started again: that is 503, and whoever asks for the job asks once more."""
+    job, away = service.ended(rounds=2), 2
+    get = service.store.get
+
+    def sometimes(job_id: str) -> Job:
+        nonlocal away
+        if away:
+            away -= 1
+            raise OperationalError("SELECT", {}, Exception("the connection is closed"))
+        return get(job_id)
+
+    monkeypatch.setattr(service.store, "get", sometimes)
+    answer = httpx.get(f"{service.url}/api/v1/jobs/{job.id}")
+    assert (answer.status_code, answer.json()["code"]) == (503, "NOT_READY")
+    with FedSimClient(service.url) as client:
+        assert [record.round for record in client.job(job.id).watch()] == [1, 2]
+    assert away == 0
 
 
 def test_watching_survives_another_server_in_its_place(tmp_path: Path) -> None:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import update
 
 from api.limits import Streams
 from api.metrics import Metrics
+from jobs import tables
 from jobs.records import RoundRecord
+from jobs.spec import parse_spec
 from jobs.states import JobState
 from jobs.store import JobStore
 from tests.api.service import RunningService, a_round, running_service
@@ -81,6 +85,22 @@ def test_the_figures_are_those_of_the_jobs(service: RunningService) -> None:
     }
     assert {key: grown.get(key) for key in expected} == pytest.approx(expected)
     assert 0 < grown["fedsim_queue_oldest_seconds", ""] < 10
+
+
+def test_a_resumed_job_waits_since_it_was_resumed(tmp_path: Path) -> None:
+    """However long ago it was made and has failed."""
+    with JobStore.open(service_database(tmp_path)) as store:
+        job, _ = store.create(parse_spec({"algorithm": "fedavg"}))
+        with store._engine.begin() as connection:
+            connection.execute(update(tables.jobs).values(created_at=datetime.now(UTC) - timedelta(days=9)))
+            connection.execute(update(tables.events).values(at=datetime.now(UTC) - timedelta(days=9)))
+        assert store.totals().oldest_seconds > 7e5
+        store.advance(job.id, JobState.QUEUED, JobState.STARTING)
+        assert store.totals().oldest_seconds == 0
+        store.advance(job.id, JobState.STARTING, JobState.FAILED, message="no memory")
+        store.resume(job.id)
+        store.warn(job.id, "this comes later")
+        assert 0 <= store.totals().oldest_seconds < 60
 
 
 def test_a_counter_never_falls(service: RunningService) -> None:

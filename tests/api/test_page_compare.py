@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from scipy import stats
 
 from api.comparison import Run, compare
 from jobs.cluster import Share
 from jobs.records import Job
+from jobs.spec import parse_spec
 from jobs.states import JobState
 from tests.api.axe import violations
 from tests.api.browser import COPY, NEEDS_CHROMIUM, Browser, until
-from tests.api.service import RunningService, a_round
+from tests.api.service import RunningService, a_round, running_service
 
 pytestmark = NEEDS_CHROMIUM
 
@@ -79,7 +82,7 @@ def same_as_the_command(browser: Browser, service: RunningService, jobs: list[Jo
 
 
 def test_jobs_are_found_and_added(browser: Browser, service: RunningService) -> None:
-    one, two = service.ended(name="needle one"), service.ended(name="needle two")
+    one, two = service.ended(name="needle one", seed=1), service.ended(name="needle two", seed=2)
     browser.open(f"{service.url}/#/compare")
     until(lambda: "Add jobs" in browser.text("#compare-note"))
     browser.write("#find", "needle")
@@ -97,6 +100,50 @@ def test_jobs_are_found_and_added(browser: Browser, service: RunningService) -> 
     until(lambda: len(cells(browser)) == 1)
     assert browser.text("#compare-note") == "No such job: 0000"
     assert all("status of 404" in error for error in browser.errors())
+
+
+def test_a_seed_counts_once(browser: Browser, service: RunningService) -> None:
+    """A job and its clone are one run made twice, which would make the deviation smaller than it is."""
+    jobs = a_study(service)[:2]
+    again = service.ended(name="fedavg-seed2-clone", algorithm="fedavg", seed=2, rounds=4)
+    address = ",".join(job.id for job in [*jobs, again])
+    browser.open(f"{service.url}/#/compare?jobs={address}")
+    until(lambda: len(cells(browser)) == 2)
+    together, alone = cells(browser)
+    assert together[:2] == ["fedavg (2 seeds)", "0.8350 ± 0.0071"]
+    assert alone[0] == "fedavg-seed2-clone"
+
+
+def test_seeds_that_are_not_whole_are_left_out_and_told(browser: Browser, service: RunningService) -> None:
+    jobs = a_study(service)[:2]
+    failed = service.running(name="fedavg-seed3", algorithm="fedavg", seed=3, rounds=4)
+    service.store.add_round(failed.id, a_round(1, global_accuracy=0.1))
+    service.store.advance(failed.id, JobState.RUNNING, JobState.FAILED, message="no memory")
+    browser.open(f"{service.url}/#/compare?jobs={','.join(job.id for job in [*jobs, failed])}")
+    until(lambda: len(cells(browser)) == 1)
+    assert cells(browser)[0][:2] == ["fedavg (3 seeds, 1 not whole)", "0.8350 ± 0.0071"]
+    browser.click('[name="seeds"]')
+    until(lambda: len(cells(browser)) == 3)
+    assert cells(browser)[2][:2] == ["fedavg-seed3, 1 of 4 rounds", "0.1000"]
+
+
+def test_rounds_are_asked_for_where_there_are_new_ones(browser: Browser, service: RunningService) -> None:
+    """Jobs that have ended are looked at again now and then: somebody may have resumed them."""
+    waits, job = service.queued(name="waits"), service.running(name="goes on later", rounds=9)
+    service.store.add_round(job.id, a_round(1))
+    service.store.advance(job.id, JobState.RUNNING, JobState.FAILED, message="no memory")
+    browser.open(f"{service.url}/#/compare?jobs={job.id},{waits.id}&seeds=0")
+    until(lambda: len(cells(browser)) == 2)
+    service.store.resume(job.id)
+    service.store.advance(job.id, JobState.QUEUED, JobState.STARTING)
+    service.store.advance(job.id, JobState.STARTING, JobState.RUNNING)
+    service.store.add_round(job.id, a_round(2))
+    browser.comes(lambda: cells(browser)[0][:2] == ["goes on later, 2 of 9 rounds", "0.6667"])
+    asked = browser.script(
+        "return performance.getEntriesByType('resource').map(({ name }) => name.split('/jobs/')[1] ?? '')"
+    )
+    assert asked.count(waits.id) > 2
+    assert [name.split("?")[0] for name in asked if "rounds?" in name] == [f"{job.id}/rounds"] * 2
 
 
 def test_jobs_are_compared_by_what_all_of_them_have(browser: Browser, service: RunningService) -> None:
@@ -156,6 +203,20 @@ def test_fractions_of_gpus_are_told_by_node_and_by_job(
     assert "actors of on a half" in browser.text("#nodes")
     [row] = [line for line in browser.text("#owners tr").split("\n") if line.startswith("on a half")]
     assert row.split("\t")[-4:] == ["2", "1", "0.5", "1"]
+
+
+def test_of_a_long_queue_its_first_jobs_are_shown(browser: Browser, tmp_path: Path) -> None:
+    with running_service(tmp_path) as service:
+        works, old = service.running(name="at work"), service.queued(name="oldest")
+        for _ in range(100):
+            service.queued()
+        service.store.create(parse_spec({"algorithm": "fedavg", "name": "most urgent"}), priority=1)
+        browser.open(f"{service.url}/#/cluster")
+        until(lambda: browser.count("#queue li") == 101)
+        lines = [line.split()[0] for line in browser.text("#queue li").split("\n")]
+        assert (lines[:3], lines[-1]) == (["most", old.name, "fedavg"], "and")
+        assert works.name in browser.text("#owners")
+        assert browser.leave() == []
 
 
 def test_the_cluster_and_its_absence(browser: Browser, service: RunningService) -> None:

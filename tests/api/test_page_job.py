@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
+import pytest
+
 from jobs.artifacts import save_personal
 from jobs.records import Cost
 from jobs.states import JobState
@@ -11,6 +15,10 @@ from tests.api.service import RunningService, a_round
 
 pytestmark = NEEDS_CHROMIUM
 
+HIDE = """
+    Object.defineProperty(document, "hidden", { value: arguments[0], configurable: true });
+    document.dispatchEvent(new Event("visibilitychange"));
+"""
 POINTS = "return document.querySelectorAll('#chart .points path').length"
 
 
@@ -32,6 +40,42 @@ def test_the_curve_grows_while_the_job_runs(browser: Browser, service: RunningSe
     assert "0.8000 at round 4" in browser.text("#facts-reached")
     assert "12 kB" in browser.text("#facts-cost")
     assert violations(browser) == []
+
+
+def test_a_hidden_page_gives_its_stream_back(browser: Browser, service: RunningService) -> None:
+    """Six tabs with streams would take every connection that a browser opens to the service."""
+    job = service.running(rounds=9)
+    service.store.add_round(job.id, a_round(1))
+    open_streams = service.app.state.streams
+    browser.open(f"{service.url}/#/jobs/{job.id}")
+    until(lambda: "at round 1" in browser.text("#chart-words"))
+    until(lambda: open_streams.open == 1)
+    browser.script(HIDE, True)
+    until(lambda: open_streams.open == 0)
+    service.store.add_round(job.id, a_round(2))
+    # What it asks for now and then moves its title still.
+    browser.comes(lambda: browser.driver.title.startswith("2/9"))
+    assert open_streams.open == 0
+    assert "at round 1" in browser.text("#chart-words")
+    browser.script(HIDE, False)
+    until(lambda: "at round 2" in browser.text("#chart-words"))
+    assert (open_streams.open, browser.text("#connection")) == (1, "Connected")
+
+
+def test_a_job_that_was_resumed_unseen_is_followed_again(browser: Browser, service: RunningService) -> None:
+    """It failed before and fails now: between two questions of the page it was at work."""
+    job = service.running(rounds=9)
+    service.store.add_round(job.id, a_round(1))
+    service.store.advance(job.id, JobState.RUNNING, JobState.FAILED, message="no memory")
+    browser.open(f"{service.url}/#/jobs/{job.id}")
+    until(lambda: "at round 1" in browser.text("#chart-words") and browser.text("#job-state") == "failed")
+    until(lambda: service.app.state.streams.open == 0)
+    service.store.resume(job.id)
+    service.store.advance(job.id, JobState.QUEUED, JobState.STARTING)
+    service.store.advance(job.id, JobState.STARTING, JobState.RUNNING)
+    service.store.add_round(job.id, a_round(2))
+    service.store.advance(job.id, JobState.RUNNING, JobState.FAILED, message="no memory")
+    browser.comes(lambda: "at round 2" in browser.text("#chart-words"))
 
 
 def test_what_is_drawn_against_what(browser: Browser, service: RunningService) -> None:
@@ -121,6 +165,36 @@ def test_the_log_the_spec_and_the_downloads(browser: Browser, service: RunningSe
     assert csv.splitlines()[0].startswith("round,")
     assert len(csv.splitlines()) == 3
     assert violations(browser) == []
+
+
+@pytest.mark.slow
+def test_the_log_goes_on_with_a_resumed_job(browser: Browser, service: RunningService) -> None:
+    """The page asks for it while it is open, and for the job itself no more often than before."""
+    job = service.running()
+    log = service.settings.log_path(job.id)
+    log.write_text("it fails\n")
+    service.store.advance(job.id, JobState.RUNNING, JobState.FAILED, message="no memory")
+    browser.open(f"{service.url}/#/jobs/{job.id}")
+    until(lambda: browser.text("#job-state") == "failed")
+    browser.script("document.getElementById('log').closest('details').open = true")
+    until(lambda: browser.text("#log") == "it fails\n")
+    for _ in range(3):
+        service.store.resume(job.id)
+        until(lambda: browser.text("#job-state") == "queued")
+        service.store.advance(job.id, JobState.QUEUED, JobState.STARTING)
+        service.store.advance(job.id, JobState.STARTING, JobState.FAILED)
+        until(lambda: browser.text("#job-state") == "failed")
+    service.store.resume(job.id)
+    service.store.advance(job.id, JobState.QUEUED, JobState.STARTING)
+    until(lambda: browser.text("#job-state") == "starting")
+    with log.open("a") as file:
+        file.write("it goes on\n")
+    until(lambda: browser.text("#log") == "it fails\nit goes on\n")
+    counted = f"""return performance.getEntriesByType('resource')
+        .filter(({{ name }}) => name.endsWith('/jobs/{job.id}')).length"""
+    before = browser.script(counted)
+    time.sleep(6.5)
+    assert browser.script(counted) - before <= 3
 
 
 def test_the_clients_and_what_they_hold(browser: Browser, service: RunningService) -> None:

@@ -9,11 +9,17 @@ import pytest
 
 from fedsim.errors import ServiceError
 from jobs.plan import Plan
+from jobs.spec import parse_spec
 from jobs.states import JobState
 from tests.api.axe import violations
 from tests.api.browser import NEEDS_CHROMIUM, Browser, until
 from tests.api.service import RunningService
 
+FILL = """
+    const area = document.querySelector("#yaml");
+    area.value = arguments[0];
+    area.dispatchEvent(new Event("input"));
+"""
 TAKEN = "The service would take this spec."
 
 FITS = {
@@ -99,16 +105,11 @@ def test_wrong_input_is_told_at_its_field(form: Browser, service: RunningService
 
 @NEEDS_CHROMIUM
 def test_yaml_fills_the_form(form: Browser, service: RunningService) -> None:
-    fill = """
-        const area = document.querySelector("#yaml");
-        area.value = arguments[0];
-        area.dispatchEvent(new Event("input"));
-    """
-    form.script(fill, "algorithm: {name: fedprox, mu: -1}\nsurprise: 3\nlocal: {lr_decay: {alpha: 0.5}}\n")
+    form.script(FILL, "algorithm: {name: fedprox, mu: -1}\nsurprise: 3\nlocal: {lr_decay: {alpha: 0.5}}\n")
     until(lambda: form.text(fault("algorithm.mu")))
     assert "surprise" in form.text("#other-faults")
     assert form.value(field("local.lr_decay.alpha")) == "0.5"
-    form.script(fill, "algorithm: [")
+    form.script(FILL, "algorithm: [")
     until(lambda: "cannot be read" in form.text("#other-faults"))
 
 
@@ -116,16 +117,43 @@ def test_yaml_fills_the_form(form: Browser, service: RunningService) -> None:
 def test_what_is_written_short_fills_its_fields_and_loses_nothing(
     form: Browser, service: RunningService
 ) -> None:
-    fill = """
-        const area = document.querySelector("#yaml");
-        area.value = arguments[0];
-        area.dispatchEvent(new Event("input"));
-    """
-    form.script(fill, "algorithm: fedavg\ndata: {dataset: digits, tests: merged}\n")
+    form.script(FILL, "algorithm: fedavg\ndata: {dataset: digits, tests: merged}\n")
     until(lambda: form.value(field("data.tests.kind")) == "merged")
     form.write(field("data.tests.share"), "0.4")
     until(lambda: "tests: {kind: merged, share: 0.4}" in form.value("#yaml"))
     until(lambda: form.text("#verdict") == TAKEN)
+
+
+@NEEDS_CHROMIUM
+def test_what_is_seen_is_what_is_sent(form: Browser, service: RunningService) -> None:
+    """Submit is clicked before the page has looked at the text that was written last."""
+    before = len(service.store.queue())
+    submit = FILL + "document.querySelector('#submit').click();"
+    form.script(submit, "algorithm: [")
+    until(lambda: "cannot be read" in form.text("#other-faults"))
+    # JavaScript would send the even number beside it.
+    form.script(submit, "algorithm: fedavg\nseed: 9007199254740993\n")
+    until(lambda: "the page cannot hold this seed" in form.text(fault("seed")))
+    assert len(service.store.queue()) == before
+    form.script(submit, "algorithm: fedavg\nrounds: 7\n")
+    until(lambda: form.text("#job-head") == "fedavg")
+    assert form.text("#job-rounds") == "0 of 7 rounds"
+
+
+@NEEDS_CHROMIUM
+def test_a_clone_keeps_labels_and_not_the_name_of_its_method(
+    browser: Browser, service: RunningService
+) -> None:
+    spec = parse_spec({"algorithm": "fedavg", "rounds": 2})
+    labels = {"note": "a, b=c", "kept": ""}
+    job = service.store.create(spec, labels=labels)[0]
+    browser.open(f"{service.url}/#/new?from={job.id}")
+    until(lambda: browser.text("#verdict") == TAKEN)
+    browser.choose(field("algorithm"), "fedprox")
+    browser.click("#submit")
+    until(lambda: browser.text("#job-head") == "fedprox")
+    made = service.store.list(label="kept", algorithm="fedprox").jobs
+    assert [each.labels for each in made] == [labels]
 
 
 @NEEDS_CHROMIUM

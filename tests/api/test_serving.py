@@ -20,6 +20,8 @@ from api.local_service import Started, free_port, who_answers
 from api.serving import address_of, bind
 from fedsim import FedSimClient
 from fedsim.errors import SettingsError
+from jobs import local_ray, ray_files, ray_keeper
+from jobs.ray_files import Addresses
 from jobs.settings import Settings
 from tests.api.service import RunningService, a_round
 
@@ -150,6 +152,42 @@ def test_stop_ends_the_service_that_was_started_here(
     assert server.process.wait(10) == 0
     assert cli._run() == 0
     assert "no service" in capsys.readouterr().err
+
+
+def test_a_service_that_waits_for_its_callers_is_asked_twice(service: RunningService) -> None:
+    """It waits no longer then, as after a second Ctrl-C."""
+    note = Started(os.getpid(), service.url, service.app.state.instance)
+    asked: list[int] = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "kill", lambda pid, number: asked.append(number))
+        patched.setattr(Started, "answers", lambda self: len(asked) < 2)
+        assert note.stop(seconds=0.3)
+        asked.clear()
+        patched.setattr(Started, "answers", lambda self: True)
+        assert not note.stop(seconds=0.3)
+    assert asked == [signal.SIGTERM, signal.SIGTERM]
+
+
+def test_stop_spares_jobs_whose_service_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They go on while nobody answers; it takes --force to end them."""
+    from api import cli
+
+    ended: list[Settings] = []
+    monkeypatch.setattr(local_ray, "stop_ray", ended.append)
+    monkeypatch.setattr(ray_keeper, "jobs_run", lambda addresses, secret: True)
+    ray_files.write_addresses(tmp_path, Addresses(1, "/tmp/ray", "http://127.0.0.1:1", "127.0.0.1:2"))
+    monkeypatch.setenv("FEDSIM_HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["fedsim", "stop"])
+    with ray_files.locked(tmp_path / ray_files.LOCK, wait=False) as got:
+        assert got
+        assert cli._run() == 4
+        assert "its Ray has jobs" in capsys.readouterr().err
+        assert ended == []
+        monkeypatch.setattr(sys, "argv", ["fedsim", "stop", "--force"])
+        assert cli._run() == 0
+    assert len(ended) == 1
 
 
 def test_stop_spares_active_jobs(

@@ -6,6 +6,7 @@ import { repeat } from "../session.js";
 import { number } from "../words.js";
 
 const EVERY = 5000;
+const FIRST = 100; // of the queue
 
 export const title = "Cluster";
 
@@ -20,10 +21,13 @@ export function open(root, { signal }) {
     element("section", { "aria-labelledby": "queue-head" }, element("h2", { id: "queue-head" }, "Queue"), line));
 
   async function refresh() {
-    const asked = ["QUEUED", "STARTING", "RUNNING", "CANCELLING"].map((state) => `state=${state}`).join("&");
-    const page = await get(`/jobs?${asked}&order_by=-priority&limit=100`, { signal });
-    const names = new Map(page.jobs.map((job) => [job.id, job]));
-    showQueue(line, page.jobs.filter(({ state }) => state === "QUEUED"));
+    const asked = ["STARTING", "RUNNING", "CANCELLING"].map((state) => `state=${state}`).join("&");
+    const [active, queue] = await Promise.all([
+      get(`/jobs?${asked}&limit=500`, { signal }),
+      get(`/jobs?state=QUEUED&order_by=-priority&limit=${FIRST}`, { signal }),
+    ]);
+    const names = new Map([...active.jobs, ...queue.jobs].map((job) => [job.id, job]));
+    showQueue(line, queue);
     try {
       const cluster = await get("/cluster", { signal });
       show(note, false);
@@ -39,7 +43,7 @@ export function open(root, { signal }) {
       renew(owners, ownerTable({ jobs: [] }, names));
     }
   }
-  repeat("cluster", EVERY, signal, refresh);
+  repeat("cluster", () => EVERY, signal, refresh);
 }
 
 function nodeCard({ id, address, head, cpus, gpus }, jobs, names) {
@@ -73,9 +77,10 @@ function ownerTable({ jobs }, names) {
   })));
 }
 
-function showQueue(list, jobs) {
-  const ordered = jobs.sort((a, b) => b.priority - a.priority || a.created_at.localeCompare(b.created_at));
+// By priority, and then by age, as the service gives them.
+function showQueue(list, { jobs, next_page_token: more }) {
   if (!jobs.length) return renew(list, element("li", { class: "soft" }, "Nothing waits."));
-  renew(list, ...ordered.map((job) => element("li", {}, element("a", { href: `#/jobs/${job.id}` }, job.name),
-    element("span", { class: "soft" }, [job.priority ? ` priority ${job.priority}` : "", job.waiting ?? ""].filter(Boolean).join(", ")))));
+  renew(list, ...jobs.map((job) => element("li", {}, element("a", { href: `#/jobs/${job.id}` }, job.name),
+    element("span", { class: "soft" }, [job.priority ? ` priority ${job.priority}` : "", job.waiting ?? ""].filter(Boolean).join(", ")))),
+  more ? element("li", { class: "soft" }, "and more") : null);
 }

@@ -12,6 +12,8 @@ import { comparisonTable } from "./compare_table.js";
 import { picker } from "./picker.js";
 
 const EVERY = 3000;
+const CROWD = 20; // jobs that are asked for every time; more of them less often, as the service limits what it is asked
+const AGAIN = 10; // turns after which those that have ended are looked at again: somebody may have resumed them
 const MOST_POINTS = 60; // of a curve whose points are seen each for itself
 
 export const title = "Compare";
@@ -22,7 +24,7 @@ export function open(root, { query, signal }) {
 
 class Comparison {
   constructor(root, query, signal) {
-    Object.assign(this, { root, signal, entries: new Map(), gone: new Set() });
+    Object.assign(this, { root, signal, entries: new Map(), gone: new Set(), turns: 0, due: [], groups: [] });
     this.ids = [...new Set((query.get("jobs") ?? "").split(",").filter(Boolean))];
     this.chosen = query.get("metric"); // by the reader; else one that the jobs have
     this.metric = this.chosen ?? HEADLINES[0];
@@ -81,24 +83,30 @@ class Comparison {
 
   start() {
     if (this.ids.length) say(this.note, "Loading …");
-    repeat("compare", EVERY, this.signal, () => this.refresh());
+    repeat("compare", () => EVERY * Math.max(1, Math.ceil(this.due.length / CROWD)), this.signal, () => this.refresh());
   }
 
   async refresh() {
-    const due = this.ids.filter((id) => !this.gone.has(id) && !this.entries.get(id)?.complete);
-    await Promise.all(due.map((id) => this.fetch(id)));
-    if (due.length) this.draw();
+    const all = this.turns % AGAIN === 0;
+    this.turns += 1;
+    this.due = this.ids.filter((id) => !this.gone.has(id) && (all || !this.entries.get(id)?.complete));
+    const answers = await Promise.allSettled(this.due.map((id) => this.fetch(id)));
+    if (this.signal.aborted) return;
+    if (answers.length) this.draw();
+    const refused = answers.find(({ status }) => status === "rejected");
+    if (refused) throw refused.reason;
   }
 
   async fetch(id) {
     try {
       const job = await get(jobPath(id), { signal: this.signal });
       const entry = this.entries.get(id) ?? { records: new Records() };
-      entry.job = job;
+      Object.assign(entry, { job, complete: false });
       this.entries.set(id, entry);
-      for (let after = entry.records.last?.round ?? 0; after !== null;) {
+      const { records } = entry;
+      for (let after = records.last?.round ?? 0; after !== null && records.all.length < job.rounds_done;) {
         const page = await get(jobPath(id, `/rounds?after=${after}&limit=2000`), { signal: this.signal });
-        page.rounds.forEach((record) => entry.records.add(record));
+        page.rounds.forEach((record) => records.add(record));
         after = page.next_after;
       }
       entry.complete = FINAL.has(job.state);
@@ -123,11 +131,12 @@ class Comparison {
     if (!entries.length) return;
     this.metric = this.chosen ?? common(entries);
     this.offerMetrics(entries);
-    const worst = worstFinal(entries, this.metric);
+    this.groups = groups(entries, this.together);
+    const worst = worstFinal(this.groups.flatMap(({ counted }) => counted), this.metric);
     const given = Number(this.target);
     const target = this.target && Number.isFinite(given) ? given : worst;
     this.aim.placeholder = worst === null ? "" : worst.toFixed(4);
-    this.rows = table(groups(entries, this.together), this.metric, target);
+    this.rows = table(this.groups, this.metric, target);
     renew(this.table, comparisonTable(this.rows, this.metric, target));
     this.chart.draw();
   }
@@ -141,7 +150,7 @@ class Comparison {
   }
 
   drawing() {
-    const traces = groups(this.found, this.together).flatMap(({ members, name }, index) => curve(name, band(members, this.metric, this.along), index, members.length > 1));
+    const traces = this.groups.flatMap(({ counted, name, note }, index) => curve(name + note, band(counted, this.metric, this.along), index, counted.length > 1));
     const isShare = /accuracy/.test(this.metric);
     const layout = {
       showlegend: true, margin: { l: 48, r: 14, t: 36, b: 40 },
@@ -150,7 +159,7 @@ class Comparison {
     };
     const better = isLoss(this.metric) ? "lower" : "higher";
     const bands = this.rows.some(({ lines }) => lines.length > 1) ? " Bands are one standard deviation over the seeds." : "";
-    return { traces, layout, words: `${metricName(this.metric)} of ${this.rows.map(({ name }) => name).join(", ")}; ${better} is better.${bands}` };
+    return { traces, layout, words: `${metricName(this.metric)} of ${this.rows.map(({ name, note }) => name + note).join(", ")}; ${better} is better.${bands}` };
   }
 }
 

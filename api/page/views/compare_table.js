@@ -18,12 +18,12 @@ function line(row, index, metric) {
   const score = (found) => (found ? spread(found, (value) => measure(metric, value)) : "–");
   const size = (found, write) => (found ? spread(found, write, true) : "–");
   const [only] = row.lines;
-  const label = row.lines.length === 1 ? element("a", { href: `#/jobs/${only.job.id}` }, row.name) : row.name;
+  const label = row.alone ? element("a", { href: `#/jobs/${only.job.id}` }, row.name) : row.name;
   const swatch = element("span", { class: "swatch" });
   swatch.style.background = curveColour(index);
   const missed = row.missed ? ` (${row.missed} never)` : "";
   return element("tr", { class: row.isBest ? "best" : null },
-    element("th", { scope: "row" }, swatch, label),
+    element("th", { scope: "row" }, swatch, label, row.note),
     element("td", {}, score(row.final)),
     element("td", {}, score(row.best), row.lines.length === 1 && only.bestRound ? element("span", { class: "soft" }, ` at ${only.bestRound}`) : null),
     element("td", {}, row.rounds ? size(row.rounds, (value) => count(Math.round(value))) + missed : "never"),

@@ -6,6 +6,7 @@ import { badge, element, say, show } from "../element.js";
 import { Records } from "../series.js";
 import { follow, get, jobPath } from "../service.js";
 import { heard, isAsking, withToken } from "../session.js";
+import { pause } from "../waiting.js";
 import { FINAL, span } from "../words.js";
 import { clients } from "./clients.js";
 import { curves } from "./curves.js";
@@ -59,8 +60,15 @@ class JobView {
     this.show(job);
   }
 
-  async start() {
+  start() {
     this.poll();
+    this.listen();
+  }
+
+  async listen() {
+    if (this.listening) return;
+    // A job that was resumed has events again, after those with which its stream ended.
+    Object.assign(this, { listening: true, life: this.job.resumes });
     try {
       await withToken(() => follow(this.job.id, {
         onEvent: (type, data, event) => this.take(type, data, event),
@@ -69,14 +77,17 @@ class JobView {
       }));
     } catch (error) {
       if (!this.signal.aborted) this.tell(error.message, true);
+    } finally {
+      this.listening = false;
     }
   }
 
-  // The stream has the rounds; the rest of the job (why it waits, what is known of it) is asked for.
+  // The stream has the rounds; the rest of the job (why it waits, what is known of it) is asked for. Also while the page
+  // is hidden: its title tells how far the job has come.
   async poll() {
     while (!this.signal.aborted) {
-      await new Promise((resolve) => setTimeout(resolve, EVERY));
-      if (!this.signal.aborted && !document.hidden && !isAsking()) await this.refresh();
+      await pause(EVERY, this.signal);
+      if (!this.signal.aborted && !isAsking()) await this.refresh();
     }
   }
 
@@ -84,10 +95,8 @@ class JobView {
     try {
       const job = await withToken(() => get(jobPath(this.job.id), { signal: this.signal }));
       heard("job", true);
-      const again = FINAL.has(this.job.state) && !FINAL.has(job.state);
       this.show(job);
-      // A job that was resumed has events again, after those with which its stream ended.
-      if (again) this.start();
+      if (job.resumes !== this.life) this.listen();
     } catch (error) {
       if (this.signal.aborted) return;
       if (error.status === 404) this.tell("This job is deleted.", true);
@@ -128,9 +137,9 @@ class JobView {
   }
 
   show(job) {
+    this.job = job;
     if (job.state !== this.shown) this.papers.refresh();
     this.shown = job.state;
-    this.job = job;
     say(this.head, job.name);
     badge(this.state, job.state);
     say(this.what, summary(job));

@@ -135,7 +135,7 @@ export function open(root, { query, signal }) {
     if (name === "delete") choose(job.id, false);
     refresh().catch(() => {});
   };
-  repeat("list", EVERY, signal, refresh);
+  repeat("list", () => EVERY, signal, refresh);
 }
 
 // The filters that say something.

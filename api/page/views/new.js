@@ -38,9 +38,9 @@ export async function open(root, { query, signal }) {
 
 class NewJob {
   constructor(root, schema, catalogue, signal) {
-    Object.assign(this, { schema, catalogue, signal, draft: new Draft(), asked: 0, sent: 0 });
+    Object.assign(this, { schema, catalogue, signal, draft: new Draft(), asked: 0, given: {} });
     const presets = catalogue.presets.map(({ name, summary }) => [name, `${name}: ${summary.slice(0, 70)}`]);
-    this.preset = select([["", "none"], ...presets], "", (name) => this.loadPreset(name), { name: "preset", id: "preset" });
+    this.preset = select([["", "none"], ...presets], "", (name) => this.choosePreset(name), { name: "preset", id: "preset" });
     this.priority = element("input", { name: "priority", value: "0", inputmode: "numeric" });
     this.labels = element("input", { name: "labels", placeholder: "group=mine, note=first", autocomplete: "off" });
     this.form = element("div", { id: "spec-form" });
@@ -57,15 +57,18 @@ class NewJob {
         element("section", { "aria-labelledby": "yaml-head" },
           element("div", { class: "title" }, element("h2", { id: "yaml-head" }, "Spec"), copy, this.submit),
           this.verdict, this.others, this.text),
-        planner(() => this.draft.data, signal))));
+        planner(() => this.seen, signal))));
     signal.addEventListener("abort", () => clearTimeout(this.timer));
   }
 
   async begin(query) {
     if (query.get("from")) {
       const job = await withToken(() => get(jobPath(query.get("from")), { signal: this.signal }));
-      this.draft = new Draft(job.spec);
-      this.labels.value = Object.entries(job.labels).map(([key, value]) => `${key}=${value}`).join(", ");
+      const { name, ...nameless } = job.spec;
+      // A name that is only the method's gives way when another one is chosen.
+      this.draft = new Draft(name === job.spec.algorithm.name ? nameless : job.spec);
+      this.given = { labels: job.labels, text: Object.entries(job.labels).map(([key, value]) => `${key}=${value}`).join(", ") };
+      this.labels.value = this.given.text;
       this.priority.value = job.priority;
       return this.redraw();
     }
@@ -77,11 +80,23 @@ class NewJob {
     const preset = this.catalogue.presets.find((each) => each.name === name);
     const found = preset && await this.look(preset.text);
     this.draft = new Draft(found?.data ?? undefined);
+    this.loaded = name;
     this.redraw();
+  }
+
+  async choosePreset(name) {
+    try {
+      await this.loadPreset(name);
+    } catch (error) {
+      if (this.signal.aborted) return;
+      notice(error.message, true);
+      this.preset.value = this.loaded ?? "";
+    }
   }
 
   // Draws the fields anew, and keeps what is in hand in hand.
   redraw(keepText = false) {
+    this.begun = true;
     const held = document.activeElement?.name;
     const changed = (redraw) => {
       if (redraw) this.redraw();
@@ -97,23 +112,30 @@ class NewJob {
     this.later(false);
   }
 
+  // What was changed last, the text or a field, is what is checked, planned and sent.
   later(fromText) {
     clearTimeout(this.timer);
-    this.timer = setTimeout(() => this.check(fromText), PAUSE);
+    this.fromText = fromText;
+    this.asked += 1;
+    this.timer = setTimeout(() => this.check(), PAUSE);
+  }
+
+  get seen() {
+    return this.fromText ? this.text.value : this.draft.data;
   }
 
   look(spec) {
     return withToken(() => post("/check", spec, { signal: this.signal }));
   }
 
-  // Asks the service; an answer that a later question has overtaken is dropped.
-  async check(fromText = false) {
+  // Asks the service; an answer that a later change or question has overtaken is dropped.
+  async check() {
     const turn = this.asked += 1;
     try {
-      const answer = await this.look(fromText ? this.text.value : this.draft.data);
+      const answer = withSeed(await this.look(this.seen));
       if (turn !== this.asked || this.signal.aborted) return null;
       heard("check", true);
-      if (fromText && answer.data) {
+      if (this.fromText && answer.data) {
         this.draft = new Draft(answer.data);
         this.redraw(true);
         clearTimeout(this.timer);
@@ -124,7 +146,7 @@ class NewJob {
       if (!this.signal.aborted) {
         heard("check", Boolean(error.status));
         say(this.verdict, error.message);
-        if (!error.status) this.timer = setTimeout(() => this.check(fromText), AGAIN);
+        if (!error.status) this.timer = setTimeout(() => this.check(), AGAIN);
       }
       return null;
     }
@@ -156,17 +178,16 @@ class NewJob {
   }
 
   async send() {
+    if (!this.begun) return; // what the form begins with is still on its way
     clearTimeout(this.timer);
-    const answer = await this.check(false);
+    const answer = await this.check();
     if (answer?.valid) await this.queue();
     this.left.querySelector("[aria-invalid]")?.focus();
   }
 
   async queue() {
-    const labels = Object.fromEntries(this.labels.value.split(",").map((each) => each.trim()).filter(Boolean).map((each) => {
-      const [key, ...value] = each.split("=");
-      return [key.trim(), value.join("=").trim()];
-    }));
+    // Those of the job that is cloned may hold commas.
+    const labels = this.labels.value === this.given.text ? this.given.labels : labelled(this.labels.value);
     const body = { spec: this.draft.data, priority: typed(this.priority.value, "integer") ?? 0, labels };
     try {
       const job = await withToken(() => post("/jobs", body, { signal: this.signal }));
@@ -178,6 +199,19 @@ class NewJob {
       else notice(`${error.message}${error.hint ? `: ${error.hint}` : ""}`, true);
     }
   }
+}
+
+const labelled = (text) => Object.fromEntries(text.split(",").map((each) => each.trim()).filter(Boolean).map((each) => {
+  const [key, ...value] = each.split("=");
+  return [key.trim(), value.join("=").trim()];
+}));
+
+// JavaScript rounds whole numbers from 2 to the power of 53 on: another seed would be sent than was written.
+function withSeed(answer) {
+  const seed = answer.data?.seed;
+  if (!Number.isInteger(seed) || Number.isSafeInteger(seed)) return answer;
+  const fault = { path: "seed", message: "the page cannot hold this seed", hint: "use fedsim clone or fedsim submit" };
+  return { ...answer, valid: false, errors: [...answer.errors, fault] };
 }
 
 // The name of an entry of the catalogue is what its own field holds.

@@ -9,10 +9,15 @@ import { yaml } from "../yaml.js";
 const LINES = 300;
 const EVERY = 3000;
 
-// `refresh()` looks anew for files, as when the job has ended.
+// `refresh()` looks anew for files and lines, as when the job has ended or goes on.
 export function papers(job, signal) {
   const files = downloads(job, signal);
-  return { roots: [log(job, signal), spec(job, signal), files.root], refresh: files.refresh };
+  const lines = log(job, signal);
+  const refresh = () => {
+    lines.read();
+    files.refresh();
+  };
+  return { roots: [lines.root, spec(job, signal), files.root], refresh };
 }
 
 // Its last lines, asked for while they are to be seen.
@@ -41,7 +46,7 @@ function log(job, signal) {
     if (stay.checked) text.scrollTop = text.scrollHeight;
   }
   signal.addEventListener("abort", () => clearTimeout(timer));
-  return element("section", {}, details);
+  return { root: element("section", {}, details), read };
 }
 
 function spec(job) {

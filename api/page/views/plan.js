@@ -42,6 +42,7 @@ function figures({ clients, workers, device, seconds, bytes: traffic, memory, ro
   if (device) found.push(["trains on", device === "cuda" ? "GPU" : "CPU"]);
   if (seconds) {
     found.push(["a round", span(seconds.round.total)], ["of it training", span(seconds.round.train)]);
+    if (seconds.round.learn) found.push(["of it the server's own training", span(seconds.round.learn)]);
     found.push(["until the first round", span(seconds.startup)], [`all ${rounds} rounds`, span(seconds.total)]);
   }
   if (traffic) {
