@@ -30,7 +30,7 @@ test-postgres: venv
 	  tests/jobs/test_dispatch.py tests/e2e/test_service.py
 
 test-reference: venv
-	$(BIN)/python -m pytest -m 'slow or reference' --timeout 1500 -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m 'slow or reference' --timeout 900 -o faulthandler_timeout=1500 -n 2 --dist loadfile --no-loadscope-reorder
 
 check: venv
 	$(BIN)/ruff check .

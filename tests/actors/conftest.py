@@ -11,11 +11,14 @@ from actors.resources import Placement
 
 
 @pytest.fixture(
-    scope="session",
+    scope="package",
     params=[pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(5, marks=pytest.mark.slow)],
 )
 def crew(request: pytest.FixtureRequest, ray_cluster: None) -> Iterator[Crew]:
-    """Actors that several runs share one after another; one and five of them only where there is time."""
+    """Actors that several runs share one after another; one and five of them only where there is time.
+
+    For this package alone: other tests in the same Ray ask for all of its room.
+    """
     crew = Crew(Placement(request.param, 0.5, 0))
     yield crew
     crew.close()

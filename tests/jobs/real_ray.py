@@ -28,7 +28,7 @@ def main() -> None:
             return json.load(answer)
 
     try:
-        ray.get(placement_group([{"CPU": 1, "GPU": 0.3}] * 2).ready())
+        assert placement_group([{"CPU": 1, "GPU": 0.3}] * 2).wait(60)
         sys.stdout.write(cluster_state(ask).model_dump_json())
     finally:
         ray.shutdown()

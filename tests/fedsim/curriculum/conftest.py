@@ -11,7 +11,7 @@ from actors.resources import Placement
 
 
 @pytest.fixture(
-    scope="session", params=[pytest.param(1, marks=pytest.mark.slow), 2], ids=["1-actor", "2-actors"]
+    scope="package", params=[pytest.param(1, marks=pytest.mark.slow), 2], ids=["1-actor", "2-actors"]
 )
 def crew(request: pytest.FixtureRequest, ray_cluster: None) -> Iterator[Crew]:
     crew = Crew(Placement(request.param, 0.5, 0))
