@@ -18,7 +18,6 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
-from sqlalchemy.exc import InterfaceError, OperationalError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
@@ -27,6 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from api.faults import MOST_FAULTS, fault_of
 from api.logs import request_id
 from fedsim.errors import FedsimError, FieldError, ServiceError, SpecError
+from jobs.database import SILENCES
 from jobs.spec_faults import shown
 
 logger = logging.getLogger("fedsim.api")
@@ -224,7 +224,7 @@ def install(app: FastAPI) -> None:
         return problem(503, "the store does not answer", hint="ask again; the server's log has the details")
 
     app.add_exception_handler(FedsimError, fedsim_error)
-    for silent in (OperationalError, InterfaceError):
+    for silent in SILENCES:
         app.add_exception_handler(silent, store_error)
     app.add_exception_handler(RequestValidationError, validation_error)
     app.add_exception_handler(HTTPException, http_error)

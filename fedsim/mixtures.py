@@ -20,7 +20,10 @@ FLOOR = 1e-6
 """The least variance of a component: examples may all be as difficult as each other."""
 
 EACH = 5
-"""Examples that there have to be for each component."""
+"""Examples that there have to be for each component, or it would tell of them one by one."""
+
+ROUNDING = 1e-6
+"""What weights, times how many numbers there are, may fall short of a whole number by."""
 
 ITERATIONS = 100
 TOLERANCE = 1e-4
@@ -31,23 +34,29 @@ def fitted(values: NDArray[np.float64], components: int) -> Tensor:
     """The mixture that describes these numbers, by expectation and maximisation.
 
     It begins with the parts of the sorted numbers, equally many in each, so that nothing is left to chance.
-    Where there are too few numbers, or too few different ones, there are fewer components, and the others
-    have weight 0: its shape says nothing of how many numbers there were.
+    Where there are too few numbers, or too few different ones, or where a component would settle on fewer
+    than 5 of them, there are fewer components, and the others have weight 0: its shape says nothing of how
+    many numbers there were.
 
     Args:
-        values: `[n]`; what is not finite is left out, and none at all gives weights of 0 throughout.
+        values: `[n]`; what is not finite is left out, and fewer than 5 give weights of 0 throughout.
         components: L, at most so many.
 
     Returns:
         float32 `[L, 3]`: mean, variance and weight of each, by ascending means.
     """
     found, values = np.zeros((components, 3), np.float32), values[np.isfinite(values)]
-    several = min(components, max(1, len(values) // EACH), len(np.unique(values)))
-    if several == 1:
-        found[0] = values.mean(), max(values.var(), FLOOR), 1
-    elif several > 1:
-        found[:several] = _expectation_maximisation(np.sort(values), several)
+    values = np.sort(values)
+    for several in range(min(components, len(values) // EACH, len(np.unique(values))), 0, -1):
+        rows = _expectation_maximisation(values, several) if several > 1 else _alone(values)
+        if (rows[:, 2] * len(values) >= EACH - ROUNDING).all():
+            found[:several] = rows
+            break
     return torch.from_numpy(found)
+
+
+def _alone(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.array([[values.mean(), max(values.var(), FLOOR), 1]])
 
 
 def _expectation_maximisation(values: NDArray[np.float64], components: int) -> NDArray[np.float64]:

@@ -7,9 +7,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from sqlalchemy.exc import InterfaceError, OperationalError
-
 from fedsim.errors import FedsimError, StoreError
+from jobs.database import SILENCES
 from jobs.records import RoundRecord
 from jobs.states import JobState
 from jobs.store import JobStore
@@ -30,16 +29,16 @@ def patiently(call: Callable[[], T], seconds: float = STORE_SECONDS) -> T:
     Every method of the store is one transaction that may be sent twice: a round is there once all the same.
 
     Raises:
-        OperationalError, InterfaceError: it has not answered for so long.
+        DBAPIError: of the kinds in `SILENCES`: it has not answered for so long.
         StoreError: nor when it was to be opened.
     """
     deadline = time.monotonic() + seconds
     while True:
         try:
             return call()
-        except (OperationalError, InterfaceError, StoreError) as error:
+        except (*SILENCES, StoreError) as error:
             silence = error.__cause__ if isinstance(error, StoreError) else error
-            if time.monotonic() > deadline or not isinstance(silence, OperationalError | InterfaceError):
+            if time.monotonic() > deadline or not isinstance(silence, SILENCES):
                 raise
             log.warning("the store did not answer, and is asked again: %s", silence.orig)
             time.sleep(PAUSE_SECONDS)

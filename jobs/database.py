@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
 
 from fedsim.errors import StoreError
 from fedsim.secret_urls import hide, secrets_in, without_secrets
@@ -17,6 +17,9 @@ from jobs.migrations import HEAD
 
 BUSY_SECONDS = 30
 MIGRATION_LOCK = 0x66656473
+
+SILENCES = (OperationalError, InterfaceError)
+"""What is raised where the database does not answer: asked again later, it may."""
 
 
 def connect(url: str) -> Engine:

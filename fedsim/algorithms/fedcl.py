@@ -90,7 +90,8 @@ class FedCLState(FedGenState):
 class FedCL(FedGen):
     """FedGen's generator, SuperLoss, and phases; without all three and with `selected_only` it is FedAvg.
 
-    That is `alpha: 0, superloss: false, levels: [], selected_only: true`.
+    That is `alpha: 0, superloss: false, levels: [], selected_only: true`. Of generated features a local step
+    has as many as of examples (Eq. 19).
 
     Attributes:
         superloss: whether examples count by their confidence; otherwise the loss is the cross-entropy.
@@ -111,6 +112,7 @@ class FedCL(FedGen):
     alpha: Annotated[float, Range(minimum=0)] = 1.0
     beta: Annotated[float, Range(minimum=0)] = 0.0
     decay: Share = 1.0
+    samples: Count | None = None
     superloss: bool = True
     lambda_cl: Positive = 0.5
     tau_classes: Annotated[float, Range(above=1, maximum=1e6)] = 10.0
@@ -164,7 +166,7 @@ class FedCL(FedGen):
         everybody, nobody = ctx.num_clients, torch.zeros(ctx.num_clients, dtype=torch.bool)
         return FedCLState(
             params=begun.params,
-            labels=begun.labels,
+            labels=torch.full_like(begun.labels, 1 / ctx.num_classes),
             generator=begun.generator,
             sums={} if self.selected_only else settled(EQUALLY, begun.params),
             counts=torch.zeros(ctx.num_classes, dtype=torch.float64),
@@ -207,7 +209,7 @@ class FedCL(FedGen):
         if self.has_generator():
             counts = state.counts + (~state.counted[came]).double() @ label_counts(reduced)
             counted = state.counted.index_fill(0, torch.tensor(came), True)
-            chances = (counts / counts.sum().clamp(min=1)).float()
+            chances = (counts / counts.sum()).float() if counts.any() else state.labels
             now = replace(now, counts=counts, counted=counted, labels=chances)
         draws = state.draws.clone()
         for client, sent in zip(came, reduced["difficulty"], strict=True):

@@ -93,7 +93,7 @@ class FedGen(FedAvg):
         alpha: how much generated features count in the first round.
         beta: how much being told by the features of one's own labels counts in the first round.
         decay: what both are multiplied by from round to round.
-        samples: generated features of a local step, B_g.
+        samples: generated features of a local step, B_g; null for as many as a batch has examples.
         generator_steps: of Adam after each round.
         generator_batch_size: features of each.
         generator_lr: Adam's rate in the first round.
@@ -108,7 +108,7 @@ class FedGen(FedAvg):
     alpha: Annotated[float, Range(minimum=0)] = 10.0
     beta: Annotated[float, Range(minimum=0)] = 10.0
     decay: Share = 0.98
-    samples: Count = 32
+    samples: Count | None = 32
     generator_steps: Count = 50
     generator_batch_size: Annotated[int, Range(minimum=2)] = 128
     generator_lr: Positive = 0.0001
@@ -240,10 +240,10 @@ class FedGen(FedAvg):
         """What decides on the labels of the generated features, their noise, and that of one's own labels."""
         if not self.generates(ctx) or not steps:
             return {}
-        wide = self.generator_noise
+        samples, wide = self.samples or batch_size, self.generator_noise
         made = {
-            "chance": rng.random((steps, self.samples), np.float32),
-            "noise": rng.standard_normal((steps, self.samples, wide), np.float32),
+            "chance": rng.random((steps, samples), np.float32),
+            "noise": rng.standard_normal((steps, samples, wide), np.float32),
         }
         own = {"own": rng.standard_normal((steps, batch_size, wide), np.float32)} if self.beta else {}
         return {**made, **own}
@@ -253,7 +253,8 @@ class FedGen(FedAvg):
         logits = ctx.net(params, batch.x)
         value = self.fit(ctx, visit, logits, batch)
         if self.generates(ctx) and self.alpha:
-            weight = self.falling(ctx, self.alpha) * self.samples / ctx.local.batch_size
+            size = ctx.local.batch_size
+            weight = self.falling(ctx, self.alpha) * (self.samples or size) / size
             value = value + weight * self.generated(ctx, visit, params, batch)
         if self.generates(ctx) and self.beta:
             told = self.told(ctx, visit, params, batch)
