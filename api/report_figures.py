@@ -7,10 +7,11 @@ import io
 import re
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from operator import add
 from typing import NamedTuple
 
 from api.report_method import marks, method_curves
-from jobs.records import RoundRecord
+from jobs.records import RoundRecord, total_cost
 
 ACCURACY, LOSS = "accuracy", "loss"
 PHASES = {
@@ -63,7 +64,7 @@ class Figure(NamedTuple):
 
 
 def figures(records: Sequence[RoundRecord]) -> list[Figure]:
-    """Find what can be drawn of a run: scores by round and by traffic, what the method says, seconds."""
+    """Find what can be drawn of a run: scores by round and by traffic, what the method says, what it cost."""
     rounds = [float(record.round) for record in records]
     sent = list(accumulate((record.bytes.down + record.bytes.up) / 1e6 for record in records))
     changes = marks(records)
@@ -82,6 +83,15 @@ def figures(records: Sequence[RoundRecord]) -> list[Figure]:
             by_traffic,
         ),
         *_of_the_method(records, rounds, by_round),
+        Figure(
+            "updates",
+            "Trainable-parameter updates so far",
+            "round",
+            "parameter updates",
+            list(_spent(records, rounds, "updates")),
+            by_round,
+        ),
+        Figure("flops", "FLOPs so far", "round", "FLOPs", list(_spent(records, rounds, "flops")), by_round),
         Figure("seconds", "Seconds of each round", "round", "seconds", list(_phases(records, rounds))),
     ]
     return [figure for figure in found if figure.curves]
@@ -144,6 +154,18 @@ def _curve(records: Sequence[RoundRecord], x: Sequence[float], metric: str) -> C
     ]
     name = metric.replace("_", " ").replace("worst10", "of the worst tenth")
     return Curve(name, [point[0] for point in points], [point[1] for point in points])
+
+
+def _spent(records: Sequence[RoundRecord], x: list[float], part: str) -> Iterator[Curve]:
+    """What the clients' training had cost until each round; with fine-tuning besides, where there was any."""
+    if all(record.cost is None for record in records):
+        return
+    spent = [total_cost([record]) for record in records]
+    training = [float(getattr(cost, part)) for cost in spent]
+    tuning = [float(getattr(cost, f"tuning_{part}")) for cost in spent]
+    yield Curve("training", x, list(accumulate(training)))
+    if any(tuning):
+        yield Curve("with fine-tuning", x, list(accumulate(map(add, training, tuning))))
 
 
 def _phases(records: Sequence[RoundRecord], x: list[float]) -> Iterator[Curve]:

@@ -5,14 +5,16 @@ import { metricName } from "./words.js";
 
 export const AXES = {
   rounds: { name: "Rounds", title: "round" },
-  bytes: { name: "Traffic", title: "simulated traffic, down and up" },
+  bytes: { name: "Traffic", title: "simulated traffic, down and up", ticks: { tickformat: ".3~s", ticksuffix: "B" } },
   seconds: { name: "Seconds", title: "seconds of computing" },
+  updates: { name: "Parameter updates", title: "parameter updates so far", ticks: { tickformat: ".3~s" } },
+  flops: { name: "FLOPs", title: "training FLOPs so far", ticks: { tickformat: ".3~s" } },
 };
 
-// The records of a job as they come, with what has been sent and how long it took until each.
+// The records of a job as they come, with what has been sent, what training cost and how long it took until each.
 export class Records {
   constructor() {
-    Object.assign(this, { all: [], bytes: [], seconds: [], failed: 0, restarts: 0 });
+    Object.assign(this, { all: [], bytes: [], seconds: [], updates: [], flops: [], failed: 0, restarts: 0 });
   }
 
   get last() {
@@ -25,6 +27,8 @@ export class Records {
     this.all.push(record);
     this.bytes.push((this.bytes.at(-1) ?? 0) + record.bytes.down + record.bytes.up);
     this.seconds.push((this.seconds.at(-1) ?? 0) + record.seconds.total);
+    // Records of older versions do not say.
+    for (const part of ["updates", "flops"]) this[part].push((this[part].at(-1) ?? 0) + (record.cost?.[part] ?? 0));
     this.failed += record.failed.length;
     this.restarts += record.engine.restarts ?? 0;
     return true;
@@ -39,7 +43,7 @@ export class Records {
     const found = { x: [], y: [], rounds: [] };
     const along = this.along(axis);
     this.all.forEach((record, index) => {
-      const value = read(record);
+      const value = read(record, index);
       if (typeof value !== "number") return;
       found.x.push(along[index]);
       found.y.push(value);
@@ -69,7 +73,8 @@ export const phasesOf = ({ all }) => PHASES.filter(([phase]) => all.some(({ seco
 
 const WAYS = ["down", "up"].map((way) => ({ name: way, read: ({ bytes }) => bytes[way] }));
 
-// What can be drawn of these records: `{ key: { name, lines: [{ name, read }], share } }`; `share` for figures in [0, 1].
+// What can be drawn of these records: `{ key: { name, lines: [{ name, read }], share } }`; `share` for figures in [0, 1];
+// `read` is handed a record and which it is.
 export function choices(records) {
   const names = [...new Set(records.all.flatMap(({ metrics }) => Object.keys(metrics)))];
   const spread = names.filter((name) => /_std(_|$)/.test(name));
@@ -88,8 +93,11 @@ export function choices(records) {
   });
   Object.entries(methodCurves(records)).forEach(([key, { name, lines }]) => { found[key] = { name: `Method: ${name}`, lines }; });
   if (records.all.some(({ cost }) => cost)) {
-    found.updates = { name: "Parameter updates of each round", lines: [{ name: "updates", read: ({ cost }) => cost?.updates }] };
-    found.flops = { name: "FLOPs of each round", lines: [{ name: "FLOPs", read: ({ cost }) => cost?.flops }] };
+    for (const [part, text, name] of [["updates", "Parameter updates", "updates"], ["flops", "FLOPs", "FLOPs"]]) {
+      found[part] = { name: `${text} of each round`, lines: [{ name, read: ({ cost }) => cost?.[part] }] };
+      const soFar = ({ cost }, index) => cost && records[part][index];
+      found[`${part}_so_far`] = { name: `${text} so far`, lines: [{ name: `${name} so far`, read: soFar }] };
+    }
   }
   found.seconds = { name: "Seconds of each round", lines: phasesOf(records).map(([phase, name]) => ({ name, read: ({ seconds }) => seconds[phase] ?? 0 })) };
   found.bytes = { name: "Bytes of each round", lines: WAYS };

@@ -9,7 +9,7 @@ from scipy import stats
 
 from api.comparison import Run, compare
 from jobs.cluster import Share
-from jobs.records import Job
+from jobs.records import Cost, Job
 from jobs.spec import parse_spec
 from jobs.states import JobState
 from tests.api.axe import violations
@@ -27,7 +27,9 @@ def a_study(service: RunningService) -> list[Job]:
             job = service.running(name=f"{algorithm}-seed{seed}", algorithm=algorithm, seed=seed, rounds=4)
             for number in range(1, 5):
                 value = 0.5 + 0.08 * number + gain + 0.01 * seed
-                service.store.add_round(job.id, a_round(number, global_accuracy=value))
+                record = a_round(number, global_accuracy=value)
+                cost = Cost(updates=10 * seed, flops=70 * seed)
+                service.store.add_round(job.id, record.model_copy(update={"cost": cost}))
             service.store.advance(job.id, JobState.RUNNING, JobState.SUCCEEDED)
             jobs.append(job)
     return jobs
@@ -53,6 +55,10 @@ def test_jobs_are_compared(browser: Browser, service: RunningService) -> None:
     )
     until(lambda: browser.count("#compare-chart .fills path") >= 2)
     assert violations(browser) == []
+    browser.choose('[name="along"]', "flops")
+    until(lambda: browser.text("#compare-chart .xtitle") == "training FLOPs so far")
+    # 4 rounds of 70 and of 140: the mean of two seeds.
+    assert browser.script("return document.getElementById('compare-chart').data[0].x") == [105, 210, 315, 420]
     browser.click('[name="seeds"]')
     until(lambda: len(cells(browser)) == 4)
     same_as_the_command(browser, service, jobs)

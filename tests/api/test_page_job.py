@@ -94,6 +94,12 @@ def test_what_is_drawn_against_what(browser: Browser, service: RunningService) -
     until(lambda: "inner: temperature: 0.1667 at round 6" in browser.text("#chart-words"))
     browser.choose('[name="what"]', "flops")
     until(lambda: "FLOPs: 420 at round 6" in browser.text("#chart-words"))
+    browser.choose('[name="what"]', "flops_so_far")
+    until(lambda: "FLOPs so far: 1" in browser.text("#chart-words"))
+    assert "FLOPs so far: 1 470 at round 6" in browser.text("#chart-words").replace("\u202f", " ")
+    browser.choose('[name="along"]', "updates")
+    until(lambda: browser.text("#chart .xtitle") == "parameter updates so far")
+    assert browser.script("return document.getElementById('chart').data[0].x.at(-1)") == 60
     assert "parameter updates\n60\nFLOPs\n1 470" in browser.text("#facts-cost").replace("\u202f", " ")
     browser.choose('[name="what"]', "loss")
     until(lambda: "best 0.1667 at round 6" in browser.text("#chart-words"))

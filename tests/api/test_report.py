@@ -12,6 +12,7 @@ from api.report_figures import clients_figure, figures
 from api.report_map import map_figure, partition_map
 from api.report_method import marks, method_curves
 from jobs.artifacts import save_personal
+from jobs.records import Cost, total_cost
 from tests.api.browser import NEEDS_CHROMIUM, Browser, until
 from tests.api.said import PHASE_CURVES, PHASE_MARKS, PHASES
 from tests.api.service import Fedsim, RunningService, a_round
@@ -33,6 +34,25 @@ def test_what_is_drawn() -> None:
     assert found["accuracy"].marks == [(1.0, *2 * ("phase: joint",)), (2.0, *2 * ("phase: frozen",))]
     assert found["accuracy-by-traffic"].marks[1] == (pytest.approx(0.006), *2 * ("phase: frozen",))
     assert found["method-temperature"].curves == [("temperature", [1.0, 2.0], [3.0, 2.0])]
+
+
+def test_costs_are_drawn_as_they_add_up() -> None:
+    """Two rounds of training, the second of them longer, and fine-tuning after the last."""
+    costs = [Cost(updates=10, flops=70), Cost(updates=30, flops=90, tuning_updates=5, tuning_flops=8)]
+    records = [a_round(n).model_copy(update={"cost": cost}) for n, cost in enumerate(costs, start=1)]
+    found = {figure.name: figure for figure in figures(records)}
+    assert list(found) == ["accuracy", "loss", "accuracy-by-traffic", "updates", "flops", "seconds"]
+    assert found["updates"].curves == [
+        ("training", [1.0, 2.0], [10.0, 40.0]),
+        ("with fine-tuning", [1.0, 2.0], [10.0, 45.0]),
+    ]
+    assert [curve.y for curve in found["flops"].curves] == [[70.0, 160.0], [70.0, 168.0]]
+    total = total_cost(records)
+    assert found["updates"].curves[0].y[-1] == total.updates
+    assert found["flops"].curves[-1].y[-1] == total.flops + total.tuning_flops
+    # A record of an older version, which does not say, is no reason to leave the others out.
+    older = [*records, a_round(3)]
+    assert {f.name: f for f in figures(older)}["flops"].curves[0].y == [70.0, 160.0, 160.0]
 
 
 def test_what_a_method_says_is_read_as_on_the_page() -> None:

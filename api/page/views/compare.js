@@ -154,7 +154,7 @@ class Comparison {
     const isShare = /accuracy/.test(this.metric);
     const layout = {
       showlegend: true, margin: { l: 48, r: 14, t: 36, b: 40 },
-      xaxis: axis(AXES[this.along].title, { rangemode: "tozero", ...(this.along === "bytes" ? { tickformat: ".3~s", ticksuffix: "B" } : {}) }),
+      xaxis: axis(AXES[this.along].title, { rangemode: "tozero", ...AXES[this.along].ticks }),
       yaxis: axis("", isShare ? { tickformat: ".2~f" } : { tickformat: ".3~s" }),
     };
     const better = isLoss(this.metric) ? "lower" : "higher";

@@ -71,7 +71,7 @@ function drawing(records, { lines, share, name }, side, { along, whole, changes,
     })),
   ];
   const places = records.along(along);
-  const end = shown.length ? ROOM * places.at(-1) : 10;
+  const end = (shown.length && ROOM * places.at(-1)) || 10;
   const named = traces.length;
   if (shown.length && changes.length) traces.push(markTrace(changes, places, shown[0].y[0]));
   const isShare = share && whole;
@@ -79,7 +79,7 @@ function drawing(records, { lines, share, name }, side, { along, whole, changes,
     showlegend: named > 1,
     margin: { l: 48, r: 14, t: named > 1 ? 34 : 14, b: 40 },
     xaxis: axis(AXES[along].title, {
-      ...(along === "bytes" ? { tickformat: ".3~s", ticksuffix: "B" } : {}),
+      ...AXES[along].ticks,
       // Words at a mark would stretch a range that is left to the library.
       range: [0, end],
     }),
