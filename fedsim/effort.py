@@ -131,12 +131,3 @@ class Meter:
 
 _LINEAR_PASSES = 4
 """Operations of an example for each weight of a linear layer: forward, and backward for the weights alone."""
-
-
-def cumulative(costs: Iterable[Cost]) -> list[Cost]:
-    """The costs up to each round, it included."""
-    found, total = list[Cost](), NOTHING
-    for cost in costs:
-        total += cost
-        found.append(total)
-    return found

@@ -59,6 +59,7 @@ class Table(BaseModel):
             (`reach`) or in its best round (`reach_best`), seed by seed.
         also: other figures of the runs, each a table of its own: metrics of the last round, and the sums
             `updates`, `flops`, `tuning_updates`, `tuning_flops`, `down` and `up`.
+        curves: other metrics whose values by round are kept and shown, each a table of its own.
         against: a label of the (one) column axis; the differences to it are rendered too, paired by seed.
         curve_every: rounds between the points of the curve that is kept.
         percent: render the metric in percent.
@@ -79,6 +80,7 @@ class Table(BaseModel):
     views: dict[str, View] = {}
     show: tuple[str, ...] = ("final",)
     also: tuple[str, ...] = ()
+    curves: tuple[str, ...] = ()
     against: str | None = None
     curve_every: int = Field(default=10, ge=1)
     percent: bool = True
@@ -95,6 +97,8 @@ class Table(BaseModel):
             len(self.columns) != 1 or self.against not in self.axes[self.columns[0]]
         ):
             raise ValueError(f"against: {self.against!r} is no label of a single column axis")
+        if self.metric in self.curves:
+            raise ValueError(f"curves: {self.metric!r} is the table's own metric; show it by `show: [curve]`")
         labels = self.axes[self.columns[0]] if len(self.columns) == 1 else {}
         for name, view in self.views.items():
             if view.of not in labels or name in labels:
@@ -105,8 +109,9 @@ class Table(BaseModel):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The table's metric, and those of the views."""
-        return tuple(dict.fromkeys((self.metric, *(view.metric for view in self.views.values()))))
+        """The table's metric, those of the views, and those whose curves are kept."""
+        views = (view.metric for view in self.views.values())
+        return tuple(dict.fromkeys((self.metric, *views, *self.curves)))
 
     def viewed(self) -> Table:
         """The same with the views among the labels, each behind the one whose runs it shows."""

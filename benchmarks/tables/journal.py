@@ -52,7 +52,9 @@ class Entry(BaseModel):
         cost: updates and flops of all rounds' training, tuning_updates and tuning_flops of fine-tuning; {} in
             lines that were written before these were counted.
         seconds: of the rounds, by the clock.
-        others: how other metrics did that the table has columns for; {} in lines that were written before.
+        others: how other metrics did that the table shows; {} in lines that were written before.
+        clients: the accuracy of each client's own model after the last round, from worst to best; empty where
+            nobody's was scored, and in lines that were written before these were kept.
         chosen: the round of the model that is best on the validation set, and its accuracy on the test set;
             {} without a validation set, and in lines that were written before this was looked for.
         digest: of the last server state.
@@ -73,6 +75,7 @@ class Entry(BaseModel):
     cost: dict[str, int] = {}
     seconds: float
     others: dict[str, Scored] = {}
+    clients: tuple[float, ...] = ()
     chosen: dict[str, float] = {}
     digest: str
     code: str

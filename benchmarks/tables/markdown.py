@@ -103,6 +103,12 @@ def _tables(table: Table, runs: Found) -> list[str]:
             parts += [heading, _grid(wide, _rounds(wide, seen, what), signed=False, digits=0)]
         else:
             parts += _shown(wide, seen, what)
+    for name in table.curves:
+        kept = {
+            cell: {seed: e.seen(name, table.metric) for seed, e in by_seed.items() if name in e.others}
+            for cell, by_seed in runs.items()
+        }
+        parts += [f"{name} by round:", _curves(table, kept)]
     for name in table.also:
         share = table.percent and "accuracy" in name
         title, unit = SUMS.get(name, (f"{name}, {TITLES['final']}", 0.01 if share else 1.0))

@@ -22,6 +22,7 @@ from benchmarks.tables.journal import Entry, Journal, rounded, scored
 from fedsim.core import Local
 from fedsim.errors import FedsimError
 from fedsim.experiment import Experiment
+from fedsim.personal import sorted_curve
 from fedsim.pools import SerialPool
 from fedsim.population import Population
 from fedsim.simulation import RoundResult, simulate
@@ -123,6 +124,7 @@ def execute(pending: Pending, table: Table, settings: Settings, shared: Populati
         cost=dict(cost),
         seconds=round(seconds, 1),
         others=found,
+        clients=() if last.personal is None else tuple(sorted_curve(last.personal)[1].round(4).tolist()),
         chosen={"round": chosen["round"], "value": round(chosen["accuracy"], 6)} if chosen else {},
         digest=last.digest[:16],
         code=code,

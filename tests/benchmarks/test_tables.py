@@ -276,6 +276,47 @@ def test_other_figures_of_the_runs(table: Table, settings: Settings) -> None:
     assert f"| IID | {made.final['global_loss']:.2f} (1) | – |" in text
 
 
+PERSONAL = """
+title: Clients' own models
+preset: demo
+set: [rounds=4, data.limit=200, data.tests=merged, clients.total=10, local.epochs=1, evaluation.every=2]
+axes:
+  method: {FedPer: algorithm=fedper, FedBABU: algorithm=fedbabu}
+rows: []
+columns: [method]
+seeds: [1]
+metric: personal_accuracy
+curves: [global_accuracy]
+also: [personal_accuracy_std]
+curve_every: 2
+"""
+
+
+def test_other_curves_and_every_client_are_kept(tmp_path: Path, settings: Settings) -> None:
+    """FedBABU is scored personally in the end alone, and its model before that by round; FedPer has none."""
+    file = tmp_path / "personal.yaml"
+    file.write_text(PERSONAL, "utf-8")
+    table, shared, made = read_table(file), Populations(), {}
+    for run in table.runs():
+        spec = table.spec(run)
+        entry = execute(Pending(run, spec, fingerprint(spec)), table, settings, shared, "")
+        made[run.labels["method"]] = Entry.model_validate_json(entry.model_dump_json())
+    fedper, fedbabu = made["FedPer"], made["FedBABU"]
+    assert (list(fedper.curve), list(fedper.others)) == ([2, 4], [])
+    assert (list(fedbabu.curve), list(fedbabu.others["global_accuracy"].curve)) == ([4], [2, 4])
+    for each in made.values():
+        assert list(each.clients) == sorted(each.clients)
+        assert len(each.clients) == each.final["personal_clients"] > 1
+        mean = sum(each.clients) / len(each.clients)
+        assert mean == pytest.approx(each.final["personal_accuracy_mean"], abs=1e-4)
+    text = render(table, {entry.key: entry for entry in made.values()})
+    first, last = (100 * value for value in fedbabu.others["global_accuracy"].curve.values())
+    assert "global_accuracy by round:\n\n| method | round 2 | round 4 |" in text
+    assert f"| FedPer | – | – |\n| FedBABU | {first:.1f} | {last:.1f} |" in text
+    deviations = (100 * entry.final["personal_accuracy_std"] for entry in (fedper, fedbabu))
+    assert "| {:.2f} | {:.2f} |".format(*deviations) in text
+
+
 def test_a_section_stays_where_it_is(tmp_path: Path) -> None:
     page = tmp_path / "results.md"
     page.write_text("# Results\n\nBefore.\n", "utf-8")
@@ -299,6 +340,7 @@ def test_a_section_stays_where_it_is(tmp_path: Path) -> None:
         ("seeds: [1, 2]", "seeds: []", "seeds"),
         ("seeds: [1, 2]", "seeds: [1]\nviews: {teacher: {of: none, metric: a}}", "'none' none of"),
         ("seeds: [1, 2]", "seeds: [1]\nviews: {plain: {of: strong, metric: a}}", "'plain' is no new label"),
+        ("show: [final, curve]", "curves: [global_accuracy]", "own metric"),
         ("title: A", "titel: A", "titel"),
     ],
 )
@@ -323,7 +365,7 @@ def test_every_table_asks_for_specs_that_parse(name: str) -> None:
 
 def test_layer_schedules_are_in_proportion_to_the_rounds() -> None:
     """0, a third and two thirds of the run, so that every block opens; and no other method is given times."""
-    for name in ("layers-fmnist", "layers-cifar10", "layers-tiny-imagenet"):
+    for name in ("layers-fmnist", "layers-cifar10", "layers-cifar10-100", "layers-tiny-imagenet"):
         table = load_table(name)
         for run in (run for run in table.runs() if run.seed == table.seeds[0]):
             spec = table.spec(run)

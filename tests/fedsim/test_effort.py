@@ -11,23 +11,34 @@ layer that has something below it that trains.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
 
+from fedsim import rng
+from fedsim.algorithms import ALGORITHMS
 from fedsim.algorithms.fedavg import FedAvg
 from fedsim.core import Context, Effort, Local
-from fedsim.effort import Cost, Meter, cumulative, paper_updates
+from fedsim.data import Dataset, Examples
+from fedsim.data.federation import federate
+from fedsim.effort import Cost, Meter, paper_updates
 from fedsim.flops import example_flops
 from fedsim.models import make_net
 from fedsim.net import Net
 from fedsim.pools import SerialPool
-from fedsim.simulation import simulate
+from fedsim.population import Population
+from fedsim.simulation import first_state, simulate
+from jobs.resolve import cohort_size
+from jobs.spec import parse_spec, parse_text, preset_text
+from jobs.spec_text import apply_overrides
 from tests.fedsim.federations import federation
 
 CONV1, CONV2, FC1, FC2 = 921_600, 6_553_600, 1_048_576, 10_240
@@ -52,6 +63,60 @@ def test_the_table_of_the_paper_comes_out_exactly(cnn: Net) -> None:
     assert paper_updates([base] * 300) == 865_344_000_000
     assert paper_updates(vanilla) == 314_912_000_000
     assert paper_updates(anti) == 838_880_000_000
+
+
+def written_down() -> list[str]:
+    """The `--set` items that docs/presets.md gives for Table 4."""
+    page = (Path(__file__).parents[2] / "docs" / "presets.md").read_text("utf-8")
+    (row,) = [line for line in page.splitlines() if line.startswith("| Table 4, Fig. 7")]
+    return re.findall(r"`([\w.]+=[\w.]+)`", row.split("|")[3].partition(":")[0])
+
+
+@pytest.mark.parametrize(
+    ("item", "billions"),
+    [
+        ("algorithm=fedavg", 873.039),
+        ("algorithm=fedbabu", 865.344),
+        ("algorithm.order=vanilla", 314.912),
+        ("algorithm.order=anti", 838.880),
+    ],
+)
+def test_records_of_the_written_down_run_add_up_to_table_4(cnn: Net, item: str, billions: float) -> None:
+    """What `cost.updates` of 300 records say: nothing changes but in rounds 0, 100 and 200."""
+    items = written_down()
+    assert "data.dataset.name=mnist" in items
+    spec = parse_spec(apply_overrides(parse_text(preset_text("layers-fmnist")), [*items, item]))
+    images, labels = np.zeros((60_000, 1, 28, 28), np.uint8), np.arange(60_000) % 10
+    held, limit = Examples(images, labels), spec.data.limit
+    assert limit is not None
+    data = Dataset(
+        name="blank",
+        train=held.take(slice(limit)),
+        test=held.take(slice(100)),
+        num_classes=10,
+        input_shape=(1, 28, 28),
+        classes=tuple("0123456789"),
+    )
+    assert (spec.data.partition.kind, spec.data.tests.kind) == ("iid", "global")
+    shared = federate(data, "iid", num_clients=spec.clients.total, seed=spec.seed, tests="global")
+    population = Population(
+        dataset=shared.dataset,
+        partition=shared.train,
+        nets=(cnn,),
+        local=Local(epochs=spec.local.epochs, batch_size=spec.local.batch_size),
+        seed=spec.seed,
+        cohort_size=cohort_size(spec),
+        rounds=spec.rounds,
+    )
+    algorithm = ALGORITHMS[spec.algorithm.name](**spec.algorithm.params)
+    meter, state, updates = Meter(algorithm, population), first_state(algorithm, population), 0
+    for number in (0, 100, 200):
+        ctx = population.context(number)
+        cohort = algorithm.cohort(ctx, state, rng.stream(spec.seed, "cohort", number))
+        assert len(cohort) == 100
+        updates += 100 * meter.training(ctx, state, cohort).updates
+    assert spec.rounds == 300
+    assert updates == round(billions * 1e9)
 
 
 @pytest.mark.parametrize(
@@ -139,8 +204,7 @@ def test_steps_of_several_kinds() -> None:
     assert cost.flops == 5 * first + 5 * second
 
 
-def test_costs_add_up() -> None:
-    assert cumulative([Cost(1, 2), Cost(3, 4)]) == [Cost(1, 2), Cost(4, 6)]
+def test_who_holds_nothing_costs_nothing() -> None:
     empty = federation([0, 4], hidden=5)
     ctx = empty.context(0)
     assert Meter(FedAvg(), empty).training(ctx, FedAvg().init(ctx), [0]) == Cost()
