@@ -159,6 +159,7 @@ class Shelf:
             batches=(),
             num_examples=len(held),
             label_counts=self._label_counts(held, ctx.num_classes),
+            known_counts=self._known_counts(held, ctx.num_classes),
             broadcast=broadcast,
             instruction=instruction,
             memory=memory,
@@ -214,6 +215,11 @@ class Shelf:
         labels = self.population.dataset.train.y[rows]
         several = labels.ndim > 1
         counts = (labels > 0.5).sum(0) if several else np.bincount(labels, minlength=num_classes)
+        return tree.sent(torch.from_numpy(counts.astype(np.float32)), self.device)
+
+    def _known_counts(self, rows: Positions, num_classes: int) -> Tensor:
+        labels = self.population.dataset.train.y[rows]
+        counts = (~np.isnan(labels)).sum(0) if labels.ndim > 1 else np.full(num_classes, len(rows))
         return tree.sent(torch.from_numpy(counts.astype(np.float32)), self.device)
 
 

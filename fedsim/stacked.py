@@ -214,6 +214,7 @@ def _shown(visit: Visit) -> Tree:
     return {
         "num_examples": torch.full((), visit.num_examples, device=visit.device),
         "label_counts": visit.label_counts,
+        "known_counts": visit.known_counts,
         "broadcast": visit.broadcast,
         "instruction": visit.instruction,
         "memory": visit.memory,

@@ -89,7 +89,8 @@ class Visit(NamedTuple):
     Attributes:
         batches: the local steps; empty while they are being planned (`Algorithm.schedule`).
         num_examples: how many training examples the client has, without those that it keeps apart.
-        label_counts: how many of each class, float32 `[classes]`.
+        label_counts: how many of each class, float32 `[classes]`; with several labels, how often each is yes.
+        known_counts: of how many examples it is known whether they are of each class, float32 `[classes]`.
         broadcast: what every client of the cohort received.
         instruction: what this one received besides.
         memory: what it kept since its last visit.
@@ -103,6 +104,7 @@ class Visit(NamedTuple):
     batches: Batches
     num_examples: int
     label_counts: Tensor
+    known_counts: Tensor
     broadcast: Tree
     instruction: Tree
     memory: Tree

@@ -102,9 +102,12 @@ def personal(params: Params) -> Params:
 
 
 def prior(visit: Visit, several: bool) -> Tensor:
-    """What is added to the logits, `[classes]`: log n_c, or log of yes over no with several labels."""
-    counts = visit.label_counts
-    return _log(counts) - _log(visit.num_examples - counts) if several else _log(counts)
+    """What is added to the logits, `[classes]`: log n_c, or log of yes over no with several labels.
+
+    Labels that are not known are neither.
+    """
+    counts, known = visit.label_counts, visit.known_counts
+    return _log(counts) - _log(known - counts) if several else _log(counts)
 
 
 def _log(counts: Tensor) -> Tensor:

@@ -19,11 +19,11 @@ from torch import Tensor
 from fedsim import rng
 from fedsim.algorithms import FedBABU, FedPer, FedRep, FedROD, LGFedAvg
 from fedsim.algorithms.fedavg import OWN
-from fedsim.algorithms.fedrod import PREFIX
+from fedsim.algorithms.fedrod import ABSENT, PREFIX, prior
 from fedsim.core import Batch, Context, Local, Visit
 from fedsim.curriculum import ClientCurriculum
 from fedsim.net import Params
-from fedsim.pools import SerialPool
+from fedsim.pools import SerialPool, StackedPool
 from fedsim.population import Population
 from fedsim.sampling import draws
 from fedsim.simulation import first_state, simulate
@@ -258,6 +258,7 @@ def test_fedrod_with_several_labels_per_example() -> None:
     down = algorithm.broadcast(ctx, first_state(algorithm, population))
     visit = SerialPool(algorithm, population).worker.shelf.arrival(algorithm, ctx, 1, down, {}, None)
     visit = visit._replace(label_counts=torch.tensor([3.0, 0.0, 8.0, 4.0]))
+    assert visit.known_counts.tolist() == [8.0] * 4
     y = torch.tensor([[1.0, 0.0, 1.0, float("nan")], [0.0, 0.0, 1.0, 1.0]])
     start = algorithm.start(ctx, visit)
     x = torch.from_numpy(population.dataset.train.x[:2].copy())
@@ -269,6 +270,29 @@ def test_fedrod_with_several_labels_per_example() -> None:
     usual = F.binary_cross_entropy_with_logits(logits, y.nan_to_num(), reduction="none")
     usual = (usual * ~torch.isnan(y)).sum() / 7
     torch.testing.assert_close(algorithm.loss(ctx, visit, start, Batch(x, y)), balanced + usual)
+
+
+def test_labels_that_are_not_known_are_no_noes() -> None:
+    """Of client 0's three examples: yes, no, unknown; all unknown; yes and twice unknown; three times no."""
+    population = small(SETTINGS["plain"])
+    unknown, train = float("nan"), population.dataset.train
+    y = np.zeros((len(train), 4), np.float32)
+    y[:3] = [[1, unknown, 1, 0], [0, unknown, unknown, 0], [unknown, unknown, unknown, 0]]
+    dataset = replace(population.dataset, train=replace(train, y=y), task="labels")
+    population = replace(population, dataset=dataset)
+    algorithm, ctx = FedROD(), population.context(0)
+    down = algorithm.broadcast(ctx, first_state(algorithm, population))
+    visit = SerialPool(algorithm, population).worker.shelf.arrival(algorithm, ctx, 0, down, {}, None)
+    assert visit.label_counts.tolist() == [1, 0, 1, 0]
+    assert visit.known_counts.tolist() == [2, 0, 1, 3]
+    # One yes and one no; nothing known; a yes; three noes.
+    assert prior(visit, several=True).tolist() == pytest.approx([0.0, 0.0, -ABSENT, ABSENT - np.log(3)])
+    one, other = (
+        list(simulate(algorithm, population, pool, evaluate_every=9))[-1].state.params
+        for pool in (SerialPool(algorithm, population), StackedPool(algorithm, population, 3))
+    )
+    for key, value in one.items():
+        torch.testing.assert_close(other[key], value, rtol=1e-4, atol=1e-5)
 
 
 def test_the_heads_passes_of_fedrep() -> None:
