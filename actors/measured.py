@@ -33,6 +33,8 @@ class Measured:
         traffic: bytes of a round.
         sent: bytes of the whole rounds that were run.
         growth: how many times as much as `traffic` the rounds to come send, in the mean.
+        at_most: whether `growth` and `examination_bytes` are what can be sent at most, as the course of the
+            run decides what will be.
         whole_rounds: how many these were.
         usage: the most that any actor needed.
         shared_bytes: of the data that the actors of a node share.
@@ -59,6 +61,7 @@ class Measured:
     traffic: Traffic
     sent: list[Traffic] = field(default_factory=list)
     growth: float = 1.0
+    at_most: bool = False
     whole_rounds: int = 0
     usage: Usage
     shared_bytes: int

@@ -186,7 +186,7 @@ class RayPool:
         tasks = [Task(asking(some)) for some in portions]
         self._work.add(tasks)
         losses = self._work.results(tasks)
-        return Survey(np.concatenate(losses), survey_traffic(models, clients))
+        return Survey(np.concatenate(losses), survey_traffic(algorithm, ctx, state, models, clients))
 
     def evaluate(self, algorithm: Algorithm, ctx: Context, state: Any) -> Callable[[], Mapping[str, Score]]:
         """Begin to score every deployed model on the whole test set, a shard at a time."""

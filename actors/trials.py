@@ -28,11 +28,9 @@ from fedsim.simulation import Personal, RoundResult, simulate
 from fedsim.stepwise import finished
 from fedsim.worker import SHARD, num_shards
 
+from .outlook import Outlook
 from .ray_pool import RayPool
 from .trial import Trial, mean_traffic
-
-MESSAGES = 200
-"""Rounds of which the messages are looked at: enough for a mean over a run."""
 
 LOOKED_AT = 20
 """Rounds whose cohorts are looked at: enough for a mean over clients of very different sizes."""
@@ -63,6 +61,7 @@ class Trials:
         self.device = device
         self.workers = len(pool.actors)
         self.state, self.enrolling = enrolled(algorithm, population)
+        self.begun = self.state  # with which the last whole round began
         self.done: list[Trial] = []
         self.asked: tuple[int, ...] = ()
 
@@ -241,7 +240,8 @@ class Trials:
     def _examine(self, clients: Sequence[int]) -> tuple[float, int]:
         # What comes down after the last round is what counts: it may be more than after the first.
         ctx, began = self.population.context(self.population.rounds - 1), perf_counter()
-        scores = finished(self.pool.evaluate_personal(self.algorithm, ctx, self.state, clients))
+        state = self.algorithm.fullest(ctx, self.state)
+        scores = finished(self.pool.evaluate_personal(self.algorithm, ctx, state, clients))
         return perf_counter() - began, scores.bytes_down
 
     def rounds(
@@ -251,7 +251,9 @@ class Trials:
         self._limit(self.population.local)
         began = perf_counter()
         options: dict[str, Any] = {"evaluate_every": evaluate_every, "personal": personal}
+        state = self.state
         for result in simulate(self.algorithm, self.population, self.pool, **options, device=self.device):
+            self.begun, state = state, result.state
             yield replace(result, state=None)
             spent = perf_counter() - began
             enough = result.round >= ENOUGH_ROUNDS and spent > ENOUGH_SECONDS
@@ -264,27 +266,23 @@ class Trials:
         letters = instruct(self.algorithm, ctx, self.state, cohort)
         return bytes_down(self.algorithm, ctx, broadcast(self.algorithm, ctx, self.state), letters, cohort)
 
-    def growth(self, done: int) -> float:
-        """How many times as much comes down, in the mean, after so many rounds as in the last of these."""
-        rounds, last = self.population.rounds, self._message(max(0, done - 1))
-        sizes = [self._message(n) for n in range(done, rounds, max(1, (rounds - done) // MESSAGES))]
-        return sum(sizes) / len(sizes) / last if sizes and last else 1.0
-
-    def _message(self, number: int) -> int:
-        messages = broadcast(self.algorithm, ctx := self.population.context(number), self.state)
-        return bytes_down(self.algorithm, ctx, messages, {}, range(len(messages))).total()
+    @property
+    def outlook(self) -> Outlook:
+        """What later rounds send."""
+        return Outlook(self.algorithm, self.population, self.state, self.begun)
 
     def traffic(self) -> Traffic:
         """The first round's traffic, a mean over cohorts: each client sends what those of the trials sent."""
-        models, down, up = len(self.population.nets), Counter[str](), Counter[str]()
-        share = {trial.cohort[0] % models: trial for trial in self.done}
+        num_models, down, up = len(self.population.nets), Counter[str](), Counter[str]()
+        share = {trial.cohort[0] % num_models: trial for trial in self.done}
         for cohort in self.cohorts:
             down.update(self.bytes_down(cohort))
             for model, trial in share.items():
-                came = sum(client % models == model for client in cohort)
+                came = sum(client % num_models == model for client in cohort)
                 up.update({name: sent * came / len(trial.cohort) for name, sent in trial.up.items()})
-        models_asked = questioned(self.algorithm, self.population.context(0), self.state)
-        asking = survey_traffic(models_asked, self.asked) + self.enrolling
+        ctx = self.population.context(0)
+        models = questioned(self.algorithm, ctx, self.state)
+        asking = survey_traffic(self.algorithm, ctx, self.state, models, self.asked) + self.enrolling
         return mean_traffic(down, up, len(self.cohorts)) + asking
 
 

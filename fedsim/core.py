@@ -110,6 +110,14 @@ class Algorithm(ABC):
         """The state with their answers: mean losses in the order asked, NaN for who holds nothing."""
         return state
 
+    def survey_payload(self, ctx: Context, state: Any, model: Tree) -> Tree:
+        """What of a deployed model has to travel to a client that is asked about it; by default all."""
+        return model
+
+    def fullest(self, ctx: Context, state: Any) -> Any:
+        """For plans: another state, whose rounds send the most, where the course of the run decides that."""
+        return state
+
     def cohort(self, ctx: Context, state: Any, rng: np.random.Generator) -> Sequence[int]:
         """The clients of this round; by default a uniform sample without replacement, in ascending order."""
         # Costs O(K) for small K: NumPy then draws by Floyd's method and never lists the N clients.

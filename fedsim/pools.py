@@ -107,7 +107,7 @@ class SerialPool:
         """The mean loss of the first deployed model on each client's data; see `ClientPool`."""
         models = questioned(algorithm, ctx, state)
         losses = self.worker.measure(ctx.round, self._there(models), clients)
-        return Survey(losses, survey_traffic(models, clients))
+        return Survey(losses, survey_traffic(algorithm, ctx, state, models, clients))
 
     def evaluate(self, algorithm: Algorithm, ctx: Context, state: Any) -> Callable[[], Mapping[str, Score]]:
         """Every deployed model scored on the whole test set, when the scores are asked for."""
@@ -216,12 +216,18 @@ def questioned(algorithm: Algorithm, ctx: Context, state: Any) -> dict[str, Tree
     return {number: next(iter(models.values())) for number, models in found if models}
 
 
-def survey_traffic(models: Mapping[str, Tree], clients: Sequence[int]) -> Traffic:
-    """A model down to every client asked, one number up from each."""
+def survey_traffic(
+    algorithm: Algorithm, ctx: Context, state: Any, models: Mapping[str, Tree], clients: Sequence[int]
+) -> Traffic:
+    """A model down to every client asked, but for what clients have of it; one number up from each."""
     if not len(clients):
         return Traffic()
     asked = np.bincount(np.asarray(clients, np.int64) % len(models), minlength=len(models))
-    down = sum(wire.payload_bytes(model) * int(asked[int(number)]) for number, model in models.items())
+    down = 0
+    for number, model in models.items():
+        with server_side(algorithm, "survey_payload"):
+            payload = algorithm.survey_payload(ctx.for_model(int(number)), state, model)
+        down += wire.payload_bytes(payload) * int(asked[int(number)])
     return wire.traffic({"survey": down}, {"survey": wire.NUMBER_BYTES * len(clients)})
 
 

@@ -147,6 +147,11 @@ def _notes(placement: Placement, found: Measured) -> list[str]:
         notes.append(
             f"others hold a part of the cluster: measured on {found.workers} of {placement.workers} workers"
         )
+    if found.at_most:
+        notes.append(
+            "how much is sent depends on how the run goes: rounds that were not measured, and what goes down "
+            "for the clients' own models, are counted with the most that it can be"
+        )
     if not found.whole_rounds:
         notes.append("a round is longer than the measuring: its seconds are put together from parts of it")
     return notes

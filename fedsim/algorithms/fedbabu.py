@@ -23,15 +23,19 @@ Reference result: see docs/results.md.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
+from .. import tree
 from ..core import Context, Local, Visit
+from ..errors import FieldError
 from ..local import fine_tuned
+from ..net import Net
 from ..parameters import Range
 from ..tree import Tree
 from .fedavg import FedAvg
+from .personal_parts import without_body
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +48,17 @@ class FedBABU(FedAvg):
 
     tuning_epochs: Annotated[int, Range(0)] = 10
 
+    def misfits(self, net: Net, rounds: int) -> Sequence[FieldError]:
+        """A model without a body."""
+        return without_body("fedbabu", net)
+
     def shared(self, ctx: Context, state: Any) -> Collection[str]:
         """The body."""
         return ctx.net.body
+
+    def survey_payload(self, ctx: Context, state: Any, model: Tree) -> Tree:
+        """The body: everybody has the head."""
+        return tree.select(model, self.shared(ctx, state))
 
     def trainable(self, ctx: Context, broadcast: Tree) -> Collection[str]:
         """The body."""

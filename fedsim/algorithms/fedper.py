@@ -19,17 +19,23 @@ Reference result: see docs/results.md.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..core import Context
-from .personal_parts import PersonalParts
+from ..errors import FieldError
+from ..net import Net
+from .personal_parts import PersonalParts, without_body
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedPer(PersonalParts):
     """A shared body under heads of the clients' own, trained together."""
+
+    def misfits(self, net: Net, rounds: int) -> Sequence[FieldError]:
+        """A model without a body."""
+        return without_body("fedper", net)
 
     def shared(self, ctx: Context, state: Any) -> Collection[str]:
         """The body."""

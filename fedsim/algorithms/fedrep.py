@@ -29,10 +29,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core import Context, Effort, Report, Visit
+from ..errors import FieldError
+from ..net import Net
 from ..parameters import Count
 from ..tree import Tree
 from ..visit import Repeated
-from .personal_parts import PersonalParts
+from .personal_parts import PersonalParts, without_body
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +46,10 @@ class FedRep(PersonalParts):
     """
 
     head_epochs: Count = 1
+
+    def misfits(self, net: Net, rounds: int) -> Sequence[FieldError]:
+        """A model without a body."""
+        return without_body("fedrep", net)
 
     def shared(self, ctx: Context, state: Any) -> Collection[str]:
         """The body."""

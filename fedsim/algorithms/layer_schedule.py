@@ -18,7 +18,8 @@ counted from 0, as soon as t >= t_k. A closed block and the head have their firs
 makes from the run's seed: opening one needs no broadcast of its own. No gradient is computed for what is
 closed. Under `vanilla` back-propagation still crosses the closed blocks above the open ones, under `anti` it
 stops at the lowest open one. With `times: plateau` the next block opens after `patience` rounds in a row in
-which the cohort's training loss was not below its best, since the last opening, by more than `improvement`.
+which the cohort's training loss was not below its best, since the last opening, by more than `improvement`;
+a loss that is no finite number says nothing, and such a round is passed over.
 
 Deviations: Eq. 4 sums over all clients; here the mean is over those that came. Line 16 of Algorithm 1 sends
 every base block; as in the text, only open ones are sent. The number of fine-tuning epochs is not in the
@@ -33,9 +34,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from math import inf, isfinite
 from typing import Annotated, Any, Literal
 
+from .. import tree
 from ..core import Context, Local, Reduced, ServerState, Visit
 from ..errors import FieldError
 from ..local import fine_tuned
@@ -43,6 +45,7 @@ from ..net import Net
 from ..parameters import Count, Range
 from ..tree import Tree
 from .fedavg import FedAvg
+from .personal_parts import without_body
 
 Whole = Annotated[int, Range(0)]
 
@@ -90,11 +93,8 @@ class LayerSchedule(FedAvg):
 
     def misfits(self, net: Net, rounds: int) -> Sequence[FieldError]:
         """A model without base blocks, and times that are not one for each of them, in order, from 0."""
-        if not net.base:
-            hint = "choose a model that has layers before its head"
-            return [FieldError("name", "layer_schedule", f"{net.name} has no blocks before its head", hint)]
-        if not isinstance(self.times, tuple):
-            return []
+        if not net.base or not isinstance(self.times, tuple):
+            return without_body("layer_schedule", net)
         named = f"{net.name} has {len(net.base)} base blocks: {', '.join(net.base)}"
         hint = f"give {len(net.base)} rounds, from 0 on and in order, or null for an opening every 100"
         if len(self.times) != len(net.base):
@@ -135,6 +135,16 @@ class LayerSchedule(FedAvg):
         """The open blocks."""
         return {key for block in self.open_blocks(ctx, state) for key in ctx.net.blocks[block]}
 
+    def survey_payload(self, ctx: Context, state: Any, model: Tree) -> Tree:
+        """The open blocks: everybody has the others and the head."""
+        return tree.select(model, self.shared(ctx, state))
+
+    def fullest(self, ctx: Context, state: Any) -> Any:
+        """Every block open, where nobody knows when they will be."""
+        if self.times != "plateau":
+            return state
+        return replace(state, times=(0,) * max(len(net.base) for net in ctx.nets))
+
     def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> Any:
         """The parent's, and what the cohort's loss says."""
         state = super().aggregate(ctx, state, reduced)
@@ -142,6 +152,8 @@ class LayerSchedule(FedAvg):
 
     def watched(self, ctx: Context, state: PlateauState, loss: float) -> PlateauState:
         """The state after a round with this training loss: another block may be open from the next one on."""
+        if not isfinite(loss):
+            return state
         if loss < state.best - self.improvement:
             return replace(state, best=loss, waited=0)
         if state.waited + 1 < self.patience or len(state.times) >= max(len(net.base) for net in ctx.nets):

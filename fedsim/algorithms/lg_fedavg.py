@@ -20,17 +20,23 @@ Reference result: see docs/results.md.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..core import Context
-from .personal_parts import PersonalParts
+from ..errors import FieldError
+from ..net import Net
+from .personal_parts import PersonalParts, without_body
 
 
 @dataclass(frozen=True, kw_only=True)
 class LGFedAvg(PersonalParts):
     """A shared head on bodies of the clients' own, trained together."""
+
+    def misfits(self, net: Net, rounds: int) -> Sequence[FieldError]:
+        """A model without a body."""
+        return without_body("lg_fedavg", net)
 
     def shared(self, ctx: Context, state: Any) -> Collection[str]:
         """The head."""

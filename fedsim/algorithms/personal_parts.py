@@ -1,13 +1,15 @@
-"""What methods have in common whose clients keep a part of the model for good."""
+"""What methods have in common that tell the head of a model from its body."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..core import Context
+from ..errors import FieldError
+from ..net import Net
 from ..tree import Tree
 from .fedavg import FedAvg
 
@@ -30,3 +32,11 @@ class PersonalParts(FedAvg):
     def deployed(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """Nothing: what clients keep is nobody else's."""
         return {}
+
+
+def without_body(method: str, net: Net) -> Sequence[FieldError]:
+    """The fault of a model that is nothing but its head, for a method that treats head and body apart."""
+    if net.base:
+        return ()
+    hint = "choose a model that has layers before its head"
+    return (FieldError("name", method, f"{net.name} has no blocks before its head", hint),)

@@ -7,7 +7,8 @@ as the run goes on.
 
 Wire:
     down    the base method's
-            survey    the global model, to every client, before the cohort is chosen (`scores: all`)
+            survey    the global model, to every client, before the cohort is chosen (`scores: all`),
+                      without what all of them have by the run's seed: a head that never moves, a closed block
     up      the base method's
             survey    the mean loss, one number: of everybody (`scores: all`), or with the upload of those
                       who came (`scores: kept`), GATHER
@@ -139,6 +140,11 @@ class ClientCurriculum(Wrapper):
     def counted(self, ctx: Context, state: Any, answers: Answers) -> Any:
         """The base's state with the answers."""
         return replace(state, base=self.base.counted(ctx, state.base, answers))
+
+    def fullest(self, ctx: Context, state: Any) -> Any:
+        """With the base's, where that is another."""
+        base = self.base.fullest(ctx, state.base)
+        return state if base is state.base else replace(state, base=base)
 
     def under(self, state: Any) -> Any:
         """The base's state."""

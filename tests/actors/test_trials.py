@@ -19,6 +19,7 @@ from actors.trials import Trials
 from fedsim.algorithms import ALGORITHMS, FedAvg, LayerSchedule
 from fedsim.core import Local
 from fedsim.costs import client_work
+from fedsim.curriculum import ClientCurriculum
 from fedsim.pools import SerialPool
 from fedsim.simulation import simulate
 from tests.fedsim.federations import federation
@@ -133,5 +134,24 @@ def test_what_a_schedule_sends_later_is_foreseen(crew: Crew, order: Literal["van
     sent = [result.traffic.down for result in results]
     for done in range(6):
         later = sum(sent[done:]) / len(sent[done:])
-        assert trials.growth(done) == pytest.approx(later / sent[max(0, done - 1)])
-    assert trials.growth(6) == 1
+        assert trials.outlook.growth(done) == pytest.approx(later / sent[max(0, done - 1)])
+    assert trials.outlook.growth(6) == 1
+    assert not trials.outlook.at_most
+
+
+def test_where_plateaus_decide_all_layers_count_as_open(crew: Crew) -> None:
+    """fc1 (78 floats) is open at first; fc2 and fc3 (42 each) may open any time. Also inside a curriculum."""
+    population = federation(layers=3, hidden=6, cohort_size=4, rounds=6)
+    plateau = LayerSchedule(times="plateau", patience=1, improvement=50.0, tuning_epochs=0)
+    for algorithm in (plateau, ClientCurriculum(base=plateau)):
+        trials = Trials(algorithm, population, RayPool(algorithm, population, crew))
+        assert trials.outlook.at_most
+        assert trials.outlook.growth(0) == pytest.approx((78 + 42 + 42) / 78)
+        assert trials.examination(9.0)[1] == 10 * 4 * (78 + 42 + 42)
+    # Measured rounds may have opened some: with a patience of 1, round 3 has two layers.
+    trials = Trials(plateau, population, RayPool(plateau, population, crew))
+    for result in trials.rounds(600.0, 1):
+        assert result.traffic.down * trials.outlook.growth(result.round) == pytest.approx(
+            4 * 4 * 162 if result.round < 6 else result.traffic.down
+        )
+    assert result.round == 6

@@ -8,8 +8,10 @@ open, and once more for that of its inputs, where something below it is open.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import inf
+from functools import partial
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +23,21 @@ from torch.utils.flop_counter import FlopCounterMode
 from fedsim.algorithms import FedAvg, FedBABU, LayerSchedule
 from fedsim.algorithms.layer_schedule import PlateauState
 from fedsim.core import Algorithm, Context, Local, Reduced, Visit
+from fedsim.curriculum import ClientCurriculum
 from fedsim.data.dataset import Dataset, Examples
 from fedsim.digest import digest
 from fedsim.effort import paper_updates
 from fedsim.errors import SpecError
 from fedsim.models import make_net
 from fedsim.packing import pack, unpack
-from fedsim.pools import SerialPool
+from fedsim.pools import SerialPool, StackedPool
 from fedsim.population import Population
 from fedsim.simulation import RoundResult, first_state, simulate
 from jobs.resolve import resolve
 from jobs.settings import Settings
 from jobs.spec import parse_spec
 from tests.fedsim.federations import federation, partition
+from tests.fedsim.test_stacked import TOLERANCE, close
 
 ORDERS: list[Any] = ["vanilla", "anti"]
 PHASES = {"vanilla": [832, 52_096, 576_896], "anti": [524_800, 576_064, 576_896]}
@@ -43,13 +47,18 @@ OPEN = {
 }
 
 
-def run(algorithm: Algorithm, population: Population) -> list[RoundResult]:
-    return list(simulate(algorithm, population, SerialPool(algorithm, population)))
+Pool = Callable[[Algorithm, Population], SerialPool]
+
+POOLS: dict[str, Pool] = {"one by one": SerialPool, "stacked": partial(StackedPool, width=3)}
+
+
+def run(algorithm: Algorithm, population: Population, pool: Pool = SerialPool) -> list[RoundResult]:
+    return list(simulate(algorithm, population, pool(algorithm, population)))
 
 
 def deep(**changes: Any) -> Population:
-    """Three base blocks: fc1, fc2 and fc3."""
-    return replace(federation(layers=3, hidden=6, rounds=6, cohort_size=4), **changes)
+    """Three base blocks: fc1, fc2 and fc3; eight clients come, so that most are stacked with others."""
+    return replace(federation(layers=3, hidden=6, rounds=6, cohort_size=8), **changes)
 
 
 def images() -> Population:
@@ -82,28 +91,43 @@ def first_visit(algorithm: Algorithm, population: Population, number: int = 0) -
     return ctx, SerialPool(algorithm, population).worker.shelf.visit(algorithm, ctx, 0, down, {}, None)
 
 
+@pytest.mark.parametrize("pool", POOLS.values(), ids=POOLS)
 @pytest.mark.parametrize("order", ORDERS)
-def test_with_everything_open_from_the_start_it_is_fedbabu_bit_for_bit(order: Any) -> None:
-    scheduled = run(LayerSchedule(order=order, times=(0, 0, 0)), deep())
-    for found, expected in zip(scheduled, run(FedBABU(), deep()), strict=True):
+def test_with_everything_open_from_the_start_it_is_fedbabu_bit_for_bit(order: Any, pool: Pool) -> None:
+    """How clients' own models do is in `test_layer_tuning.py`."""
+    scheduled = run(LayerSchedule(order=order, times=(0, 0, 0)), deep(), pool)
+    for found, expected in zip(scheduled, run(FedBABU(), deep(), pool), strict=True):
         assert found.digest == expected.digest
         assert (found.metrics, found.traffic) == (expected.metrics, expected.traffic)
-    assert [r.digest for r in run(LayerSchedule(order=order, every=0), deep())] == [
+    assert [r.digest for r in run(LayerSchedule(order=order, every=0), deep(), pool)] == [
         r.digest for r in scheduled
     ]
 
 
-@pytest.mark.parametrize("order", ORDERS)
-def test_closed_blocks_and_the_head_have_their_first_values_bit_for_bit(order: Any) -> None:
-    population = deep()
+def check_closed(order: str, population: Population, results: list[RoundResult]) -> None:
+    """That with times (0, 2, 5) every block has its first values until its round, and moves from then on."""
     first, blocks = population.nets[0].init(population.seed), population.nets[0].blocks
     opening = ["fc1", "fc2", "fc3"] if order == "vanilla" else ["fc3", "fc2", "fc1"]
-    for result in run(LayerSchedule(order=order, times=(0, 2, 5)), population):
+    assert [result.round for result in results] == [1, 2, 3, 4, 5, 6]
+    for result in results:
         count = sum(time < result.round for time in (0, 2, 5))
         assert result.method["open_blocks"] == sorted(opening[:count])
         for block, keys in blocks.items():
             same = all(torch.equal(result.state.params[key], first[key]) for key in keys)
             assert same == (block not in opening[:count]), (result.round, block)
+
+
+@pytest.mark.parametrize("pool", POOLS.values(), ids=POOLS)
+@pytest.mark.parametrize("order", ORDERS)
+def test_closed_blocks_and_the_head_have_their_first_values_bit_for_bit(order: Any, pool: Pool) -> None:
+    """Blocks open while clients are stacked, too; what is open then ends where it ends one by one."""
+    population, algorithm = deep(), LayerSchedule(order=order, times=(0, 2, 5))
+    results = run(algorithm, population, pool)
+    check_closed(order, population, results)
+    for result, expected in zip(results, run(algorithm, population), strict=True):
+        close(result.state.params, expected.state.params, TOLERANCE[torch.float32])
+    if pool is not SerialPool:
+        assert all(result.engine["stacked"]["together"] >= 6 for result in results)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +150,27 @@ def test_only_open_blocks_travel_in_the_papers_numbers(order: Any) -> None:
         assert result.traffic.down == result.traffic.up == 2 * 4 * floats
         assert result.traffic.by_payload == {"params": 2 * 2 * 4 * floats}
         assert result.method["open_blocks"] == blocks
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "floats"),
+    [
+        (LayerSchedule(times=(0, 1, 2)), PHASES["vanilla"]),
+        (LayerSchedule(order="anti", times=(0, 1, 2)), PHASES["anti"]),
+        (FedBABU(), [576_896] * 3),
+        (FedAvg(), [582_026] * 3),
+    ],
+    ids=["vanilla", "anti", "fedbabu", "fedavg"],
+)
+def test_a_survey_sends_what_clients_do_not_have(algorithm: FedAvg, floats: list[int]) -> None:
+    """Closed blocks and the head never travel: those who are asked have them. Also inside a curriculum."""
+    population = images()
+    for outer in (algorithm, ClientCurriculum(base=algorithm)):
+        pool, state = SerialPool(outer, population), first_state(outer, population)
+        for number, expected in enumerate(floats):
+            survey = pool.measure(outer, population.context(number), state, [0, 1])
+            assert (survey.traffic.down, survey.traffic.up) == (2 * 4 * expected, 2 * 4)
+            assert np.isfinite(survey.losses).all()
 
 
 def flops(algorithm: Algorithm, number: int) -> int:
@@ -203,6 +248,18 @@ def test_a_plateau_opens_the_next_block() -> None:
     assert (state.times, state.waited) == ((0, 5, 8), 3)
 
 
+@pytest.mark.parametrize("loss", [nan, inf])
+def test_a_loss_that_is_no_number_opens_nothing(loss: float) -> None:
+    """Neither does it count as a round without improvement."""
+    algorithm, population = LayerSchedule(times="plateau", patience=2, improvement=0.1), deep()
+    state = first_state(algorithm, population)
+    for number, found in enumerate([2.0, 2.0, loss, loss, loss]):
+        state = algorithm.watched(replace(population.context(0), round=number), state, found)
+    assert (state.times, state.best, state.waited) == ((0,), 2.0, 1)
+    state = algorithm.watched(replace(population.context(0), round=5), state, 2.0)
+    assert state.times == (0, 6)
+
+
 def test_plateaus_in_a_run() -> None:
     """With an improvement that no round makes, each block opens after `patience` rounds."""
     algorithm = LayerSchedule(times="plateau", patience=1, improvement=50.0)
@@ -218,7 +275,7 @@ def test_plateaus_in_a_run() -> None:
 
 
 def refused(tmp_path: Path, model: Any, **params: Any) -> list[tuple[str, str]]:
-    spec = parse_spec({"algorithm": {"name": "layer_schedule", **params}, "model": model, "rounds": 2})
+    spec = parse_spec({"algorithm": {"name": "layer_schedule"} | params, "model": model, "rounds": 2})
     with pytest.raises(SpecError) as caught:
         resolve(spec, Settings(home=tmp_path))
     return [(error.path, error.message) for error in caught.value.errors]
@@ -226,12 +283,15 @@ def refused(tmp_path: Path, model: Any, **params: Any) -> list[tuple[str, str]]:
 
 def test_what_does_not_fit_the_model_is_refused(tmp_path: Path) -> None:
     three = {"name": "mlp", "layers": 3}
+    for name in ("layer_schedule", "fedbabu", "fedper", "fedrep", "lg_fedavg"):
+        found = refused(tmp_path, "logistic", name=name)
+        assert found == [("algorithm.name", "logistic has no blocks before its head")]
+        resolve(parse_spec({"algorithm": name, "model": "mlp"}), Settings(home=tmp_path))
     found = refused(tmp_path, three, times=[0, 100])
     assert found == [("algorithm.times", "mlp has 3 base blocks: fc1, fc2, fc3")]
     assert refused(tmp_path, three, times=[0, 9, 3])[0][0] == "algorithm.times"
     assert refused(tmp_path, three, times=[1, 2, 3])[0][0] == "algorithm.times"
     assert "of at least 0" in refused(tmp_path, three, times=[0, -1, 3])[0][1]
-    assert refused(tmp_path, "logistic")[0] == ("algorithm.name", "logistic has no blocks before its head")
     resolve(
         parse_spec({"algorithm": {"name": "layer_schedule", "times": [0, 4, 8]}, "model": three}),
         Settings(home=tmp_path),

@@ -159,6 +159,15 @@ def test_whole_rounds_count_as_they_were_and_later_ones_as_the_last(settings: Se
     assert (more.bytes.total.down, more.bytes.total.up) == (110 + 75, 220 + 150)
 
 
+def test_a_plan_says_where_traffic_is_an_upper_bound(settings: Settings) -> None:
+    nodes = [Node("n", 2, 0, id="n")]
+    assert any(
+        "the most that it can be" in note
+        for note in planned(measured(at_most=True), nodes, settings)[0].notes
+    )
+    assert not any("the most" in note for note in planned(measured(), nodes, settings)[0].notes)
+
+
 def test_a_plan_says_how_many_clients_train_at_once(settings: Settings) -> None:
     full, _ = planned(measured(stack=(16, 64)), [Node("n", 2, 0, id="n")], settings)
     assert full.stack == 16
