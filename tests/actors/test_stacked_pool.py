@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from actors.prober import Probe
 from actors.ray_pool import RayPool
 from actors.resources import Placement
 from actors.trials import Trials
+from fedsim.algorithms import FedBABU, LayerSchedule
 from fedsim.algorithms.scaffold import Scaffold
 from fedsim.checkpoint import Checkpoints
 from fedsim.core import Batch, Context, Visit
@@ -25,6 +27,7 @@ from fedsim.pools import SerialPool, StackedPool
 from fedsim.population import Population
 from fedsim.simulation import RoundResult, first_state, simulate
 from tests.fedsim.federations import federation
+from tests.fedsim.test_layer_schedule import check_closed, deep
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
@@ -37,6 +40,22 @@ def test_digests_do_not_depend_on_where_stacks_train(width: int, crew: Crew) -> 
     assert [(r.digest, r.memory_digest) for r in found] == [(r.digest, r.memory_digest) for r in expected]
     assert [r.engine["width"] for r in found] == [width] * 3
     assert [r.engine.get("stacked") for r in found] == [r.engine.get("stacked") for r in expected]
+
+
+@pytest.mark.parametrize("order", ["vanilla", "anti"])
+def test_layers_open_while_stacks_train(order: Any, crew: Crew) -> None:
+    """Closed blocks keep their first values; with all open it is FedBABU; the bits are those of a stack."""
+    population = deep()
+    for algorithm, reference in (
+        (LayerSchedule(order=order, times=(0, 2, 5)), LayerSchedule(order=order, times=(0, 2, 5))),
+        (LayerSchedule(order=order, times=(0, 0, 0)), FedBABU()),
+    ):
+        expected = list(simulate(reference, population, StackedPool(reference, population, 3)))
+        found = list(simulate(algorithm, population, RayPool(algorithm, population, crew, stack=3)))
+        assert [(r.digest, r.traffic) for r in found] == [(r.digest, r.traffic) for r in expected]
+        assert all(r.engine["stacked"]["together"] >= 6 for r in found)
+        if algorithm == reference:
+            check_closed(order, population, found)
 
 
 @pytest.mark.slow
