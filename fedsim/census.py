@@ -18,7 +18,7 @@ class Census:
             send its own, everybody else receive it and answer with the distance to it.
         ground: of the distances; see `clustering.emd`.
         noise: what a client adds to its distribution before anything leaves it or is computed from it; None
-            for nothing.
+            for nothing. With several labels per example the distribution is then that of their first ones.
     """
 
     ask: Literal["vector", "matrix"] = "vector"
@@ -33,8 +33,9 @@ class Answers(NamedTuple):
         sizes: how many training examples each has, int64 `[N]`.
         distances: float64 `[N]` to the one that was drawn, or `[N, N]`.
         reference: which client was drawn; None for a matrix.
-        shares: float64 `[N, classes]`, everybody's true distribution. No server has it: it is for figures
-            about the outcome, such as mean distances within clusters.
+        shares: float64 `[N, classes]`, everybody's distribution, with its noise where there is any. By
+            `vector` no server has it: it is for figures about the outcome, such as mean distances within
+            clusters.
     """
 
     sizes: Whole

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,15 @@ from .causes import server_side
 from .census import Answers, Census
 from .clustering import Real, distance_matrix, distances_to, distributions
 from .core import Algorithm, Traffic
+from .data.partitions import main_label
 from .population import Population
 from .privacy import Mechanism, noisy_shares
 from .worker import one_thread
+
+_LOG = logging.getLogger(__name__)
+
+MANY_PAIRS = 1_000_000
+"""From so many pairs of clients on, which take a minute and a half, the log says that they are compared."""
 
 
 def enrolled(algorithm: Algorithm, population: Population) -> tuple[Any, Traffic]:
@@ -38,19 +45,35 @@ def first_state(algorithm: Algorithm, population: Population) -> Any:
 
 def asked(question: Census, population: Population) -> Answers:
     """What all clients answer, worked out here without a message to any of them."""
-    counts = label_counts(population)
-    shares = distributions(counts)
-    told = shares if question.noise is None else _noisy(question.noise, counts, population.seed)
+    counts = label_counts(population, once=question.noise is not None)
+    told = distributions(counts)
+    if question.noise is not None:
+        told = _noisy(question.noise, counts, population.seed)
     sizes = np.array([population.partition.size(k) for k in range(len(counts))], np.int64)
     if question.ask == "matrix":
-        return Answers(sizes, distance_matrix(told, question.ground), None, shares)
-    reference = int(rng.stream(population.seed, "census").integers(len(counts)))
-    return Answers(sizes, distances_to(told, told[reference], question.ground), reference, shares)
+        if (pairs := len(counts) * (len(counts) - 1) // 2) >= MANY_PAIRS:
+            _LOG.warning(
+                "comparing %s pairs of label distributions; `vector` compares one client", f"{pairs:,}"
+            )
+        return Answers(sizes, distance_matrix(told, question.ground), None, told)
+    # Who counts nothing has no distribution that the others could be compared with.
+    able = np.flatnonzero(counts.any(1)) if counts.any() else np.arange(len(counts))
+    reference = int(able[rng.stream(population.seed, "census").integers(len(able))])
+    return Answers(sizes, distances_to(told, told[reference], question.ground), reference, told)
 
 
-def label_counts(population: Population) -> Real:
-    """How many training examples of each class every client has, float64 `[N, classes]`."""
+def label_counts(population: Population, once: bool = False) -> Real:
+    """How many training examples of each class every client has, float64 `[N, classes]`.
+
+    Args:
+        population: of the clients.
+        once: where an example has several labels, count it for the first that it carries alone, or as one
+            more class if it carries none; otherwise for each of them. Noise needs it: an example then moves
+            no more than two counts.
+    """
     labels, classes = population.dataset.train.y, population.dataset.num_classes
+    if labels.ndim > 1 and once:
+        labels, classes = main_label(labels), classes + 1
     clients = range(population.partition.num_clients)
     held = (labels[population.partition.client(client)] for client in clients)
     if labels.ndim > 1:

@@ -1,7 +1,7 @@
 """Noise of differential privacy, for what clients tell about themselves.
 
 The budget epsilon is that of one release: a label distribution, or the prediction for one public example.
-Budgets of several releases of one client add up (basic composition).
+What several releases of one client give away together is `Mechanism.composed`.
 """
 
 from __future__ import annotations
@@ -43,8 +43,25 @@ class Mechanism:
         """
         if self.kind == "laplace":
             return l1 / self.epsilon
+        return l2 / sqrt(2 * self.rho)
+
+    @property
+    def rho(self) -> float:
+        """Of the Gaussian: the budget of a release by zero-concentrated privacy."""
         far = log(1 / self.delta)
-        return l2 / (sqrt(2) * (sqrt(self.epsilon + far) - sqrt(far)))
+        return (sqrt(self.epsilon + far) - sqrt(far)) ** 2
+
+    def composed(self, releases: int) -> float:
+        """The epsilon of so many releases together, with the Gaussian at the same delta as one.
+
+        Laplace's epsilons add up (basic composition). Of the Gaussian the budgets rho do (Bun and Steinke,
+        Lemma 1.7), and `k rho` is (`k rho + 2 sqrt(k rho log(1/delta))`, delta)-private (Proposition 1.3): of
+        one release that is epsilon again.
+        """
+        if self.kind == "laplace":
+            return releases * self.epsilon
+        spent = releases * self.rho
+        return spent + 2 * sqrt(spent * log(1 / self.delta))
 
     def prediction_scale(self, classes: int, several_labels: bool) -> float:
         """The scale for one soft prediction, which any other could stand in place of.
@@ -71,15 +88,17 @@ def budgets(labels: Mechanism | None, predictions: Mechanism | None, released: i
     Args:
         labels: the noise on a client's label distribution.
         predictions: that on each of its predictions.
-        released: how many predictions a client that came every time has sent; their budgets add up to
-            `epsilon_total`.
+        released: how many predictions a client that came every time has sent. Together they are
+            `epsilon_total`-private; with Gaussian noise (`epsilon_total`, `delta_total`)-private.
     """
     said: dict[str, Any] = {}
     if labels is not None:
         said["labels"] = labels.record()
     if predictions is not None:
-        total = released * predictions.epsilon
-        said["predictions"] = {**predictions.record(), "released": released, "epsilon_total": total}
+        total: dict[str, Any] = {"epsilon_total": predictions.composed(released)}
+        if predictions.kind == "gaussian":
+            total["delta_total"] = predictions.delta
+        said["predictions"] = {**predictions.record(), "released": released, **total}
     return said
 
 
@@ -92,7 +111,7 @@ def noisy_shares(
     2/n and sqrt(2)/n. How many examples it has is taken to be known.
 
     Args:
-        counts: float64 `[classes]`.
+        counts: float64 `[classes]`, each of its examples counted once.
         mechanism: of the noise.
         stream: of the client.
     """

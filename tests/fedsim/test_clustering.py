@@ -17,7 +17,7 @@ from fedsim.census import Census
 from fedsim.clustering import distance_matrix, distances_to, distributions, emd, grouped, mean_within
 from fedsim.enrolment import asked, census_traffic, label_counts
 from fedsim.figures import COLOURS, Clustering, cluster_map, places
-from fedsim.privacy import Mechanism, budgets, noisy_shares
+from fedsim.privacy import Mechanism, noisy_shares
 from tests.fedsim.federations import federation
 
 COUNTS = st.integers(2, 12).flatmap(
@@ -128,6 +128,25 @@ def test_the_census_asks_everybody_once(ask: str) -> None:
         assert (traffic.down, traffic.up) == (9 * 4 * 4, 4 * 4 + 9 * 4)
 
 
+def test_who_holds_nothing_is_not_compared_with() -> None:
+    population = federation([0, 0, 9, 0, 0])
+    for seed in range(12):
+        for noise in (None, Mechanism(epsilon=1.0)):
+            answers = asked(Census(noise=noise), replace(population, seed=seed))
+            assert answers.reference == 2
+            assert answers.distances[2] == pytest.approx(0, abs=1e-12)
+
+
+def test_a_matrix_of_many_clients_is_told_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked(Census(ask="matrix"), federation())
+    assert not caplog.records
+    monkeypatch.setattr("fedsim.enrolment.MANY_PAIRS", 45)
+    asked(Census(ask="matrix"), federation())
+    assert "comparing 45 pairs" in caplog.text
+
+
 def test_noise_is_of_the_scale_of_its_budget_and_each_clients_own() -> None:
     counts = np.array([30.0, 10.0, 0.0, 0.0])
     laplace = Mechanism(epsilon=0.5)
@@ -145,25 +164,10 @@ def test_noise_is_of_the_scale_of_its_budget_and_each_clients_own() -> None:
     population = federation()
     plain, noisy = (asked(Census(noise=noise), population) for noise in (None, laplace))
     assert not np.allclose(plain.distances, noisy.distances)
-    assert (plain.shares == noisy.shares).all()
+    assert plain.shares != pytest.approx(noisy.shares)  # figures about the outcome are by what was told
     assert (asked(Census(noise=laplace), population).distances == noisy.distances).all()
     other = asked(Census(noise=laplace), replace(population, seed=8))
     assert not np.allclose(other.distances, noisy.distances)
-
-
-def test_a_record_says_what_the_noise_protects() -> None:
-    labels, predictions = Mechanism(epsilon=2.0), Mechanism(kind="gaussian", epsilon=0.1)
-    assert budgets(None, None, 5) == {}
-    assert budgets(labels, predictions, 40) == {
-        "labels": {"noise": "laplace", "epsilon": 2.0},
-        "predictions": {
-            "noise": "gaussian",
-            "epsilon": 0.1,
-            "delta": 1e-5,
-            "released": 40,
-            "epsilon_total": pytest.approx(4.0),
-        },
-    }
 
 
 def test_places_keep_distances_and_the_picture_is_the_same_again(tmp_path: Path) -> None:
