@@ -42,7 +42,7 @@ class Temperature:
 
     So f2, f3 and f5 end with the run where f1 does, and f4 does where r0 divides R.
 
-    The paper prints f1, and of f4 only terms that overflow at its own constants; f2, f3 and f5 it draws.
+    The paper prints f1, and of f4 two parts that reach 10^214 at its own constants; f2, f3 and f5 it draws.
 
     Attributes:
         curve: which.

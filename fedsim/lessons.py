@@ -49,6 +49,11 @@ def taught_loss(taught: Tensor, logits: Tensor, temperature: float, several: boo
     return (torch.xlogy(taught, taught) - taught * F.log_softmax(said, -1)).sum(-1).mean()
 
 
+def finite(*said: Tensor) -> Tensor:
+    """Whether all of these are numbers, as one boolean that a stacked client may compute with."""
+    return torch.stack([each.isfinite().all() for each in said]).all()
+
+
 def ensemble(logits: Sequence[Tensor], counts: Sequence[Tensor]) -> Tensor:
     """Every class's logit as the mean of the clients', weighted by how much of that class each holds.
 
@@ -220,6 +225,7 @@ __all__ = [
     "correct_share",
     "distilled",
     "ensemble",
+    "finite",
     "softened",
     "steps_over",
     "taught_loss",

@@ -9,7 +9,7 @@ Wire:
     down    predictions  what all said in the last round, its `top_k` largest entries of each row
             share        free: what a client counts in the mean, which the server applies in reality
             census       once: a client's label distribution (see `fedsim.census`)
-    up      predictions  the `top_k` largest entries of each row, OVERALL_MEAN
+    up      predictions  the `top_k` largest entries of each row, and whether they are numbers, OVERALL_MEAN
             census       once: the distance to that distribution
     keeps   model, best and its score, the mean of what all said before, and of how many rounds
     server  predictions, clusters, the clients' weights
@@ -25,13 +25,14 @@ at the beginning of its next visit, and before it is scored. With r from 1 and c
 with D_v the examples of v's clients, s_n^b what the client's best model of earlier rounds says, and m the
 mean of s^1 to s^(r-1). T_r and the curves are in `fedsim.distillation`, the loss in `fedsim.triple`.
 
-Deviations: Eq. 3 prints D_v inside the sum, so that its weights do not sum to 1; here they are D_n. The
-divergences have the teacher first, for with zeros in s^r the printed order is infinite. What is not sent has
-equal shares of the rest of the sum; `unsent: zero` has it 0 and what is kept of sum 1, but at T = 40 all
-probabilities are alike, and a class taken for impossible outweighs everything else. The printed L_GD,
-KL(s^r || m), has no gradient; `l_gd: literal` is that. The best model is chosen on examples that the client
-keeps apart. Under partial participation the weights are over those that came. All clients of an architecture
-begin with one model. With several labels per example a prediction has a probability for each.
+Deviations: Eq. 3 prints D_v inside the sum, so that its weights do not sum to 1; here they are D_n. What is
+kept of a prediction is brought to the sum 1 again, and the divergences have the teacher first, for with zeros
+in s^r the printed order is infinite. At T = 40 all probabilities are alike, and a class taken for impossible
+outweighs everything else: `unsent: even`, no part of the paper, gives what is not sent equal shares of the
+rest. The printed L_GD, KL(s^r || m), has no gradient; `l_gd: literal` is that. The best model is chosen on
+examples that the client keeps apart. Under partial participation the weights are over those that came. Who
+says what is no number, having diverged, is left out of the mean. All clients of an architecture begin with
+one model. With several labels per example a prediction has a probability for each.
 
 Reference result: see docs/results.md.
 """
@@ -51,6 +52,7 @@ from ..census import Answers, Census
 from ..clustering import Ground, grouped, mean_within
 from ..core import Algorithm, Context, Effort, Reduced, Reduction, Report, ServerState, Visit
 from ..distillation import TO_THE_END, Curve, Stage, Temperature, Unsent, noisy, softened, top_k
+from ..lessons import finite
 from ..local import Descent, descend, own_loss
 from ..net import Params
 from ..parameters import Count, Positive, Range
@@ -60,6 +62,7 @@ from ..tree import Tree
 from ..triple import TEACHERS, GlobalTerm, Strategy, Taught, TripleDistillation
 
 Weight = Annotated[float, Range(minimum=0)]
+NOBODY = 1e-9  # the share of the weights below which nobody is heard: sums are rounded
 MOST_NAMED = 1000  # up to so many clients, the first round's record has the cluster of each
 
 
@@ -68,10 +71,10 @@ class AceState(ServerState):
     """What the server knows; it has no model.
 
     Attributes:
-        predictions: s^r, float32 `[public examples, classes]`; None before the first round's end.
+        predictions: s^r, float32 `[public examples, classes]`; None at first, or if nobody said numbers.
         clusters: of each client, int64 `[N]`; None without clustering.
         weights: what each client counts in the mean, float64 `[N]`; None without clustering.
-        mean_emd: the mean distance between the clients of each cluster.
+        mean_emd: the mean distance between the clients of each cluster, by what they told.
     """
 
     predictions: Tensor | None = None
@@ -89,10 +92,9 @@ class AcePFL(Algorithm):
         clusters: |V|.
         ground: what moving a unit costs in the distances, see `clustering.emd`.
         top_k: how many entries of a prediction travel, at most; K in the paper.
-        unsent: what the others are taken for: 0, or equal shares of the rest; see `distillation.top_k`.
-        curve: of the temperature; see `distillation.Temperature`, as for the next five.
-        t0, k1, k2, r0: its constants.
-        stage: what its stages are counted by.
+        unsent: what the others are taken for: 0, what is kept then of sum 1, or equal shares of the rest.
+        curve: of the temperature; see `distillation.Temperature`, as for the next.
+        t0, k1, k2, r0, stage: its constants, and what its stages are counted by.
         alpha1, alpha2, alpha3, alpha4: weights of the labels' loss and of the three divergences.
         distillation: `single` has the first divergence alone, `double` the first two.
         l_gd: `live` compares the client's prediction with the past, `literal` the server's, a constant.
@@ -109,7 +111,7 @@ class AcePFL(Algorithm):
     clusters: Count = 3
     ground: Ground = "identity"
     top_k: Count = 5
-    unsent: Unsent = "even"
+    unsent: Unsent = "zero"
     curve: Curve = "f1"
     t0: Positive = 30.0
     k1: Annotated[float, Range(minimum=0)] = 5.0
@@ -191,9 +193,12 @@ class AcePFL(Algorithm):
         return 1.0 if share is None else float(share["weight"])
 
     def aggregate(self, ctx: Context, state: AceState, reduced: Reduced) -> AceState:
-        """Eq. 3."""
-        mean, several = reduced["predictions"]["probabilities"], public_set(ctx).several_labels
-        kept = top_k(mean, self.top_k, self.unsent, several)
+        """Eq. 3, over those who said numbers."""
+        said, several = reduced["predictions"], public_set(ctx).several_labels
+        heard = 1 - said["silent"]  # the weights of those; 1 exactly, where it is everybody
+        if heard < NOBODY:
+            return replace(state, predictions=None)
+        kept = top_k(said["probabilities"] / heard, self.top_k, self.unsent, several)
         return replace(state, predictions=kept.float())
 
     def deployed(self, ctx: Context, state: AceState) -> Mapping[str, Tree]:
@@ -236,12 +241,13 @@ class AcePFL(Algorithm):
         """Lines 8 of the last round, and 4 to 7 of this one, of Algorithm 1."""
         model, memory, public_loss = self._taught(ctx, visit, ctx.round)
         trained = descend(Descent(ctx, visit, model, own_loss))
-        metrics = {
-            "train_loss": trained.loss,
-            **({} if public_loss is None else {"public_loss": public_loss}),
-        }
-        upload = {"predictions": {"probabilities": self._said(ctx, visit, trained.params)}}
-        return Report(upload, {**memory, "model": trained.params}, metrics, trained.params)
+        metrics = {"train_loss": trained.loss}
+        if public_loss is not None:
+            metrics["public_loss"] = public_loss
+        said = self._said(ctx, visit, trained.params)
+        sound = finite(said)
+        told = {"probabilities": torch.where(sound, said, 0.0), "silent": (~sound).float()}
+        return Report({"predictions": told}, {**memory, "model": trained.params}, metrics, trained.params)
 
     def _said(self, ctx: Context, visit: Visit, params: Params) -> Tensor:
         """s_n^r on the public set, as it travels: `[public examples, classes]`."""

@@ -8,7 +8,8 @@ examples that nobody has labelled; so models of different architectures teach on
 Wire:
     down    params    the global model of the client's architecture
     up      params    the trained model, MEAN within each architecture
-            said      free: the model's logits of the public set, which the server computes itself, SUM
+            said      free: the model's logits of the public set, which the server computes itself, and
+                      whether they are numbers, SUM
     keeps   nothing
     server  params
 
@@ -21,9 +22,10 @@ at how the student does on public examples that it keeps apart, with their label
 steps without gain. The best student is the next global model; the mean itself counts as the first.
 
 Deviations: what the student is judged on is a share of the public set, where the authors' code has a part of
-the training set. An architecture that nobody came with is taught as well. Bytes are those of the models, as
-the method sends them; `charged: logits` counts what the ACE-pFL paper charges, a number for each public
-example and class in both directions.
+the training set. An architecture that nobody came with is taught as well. Logits that are no numbers, of a
+model that diverged, are left out of the mean. Bytes are those of the models, as the method sends them;
+`charged: logits` counts what the ACE-pFL paper charges, a number for each public example and class in both
+directions.
 
 Reference result: see docs/results.md.
 """
@@ -45,6 +47,7 @@ from ..lessons import (
     Lesson,
     correct_share,
     distilled,
+    finite,
     softened,
     steps_over,
     taught_loss,
@@ -63,7 +66,8 @@ class FedDFState(ServerState):
     """What the server knows.
 
     Attributes:
-        said: the mean of the last cohort's logits of the public set, float32 `[n, classes]`; None before.
+        said: the mean of the last cohort's logits of the public set, float32 `[n, classes]`; None before, and
+            after a round in which nobody's were numbers.
         lessons: of each architecture, how many steps the last distillation made, and the accuracy that it
             reached on what it is judged by.
     """
@@ -117,21 +121,23 @@ class FedDF(FedAvg):
         """The model, and what it says of the public set."""
         report = super().finish(ctx, visit, trained)
         logits = public_set(ctx).predictions(lambda x: ctx.net(trained.params, x))
-        return report._replace(upload={**report.upload, "said": {"logits": logits}})
+        sound = finite(logits)
+        said = {"logits": torch.where(sound, logits, 0.0), "sound": sound.float()}
+        return report._replace(upload={**report.upload, "said": said})
 
     def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> FedDFState:
         """The parent's, and the mean of everybody's logits."""
         params = super().aggregate(ctx, state, reduced).params
-        several = len(ctx.nets) > 1
-        sums = (
-            [part["logits"] for part in reduced["said"].values()] if several else [reduced["said"]["logits"]]
-        )
-        said = torch.stack(sums).sum(0) / len(reduced.clients)
+        parts = list(reduced["said"].values()) if len(ctx.nets) > 1 else [reduced["said"]]
+        heard = torch.stack([part["sound"] for part in parts]).sum()
+        if not heard:
+            return FedDFState(params=params, said=None, lessons=())
+        said = torch.stack([part["logits"] for part in parts]).sum(0) / heard
         return FedDFState(params=params, said=said.float(), lessons=())
 
     def learn(self, ctx: Context, state: Any, reduced: Reduced) -> Generator[Progress, None, FedDFState]:
         """Every architecture's student, one after another."""
-        if not self.steps:
+        if not self.steps or state.said is None:
             return state  # type: ignore[no-any-return]
         lessons = list[Lesson]()
         for model in range(len(ctx.nets)):

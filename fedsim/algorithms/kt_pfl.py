@@ -46,7 +46,7 @@ import torch
 from torch import Tensor
 
 from ..core import Batch, Context, Effort, Reduced, Reduction, Report, ServerState, Visit
-from ..lessons import softened, taught_loss
+from ..lessons import finite, softened, taught_loss
 from ..local import Descent, descend
 from ..net import Params
 from ..parameters import Count, Positive, Range
@@ -131,7 +131,7 @@ class KTpFL(PersonalParts):
     def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> KTState:
         """What came, and the coefficients after a step for everybody who came and said numbers."""
         pairs = zip(reduced.clients, (entry["probabilities"] for entry in reduced["said"]), strict=True)
-        heard = {client: said for client, said in pairs if said.isfinite().all()}
+        heard = {client: said for client, said in pairs if finite(said)}
         who = torch.tensor(list(heard), dtype=torch.int64)
         if not heard:
             return replace(state, who=who, said=None)  # type: ignore[no-any-return]

@@ -11,6 +11,9 @@ For `local_rounds` rounds (by default half of the run) every client trains a mod
 travels. Those of the last of these rounds upload. The server trains a central model of each architecture,
 from its first values, on what they said: that is the papers' method, and what records have as `global`.
 
+Who says what is no number (a model that diverged) is left out of the lesson; where nobody's are
+numbers there is none.
+
 The papers end there. In a personalised comparison every client goes on for the rest of the rounds: it first
 learns on the public set what the lesson says, then trains on its own examples (unless `private` is off).
 """
@@ -28,7 +31,7 @@ from torch import Tensor
 from .. import tree
 from ..core import Batch, Context, Effort, Progress, Reduced, Reduction, Report, ServerState, Visit
 from ..errors import FieldError
-from ..lessons import Course, distilled, ensemble
+from ..lessons import Course, distilled, ensemble, finite
 from ..local import Descent, descend
 from ..net import Net, Params
 from ..parameters import Count, Positive
@@ -154,7 +157,8 @@ class OneShot(FedAvg):
     def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> OneShotState:
         """The lesson, when it is time for it; later, who has got it."""
         if self.uploading(ctx):
-            lesson = self.gathered(ctx, reduced["said"])
+            heard = [said for said in reduced["said"] if finite(*said.values())]
+            lesson = self.gathered(ctx, heard) if heard else {}
             return replace(state, lesson=lesson)  # type: ignore[no-any-return]
         if not state.lesson:
             return state  # type: ignore[no-any-return]
@@ -163,7 +167,7 @@ class OneShot(FedAvg):
 
     def learn(self, ctx: Context, state: Any, reduced: Reduced) -> Generator[Progress, None, OneShotState]:
         """The central models, in the round of the upload."""
-        if not self.uploading(ctx):
+        if not self.uploading(ctx) or not state.lesson:
             return state  # type: ignore[no-any-return]
         public = public_set(ctx).on(ctx.device)
         lesson = tree.map(lambda leaf: leaf.to(public.y.device), state.lesson)

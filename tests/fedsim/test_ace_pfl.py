@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -72,6 +73,15 @@ def logistic(w: dict[str, Tensor], x: Tensor) -> Tensor:
     return F.linear(x, w["head.weight"], w["head.bias"])
 
 
+class Expected(NamedTuple):
+    """What a round of the plain loop came to; `kept` when its clients had trained and told."""
+
+    said: Tensor
+    kept: list[dict[str, Any]]
+    right: list[float]
+    temperature: float
+
+
 class PaperLoop:
     """Algorithm 1 as it is printed: train, predict, aggregate, learn, round after round."""
 
@@ -91,36 +101,45 @@ class PaperLoop:
         ]
         self.past = torch.zeros(len(self.public), 4)
 
-    def accuracies(self) -> list[list[float]]:
-        found = []
+    def rounds(self) -> Iterator[Expected]:
         for r in range(1, self.population.rounds + 1):
             a = self.algorithm
-            temperature = a.t0 + 2 * a.k1 / (1 + np.exp(-a.k2 * r))  # r < r0
-            said = self.said(r, temperature)
+            stage, within = divmod(r, a.r0)
+            temperature = a.t0 + a.k1 * stage / (1 + np.exp(-a.k2)) + 2 * a.k1 / (1 + np.exp(-a.k2 * within))
+            for k, client in enumerate(self.clients):
+                self.train_alone(k, client, r)
+            kept = [self.kept(client, r) for client in self.clients]
+            said = self.said(temperature)
             for k, client in enumerate(self.clients):
                 self.learn(client, said, r, temperature)
                 self.choose(k, client)
             self.past = self.past + said
             x, y = self.test
-            found.append(
-                [float((c.forward(c.params, x).argmax(-1) == y).float().mean()) for c in self.clients]
-            )
-        return found
+            right = [float((c.forward(c.params, x).argmax(-1) == y).float().mean()) for c in self.clients]
+            yield Expected(said, kept, right, temperature)
 
-    def said(self, r: int, temperature: float) -> Tensor:
+    def kept(self, client: Plain, r: int) -> dict[str, Any]:
+        """What a client keeps when it has said something in round r."""
+        model = {key: value.detach().clone() for key, value in client.params.items()}
+        best = {} if client.best is None else {"best": client.best, "past": self.past / (r - 1)}
+        return {"model": model, **best}
+
+    def train_alone(self, k: int, client: Plain, r: int) -> None:
         x, y = self.train
-        mean = torch.zeros(len(self.public), 4, dtype=torch.float64)
-        for k, client in enumerate(self.clients):
-            mine = self.held[k][~self.apart[k]]
-            order = rng.stream(self.population.seed, "shuffle", r - 1, k)
-            for rows in draws(order, len(mine), LOCAL.steps_for(len(mine)), LOCAL.batch_size):
-                logits = client.forward(client.params, x[mine[rows]])
-                descend(client.params, F.cross_entropy(logits, y[mine[rows]]), LOCAL.lr)
+        mine = self.held[k][~self.apart[k]]
+        order = rng.stream(self.population.seed, "shuffle", r - 1, k)
+        for rows in draws(order, len(mine), LOCAL.steps_for(len(mine)), LOCAL.batch_size):
+            logits = client.forward(client.params, x[mine[rows]])
+            descend(client.params, F.cross_entropy(logits, y[mine[rows]]), LOCAL.lr)
+
+    def said(self, temperature: float) -> Tensor:
+        mean, k, unsent = torch.zeros(len(self.public), 4), self.algorithm.top_k, self.algorithm.unsent
+        for n, client in enumerate(self.clients):
             soft = torch.softmax(client.forward(client.params, self.public.x) / temperature, -1).detach()
-            cluster = [m for m in range(4) if self.clusters[m] == self.clusters[k]]
+            cluster = [m for m in range(4) if self.clusters[m] == self.clusters[n]]
             examples = sum(len(self.held[m]) for m in cluster) / sum(map(len, self.held))
-            mean += examples / len(cluster) * keep(soft, self.algorithm.top_k)
-        return keep(mean, self.algorithm.top_k).float()
+            mean = mean + examples / len(cluster) * keep(soft, k, unsent).double()
+        return keep(mean, k, unsent).float()
 
     def learn(self, client: Plain, said: Tensor, r: int, temperature: float) -> None:
         a, best = self.algorithm, None
@@ -146,21 +165,38 @@ class PaperLoop:
             client.best = {key: value.detach().clone() for key, value in client.params.items()}
 
 
-def keep(soft: Tensor, k: int) -> Tensor:
+def keep(soft: Tensor, k: int, unsent: str) -> Tensor:
     values, places = soft.topk(k, -1)
+    rest = (1 - values.sum(-1, keepdim=True)) / (soft.shape[-1] - k)
+    if unsent == "even":
+        return rest.expand_as(soft).scatter(-1, places, values)
     return torch.zeros_like(soft).scatter(-1, places, values / values.sum(-1, keepdim=True))
 
 
-def test_the_rounds_are_those_of_the_papers_algorithm() -> None:
+@pytest.mark.parametrize("unsent", ["zero", "even"])
+def test_the_rounds_are_those_of_the_papers_algorithm(unsent: Any) -> None:
+    """Every prediction of the server and everything that clients keep, at temperatures from 5.5 to 9.2."""
     population = mixed(rounds=5)
-    algorithm = AcePFL(clusters=2, top_k=2, unsent="zero", t0=3.0, k1=0.5, validation=0.2)
-    results, _ = run(algorithm, population)
-    found = [result.personal.accuracies().tolist() for result in results if result.personal is not None]
-    expected = PaperLoop(population, algorithm).accuracies()
-    assert len({tuple(row) for row in expected}) > 1  # it moves
-    # One test example of 48 may fall otherwise where float32 sums are taken in another order.
-    np.testing.assert_allclose(found, expected, atol=1.5 / 48)
-    assert np.abs(np.array(found) - expected).mean() < 0.005
+    shape = {"t0": 3.0, "k1": 2.0, "k2": 0.5, "r0": 2}
+    algorithm = AcePFL(clusters=2, top_k=2, unsent=unsent, validation=0.2, **shape)
+    loop = PaperLoop(population, algorithm)
+    assert sorted(loop.clusters.count(v) for v in (0, 1)) == [1, 3]  # so that the weights of Eq. 3 differ
+    pool, temperatures, moved = SerialPool(algorithm, population), set[float](), set[tuple[float, ...]]()
+    results = simulate(algorithm, population, pool, personal="always")
+    for result, expected in zip(results, loop.rounds(), strict=True):
+        torch.testing.assert_close(result.state.predictions, expected.said, rtol=0, atol=1e-5)
+        for client, memory in pool.memories().items():
+            for name, mine in expected.kept[client].items():
+                torch.testing.assert_close(memory[name], mine, rtol=0, atol=1e-4)
+            assert set(memory) == {*expected.kept[client], *(("score", "heard") if result.round > 1 else ())}
+        assert result.method["temperature"] == pytest.approx(expected.temperature)
+        # One test example of 48 may fall otherwise where float32 sums are taken in another order.
+        assert result.personal is not None
+        np.testing.assert_allclose(result.personal.accuracies(), expected.right, atol=1.5 / 48)
+        temperatures.add(round(expected.temperature, 3))
+        moved.add(tuple(expected.right))
+    assert len(temperatures) == 5
+    assert len(moved) > 1
 
 
 def test_the_weights_of_eq_3_sum_to_one_and_are_those_of_the_clusters() -> None:
