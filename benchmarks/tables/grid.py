@@ -60,7 +60,8 @@ class Table(BaseModel):
         also: other figures of the runs, each a table of its own: metrics of the last round, and the sums
             `updates`, `flops`, `tuning_updates`, `tuning_flops`, `down` and `up`.
         curves: other metrics whose values by round are kept and shown, each a table of its own.
-        against: a label of the (one) column axis; the differences to it are rendered too, paired by seed.
+        against: a label of the (one) column axis or of the (one) row axis; the differences to it are
+            rendered too, paired by seed.
         curve_every: rounds between the points of the curve that is kept.
         percent: render the metric in percent.
     """
@@ -93,10 +94,8 @@ class Table(BaseModel):
             raise ValueError(f"show: {', '.join(sorted(wrong))!r} is none of {', '.join(SHOWN)}")
         if {"reach", "reach_best"}.intersection(self.show) and self.against is None:
             raise ValueError("show: reach needs `against`, whose accuracy is what the others are to reach")
-        if self.against is not None and (
-            len(self.columns) != 1 or self.against not in self.axes[self.columns[0]]
-        ):
-            raise ValueError(f"against: {self.against!r} is no label of a single column axis")
+        if self.against is not None and self.compared is None:
+            raise ValueError(f"against: {self.against!r} is no label of a single column or row axis")
         if self.metric in self.curves:
             raise ValueError(f"curves: {self.metric!r} is the table's own metric; show it by `show: [curve]`")
         labels = self.axes[self.columns[0]] if len(self.columns) == 1 else {}
@@ -106,6 +105,12 @@ class Table(BaseModel):
                     f"views: {name!r} is no new label, or {view.of!r} none of a single column axis"
                 )
         return self
+
+    @property
+    def compared(self) -> str | None:
+        """The axis whose label `against` is."""
+        alone = [axes[0] for axes in (self.columns, self.rows) if len(axes) == 1]
+        return next((axis for axis in alone if self.against in self.axes[axis]), None)
 
     @property
     def metrics(self) -> tuple[str, ...]:

@@ -176,7 +176,7 @@ def _best(entry: Entry) -> float:
 
 def _opponent(table: Table, runs: Found, cell: Cell) -> Mapping[int, Entry]:
     """The runs that a cell's are compared with: of `against`, everything else the same."""
-    where = list(table.axes).index(table.columns[0])
+    where = list(table.axes).index(str(table.compared))
     return runs[(*cell[:where], str(table.against), *cell[where + 1 :])]
 
 
@@ -189,10 +189,12 @@ def _grid(table: Table, figures: Figures, *, signed: bool, digits: int | None = 
         values = figures[tuple(chosen[axis] for axis in axes)]
         return _figure(values, len(table.seeds), signed=signed, digits=places)
 
-    columns = table.cells(table.columns)
-    if signed:
+    rows, columns = table.cells(table.rows), table.cells(table.columns)
+    if signed and table.compared in table.columns:
         columns = [column for column in columns if column != (table.against,)]
-    return _lines(table.rows, table.cells(table.rows), [", ".join(c) for c in columns], columns, figure)
+    elif signed:
+        rows = [row for row in rows if row != (table.against,)]
+    return _lines(table.rows, rows, [", ".join(c) for c in columns], columns, figure)
 
 
 def _curves(table: Table, runs: Found) -> str:

@@ -175,6 +175,18 @@ def test_rendered_figures(table: Table) -> None:
     assert "fedsim run demo --set 'rounds=2'" in text
 
 
+def test_rows_can_be_compared_as_well_as_columns(table: Table) -> None:
+    """The same figures turned over: what is compared is a row, and the differences are without it."""
+    turned = table.model_copy(update={"rows": ("mu",), "columns": ("data",), "show": ("final",)})
+    figures = [(("plain", "IID"), 1, 0.5), (("strong", "IID"), 1, 0.6), (("strong", "IID"), 2, 0.7)]
+    entries = {(made := entry(turned, *each)).key: made for each in figures}
+    text = render(turned, entries)
+    assert "| plain | 50.00 (1) | – |\n| strong | 65.00 ± 7.07 | – |" in text
+    differences = text.partition("less `plain`")[2]
+    assert "| mu | IID | Dir(1) |\n| --- | --- | --- |\n| strong | +10.00 (1) | – |" in differences
+    assert "| plain |" not in differences
+
+
 def test_rounds_until_a_method_has_what_another_ends_with(table: Table) -> None:
     """Curves are half in round 1: 1.1 is there then, 0.6 in round 2, 0.4 never; of IID, seed by seed."""
     figures = [
