@@ -17,6 +17,7 @@ import torch
 
 from fedsim import tree
 from fedsim.checkpoint import Checkpoint, Checkpoints
+from fedsim.choice import Chosen, better
 from fedsim.data import Partition, SampledPartition
 from fedsim.experiment import Experiment
 from fedsim.faults import DEFAULT, Faults
@@ -103,6 +104,7 @@ class CoordinatorProcess:
         self.experiment, self.placement, self.faults = experiment, placement, faults
         self.keeping, self.group = keeping, group
         self.params: dict[str, Any] = {}
+        self.best: Chosen | None = None
         self.dealt: dict[str, Any] = {}
 
     def run(self) -> Iterator[Progress]:
@@ -155,6 +157,7 @@ class CoordinatorProcess:
         self, population: Population, pool: RayPool, kept: Checkpoints | None, checkpoint: Checkpoint | None
     ) -> Iterator[Progress]:
         experiment, rounds = self.experiment, population.rounds
+        self.best = checkpoint.chosen if checkpoint else None
         if checkpoint is not None and checkpoint.width is not None:
             # Where stacks were halved, the rounds that run again would come out differently at full width.
             pool.width = min(pool.width, checkpoint.width)
@@ -176,11 +179,12 @@ class CoordinatorProcess:
                 yield Phase(f"round {result.round}: {what}, {done:,} of {most:,} steps")
                 continue
             self.params = tree.to_numpy(result.state.params)
+            self.best = better(self.best, experiment.algorithm, population, result)
             yield replace(result, state=None)
             if kept is not None:
                 kept.note(result)
                 if self._keeping().due(result.round, rounds):
-                    kept.save(result, pool, rounds)
+                    kept.save(result, pool, rounds, self.best)
 
     def _keeping(self) -> Keeping:
         if self.keeping is None:
@@ -190,6 +194,10 @@ class CoordinatorProcess:
     def model(self) -> dict[str, Any]:
         """The global model after the last finished round, as NumPy arrays by parameter name."""
         return self.params
+
+    def chosen(self) -> Chosen | None:
+        """The model that validation has chosen, over NumPy arrays; None without a validation split."""
+        return self.best and replace(self.best, params=tree.to_numpy(self.best.params))
 
     def partition(self) -> dict[str, Any]:
         """Who has which training example, `indices` and `offsets` as in `Partition`; {} where all sample."""

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .choice import Chosen
 from .digest import digest
 from .errors import CheckpointError
 from .history import Memories, Records, StoredFile
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 KEPT = 2
 MANIFEST = re.compile(r"manifest-(\d{6,})\.json")
-OURS = re.compile(r"\.?(manifest|state|memories|records|probe)-[0-9a-z.-]+")
+OURS = re.compile(r"\.?(manifest|state|chosen|memories|records|probe)-[0-9a-z.-]+")
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Checkpoint:
         digest: of the state.
         width: how many clients trained at once in that round, on which the last bits depend; None where the
             checkpoint does not say.
+        chosen: the model that validation has chosen until then; None where there is none.
     """
 
     round: int
@@ -54,6 +56,7 @@ class Checkpoint:
     records: Iterable[Mapping[str, Any]] = ()
     digest: str = ""
     width: int | None = None
+    chosen: Chosen | None = None
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,8 @@ class _Manifest:
     def files(self) -> set[str]:
         """The names of all files that it needs, its own included."""
         entries = [self.content["state"], *self.content["memories"], *self.content["records"]]
-        return {self.name, *(entry["name"] for entry in entries)}
+        chosen = self.content.get("chosen")
+        return {self.name, *(entry["name"] for entry in [*entries, *([chosen] if chosen else [])])}
 
 
 class Checkpoints:
@@ -89,6 +93,7 @@ class Checkpoints:
         self._changed: set[int] = set()
         self._fresh: list[Mapping[str, Any]] = []
         self._kept: list[_Manifest] = []
+        self._chosen: tuple[Chosen, StoredFile] | None = None
 
     def probe(self) -> None:
         """Make sure that checkpoints can be written, before hours of work depend on it."""
@@ -150,15 +155,19 @@ class Checkpoints:
         self._changed.update(result.cohort)
         self._fresh.append(result.record())
 
-    def save(self, result: RoundResult, pool: ClientPool, rounds: int) -> None:
+    def save(self, result: RoundResult, pool: ClientPool, rounds: int, chosen: Chosen | None = None) -> None:
         """Write a checkpoint after a round, and remove what is no longer needed.
 
         Args:
             result: the round, the state included; it and all rounds before have been noted.
             pool: holds the memories, as they are after this round.
             rounds: how many the run has in all.
+            chosen: the model that validation has chosen until now; it is written when it is another one.
         """
         state = StoredFile.write(self.folder, "state", result.round, pack(result.state))
+        if chosen is not None and (self._chosen is None or self._chosen[0] is not chosen):
+            file = StoredFile.write(self.folder, "chosen", result.round, pack(vars(chosen)))
+            self._chosen = chosen, file
         self._memories.save(result.round, self._changed, pool.memories)
         self._records.save(result.round, self._fresh)
         content: dict[str, Any] = {
@@ -169,6 +178,7 @@ class Checkpoints:
             "digest": result.digest,
             "width": result.engine.get("width"),
             "state": state.entry(),
+            "chosen": self._chosen[1].entry() if self._chosen else None,
             "memories": self._memories.entries(),
             "records": self._records.entries(),
         }
@@ -209,22 +219,28 @@ class Checkpoints:
     def _open(self, manifest: _Manifest, template: Any) -> Checkpoint:
         """Read a checkpoint, make sure that all its files are whole, and go on from it."""
         content, where = manifest.content, self.folder.name(manifest.name)
-        file = StoredFile.of(content["state"])
-        try:
-            state = unpack(file.read(self.folder), template)
-        except ValueError as error:
-            raise CheckpointError(f"{self.folder.name(file.name)} {error}") from error
+        state = self._unpacked(StoredFile.of(content["state"]), template)
+        chosen = content.get("chosen") and StoredFile.of(content["chosen"])
         if digest(state) != content["digest"]:
             raise CheckpointError(f"{where} is damaged: the state's digest is not the one that was written")
         memories = Memories(self.folder, content["memories"])
         records = Records(self.folder, content["records"])
         memories.check()
         records.check()
+        self._chosen = (Chosen(**self._unpacked(chosen)), chosen) if chosen else None
         newer = [name for name in self.folder.list() if _number(name) > manifest.round]
         self.folder.remove(newer)
         self._memories, self._records, self._kept = memories, records, [manifest]
         said = str(content["digest"]), content.get("width")
-        return Checkpoint(manifest.round, state, memories, records, *said)
+        best = self._chosen[0] if self._chosen else None
+        return Checkpoint(manifest.round, state, memories, records, *said, chosen=best)
+
+    def _unpacked(self, file: StoredFile, template: Any = None) -> Any:
+        """The value in a file of this checkpoint."""
+        try:
+            return unpack(file.read(self.folder), template)
+        except ValueError as error:
+            raise CheckpointError(f"{self.folder.name(file.name)} {error}") from error
 
 
 def _number(name: str) -> int:

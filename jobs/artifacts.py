@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from fedsim.choice import Chosen
 from fedsim.errors import ArtifactNotFound, CheckpointError
 from fedsim.storage import Folder
 from jobs.records import Job
@@ -24,13 +25,18 @@ class Kind(NamedTuple):
 
 
 SPEC, REPORT, MODEL, PARTITION = "spec.yaml", "report.json", "model.safetensors", "partition.safetensors"
-PERSONAL = "personal.csv"
+CHOSEN, PERSONAL = "chosen.safetensors", "personal.csv"
 
 ARTIFACTS: Mapping[str, Kind] = MappingProxyType(
     {
         SPEC: Kind("application/yaml", "the spec, every default filled in"),
         REPORT: Kind("application/json", "spec, all round records, and the result: final, best, totals"),
         MODEL: Kind("application/octet-stream", "the global model after the last round, by parameter name"),
+        CHOSEN: Kind(
+            "application/octet-stream",
+            "the model that did best on the validation split, of all scored rounds and deployed models; its "
+            "metadata has round, model and validation_accuracy",
+        ),
         PARTITION: Kind(
             "application/octet-stream",
             "who held which training example: client i has indices[offsets[i]:offsets[i + 1]], positions in "
@@ -44,7 +50,7 @@ ARTIFACTS: Mapping[str, Kind] = MappingProxyType(
     }
 )
 
-WRITTEN = (MODEL, PARTITION, PERSONAL)
+WRITTEN = (MODEL, CHOSEN, PARTITION, PERSONAL)
 """Written by the runner; the others are made of what the store has, whenever somebody asks."""
 
 
@@ -74,6 +80,26 @@ def save_model(settings: Settings, job_id: str, model: Mapping[str, Any]) -> Non
         CheckpointError: the place cannot be written.
     """
     _folder(settings, job_id).write(MODEL, _packed(model, {"job": job_id}))
+
+
+def save_chosen(settings: Settings, job_id: str, chosen: Chosen | None) -> None:
+    """Write the model that validation chose; nothing where there is none.
+
+    Args:
+        settings: where to.
+        job_id: the job.
+        chosen: the model, over NumPy arrays.
+
+    Raises:
+        CheckpointError: the place cannot be written.
+    """
+    if chosen is not None:
+        _folder(settings, job_id).write(CHOSEN, chosen_content(chosen, {"job": job_id}))
+
+
+def chosen_content(chosen: Chosen, notes: Mapping[str, str]) -> bytes:
+    """`chosen.safetensors`, with these notes in its metadata besides."""
+    return _packed(chosen.params, {**notes, **chosen.notes()})
 
 
 def save_partition(settings: Settings, job_id: str, arrays: Mapping[str, Any], about: Any) -> None:
@@ -157,6 +183,8 @@ def no_artifact(job_id: str, name: str) -> ArtifactNotFound:
         hint = "it is written when the job succeeds; clients that only sample have no partition"
         if name == PERSONAL:
             hint = "it is written when clients' own models are scored; see evaluation.personal"
+        if name == CHOSEN:
+            hint = "it is written when a job with evaluation.validation succeeds"
         return ArtifactNotFound(f"job {job_id} has no {name}", hint)
     return ArtifactNotFound(
         f"there is no artifact {name[:80]!r}", f"the artifacts are {', '.join(ARTIFACTS)}"
@@ -171,5 +199,14 @@ def _packed(arrays: Mapping[str, Any], notes: dict[str, str]) -> bytes:
     import numpy as np
     from safetensors.numpy import save
 
-    packed: bytes = save({name: np.ascontiguousarray(value) for name, value in arrays.items()}, notes)
+    packed: bytes = save({name: np.ascontiguousarray(value) for name, value in _flat(arrays)}, notes)
     return packed
+
+
+def _flat(arrays: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """The arrays of a tree, by their way through it: `1/head.bias` of the architecture number 1."""
+    for name, value in arrays.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{above}{name}/")
+        else:
+            yield f"{above}{name}", value

@@ -18,6 +18,7 @@ from actors.coordinator import Coordinator, Keeping, Phase, Recalled, Resumed
 from actors.deaths import DEATHS, LOSSES, cause_of, first_line, gave_up, was_memory
 from actors.resources import Node, Placement, beside_server, cluster_nodes, place
 from fedsim.blocks import pieces
+from fedsim.choice import Chosen
 from fedsim.errors import (
     CoordinatorLost,
     DoesNotFit,
@@ -130,18 +131,24 @@ class Drive:
 
     def model(self) -> dict[str, Any]:
         """The global model after the last finished round."""
-        return self._asked(self.coordinator.model)
+        found: dict[str, Any] = self._asked(self.coordinator.model)
+        return found
+
+    def chosen(self) -> Chosen | None:
+        """The model that validation has chosen, over NumPy arrays; None without a validation split."""
+        found: Chosen | None = self._asked(self.coordinator.chosen)
+        return found
 
     def partition(self) -> dict[str, Any]:
         """Who has which training example, `indices` and `offsets`; {} where clients sample when asked."""
-        return self._asked(self.coordinator.partition)
+        found: dict[str, Any] = self._asked(self.coordinator.partition)
+        return found
 
-    def _asked(self, method: Any) -> dict[str, Any]:
+    def _asked(self, method: Any) -> Any:
         try:
-            found: dict[str, Any] = ray.get(method.remote())
+            return ray.get(method.remote())
         except (*DEATHS, *LOSSES) as error:
             raise _lost(error) from error
-        return found
 
     def close(self) -> None:
         """End the coordinator, and with it the client actors."""

@@ -8,10 +8,11 @@ from typing import Any
 
 from actors.coordinator import Keeping
 from fedsim.checkpoint import Checkpoints
+from fedsim.choice import Chosen
 from fedsim.errors import CheckpointError, FedsimError
 from fedsim.faults import CALM, Chaos
 from fedsim.personal import PersonalScores
-from jobs.drive import Run
+from jobs.drive import Drive, Run
 from jobs.final_model import FinalModel
 from jobs.joining import connected
 from jobs.keeping import keeping_of
@@ -33,11 +34,13 @@ class RunResult:
         records: one per round.
         model: the global model at the end, as NumPy arrays by parameter name.
         personal: how the clients' own models did when they were last scored; None where they were not.
+        chosen_model: the model that validation chose, with its round and name; None without validation.
     """
 
     records: list[RoundRecord] = field(default_factory=list)
     model: dict[str, Any] = field(default_factory=dict)
     personal: PersonalScores | None = None
+    chosen_model: Chosen | None = None
 
     @property
     def final(self) -> dict[str, Any]:
@@ -158,10 +161,22 @@ def execute(
     def examined(scores: PersonalScores) -> None:
         result.personal = scores
 
+    def ended(drive: Drive) -> None:
+        result.chosen_model = drive.chosen()
+
     with connected(settings):
         notes = Notes(result.records, on_round)
         run = Run(
-            experiment, spec, keeping, notes, on_phase, _nothing, again, on_personal=examined, chaos=chaos
+            experiment,
+            spec,
+            keeping,
+            notes,
+            on_phase,
+            _nothing,
+            again,
+            on_end=ended,
+            on_personal=examined,
+            chaos=chaos,
         )
         result.model = run.to_end()
     return result

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from fedsim.choice import candidates
 from jobs.records import RoundRecord
-
-SUFFIX = "_validation_accuracy"
 
 
 class FinalModel:
@@ -21,11 +20,7 @@ class FinalModel:
 
     def add(self, record: RoundRecord) -> None:
         """Take the next record."""
-        for metric, validation in record.metrics.items():
-            model, found, rest = metric.rpartition(SUFFIX)
-            test = record.metrics.get(f"{model}_accuracy")
-            if not found or rest or not isinstance(validation, float) or not isinstance(test, float):
-                continue
+        for model, validation, test in candidates(record.metrics):
             entry = {
                 "round": record.round,
                 "model": model,

@@ -26,7 +26,7 @@ from fedsim.errors import (
     SpecError,
 )
 from fedsim.personal import PersonalScores
-from jobs.artifacts import save_model, save_partition, save_personal, save_spec
+from jobs.artifacts import save_chosen, save_model, save_partition, save_personal, save_spec
 from jobs.book import Book, patiently
 from jobs.drive import Drive, Run
 from jobs.handover import take
@@ -168,6 +168,7 @@ def _drive(job_id: str, settings: Settings, store: JobStore, watch: Watch) -> No
         about = {"seed": spec.seed, "clients": spec.clients.total, "data": job.spec["data"]}
         about["validation"] = spec.evaluation.validation
         save_partition(settings, job_id, drive.partition(), about)
+        save_chosen(settings, job_id, drive.chosen())
 
     def examined(scores: PersonalScores) -> None:
         save_personal(settings, job_id, scores.to_csv())

@@ -8,11 +8,15 @@ import httpx
 import numpy as np
 import pytest
 import yaml
+from safetensors import safe_open
 from safetensors.numpy import load
 
+from api.commands.run import write_files
+from fedsim.choice import Chosen
 from fedsim.errors import CheckpointError
 from fedsim.storage import Folder
-from jobs.artifacts import content, save_model, save_partition, save_personal
+from jobs.artifacts import content, save_chosen, save_model, save_partition, save_personal
+from jobs.execute import RunResult
 from jobs.settings import Settings
 from jobs.spec import parse_spec
 from tests.api.service import RunningService
@@ -22,13 +26,16 @@ MODEL = {"head.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "head.bias
 DEALT = {"indices": np.array([4, 7, 0, 1, 2]), "offsets": np.array([0, 2, 5])}
 
 
-def test_every_artifact_is_listed_and_given(service: RunningService, http: httpx.Client) -> None:
+def test_every_artifact_is_listed_and_given(
+    service: RunningService, http: httpx.Client, tmp_path: Path
+) -> None:
     job = service.ended(rounds=3)
     save_model(service.settings, job.id, MODEL)
+    save_chosen(service.settings, job.id, Chosen(2, "teacher", 0.1 + 0.2, MODEL))
     save_partition(service.settings, job.id, DEALT, {"seed": 7})
     save_personal(service.settings, job.id, "client,tests,correct,loss\n0,4,3,0.5\n")
     listed = {each["name"]: each for each in http.get(f"{JOBS}/{job.id}/artifacts").json()["artifacts"]}
-    written = ["model.safetensors", "partition.safetensors", "personal.csv"]
+    written = ["model.safetensors", "chosen.safetensors", "partition.safetensors", "personal.csv"]
     assert list(listed) == ["spec.yaml", "report.json", *written]
     answers = {name: http.get(f"{JOBS}/{job.id}/artifacts/{name}") for name in listed}
     for name, answer in answers.items():
@@ -40,6 +47,17 @@ def test_every_artifact_is_listed_and_given(service: RunningService, http: httpx
     assert {name: value.tolist() for name, value in model.items()} == {
         name: value.tolist() for name, value in MODEL.items()
     }
+    file = tmp_path / "chosen.safetensors"
+    file.write_bytes(answers[file.name].content)
+    with safe_open(file, "np") as chosen:
+        notes = {
+            "job": job.id,
+            "round": "2",
+            "model": "teacher",
+            "validation_accuracy": "0.30000000000000004",
+        }
+        assert chosen.metadata() == notes
+        assert chosen.get_tensor("head.weight").tolist() == MODEL["head.weight"].tolist()
     assert answers["personal.csv"].text.splitlines()[1] == "0,4,3,0.5"
     assert dealt["indices"][dealt["offsets"][1] : dealt["offsets"][2]].tolist() == [0, 1, 2]
 
@@ -77,6 +95,33 @@ def test_what_is_no_artifact_or_not_there_yet_is_not_found(
     names = [each["name"] for each in http.get(f"{JOBS}/{job.id}/artifacts").json()["artifacts"]]
     assert names == ["spec.yaml", "report.json"]
     assert http.get(f"{JOBS}/0000/artifacts").json()["code"] == "JOB_NOT_FOUND"
+
+
+def test_models_of_several_architectures_are_named_by_their_number(service: RunningService) -> None:
+    job = service.ended()
+    save_model(service.settings, job.id, {"0": MODEL, "1": {"bias": np.ones(2)}})
+    _, pieces = content(service.settings, job.id, "model.safetensors")
+    assert load(b"".join(pieces)).keys() == {"0/head.weight", "0/head.bias", "1/bias"}
+
+
+def test_a_run_in_files_has_the_chosen_model_too(tmp_path: Path) -> None:
+    """`fedsim run --out`; that of a run before goes where there is no validation split."""
+    document = {"spec": {}, "rounds": [], "result": {}}
+    result = RunResult(chosen_model=Chosen(3, "global", 0.5, MODEL))
+    assert "chosen.safetensors" in write_files(tmp_path, document, result)
+    with safe_open(tmp_path / "chosen.safetensors", "np") as file:
+        assert file.metadata() == {"round": "3", "model": "global", "validation_accuracy": "0.5"}
+        assert file.get_tensor("head.bias").tolist() == MODEL["head.bias"].tolist()
+    assert "chosen.safetensors" not in write_files(tmp_path, document, RunResult())
+    assert not (tmp_path / "chosen.safetensors").exists()
+
+
+def test_without_a_validation_split_nothing_was_chosen(service: RunningService, http: httpx.Client) -> None:
+    job = service.ended()
+    save_chosen(service.settings, job.id, None)
+    answer = http.get(f"{JOBS}/{job.id}/artifacts/chosen.safetensors")
+    assert answer.status_code == 404
+    assert "evaluation.validation" in answer.text
 
 
 def test_clients_that_only_sample_have_no_partition(service: RunningService, http: httpx.Client) -> None:

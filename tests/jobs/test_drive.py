@@ -12,12 +12,16 @@ from typing import Any
 import pytest
 import ray
 from ray.util.placement_group import placement_group, remove_placement_group
+from safetensors import safe_open
+from safetensors.torch import load_file
 
 from fedsim.errors import CheckpointError, CoordinatorLost, FedsimError, NotReproduced
 from fedsim.pools import SerialPool
 from fedsim.simulation import simulate
+from fedsim.tree import borrow
 from jobs.drive import Drive, Run
 from jobs.execute import Notes
+from jobs.final_model import FinalModel
 from jobs.keeping import keeping_of
 from jobs.records import RoundRecord
 from jobs.resolve import resolve
@@ -153,6 +157,28 @@ def test_a_runner_that_was_given_up_leaves_the_job_alone(tmp_path: Path) -> None
         store.set_submission(job_id, "another")
         assert run(job_id, settings, "first") in (JobState.STARTING, JobState.RUNNING)
         assert store.get(job_id).heartbeat_at is None
+
+
+def test_a_job_leaves_the_model_that_validation_chose(tmp_path: Path) -> None:
+    """KDIA's student or teacher after one of the rounds: it does on the test set what the record says."""
+    light = {"name": "kdia", "generator_epochs": 1, "generator_batches": 2, "generator_batch_size": 8}
+    spec = parse_spec({**SPEC, "algorithm": light, "rounds": 4, "evaluation": {"validation": 0.1}})
+    settings, final = Settings(tmp_path / "home"), FinalModel()
+    with JobStore.open(settings.database_url) as store:
+        job_id = store.create(spec)[0].id
+        store.advance(job_id, JobState.QUEUED, JobState.STARTING)
+        assert run(job_id, settings) is JobState.SUCCEEDED
+        for record in store.rounds(job_id):
+            final.add(record)
+    said = final.document()["best_by_validation"]
+    path = Path(settings.artifacts(job_id)) / "chosen.safetensors"
+    with safe_open(path, "pt") as file:
+        notes, params = file.metadata(), load_file(path)
+    assert (notes["round"], notes["model"]) == (str(said["round"]), said["model"])
+    population = resolve(spec, settings).population()
+    data = population.dataset
+    found = population.nets[0](params, data.normalise(borrow(data.test.x))).argmax(-1).numpy()
+    assert float((found == data.test.y).mean()) == pytest.approx(said["accuracy"])
 
 
 @pytest.mark.slow

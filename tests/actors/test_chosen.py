@@ -1,0 +1,129 @@
+"""The model that validation chose: kept by the coordinator and in checkpoints, as good as its record says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from actors.coordinator import CoordinatorProcess, Keeping
+from actors.resources import Placement
+from fedsim import tree
+from fedsim.algorithms import KDIA, FedAvg
+from fedsim.checkpoint import Checkpoints
+from fedsim.choice import Chosen, better
+from fedsim.core import Local
+from fedsim.data.dataset import Examples
+from fedsim.digest import digest
+from fedsim.experiment import Experiment
+from fedsim.pools import SerialPool
+from fedsim.population import Population
+from fedsim.results import RoundResult
+from fedsim.simulation import first_state, simulate
+from jobs.final_model import FinalModel
+from jobs.records import RoundRecord
+from tests.fedsim.federations import federation, public_examples
+from tests.fedsim.methods import QUICK
+
+METHOD = KDIA(**QUICK["kdia"])
+
+
+def split() -> Population:
+    """A federation whose classes overlap, with a validation split that nobody holds: round 3 is its best."""
+    rng = np.random.default_rng(2)
+    population = federation(cohort_size=3, rounds=7, seed=2, local=Local(epochs=2, batch_size=8, lr=0.05))
+    train, test, validation = (
+        Examples((part.x + 4 * rng.normal(size=part.x.shape)).astype(np.float32), part.y)
+        for part in (population.dataset.train, population.dataset.test, public_examples())
+    )
+    dataset = replace(population.dataset, train=train, test=test)
+    return replace(population, dataset=dataset, validation=validation, public=None)
+
+
+def process(folder: Path, population: Population) -> CoordinatorProcess:
+    experiment = Experiment(
+        algorithm=METHOD,
+        rounds=population.rounds,
+        num_clients=10,
+        cohort_size=3,
+        dataset=("", {}),
+        partition=("", {}),
+        models=(),
+    )
+    return CoordinatorProcess(experiment, Placement(1, 1, 0), keeping=Keeping(str(folder), every=1))
+
+
+def rounds_of(made: CoordinatorProcess, population: Population, kept: Checkpoints) -> Any:
+    """Its rounds, from the last checkpoint on."""
+    checkpoint = kept.load(first_state(METHOD, population))
+    pool: Any = SerialPool(METHOD, population)
+    return (r for r in made._rounds(population, pool, kept, checkpoint) if isinstance(r, RoundResult))
+
+
+def accuracy(chosen: Chosen, population: Population) -> float:
+    test = population.dataset.test
+    params = {key: torch.from_numpy(value) for key, value in chosen.params.items()}
+    x = population.dataset.normalise(tree.borrow(test.x))
+    said = population.nets[0](params, x).argmax(-1).numpy()
+    return float((said == test.y).mean())
+
+
+def test_the_chosen_model_does_on_the_test_set_what_the_result_says(tmp_path: Path) -> None:
+    population, final = split(), FinalModel()
+    made, kept = process(tmp_path, population), Checkpoints(str(tmp_path))
+    for result in rounds_of(made, population, kept):
+        final.add(RoundRecord.model_validate(result.record()))
+    said, chosen = final.document()["best_by_validation"], made.chosen()
+    assert chosen is not None
+    assert (chosen.round, chosen.model) == (said["round"], said["model"])
+    assert (chosen.round, chosen.model) == (3, "teacher")
+    assert chosen.validation_accuracy == said["validation_accuracy"]
+    assert accuracy(chosen, population) == pytest.approx(said["accuracy"])
+
+
+@pytest.mark.parametrize("after", [2, 5])
+def test_a_run_that_goes_on_in_the_middle_has_chosen_the_same(tmp_path: Path, after: int) -> None:
+    """Before the best round, and after it: then it comes out of the checkpoint."""
+    population = split()
+    whole = process(tmp_path / "whole", population)
+    list(rounds_of(whole, population, Checkpoints(str(tmp_path / "whole"))))
+    kept = Checkpoints(str(tmp_path / "parts"))
+    first = rounds_of(process(tmp_path / "parts", population), population, kept)
+    assert [next(first).round for _ in range(after + 1)][-1] == after + 1  # the checkpoint before is written
+    first.close()
+    again = process(tmp_path / "parts", population)
+    found = [r.round for r in rounds_of(again, population, Checkpoints(str(tmp_path / "parts")))]
+    assert found == list(range(after + 1, 8))
+    assert whole.best is not None
+    assert again.best is not None
+    assert whole.best.round == 3
+    assert digest(vars(again.best)) == digest(vars(whole.best))
+
+
+def test_only_a_better_model_is_written_anew_and_what_no_checkpoint_needs_goes(tmp_path: Path) -> None:
+    population = split()
+    made = process(tmp_path, population)
+    list(rounds_of(made, population, Checkpoints(str(tmp_path))))
+    assert made.best is not None
+    (file,) = tmp_path.glob("chosen-*")
+    assert file.name.startswith(f"chosen-{made.best.round:06d}-")
+
+
+def test_several_architectures_are_chosen_together_and_without_validation_nothing_is() -> None:
+    population = federation(rounds=1)
+    (plain,) = simulate(FedAvg(), population, SerialPool(FedAvg(), population))
+    assert better(None, FedAvg(), population, plain) is None
+    nets = (population.nets[0], federation(hidden=5).nets[0])
+    two = replace(population, nets=nets, validation=population.public)
+    (result,) = simulate(FedAvg(), two, SerialPool(FedAvg(), two))
+    best = better(None, FedAvg(), two, result)
+    assert best is not None
+    assert {number: part.keys() for number, part in best.params.items()} == {
+        "0": set(nets[0].keys),
+        "1": set(nets[1].keys),
+    }
+    assert better(best, FedAvg(), two, replace(result, round=2)) is best
