@@ -208,8 +208,19 @@ class Algorithm(ABC):
         """The method's own randomness of a client's round as a whole: arrays, given back as `Visit.drawn`."""
         return {}
 
-    def noise(self, ctx: Context, rng: np.random.Generator, steps: int, batch_size: int) -> Tree:
-        """The method's own randomness, drawn before training: arrays with a leading axis of local steps."""
+    def noise(
+        self, ctx: Context, rng: np.random.Generator, steps: int, batch_size: int, num_examples: int
+    ) -> Tree:
+        """The method's own randomness, drawn before training: arrays with a leading axis of local steps.
+
+        Args:
+            ctx: the round, for this client.
+            rng: to draw from.
+            steps: how many local steps there will be.
+            batch_size: the most examples of a step; the last of a pass, and one that a curriculum paces, may
+                have fewer.
+            num_examples: how many the client trains on, and each pass has.
+        """
         return {}
 
     @abstractmethod

@@ -113,10 +113,10 @@ class Meter:
         for effort in efforts:
             moving, each = self._step(ctx, frozenset(effort.trainable))
             forward = self._step(ctx, frozenset())[1] if effort.forwards else 0
-            each += effort.forwards * forward + _LINEAR_PASSES * effort.extra
+            each += effort.forwards * forward + _LINEAR_PASSES * effort.extra + effort.per_example
             updates += effort.steps * (moving + effort.extra)
             share = work.examples * effort.steps // max(1, work.steps)
-            flops += (share if effort.examples is None else effort.examples) * each
+            flops += (share if effort.examples is None else effort.examples) * each + effort.besides
         return Cost(updates, flops)
 
     def _step(self, ctx: Context, keys: frozenset[str]) -> tuple[int, int]:

@@ -7,16 +7,19 @@ it was built, one forward pass in training mode and the backward pass for those 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from .generators import Generator
 from .net import Net
 
 COUNTED_ON = 2
@@ -47,7 +50,13 @@ class _Count(_Dispatch, TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
 
-def example_flops(net: Net, trainable: Collection[str], example: Tensor) -> int:
+def example_flops(
+    net: Net,
+    trainable: Collection[str],
+    example: Tensor,
+    start: str | None = None,
+    moves_input: bool = False,
+) -> int:
     """Operations of one example's part in a local step.
 
     Args:
@@ -55,11 +64,14 @@ def example_flops(net: Net, trainable: Collection[str], example: Tensor) -> int:
         trainable: keys that the step moves: the backward pass goes as far down as the first of them, and
             crosses what is frozen above it. None of them: only the forward pass.
         example: an input as the model reads it, without the batch dimension, on the CPU.
+        start: the block that reads it; None for the first.
+        moves_input: whether the step asks besides, or only, in which direction the input should move.
     """
-    module = net.module
+    module = net.module if start is None else _tail(net, start)
     state = {name: torch.zeros(value.shape, dtype=value.dtype) for name, value in module.state_dict().items()}
     weights = [state[key].requires_grad_() for key in net.parameters if key in trainable]
     x = example.expand(COUNTED_ON, *example.shape).contiguous()
+    weights += [x.requires_grad_()] if moves_input else []
     # The other kernels of attention have no formula on a CPU; in products of matrices it is all counted.
     count = _Count()  # type: ignore[no-untyped-call]
     with net.training(), torch.random.fork_rng(devices=[]), sdpa_kernel(SDPBackend.MATH), count:
@@ -67,3 +79,31 @@ def example_flops(net: Net, trainable: Collection[str], example: Tensor) -> int:
         if weights:
             torch.autograd.grad(output.sum(), weights, allow_unused=True)
     return int(count.total) // COUNTED_ON
+
+
+def _tail(net: Net, start: str) -> nn.Module:
+    """The module from this block on; keys keep their names."""
+    blocks = list(net.module.named_children())[net.block_names.index(start) :]
+    return nn.Sequential(OrderedDict(blocks))
+
+
+@lru_cache(maxsize=16)
+def feature_flops(net: Net, generator: Generator, trains: bool = True) -> int:
+    """Operations of one generated feature in a local step: the generator's pass and the classifier's.
+
+    Args:
+        net: the model.
+        generator: of its features; it does not learn.
+        trains: whether the classifier learns from the feature; otherwise it only says what it is.
+    """
+    where = generator.entrance
+    asked, made = torch.zeros(generator.noise + generator.scalars + 1), torch.zeros(where.shape)
+    keys = where.keys(net) if trains else frozenset[str]()
+    return example_flops(generator.net, (), asked) + example_flops(net, keys, made, where.block)
+
+
+@lru_cache(maxsize=16)
+def input_flops(net: Net, input_shape: Sequence[int]) -> tuple[int, int]:
+    """Operations of one input that is made up: in a step that moves it, and in one that learns from it."""
+    x = torch.zeros(tuple(input_shape))
+    return example_flops(net, (), x, moves_input=True), example_flops(net, net.parameters, x)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from collections.abc import Generator as Steps
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -21,6 +21,9 @@ from .tree import Tree
 
 TELL_EVERY = 25
 """Steps between two words on how far it is."""
+
+Drawn: TypeAlias = Literal["pass", "batch"]
+"""Whether labels are drawn once for all passes and shuffled in each, or anew for each batch."""
 
 Judge = Callable[[Tensor], Tensor]
 """Logits `[batch, classes]` of features `[batch, *shape]`; of several judges `[judges, batch, classes]`."""
@@ -49,11 +52,54 @@ class Schedule:
     weight_decay: float
     diversity: Diversity
 
-    def labels(self, stream: np.random.Generator, num_classes: int) -> list[np.ndarray[Any, Any]]:
-        """The labels of every step: drawn once for all passes, so nearly even, then shuffled in each."""
-        drawn = stream.integers(num_classes, size=self.batches * self.batch_size)
-        passes = (stream.permutation(drawn) for _ in range(self.epochs))
+    def labels(
+        self, stream: np.random.Generator, num_classes: int, drawn: Drawn = "pass"
+    ) -> list[np.ndarray[Any, Any]]:
+        """The labels of every step: drawn once for all passes, so nearly even, then shuffled in each.
+
+        Args:
+            stream: to draw from.
+            num_classes: C.
+            drawn: "batch" draws those of each step anew, as FedGen and FedCG do.
+        """
+        if drawn == "batch":
+            return list(stream.integers(num_classes, size=(self.epochs * self.batches, self.batch_size)))
+        once = stream.integers(num_classes, size=self.batches * self.batch_size)
+        passes = (stream.permutation(once) for _ in range(self.epochs))
         return [batch for each in passes for batch in each.reshape(self.batches, self.batch_size)]
+
+
+def client_labels(
+    rng: np.random.Generator,
+    num_classes: int,
+    *,
+    steps: int,
+    batch_size: int,
+    num_examples: int,
+    drawn: Drawn = "pass",
+) -> np.ndarray[Any, Any]:
+    """The labels of a client's generated features, int64 `[steps, batch_size]`, as Alg. 2 of KDIA has them.
+
+    As many as it has examples are drawn evenly and shuffled in each pass over these; where there are fewer
+    examples than a batch takes, they are drawn anew in each. A step reads its row from the left, as far as it
+    has examples, so the rest of a pass's last row is for curricula alone, whose steps may have more.
+
+    Args:
+        rng: to draw from.
+        num_classes: C.
+        steps: local steps.
+        batch_size: the most examples of a step.
+        num_examples: of the client, at least 1; every pass over them has as many labels.
+        drawn: "batch" draws those of each step anew.
+    """
+    each = -(-num_examples // batch_size)
+    passes = -(-steps // each)
+    rows = rng.integers(num_classes, size=(passes, each * batch_size))
+    if drawn == "pass" and num_examples >= batch_size:
+        once = rng.integers(num_classes, size=num_examples)
+        for row in rows:
+            row[:num_examples] = rng.permutation(once)
+    return rows.reshape(-1, batch_size)[:steps]
 
 
 class Lessons(NamedTuple):

@@ -197,7 +197,8 @@ class Shelf:
         shuffle = rng.stream(ctx.seed, f"{occasion}shuffle", *address)
         noise: Tree = {}
         if algorithm.has("noise"):
-            noise = algorithm.noise(ctx, rng.stream(ctx.seed, f"{occasion}method", *address), steps, size)
+            stream = rng.stream(ctx.seed, f"{occasion}method", *address)
+            noise = algorithm.noise(ctx, stream, steps, size, len(held))
         rows = [held[chosen] for chosen in draws(shuffle, len(held), steps, size, pacing)]
         augmented = self.population.dataset.augment is not None
         seed = rng.torch_seed(ctx.seed, f"{occasion}augment", *address) if augmented else 0

@@ -160,6 +160,9 @@ class Effort(NamedTuple):
         forwards: passes through the whole net that each makes besides without a gradient, as of a teacher.
         examples: how many examples go through all these steps together; None for their share of those of the
             local steps.
+        per_example: floating-point operations besides for each of these examples, such as of a feature that
+            is generated for it (`fedsim.flops`).
+        besides: floating-point operations of all these steps together besides.
     """
 
     steps: int
@@ -167,6 +170,8 @@ class Effort(NamedTuple):
     extra: int = 0
     forwards: int = 0
     examples: int | None = None
+    per_example: int = 0
+    besides: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -40,8 +40,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import tree
-from ..core import Batch, Context, Report, Visit
+from ..core import Batch, Context, Effort, Report, Visit
 from ..errors import FieldError
+from ..flops import input_flops
 from ..local import Trained, divergence, masked_mean
 from ..net import Net, Params
 from ..parameters import Count, Positive, Range
@@ -90,7 +91,9 @@ class FedCOG(FedAvg):
         """The global model in the place of a previous one."""
         return {"previous": dict(broadcast["params"])}
 
-    def noise(self, ctx: Context, rng: np.random.Generator, steps: int, batch_size: int) -> Tree:
+    def noise(
+        self, ctx: Context, rng: np.random.Generator, steps: int, batch_size: int, num_examples: int
+    ) -> Tree:
         """A part of the first inputs for each step, and which inputs it shall learn from (in [0, 1))."""
         if not self.generates(ctx) or not steps:
             return {}
@@ -121,6 +124,15 @@ class FedCOG(FedAvg):
         far: Tensor = divergence(made["logits"][rows], ctx.net(params, made["inputs"][rows]))
         wanted: Tensor = made["count"] > 0
         return base + self.lambda_kd * wanted * far
+
+    def effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
+        """Besides, making inputs up by two models, and learning from a batch of them in each step."""
+        kinds = super().effort(ctx, state, steps)
+        if not self.generates(ctx) or not steps:
+            return kinds
+        moved, learnt = input_flops(ctx.net, tuple(ctx.input_shape))
+        made = 2 * self.samples * self.descent * moved
+        return (kinds[0]._replace(besides=made + steps * ctx.local.batch_size * learnt), *kinds[1:])
 
     def made_up(self, ctx: Context, visit: Visit) -> Tree:
         """Inputs of classes that the client lacks: `inputs`, the global model's `logits`, their `count`."""

@@ -36,7 +36,7 @@ Reference result: see docs/results.md.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Generator as Steps
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
@@ -47,16 +47,9 @@ from torch import Tensor
 
 from .. import rng as streams
 from .. import tree
-from ..core import Batch, Context, Progress, Reduced, Reduction, Report, ServerState, Visit
-from ..generator_training import (
-    Critic,
-    Lessons,
-    Schedule,
-    by_label,
-    judges,
-    train_generator,
-    untrained,
-)
+from ..core import Batch, Context, Effort, Progress, Reduced, Reduction, Report, ServerState, Visit
+from ..flops import feature_flops
+from ..generator_training import Critic, Lessons, Schedule, by_label, judges, train_generator, untrained
 from ..generators import Diversity, Generator, Output, draw_labels, make_generator
 from ..local import Trained, cross_entropy, divergence
 from ..net import Params
@@ -192,15 +185,10 @@ class FedGen(FedAvg):
         if not self.has_generator() or not sum(reduced.num_examples):
             return state
         stream, device = streams.stream(ctx.seed, "generator", ctx.round), ctx.device
-        after = yield from train_generator(
-            self.generator(ctx),
-            state.generator,
-            self.critic(ctx, state, reduced, device),
-            self.schedule_of(ctx),
-            self.lessons(ctx, state, reduced, stream),
-            stream,
-            device,
-        )
+        generator, schedule = self.generator(ctx), self.schedule_of(ctx)
+        critic, lessons = self.critic(ctx, state, reduced, device), self.lessons(ctx, state, reduced, stream)
+        before = state.generator
+        after = yield from train_generator(generator, before, critic, schedule, lessons, stream, device)
         return replace(state, generator=after)
 
     def schedule_of(self, ctx: Context) -> Schedule:
@@ -236,7 +224,7 @@ class FedGen(FedAvg):
 
     # client
 
-    def noise(self, ctx: Context, rng: np.random.Generator, steps: int, batch_size: int) -> Tree:
+    def noise(self, ctx: Context, rng: np.random.Generator, steps: int, batch_size: int, *_: int) -> Tree:
         """What decides on the labels of the generated features, their noise, and that of one's own labels."""
         if not self.generates(ctx) or not steps:
             return {}
@@ -292,6 +280,15 @@ class FedGen(FedAvg):
             counts = visit.label_counts.to(torch.int32)
             more = {"labels": {"counts": counts}, "heads": tree.select(trained.params, keys)}
         return report._replace(upload={**report.upload, **more})
+
+    def effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
+        """The features besides: of drawn labels, and of one's own, from which nothing flows back."""
+        (usual,) = super().effort(ctx, state, steps)
+        if not self.generates(ctx):
+            return (usual,)
+        made, own = (feature_flops(ctx.net, self.generator(ctx), trains) for trains in (True, False))
+        samples = steps * (self.samples or ctx.local.batch_size) if self.alpha else 0
+        return (usual._replace(per_example=own if self.beta else 0, besides=samples * made),)
 
 
 def label_counts(reduced: Reduced) -> Tensor:

@@ -18,7 +18,7 @@ Wire:
 
 The local loss is CE + lambda_kd KL(teacher || student) at temperature tau + lambda_gen CE of the classifier
 on generated features, as many as the batch has examples (Eqs. 11 to 13). Labels for these are drawn evenly
-for a whole pass and shuffled in each; where a pass is a single batch they are drawn anew in each (Alg. 2).
+for a whole pass and shuffled in each; a client with less than a batch draws them anew in each (Alg. 2).
 
 Client k weighs F_k, proportional to u_k = (e^(t_k - t) c_k n_k)^(1/3), with t_k the round when it last came,
 c_k how often it came and n_k its examples (Eqs. 5 to 9, whose normalisers cancel). A client that stays away
@@ -50,9 +50,12 @@ from torch import Tensor
 from .. import rng as streams
 from .. import tree
 from ..core import Batch, Context, Effort, Progress, Reduced, Reduction, Report, ServerState, Visit
+from ..flops import feature_flops
 from ..generator_training import (
+    Drawn,
     Lessons,
     Schedule,
+    client_labels,
     joint_judge,
     jointly,
     train_generator,
@@ -102,6 +105,8 @@ class KDIA(FedAvg):
         generator_hidden: its width where features are flat.
         output: what its last layer's values go through.
         diversity: how features are kept apart; `ratio` is this paper's, `pairs` FedGen's.
+        labels: whether the labels of generated features, on the server and on clients, are drawn for a whole
+            pass, or for each batch as before this paper.
     """
 
     lambda_kd: Annotated[float, Range(minimum=0)] = 0.5
@@ -120,6 +125,7 @@ class KDIA(FedAvg):
     generator_hidden: Count = 256
     output: Output = "sigmoid"
     diversity: Diversity = "ratio"
+    labels: Drawn = "pass"
 
     uploads: ClassVar[Mapping[str, Reduction]] = {
         "params": Reduction.MEAN,
@@ -198,7 +204,7 @@ class KDIA(FedAvg):
             diversity=self.diversity,
         )
         stream = streams.stream(ctx.seed, "generator", ctx.round)
-        lessons = Lessons(schedule.labels(stream, ctx.num_classes))
+        lessons = Lessons(schedule.labels(stream, ctx.num_classes, self.labels))
         after = yield from train_generator(
             generator, state.generator, jointly(judge), schedule, lessons, stream, device
         )
@@ -219,23 +225,16 @@ class KDIA(FedAvg):
         never = torch.zeros((), dtype=torch.int64)
         return {"model": dict(broadcast["params"]), "last": never, "visits": never.clone()}
 
-    def noise(self, ctx: Context, rng: np.random.Generator, steps: int, batch_size: int) -> Tree:
+    def noise(
+        self, ctx: Context, rng: np.random.Generator, steps: int, batch_size: int, num_examples: int
+    ) -> Tree:
         """Noise and labels for the generated features of each step."""
         if not self.generates(ctx) or not steps:
             return {}
-        passes = 1 if ctx.local.steps else ctx.local.epochs
-        each = steps // passes
-        drawn = rng.integers(ctx.num_classes, size=each * batch_size)
-        anew = each == 1
-        labels = [
-            rng.integers(ctx.num_classes, size=batch_size) if anew else rng.permutation(drawn)
-            for _ in range(passes)
-        ]
+        sizes = {"steps": steps, "batch_size": batch_size, "num_examples": num_examples}
+        labels = client_labels(rng, ctx.num_classes, **sizes, drawn=self.labels)
         shape = (steps, batch_size, self.generator_noise)
-        return {
-            "noise": rng.standard_normal(shape, np.float32),
-            "labels": np.concatenate(labels).reshape(steps, batch_size),
-        }
+        return {"noise": rng.standard_normal(shape, np.float32), "labels": labels}
 
     def loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
         """The cross-entropy, the distillation and the generated features' (Eq. 13)."""
@@ -284,7 +283,8 @@ class KDIA(FedAvg):
         return report._replace(upload={**report.upload, **more}, memory=kept)
 
     def effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
-        """A forward pass more where there is a teacher."""
+        """A forward pass more where there is a teacher; the features, as many as examples."""
         # Without the teacher in what comes down: it is asked for once for each size of client.
         moving = self.trainable(ctx, super().broadcast(ctx, state))
-        return (Effort(steps, moving, forwards=int(self.teaches(ctx))),)
+        made = feature_flops(ctx.net, self.generator(ctx)) if self.generates(ctx) else 0
+        return (Effort(steps, moving, forwards=int(self.teaches(ctx)), per_example=made),)

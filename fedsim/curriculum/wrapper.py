@@ -154,9 +154,11 @@ class Wrapper(Algorithm):
         """The base's."""
         return self.base.draw(ctx, rng)
 
-    def noise(self, ctx: Context, rng: np.random.Generator, steps: int, batch_size: int) -> Tree:
+    def noise(
+        self, ctx: Context, rng: np.random.Generator, steps: int, batch_size: int, num_examples: int
+    ) -> Tree:
         """The base's."""
-        return self.base.noise(ctx, rng, steps, batch_size)
+        return self.base.noise(ctx, rng, steps, batch_size, num_examples)
 
     def train(self, ctx: Context, visit: Visit) -> Report:
         """The base's."""

@@ -109,7 +109,7 @@ class Moody(Everything):
     failures: int = 0
     seen: dict[int, int] = field(default_factory=dict)
 
-    def noise(self, ctx: Context, rng: np.random.Generator, steps: int, batch_size: int) -> Any:
+    def noise(self, ctx: Context, rng: np.random.Generator, steps: int, *sizes: int) -> Any:
         return {"dice": rng.random((steps, 1))}
 
     def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Any:
