@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -39,8 +41,8 @@ def similarity(
     model: Params,
     stream: np.random.Generator,
     examples: int = 1000,
-) -> dict[str, float]:
-    """The mean cosine of generated and real features, of the same class and of other ones; mean over classes.
+) -> dict[str, Any]:
+    """The mean cosine of generated and real features, of the same class and of other ones.
 
     Args:
         population: whose test set has the real examples.
@@ -51,7 +53,8 @@ def similarity(
         examples: of the test set, and generated for each class as many as it has there.
 
     Returns:
-        `same` and `other`; features that say nothing of their class have both alike.
+        `same` and `other`, means over the classes; features that say nothing of their class have both alike.
+        `classes` has the similarity to real features of the same class for each, by its name.
     """
     net, test = population.nets[0], population.dataset.test
     x, y = tree.borrow(test.x[:examples]), tree.borrow(test.y[:examples])
@@ -72,4 +75,6 @@ def similarity(
     classes = [c for c in range(population.dataset.num_classes) if (y == c).any() and (y != c).any()]
     same = [mean_cosine(made[y == c], real[y == c]) for c in classes]
     other = [mean_cosine(made[y == c], real[y != c]) for c in classes]
-    return {"same": round(float(np.mean(same)), 4), "other": round(float(np.mean(other)), 4)}
+    named = {population.dataset.classes[c]: round(value, 4) for c, value in zip(classes, same, strict=True)}
+    means = {"same": round(float(np.mean(same)), 4), "other": round(float(np.mean(other)), 4)}
+    return {**means, "classes": named}

@@ -234,6 +234,8 @@ def test_a_generator_of_the_real_features_is_like_those_of_the_same_class() -> N
     found = similarity(population, ideal, {}, params, rng.stream(0, "similarity"))
     assert found["same"] > 0.6
     assert found["same"] > found["other"] + 0.2
+    assert list(found["classes"]) == [f"class {c}" for c in range(4)]
+    assert np.mean(list(found["classes"].values())) == pytest.approx(found["same"], abs=1e-4)
 
 
 class _Means:
