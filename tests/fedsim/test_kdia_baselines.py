@@ -280,6 +280,22 @@ def test_fedcog_goes_on_from_memories_out_of_a_checkpoint_as_from_those_out_of_t
     assert found.memory_digest == expected.memory_digest
 
 
+def test_fedcogs_local_loss_is_numpys() -> None:
+    """The cross-entropy of the batch, and KL(global || student) on the made-up inputs that were drawn."""
+    population, method = federation(), FedCOG(start_round=0, samples=16, descent=2, lambda_kd=0.7)
+    ctx, visit = visited(method, population)
+    visit = visit._replace(memory={"previous": population.nets[0].init(9)})
+    made = method.made_up(ctx, visit)
+    visit = visit._replace(instruction={"made": made})
+    batch, params = visit.batches[0], population.nets[0].init(3)
+    inputs = made["inputs"][(batch.noise["chosen"].double().numpy() * float(made["count"])).astype(int)]
+    logits, student = (ctx.net(params, x).double().numpy() for x in (batch.x, inputs))
+    p, q = softmax(ctx.net(visit.broadcast["params"], inputs).double().numpy()), softmax(student)
+    entropy = -np.log(softmax(logits)[np.arange(len(batch.y)), batch.y.numpy()]).mean()
+    expected = entropy + 0.7 * (p * np.log(p / q)).sum(-1).mean()
+    assert float(method.loss(ctx, visit, params, batch)) == pytest.approx(expected, rel=1e-5)
+
+
 def test_fedcog_learns_nothing_made_up_where_classes_are_even() -> None:
     population = federation()
     method = FedCOG(start_round=0, samples=8, descent=2)
