@@ -2,7 +2,7 @@
 
 No method is known by name. A number that changes is a curve, a list of numbers a curve for each place; texts,
 and lists of texts, are marks where they change; of a list of whole numbers, such as clients, who came and who
-went is a mark.
+went is a mark. Such a list X may be cut short: where there is a list newly_X, its members are the marks.
 """
 
 from __future__ import annotations
@@ -63,7 +63,10 @@ def method_curves(records: Sequence[RoundRecord]) -> dict[str, list[tuple[str, V
 def marks(records: Sequence[RoundRecord]) -> list[Mark]:
     """Where what a method says in words changes, all of one round together."""
     every: dict[int, list[Mark]] = {}
-    for name, values in _histories(records).items():
+    histories = _histories(records)
+    for name, values in histories.items():
+        if f"newly_{name}" in histories:
+            continue
         found = list(_changes(_words(name), values, _kind(name, values)))
         if len(found) <= MOST_MARKS and any(mark.place for mark in found):
             for mark in found:
@@ -126,6 +129,8 @@ def _lines(name: str, values: Values, histories: Mapping[str, Values]) -> Iterat
 def _changes(words: str, values: Values, kind: str) -> Iterator[Mark]:
     if kind == "words":
         yield from _said(words, [None if value is None else _worded(value) for value in values])
+    elif kind == "members" and words.startswith("newly "):
+        yield from (Mark(index, f"{words}: {_few(who)}", "") for index, who in enumerate(values) if who)
     elif kind == "members":
         lists = [value or [] for value in values]
         for index, (before, now) in enumerate(zip([[], *lists], lists, strict=False)):

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .mixtures import pooled, quantile
+from .mixtures import EACH, pooled, quantile
 
 LISTED = 50
-"""Frozen clients that a record names."""
+"""Frozen clients that a record lists; those that a round has frozen it names all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,39 +68,45 @@ class Phases:
         """The level of the phase at hand; None once all are over."""
         return self.levels[standing.phase] if standing.phase < len(self.levels) else None
 
-    def after(self, standing: Standing, round: int, clients: Sequence[int], draws: Tensor) -> Standing:
+    def after(
+        self, standing: Standing, round: int, clients: Sequence[int], held: Sequence[int], draws: Tensor
+    ) -> Standing:
         """Where the clients are after a round.
 
         Args:
             standing: before it.
             round: which, from 0.
             clients: who came; they alone are looked at, since nothing is new of the others.
+            held: how many examples each of these holds.
             draws: difficulties of every client as it told last, float64 `[N, count]`; NaN for who has told
                 none.
         """
         pool, level = pooled(draws), self.at(standing)
         if level is None:
-            return replace(standing, said=self._told(standing, pool, None))
+            return replace(standing, said=self._told(standing, standing, pool, None))
         threshold = standing.threshold
         if isnan(threshold):
             threshold = quantile(pool, level)
         came = torch.tensor(clients, dtype=torch.int64)
         frozen = standing.frozen.clone()
-        frozen[came[self.done(draws[came], threshold)]] = True
+        frozen[came[self.done(draws[came], threshold, torch.tensor(held))]] = True
         now = replace(standing, threshold=threshold, frozen=frozen)
         left = self._left(now, round)
-        now = replace(now, said=self._told(now, pool, left))
+        now = replace(now, said=self._told(now, standing, pool, left))
         return now if left is None else self._next(now, round, pool)
 
-    def done(self, draws: Tensor, threshold: float) -> Tensor:
-        """Who has learnt enough, bool `[clients]`; so has who holds nothing, and told none.
+    def done(self, draws: Tensor, threshold: float, held: Tensor) -> Tensor:
+        """Who has learnt enough, bool `[clients]`.
+
+        So has who holds too little to tell of; not who holds enough and told none: its model has diverged.
 
         Args:
             draws: difficulties `[clients, count]`.
             threshold: the phase's.
+            held: examples `[clients]`.
         """
         below = (draws <= threshold).double().mean(-1)
-        return (below > self.v) | torch.isnan(draws).all(-1)
+        return (below > self.v) | (torch.isnan(draws).all(-1) & (held < EACH))
 
     def _left(self, now: Standing, round: int) -> str | None:
         """Why the phase is over, if it is."""
@@ -114,9 +120,10 @@ class Phases:
         threshold = quantile(pool, self.levels[phase]) if phase < len(self.levels) else now.threshold
         return replace(now, phase=phase, began=round + 1, threshold=threshold, frozen=nobody)
 
-    def _told(self, now: Standing, pool: Tensor, left: str | None) -> dict[str, Any]:
+    def _told(self, now: Standing, before: Standing, pool: Tensor, left: str | None) -> dict[str, Any]:
         """What a record says of a round: the phase that it was in, who is done, and why the phase ended."""
         frozen, level = torch.nonzero(now.frozen).flatten().tolist(), self.at(now)
+        newly = torch.nonzero(now.frozen & ~before.frozen).flatten().tolist()
         over = level is None
         return {
             "phase": "over" if over else f"{now.phase + 1} of {len(self.levels)}",
@@ -125,6 +132,7 @@ class Phases:
             "quantiles": [round_off(quantile(pool, each)) for each in self.levels] if len(pool) else [],
             "frozen_clients": len(frozen),
             "frozen": frozen[:LISTED],
+            "newly_frozen": newly,
             "left": left,
         }
 

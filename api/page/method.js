@@ -6,6 +6,8 @@
 //   a list of texts     a mark where it changes                                open_blocks: ["conv1", "head"]
 //   a list of wholes    clients or rounds: a mark for who came and who went,    frozen: [3, 17]
 //                       and a curve of how many they are
+//                       where there is a list newly_X beside X, X may be     newly_frozen: [9]
+//                       cut short, and its marks are those of newly_X
 //   other numbers       a curve for each place of the list                     quantiles: [0.1, 0.4]
 //   wholes by client    where the name says cluster: colours of the clients    clusters: [0, 2, 1, 0]
 
@@ -98,7 +100,9 @@ function linesOf(name, values, every) {
 // the last is no mark.
 export function marks({ all }) {
   const texts = new Map();
-  for (const [name, values] of histories(all)) {
+  const every = histories(all);
+  for (const [name, values] of every) {
+    if (every.has(`newly_${name}`)) continue;
     const kindName = kindOf(name, values);
     const found = kindName === "words" ? changed(name, values) : kindName === "members" ? moved(name, values) : [];
     if (found.length > MOST_MARKS || !found.some(({ index }) => index > 0)) continue;
@@ -121,6 +125,11 @@ function changed(name, values) {
 }
 
 function moved(name, values) {
+  if (name.startsWith("newly_")) {
+    return values.flatMap((value, index) => (
+      value?.length ? [{ index, text: `${metricName(name)}: ${few("", value)}`, lasts: false }] : []
+    ));
+  }
   let before = [];
   return values.flatMap((value, index) => {
     const now = value ?? [];
@@ -134,7 +143,7 @@ function moved(name, values) {
 
 function few(sign, clients) {
   if (!clients.length) return "";
-  return clients.length > MOST_NAMED ? `${sign} ${clients.length}` : `${sign} ${clients.join(", ")}`;
+  return `${sign} ${clients.length > MOST_NAMED ? clients.length : clients.join(", ")}`.trim();
 }
 
 // The cluster of each client, as the method told it last: `[cluster of client 0, ...]` of at least `least` clients; null

@@ -75,7 +75,8 @@ class FedCLState(FedGenState):
         sums: over all clients' last models; {} with `selected_only`.
         counts: of the examples of each class, over all clients that came, float64 `[classes]`.
         counted: which clients these are, bool `[N]`; nobody where there is no generator.
-        draws: from each client's last mixture, float64 `[N, draws]`; NaN for who has sent none.
+        draws: from each client's last mixture, float64 `[N, draws]`; NaN for who has sent none. All of it is
+            copied and sorted in every round.
         standing: which phase it is, and who is done with it.
     """
 
@@ -215,7 +216,7 @@ class FedCL(FedGen):
         for client, sent in zip(came, reduced["difficulty"], strict=True):
             stream = streams.stream(ctx.seed, "difficulty", ctx.round, client)
             draws[client] = drawn(sent["mixture"], self.draws, stream)
-        standing = self.phases(ctx).after(state.standing, ctx.round, came, draws)
+        standing = self.phases(ctx).after(state.standing, ctx.round, came, reduced.num_examples, draws)
         return replace(now, draws=draws, standing=standing)
 
     def lessons(self, ctx: Context, state: Any, reduced: Reduced, stream: np.random.Generator) -> Lessons:

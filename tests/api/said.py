@@ -21,6 +21,21 @@ PHASE_MARKS = [
 ]
 """In which record, what, and what of it goes on; why a phase was left is said in passing."""
 
+CUT_SHORT: list[dict[str, Any]] = [
+    {"phase": "1 of 2", "crowd_clients": 0, "crowd": [], "newly_crowd": []},
+    {"phase": "1 of 2", "crowd_clients": 3, "crowd": [7, 9], "newly_crowd": [7, 9, 11]},
+    {"phase": "1 of 2", "crowd_clients": 9, "crowd": [1, 2], "newly_crowd": [1, 2, 3, 4, 5, 6]},
+    {"phase": "2 of 2", "crowd_clients": 1, "crowd": [2], "newly_crowd": [2]},
+]
+"""A list that records have the first two of, and those that are new in it whole."""
+
+CUT_SHORT_MARKS = [
+    (0, "phase: 1 of 2", "phase: 1 of 2"),
+    (1, "newly crowd: 7, 9, 11", ""),
+    (2, "newly crowd: 6", ""),
+    (3, "phase: 2 of 2; newly crowd: 2", "phase: 2 of 2"),
+]
+
 PHASE_CURVES = {
     "threshold": [("threshold", [0.3, 0.3, 0.3, 0.6])],
     "quantiles": [("quantiles 1", [None, 0.3, 0.2, 0.1]), ("quantiles 2", [None, 0.6, 0.6, 0.5])],

@@ -11,7 +11,7 @@ import pytest
 from jobs.records import Job
 from tests.api.axe import violations
 from tests.api.browser import NEEDS_CHROMIUM, Browser, until
-from tests.api.said import PHASE_CURVES, PHASE_MARKS, PHASES
+from tests.api.said import CUT_SHORT, CUT_SHORT_MARKS, PHASE_CURVES, PHASE_MARKS, PHASES
 from tests.api.service import RunningService, a_round
 
 pytestmark = NEEDS_CHROMIUM
@@ -48,6 +48,8 @@ def page(browser: Browser, service: RunningService) -> Browser:
 def test_phases_and_freezes_are_marks_and_curves(page: Browser) -> None:
     told = asked(page, "marks", PHASES)
     assert [(mark["index"], mark["text"], mark["lasting"]) for mark in told] == PHASE_MARKS
+    told = asked(page, "marks", CUT_SHORT)
+    assert [(mark["index"], mark["text"], mark["lasting"]) for mark in told] == CUT_SHORT_MARKS
     curves = asked(page, "methodCurves", PHASES)
     lines = {name: [(line, values) for line, values in lines] for name, lines in curves.items()}
     assert lines == {f"method.{name}": lines for name, lines in PHASE_CURVES.items()}

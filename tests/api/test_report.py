@@ -14,7 +14,7 @@ from api.report_method import marks, method_curves
 from jobs.artifacts import save_personal
 from jobs.records import Cost, total_cost
 from tests.api.browser import NEEDS_CHROMIUM, Browser, until
-from tests.api.said import PHASE_CURVES, PHASE_MARKS, PHASES
+from tests.api.said import CUT_SHORT, CUT_SHORT_MARKS, PHASE_CURVES, PHASE_MARKS, PHASES
 from tests.api.service import Fedsim, RunningService, a_round
 
 
@@ -59,6 +59,8 @@ def test_what_a_method_says_is_read_as_on_the_page() -> None:
     records = [a_round(n).model_copy(update={"method": said}) for n, said in enumerate(PHASES, start=1)]
     assert [tuple(mark) for mark in marks(records)] == PHASE_MARKS
     assert method_curves(records) == PHASE_CURVES
+    cut = [a_round(n).model_copy(update={"method": said}) for n, said in enumerate(CUT_SHORT, start=1)]
+    assert [tuple(mark) for mark in marks(cut)] == CUT_SHORT_MARKS
 
 
 def test_clients_of_one_cluster_stand_together() -> None:
