@@ -21,7 +21,7 @@ from actors.crew import Crew
 from actors.ray_pool import RayPool
 from actors.resources import Placement
 from fedsim import tree
-from fedsim.algorithms import ALGORITHMS, FedAvg, LayerSchedule
+from fedsim.algorithms import ALGORITHMS, FedAvg, FedCL, LayerSchedule
 from fedsim.core import Algorithm, Context, Local, Visit
 from fedsim.data import Dataset, Examples
 from fedsim.errors import ClientFailed, DoesNotFit, PoolFailed
@@ -33,7 +33,7 @@ from fedsim.population import Population
 from fedsim.simulation import RoundResult, simulate
 from fedsim.tree import Tree
 from tests.fedsim.federations import federation
-from tests.fedsim.methods import quick
+from tests.fedsim.methods import FREEZING, quick
 from tests.fedsim.test_engine import Everything
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
@@ -66,8 +66,8 @@ def same_tree(a: Tree, b: Tree) -> None:
         assert torch.equal(x, y), path
 
 
-def agrees_with_serial(algorithm: Algorithm, population: Population, pool: RayPool) -> None:
-    """The rounds of a run and what its clients keep afterwards are those of one process."""
+def agrees_with_serial(algorithm: Algorithm, population: Population, pool: RayPool) -> list[RoundResult]:
+    """The rounds of a run and what its clients keep afterwards are those of one process: these."""
     reference = SerialPool(algorithm, population)
     expected = list(simulate(algorithm, population, reference))
     same(list(simulate(algorithm, population, pool)), expected)
@@ -75,6 +75,14 @@ def agrees_with_serial(algorithm: Algorithm, population: Population, pool: RayPo
     assert memories.keys() == reference.memories().keys()
     for client, memory in reference.memories().items():
         same_tree(memory, memories[client])
+    return expected
+
+
+def test_the_same_clients_are_frozen_on_every_pool(crew: Crew) -> None:
+    method, population = FedCL(**FREEZING), federation(cohort_size=6, rounds=5)
+    results = agrees_with_serial(method, population, RayPool(method, population, crew))
+    assert [len(r.state.standing.frozen.nonzero()) for r in results] == [6, 0, 6, 0, 0]
+    assert [len(r.cohort) for r in results] == [6, 4, 6, 4, 6]
 
 
 @pytest.mark.parametrize("models", [["mlp"], ["mlp", "logistic"]], ids=["one-model", "two-models"])

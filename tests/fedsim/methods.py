@@ -24,6 +24,16 @@ QUICK: Mapping[str, Mapping[str, Any]] = {
     "fedcog": {"start_round": 1, "samples": 12, "descent": 3},
 }
 
+FREEZING: Mapping[str, Any] = {
+    **QUICK["fedcl"],
+    "levels": (0.9, 0.6),
+    "order": "descending",
+    "v": 0.5,
+    "finished": 0.9,
+    "cap": 8,
+}
+"""FedCL so that clients freeze from the first round on: of ten with six in a round, in rounds 1 to 4."""
+
 
 def quick(name: str) -> Algorithm:
     """A method by its name in the registry."""

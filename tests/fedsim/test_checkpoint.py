@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from fedsim import tree
-from fedsim.algorithms import ALGORITHMS, FedAvg
+from fedsim.algorithms import ALGORITHMS, FedAvg, FedCL
 from fedsim.checkpoint import Checkpoints
 from fedsim.core import Algorithm, ServerState
 from fedsim.digest import digest
@@ -29,7 +29,7 @@ from fedsim.secret_urls import secrets_in, without_secrets
 from fedsim.simulation import RoundResult, simulate
 from fedsim.storage import Folder
 from tests.fedsim.federations import federation
-from tests.fedsim.methods import quick
+from tests.fedsim.methods import FREEZING, quick
 from tests.fedsim.test_engine import Everything
 
 
@@ -78,6 +78,19 @@ def test_train_is_save_load_and_train(name: str, tmp_path: Path) -> None:
     again, pool = run(method(name), population, tmp_path / "parts", resume=True)
     assert again == []
     same_memories(pool, reference)
+
+
+def test_who_is_frozen_stays_so_when_a_run_goes_on(tmp_path: Path) -> None:
+    method, population = FedCL(**FREEZING), federation(cohort_size=6, rounds=5)
+    expected, _ = run(method, population, tmp_path / "whole", every=3)
+    run(method, population, tmp_path / "parts", every=3, rounds=3)
+    frozen = expected[2].state.standing.frozen
+    assert frozen.sum() == 6
+    results, _ = run(method, population, tmp_path / "parts", resume=True)
+    assert not frozen[list(results[0].cohort)].any()
+    assert [(r.round, r.cohort, r.digest) for r in results] == [
+        (r.round, r.cohort, r.digest) for r in expected[3:]
+    ]
 
 
 def test_a_checkpoint_has_every_record(tmp_path: Path) -> None:

@@ -1,13 +1,13 @@
-"""FedCL: identities, Eq. 21 against the direct mean, both losses in NumPy, freezing, what goes up, bytes."""
+"""FedCL: identities, Eq. 21 against the direct mean, the generator's loss in NumPy, freezing, bytes."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from scipy.special import lambertw
 
 from fedsim import tree
 from fedsim.algorithms import FedAvg, FedCL
@@ -20,24 +20,15 @@ from fedsim.pools import SerialPool
 from fedsim.population import Population
 from fedsim.simulation import RoundResult, simulate
 from tests.fedsim.federations import federation
-from tests.fedsim.methods import QUICK
+from tests.fedsim.methods import FREEZING, QUICK
 from tests.fedsim.test_base_methods import run
+from tests.fedsim.test_fedcl_clients import entropies, superloss
 from tests.fedsim.test_fedgen import digits
-from tests.fedsim.test_kdia_baselines import MOMENTUM, same_models, softmax
+from tests.fedsim.test_kdia_baselines import MOMENTUM, same_models
 
 LIGHT = QUICK["fedcl"]
 PLAIN: dict[str, Any] = {"alpha": 0.0, "superloss": False, "levels": (), "selected_only": True}
 CPU = torch.device("cpu")
-
-
-def superloss(losses: Any, tau: float = np.log(10), strength: float = 0.5) -> Any:
-    """Eq. 7 with the closed form, in NumPy and SciPy."""
-    sigma = np.exp(-lambertw(np.maximum(-2 / np.e, (losses - tau) / strength) / 2 + 1e-15).real)
-    return (losses - tau) * sigma + strength * np.log(sigma) ** 2
-
-
-def entropies(logits: Any, y: Any) -> Any:
-    return -np.log(softmax(logits)[np.arange(len(y)), y])
 
 
 def one_round(method: FedCL, population: Population, round: int, state: Any) -> Reduced:
@@ -117,7 +108,8 @@ def test_the_running_sum_stays_the_direct_mean_over_300_rounds() -> None:
 def test_a_model_that_has_diverged_does_not_stop_the_run() -> None:
     population = federation([20, 20], rounds=2, local=Local(steps=8, batch_size=8, lr=1e20))
     results = run(FedCL(**LIGHT), population)
-    assert [result.method["frozen_clients"] for result in results] == [2, 2]
+    said = [(result.method["frozen_clients"], result.method["left"]) for result in results]
+    assert said == [(0, "cap"), (0, "cap")]  # nobody has learnt anything
     assert [float(result.state.counts.sum()) for result in results] == [40, 40]  # told once, counted once
 
 
@@ -129,30 +121,6 @@ def test_a_cohort_of_those_who_hold_nothing_does_not_stop_the_run() -> None:
     assert {len(result.cohort) for result in results} == {1}
     assert all(torch.isfinite(value).all() for value in results[-1].state.params.values())
     assert "share" in [result.method["left"] for result in results]
-
-
-def test_a_local_loss_is_numpys() -> None:
-    """Eq. 19 for one batch: the generator by its layers, the classifier, the closed form."""
-    method, population = FedCL(**LIGHT, alpha=0.7), federation()
-    ctx = population.context(5)
-    state = method.init(ctx)
-    sent = {**method.broadcast(ctx, state), "generator": method.generator(ctx).net.init(3)}
-    sent |= {"labels": {"chances": torch.tensor([0.0, 0.5, 0.25, 0.25])}}
-    sent |= {"threshold": {"difficulty": torch.tensor([-1.5])}}
-    visit = SerialPool(method, population).worker.shelf.visit(method, ctx, 5, sent, {}, None)
-    batch, params = visit.batches[0], ctx.net.init(4)
-
-    w = {key: value.double().numpy() for key, value in visit.broadcast["generator"].items()}
-    labels = np.searchsorted([0.0, 0.5, 0.75, 1.0], batch.noise["chance"].numpy(), side="right")
-    x = np.concatenate([np.eye(4)[labels], batch.noise["noise"].numpy(), np.full((8, 1), -1.5)], 1)
-    hidden = x @ w["hidden.0.weight"].T + w["hidden.0.bias"]
-    hidden = hidden * w["hidden.1.weight"] / np.sqrt(w["hidden.1.running_var"] + 1e-5) + w["hidden.1.bias"]
-    made = np.maximum(hidden, 0) @ w["output.0.weight"].T + w["output.0.bias"]
-    judged = made @ params["head.weight"].double().numpy().T + params["head.bias"].double().numpy()
-
-    real = entropies(ctx.net(params, batch.x).double().numpy(), batch.y.numpy())
-    expected = superloss(real).mean() + 0.7 * superloss(entropies(judged, labels)).mean()
-    assert float(method.loss(ctx, visit, params, batch)) == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_generators_loss_is_numpys() -> None:
@@ -192,24 +160,6 @@ def test_the_server_knows_labels_and_difficulties_of_all_who_came() -> None:
     assert twice.standing.threshold == once.standing.threshold
 
 
-def test_what_goes_up_has_one_shape_whatever_a_client_holds() -> None:
-    """3 L numbers and the label counts besides the model: nothing that grows with the examples."""
-    method = FedCL(**LIGHT, components=4)
-    population = federation([1, 40, 0, 150], rounds=1)
-    ctx = population.context(0)
-    state = method.init(ctx)
-    pool = SerialPool(method, population)
-    reduced = pool.train(method, ctx, state, range(4))()
-    for labels, sent in zip(reduced["labels"], reduced["difficulty"], strict=True):
-        assert {key: (tuple(v.shape), v.dtype) for key, v in sent.items()} == {
-            "mixture": ((4, 3), torch.float32)
-        }
-        assert {key: tuple(v.shape) for key, v in labels.items()} == {"counts": (4,)}
-    model = 4 * population.nets[0].count()
-    assert reduced.traffic.up == 4 * (model + 4 * 4 + 4 * 3 * 4)
-    assert reduced.traffic.by_payload.keys() == {"params", "labels", "difficulty"}
-
-
 def test_bytes_on_the_papers_cnn() -> None:
     """26,434 + 20,000 + 10 + 1 floats down, 26,434 + 10 + 3 L up; besides, 44 and 512 running statistics."""
     first, second = (result.traffic for result in run(FedCL(generator_steps=2, cap=9), digits()))
@@ -224,8 +174,7 @@ def test_bytes_on_the_papers_cnn() -> None:
 @pytest.fixture(scope="module")
 def freezing() -> list[RoundResult]:
     """A run in which phases end by share, or by cap, before it does."""
-    method = FedCL(**LIGHT, levels=(0.9, 0.6), v=0.5, finished=0.9, order="descending", cap=8)
-    return run(method, federation(cohort_size=6, rounds=14))
+    return run(FedCL(**FREEZING), federation(cohort_size=6, rounds=14))
 
 
 def test_frozen_clients_neither_receive_nor_send(freezing: list[RoundResult]) -> None:
@@ -240,6 +189,7 @@ def test_frozen_clients_neither_receive_nor_send(freezing: list[RoundResult]) ->
         down = model + (generator + labels + 4 if result.round > 1 else 0)
         assert (result.traffic.down, result.traffic.up) == (came * down, came * (model + labels + mixture))
         assert said["frozen_clients"] == len(said["frozen"])
+        assert said["newly_frozen"] == sorted(set(said["frozen"]) - set(frozen))
         frozen = [] if said["left"] else said["frozen"]
     assert min(len(result.cohort) for result in freezing) < 6
 
@@ -285,6 +235,15 @@ def test_the_generator_is_asked_for_what_clients_will_ask() -> None:
     assert np.isin(np.ravel(scalars), state.draws[[1, 5, 9]].float().numpy()).all()
     sent = method.broadcast(population.context(1), state)["threshold"]["difficulty"]
     assert float(sent) == pytest.approx(state.standing.threshold)
+    # As often as all clients hold them (Eq. 18), and never what nobody holds.
+    uneven, chance = (
+        replace(state, counts=torch.tensor([20.0, 0.0, 5.0, 75.0]).double()),
+        np.random.default_rng(1),
+    )
+    many = FedCL(**{**LIGHT, "generator_batch_size": 2000}).lessons(ctx, uneven, reduced, chance).labels
+    shares = np.bincount(np.ravel(many), minlength=4) / np.size(many)
+    np.testing.assert_allclose(shares, [0.2, 0, 0.05, 0.75], atol=0.02)
+    assert shares[1] == 0
     plain = FedCL(**LIGHT, levels=[])
     other = plain.aggregate(ctx, plain.init(ctx), reduced)
     assert isinstance(other.standing, Standing)

@@ -93,9 +93,11 @@ def arrived(method: FedGen, population: Population, client: int) -> tuple[Contex
     return ctx, SerialPool(method, population).worker.shelf.visit(method, ctx, client, broadcast, {}, None)
 
 
+@pytest.mark.parametrize("samples", [8, 12, None])
 @pytest.mark.parametrize("client", [0, 5], ids=["three examples", "twenty"])
-def test_a_local_loss_is_numpys(client: int) -> None:
-    method = FedGen(alpha=3.0, beta=0.7, decay=0.9, **LIGHT)
+def test_a_local_loss_is_numpys(client: int, samples: int | None) -> None:
+    """Generated features count by how many they are for each example of a whole batch, which has 8."""
+    method = FedGen(alpha=3.0, beta=0.7, decay=0.9, **{**LIGHT, "samples": samples})
     ctx, visit = arrived(method, federation(), client)
     net, batch, params = ctx.net, visit.batches[0], ctx.net.init(4)
     count = min(8, visit.num_examples)
@@ -114,12 +116,13 @@ def test_a_local_loss_is_numpys(client: int) -> None:
         return float(-np.log(softmax(logits)[np.arange(len(wanted)), wanted]).mean())
 
     uniform, y = batch.noise["chance"].numpy(), batch.y.numpy()
+    assert len(uniform) == (samples or 8)
     labels = np.searchsorted([0.0, 0.5, 0.75, 1.0], uniform, side="right")
     logits = net(params, batch.x).double().numpy()
     p, q = softmax(made(batch.noise["own"][:count].numpy(), y)), softmax(logits)
     expected = (
         entropy(logits, y)
-        + 3.0 * 0.9**5 * (8 / 8) * entropy(made(batch.noise["noise"].numpy(), labels), labels)
+        + 3.0 * 0.9**5 * (len(uniform) / 8) * entropy(made(batch.noise["noise"].numpy(), labels), labels)
         + 0.7 * 0.9**5 * (p * np.log(p / q)).sum(-1).mean()
     )
     assert float(method.loss(ctx, visit, params, batch)) == pytest.approx(expected, rel=1e-5)

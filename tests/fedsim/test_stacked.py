@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsim import tree
-from fedsim.algorithms import ALGORITHMS, FedAvg
+from fedsim.algorithms import ALGORITHMS, FedAvg, FedCL
 from fedsim.blocks import cut
 from fedsim.company import Together
 from fedsim.core import Algorithm, Batch, Context, Local, Report, Visit
@@ -27,12 +27,12 @@ from fedsim.models import make_net
 from fedsim.net import Net, Params
 from fedsim.pools import SerialPool, StackedPool
 from fedsim.population import Population
-from fedsim.simulation import simulate
+from fedsim.simulation import RoundResult, simulate
 from fedsim.stacked import _Loop
 from fedsim.widths import width_of
 
 from .federations import federation, partition
-from .methods import quick
+from .methods import FREEZING, quick
 
 SIZES = [3, 8, 11, 16, 17, 0, 20, 24]
 """Smaller than a batch of 8, just a batch, not whole batches, and nothing at all."""
@@ -104,7 +104,8 @@ def without_unsteady(state: Any) -> dict[str, Any]:
 
 def same_as_one_by_one(
     algorithm: Algorithm, width: int, precision: torch.dtype, population: Population | None = None
-) -> None:
+) -> RoundResult:
+    """The last round, which is the same."""
     population = population or small(precision)
     expected, kept = run(algorithm, population, SerialPool(algorithm, population))
     found, memories = run(algorithm, population, StackedPool(algorithm, population, width))
@@ -117,12 +118,22 @@ def same_as_one_by_one(
     assert found.traffic == expected.traffic
     assert memories.keys() == kept.keys()
     close(memories, kept, TOLERANCE[precision])
+    return found
 
 
 @pytest.mark.parametrize("precision", [torch.float64], indirect=True, ids=str)
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_stacked_clients_end_where_they_end_one_by_one(name: str, precision: torch.dtype) -> None:
     same_as_one_by_one(quick(name), 3, precision)
+
+
+@pytest.mark.parametrize("precision", [torch.float64], indirect=True, ids=str)
+def test_the_same_clients_are_frozen_as_one_by_one(precision: torch.dtype) -> None:
+    last = same_as_one_by_one(FedCL(**FREEZING), 3, precision, small(precision, cohort_size=5, rounds=4))
+    assert last.method["phase"] == "2 of 2"
+    assert len(last.cohort) == 4  # the others are frozen
+    assert last.method["newly_frozen"]
+    assert last.state.standing.frozen.sum() > 4
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.optimize import minimize_scalar
+from scipy.optimize import brentq, minimize_scalar
 from scipy.special import lambertw
 
 from fedsim.superloss import SuperLoss, lambert_w
@@ -37,7 +37,7 @@ def test_the_confidence_is_bounded_falls_and_is_one_at_tau(tau: float, strength:
         assert (sigma >= 0).all()
         assert (sigma <= e * (1 + 1e-6)).all()
         assert (sigma.diff() <= 1e-7).all()
-        for values in (rule(losses[:-1]), rule.difficulty(losses[:-1])):
+        for values in (rule(losses), rule.difficulty(losses)):
             assert torch.isfinite(values).all()
     at_tau = rule.confidence(torch.tensor([tau], dtype=torch.float64))
     assert float(at_tau) == pytest.approx(1, abs=1e-12)
@@ -62,14 +62,36 @@ def test_the_confidence_is_the_minimiser() -> None:
             assert sigma == pytest.approx(np.exp(best.x), abs=1e-6)
 
 
-def test_next_to_the_branch_point_nothing_is_cheaper() -> None:
-    """Eq. 7 is flat there, so that many sigmas are nearly as cheap; a search may not find a cheaper one."""
-    for strength, tau in ((0.5, np.log(10)), (1.0, 10.0)):
-        losses = tau + strength * np.concatenate([np.linspace(-0.75, -0.72, 61), [-2 / e]])
+def test_the_confidence_is_where_eq_7_is_level_up_to_the_branch_point() -> None:
+    """Its slope by s = log sigma is (l - tau) e^s + 2 lambda s, of which SciPy finds the zero.
+
+    Towards (l - tau) / lambda = -2 / e Eq. 7 is so flat that a search for the least value ends anywhere.
+    """
+    for strength, tau in ((0.5, np.log(10)), (1.0, 10.0), (0.2, 1.0)):
+        near = -2 / e + np.concatenate([-np.logspace(-14, -1, 40), [0.0], np.logspace(-14, -1, 80)])
+        losses = tau + strength * np.concatenate(
+            [near, np.linspace(-0.76, -0.70, 121), np.linspace(-0.7, 12, 60)]
+        )
         found = SuperLoss(tau, strength).confidence(torch.from_numpy(losses)).numpy()
         for loss, sigma in zip(losses, found, strict=True):
-            grid = charged(np.linspace(-1, 1, 20_001), loss - tau, strength)
-            assert charged(np.log(sigma), loss - tau, strength) <= grid.min() + 1e-9
+
+            def slope(s: float, excess: float = loss - tau, strength: float = strength) -> float:
+                return excess + 2 * strength * s * float(np.exp(-s))
+
+            # Where it falls up to s = 1, the smallest is there.
+            best = 1.0 if slope(1) <= 0 else brentq(slope, -12, 1, xtol=1e-15)
+            assert sigma == pytest.approx(np.exp(best), abs=1e-6)
+
+
+def test_the_difficulty_is_the_excess_times_the_confidence() -> None:
+    """Eq. 6 with SciPy's closed form."""
+    for strength, tau in ((0.5, np.log(10)), (1.0, 10.0), (0.2, 1.0)):
+        losses = np.concatenate([np.linspace(0, 2 * tau, 200), [50.0, 1e4]])
+        closed = np.maximum(-2 / e + 1e-12, (losses - tau) / strength) / 2
+        expected = (losses - tau) * np.exp(-lambertw(closed).real)
+        found = SuperLoss(tau, strength).difficulty(torch.from_numpy(losses)).numpy()
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+        assert (np.diff(found) > 0).all()  # a harder example stays the harder one
 
 
 def test_the_gradient_is_the_confidence_and_it_can_be_mapped() -> None:
