@@ -63,7 +63,7 @@ def _list(options: argparse.Namespace) -> int:
 
 def _table(name: str, preset: str | None) -> Table:
     table = load_table(name)
-    return table.model_copy(update={"preset": preset}) if preset else table
+    return table.on(preset) if preset else table
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -48,6 +48,7 @@ class Table(BaseModel):
         preset: the base spec.
         set: `--set` items of every run.
         axes: {axis: {label: `--set` items}}.
+        instead: {preset: {label: `--set` items}}: what labels stand for where that is the base spec.
         rows, columns: axes; together all of them.
         seeds: of each cell.
         metric: a score of the round records.
@@ -74,6 +75,7 @@ class Table(BaseModel):
     preset: str
     set: tuple[str, ...] = ()
     axes: dict[str, dict[str, tuple[str, ...]]]
+    instead: dict[str, dict[str, tuple[str, ...]]] = {}
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     seeds: tuple[int, ...] = Field(min_length=1)
@@ -98,6 +100,9 @@ class Table(BaseModel):
             raise ValueError(f"against: {self.against!r} is no label of a single column or row axis")
         if self.metric in self.curves:
             raise ValueError(f"curves: {self.metric!r} is the table's own metric; show it by `show: [curve]`")
+        every = {label for labels in self.axes.values() for label in labels}
+        if unknown := {label for items in self.instead.values() for label in items} - every:
+            raise ValueError(f"instead: {', '.join(sorted(unknown))!r} is no label of an axis")
         labels = self.axes[self.columns[0]] if len(self.columns) == 1 else {}
         for name, view in self.views.items():
             if view.of not in labels or name in labels:
@@ -117,6 +122,15 @@ class Table(BaseModel):
         """The table's metric, those of the views, and those whose curves are kept."""
         views = (view.metric for view in self.views.values())
         return tuple(dict.fromkeys((self.metric, *views, *self.curves)))
+
+    def on(self, preset: str) -> Table:
+        """The same with another base spec, and what its labels stand for there."""
+        items = self.instead.get(preset, {})
+        axes = {
+            axis: {label: items.get(label, own) for label, own in labels.items()}
+            for axis, labels in self.axes.items()
+        }
+        return self.model_copy(update={"preset": preset, "axes": axes})
 
     def viewed(self) -> Table:
         """The same with the views among the labels, each behind the one whose runs it shows."""
@@ -174,7 +188,8 @@ def read_table(file: Path) -> Table:
     """
     data = parse_text(file.read_text("utf-8"))
     try:
-        return Table.model_validate({**data, "name": file.stem, "axes": _axes(data.get("axes", {}))})
+        overrides = {part: _axes(data.get(part, {})) for part in ("axes", "instead")}
+        return Table.model_validate({**data, "name": file.stem, **overrides})
     except ValidationError as error:
         faults = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
         raise TableError(f"{file.name}: {'; '.join(faults)}") from None

@@ -353,6 +353,7 @@ def test_a_section_stays_where_it_is(tmp_path: Path) -> None:
         ("seeds: [1, 2]", "seeds: [1]\nviews: {teacher: {of: none, metric: a}}", "'none' none of"),
         ("seeds: [1, 2]", "seeds: [1]\nviews: {plain: {of: strong, metric: a}}", "'plain' is no new label"),
         ("show: [final, curve]", "curves: [global_accuracy]", "own metric"),
+        ("title: A", "instead: {demo: {weak: algorithm=fedavg}}\ntitle: A", "'weak' is no label of an axis"),
         ("title: A", "titel: A", "titel"),
     ],
 )
@@ -373,6 +374,18 @@ def test_every_table_asks_for_specs_that_parse(name: str) -> None:
     table = load_table(name)
     marks = [fingerprint(table.spec(run)) for run in table.runs()]
     assert len(set(marks)) == len(marks), "two runs of the table are the same"
+
+
+def test_labels_may_stand_for_something_else_with_another_preset() -> None:
+    """FedGen's strength beta is 1 for EMNIST, and everything else as it was."""
+    table = load_table("fedcl-fmnist")
+    for preset, beta in (("fedcl-emnist", 1.0), ("fedcl-emnist-small", 1.0), ("fedcl-mnist", 10.0)):
+        other = table.on(preset)
+        specs = [other.spec(run) for run in other.runs() if run.labels["method"] == "FedGen"]
+        assert {spec.algorithm.params["beta"] for spec in specs} == {beta}
+        for mine, its in zip(table.runs(), other.runs(), strict=True):
+            assert mine == its or mine.labels["method"] == "FedGen"
+    assert [*table.on(table.preset).runs()] == [*table.runs()]
 
 
 def test_layer_schedules_are_in_proportion_to_the_rounds() -> None:
