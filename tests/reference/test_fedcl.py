@@ -41,7 +41,7 @@ def test_fedcl_learns_and_goes_through_its_phases() -> None:
     plain, cohort, whole = run(FedAvg()), run(FedCL(selected_only=True)), run(FedCL())
     accuracy = [results[-1].metrics["global_accuracy"] for results in (plain, cohort, whole)]
     assert accuracy[1] > accuracy[0] > 0.5, accuracy
-    assert accuracy[2] > 0.5, accuracy
+    assert accuracy[2] > accuracy[0] - 0.01, accuracy  # 0.045 above it was measured
     for results in (cohort, whole):
         left = [reason for result in results if (reason := result.method["left"])]
         assert len(left) == 3
