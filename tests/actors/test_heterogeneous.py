@@ -7,8 +7,11 @@ import os
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import ray
 import torch
 
 from actors.crew import Crew
@@ -16,12 +19,13 @@ from actors.ray_pool import RayPool
 from actors.resources import Placement
 from fedsim.algorithms.ace_pfl import AcePFL
 from fedsim.core import Context, Local, Report, Visit
+from fedsim.data.dataset import Examples
 from fedsim.models import make_net
 from fedsim.net import Net
 from fedsim.pools import SerialPool
 from fedsim.population import Population
 from fedsim.simulation import simulate
-from tests.fedsim.federations import federation
+from tests.fedsim.federations import federation, gaussian_dataset, public_examples
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
@@ -42,13 +46,59 @@ class Counted(AcePFL):
         return report
 
 
+@dataclass(frozen=True, kw_only=True)
+class Hoarding(AcePFL):
+    """What no actor may do: its process holds on to the model of every client that it has trained."""
+
+    def train(self, ctx: Context, visit: Visit) -> Report:
+        """As always."""
+        report = super().train(ctx, visit)
+        vars(torch).setdefault("hoard", []).append(report.memory["model"])
+        return report
+
+
+def images(examples: Examples) -> Examples:
+    """The same numbers as images."""
+    return replace(examples, x=examples.x.reshape(-1, 1, 16, 16))
+
+
 def twenty() -> Population:
-    """20 clients of four architectures, dealt in turn; the weights of one are at most 2 KB."""
+    """20 clients of four architectures, dealt in turn: of vectors and of images, with and without layers."""
     population = federation([9] * 20, rounds=2, local=Local(epochs=1, batch_size=6, lr=0.05))
-    shape = {"input_shape": population.dataset.input_shape, "num_classes": population.dataset.num_classes}
-    sizes = {"logistic": {}, "mlp": {"hidden": 8}, "wider": {"hidden": 16}, "widest": {"hidden": 24}}
-    nets = tuple(make_net("mlp" if size else "logistic", **shape, **size) for size in sizes.values())
-    return replace(population, nets=nets)
+    data = gaussian_dataset(features=256)
+    data = replace(data, train=images(data.train), test=images(data.test), input_shape=(1, 16, 16))
+    kinds = {"logistic": {}, "mlp": {"hidden": 8}, "mel_cnn": {"width": 4}, "lenet5": {}}
+    nets = tuple(
+        make_net(name, input_shape=data.input_shape, num_classes=data.num_classes, **given)
+        for name, given in kinds.items()
+    )
+    return replace(population, dataset=data, nets=nets, public=images(public_examples(features=256)))
+
+
+def shapes_of(net: Net) -> dict[tuple[int, ...], int]:
+    """Bytes of the weights of each shape, without those of one axis, whose shapes other numbers have too."""
+    first = [value for value in net.init(0).values() if value.dim() > 1]
+    return {tuple(value.shape): value.nbytes for value in first}
+
+
+def weights_left(_actor: Any, shapes: set[tuple[int, ...]]) -> int:
+    """Bytes in this process of all arrays that have the shape of a client's weights; each memory once."""
+    gc.collect()
+    found, seen, left = dict[int, int](), set[int](), gc.get_objects()
+    while left:
+        each = left.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        if isinstance(each, torch.Tensor):
+            if each.device.type != "meta" and each.is_floating_point() and tuple(each.shape) in shapes:
+                found[each.data_ptr()] = each.nbytes
+        elif isinstance(each, np.ndarray):
+            if each.dtype.kind == "f" and each.shape in shapes:
+                found[each.ctypes.data] = each.nbytes
+        elif isinstance(each, dict | list | tuple):  # of arrays alone the collector does not know
+            left += gc.get_referents(each)
+    return sum(found.values())
 
 
 def test_an_actor_has_one_instance_of_each_architecture_and_clients_are_memories(tmp_path: Path) -> None:
@@ -58,11 +108,20 @@ def test_an_actor_has_one_instance_of_each_architecture_and_clients_are_memories
         pool = RayPool(algorithm, population, crew)
         results = list(simulate(algorithm, population, pool, evaluate_every=2))
         memories = pool.memories()
+        sizes = [shapes_of(net) for net in population.nets]
+        shapes, once = {shape for size in sizes for shape in size}, sum(sum(s.values()) for s in sizes)
+        left = [ray.get(actor.__ray_call__.remote(weights_left, shapes)) for actor in crew.actors]
+        hoarding = Hoarding(clusters=2)
+        list(simulate(hoarding, population, RayPool(hoarding, population, crew), rounds=1, personal="never"))
+        hoarded = [ray.get(actor.__ray_call__.remote(weights_left, shapes)) for actor in crew.actors]
     finally:
         crew.close()
     said = defaultdict[int, list[str]](list)
     for file in tmp_path.iterdir():
         said[int(file.name)] = file.read_text().splitlines()
+    # Each actor has the first weights of an architecture, once, and of no client any; it would be seen.
+    assert max(left) <= once
+    assert sum(hoarded) > 5 * once
     assert os.getpid() not in said
     assert len(said) == 2
     assert sum(map(len, said.values())) == 40  # 20 clients, two rounds
