@@ -53,6 +53,8 @@ class Hunt:
         self.server, self.store = server, store
         self.turn = cycle(jobs)
         self.struck_at = dict.fromkeys(jobs, 0)
+        self.restarts = dict.fromkeys(jobs, 0)
+        self.actors_lost = set[str]()
 
     def kill_the_service(self) -> None:
         self.server.stop(signal.SIGKILL)
@@ -69,14 +71,26 @@ class Hunt:
         found = self.store.get(job)
         if found.state is not JobState.RUNNING:
             return False
-        if not self.struck_at[job] + PROGRESS <= found.rounds_done <= LATEST:
+        if not self.struck_at[job] + PROGRESS <= found.rounds_done <= LATEST or not self._over(found):
             return False
         try:
             os.kill(VICTIMS[what](self.server, job), signal.SIGKILL)
         except (LookupError, ProcessLookupError):
             return False
         self.struck_at[job] = found.rounds_done
+        if what == "actor":
+            self.actors_lost.add(job)
+        else:
+            self.restarts[job] += 1
         return True
+
+    def _over(self, found: Job) -> bool:
+        """Whether what was done to a job before is in its books: rounds come to the store some at a time."""
+        if found.restarts != self.restarts[found.id]:
+            return False
+        if found.id in self.actors_lost and any(r.engine.restarts for r in self.store.rounds(found.id)):
+            self.actors_lost.remove(found.id)
+        return found.id not in self.actors_lost
 
 
 def to_their_end(store: JobStore, jobs: list[str], seconds: float = 300) -> list[Job]:
