@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from . import wire
 from .census import Answers, Census
 from .context import Context
 from .errors import FieldError
-from .exchange import Progress, Reduced, Reduction, ServerState, Traffic
+from .exchange import Progress, Reduced, Reduction, Score, ServerState, Survey, Traffic
 from .net import Net, Params
 from .personal import PersonalScores
 from .tree import Tree
@@ -289,21 +289,6 @@ class Algorithm(ABC):
     def predict_personal(self, ctx: Context, model: Tree, x: Tensor) -> Tensor:
         """Logits `[batch, classes]` of a model that `personalise` made."""
         return ctx.net(model, x)
-
-
-class Score(NamedTuple):
-    """How one deployed model does on one part of the test set: sums, so that parts add up."""
-
-    correct: int
-    loss: float
-    examples: int
-
-
-class Survey(NamedTuple):
-    """What clients answered, in the order asked, and what asking cost."""
-
-    losses: NDArray[np.float64]
-    traffic: Traffic
 
 
 Examination: TypeAlias = Generator[int, None, PersonalScores]

@@ -1,4 +1,4 @@
-"""What travels between the clients and the server, and what it adds up to."""
+"""What travels between the clients and the server, what it adds up to, and what answers say."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from .tree import Tree
 
@@ -91,3 +94,18 @@ class Reduced:
 
     def __getitem__(self, payload: str) -> Any:
         return self.payloads[payload]
+
+
+class Score(NamedTuple):
+    """How one deployed model does on one part of the test set: sums, so that parts add up."""
+
+    correct: int
+    loss: float
+    examples: int
+
+
+class Survey(NamedTuple):
+    """What clients answered, in the order asked, and what asking cost."""
+
+    losses: NDArray[np.float64]
+    traffic: Traffic
