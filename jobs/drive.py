@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
@@ -12,12 +12,11 @@ from typing import Any, Protocol, TypeAlias
 import ray
 from ray.exceptions import RayTaskError
 from ray.util.placement_group import get_placement_group, remove_placement_group
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.coordinator import Coordinator, Keeping, Phase, Recalled, Resumed
 from actors.deaths import DEATHS, LOSSES, cause_of, first_line, gave_up, was_memory
-from actors.resources import Node, Placement, beside_server, cluster_nodes, place
-from fedsim.blocks import pieces
+from actors.resources import cluster_nodes
+from actors.server_room import ServerRoom
 from fedsim.choice import Chosen
 from fedsim.errors import (
     CoordinatorLost,
@@ -30,6 +29,7 @@ from fedsim.errors import (
 from fedsim.experiment import Experiment
 from fedsim.faults import CALM, Chaos, Faults
 from fedsim.personal import PersonalScores
+from jobs.placing import placement_of
 from jobs.records import RoundRecord
 from jobs.spec import JobSpec
 
@@ -92,24 +92,26 @@ class Drive:
         chaos: Chaos = CALM,
         shrink: bool = False,
     ) -> None:
-        # Beside this process, on the head, where the data sets are; client actors get theirs from Ray.
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
         placement = placement_of(experiment, spec, cluster_nodes(ray.nodes()), shrink=shrink)
-        options = Coordinator.options(scheduling_strategy=here, num_gpus=placement.server)
+        # Beside this process, where the data sets are; client actors get theirs from Ray.
+        self._room = ServerRoom(placement.server)
+        server = Coordinator.options(**self._room.options())
         self._group = f"fedsim-{secrets.token_hex(8)}"
         policy = Faults(
             client_error=spec.faults.client_error, max_retries=spec.faults.max_retries, chaos=chaos
         )
-        self.coordinator: Any = options.remote(experiment, placement, policy, keeping, self._group)
+        self.coordinator: Any = server.remote(experiment, placement, policy, keeping, self._group)
 
     def __iter__(self) -> Iterator[Step]:
         """Phases while it is set up and while clients are scored, and one record per round.
 
         Raises:
             FedsimError: as the coordinator raised it.
+            NoRoomNow: if others hold the room that it needs.
             CoordinatorLost: if the coordinator died.
             OutOfMemory: if memory was why.
         """
+        self._room.wait()
         options = {"num_returns": "streaming", "_generator_backpressure_num_objects": LEAD}
         stream = self.coordinator.run.options(**options).remote()
         try:
@@ -154,6 +156,8 @@ class Drive:
         """End the coordinator, and with it the client actors."""
         with suppress(Exception):
             ray.kill(self.coordinator)
+        with suppress(Exception):
+            self._room.close()
         # One that was killed could not give its actors' room back.
         with suppress(Exception):
             remove_placement_group(get_placement_group(self._group))
@@ -165,35 +169,6 @@ def _lost(error: Exception) -> FedsimError:
         return gave_up("the coordinator died", 1, error)
     cause = error.cause if isinstance(error, RayTaskError) else error
     return CoordinatorLost(f"the coordinator, or what it needs, is gone: {first_line(cause)}")
-
-
-def most_workers(experiment: Experiment) -> int:
-    """How many workers of a run can have something to do: as many as a round has clients, or stacks.
-
-    With several architectures that is of a cohort with as many clients of each.
-    """
-    return pieces(range(experiment.cohort_size), experiment.widths or (1,))
-
-
-def placement_of(
-    experiment: Experiment, spec: JobSpec, nodes: Sequence[Node], *, shrink: bool = False
-) -> Placement:
-    """How many workers a run has, and of what size.
-
-    Args:
-        experiment: never gets more workers than its cohort has clients, or stacks of clients.
-        spec: what it asks for.
-        nodes: where they would be.
-        shrink: take fewer than asked for rather than none, as after the loss of a node.
-
-    Raises:
-        DoesNotFit: with the arithmetic.
-    """
-    asked, nodes = spec.resources, beside_server(nodes, spec.resources.server_gpus)
-    size, most = (asked.cpus_per_worker, asked.gpus_per_worker), most_workers(experiment)
-    if shrink and asked.workers != "auto":
-        return place("auto", *size, nodes, most=min(most, asked.workers))
-    return place(asked.workers, *size, nodes, most=most)
 
 
 @dataclass(frozen=True)

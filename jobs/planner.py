@@ -17,17 +17,17 @@ from typing import Any
 import ray
 import torch
 from ray.exceptions import RayTaskError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.coordinator import Phase
 from actors.deaths import DEATHS, cause_of, gave_up
 from actors.measured import Measured
 from actors.prober import Prober
 from actors.resources import Node, Placement, beside_server, cluster_nodes
+from actors.server_room import ServerRoom
 from fedsim.errors import DoesNotFit, FedsimError, NoRoomNow, OutOfMemory, PoolFailed
 from fedsim.experiment import Experiment
-from jobs.drive import most_workers, placement_of
 from jobs.joining import connected
+from jobs.placing import most_workers, placement_of
 from jobs.plan import Plan
 from jobs.plan_advice import advice
 from jobs.plan_figures import check_room, drafted, with_figures, with_nodes, with_workers
@@ -115,11 +115,11 @@ def _measure(
     smaller = replace(placement, workers=max(1, here))
     counts = (placement.workers, _room(spec, nodes, experiment), most_workers(experiment))
     # Beside this process, on the head, where the data sets are.
-    beside = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-    options = Prober.options(scheduling_strategy=beside, num_gpus=placement.server)
-    prober: Any = options.remote(experiment, smaller)
+    server = ServerRoom(placement.server)
+    prober: Any = Prober.options(**server.options()).remote(experiment, smaller)
     found: Measured | None = None
     try:
+        server.wait()
         # To its end, when the prober has given its actors' room back.
         stream = prober.measure.options(num_returns="streaming").remote(seconds, counts)
         for reference in stream:
@@ -137,6 +137,7 @@ def _measure(
         raise shortage(cause_of(error, "the process that measured"), spec) from None
     finally:
         ray.kill(prober)
+        server.close()
     if found is None:
         raise PoolFailed("the process that measured ended without an answer")
     return found

@@ -11,7 +11,7 @@ import ray
 from actors.resources import Placement, cluster_nodes
 from fedsim.errors import DoesNotFit, NoRoomNow
 from fedsim.experiment import Experiment
-from jobs.drive import placement_of
+from jobs.placing import placement_of
 from jobs.spec import JobSpec
 
 log = logging.getLogger("fedsim.runner")

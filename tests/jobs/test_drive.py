@@ -15,7 +15,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from fedsim.errors import CheckpointError, CoordinatorLost, FedsimError, NotReproduced
+from fedsim.errors import CheckpointError, CoordinatorLost, FedsimError, NoRoomNow, NotReproduced
 from fedsim.pools import SerialPool
 from fedsim.simulation import simulate
 from fedsim.tree import borrow
@@ -23,6 +23,7 @@ from jobs.drive import Drive, Run
 from jobs.execute import Notes
 from jobs.final_model import FinalModel
 from jobs.keeping import keeping_of
+from jobs.planner import plan
 from jobs.records import RoundRecord
 from jobs.resolve import resolve
 from jobs.runner import run
@@ -95,6 +96,28 @@ def test_the_server_takes_its_share_of_a_gpu_and_leaves_the_rest_to_the_workers(
         assert ray.available_resources().get("GPU", 0) <= 1.5
     finally:
         drive.close()
+
+
+def test_a_server_whose_share_others_hold_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actors.server_room.PLACEMENT_SECONDS", 0.5)
+    asked = {"workers": 1, "cpus_per_worker": 0.5, "server_gpus": 0.5}
+    spec, settings = parse_spec({**SPEC, "rounds": 1, "resources": asked}), Settings(tmp_path / "home")
+    experiment, gpus = resolve(spec, settings), ray.cluster_resources()["GPU"]
+    held = placement_group([{"GPU": 1}] * int(gpus))
+    try:
+        assert held.wait(60), f"others hold a part of the room: {ray.available_resources()} is free"
+        drive = Drive(experiment, spec)
+        with pytest.raises(NoRoomNow, match=r"the server's 0.5 GPU .* did not come free within 0.5 s"):
+            next(iter(drive))
+        drive.close()
+        measured = plan(spec, settings, seconds=0.5)
+        assert any("server's 0.5 GPU" in note for note in measured.notes)
+    finally:
+        remove_placement_group(held)
+    deadline = time.monotonic() + 30
+    while ray.available_resources().get("GPU", 0) < gpus:
+        assert time.monotonic() < deadline, "what was waited for is still asked for"
+        time.sleep(0.1)
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from actors.resources import Node, Placement
 from api.commands.plan import rows
 from fedsim.core import Traffic
 from fedsim.errors import ClientFailed, DoesNotFit, OutOfMemory
-from jobs.drive import most_workers
 from jobs.execute import execute
+from jobs.placing import most_workers
 from jobs.plan import Plan
 from jobs.plan_advice import advice
 from jobs.plan_figures import check_room, drafted, with_figures, with_nodes, with_workers
