@@ -24,6 +24,9 @@ TITLES = {
     "swing": "mean change, up or down, from one point of the curve to the next over its second half",
 }
 
+MOST_ROUNDS = 10
+"""So many columns a table of curves has."""
+
 ENDS = {"reach": "after the last round", "reach_best": "in its best round on the test set"}
 """What a run is to come up to."""
 
@@ -207,8 +210,15 @@ def _curves(table: Table, runs: Found) -> str:
         values = [_scaled(table, e.curve[int(column[0])]) for e in entries if int(column[0]) in e.curve]
         return _figure(values, len(table.seeds), signed=False, digits=1 if table.percent else 3)
 
-    columns = [(str(number),) for number in numbers]
-    return _lines((*table.rows, *table.columns), cells, [f"round {n}" for n in numbers], columns, figure)
+    shown = _evenly(numbers)
+    columns = [(str(number),) for number in shown]
+    return _lines((*table.rows, *table.columns), cells, [f"round {n}" for n in shown], columns, figure)
+
+
+def _evenly(rounds: Sequence[int]) -> list[int]:
+    """No more of the rounds than a page has room for, the last of them always; the journal has them all."""
+    step = -(-len(rounds) // MOST_ROUNDS)
+    return sorted(rounds[::-1][:: max(step, 1)])
 
 
 def _lines(

@@ -1,0 +1,213 @@
+"""What the page shows of a table's runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.tables.grid import Table, fingerprint, read_table
+from benchmarks.tables.journal import Entry, swing
+from benchmarks.tables.markdown import place, render
+from benchmarks.tables.work import Pending, Populations, execute
+from fedsim.pools import SerialPool
+from fedsim.simulation import simulate
+from jobs.resolve import resolve
+from jobs.settings import Settings
+
+from .small_table import entry
+
+
+def test_rendered_figures(table: Table) -> None:
+    # means of 60 and 70 is 65, their sample deviation 7.07; less 50 and 54 of the same seeds: 10 and 16
+    figures = [
+        (("plain", "IID"), 1, 0.5),
+        (("plain", "IID"), 2, 0.54),
+        (("strong", "IID"), 1, 0.6),
+        (("strong", "IID"), 2, 0.7),
+        (("plain", "Dir(1)"), 2, 0.4),
+    ]
+    entries = {e.key: e for e in (entry(table, *figure) for figure in figures)}
+    text = render(table, entries)
+    assert "| IID | 52.00 ± 2.83 | 65.00 ± 7.07 |" in text
+    assert "| IID | +13.00 ± 4.24 |" in text
+    assert "| Dir(1) | 40.00 (1) | – |" in text
+    assert "**5 of 8 runs are finished**" in text
+    assert "| IID | strong | 32.5 ± 3.5 | 65.0 ± 7.1 |" in text
+    assert "fedsim run demo --set 'rounds=2'" in text
+
+
+def test_curves_of_many_rounds_are_thinned_from_the_last_one_on(table: Table) -> None:
+    made = entry(table, ("plain", "IID"), 1, 0.5)
+    long = made.model_copy(update={"curve": {n: n / 100 for n in range(1, 26)}})
+    text = render(table.model_copy(update={"show": ("curve",)}), {long.key: long})
+    shown = [1, 4, 7, 10, 13, 16, 19, 22, 25]
+    assert f"| data | mu | {' | '.join(f'round {n}' for n in shown)} |" in text
+    assert f"| IID | plain | {' | '.join(f'{n:.1f} (1)' for n in shown)} |" in text
+
+
+def test_rows_can_be_compared_as_well_as_columns(table: Table) -> None:
+    """The same figures turned over: what is compared is a row, and the differences are without it."""
+    turned = table.model_copy(update={"rows": ("mu",), "columns": ("data",), "show": ("final",)})
+    figures = [(("plain", "IID"), 1, 0.5), (("strong", "IID"), 1, 0.6), (("strong", "IID"), 2, 0.7)]
+    entries = {(made := entry(turned, *each)).key: made for each in figures}
+    text = render(turned, entries)
+    assert "| plain | 50.00 (1) | – |\n| strong | 65.00 ± 7.07 | – |" in text
+    differences = text.partition("less `plain`")[2]
+    assert "| mu | IID | Dir(1) |\n| --- | --- | --- |\n| strong | +10.00 (1) | – |" in differences
+    assert "| plain |" not in differences
+
+
+def test_rounds_until_a_method_has_what_another_ends_with(table: Table) -> None:
+    """Curves are half in round 1: 1.1 is there then, 0.6 in round 2, 0.4 never; of IID, seed by seed."""
+    figures = [
+        (("plain", "IID"), 1, 0.5),
+        (("plain", "IID"), 2, 0.5),
+        (("strong", "IID"), 1, 1.1),
+        (("strong", "IID"), 2, 0.6),
+        (("plain", "Dir(1)"), 1, 0.5),
+        (("plain", "Dir(1)"), 2, 0.5),
+        (("strong", "Dir(1)"), 1, 0.4),
+        (("strong", "Dir(1)"), 2, 0.6),
+    ]
+    entries = {e.key: e for e in (entry(table, *figure) for figure in figures)}
+    text = render(table.model_copy(update={"show": ("reach",)}), entries)
+    assert "| IID | 2 ± 0 | 2 ± 1 |" in text
+    assert "| Dir(1) | 2 ± 0 | 2 (1) |" in text
+    assert "`plain` has after the last round" in text
+
+
+def test_rounds_until_a_method_has_the_best_of_another(table: Table) -> None:
+    """`plain` is best in round 1 with 0.6, which its curve (0.25, 0.5) never shows; `strong` has 0.6 last."""
+    figures = [(("plain", "IID"), 1, 0.5), (("strong", "IID"), 1, 0.6), (("strong", "IID"), 2, 0.6)]
+    entries = {e.key: e for e in (entry(table, *figure) for figure in figures)}
+    text = render(table.model_copy(update={"show": ("reach_best",)}), entries)
+    assert "| IID | – | 2 (1) |" in text
+    assert "`plain` has in its best round on the test set" in text
+
+
+KDIA = """
+title: Student and teacher
+preset: demo
+set: [rounds=4, data.limit=200, clients.total=10, local.epochs=1, evaluation.validation=0.2]
+axes:
+  method:
+    FedAvg: algorithm=fedavg
+    KDIA: "algorithm={name: kdia, lambda_gen: 0}"
+    FedProx: algorithm=fedprox
+  data: {IID: data.partition=iid}
+rows: [data]
+columns: [method]
+views: {"KDIA, teacher": {of: KDIA, metric: teacher_accuracy}}
+seeds: [1]
+against: FedAvg
+show: [final, best, chosen, tail, swing, curve, reach_best]
+also: [up]
+curve_every: 2
+"""
+
+
+def test_a_view_shows_another_model_of_the_same_run(tmp_path: Path, settings: Settings) -> None:
+    file = tmp_path / "kdia.yaml"
+    file.write_text(KDIA, "utf-8")
+    table = read_table(file)
+    run = next(run for run in table.runs() if run.labels["method"] == "KDIA")
+    spec, experiment = table.spec(run), resolve(table.spec(run), settings)
+    made = execute(Pending(run, spec, fingerprint(spec)), table, settings, Populations(), "")
+    population = experiment.population()
+    records = list(simulate(experiment.algorithm, population, SerialPool(experiment.algorithm, population)))
+    teacher = [record.metrics["teacher_accuracy"] for record in records]
+    # best and tail are of all rounds, not of the points of the curve that are kept
+    seen = made.seen("teacher_accuracy", "global_accuracy")
+    assert seen.curve == {n: pytest.approx(teacher[n - 1], abs=1e-6) for n in (1, 2, 4)}
+    assert seen.best["value"] == pytest.approx(max(teacher), abs=1e-6)
+    assert seen.tail == pytest.approx(sum(teacher) / 4, abs=1e-6)
+    assert made.final["global_accuracy"] == pytest.approx(records[-1].metrics["global_accuracy"], abs=1e-6)
+    pairs = [
+        (r.metrics[f"{model}_validation_accuracy"], r.metrics[f"{model}_accuracy"])
+        for r in records
+        for model in ("global", "teacher")
+    ]
+    best = max(validation for validation, _ in pairs)
+    assert made.chosen["value"] in {round(test, 6) for validation, test in pairs if validation == best}
+    text = render(table, {made.key: Entry.model_validate_json(made.model_dump_json())})
+    assert "| data | FedAvg | KDIA | KDIA, teacher | FedProx |" in text
+    assert f"| IID | – | {100 * made.tail:.2f} | {100 * seen.tail:.2f} | – |" in text
+    assert f"| IID | – | {100 * made.chosen['value']:.2f} | – | – |" in text
+    assert "| data | KDIA | KDIA, teacher | FedProx |" in text
+    assert f"| IID | KDIA, teacher | {100 * teacher[0]:.1f} | {100 * teacher[1]:.1f} |" in text
+    assert f"| IID | – | {made.bytes['up'] / 1e6:.2f} | – |" in text, "bytes are of the run, once"
+
+
+def test_the_swing_is_of_the_second_half() -> None:
+    """Changes of 0.5, 0.1 and -0.3: the half of three that is kept are the last two, 0.2 in the mean."""
+    assert swing({1: 0.1, 2: 0.6, 3: 0.7, 4: 0.4}) == pytest.approx(0.2)
+    assert swing({1: 0.1}) is None
+
+
+def test_other_figures_of_the_runs(table: Table, settings: Settings) -> None:
+    table = table.model_copy(update={"also": ("global_loss", "updates", "up")})
+    run = next(table.runs())
+    spec = table.spec(run)
+    made = execute(Pending(run, spec, fingerprint(spec)), table, settings, Populations(), "")
+    assert made.cost["updates"] > 0 == made.cost["tuning_updates"]
+    old = entry(table, ("strong", "IID"), 1, 0.5)  # as written before costs were counted
+    text = render(table, {made.key: made, old.key: old})
+    updates, up = f"{made.cost['updates'] / 1e9:.2f} (1)", f"{made.bytes['up'] / 1e6:.2f} (1)"
+    assert f"in 10^9:\n\n| data | plain | strong |\n| --- | --- | --- |\n| IID | {updates} | – |" in text
+    assert f"| IID | {up} | 0.00 (1) |" in text
+    assert f"| IID | {made.final['global_loss']:.2f} (1) | – |" in text
+
+
+PERSONAL = """
+title: Clients' own models
+preset: demo
+set: [rounds=4, data.limit=200, data.tests=merged, clients.total=10, local.epochs=1, evaluation.every=2]
+axes:
+  method: {FedPer: algorithm=fedper, FedBABU: algorithm=fedbabu}
+rows: []
+columns: [method]
+seeds: [1]
+metric: personal_accuracy
+curves: [global_accuracy]
+also: [personal_accuracy_std]
+curve_every: 2
+"""
+
+
+def test_other_curves_and_every_client_are_kept(tmp_path: Path, settings: Settings) -> None:
+    """FedBABU is scored personally in the end alone, and its model before that by round; FedPer has none."""
+    file = tmp_path / "personal.yaml"
+    file.write_text(PERSONAL, "utf-8")
+    table, shared, made = read_table(file), Populations(), {}
+    for run in table.runs():
+        spec = table.spec(run)
+        entry = execute(Pending(run, spec, fingerprint(spec)), table, settings, shared, "")
+        made[run.labels["method"]] = Entry.model_validate_json(entry.model_dump_json())
+    fedper, fedbabu = made["FedPer"], made["FedBABU"]
+    assert (list(fedper.curve), list(fedper.others)) == ([2, 4], [])
+    assert (list(fedbabu.curve), list(fedbabu.others["global_accuracy"].curve)) == ([4], [2, 4])
+    for each in made.values():
+        assert list(each.clients) == sorted(each.clients)
+        assert len(each.clients) == each.final["personal_clients"] > 1
+        mean = sum(each.clients) / len(each.clients)
+        assert mean == pytest.approx(each.final["personal_accuracy_mean"], abs=1e-4)
+    text = render(table, {entry.key: entry for entry in made.values()})
+    first, last = (100 * value for value in fedbabu.others["global_accuracy"].curve.values())
+    assert "global_accuracy by round:\n\n| method | round 2 | round 4 |" in text
+    assert f"| FedPer | – | – |\n| FedBABU | {first:.1f} | {last:.1f} |" in text
+    deviations = (100 * entry.final["personal_accuracy_std"] for entry in (fedper, fedbabu))
+    assert "| {:.2f} | {:.2f} |".format(*deviations) in text
+
+
+def test_a_section_stays_where_it_is(tmp_path: Path) -> None:
+    page = tmp_path / "results.md"
+    page.write_text("# Results\n\nBefore.\n", "utf-8")
+    place(page, "a", "first")
+    page.write_text(page.read_text("utf-8") + "\nAfter.\n", "utf-8")
+    place(page, "a", "second")
+    text = page.read_text("utf-8")
+    assert text == "# Results\n\nBefore.\n\n<!-- table a -->\nsecond\n<!-- end of table a -->\n\nAfter.\n"
+    page.write_text(text.replace("<!-- end of table a -->", ""), "utf-8")
+    with pytest.raises(ValueError, match="only one of"):
+        place(page, "a", "third")
