@@ -37,7 +37,7 @@ from jobs.resolve import resolve
 from jobs.settings import Settings
 from jobs.spec import parse_spec
 from tests.fedsim.federations import federation, partition
-from tests.fedsim.test_stacked import TOLERANCE, close
+from tests.fedsim.stacks import TOLERANCE, close
 
 ORDERS: list[Any] = ["vanilla", "anti"]
 PHASES = {"vanilla": [832, 52_096, 576_896], "anti": [524_800, 576_064, 576_896]}

@@ -2,48 +2,35 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
-from functools import partial
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from fedsim import tree
 from fedsim.algorithms import ALGORITHMS, FedAvg, FedCL
 from fedsim.blocks import cut
-from fedsim.company import Together
-from fedsim.core import Algorithm, Batch, Context, Local, Report, Visit
+from fedsim.core import Context, Local, Report, Visit
 from fedsim.curriculum import ClientCurriculum, DataCurriculum
 from fedsim.data.dataset import Examples, Normalise
-from fedsim.errors import ClientFailed, SettingsError
-from fedsim.faults import Chaos, Faults
 from fedsim.local import Trained
 from fedsim.models import make_net
-from fedsim.net import Net, Params
+from fedsim.net import Net
 from fedsim.pools import SerialPool, StackedPool
-from fedsim.population import Population
-from fedsim.simulation import RoundResult, simulate
-from fedsim.stacked import _Loop
 from fedsim.widths import width_of
 
-from .federations import federation, partition
+from .federations import partition
 from .methods import FREEZING, quick
-
-SIZES = [3, 8, 11, 16, 17, 0, 20, 24]
-"""Smaller than a batch of 8, just a batch, not whole batches, and nothing at all."""
-
-
-@dataclass(frozen=True)
-class Double(Normalise):
-    """Inputs in double precision."""
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return super().__call__(x).double()
+from .stacks import (
+    SIZES,
+    close,
+    run,
+    same_as_one_by_one,
+    small,
+)
 
 
 @pytest.fixture
@@ -52,73 +39,6 @@ def precision(request: pytest.FixtureRequest) -> Iterator[torch.dtype]:
     torch.set_default_dtype(request.param)
     yield request.param
     torch.set_default_dtype(torch.float32)
-
-
-def small(dtype: torch.dtype = torch.float32, **more: Any) -> Population:
-    local = Local(epochs=2, batch_size=8, lr=0.05, momentum=0.9, weight_decay=1e-4)
-    population = federation(SIZES, **{"rounds": 3, "local": local, **more})
-    if dtype == torch.float32:
-        return population
-    return replace(population, dataset=replace(population.dataset, normalise=Double()))
-
-
-def tensors(value: Any) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, dict):
-        return [leaf for key in sorted(value) for leaf in tensors(value[key])]
-    if isinstance(value, list | tuple):
-        return [leaf for item in value for leaf in tensors(item)]
-    if hasattr(value, "__dataclass_fields__"):
-        return [leaf for field in fields(value) for leaf in tensors(getattr(value, field.name))]
-    return []
-
-
-def run(algorithm: Algorithm, population: Population, pool: SerialPool) -> tuple[Any, dict[str, Any]]:
-    results = list(simulate(algorithm, population, pool, personal="never", evaluate_every=3))
-    return results[-1], {str(client): memory for client, memory in pool.memories().items()}
-
-
-def close(found: Any, expected: Any, tolerance: float) -> None:
-    """Relative to the largest number of each tensor, or to a thousandth where all are smaller."""
-    one, other = tensors(found), tensors(expected)
-    assert len(one) == len(other)
-    for a, b in zip(one, other, strict=True):
-        scale = float(b.double().nan_to_num().abs().max()) if b.numel() else 0.0
-        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance * max(scale, 1e-3), equal_nan=True)
-
-
-TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}
-
-UNSTEADY = ("hidden.0.bias", "hidden.1.running_mean")
-"""Of a generator that the server trains by Adam: the biases before a normalisation, on which nothing depends,
-and the running mean that takes them off again. Their slopes are rounding errors around 0, and Adam makes
-whole steps of them."""
-
-
-def without_unsteady(state: Any) -> dict[str, Any]:
-    found = {field.name: getattr(state, field.name) for field in fields(state)}
-    generator = tree.leaves(found.get("generator") or {})
-    return found | {"generator": {path: leaf for path, leaf in generator if not path.endswith(UNSTEADY)}}
-
-
-def same_as_one_by_one(
-    algorithm: Algorithm, width: int, precision: torch.dtype, population: Population | None = None
-) -> RoundResult:
-    """The last round, which is the same."""
-    population = population or small(precision)
-    expected, kept = run(algorithm, population, SerialPool(algorithm, population))
-    found, memories = run(algorithm, population, StackedPool(algorithm, population, width))
-    stacked = found.engine["stacked"]
-    assert stacked["together"] > 0
-    # Nothing that could have been stacked was not: who is left is the only one of its kind.
-    assert set(stacked["alone"]) <= {"no other loop was like it"}
-    steady = without_unsteady if precision == torch.float32 else (lambda state: state)
-    close(steady(found.state), steady(expected.state), TOLERANCE[precision])
-    assert found.traffic == expected.traffic
-    assert memories.keys() == kept.keys()
-    close(memories, kept, TOLERANCE[precision])
-    return found
 
 
 @pytest.mark.parametrize("precision", [torch.float64], indirect=True, ids=str)
@@ -244,110 +164,6 @@ def test_several_architectures(many: int) -> None:
     assert found.engine["stacked"]["together"] == 7
 
 
-@dataclass(frozen=True, kw_only=True)
-class Asking(FedAvg):
-    """A loss that asks a tensor for its value, which many clients at once cannot answer."""
-
-    def loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
-        value = super().loss(ctx, visit, params, batch)
-        return value if float(value.detach()) > 0 else 0 * value
-
-
-def test_a_loss_that_cannot_be_stacked_runs_one_by_one_and_says_so() -> None:
-    population = small(rounds=1)
-    expected, _ = run(Asking(), population, SerialPool(Asking(), population))
-    found, _ = run(Asking(), population, StackedPool(Asking(), population, 8))
-    close(found.state, expected.state, 1e-6)
-    assert found.engine["stacked"]["together"] == 0
-    ((why, loops),) = found.engine["stacked"]["alone"].items()
-    assert loops == 7
-    assert "vmap" in why
-
-
-@dataclass(frozen=True, kw_only=True)
-class Choosy(FedAvg):
-    """The client with 11 examples raises, before its training or in it."""
-
-    when: str = "start"
-
-    def start(self, ctx: Context, visit: Visit) -> Params:
-        if self.when == "start" and visit.num_examples == 11:
-            raise ZeroDivisionError("eleven")
-        return super().start(ctx, visit)
-
-    def correction(self, ctx: Context, visit: Visit) -> Any:
-        if self.when == "correction" and visit.num_examples == 11:
-            return {}
-        return super().correction(ctx, visit)
-
-    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
-        if self.when == "finish" and visit.num_examples == 11:
-            raise ZeroDivisionError("eleven")
-        return super().finish(ctx, visit, trained)
-
-
-@pytest.mark.parametrize("when", ["start", "correction", "finish"])
-def test_an_error_meets_the_client_whose_it_is(when: str) -> None:
-    algorithm, population = Choosy(when=when), small(rounds=1)
-    threads = threading.active_count()
-    with pytest.raises(ClientFailed, match="client 2"):
-        run(algorithm, population, StackedPool(algorithm, population, 8))
-    assert threading.active_count() == threads
-    skipping = StackedPool(algorithm, population, 8, faults=Faults(client_error="skip"))
-    found, _ = run(algorithm, population, skipping)
-    assert found.failed == (2,)
-    serial = SerialPool(algorithm, population, faults=Faults(client_error="skip"))
-    close(found.state, run(algorithm, population, serial)[0].state, 1e-4)
-
-
-def test_clients_that_fail_by_chance_are_tried_again() -> None:
-    population, faults = (
-        small(rounds=2),
-        Faults(client_error="retry", max_retries=9, chaos=Chaos(fail_client=0.4)),
-    )
-    found, _ = run(FedAvg(), population, StackedPool(FedAvg(), population, 8, faults=faults))
-    assert found.engine["client_retries"] > 0
-    assert found.digest == run(FedAvg(), population, StackedPool(FedAvg(), population, 8))[0].digest
-
-
-def test_too_little_memory_halves_the_width_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = _Loop.make
-
-    def limited(loop: _Loop, step: int) -> None:
-        if len(loop.descents) > 4 and step == 1:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        whole(loop, step)
-
-    population, algorithm = small(), quick("scaffold")
-    expected, kept = run(algorithm, population, StackedPool(algorithm, population, 4))
-    monkeypatch.setattr("fedsim.stacked._Loop.make", limited)
-    pool = StackedPool(algorithm, population, 8)
-    found, memories = run(algorithm, population, pool)
-    assert (found.digest, found.memory_digest) == (expected.digest, expected.memory_digest)
-    assert found.engine == expected.engine
-    assert pool.width == 4
-    close(memories, kept, 0.0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Spacious(FedAvg):
-    """What a client does outside of its local loop takes more memory than there is for two at once."""
-
-    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
-        if visit.company is not None and visit.num_examples == 11:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return super().finish(ctx, visit, trained)
-
-
-@pytest.mark.parametrize("policy", ["fail", "skip", "retry"])
-def test_no_client_is_left_out_for_memory_that_fewer_at_once_do_not_need(policy: Any) -> None:
-    population, algorithm = small(rounds=1), Spacious()
-    pool = StackedPool(algorithm, population, 8, faults=Faults(client_error=policy))
-    found, _ = run(algorithm, population, pool)
-    assert (found.failed, pool.width) == ((), 1)
-    assert found.digest == run(FedAvg(), population, SerialPool(FedAvg(), population))[0].digest
-
-
 class Played:
     """Recorded work in place of a CUDA graph: it is done when it is played, and not before."""
 
@@ -384,11 +200,6 @@ def test_a_falling_rate_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None
     assert not Played.made
 
 
-def test_a_width_below_one_is_refused() -> None:
-    with pytest.raises(SettingsError, match="0 clients"):
-        StackedPool(FedAvg(), small(), 0)
-
-
 @pytest.mark.parametrize(
     ("clients", "width", "sizes"),
     [
@@ -406,31 +217,6 @@ def test_blocks_hold_whole_stacks(clients: int, width: int, sizes: list[int]) ->
     assert [len(block) for block in blocks] == sizes
     steps = [client % 5 for block in blocks for client in block]
     assert steps == sorted(steps, reverse=True)
-
-
-def test_a_company_that_is_given_up_leaves_nobody_behind() -> None:
-    """Its members end where they wait, whatever they catch."""
-    company, ended = Together(lambda descents: 1 / 0), []  # type: ignore[arg-type, return-value]
-
-    def member(number: int) -> int:
-        try:
-            company.descend(None)  # type: ignore[arg-type]
-        except Exception:
-            ended.append("caught")
-        finally:
-            ended.append(number)
-        return number
-
-    threads = threading.active_count()
-    with pytest.raises(ZeroDivisionError):
-        list(company.run([partial(member, number) for number in range(3)]))
-    assert ended == [0, 1, 2]
-    assert threading.active_count() == threads
-
-
-def test_a_local_loop_outside_of_its_company_is_refused() -> None:
-    with pytest.raises(RuntimeError, match="by nobody in it"):
-        Together(lambda descents: []).descend(None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

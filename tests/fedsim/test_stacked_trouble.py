@@ -1,0 +1,163 @@
+"""Stacked clients in trouble: losses that do not stack, errors, too little memory, wrong widths."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedsim.algorithms import FedAvg
+from fedsim.company import Together
+from fedsim.core import Batch, Context, Report, Visit
+from fedsim.errors import ClientFailed, SettingsError
+from fedsim.faults import Chaos, Faults
+from fedsim.local import Trained
+from fedsim.net import Params
+from fedsim.pools import SerialPool, StackedPool
+from fedsim.stacked import _Loop
+
+from .methods import quick
+from .stacks import (
+    close,
+    run,
+    small,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asking(FedAvg):
+    """A loss that asks a tensor for its value, which many clients at once cannot answer."""
+
+    def loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+        value = super().loss(ctx, visit, params, batch)
+        return value if float(value.detach()) > 0 else 0 * value
+
+
+def test_a_loss_that_cannot_be_stacked_runs_one_by_one_and_says_so() -> None:
+    population = small(rounds=1)
+    expected, _ = run(Asking(), population, SerialPool(Asking(), population))
+    found, _ = run(Asking(), population, StackedPool(Asking(), population, 8))
+    close(found.state, expected.state, 1e-6)
+    assert found.engine["stacked"]["together"] == 0
+    ((why, loops),) = found.engine["stacked"]["alone"].items()
+    assert loops == 7
+    assert "vmap" in why
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choosy(FedAvg):
+    """The client with 11 examples raises, before its training or in it."""
+
+    when: str = "start"
+
+    def start(self, ctx: Context, visit: Visit) -> Params:
+        if self.when == "start" and visit.num_examples == 11:
+            raise ZeroDivisionError("eleven")
+        return super().start(ctx, visit)
+
+    def correction(self, ctx: Context, visit: Visit) -> Any:
+        if self.when == "correction" and visit.num_examples == 11:
+            return {}
+        return super().correction(ctx, visit)
+
+    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
+        if self.when == "finish" and visit.num_examples == 11:
+            raise ZeroDivisionError("eleven")
+        return super().finish(ctx, visit, trained)
+
+
+@pytest.mark.parametrize("when", ["start", "correction", "finish"])
+def test_an_error_meets_the_client_whose_it_is(when: str) -> None:
+    algorithm, population = Choosy(when=when), small(rounds=1)
+    threads = threading.active_count()
+    with pytest.raises(ClientFailed, match="client 2"):
+        run(algorithm, population, StackedPool(algorithm, population, 8))
+    assert threading.active_count() == threads
+    skipping = StackedPool(algorithm, population, 8, faults=Faults(client_error="skip"))
+    found, _ = run(algorithm, population, skipping)
+    assert found.failed == (2,)
+    serial = SerialPool(algorithm, population, faults=Faults(client_error="skip"))
+    close(found.state, run(algorithm, population, serial)[0].state, 1e-4)
+
+
+def test_clients_that_fail_by_chance_are_tried_again() -> None:
+    population, faults = (
+        small(rounds=2),
+        Faults(client_error="retry", max_retries=9, chaos=Chaos(fail_client=0.4)),
+    )
+    found, _ = run(FedAvg(), population, StackedPool(FedAvg(), population, 8, faults=faults))
+    assert found.engine["client_retries"] > 0
+    assert found.digest == run(FedAvg(), population, StackedPool(FedAvg(), population, 8))[0].digest
+
+
+def test_too_little_memory_halves_the_width_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = _Loop.make
+
+    def limited(loop: _Loop, step: int) -> None:
+        if len(loop.descents) > 4 and step == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        whole(loop, step)
+
+    population, algorithm = small(), quick("scaffold")
+    expected, kept = run(algorithm, population, StackedPool(algorithm, population, 4))
+    monkeypatch.setattr("fedsim.stacked._Loop.make", limited)
+    pool = StackedPool(algorithm, population, 8)
+    found, memories = run(algorithm, population, pool)
+    assert (found.digest, found.memory_digest) == (expected.digest, expected.memory_digest)
+    assert found.engine == expected.engine
+    assert pool.width == 4
+    close(memories, kept, 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spacious(FedAvg):
+    """What a client does outside of its local loop takes more memory than there is for two at once."""
+
+    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
+        if visit.company is not None and visit.num_examples == 11:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return super().finish(ctx, visit, trained)
+
+
+@pytest.mark.parametrize("policy", ["fail", "skip", "retry"])
+def test_no_client_is_left_out_for_memory_that_fewer_at_once_do_not_need(policy: Any) -> None:
+    population, algorithm = small(rounds=1), Spacious()
+    pool = StackedPool(algorithm, population, 8, faults=Faults(client_error=policy))
+    found, _ = run(algorithm, population, pool)
+    assert (found.failed, pool.width) == ((), 1)
+    assert found.digest == run(FedAvg(), population, SerialPool(FedAvg(), population))[0].digest
+
+
+def test_a_width_below_one_is_refused() -> None:
+    with pytest.raises(SettingsError, match="0 clients"):
+        StackedPool(FedAvg(), small(), 0)
+
+
+def test_a_company_that_is_given_up_leaves_nobody_behind() -> None:
+    """Its members end where they wait, whatever they catch."""
+    company, ended = Together(lambda descents: 1 / 0), []  # type: ignore[arg-type, return-value]
+
+    def member(number: int) -> int:
+        try:
+            company.descend(None)  # type: ignore[arg-type]
+        except Exception:
+            ended.append("caught")
+        finally:
+            ended.append(number)
+        return number
+
+    threads = threading.active_count()
+    with pytest.raises(ZeroDivisionError):
+        list(company.run([partial(member, number) for number in range(3)]))
+    assert ended == [0, 1, 2]
+    assert threading.active_count() == threads
+
+
+def test_a_local_loop_outside_of_its_company_is_refused() -> None:
+    with pytest.raises(RuntimeError, match="by nobody in it"):
+        Together(lambda descents: []).descend(None)  # type: ignore[arg-type]

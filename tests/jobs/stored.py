@@ -1,0 +1,28 @@
+"""Jobs and records for the tests of the store."""
+
+from jobs.records import RoundRecord
+from jobs.spec import parse_spec
+from jobs.states import JobState
+
+SPEC = parse_spec({"algorithm": "fedavg", "rounds": 3})
+
+
+def record(number, digest="d", **metrics):
+    return RoundRecord.model_validate(
+        {
+            "round": number,
+            "digest": f"{digest}{number}",
+            "cohort": 10,
+            "seconds": {"total": 1.5},
+            "bytes": {"down": 10, "up": 20, "by_payload": {"params": 20}},
+            "metrics": metrics,
+            "engine": {"pool": "serial", "threads": 1},
+        }
+    )
+
+
+def running(store):
+    job, _ = store.create(SPEC)
+    store.advance(job.id, JobState.QUEUED, JobState.STARTING)
+    store.advance(job.id, JobState.STARTING, JobState.RUNNING)
+    return job.id

@@ -1,0 +1,116 @@
+"""The database behind the job store: opened by many, migrated there and back, and refused by name."""
+
+import subprocess
+import sys
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import text
+
+from fedsim.errors import StoreError
+from jobs import tables
+from jobs.database import alembic_config, connect, migrating, writing
+from jobs.migrations import HEAD
+from jobs.store import JobStore
+
+from .stored import SPEC, record, running
+
+
+def test_two_openers_of_an_empty_database_both_get_it(url):
+    code = "import sys; from jobs.store import JobStore; print(len(JobStore.open(sys.argv[1]).list().jobs))"
+    openers = [
+        subprocess.Popen([sys.executable, "-c", code, url], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for _ in range(4)
+    ]
+    results = [opener.communicate(timeout=60) for opener in openers]
+    assert [out for out, _ in results] == [b"0\n"] * 4, results
+
+
+def test_processes_share_a_store(store, url):
+    """Three processes write 30 rounds each, every round twice over all: each is there once."""
+    job_id = running(store)
+    code = (
+        "import sys\nfrom jobs.store import JobStore\nfrom tests.jobs.stored import record\n"
+        "store = JobStore.open(sys.argv[1])\n"
+        "print(sum(store.add_round(sys.argv[2], record(n)) for n in range(30)))"
+    )
+    command = [sys.executable, "-c", code, url, job_id]
+    writers = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(3)]
+    new = [int(writer.communicate(timeout=60)[0]) for writer in writers]
+    assert sum(new) == 30
+    assert [r.round for r in store.rounds(job_id)] == list(range(30))
+    assert store.get(job_id).rounds_done == 30
+
+
+def test_models_and_migrations_agree(url):
+    engine = connect(url)
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, tables.metadata) == []
+        assert context.get_current_revision() == HEAD
+        assert ScriptDirectory.from_config(alembic_config(connection)).get_heads() == [HEAD]
+    engine.dispose()
+
+
+def test_migrations_go_back_to_nothing(url):
+    from alembic import command
+
+    engine = connect(url)
+    with migrating(engine) as connection:
+        command.downgrade(alembic_config(connection), "base")
+    engine.dispose()
+    engine = connect(url)
+    engine.dispose()
+
+
+def test_rounds_of_an_older_database_are_counted(url, store):
+    from alembic import command
+
+    job_id = running(store)
+    store.create(SPEC)
+    for number in (1, 2):
+        store.add_round(job_id, record(number))
+    counted = store.totals()
+    engine = connect(url)
+    with writing(engine).begin() as connection:
+        command.downgrade(alembic_config(connection), "0003")
+    engine.dispose()
+    with JobStore.open(url) as upgraded:
+        again = upgraded.totals()
+    assert again.sums == counted.sums
+    assert again.sums["rounds"] == 2
+    assert (again.waited, again.waits) == (1, counted.waits)
+    assert again.wait_seconds == pytest.approx(counted.wait_seconds, abs=0.01)
+
+
+def test_a_store_of_a_newer_version_is_refused(url):
+    engine = connect(url)
+    with writing(engine).begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    engine.dispose()
+    with pytest.raises(StoreError, match="another version of fedsim"):
+        JobStore.open(url)
+
+
+def test_a_file_that_is_no_database_is_named(tmp_path):
+    (tmp_path / "jobs.db").write_text("a letter to somebody\n" * 100)
+    with pytest.raises(StoreError, match=r"cannot open the store .*jobs\.db: file is not a database"):
+        JobStore.open(f"sqlite:///{tmp_path / 'jobs.db'}")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "nonsense",
+        "mysql://host/db",
+        "sqlite:////proc/no/such/fedsim.db",
+        "postgresql://u:secret@127.0.0.1:1/db",
+        "postgresql://127.0.0.1:1/db?user=u&password=secret",
+    ],
+)
+def test_a_database_that_cannot_be_opened_is_named_without_its_password(wrong):
+    with pytest.raises(StoreError) as caught:
+        JobStore.open(wrong)
+    assert "secret" not in str(caught.value)

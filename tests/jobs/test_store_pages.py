@@ -1,0 +1,116 @@
+"""The queue, and the pages of jobs that the store answers with."""
+
+import pytest
+
+from fedsim.errors import BadPageToken, Conflict, JobNotFound, SpecError
+from jobs import tables
+from jobs.spec import parse_spec
+from jobs.states import ACTIVE, JobState
+
+from .stored import SPEC, record, running
+
+
+def test_the_queue_goes_by_priority_then_age(store):
+    names = [store.create(SPEC, priority=p)[0].id for p in (0, 5, 0, 5, -1)]
+    order = [names[i] for i in (1, 3, 0, 2, 4)]
+    assert [j.id for j in store.queue()] == order
+    assert store.next_queued().id == order[0]
+    store.request_cancel(order[0])
+    assert store.next_queued().id == order[1]
+    assert store.count([JobState.QUEUED]) == 4
+    assert store.count([JobState.QUEUED, JobState.CANCELLED]) == 5
+    assert store.count(ACTIVE) == 0
+
+
+def test_waiting_is_said_of_queued_jobs_only(store):
+    job, _ = store.create(SPEC)
+    store.set_waiting(job.id, "2 jobs are before it")
+    assert store.get(job.id).waiting == "2 jobs are before it"
+    store.advance(job.id, JobState.QUEUED, JobState.STARTING)
+    assert store.get(job.id).waiting is None
+    store.set_waiting(job.id, "late")
+    assert store.get(job.id).waiting is None
+
+
+def test_only_ended_jobs_can_be_deleted(store):
+    job_id = running(store)
+    store.add_round(job_id, record(0))
+    with pytest.raises(Conflict, match="cancel it first"):
+        store.delete(job_id)
+    store.advance(job_id, JobState.RUNNING, JobState.SUCCEEDED)
+    store.delete(job_id)
+    with pytest.raises(JobNotFound):
+        store.events(job_id)
+    with store._engine.connect() as connection:
+        for table in tables.metadata.sorted_tables:
+            left = connection.execute(table.select()).all()
+            # What a job has done has been done, though it is forgotten.
+            assert len(left) == (table is tables.totals)
+
+
+def test_a_deleted_job_frees_its_key(store):
+    job, _ = store.create(SPEC, idempotency_key="k", labels={"a": "1"})
+    store.request_cancel(job.id)
+    store.delete(job.id)
+    assert store.create(SPEC, priority=1, idempotency_key="k")[1]
+
+
+@pytest.mark.parametrize("order_by", ["-created_at", "created_at", "priority", "-priority", "name", "-state"])
+def test_pages_hold_every_job_once(store, order_by):
+    made = [
+        store.create(parse_spec({"algorithm": "fedavg", "name": f"n{i % 3}"}), priority=i % 2)[0]
+        for i in range(7)
+    ]
+    store.request_cancel(made[3].id)
+    seen, token = [], None
+    while True:
+        page = store.list(order_by=order_by, limit=2, page_token=token)
+        seen += page.jobs
+        token = page.next_page_token
+        if token is None:
+            break
+    assert len(seen) == 7
+    field = order_by.removeprefix("-")
+    key = lambda job: (getattr(job, field), job.id)  # noqa: E731
+    everything = [store.get(job.id) for job in made]
+    ordered = sorted(everything, key=key, reverse=order_by[0] == "-")
+    if field == "priority":
+        # The order of the queue, and the same from its end.
+        queue = sorted(everything, key=lambda job: (-job.priority, job.created_at, job.id))
+        ordered = queue if order_by[0] == "-" else queue[::-1]
+    assert [j.id for j in seen] == [j.id for j in ordered]
+
+
+def test_new_jobs_do_not_shift_the_next_page(store):
+    made = [store.create(SPEC)[0].id for _ in range(4)]
+    first = store.list(limit=2)
+    store.create(SPEC)
+    second = store.list(limit=2, page_token=first.next_page_token)
+    assert [j.id for j in [*first.jobs, *second.jobs]] == made[::-1]
+
+
+def test_filters(store):
+    a = store.create(SPEC, labels={"team": "a", "kind": "x"})[0].id
+    b = store.create(SPEC, labels={"team": "b"})[0].id
+    c = running(store)
+    assert [j.id for j in store.list(state=JobState.QUEUED).jobs] == [b, a]
+    assert [j.id for j in store.list(state=ACTIVE).jobs] == [c]
+    assert [j.id for j in store.list(label="team=a").jobs] == [a]
+    assert [j.id for j in store.list(label="team").jobs] == [b, a]
+    assert [j.id for j in store.list(label="team=b", state={JobState.RUNNING}).jobs] == []
+
+
+def test_wrong_pages_are_refused(store):
+    for _ in range(3):
+        store.create(SPEC)
+    token = store.list(limit=1).next_page_token
+    for wrong in ("", "x", "é", token[:-4], "bnVsbA", "WzEsMiwzXQ"):
+        with pytest.raises(BadPageToken):
+            store.list(limit=1, page_token=wrong)
+    with pytest.raises(BadPageToken):
+        store.list(limit=1, order_by="name", page_token=token)
+    with pytest.raises(BadPageToken):
+        store.list(limit=1, label="a", page_token=token)
+    with pytest.raises(SpecError) as caught:
+        store.list(limit=0, order_by="colour")
+    assert [e.path for e in caught.value.errors] == ["order_by", "limit"]
