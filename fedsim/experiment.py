@@ -11,6 +11,7 @@ from .core import Algorithm, Local
 from .data import Dataset, federate, load_dataset
 from .data.federation import take_public, take_validation
 from .data.partitions.difficulty import EXPERT_EPOCHS
+from .data.places import Places
 from .errors import DataNotFound
 from .expert import Losses, expert_losses
 from .models import make_net
@@ -89,7 +90,8 @@ class Experiment:
         data = yield from self._loaded()
         data, public = take_public(data, self.public, self.seed)
         data, validation = take_validation(data, self.validation, self.seed)
-        nets = tuple(_net(name, sizes, data) for name, sizes in self.models)
+        places = Places(self.roots, self.download)
+        nets = tuple(_net(name, sizes, data, places) for name, sizes in self.models)
         kind, dealing = self.partition
         epochs = None
         if kind == "difficulty":
@@ -143,6 +145,12 @@ class Experiment:
         return (yield from expert_losses(data, net, epochs=epochs, seed=self.seed, cache=self.cache))
 
 
-def _net(name: str, params: Mapping[str, Any], data: Dataset) -> Net:
-    shape, classes = data.input_shape, data.num_classes
-    return make_net(name, input_shape=shape, num_classes=classes, vocabulary=data.vocabulary, **params)
+def _net(name: str, params: Mapping[str, Any], data: Dataset, places: Places) -> Net:
+    return make_net(
+        name,
+        input_shape=data.input_shape,
+        num_classes=data.num_classes,
+        vocabulary=data.vocabulary,
+        places=places,
+        **params,
+    )

@@ -14,8 +14,9 @@ from fedsim.data import (
     dataset_faults,
     partition_faults,
 )
+from fedsim.data.places import Places
 from fedsim.data.text import TRAINED
-from fedsim.errors import FieldError, SpecError
+from fedsim.errors import DataNotFound, FieldError, SpecError
 from fedsim.experiment import Experiment
 from fedsim.models import MODELS, make_net
 from fedsim.net import Net
@@ -145,7 +146,9 @@ def _widths(spec: JobSpec, settings: Settings, algorithm: Algorithm) -> tuple[in
     if not isinstance(spec.resources.stack, int):
         return ()
     facts = facts_of(spec, settings)
-    width = stack_widths(algorithm, [_net(model, facts) for model in spec.models], spec.resources.stack)
+    places = Places(settings.data_roots, spec.data.download)
+    nets = [_net(model, facts, places) for model in spec.models]
+    width = stack_widths(algorithm, nets, spec.resources.stack)
     return tuple(map(width, range(len(spec.models))))
 
 
@@ -212,28 +215,39 @@ def _data_faults(spec: JobSpec, settings: Settings, model: bool) -> list[FieldEr
                 f"at most {facts.examples:,}, or a partition whose clients share examples (kind: sampled)",
             )
         )
+    places = Places(settings.data_roots, spec.data.download)
     for number, chosen in enumerate(spec.models if model else ()):
+        path = f"model.{number}" if len(spec.models) > 1 else "model"
         try:
-            net = _net(chosen, facts)
+            net = _net(chosen, facts, places)
+        except SpecError as error:
+            errors += under(path, error.errors)
+        except DataNotFound as error:
+            weights = chosen.params.get("pretrained")
+            errors.append(FieldError(f"{path}.pretrained", weights, error.message, error.hint))
         except ValueError as error:
-            path = f"model.{number}.name" if len(spec.models) > 1 else "model.name"
-            errors.append(FieldError(path, chosen.name, str(error), "choose another model or data set"))
+            errors.append(
+                FieldError(f"{path}.name", chosen.name, str(error), "choose another model or data set")
+            )
         else:
             errors += _misfits(spec, net)
     return errors
 
 
-def _net(chosen: Choice, facts: Facts) -> Net:
+def _net(chosen: Choice, facts: Facts, places: Places) -> Net:
     """This model for this data; it holds no weights, so making one costs little.
 
     Raises:
         ValueError: if the model does not take such inputs.
+        SpecError: if it is to start from weights outside the data roots.
+        DataNotFound: if its weights cannot be had.
     """
     return make_net(
         chosen.name,
         input_shape=facts.input_shape,
         num_classes=facts.num_classes,
         vocabulary=facts.vocabulary,
+        places=places,
         **chosen.params,
     )
 

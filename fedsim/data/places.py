@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,9 @@ from fedsim.parameters import refuse
 
 FETCH = "fetch it with --set data.download=true"
 """The way out for a data set that upstream lets anybody download."""
+
+TEXT_EXTRA = "install the extra: pip install --constraint constraints.txt '.[text]' in fedsim's checkout"
+"""The way out where the packages for texts are missing."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,8 @@ class Places:
         """The first of the relative paths that exists under a root."""
         names = list(candidates)
         paths = (root.expanduser() / name for root in self.roots for name in names)
-        return next((path for path in paths if path.exists()), None)
+        # Of a name that no file system takes, pathlib would raise.
+        return next((path for path in paths if os.path.exists(path)), None)
 
     def installed(self, name: str) -> Path | None:
         """The folder where the operating system's package puts this data set, if it is installed."""

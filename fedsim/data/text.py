@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedsim.data.dataset import Array
-from fedsim.data.places import FETCH, Places
+from fedsim.data.places import FETCH, TEXT_EXTRA, Places
 from fedsim.errors import DataError, DataNotFound
 from fedsim.parameters import refuse
 
@@ -87,7 +87,7 @@ def _library() -> Any:
     try:
         return importlib.import_module("tokenizers")
     except ImportError as error:
-        raise DataNotFound("texts need the package 'tokenizers'", "install fedsim-ray[text]") from error
+        raise DataNotFound("texts need the package 'tokenizers'", TEXT_EXTRA) from error
 
 
 def _trained(texts: Sequence[str], vocabulary: int) -> Any:

@@ -15,10 +15,11 @@ from typing import Any, TypeAlias
 
 from torch import nn
 
+from ..data.places import Places
 from ..net import Net
 from .audio import mel_cnn
 from .cnn import fedavg_cnn, fedgen_cnn, moon_cnn
-from .distilbert import distilbert
+from .distilbert import NOWHERE, distilbert
 from .googlenet import googlenet
 from .lenet import lenet5
 from .linear import logistic, mlp
@@ -54,7 +55,13 @@ def reads_tokens(name: str) -> bool:
 
 
 def make_net(
-    name: str, *, input_shape: tuple[int, ...], num_classes: int, vocabulary: int = 0, **params: Any
+    name: str,
+    *,
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    vocabulary: int = 0,
+    places: Places = NOWHERE,
+    **params: Any,
 ) -> Net:
     """The Net of a registered model.
 
@@ -63,13 +70,17 @@ def make_net(
         input_shape: of one example.
         num_classes: C.
         vocabulary: how many token numbers there are, 0 for data that is not tokens.
+        places: where published weights may lie, and whether they may be fetched.
         params: the model's own parameters.
 
     Raises:
+        SpecError: if it is to start from published weights outside the data roots.
         ValueError: if the model does not take such inputs.
         DataNotFound: if it starts from published weights that cannot be had.
     """
     build = partial(MODELS[name], input_shape=input_shape, num_classes=num_classes, **params)
+    if params.get("pretrained") is not None:
+        build = partial(build, places=places)
     if reads_tokens(name):
         build = partial(build, vocabulary=vocabulary)
     elif vocabulary:

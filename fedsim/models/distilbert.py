@@ -5,25 +5,30 @@ Sanh, Debut, Chaumond, Wolf, "DistilBERT, a distilled version of BERT", arXiv:19
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ..data.places import TEXT_EXTRA, Places
 from ..errors import DataNotFound
-from ..parameters import Count
+from ..parameters import Count, refuse
 from ..vision import torchvision_ready
 from .inputs import Dropout, token_length
 
 _POSITIONS = 512
+NOWHERE = Places()
 
 
 def distilbert(
     input_shape: tuple[int, ...],
     num_classes: int,
     vocabulary: int = 0,
+    places: Places = NOWHERE,
     *,
     pretrained: str | None = None,
     layers: Count | None = None,
@@ -40,8 +45,10 @@ def distilbert(
         input_shape: `(length,)`, at most 512 tokens.
         num_classes: C.
         vocabulary: of the data.
-        pretrained: name of published weights, such as "distilbert-base-uncased", or the absolute path of a
-            folder that holds some, on every node; they fix the sizes. None starts from random weights.
+        places: the data roots in which published weights may lie, and whether they may be fetched.
+        pretrained: published weights, which fix the sizes: a folder in a data root, at the same path on every
+            node, or a name of the Hugging Face hub, such as "distilbert-base-uncased", that is in every
+            node's cache or may be fetched. None starts from random weights.
         layers: of a random start, as the next three; None for the published 6.
         width: of the vectors; None for 768.
         heads: of the attention; None for 12.
@@ -49,6 +56,7 @@ def distilbert(
         dropout: in the encoder; the layer before the head has twice as much, as published.
 
     Raises:
+        SpecError: if `pretrained` leads out of the data roots.
         ValueError: if the inputs are no tokens that the model can take, sizes are given for weights that
             have their own, or transformers is not installed.
         DataNotFound: if the weights are neither here nor can be had.
@@ -64,7 +72,7 @@ def distilbert(
     if pretrained is None:
         model = _random(vocabulary=vocabulary, **given, **rates)
     else:
-        model = _published(pretrained, vocabulary, rates)
+        model = _published(pretrained, vocabulary, rates, places)
     if length > model.config.max_position_embeddings:
         raise ValueError(f"takes texts of at most {_POSITIONS} tokens, and these have {length}")
     return _classifier(model, num_classes, min(2 * dropout, 0.99))
@@ -76,9 +84,7 @@ def _transformers() -> Any:
     try:
         return import_module("transformers")
     except ModuleNotFoundError as error:
-        raise ValueError(
-            "needs the package transformers; install it with: pip install 'fedsim-ray[text]'"
-        ) from error
+        raise ValueError(f"needs the package transformers; {TEXT_EXTRA}") from error
 
 
 def _random(*, vocabulary: int, **settings: Any) -> Any:
@@ -94,11 +100,14 @@ def _random(*, vocabulary: int, **settings: Any) -> Any:
     return transformers.DistilBertModel(config)
 
 
-def _published(name: str, vocabulary: int, rates: dict[str, float]) -> Any:
+def _published(name: str, vocabulary: int, rates: dict[str, float], places: Places) -> Any:
     """The encoder with published weights; on the meta device with their configuration alone."""
+    folder = _folder(places, name)
     transformers = _transformers()
+    # A folder is read where it lies, whatever may be fetched.
+    source, fetch = (name, places.download) if folder is None else (str(folder), False)
     try:
-        config = _loaded(transformers.DistilBertConfig, name, **rates)
+        config = _loaded(transformers.DistilBertConfig, source, fetch, **rates)
         if vocabulary > config.vocab_size:
             raise ValueError(
                 f"{name} knows {config.vocab_size} tokens, and this data has {vocabulary}; "
@@ -106,20 +115,37 @@ def _published(name: str, vocabulary: int, rates: dict[str, float]) -> Any:
             )
         if torch.get_default_device().type == "meta":
             return transformers.DistilBertModel(config)
-        return _loaded(transformers.DistilBertModel, name, config=config, dtype=torch.float32)
+        return _loaded(transformers.DistilBertModel, source, fetch, config=config, dtype=torch.float32)
     except OSError as error:
+        where = ", ".join(map(str, places.roots)) or "none is set"
+        if folder is not None:
+            raise DataNotFound(f"the weights in {folder} cannot be read", "put a whole copy there") from error
         raise DataNotFound(
-            f"the weights {name!r} are neither in this machine's cache nor can they be fetched",
-            "give the folder of a copy, or leave `pretrained` out for a random start",
+            f"the weights {name!r} are in no data root ({where}) and not in this machine's cache, "
+            f"and they {'could' if fetch else 'may'} not be fetched",
+            "put a copy into a data root, set data.download to true, or leave `pretrained` out",
         ) from error
 
 
-def _loaded(kind: Any, name: str, **settings: Any) -> Any:
-    """From the cache where possible, which asks nobody, or else over the network."""
+def _folder(places: Places, name: str) -> Path | None:
+    """The folder of this name in a data root; None where there is none: a name of the hub, then."""
+    outside = Path(name).is_absolute() or ".." in Path(name).parts
+    found = None if outside else places.find((name,))
+    # The library would take whatever folder of this name stands where the process happens to run.
+    if outside or (found is None and os.path.exists(name)):
+        hint = "put the weights into a data root, and name their folder from there"
+        raise refuse("pretrained", name, "has to be a folder inside a data root, or a name of the hub", hint)
+    return found
+
+
+def _loaded(kind: Any, source: str, fetch: bool, **settings: Any) -> Any:
+    """From the cache where possible, which asks nobody, or else over the network where that is allowed."""
     try:
-        return kind.from_pretrained(name, local_files_only=True, **settings)
+        return kind.from_pretrained(source, local_files_only=True, **settings)
     except OSError:
-        return kind.from_pretrained(name, **settings)
+        if not fetch:
+            raise
+        return kind.from_pretrained(source, **settings)
 
 
 def _classifier(encoder: Any, num_classes: int, dropout: float) -> nn.Sequential:

@@ -36,6 +36,25 @@ def test_a_trained_tokenizer_does_not_go_with_published_weights(tmp_path: Path) 
         resolve(spec_of({"name": "reuters", "tokenizer": "bpe"}, **both), settings)
 
 
+def test_published_weights_lie_in_a_data_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobs.resolve.facts_of", lambda *_: facts.Facts(100, (16,), 3, 50, "classes", 100))
+    texts = {"name": "reuters", "tokenizer": "words"}
+    both = [{"name": "distilbert", "pretrained": "/etc"}, {"name": "distilbert", "pretrained": "../home"}]
+    with pytest.raises(SpecError) as caught:
+        resolve(spec_of(texts, algorithm="ace_pfl", model=both), Settings(home=tmp_path))
+    found = [(fault.path, fault.value) for fault in caught.value.errors if fault.path.startswith("model")]
+    assert found == [("model.0.pretrained", "/etc"), ("model.1.pretrained", "../home")]
+    # Without data.download nobody on the network is asked for a name.
+    pytest.importorskip("transformers")
+    nowhere = {"name": "distilbert", "pretrained": "nobody/has-these-weights"}
+    with pytest.raises(SpecError) as caught:
+        resolve(spec_of(texts, model=nowhere), Settings(home=tmp_path))
+    (fault,) = caught.value.errors
+    assert (fault.path, fault.value) == ("model.pretrained", "nobody/has-these-weights")
+    assert "may not be fetched" in fault.message
+    assert "data.download" in fault.hint
+
+
 def test_two_who_ask_at_once_read_a_data_set_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
     both = threading.Barrier(2)

@@ -15,7 +15,7 @@ from fedsim.data.augment import Steps, augmentation
 from fedsim.data.cache import cached
 from fedsim.data.dataset import Array, Dataset, Examples, Indices, Normalise
 from fedsim.data.decode import Channels, to_pixels
-from fedsim.data.places import Places
+from fedsim.data.places import TEXT_EXTRA, Places
 from fedsim.data.sources.folders import Size, cut_off
 from fedsim.data.sources.groups import numbered
 from fedsim.data.sources.images import Normalisation, normalisation
@@ -130,7 +130,7 @@ def _parts(folder: Path, train: str, test: str | None) -> list[Any]:
     try:
         library: Any = importlib.import_module("datasets")
     except ImportError as error:
-        raise DataNotFound("this needs the package 'datasets'", "install fedsim-ray[text]") from error
+        raise DataNotFound("this needs the package 'datasets'", TEXT_EXTRA) from error
     try:
         whole = library.load_from_disk(str(folder))
     except Exception as error:  # the library raises its own, Arrow's and Python's errors for a damaged folder

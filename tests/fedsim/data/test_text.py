@@ -89,7 +89,7 @@ def test_reuters_is_nowhere(tmp_path: Path):
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(__import__("sys").modules, "tokenizers", None)
-    with pytest.raises(DataNotFound, match=r"need the package 'tokenizers' \(install fedsim-ray\[text\]\)"):
+    with pytest.raises(DataNotFound, match=r"need the package 'tokenizers' \(install the extra: .*\[text\]"):
         tokenise(Places(), ["a"], ["b"], tokenizer="bpe", vocabulary=100, length=4)
 
 

@@ -12,7 +12,8 @@ import torch
 from fedsim.algorithms import FedAvg
 from fedsim.core import Local
 from fedsim.data.dataset import Dataset, Examples
-from fedsim.errors import DataNotFound
+from fedsim.data.places import Places
+from fedsim.errors import DataNotFound, SpecError
 from fedsim.models import make_net
 from fedsim.net import Net
 from fedsim.pools import SerialPool
@@ -107,7 +108,7 @@ def test_a_job_on_texts() -> None:
 
 def test_transformers_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ValueError, match=r"pip install 'fedsim-ray\[text\]'"):
+    with pytest.raises(ValueError, match=r"transformers; install the extra: .*'\.\[text\]'"):
         make_net("distilbert", input_shape=(16,), num_classes=3, vocabulary=50)
 
 
@@ -131,22 +132,55 @@ def test_distilbert_from_a_random_start() -> None:
 def test_distilbert_from_weights_in_a_folder(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     made = make_net("distilbert", input_shape=(16,), num_classes=3, vocabulary=50, **TINY)
-    made.build().encoder.model.save_pretrained(tmp_path)
-    net = make_net("distilbert", input_shape=(16,), num_classes=7, vocabulary=40, pretrained=str(tmp_path))
+    made.build().encoder.model.save_pretrained(tmp_path / "weights")
+    given = {"places": Places((tmp_path,)), "pretrained": "weights"}
+    net = make_net("distilbert", input_shape=(16,), num_classes=7, vocabulary=40, **given)
     assert net.block_names == ("encoder", "pooler", "head")
     assert net.count("encoder") == made.count("encoder")
     first, second = net.init(1), net.init(2)
     assert all(torch.equal(first[key], second[key]) for key in net.blocks["encoder"])
     assert not torch.equal(first["head.weight"], second["head.weight"])
     with pytest.raises(ValueError, match="knows 50 tokens, and this data has 60"):
-        make_net("distilbert", input_shape=(16,), num_classes=3, vocabulary=60, pretrained=str(tmp_path))
+        make_net("distilbert", input_shape=(16,), num_classes=3, vocabulary=60, **given)
 
 
-def test_distilbert_without_its_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("transformers")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(DataNotFound, match="neither in this machine's cache"):
-        make_net("distilbert", input_shape=(16,), num_classes=3, vocabulary=50, pretrained=f"{tmp_path}/none")
+def test_distilbert_asks_the_hub_only_where_that_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    asked: list[tuple[str, bool]] = []
+
+    def from_pretrained(name: str, *, local_files_only: bool = False, **_: object) -> None:
+        asked.append((name, local_files_only))
+        raise OSError("not here")
+
+    monkeypatch.setattr(transformers.DistilBertConfig, "from_pretrained", from_pretrained)
+    for download, message in ((False, "may not be fetched"), (True, "could not be fetched")):
+        with pytest.raises(DataNotFound, match=message):
+            weights(tmp_path, "none", download=download)
+    assert asked == [("none", True), ("none", True), ("none", False)]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataNotFound, match="empty cannot be read"):
+        weights(tmp_path, "empty", download=True)
+    assert asked[3:] == [(str(tmp_path / "empty"), True)]
+
+
+def test_weights_outside_the_data_roots_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here" / "near").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here")
+    for name in (str(tmp_path / "here"), "../here", "near"):
+        with pytest.raises(SpecError) as caught:
+            weights(tmp_path / "roots", name)
+        (fault,) = caught.value.errors
+        assert (fault.path, fault.value) == ("pretrained", name)
+        assert "inside a data root" in fault.message
+        assert "data root" in fault.hint
+
+
+def weights(root: Path, name: str, *, download: bool = False) -> Net:
+    places = Places((root,), download)
+    sizes = {"input_shape": (16,), "num_classes": 3, "vocabulary": 50}
+    return make_net("distilbert", places=places, pretrained=name, **sizes)
 
 
 @pytest.mark.parametrize(
