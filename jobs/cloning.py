@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 from jobs.spec_text import set_fields
-
-REPLACES: Mapping[str, str] = MappingProxyType({"local.steps": "local.epochs", "local.epochs": "local.steps"})
-"""Fields of which a spec has one or the other: who sets the first wants the second no more."""
 
 
 def cloned_spec(spec: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
     """The spec of a clone, as plain data, unchecked.
 
     A job's spec has every default filled in, so what follows from the fields that are set has to give way:
-    the name, where it was the algorithm's, and `local.epochs` where `local.steps` is set.
+    the name, where it was the algorithm's; `set_fields` takes `local.epochs` away where `local.steps` is set.
 
     Args:
         spec: of the job.
@@ -29,10 +25,6 @@ def cloned_spec(spec: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str,
     data: dict[str, Any] = copy.deepcopy(dict(spec))
     if "name" not in fields and data.get("name") == _algorithm(data):
         del data["name"]
-    for path, other in REPLACES.items():
-        if fields.get(path) is not None and other not in fields:
-            section, _, field = other.partition(".")
-            data.get(section, {}).pop(field, None)
     return set_fields(data, fields)
 
 

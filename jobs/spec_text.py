@@ -39,6 +39,9 @@ SHORTHANDS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 )
 """Sections that may be written as one word, with what stands there when nothing is written."""
 
+REPLACES: Mapping[str, str] = MappingProxyType({"local.steps": "local.epochs", "local.epochs": "local.steps"})
+"""Fields of which a spec has one or the other: who sets the first wants the second no more."""
+
 _PLAIN = (
     ("tag:yaml.org,2002:bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
     ("tag:yaml.org,2002:int", r"[-+]?[0-9]+|0x[0-9a-fA-F]+", "-+0123456789"),
@@ -181,7 +184,9 @@ def apply_overrides(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[s
     """A copy of the data with `PATH=VALUE` items written into it.
 
     A path into a section that is one word (`algorithm.mu` where `algorithm: fedprox` stands) opens the word
-    to a mapping; a path into a section that is not there starts from its default. Values are read as YAML.
+    to a mapping; a path into a section that is not there starts from its default. Of two fields that replace
+    one another (`local.steps` and `local.epochs`) the one that is set takes the other's place, unless both
+    are set. Values are read as YAML.
 
     Raises:
         SpecError: for every item that is not `PATH=VALUE`, or whose path leads through a plain value.
@@ -237,6 +242,7 @@ def _with(
 ) -> dict[str, Any]:
     """A copy of the data with these values in it; what was wrong before is told with what is wrong here."""
     result = copy.deepcopy(dict(data))
+    _make_way(result, dict(pairs))
     for path, value in pairs:
         try:
             _write(result, path.split("."), value)
@@ -245,6 +251,14 @@ def _with(
     if errors:
         raise SpecError(errors)
     return result
+
+
+def _make_way(data: dict[str, Any], fields: Mapping[str, Any]) -> None:
+    """Take out of the data what a field that is about to be set replaces."""
+    for path, other in REPLACES.items():
+        section, _, field = other.partition(".")
+        if fields.get(path) is not None and other not in fields and isinstance(data.get(section), dict):
+            data[section].pop(field, None)
 
 
 def _write(data: dict[str, Any], parts: Sequence[str], value: Any) -> None:

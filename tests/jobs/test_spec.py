@@ -257,6 +257,23 @@ def test_overrides_start_from_the_defaults_that_a_spec_has(path):
     assert section.model_dump() == default.model_dump() | {"extra": 1}
 
 
+@pytest.mark.parametrize(
+    ("local", "items", "expected"),
+    [
+        ({"epochs": 2, "lr": 0.1}, ["local.steps=7"], (None, 7)),
+        ({"steps": 7, "lr": 0.1}, ["local.epochs=2"], (2, None)),
+        ({"steps": 7, "lr": 0.1}, ["local.lr=0.1", "local.epochs=null"], (None, 7)),
+    ],
+)
+def test_an_override_takes_the_place_of_what_it_replaces(local, items, expected):
+    data = {"algorithm": "fedavg", "local": local}
+    made = parse_spec(apply_overrides(data, items)).local
+    assert (made.epochs, made.steps, made.lr) == (*expected, 0.1)
+    with pytest.raises(SpecError, match="only one of them can be"):
+        parse_spec(apply_overrides(data, ["local.epochs=2", "local.steps=7"]))
+    assert apply_overrides({"local": "all"}, ["local=3", "rounds=2"])["local"] == 3
+
+
 def test_wrong_overrides_come_together():
     with pytest.raises(SpecError) as caught:
         apply_overrides({"algorithm": "a", "rounds": 3}, ["rounds", "a..b=1", "rounds.x=1", "seed=["])
