@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -45,7 +46,17 @@ def presets(format: DataFormat = Format.TEXT) -> None:
         data().print(table(("preset", "summary"), ((plain(n), plain(s)) for n, s in found.items())))
 
 
-def schema() -> None:
+class SchemaFormat(StrEnum):
+    """How the schema is printed: there is one way, and the option is taken as by every other command."""
+
+    JSON = "json"
+
+
+def schema(
+    format: Annotated[SchemaFormat, typer.Option("--format", help="What it is in any case.")] = (
+        SchemaFormat.JSON
+    ),
+) -> None:
     """Print the JSON schema of a spec."""
     from api.display import print_json
     from jobs.spec import json_schema
