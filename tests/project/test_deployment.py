@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,21 @@ def test_the_image_is_made_of_files_that_there_are() -> None:
     assert {f"!{name}" for name in copied} <= set(kept)
     understood(eval(re.findall(r"^CMD (\[.*\])$", DOCKERFILE, re.MULTILINE)[-1]))
     assert "FEDSIM_HOME=/var/lib/fedsim" in DOCKERFILE
+
+
+def test_image_cluster_and_page_install_every_extra_but_that_for_development() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    wanted = set(project["optional-dependencies"]) - {"dev"}
+    cluster = (ROOT / "ray_cluster.yaml").read_text("utf-8")
+    for text in (DOCKERFILE, cluster, PAGE.split("\n## Install\n")[1]):
+        found = re.search(r"pip install .*--constraint \S*constraints.txt '[^']*\[([a-z,]+)\]'", text)
+        assert found is not None
+        assert set(found[1].split(",")) == wanted
+
+
+def test_no_page_installs_the_package_from_an_index_that_has_it_not() -> None:
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
+    assert not [page.name for page in pages if "install 'fedsim-ray" in page.read_text("utf-8")]
 
 
 def test_the_image_has_the_python_of_the_cluster() -> None:
