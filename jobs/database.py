@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
+from sqlalchemy import (
+    URL,
+    Connection,
+    Engine,
+    ExceptionContext,
+    create_engine,
+    event,
+    inspect,
+    make_url,
+    text,
+)
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
 
 from fedsim.errors import StoreError
@@ -17,6 +28,30 @@ from jobs.migrations import HEAD
 
 BUSY_SECONDS = 30
 MIGRATION_LOCK = 0x66656473
+
+LIBPQ = frozenset({"psycopg", "psycopg2"})
+"""PostgreSQL's drivers that take libpq's parameters."""
+
+REACH: Mapping[str, int] = MappingProxyType(
+    {
+        "connect_timeout": 10,
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 30_000,
+    }
+)
+"""Parameters of a connection to PostgreSQL: a machine that has fallen silent is given up after half a minute.
+
+In seconds, the last one in milliseconds. Without them the system waits for hours."""
+
+PATIENCE: Mapping[str, str] = MappingProxyType(
+    {"lock_timeout": f"{BUSY_SECONDS}s", "idle_in_transaction_session_timeout": "60s"}
+)
+"""Settings of a session of PostgreSQL: for how long it waits for another's lock, and keeps its own unused."""
+
+IDLE_TOO_LONG = "25P03"
+"""PostgreSQL's code for a session that it ended because it kept a transaction open and did nothing."""
 
 SILENCES = (OperationalError, InterfaceError)
 """What is raised where the database does not answer: asked again later, it may."""
@@ -79,14 +114,46 @@ def make_engine(url: str) -> Engine:
         if parsed.get_backend_name() not in ("sqlite", "postgresql"):
             raise ArgumentError(f"{parsed.get_backend_name()!r} is neither sqlite nor postgresql")
         # The API's threads each hold a connection for a moment; the pool must not be what they wait for.
-        engine = create_engine(parsed, pool_size=5, max_overflow=40, pool_pre_ping=True)
+        reach = _reach(parsed)
+        engine = create_engine(parsed, pool_size=5, max_overflow=40, pool_pre_ping=True, connect_args=reach)
     except (ArgumentError, ImportError, OSError) as error:
         hint = "for example sqlite:////var/lib/fedsim/fedsim.db or postgresql://user@host/fedsim"
         raise StoreError(f"cannot use the database URL: {error}", hint) from error
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
+    else:
+        event.listen(engine, "connect", _prepare_postgresql)
+        event.listen(engine, "handle_error", _ended_by_the_server, retval=True)
     return engine
+
+
+def _reach(url: URL) -> dict[str, Any]:
+    """What the driver is told beside the URL, whose own parameters stand."""
+    if url.get_backend_name() != "postgresql" or url.get_driver_name() not in LIBPQ:
+        return {}
+    return {name: value for name, value in REACH.items() if name not in url.query}
+
+
+def _prepare_postgresql(connection: Any, _record: Any) -> None:
+    """Settings of one session, where neither the URL nor the server has others.
+
+    They are set by a statement: a pooler in between may refuse a connection that brings them along.
+    """
+    with connection.cursor() as cursor:
+        for name, value in PATIENCE.items():
+            unset = "SELECT set_config(%s, %s, false) WHERE current_setting(%s) = '0'"
+            cursor.execute(unset, (name, value, name))
+    connection.commit()
+
+
+def _ended_by_the_server(context: ExceptionContext) -> Exception | None:
+    """A session that the server ended is a silence like any other; the driver calls it an error within."""
+    error = context.original_exception
+    if getattr(error, "sqlstate", None) != IDLE_TOO_LONG:
+        return None
+    context.is_disconnect = True
+    return OperationalError(context.statement, None, error)
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
@@ -130,6 +197,8 @@ def migrate(engine: Engine) -> None:
             return
     with migrating(engine) as connection:
         if connection.dialect.name == "postgresql":
+            # However long another process takes to migrate a large store: this one has nothing else to do.
+            connection.execute(text("SET LOCAL lock_timeout = 0"))
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
         if _version(connection) != HEAD:
             _upgrade(connection)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,9 @@ BUSY_SECONDS = 0.4
 LONGEST_PAUSE = 10.0
 STOP_SECONDS = 4.0
 """How long a stop waits for a look that is under way: container engines kill after ten seconds in all."""
+
+BLIND_SECONDS = 60.0
+"""A look that takes longer than this waits for something that does not answer."""
 
 
 class Dispatcher:
@@ -59,6 +63,7 @@ class Dispatcher:
         self._ray: Cluster | None = None
         self._reconciler: Reconciler | None = None
         self._thread: threading.Thread | None = None
+        self._looked_at = time.monotonic()
 
     def start(self) -> None:
         """Begin to work, in the background. The first thing done is to settle what an earlier life left."""
@@ -67,6 +72,7 @@ class Dispatcher:
         if address is not None:
             log.info("%s", self._trouble)
         self._stopping.clear()
+        self._looked_at = time.monotonic()
         self._thread = threading.Thread(target=self._work, name="dispatcher", daemon=True)
         self._thread.start()
 
@@ -87,6 +93,9 @@ class Dispatcher:
         """What still keeps jobs from running; None when nothing does."""
         if self._thread is not None and not self._thread.is_alive():
             return "the dispatcher has died; its log says why"
+        blind = time.monotonic() - self._looked_at
+        if self._trouble is None and blind > BLIND_SECONDS:
+            return f"the dispatcher has not looked for {blind:.0f} s: Ray or the store keeps it waiting"
         return self._trouble
 
     def nodes(self) -> Sequence[Node] | None:
@@ -121,6 +130,7 @@ class Dispatcher:
                 failures += 1
                 pause = min(BUSY_SECONDS * 2**failures, LONGEST_PAUSE)
                 self._note(error)
+            self._looked_at = time.monotonic()
             self._awake.wait(pause)
 
     def _look(self) -> int:

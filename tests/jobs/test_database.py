@@ -2,18 +2,23 @@
 
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
 
 from fedsim.errors import StoreError
-from jobs import tables
-from jobs.database import alembic_config, connect, migrating, writing
+from jobs import database, tables
+from jobs.database import alembic_config, connect, make_engine, migrating, writing
 from jobs.migrations import HEAD
+from jobs.states import JobState
 from jobs.store import JobStore
+from tests.databases import NO_POSTGRES, POSTGRES, empty_database
 
 from .stored import SPEC, record, running
 
@@ -114,3 +119,80 @@ def test_a_database_that_cannot_be_opened_is_named_without_its_password(wrong):
     with pytest.raises(StoreError) as caught:
         JobStore.open(wrong)
     assert "secret" not in str(caught.value)
+
+
+def test_a_postgresql_that_falls_silent_is_given_up_soon():
+    told = {}
+
+    class Reached(Exception):
+        pass
+
+    def reach(*_, **parameters):
+        told.clear()
+        told.update(parameters)
+        raise Reached
+
+    for url, idle in (("postgresql://u@h/db", 10), ("postgresql://u@h/db?keepalives_idle=77", "77")):
+        engine = make_engine(url)
+        engine.dialect.loaded_dbapi.connect, connect_anew = reach, engine.dialect.loaded_dbapi.connect
+        try:
+            with pytest.raises(Reached):
+                engine.connect()
+        finally:
+            engine.dialect.loaded_dbapi.connect = connect_anew
+        assert (told["connect_timeout"], told["tcp_user_timeout"]) == (10, 30_000)
+        assert (told["keepalives_idle"], told["keepalives_interval"], told["keepalives_count"]) == (
+            idle,
+            5,
+            3,
+        )
+
+
+@pytest.fixture
+def postgres_url(tmp_path):
+    if not POSTGRES:
+        pytest.skip(NO_POSTGRES)
+    with empty_database("postgres", tmp_path) as made:
+        yield made
+
+
+def test_locks_of_postgresql_are_waited_for_and_held_for_so_long_only(postgres_url, monkeypatch):
+    monkeypatch.setattr(
+        database, "PATIENCE", {"lock_timeout": "200ms", "idle_in_transaction_session_timeout": "1s"}
+    )
+    lock = text("SELECT pg_advisory_xact_lock(7)")
+    engine = make_engine(postgres_url)
+    with engine.connect() as holder, engine.connect() as other:
+        holder.execute(lock)
+        # What `patiently` waits for, and the API answers with a 503.
+        with pytest.raises(OperationalError, match="lock timeout"):
+            other.execute(lock)
+        other.rollback()
+        time.sleep(1.5)
+        with pytest.raises(OperationalError, match="idle-in-transaction"):
+            holder.execute(lock)
+    with engine.begin() as another:
+        another.execute(lock)
+    engine.dispose()
+
+
+def test_the_settings_of_a_postgresql_url_stand(postgres_url):
+    engine = make_engine(f"{postgres_url}?options=-c%20lock_timeout%3D7s")
+    with engine.connect() as connection:
+        assert connection.execute(text("SHOW lock_timeout")).scalar() == "7s"
+        assert connection.execute(text("SHOW idle_in_transaction_session_timeout")).scalar() == "1min"
+    engine.dispose()
+
+
+def test_who_opens_a_postgresql_waits_for_whoever_migrates_it(postgres_url, monkeypatch):
+    monkeypatch.setattr(database, "PATIENCE", {"lock_timeout": "100ms"})
+    engine = make_engine(postgres_url)
+    with ThreadPoolExecutor(1) as threads, engine.begin() as migrates:
+        migrates.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": database.MIGRATION_LOCK})
+        opened = threads.submit(JobStore.open, postgres_url)
+        with pytest.raises(TimeoutError):
+            opened.result(1.0)
+        migrates.rollback()
+        with opened.result(30) as store:
+            assert store.count(set(JobState)) == 0
+    engine.dispose()
