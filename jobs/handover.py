@@ -25,13 +25,19 @@ def hand_over(settings: Settings, job_id: str, ray_job: str) -> dict[str, str]:
 
     Returns:
         The variables that lead the runner there.
+
+    Raises:
+        OSError: it could not be written; nothing stays behind.
     """
     path = settings.job_dir(job_id) / FILE.format(ray_job)
     aside = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(settings.secrets(), file)
-    aside.replace(path)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(settings.secrets(), file)
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
     return {SECRETS: str(path)}
 
 

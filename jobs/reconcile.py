@@ -2,18 +2,19 @@
 
 Any process may die between any two steps: the API, the runner, Ray. So every decision is taken from the store
 and from Ray as they are now, and every change is a compare-and-set on the store. All that is remembered is
-how long a job has had to end, and how often Ray has refused it.
+when a job was last seen to show life, how long it has had to end, and how often Ray has refused it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import time
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 
-from fedsim.errors import JobNotFound, JobRefused, RayUnavailable
+from fedsim.errors import JobNotFound, JobRefused
 from jobs.handover import hand_over, withdraw
 from jobs.local_ray import package_path
 from jobs.ray_job import Cluster, RayJob, ray_job_of
@@ -80,6 +81,9 @@ class Reconciler:
         self.store, self.settings, self.command = store, settings, tuple(command)
         self._pressed: dict[str, float] = {}
         self._refused: dict[str, int] = {}
+        # The last heartbeat of each job, and when it was first seen, by this process's own clock: that of the
+        # runner's machine may be minutes away.
+        self._beats: dict[str, tuple[datetime, float]] = {}
 
     def settle_all(self, ray: Cluster) -> int:
         """Settle every job that should be on the cluster; trouble with one keeps nothing from the others.
@@ -89,17 +93,20 @@ class Reconciler:
 
         Raises:
             RayUnavailable: Ray did not answer; what is left is settled the next time.
+            OSError: what a job's runner is to read could not be written.
         """
         active = self.store.list(state=ACTIVE, limit=1000).jobs
         self._forget_all_but({job.id for job in active})
-        trouble: list[RayUnavailable] = []
+        trouble: list[JobRefused | OSError] = []
         for job in active:
-            if job.state is JobState.CANCELLING or not _showed_life(job, FRESH_SECONDS):
+            # One that was never seen before may be what an earlier life left: Ray knows.
+            is_known = job.id in self._beats
+            if job.state is JobState.CANCELLING or not (self._showed_life(job, FRESH_SECONDS) and is_known):
                 try:
                     self._settle(ray, job.id)
                 except JobNotFound:
                     log.debug("job %s ended and was deleted in between", job.id)
-                except JobRefused as error:
+                except (JobRefused, OSError) as error:
                     trouble.append(error)
             else:
                 self._pressed.pop(job.id, None)
@@ -110,6 +117,18 @@ class Reconciler:
     def _forget_all_but(self, active: Collection[str]) -> None:
         self._pressed = {job_id: at for job_id, at in self._pressed.items() if job_id in active}
         self._refused = {job_id: times for job_id, times in self._refused.items() if job_id in active}
+        self._beats = {job_id: beat for job_id, beat in self._beats.items() if job_id in active}
+
+    def _showed_life(self, job: Job, seconds: float) -> bool:
+        """Whether a job's heartbeat has changed within so many seconds; one seen first counts as changed."""
+        if job.heartbeat_at is None:
+            return False
+        now = time.monotonic()
+        beat, seen_at = self._beats.get(job.id, (None, now))
+        if beat != job.heartbeat_at:
+            seen_at = now
+            self._beats[job.id] = job.heartbeat_at, now
+        return now - seen_at < seconds
 
     def submit(self, ray: Cluster, job: Job) -> None:
         """Hand a STARTING job to Ray.
@@ -118,6 +137,7 @@ class Reconciler:
 
         Raises:
             RayUnavailable: Ray did not take it; the next settling tries again.
+            OSError: what its runner is to read could not be written; likewise.
         """
         name = ray_job_of(job)
         try:
@@ -129,6 +149,7 @@ class Reconciler:
             withdraw(self.settings, job.id, name)
             self._fail(job, FailureReason.INTERNAL, f"{error} (asked {ATTEMPTS} times)")
             return
+        self._refused.pop(job.id, None)
         # Only now: a name in the store says that Ray did take the job once.
         self.store.set_submission(job.id, name)
         log.info("job %s submitted as %s", job.id, name)
@@ -150,13 +171,13 @@ class Reconciler:
             self._settle_ended(ray, job, found)
         elif job.state is JobState.CANCELLING:
             self._press(ray, job, "it does not cancel itself", CANCEL_SECONDS, CANCEL_SECONDS)
-        elif job.heartbeat_at is not None and not _showed_life(job, SILENT_SECONDS):
+        elif job.heartbeat_at is not None and not self._showed_life(job, SILENT_SECONDS):
             why = f"it has shown no life for {SILENT_SECONDS:g} s"
             self._press(ray, job, why, CONFIRM_SECONDS, STOP_SECONDS)
 
     def _settle_unknown(self, ray: Cluster, job: Job) -> None:
         """Ray has never heard of it, or is another Ray than the one that ran it."""
-        if job.submission_id is not None and _showed_life(job, GONE_SECONDS):
+        if job.submission_id is not None and self._showed_life(job, GONE_SECONDS):
             return
         if job.state is JobState.CANCELLING:
             self.store.advance(job.id, JobState.CANCELLING, JobState.CANCELLED)
@@ -195,9 +216,11 @@ class Reconciler:
             self._log(job, "ERROR", message)
 
     def _log(self, job: Job, level: str, message: str) -> None:
-        """A line in the job's own log, whose process cannot write it any more."""
-        with self.settings.log_path(job.id).open("a", encoding="utf-8", errors="replace") as file:
-            file.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {level} {message}\n")
+        """A line in the job's own log, whose process cannot write it any more; none on a full disk."""
+        with contextlib.suppress(OSError):
+            path = self.settings.log_path(job.id)
+            with path.open("a", encoding="utf-8", errors="replace") as file:
+                file.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {level} {message}\n")
 
     def _press(self, ray: Cluster, job: Job, why: str, first: float, again: float) -> None:
         """Have Ray end a job: so many seconds from now, and again after so many more."""
@@ -206,10 +229,5 @@ class Reconciler:
             return
         self._pressed[job.id] = now + again
         log.warning("job %s: %s; Ray is asked to end it", job.id, why)
-        self._log(job, "WARNING", f"{why}: Ray is asked to end this process")
         ray.stop(ray_job_of(job))
-
-
-def _showed_life(job: Job, seconds: float) -> bool:
-    last = job.heartbeat_at
-    return last is not None and (datetime.now(UTC) - last).total_seconds() < seconds
+        self._log(job, "WARNING", f"{why}: Ray is asked to end this process")

@@ -5,6 +5,8 @@ from jobs.settings import Settings
 from jobs.store import JobStore
 from tests.databases import KINDS, empty_database
 
+from .desk import Desk
+
 
 @pytest.fixture(scope="session")
 def ray_home(tmp_path_factory):
@@ -26,3 +28,8 @@ def url(request, tmp_path):
 def store(url):
     with JobStore.open(url) as opened:
         yield opened
+
+
+@pytest.fixture
+def desk(store, url, tmp_path):
+    return Desk(store, url, tmp_path / "home")

@@ -1,141 +1,26 @@
 """The dispatcher's decisions, one look at a time, on a cluster that says what the test has it say."""
 
+import errno
 import json
+import threading
 import time
-from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 from actors.resources import Node
 from fedsim.errors import JobRefused, RayUnavailable
-from jobs import room
+from jobs import reconcile, room
 from jobs.dispatch import Dispatcher
 from jobs.handover import take
-from jobs.ray_job import RayJob, ray_job_of
 from jobs.reconcile import Reconciler
 from jobs.settings import Settings
 from jobs.spec import parse_spec
 from jobs.states import ACTIVE, FINAL, FailureReason, JobState
 from jobs.waiting import EXPLAINED
-from tests.thread_cluster import RUNS, ThreadCluster
+from tests.thread_cluster import ThreadCluster
 
-ENDED = RayJob(ended=True, message="", exit_code=None)
-
-
-class Scripted:
-    """A cluster whose jobs are what the test says."""
-
-    def __init__(self):
-        self.jobs, self.environments, self.stopped, self.refuses = {}, {}, [], set()
-        self.there, self.has = True, [Node("here", 2, 0)]
-
-    def find(self, submission_id):
-        if not self.there:
-            raise RayUnavailable("Ray at 127.0.0.1 does not answer")
-        return self.jobs.get(submission_id)
-
-    def submit(self, submission_id, command, environment):
-        if command[-1] in self.refuses:
-            raise JobRefused(f"Ray does not take {submission_id}: no room in /tmp")
-        self.jobs.setdefault(submission_id, RUNS)
-        self.environments[submission_id] = environment
-
-    def nodes(self):
-        return self.has
-
-    def stop(self, submission_id):
-        self.stopped.append(submission_id)
-
-    def log_tail(self, submission_id, lines=20):
-        return "its last words"
-
-
-class Desk:
-    """A store, a cluster, and a dispatcher that looks when it is told to."""
-
-    def __init__(self, store, url, home, **options):
-        self.store, self.cluster = store, Scripted()
-        self.settings = Settings(home, database_url=url, **options)
-        self.dispatcher = Dispatcher(store, self.settings, command=["run"], connect=lambda: self.cluster)
-
-    def look(self):
-        self.dispatcher._look()
-
-    def job(self, name="a", priority=0, **spec):
-        return self.store.create(
-            parse_spec({"algorithm": "fedavg", "name": name, **spec}), priority=priority
-        )[0].id
-
-    def state(self, job_id):
-        return self.store.get(job_id).state
-
-    def silent_for(self, job_id, seconds):
-        self.store._set(job_id, heartbeat_at=datetime.now(UTC) - timedelta(seconds=seconds))
-
-
-@pytest.fixture
-def desk(store, url, tmp_path):
-    return Desk(store, url, tmp_path / "home")
-
-
-def later(monkeypatch, seconds):
-    """Let so many seconds pass, for this process alone."""
-    now = time.monotonic() + seconds
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-
-
-def test_a_runner_that_hangs_is_ended_and_the_job_goes_on_in_another(desk, monkeypatch):
-    job_id = desk.job()
-    desk.look()
-    first = ray_job_of(desk.store.get(job_id))
-    assert desk.store.advance(job_id, JobState.STARTING, JobState.RUNNING, holder=first)
-    desk.silent_for(job_id, 60)
-    desk.look()
-    assert desk.cluster.stopped == []
-    desk.silent_for(job_id, 100)
-    desk.look()
-    assert desk.cluster.stopped == []
-    later(monkeypatch, 6)
-    desk.look()
-    desk.look()
-    assert desk.cluster.stopped == [first]
-    assert "shown no life for 90 s" in desk.settings.log_path(job_id).read_text()
-    desk.cluster.jobs[first] = ENDED
-    desk.look()
-    job = desk.store.get(job_id)
-    assert (job.state, job.restarts, job.submission_id) == (JobState.STARTING, 1, f"fedsim-{job_id}-1")
-    # The one that hung comes to itself, and finds that the job is not its own any more.
-    for target in (JobState.RUNNING, JobState.FAILED, JobState.CANCELLING):
-        assert not desk.store.advance(job_id, JobState.STARTING, target, holder=first)
-    assert not desk.store.restart(job_id, 9, "lost", holder=first)
-    assert desk.store.get(job_id) == job
-    assert desk.store.advance(job_id, JobState.STARTING, JobState.RUNNING, holder=job.submission_id)
-
-
-def test_runners_of_a_machine_that_slept_are_left_in_peace(desk, monkeypatch):
-    """All of them seem to have shown no life for hours; they do as soon as they run again."""
-    job_id = desk.job()
-    desk.look()
-    desk.store.advance(job_id, JobState.STARTING, JobState.RUNNING)
-    for _ in range(2):
-        desk.silent_for(job_id, 3600)
-        desk.look()
-        desk.store.heartbeat(job_id)
-        desk.look()
-        later(monkeypatch, 6)
-    desk.silent_for(job_id, 3600)
-    desk.look()
-    assert desk.cluster.stopped == []
-
-
-def test_a_job_that_was_given_up_and_not_submitted_yet_is_nobodys(store):
-    job = store.create(parse_spec({"algorithm": "fedavg"}))[0]
-    store.advance(job.id, JobState.QUEUED, JobState.STARTING)
-    store.set_submission(job.id, f"fedsim-{job.id}-0")
-    assert store.restart(job.id, 3, "killed", lost=f"fedsim-{job.id}-0")
-    assert store.get(job.id).submission_id is None
-    assert not store.advance(job.id, JobState.STARTING, JobState.FAILED, holder=f"fedsim-{job.id}-0")
-    assert store.advance(job.id, JobState.STARTING, JobState.RUNNING, holder=f"fedsim-{job.id}-1")
+from .desk import ENDED, Desk, Scripted, later
 
 
 def test_a_job_that_ray_refuses_holds_nobody_up_for_long(desk):
@@ -152,6 +37,51 @@ def test_a_job_that_ray_refuses_holds_nobody_up_for_long(desk):
     # Nor does the file stay with which it was to be told the passwords.
     assert not list(desk.settings.job_dir(bad).glob(".handover*"))
     assert desk.state(good) is JobState.STARTING
+
+
+def test_a_job_that_ray_took_in_the_end_was_not_refused(desk, monkeypatch):
+    job_id = desk.job()
+    desk.cluster.refuses.add(job_id)
+    for _ in range(2):
+        with pytest.raises(JobRefused):
+            desk.look()
+    desk.cluster.refuses.clear()
+    desk.look()
+    desk.cluster.jobs[f"fedsim-{job_id}-0"] = ENDED
+    desk.cluster.refuses.add(job_id)
+    with pytest.raises(JobRefused):
+        desk.look()
+    assert desk.state(job_id) is JobState.STARTING
+
+
+def test_a_disk_that_is_full_keeps_no_other_job_from_its_end(desk, monkeypatch):
+    desk.settings = desk.dispatcher.settings = Settings(
+        desk.settings.home, database_url=desk.settings.database_url, max_running=3
+    )
+    killed, cancelled, hangs = desk.job("killed"), desk.job("cancelled"), desk.job("hangs")
+    desk.look()
+    desk.cluster.jobs[f"fedsim-{killed}-0"] = ENDED
+    desk.cluster.jobs[f"fedsim-{cancelled}-0"] = ENDED
+    for job_id in (cancelled, hangs):
+        desk.store.request_cancel(job_id)
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def look():
+        with pytest.raises(OSError, match="No space"):
+            desk.look()
+
+    with monkeypatch.context() as disk:
+        disk.setattr(reconcile, "hand_over", full)
+        disk.setattr(Path, "open", full)
+        look()
+        assert (desk.state(killed), desk.state(cancelled)) == (JobState.STARTING, JobState.CANCELLED)
+        later(disk, 7)
+        look()
+        assert desk.cluster.stopped == [f"fedsim-{hangs}-0"]
+    desk.look()
+    assert f"fedsim-{killed}-1" in desk.cluster.jobs
 
 
 def test_a_ray_that_does_not_answer_changes_no_job(desk):
@@ -246,7 +176,37 @@ def test_two_dispatchers_keep_to_one_queue(store, url, tmp_path):
     assert store.count([JobState.SUCCEEDED]) == 24
 
 
-def test_passwords_go_by_a_file_for_the_owner_only(store, tmp_path):
+def test_a_dispatcher_that_is_kept_waiting_is_not_ready(desk, monkeypatch):
+    looking, go_on = threading.Event(), threading.Event()
+
+    def silent(*_):
+        looking.set()
+        go_on.wait()
+        return 0
+
+    dispatcher = desk.dispatcher
+    dispatcher.start()
+    try:
+        until_ready(dispatcher)
+        monkeypatch.setattr(desk.store, "count", silent)
+        dispatcher.wake()
+        assert looking.wait(30)
+        assert dispatcher.ready() is None
+        later(monkeypatch, 100)
+        assert "the dispatcher has not looked for 1" in dispatcher.ready()
+        go_on.set()
+        until_ready(dispatcher)
+    finally:
+        go_on.set()
+        dispatcher.stop()
+
+
+def until_ready(dispatcher):
+    while dispatcher.ready() is not None:
+        time.sleep(0.01)
+
+
+def test_passwords_go_by_a_file_for_the_owner_only(store, tmp_path, monkeypatch):
     secret = "postgresql://fedsim:sesame@db/fedsim"
     settings = Settings(tmp_path / "home", database_url=secret, storage="s3://key:pass@bucket/x")
     cluster, job = Scripted(), store.create(parse_spec({"algorithm": "fedavg"}))[0]
@@ -268,7 +228,9 @@ def test_passwords_go_by_a_file_for_the_owner_only(store, tmp_path):
     reconciler.submit(cluster, store.get(job.id))
     assert handed.exists()
     cluster.jobs.clear()
-    store._set(job.id, heartbeat_at=datetime.now(UTC) - timedelta(days=1))
+    store.heartbeat(job.id)
+    reconciler.settle_all(cluster)
+    later(monkeypatch, 16)
     reconciler.settle_all(cluster)
     assert [path.name for path in settings.job_dir(job.id).glob(".handover*")] == [
         f".handover-fedsim-{job.id}-1.json"
