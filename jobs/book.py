@@ -26,7 +26,8 @@ T = TypeVar("T")
 def patiently(call: Callable[[], T], seconds: float = STORE_SECONDS) -> T:
     """Call the store, again while it does not answer.
 
-    Every method of the store is one transaction that may be sent twice: a round is there once all the same.
+    Every method of the store is one transaction that may be sent twice: a round is there once all the same,
+    and so is a restart that says how many there were before.
 
     Raises:
         DBAPIError: of the kinds in `SILENCES`: it has not answered for so long.
@@ -56,7 +57,8 @@ class Book:
 
     def __init__(self, store: JobStore, job_id: str, holder: str | None = None) -> None:
         self.store, self.job_id, self.holder = store, job_id, holder
-        self._rounds = patiently(lambda: store.get(job_id)).rounds_done
+        job = patiently(lambda: store.get(job_id))
+        self._rounds, self._restarts = job.rounds_done, job.restarts
         self._working = False
 
     def known(self) -> int:
@@ -95,4 +97,9 @@ class Book:
         """Have the job STARTING again, if that may be once more; the limit is of all its restarts."""
         self._working = False
         message = f"going on from the last checkpoint after a loss: {error}"
-        return patiently(lambda: self.store.restart(self.job_id, limit, message, holder=self.holder))
+        seen = self._restarts
+        goes_on = patiently(
+            lambda: self.store.restart(self.job_id, limit, message, holder=self.holder, seen=seen)
+        )
+        self._restarts += goes_on
+        return goes_on

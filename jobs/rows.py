@@ -186,6 +186,16 @@ def write_event(
     connection.execute(insert(events), event | {"at": datetime.now(UTC)})
 
 
+def has_round(connection: Connection, row: RowMapping, record: RoundRecord) -> bool:
+    """Whether a locked job has this round already; where that came out differently, a warning says so."""
+    key = and_(rounds.c.job_id == row["id"], rounds.c.round == record.round)
+    digest = connection.execute(select(rounds.c.digest).where(key)).scalar()
+    if digest not in (None, record.digest):
+        text = f"round {record.round} came again with another result"
+        write_warning(connection, row, f"{text}: digest {digest} is kept, {record.digest} came")
+    return digest is not None
+
+
 def insert_round(connection: Connection, row: RowMapping, record: RoundRecord) -> None:
     """Write a round of a locked job, with its event."""
     data = record.model_dump(mode="json")

@@ -21,6 +21,7 @@ from fedsim.errors import (
     DataError,
     DoesNotFit,
     FedsimError,
+    JobNotFound,
     OutOfMemory,
     PoolFailed,
     SpecError,
@@ -34,11 +35,12 @@ from jobs.joining import connected
 from jobs.keeping import keeping_of
 from jobs.private import MASK
 from jobs.ray_job import ray_job_of
+from jobs.records import Job
 from jobs.resolve import resolve
 from jobs.setting_up import SettingUp, room_now
 from jobs.settings import Settings
 from jobs.spec import parse_spec
-from jobs.states import FINAL, FailureReason, JobState
+from jobs.states import ACTIVE, FINAL, FailureReason, JobState
 from jobs.store import JobStore
 
 log = logging.getLogger("fedsim.runner")
@@ -60,7 +62,7 @@ _REASONS: tuple[tuple[type[BaseException], FailureReason], ...] = (
 
 
 class Watch:
-    """A thread that beats the heart and closes the drive when the job is to end, or is another's by now.
+    """A thread that beats the heart and closes the drive when the job is to end, has ended, or is another's.
 
     Args:
         store: where the wish is written.
@@ -102,16 +104,20 @@ class Watch:
 
     def check(self) -> None:
         """Ask the store whether this process is to go on, and tell it that it lives."""
-        job = self.store.get(self.job_id)
-        mine = self.submission_id in (None, ray_job_of(job))
-        if not mine and not self.superseded:
-            self.superseded = True
-            self._stop("another process runs this job by now")
-        elif mine:
-            self.store.heartbeat(self.job_id)
-            if job.state is JobState.CANCELLING and not self.cancelled:
-                self.cancelled = True
-                self._stop("cancelling")
+        try:
+            job = self.store.get(self.job_id)
+            why = idle_reason(job, self.submission_id)
+            if why is None:
+                self.store.heartbeat(self.job_id)
+        except JobNotFound:
+            why = "the job has been deleted"
+        if why is not None:
+            if not self.superseded:
+                self.superseded = True
+                self._stop(why)
+        elif job.state is JobState.CANCELLING and not self.cancelled:
+            self.cancelled = True
+            self._stop("cancelling")
 
     def _stop(self, why: str) -> None:
         log.info(why)
@@ -119,8 +125,22 @@ class Watch:
             self._drive.close()
 
 
+def idle_reason(job: Job, submission_id: str | None) -> str | None:
+    """Why a process has nothing to do for a job; None where it has.
+
+    Args:
+        job: as the store has it.
+        submission_id: the Ray job that the process is; None where it is not known.
+    """
+    if submission_id not in (None, ray_job_of(job)):
+        return "another process runs this job by now"
+    return None if job.state in ACTIVE else f"the job is {job.state}, and no process is to run it"
+
+
 def run(job_id: str, settings: Settings, submission_id: str | None = None) -> JobState:
     """Run a job to its end, and return the state that it ended in.
+
+    Nothing is done where the job has ended already, or is another process's.
 
     Args:
         job_id: the job.
@@ -131,9 +151,15 @@ def run(job_id: str, settings: Settings, submission_id: str | None = None) -> Jo
         JobNotFound: if the store has no such job.
     """
     store = patiently(lambda: JobStore.open(settings.database_url))
+    job = patiently(lambda: store.get(job_id))
+    if why := idle_reason(job, submission_id):
+        log.info(why)
+        return job.state
     watch = Watch(store, job_id, submission_id)
     try:
         _drive(job_id, settings, store, watch)
+        # It would take the end that is written next for somebody else's.
+        watch.close()
         patiently(lambda: store.advance(job_id, JobState.RUNNING, JobState.SUCCEEDED, holder=submission_id))
     except Exception as error:
         patiently(watch.check)

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
 
-from sqlalchemy import Engine, and_, delete, select, update
+from sqlalchemy import Engine, delete, update
 
 from fedsim.errors import Conflict
 from jobs.database import connect, writing
@@ -22,6 +22,7 @@ from jobs.reader import JobReader
 from jobs.records import Job, RoundRecord
 from jobs.rows import (
     enter,
+    has_round,
     insert_job,
     insert_round,
     job_of,
@@ -33,7 +34,7 @@ from jobs.rows import (
 from jobs.spec import JobSpec
 from jobs.states import FINAL, RESUMABLE, STARTED, FailureReason, JobState, check_transition
 from jobs.submission import check_submission
-from jobs.tables import jobs, rounds
+from jobs.tables import jobs
 
 
 class JobStore(JobReader):
@@ -152,7 +153,14 @@ class JobStore(JobReader):
             return None if row is None else job_of(row)
 
     def restart(
-        self, job_id: str, limit: int, message: str, *, lost: str | None = None, holder: str | None = None
+        self,
+        job_id: str,
+        limit: int,
+        message: str,
+        *,
+        lost: str | None = None,
+        holder: str | None = None,
+        seen: int | None = None,
     ) -> bool:
         """Compare and set: put a job that was at work back to STARTING, to go on from its checkpoint.
 
@@ -162,24 +170,25 @@ class JobStore(JobReader):
             message: what happened, for people.
             lost: its Ray job that is gone, so that it takes a new one; None where its runner itself goes on.
             holder: the Ray job of a runner that goes on, as for `advance`.
+            seen: its restarts when this was decided, so that asking twice makes one; None for any number.
 
         Returns:
-            False where the job is not at work, has another Ray job by now, or has been started again so
-            often already.
+            False where the job is not at work, is another's by now, or has been started again so often
+            already; True as well where this very restart has been made before.
 
         Raises:
             JobNotFound: no job has this id.
         """
         with self._writes.begin() as connection:
             row = row_of(connection, job_id, lock=True)
-            if row["state"] not in STARTED or row["restarts"] >= limit:
+            if row["state"] not in STARTED or holder not in (None, ray_job_of(job_of(row))):
                 return False
-            if lost is not None and row["submission_id"] != lost:
+            if seen not in (None, row["restarts"]):
+                return bool(seen == row["restarts"] - 1)
+            if row["restarts"] >= limit or lost not in (None, row["submission_id"]):
                 return False
-            if holder not in (None, ray_job_of(job_of(row))):
-                return False
-            kept = {} if lost else {name: row[name] for name in ("submission_id", "heartbeat_at")}
-            enter(connection, row, JobState.STARTING, None, message, **kept)
+            kept = () if lost else ("submission_id", "heartbeat_at")
+            enter(connection, row, JobState.STARTING, None, message, **{name: row[name] for name in kept})
         return True
 
     def resume(self, job_id: str) -> Job:
@@ -238,17 +247,12 @@ class JobStore(JobReader):
         """
         with self._writes.begin() as connection:
             row = row_of(connection, job_id, lock=True)
-            key = and_(rounds.c.job_id == job_id, rounds.c.round == record.round)
-            digest = connection.execute(select(rounds.c.digest).where(key)).scalar()
-            if digest is not None:
-                if digest != record.digest:
-                    text = f"round {record.round} came again with another result"
-                    write_warning(connection, row, f"{text}: digest {digest} is kept, {record.digest} came")
-                return False
-            if row["state"] in FINAL:
+            is_new = not has_round(connection, row, record)
+            if is_new and row["state"] in FINAL:
                 raise Conflict(f"job {job_id} is {row['state']} and takes no more rounds")
-            insert_round(connection, row, record)
-        return True
+            if is_new:
+                insert_round(connection, row, record)
+        return is_new
 
     def warn(self, job_id: str, text: str) -> bool:
         """Write a warning among the events of a job; False, and nothing written, where the job has ended.
@@ -275,14 +279,10 @@ class JobStore(JobReader):
         """
         self._set(job_id, submission_id=submission_id)
 
-    def set_waiting(self, job_id: str, text: str | None) -> None:
-        """Say why a job waits; nothing happens where it waits no more."""
-        self.explain({job_id: text})
-
     def explain(
         self, reasons: Mapping[str, str | None], others: str | None = None, placed: Collection[str] = ()
     ) -> None:
-        """Say of several jobs at once why they wait; nothing happens where one waits no more.
+        """Say of jobs, all at once, why they wait; nothing happens where one waits no more.
 
         Args:
             reasons: by job id.

@@ -109,7 +109,7 @@ def test_watch_says_what_a_quiet_job_waits_for(
 ) -> None:
     monkeypatch.setattr("api.live.QUIET", 0.1)
     job = service.queued()
-    service.store.set_waiting(job.id, "2 jobs are ahead of it")
+    service.store.explain({job.id: "2 jobs are ahead of it"})
     threading.Timer(0.6, service.store.request_cancel, [job.id]).start()
     outcome = online("watch", job.id)
     assert outcome.code == 1

@@ -337,6 +337,6 @@ def test_answers_are_as_described(service: RunningService, http: httpx.Client) -
 
 def test_a_job_that_waits_says_why(service: RunningService, http: httpx.Client) -> None:
     job = service.queued()
-    service.store.set_waiting(job.id, "1 job is ahead of it")
+    service.store.explain({job.id: "1 job is ahead of it"})
     found = http.get(f"{JOBS}/{job.id}").json()
     assert (found["state"], found["waiting"]) == (JobState.QUEUED, "1 job is ahead of it")

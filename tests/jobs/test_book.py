@@ -68,3 +68,26 @@ def test_a_run_that_was_given_up_changes_no_state(tmp_path):
         heir.working()
         heir.add(a_record(2))
         assert (store.get(job_id).state, store.get(job_id).restarts) == (JobState.RUNNING, 1)
+
+
+def test_a_restart_whose_answer_was_lost_is_made_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(book, "PAUSE_SECONDS", 0.0)
+    with JobStore.open(f"sqlite:///{tmp_path / 'jobs.db'}") as store:
+        job_id = store.create(parse_spec({"algorithm": "fedavg"}))[0].id
+        store.start_next(1)
+        store.set_submission(job_id, "mine")
+        ledger, restart, lose = Book(store, job_id, "mine"), store.restart, away(1)
+
+        def half_heard(*given, **more):
+            done = restart(*given, **more)
+            lose()
+            return done
+
+        monkeypatch.setattr(store, "restart", half_heard)
+        assert ledger.lost(1, RuntimeError("the coordinator died"))
+        assert store.get(job_id).restarts == 1
+        assert not ledger.lost(1, RuntimeError("once too often"))
+        assert ledger.lost(2, RuntimeError("the coordinator died"))
+        assert store.get(job_id).restarts == 2
+        assert not store.restart(job_id, 9, "another's", holder="another", seen=1)
+        assert not store.restart(job_id, 9, "long ago", holder="mine", seen=0)

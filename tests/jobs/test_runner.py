@@ -1,4 +1,4 @@
-"""What a runner writes down of a job that failed."""
+"""What a runner writes down of a job that failed, and that it leaves one alone that is over."""
 
 from pathlib import Path
 
@@ -14,9 +14,11 @@ from fedsim.errors import (
     OutOfMemory,
     PoolFailed,
 )
-from jobs.runner import _fail
+from jobs import runner
+from jobs.runner import Watch, _fail, run
+from jobs.settings import Settings
 from jobs.spec import parse_spec
-from jobs.states import FailureReason, JobState
+from jobs.states import ACTIVE, FailureReason, JobState
 from jobs.store import JobStore
 
 
@@ -50,3 +52,52 @@ def test_every_failure_has_its_reason_and_its_words(
     assert job.message is not None
     assert str(error) in job.message
     assert getattr(error, "trace", "") in caplog.text
+
+
+class Closed:
+    """A drive that notes when it is closed."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def close(self) -> None:
+        self.times += 1
+
+
+@pytest.mark.parametrize("end", ["failed", "cancelled", "deleted", "another's", "resumed"])
+def test_a_run_whose_job_is_over_or_anothers_is_stopped(end: str, tmp_path: Path) -> None:
+    with JobStore.open(f"sqlite:///{tmp_path / 'jobs.db'}") as store:
+        job_id = store.create(parse_spec({"algorithm": "fedavg"}))[0].id
+        store.start_next(1)
+        store.set_submission(job_id, "mine")
+        watch, drive = Watch(store, job_id, "mine"), Closed()
+        watch.close()
+        watch.guard(drive)  # type: ignore[arg-type]
+        watch.check()
+        assert drive.times == 0
+        if end == "another's":
+            store.set_submission(job_id, "another")
+        elif end == "cancelled":
+            store.request_cancel(job_id)
+            store.advance(job_id, JobState.CANCELLING, JobState.CANCELLED)
+        else:
+            store.advance(job_id, ACTIVE - {JobState.CANCELLING}, JobState.FAILED)
+        if end == "deleted":
+            store.delete(job_id)
+        if end == "resumed":
+            store.resume(job_id)
+        for _ in range(2):
+            watch.check()
+        assert watch.stopped
+        assert drive.times == 1
+
+
+def test_a_job_that_is_over_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "_drive", lambda *_: pytest.fail("it was begun"))
+    settings = Settings(tmp_path / "home")
+    with JobStore.open(settings.database_url) as store:
+        job_id = store.create(parse_spec({"algorithm": "fedavg"}))[0].id
+        assert run(job_id, settings) is JobState.QUEUED
+        store.request_cancel(job_id)
+        assert run(job_id, settings) is JobState.CANCELLED
+        assert store.get(job_id).heartbeat_at is None
