@@ -11,7 +11,7 @@ from collections.abc import AsyncIterable, Callable
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from api.addresses import is_loopback
+from api.addresses import is_loopback, parsed
 from api.errors import problem
 
 MOST_CALLERS = 10_000
@@ -57,12 +57,11 @@ class RateLimit:
 
 def network_of(address: str) -> str:
     """Name the caller behind an address: an IPv4 address itself, of an IPv6 address its network."""
-    try:
-        found = ipaddress.ip_address(address)
-    except ValueError:
+    found = parsed(address)
+    if found is None:
         return address
     if found.version == 4:
-        return address
+        return str(found)
     return str(ipaddress.ip_network((found, IPV6_NETWORK), strict=False))
 
 

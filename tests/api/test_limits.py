@@ -49,6 +49,14 @@ def test_neighbours_count_for_themselves_and_a_network_for_one() -> None:
     assert [limit.wait(address) for address in ("2001:db8::1", "2001:db8::2")] == [0, 60]
 
 
+def test_addresses_of_version_4_are_the_same_on_a_socket_for_both() -> None:
+    assert network_of("::ffff:10.0.0.1") == "10.0.0.1"
+    limit = RateLimit(1, Clock())
+    assert [limit.wait(f"::ffff:10.0.0.{last}") for last in (1, 2, 1)] == [0, 0, 60]
+    assert limit.wait("10.0.0.2") == 60
+    assert [limit.wait("::ffff:127.0.0.1") for _ in range(3)] == [0] * 3
+
+
 def test_loopback_is_never_counted_and_zero_is_no_limit() -> None:
     limit = RateLimit(1, Clock())
     assert [limit.wait("127.0.0.1") for _ in range(100)] == [0] * 100
