@@ -13,6 +13,7 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
+from sqlalchemy.exc import SQLAlchemyError
 
 from api.activity import Activity
 from api.local_service import Started, who_answers
@@ -143,8 +144,14 @@ class Server(uvicorn.Server):
         activity: Activity = self.app.state.activity
         if activity.idle_seconds() < seconds:
             return False
-        if await asyncio.to_thread(self.app.state.service.store.count, BUSY_STATES) == 0:
-            return True
+        try:
+            busy = await asyncio.to_thread(self.app.state.service.store.count, BUSY_STATES)
+        except SQLAlchemyError as error:
+            logger.warning("the store does not say whether jobs run, and is asked again: %s", error)
+            return False
+        if busy == 0:
+            # Somebody may have come while the store was asked.
+            return activity.idle_seconds() >= seconds
         # A job is somebody's: its end is when the service was used last.
         activity.touch()
         return False
