@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,8 +42,11 @@ def target(name: str, path: str | Path | None) -> Path:
 
 @contextmanager
 def written_aside(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that takes its place when it is whole, and leaves nothing behind when it is not."""
-    aside = path.with_name(f".{path.name}.part")
+    """Open a file that takes its place when it is whole, and leaves nothing behind when it is not.
+
+    Its name until then is its own: of two downloads to one place, each is whole, and the later one stays.
+    """
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         with aside.open("wb") as file:
             yield file

@@ -11,6 +11,7 @@ import yaml
 from safetensors import safe_open
 from safetensors.numpy import load
 
+from api.artifact_file import written_aside
 from api.commands.run import write_files
 from fedsim.choice import Chosen
 from fedsim.errors import CheckpointError
@@ -174,3 +175,15 @@ def test_a_storage_that_fails_is_said_and_keeps_no_artifact(
     assert http.delete(f"{JOBS}/{job.id}").status_code == 204
     assert cleared == ["checkpoints", "artifacts"]
     assert caplog.text.count("files of it stay behind") == 2
+
+
+def test_two_downloads_to_one_place_are_each_whole(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    with written_aside(path) as first, written_aside(path) as second:
+        first.write(b"first, and longer")
+        second.write(b"second")
+        first.flush()
+        second.flush()
+        assert sorted(each.read_bytes() for each in tmp_path.iterdir()) == [b"first, and longer", b"second"]
+    assert path.read_bytes() == b"first, and longer"
+    assert list(tmp_path.iterdir()) == [path]
