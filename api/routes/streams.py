@@ -99,12 +99,15 @@ def read_log(
     async def ended() -> bool:
         return service.hub.closing or await service.endings.ended(job_id)
 
-    stream = LimitedStream(_log(lines, follow_file(path, position, ended)), PLAIN, streams)
+    stream = LimitedStream(_log([lines], follow_file(path, position, ended)), PLAIN, streams)
     stream.headers.update(headers)
     return stream
 
 
-async def _log(lines: bytes, more: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield lines
+async def _log(first: list[bytes], more: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Give the first piece, which is let go of once it is sent, and the others after it."""
+    yield first.pop()
+    # Whoever sends keeps a piece until the next one comes: 16 MiB for as long as a log is quiet.
+    yield b""
     async for block in more:
         yield block
