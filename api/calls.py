@@ -195,7 +195,7 @@ def plan(spec: Mapping[str, Any]) -> Call[Plan]:
 
 def check(spec: Mapping[str, Any]) -> Call[list[FieldError]]:
     """Have a spec looked over: gives its faults, none if it would be accepted."""
-    return Call("POST", f"{PREFIX}/check", _faults, json=dict(spec), retry=False, patience=CHECK_PATIENCE)
+    return Call("POST", f"{PREFIX}/check", _faults, json=dict(spec), patience=CHECK_PATIENCE)
 
 
 def events(job_id: str, after: int = 0) -> Call[None]:

@@ -70,6 +70,18 @@ ROUTER_WORDS: dict[str, tuple[str, str]] = {
 """Message and hint for what the router says in two words."""
 
 
+class Crowded(ServiceError):
+    """So many ask for the same that this one has to come again.
+
+    Attributes:
+        seconds: whole ones, after which it may: the answer's `Retry-After`.
+    """
+
+    def __init__(self, message: str, seconds: int = 5) -> None:
+        super().__init__(message, f"ask again in {seconds} s", status=503, code="NOT_READY")
+        self.seconds = seconds
+
+
 class Fault(BaseModel):
     """One fault of a spec or of a request."""
 
@@ -152,7 +164,8 @@ def from_fedsim(error: FedsimError) -> Response:
     detail = error.message
     if isinstance(error, SpecError):
         detail = f"the {error.subject} has {count:,} error{'s' * (count != 1)}"
-    return problem(status, detail, code=error.code, hint=error.hint, errors=faults)
+    headers = {"Retry-After": str(error.seconds)} if isinstance(error, Crowded) else None
+    return problem(status, detail, code=error.code, hint=error.hint, errors=faults, headers=headers)
 
 
 def from_validation(error: RequestValidationError) -> Response:

@@ -8,17 +8,20 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from api.events import EventHub
 from api.log_file import Endings
+from api.lookups import Lookups, Pulse
 from api.planning import Planning
 from fedsim.errors import JobNotFound
 from jobs.records import Job
 from jobs.settings import Settings
 from jobs.spec import JobSpec
-from jobs.states import FINAL
+from jobs.states import ACTIVE, FINAL
 from jobs.store import JobStore
 
 if TYPE_CHECKING:
     from actors.resources import Node
     from jobs.cluster import ClusterState
+
+CHECKS_AT_ONCE = 8
 
 Kind = Literal["algorithms", "models", "datasets", "partitions"]
 
@@ -77,7 +80,10 @@ class Service:
         self.endings = Endings(self._over)
         self.catalogue = Catalogue()
         self.planning = Planning(settings)
-        self._mapping = threading.Lock()
+        self.checks = Lookups(CHECKS_AT_ONCE)
+        # One at a time: each may hold a whole data set.
+        self.maps = Lookups(1)
+        self.store_pulse = Pulse(lambda: store.count(ACTIVE))
 
     def _over(self, job_id: str) -> bool:
         try:
@@ -101,7 +107,7 @@ class Service:
         return parse_whole(data)
 
     def check(self, spec: JobSpec) -> None:
-        """Make sure that a spec can run here.
+        """Make sure that a spec can run here; it may read a whole data set, so it is for `checks`.
 
         Raises:
             SpecError: it names what does not exist, or with parameters that do not fit.
@@ -113,12 +119,11 @@ class Service:
         check(spec, self.settings, self.queue.nodes())
 
     def class_map(self, job: Job) -> dict[str, Any]:
-        """Tell who holds what in a job; one at a time, because each may read a whole data set.
+        """Tell who holds what in a job; it may read a whole data set, so it is for `maps`.
 
         Raises:
             SpecError, DataNotFound, DataError: the data cannot be dealt out any more.
         """
         from jobs.class_map import class_map
 
-        with self._mapping:
-            return class_map(self.parse(job.spec), self.settings, job.id)
+        return class_map(self.parse(job.spec), self.settings, job.id)

@@ -6,7 +6,6 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
-from starlette.concurrency import run_in_threadpool
 
 from api.dependencies import ServiceOf
 from api.dependencies import spec as read_spec
@@ -36,14 +35,14 @@ class Checked(BaseModel):
     name: str | None = Field(description="The name that the job would have; null where it is not valid.")
 
 
-@router.post("/check", responses=problems(400, 413, 415, 422), openapi_extra=SPEC_BODY)
+@router.post("/check", responses=problems(400, 413, 415, 422, 503), openapi_extra=SPEC_BODY)
 async def check_spec(request: Request, service: ServiceOf) -> Checked:
     """Look over a spec, as JSON or YAML. Faults are an answer here, not a refusal."""
     try:
         data = await read_spec(request)
     except SpecError as error:
         return Checked(valid=False, errors=_faults(error), data=None, name=None)
-    return await run_in_threadpool(_check, service, data)
+    return await service.checks.run(_check, service, data)
 
 
 def _check(service: Service, data: Any) -> Checked:

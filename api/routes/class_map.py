@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
+from starlette.concurrency import run_in_threadpool
 
 from api.dependencies import JobId, ServiceOf
 from api.errors import problems
@@ -23,8 +24,8 @@ class ClassMap(BaseModel):
     notes: list[str] = Field(description="What had to be done to make the partition.")
 
 
-@router.get("/jobs/{job_id}/class-map", responses=problems(404, 422))
-def get_class_map(job_id: JobId, service: ServiceOf) -> ClassMap:
+@router.get("/jobs/{job_id}/class-map", responses=problems(404, 422, 503))
+async def get_class_map(job_id: JobId, service: ServiceOf) -> ClassMap:
     """Look at a job's partition. Made when first asked for, which reads the data set; kept with the job."""
-    job = service.store.get(job_id)
-    return ClassMap.model_validate(service.class_map(job))
+    job = await run_in_threadpool(service.store.get, job_id)
+    return ClassMap.model_validate(await service.maps.run(service.class_map, job))

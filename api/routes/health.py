@@ -14,7 +14,6 @@ from sqlalchemy.exc import SQLAlchemyError
 import fedsim
 from api.dependencies import ServiceOf
 from api.errors import problem, problems
-from jobs.states import ACTIVE
 
 router = APIRouter(tags=["service"])
 
@@ -50,20 +49,20 @@ class Version(BaseModel):
 
 
 @router.get("/healthz")
-def get_health(request: Request) -> Health:
+async def get_health(request: Request) -> Health:
     """Tell that the process lives."""
     return Health(instance=request.app.state.instance)
 
 
 @router.get("/readyz", response_model=Readiness, responses=problems(503))
-def get_readiness(request: Request, service: ServiceOf) -> Readiness | Response:
+async def get_readiness(request: Request, service: ServiceOf) -> Readiness | Response:
     """Tell whether jobs can run now: the store answers, Ray is up, and the service is not about to end."""
     if request.app.state.stopping:
         return problem(503, "the service is stopping", hint="ask another one, or come again")
     try:
-        service.store.count(ACTIVE)
-    except SQLAlchemyError as error:
-        logger.error("the store does not answer: %s", error)
+        await service.store_pulse.feel()
+    except (SQLAlchemyError, TimeoutError) as error:
+        logger.error("the store does not answer: %s", error or "not in time")
         return problem(503, "the store does not answer", hint="the server's log says why")
     missing = service.queue.ready()
     return Readiness() if missing is None else problem(503, missing)

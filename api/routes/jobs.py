@@ -11,11 +11,13 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field, StringConstraints
+from starlette.concurrency import run_in_threadpool
 
-from api.dependencies import CloningBody, JobId, ServiceOf, StoreOf, Submission, SubmissionBody
+from api.dependencies import Cloning, CloningBody, JobId, ServiceOf, StoreOf, Submission, SubmissionBody
 from api.errors import problems
 from api.openapi import CLONING_BODY, SUBMISSION_BODY
 from api.round_table import columns, csv_lines
+from api.service import Service
 from jobs.cloning import cloned_spec
 from jobs.records import Job, JobPage, RoundRecord
 from jobs.states import JobState
@@ -52,24 +54,26 @@ class RoundPage(BaseModel):
 @router.post(
     "/jobs",
     status_code=201,
-    responses=problems(400, 409, 413, 415, 422, also=REPEATED),
+    responses=problems(400, 409, 413, 415, 422, 503, also=REPEATED),
     openapi_extra=SUBMISSION_BODY,
 )
-def submit_job(
+async def submit_job(
     submission: SubmissionBody, service: ServiceOf, response: Response, idempotency_key: Key = None
 ) -> Job:
     """Queue a job. It is checked first: a spec that cannot run here is refused with all its faults."""
-    spec = service.parse(submission.spec)
     rest: dict[str, Any] = {
         "priority": submission.priority,
         "labels": submission.labels,
         "idempotency_key": idempotency_key,
     }
+    spec = await run_in_threadpool(service.parse, submission.spec)
     # A submission that comes again is answered as before, whatever has become of the data and the nodes.
-    job, created = service.store.submitted(spec, **rest), False
-    if job is None:
-        service.check(spec)
-        job, created = service.store.create(spec, **rest)
+    earlier = await run_in_threadpool(service.store.submitted, spec, **rest)
+    if earlier is None:
+        await service.checks.run(service.check, spec)
+        job, created = await run_in_threadpool(service.store.create, spec, **rest)
+    else:
+        job, created = earlier, False
     response.headers["Location"] = f"/api/v1/jobs/{job.id}"
     if not created:
         response.status_code = 200
@@ -149,10 +153,10 @@ def resume_job(job_id: JobId, service: ServiceOf) -> Job:
 @router.post(
     "/jobs/{job_id}/clone",
     status_code=201,
-    responses=problems(400, 404, 409, 413, 415, 422, also=REPEATED),
+    responses=problems(400, 404, 409, 413, 415, 422, 503, also=REPEATED),
     openapi_extra=CLONING_BODY,
 )
-def clone_job(
+async def clone_job(
     job_id: JobId,
     wishes: CloningBody,
     service: ServiceOf,
@@ -160,13 +164,17 @@ def clone_job(
     idempotency_key: Key = None,
 ) -> Job:
     """Queue a new job with the spec of another one, in whatever state that is; its rounds begin anew."""
+    submission = await run_in_threadpool(_clone_of, job_id, wishes, service)
+    return await submit_job(submission, service, response, idempotency_key)
+
+
+def _clone_of(job_id: str, wishes: Cloning, service: Service) -> Submission:
     job = service.store.get(job_id)
-    submission = Submission(
+    return Submission(
         spec=cloned_spec(job.spec, wishes.set),
         priority=job.priority if wishes.priority is None else wishes.priority,
         labels=job.labels if wishes.labels is None else wishes.labels,
     )
-    return submit_job(submission, service, response, idempotency_key)
 
 
 @router.get(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Request
-from starlette.concurrency import run_in_threadpool
 
 from api.dependencies import ServiceOf, SpecBody
 from api.errors import problems
@@ -28,4 +27,4 @@ async def make_plan(request: Request, data: SpecBody, service: ServiceOf) -> Pla
         resolve(spec, service.settings)
         return spec
 
-    return await service.planning.plan(await run_in_threadpool(checked), request.is_disconnected)
+    return await service.planning.plan(await service.checks.run(checked), request.is_disconnected)

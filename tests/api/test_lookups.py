@@ -1,0 +1,135 @@
+"""Slow look-ups keep nobody waiting but those who ask for one, and a silent store no probe."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from api.errors import Crowded
+from api.lookups import Lookups, Pulse
+from api.service import Service
+from fedsim import FedSimClient
+from fedsim.errors import SpecError
+from tests.api.service import RunningService, running_service
+
+SPEC = {"algorithm": "fedavg", "rounds": 2}
+API = "/api/v1"
+MANY = 45
+"""More than the threads that all routes share."""
+
+EMPTY_MAP: dict[str, Any] = {"classes": [], "counts": [], "distances": [], "clients": 0, "notes": []}
+
+
+@pytest.fixture
+def quiet(tmp_path: Path) -> Iterator[RunningService]:
+    with running_service(tmp_path / "home") as running:
+        yield running
+
+
+def test_others_are_served_while_many_look_up_what_takes_long(
+    quiet: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+    monkeypatch.setattr(Service, "check", lambda *_: go_on.wait())
+    monkeypatch.setattr(Service, "class_map", lambda *_: EMPTY_MAP if go_on.wait() else None)
+    job = quiet.queued()
+    bodies: list[tuple[str, str, Any]] = [
+        ("POST", "/check", SPEC),
+        ("POST", "/jobs", {"spec": SPEC}),
+        ("GET", f"/jobs/{job.id}/class-map", None),
+    ]
+    service = quiet.app.state.service
+
+    def ask(number: int) -> int:
+        method, path, body = bodies[number % 3]
+        return httpx.request(method, f"{quiet.url}{API}{path}", json=body, timeout=120).status_code
+
+    with ThreadPoolExecutor(MANY) as threads:
+        asked = [threads.submit(ask, number) for number in range(MANY)]
+        try:
+            until(lambda: service.checks.asked + service.maps.asked == MANY)
+            for path in ("/healthz", "/readyz", f"{API}/jobs"):
+                assert httpx.get(f"{quiet.url}{path}", timeout=30).status_code == 200
+        finally:
+            go_on.set()
+        assert {each.result() for each in asked} == {200, 201}
+    assert service.checks.asked == service.maps.asked == 0
+
+
+def until(reached: Any) -> None:
+    while not reached():
+        threading.Event().wait(0.01)
+
+
+def test_so_many_may_wait_and_the_next_one_is_told_to_come_again(quiet: RunningService) -> None:
+    checks: Lookups = quiet.app.state.service.checks
+    checks.threads = checks.waiting = 0
+    for path, body in (("/check", SPEC), ("/jobs", {"spec": SPEC})):
+        refusal = httpx.post(f"{quiet.url}{API}{path}", json=body)
+        assert (refusal.status_code, refusal.json()["code"]) == (503, "NOT_READY")
+        assert refusal.headers["retry-after"] == "5"
+        assert "5 s" in refusal.json()["hint"]
+
+
+def test_who_was_told_to_come_again_does(
+    quiet: RunningService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    refusals = [Crowded("many wait", seconds=0)] * 2
+    run = Lookups.run
+
+    async def crowded(self: Lookups, *given: Any) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return await run(self, *given)
+
+    monkeypatch.setattr(Lookups, "run", crowded)
+    with FedSimClient(quiet.url) as client:
+        assert client.submit(SPEC).id
+    assert refusals == []
+    # A file with a fault of shape is looked over before: that waits as well, and so all faults are told.
+    refusals.append(Crowded("many wait", seconds=0))
+    file = tmp_path / "spec.yaml"
+    file.write_text("{algorithm: no_such_method, rounds: -1}")
+    with FedSimClient(quiet.url) as client, pytest.raises(SpecError) as caught:
+        client.submit(file)
+    assert refusals == []
+    assert {fault.path for fault in caught.value.errors} == {"algorithm.name", "rounds"}
+
+
+def test_a_store_that_does_not_answer_keeps_a_probe_waiting_for_so_long_only(quiet: RunningService) -> None:
+    go_on = threading.Event()
+    quiet.app.state.service.store_pulse = Pulse(go_on.wait, seconds=0.1)
+    try:
+        for _ in range(3):
+            unready = httpx.get(f"{quiet.url}/readyz", timeout=60)
+            assert (unready.status_code, unready.json()["detail"]) == (503, "the store does not answer")
+    finally:
+        go_on.set()
+
+
+def test_probes_of_a_silent_store_hold_one_thread() -> None:
+    go_on, asked = threading.Event(), list[int]()
+
+    def ask() -> None:
+        asked.append(1)
+        go_on.wait()
+
+    async def probe() -> None:
+        pulse = Pulse(ask, seconds=0.05)
+        for _ in range(4):
+            with pytest.raises(TimeoutError):
+                await pulse.feel()
+        go_on.set()
+        pulse.seconds = 60.0
+        await pulse.feel()
+        await pulse.feel()
+
+    asyncio.run(probe())
+    assert len(asked) <= 3
