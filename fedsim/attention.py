@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import vjp
 
 from .generators import entrance
+from .layers import averaged
 from .net import Net, Params
 
 
@@ -54,7 +55,7 @@ def look(net: Net, input_shape: tuple[int, ...], params: Params, x: Tensor, y: T
     logits, pulled = vjp(lambda held: net.run(params, held, start=block), maps)[:2]
     (slope,) = pulled(_asked(logits, y))
     attention = F.relu((slope.mean((2, 3), keepdim=True) * maps).sum(1, keepdim=True))
-    places = F.adaptive_avg_pool2d(attention, size).flatten(1)
+    places = averaged(attention, size).flatten(1)
     return Look(logits, places / places.amax(1, keepdim=True).clamp(min=1e-12))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import gcd
 from typing import Literal, TypeAlias
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -61,6 +62,44 @@ class BatchNorm(_BatchNorm):
         return F.batch_norm(
             input, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
         )
+
+
+class Averaged(nn.Module):
+    """Maps averaged to `size` by `size` places; see `averaged`."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Maps `[batch, channels, size, size]` of those `[batch, channels, height, width]`."""
+        return averaged(input, self.size)
+
+
+def averaged(x: Tensor, size: int) -> Tensor:
+    """Maps `[batch, channels, height, width]` averaged to `size` by `size` places.
+
+    Where windows overlap, torch's own gradient is added up on a GPU in any order, so that two runs differ in
+    their last bits; there it is done by two matrices. On a CPU it is torch's own, which is faster.
+    """
+    if x.device.type == "cpu" or not (x.shape[-2] % size or x.shape[-1] % size):
+        return F.adaptive_avg_pool2d(x, size)
+    return pooled_by_matrices(x, size)
+
+
+def pooled_by_matrices(x: Tensor, size: int) -> Tensor:
+    """What `averaged` gives, but for rounding, by matrices whose rows are the windows."""
+    rows, columns = (_windows(length, size, x) for length in x.shape[-2:])
+    return rows @ x @ columns.T
+
+
+def _windows(length: int, size: int, like: Tensor) -> Tensor:
+    """What each of `length` places counts in the mean of each of `size` windows, `[size, length]`."""
+    # Made where it is used, of no values from elsewhere: it may be recorded as part of a CUDA graph.
+    window = torch.arange(size, device=like.device).unsqueeze(1)
+    place = torch.arange(length, device=like.device)
+    inside = (place >= window * length // size) & (place * size < (window + 1) * length)
+    return inside.to(like.dtype) / inside.sum(1, keepdim=True)
 
 
 def batch_norm(

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from torch import nn
 
-from ..layers import group_normalised
+from ..layers import Averaged, group_normalised
 from ..vision import torchvision_ready
 from .inputs import Dropout, Stem, image_shape
 
@@ -79,7 +79,7 @@ def _vgg(
         blocks["pool"] = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
     else:
         width = 4096
-        seven = (nn.AdaptiveAvgPool2d(7), nn.Flatten())
+        seven = (Averaged(7), nn.Flatten())
         blocks["fc1"] = nn.Sequential(*seven, nn.Linear(512 * 49, width), nn.ReLU(), nn.Dropout(dropout))
         blocks["fc2"] = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Dropout(dropout))
     blocks["head"] = nn.Linear(width, num_classes)
