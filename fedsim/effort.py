@@ -114,7 +114,8 @@ class Meter:
             moving, each = self._step(ctx, frozenset(effort.trainable))
             forward = self._step(ctx, frozenset())[1] if effort.forwards else 0
             each += effort.forwards * forward + _LINEAR_PASSES * effort.extra + effort.per_example
-            updates += effort.steps * (moving + effort.extra)
+            moves = effort.steps if effort.moves is None else effort.moves
+            updates += moves * (moving + effort.extra)
             share = work.examples * effort.steps // max(1, work.steps)
             flops += (share if effort.examples is None else effort.examples) * each + effort.besides
         return Cost(updates, flops)

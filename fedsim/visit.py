@@ -163,6 +163,8 @@ class Effort(NamedTuple):
         per_example: floating-point operations besides for each of these examples, such as of a feature that
             is generated for it (`fedsim.flops`).
         besides: floating-point operations of all these steps together besides.
+        moves: how many of the steps move these keys, where the others take a gradient for its own sake; None
+            for all of them.
     """
 
     steps: int
@@ -172,6 +174,7 @@ class Effort(NamedTuple):
     examples: int | None = None
     per_example: int = 0
     besides: int = 0
+    moves: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

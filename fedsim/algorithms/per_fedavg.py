@@ -28,14 +28,15 @@ Reference result: see docs/results.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import grad
 
-from ..core import Batch, Batches, Context, Local, Report, Visit
+from ..core import Batch, Batches, Context, Effort, Local, Report, Visit
 from ..local import cross_entropy, fine_tuned
 from ..net import Params
 from ..parameters import Positive
@@ -98,6 +99,13 @@ class PerFedAvg(FedAvg):
             slopes = grad(before)({key: params[key] for key in moving})
         adapted = {**params, **{key: params[key] - self.alpha * slopes[key] for key in moving}}
         return cross_entropy(ctx.net(adapted, batch.x), batch)
+
+    def effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
+        """Two passes a meta-step, of which the second moves the model; a batch left over makes both."""
+        pairs = -(-steps // 2)
+        return tuple(
+            kind._replace(steps=2 * pairs, moves=pairs) for kind in super().effort(ctx, state, steps)
+        )
 
     def tuning(self, ctx: Context) -> Local:
         """One plain step on one batch, at the inner rate."""

@@ -7,12 +7,17 @@ from math import ceil
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
+from torch import Tensor
 
 from fedsim import rng
 from fedsim.algorithms import FedALA, FedAvg, PerFedAvg, PFedMe
 from fedsim.algorithms.fedavg import OWN
 from fedsim.core import Algorithm, Batch, Local
+from fedsim.effort import Cost, Meter
+from fedsim.flops import example_flops
+from fedsim.local import cross_entropy
 from fedsim.models import make_net
 from fedsim.pools import SerialPool
 from fedsim.population import Population
@@ -48,6 +53,29 @@ def mean_loss(w: Array, x: Array, y: Array) -> float:
     top = logits.max(1)
     picked = logits[np.arange(len(y)), y]
     return float((top + np.log(np.exp(logits - top[:, None]).sum(1)) - picked).mean())
+
+
+@pytest.mark.parametrize(("size", "passes", "moves"), [(8, 2, 1), (16, 2, 1), (24, 4, 2)])
+def test_per_fedavg_counts_the_passes_that_it_makes(
+    size: int, passes: int, moves: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients of 1, 2 and 3 batches: a pass for every gradient, and a move for every second one."""
+    population = federation([size], model="logistic", rounds=1, local=Local(epochs=1, batch_size=8))
+    gone_through: list[int] = []
+
+    def counted(logits: Tensor, batch: Batch) -> Tensor:
+        gone_through.append(len(batch.x))
+        return cross_entropy(logits, batch)
+
+    monkeypatch.setattr("fedsim.algorithms.per_fedavg.cross_entropy", counted)
+    algorithm, net = PerFedAvg(), population.nets[0]
+    ctx = population.context(0)
+    state = first_state(algorithm, population)
+    cost = Meter(algorithm, population).training(ctx, state, [0])
+    SerialPool(algorithm, population).train(algorithm, ctx, state, [0])()
+    assert gone_through == [8] * passes
+    each = example_flops(net, net.parameters, torch.zeros(population.dataset.input_shape))
+    assert cost == Cost(updates=moves * net.count(), flops=8 * passes * each)
 
 
 def test_per_fedavg_takes_first_order_meta_steps() -> None:
