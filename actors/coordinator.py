@@ -41,10 +41,14 @@ class Phase:
 
 @dataclass(frozen=True)
 class Resumed:
-    """The run goes on after this round, whose state has this digest."""
+    """The run goes on after this round, whose state has this digest, and its clients' memories the other.
+
+    The memories' is None where clients keep nothing, or where the checkpoint does not say.
+    """
 
     round: int
     digest: str
+    memory_digest: str | None = None
 
 
 @dataclass(frozen=True)
@@ -147,7 +151,7 @@ class CoordinatorProcess:
         checkpoint = kept.load(first_state(self.experiment.algorithm, population), warnings.append)
         yield from map(Phase, warnings)
         if checkpoint is not None:
-            yield Resumed(checkpoint.round, checkpoint.digest)
+            yield Resumed(checkpoint.round, checkpoint.digest, checkpoint.memory_digest)
             for records in _parts(checkpoint.records, self._keeping().known):
                 yield Recalled(records)
             self.params = tree.to_numpy(checkpoint.state.params)

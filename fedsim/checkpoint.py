@@ -45,6 +45,7 @@ class Checkpoint:
         memories: what every client that has been visited keeps, in parts that fit into memory.
         records: of rounds 1 to `round`, as plain data.
         digest: of the state.
+        memory_digest: of the memories; None where clients keep nothing, or the checkpoint does not say.
         width: how many clients trained at once in that round, on which the last bits depend; None where the
             checkpoint does not say.
         chosen: the model that validation has chosen until then; None where there is none.
@@ -57,6 +58,7 @@ class Checkpoint:
     digest: str = ""
     width: int | None = None
     chosen: Chosen | None = None
+    memory_digest: str | None = None
 
 
 @dataclass(frozen=True)
@@ -176,6 +178,7 @@ class Checkpoints:
             "rounds": rounds,
             "experiment": self.experiment,
             "digest": result.digest,
+            "memory_digest": result.memory_digest,
             "width": result.engine.get("width"),
             "state": state.entry(),
             "chosen": self._chosen[1].entry() if self._chosen else None,
@@ -225,7 +228,11 @@ class Checkpoints:
             raise CheckpointError(f"{where} is damaged: the state's digest is not the one that was written")
         memories = Memories(self.folder, content["memories"])
         records = Records(self.folder, content["records"])
-        memories.check()
+        kept = content.get("memory_digest")
+        if kept is None:
+            memories.check()
+        elif memories.digest() != kept:
+            raise CheckpointError(f"{where} is damaged: the memories' digest is not the one that was written")
         records.check()
         self._chosen = (Chosen(**self._unpacked(chosen)), chosen) if chosen else None
         newer = [name for name in self.folder.list() if _number(name) > manifest.round]
@@ -233,7 +240,9 @@ class Checkpoints:
         self._memories, self._records, self._kept = memories, records, [manifest]
         said = str(content["digest"]), content.get("width")
         best = self._chosen[0] if self._chosen else None
-        return Checkpoint(manifest.round, state, memories, records, *said, chosen=best)
+        return Checkpoint(
+            manifest.round, state, memories, records, *said, chosen=best, memory_digest=kept
+        )
 
     def _unpacked(self, file: StoredFile, template: Any = None) -> Any:
         """The value in a file of this checkpoint."""

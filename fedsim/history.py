@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import tree
+from .digest import Fingerprint, memory_marks
 from .errors import CheckpointError
 from .packing import pack, unpack
 from .storage import Folder
@@ -136,6 +137,17 @@ class Memories:
                 yield {client: found[client] for client in sorted(held.clients)}
             except (ValueError, KeyError) as error:
                 raise CheckpointError(f"{self.folder.name(held.file.name)} is damaged: {error}") from error
+
+    def digest(self) -> str:
+        """Of all memories, as `Fingerprint` has it; read file by file.
+
+        Raises:
+            CheckpointError: a file is missing or damaged.
+        """
+        found = Fingerprint()
+        for memories in self:
+            found.update(memory_marks(memories))
+        return found.hexdigest()
 
     def check(self) -> None:
         """Make sure that every file is there and as it was written."""

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from fedsim.errors import FedsimError, StoreError
 from jobs.database import SILENCES
-from jobs.records import RoundRecord
+from jobs.records import Marks, RoundRecord
 from jobs.states import JobState
 from jobs.store import JobStore
 
@@ -65,12 +65,12 @@ class Book:
         """How many rounds the store has."""
         return self._rounds
 
-    def digest(self, round: int) -> str | None:
-        """The digest of a round in the store; None for one that it lacks."""
+    def marks(self, round: int) -> Marks | None:
+        """The digests of a round in the store; None for one that it lacks."""
         if round > self._rounds:
             return None
         found = patiently(lambda: self.store.rounds(self.job_id, round - 1, 1))
-        return next((record.digest for record in found if record.round == round), None)
+        return next((record.marks() for record in found if record.round == round), None)
 
     def add(self, record: RoundRecord) -> None:
         """Write a round, and to the log how it went."""

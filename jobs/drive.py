@@ -30,7 +30,7 @@ from fedsim.experiment import Experiment
 from fedsim.faults import CALM, Chaos, Faults
 from fedsim.personal import PersonalScores
 from jobs.placing import placement_of
-from jobs.records import RoundRecord
+from jobs.records import Marks, RoundRecord
 from jobs.spec import JobSpec
 
 LEAD = 16
@@ -59,8 +59,8 @@ class Ledger(Protocol):
     def known(self) -> int:
         """How many rounds it has."""
 
-    def digest(self, round: int) -> str | None:
-        """The digest of a round that it has; None for one that it lacks."""
+    def marks(self, round: int) -> Marks | None:
+        """The digests of a round that it has; None for one that it lacks."""
 
     def working(self) -> None:
         """Rounds run, be they new or known."""
@@ -256,17 +256,18 @@ class Run:
         self.ledger.working()
         if isinstance(step, Resumed):
             self.on_phase(f"going on after round {step.round}, from its checkpoint")
-            self._compare(step.round, step.digest)
-        elif not self._compare(step.round, step.digest):
+            self._compare(step)
+        elif not self._compare(step):
             self.ledger.add(step)
 
-    def _compare(self, round: int, digest: str) -> bool:
-        """Whether the ledger has a round already, with this digest."""
-        before = self.ledger.digest(round)
-        if before not in (None, digest):
+    def _compare(self, step: Resumed | RoundRecord) -> bool:
+        """Whether the ledger has a round already, with these digests."""
+        before, now = self.ledger.marks(step.round), Marks(step.digest, step.memory_digest)
+        if before is not None and not before.agree(now):
+            which = next(name for name in Marks._fields if getattr(before, name) != getattr(now, name))
             raise NotReproduced(
-                f"round {round} came out differently when it ran again: its record has the digest {before}, "
-                f"now it is {digest}",
+                f"round {step.round} came out differently when it ran again: its record has the {which} "
+                f"{getattr(before, which)}, now it is {getattr(now, which)}",
                 "the code, the data or the kind of processor has changed since; begin anew",
             )
         return before is not None

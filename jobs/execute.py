@@ -16,7 +16,7 @@ from jobs.drive import Drive, Run
 from jobs.final_model import FinalModel
 from jobs.joining import connected
 from jobs.keeping import keeping_of
-from jobs.records import RoundRecord, total_cost
+from jobs.records import Marks, RoundRecord, total_cost
 from jobs.resolve import resolve
 from jobs.settings import Settings
 from jobs.spec import JobSpec
@@ -99,9 +99,9 @@ class Notes:
         """How many rounds there are."""
         return len(self.records)
 
-    def digest(self, round: int) -> str | None:
-        """The digest of a round; None for one that is not there."""
-        return self.records[round - 1].digest if round <= len(self.records) else None
+    def marks(self, round: int) -> Marks | None:
+        """The digests of a round; None for one that is not there."""
+        return self.records[round - 1].marks() if round <= len(self.records) else None
 
     def working(self) -> None:
         """Nobody needs to be told."""

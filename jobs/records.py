@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
@@ -89,6 +89,23 @@ class Engine(BaseModel):
     restarts: int = 0
 
 
+class Marks(NamedTuple):
+    """What two runs of a round are told apart by.
+
+    Attributes:
+        digest: of the server state.
+        memory_digest: of what all clients keep; None where they keep nothing, or where nobody has said.
+    """
+
+    digest: str
+    memory_digest: str | None
+
+    def agree(self, other: Marks) -> bool:
+        """Whether both are the same, as far as both are known."""
+        both = None not in (self.memory_digest, other.memory_digest)
+        return self.digest == other.digest and (not both or self.memory_digest == other.memory_digest)
+
+
 class RoundRecord(Frozen):
     """One round of one job, the same in the store, in REST, in the SDK and in files.
 
@@ -117,6 +134,10 @@ class RoundRecord(Frozen):
     metrics: FreeForm = {}
     engine: Engine
     method: FreeForm = {}
+
+    def marks(self) -> Marks:
+        """Its digests."""
+        return Marks(self.digest, self.memory_digest)
 
 
 def known_reason(value: Any) -> Any:

@@ -28,6 +28,7 @@ from fedsim.population import Population
 from fedsim.secret_urls import secrets_in, without_secrets
 from fedsim.simulation import RoundResult, simulate
 from fedsim.storage import Folder
+from tests.fedsim.altered import alter_a_memory, reseal
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import FREEZING, quick
 from tests.fedsim.test_engine import Everything
@@ -198,6 +199,31 @@ def test_a_damaged_checkpoint_is_left_out(
     else:
         assert victim.name in warnings[0]
     assert [n for n in kept.folder.list() if n.startswith("manifest")] == ["manifest-000004.json"]
+
+
+def test_memories_that_are_not_those_that_were_written_are_left_out(
+    two: tuple[Path, list[RoundResult], Any],
+) -> None:
+    folder, results, template = two
+    kept, warnings = Checkpoints(str(folder), {"algorithm": "it"}), list[str]()
+    newest = kept.load(template)
+    assert newest is not None
+    assert newest.memory_digest == results[5].memory_digest is not None
+    alter_a_memory(folder, said=False)
+    found = kept.load(template, warnings.append)
+    assert found is not None
+    assert (found.round, found.memory_digest) == (4, results[3].memory_digest)
+    assert "the memories' digest is not the one that was written" in warnings[0]
+
+
+def test_a_checkpoint_of_before_it_said_its_memories_digest_is_read(
+    two: tuple[Path, list[RoundResult], Any],
+) -> None:
+    folder, _, template = two
+    reseal(folder / "manifest-000006.json", lambda content: content.pop("memory_digest"))
+    found = Checkpoints(str(folder), {"algorithm": "it"}).load(template)
+    assert found is not None
+    assert (found.round, found.memory_digest) == (6, None)
 
 
 def test_without_any_whole_checkpoint_it_says_so(two: tuple[Path, list[RoundResult], Any]) -> None:

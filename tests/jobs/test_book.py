@@ -64,7 +64,7 @@ def test_a_run_that_was_given_up_changes_no_state(tmp_path):
         mine.working()
         assert store.get(job_id).state is JobState.STARTING
         heir = Book(store, job_id, f"fedsim-{job_id}-1")
-        assert (heir.known(), heir.digest(1), heir.digest(2)) == (1, a_record(1).digest, None)
+        assert (heir.known(), heir.marks(1), heir.marks(2)) == (1, a_record(1).marks(), None)
         heir.working()
         heir.add(a_record(2))
         assert (store.get(job_id).state, store.get(job_id).restarts) == (JobState.RUNNING, 1)

@@ -32,6 +32,7 @@ from jobs.spec import JobSpec, parse_spec
 from jobs.states import FailureReason, JobState
 from jobs.store import JobStore
 from tests.api.service import a_round
+from tests.fedsim.altered import alter_a_memory
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
@@ -52,6 +53,7 @@ def driven(
     url: str | None,
     kill_at: int = 0,
     records: list[RoundRecord] | None = None,
+    resume: bool = False,
 ) -> tuple[list[RoundRecord], list[FedsimError], dict[str, Any]]:
     """A run whose coordinator is killed after a round; its records, its losses and its model."""
     drives: list[Drive] = []
@@ -69,7 +71,7 @@ def driven(
     made = Run(
         resolve(spec, settings),
         spec,
-        keeping_of(spec, url, resume=False),
+        keeping_of(spec, url, resume=resume),
         notes,
         on_phase=lambda _: None,
         on_drive=drives.append,
@@ -156,6 +158,15 @@ def test_a_round_that_comes_out_differently_ends_the_run(tmp_path: Path) -> None
     ]
     with pytest.raises(NotReproduced, match=r"round 2 came out differently when it ran again: .* 0000"):
         driven(spec, settings, None, records=wrong)
+
+
+def test_a_run_does_not_go_on_from_memories_that_are_not_those_of_its_records(tmp_path: Path) -> None:
+    spec, settings = parse_spec({**SPEC, "rounds": 2}), Settings(tmp_path / "home")
+    folder = tmp_path / "kept"
+    records, _, _ = driven(spec, settings, str(folder))
+    alter_a_memory(folder)
+    with pytest.raises(NotReproduced, match="round 2 came out differently .* has the memory_digest"):
+        driven(spec, settings, str(folder), records=records, resume=True)
 
 
 @pytest.mark.parametrize("storage", ["/proc/nothing", "nosuch://bucket"])
