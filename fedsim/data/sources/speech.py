@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
@@ -22,7 +22,7 @@ _COMMANDS = ("speech_commands_v0.02", "SpeechCommands/speech_commands_v0.02", "s
 _TEN_WORDS = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go")
 _DIGITS = ("spoken-digits", "free-spoken-digit-dataset/recordings", "fsdd/recordings")
 _TEST_TAKES = 5
-_COMMAND_NAME = re.compile(r"(?P<label>[^/]+)/(?P<speaker>[^/_]+)_nohash_(?P<take>\d+)\.wav")
+_COMMAND_NAME = re.compile(r"(?P<label>[^/]+)/(?P<speaker>[^/_]+)_nohash_(?P<take>\d+)(?i:\.wav)")
 
 
 class _Recording(NamedTuple):
@@ -118,10 +118,20 @@ def _words(folder: Path) -> tuple[str, ...]:
 
 def _commands(folder: Path, word: str) -> list[_Recording]:
     """The recordings of one word, called SPEAKER_nohash_TAKE.wav."""
-    files = sorted((folder / word).glob("*.wav"))
+    files = _waves(folder / word, (folder / word).glob("*"))
     if not files:
         raise DataError(f"{folder / word}: has no recordings", "unpack the archive again")
     return [_recording(file, file.relative_to(folder), _COMMAND_NAME) for file in files]
+
+
+def _waves(folder: Path, found: Iterable[Path]) -> list[Path]:
+    """The recordings among files below a folder, in order; what is hidden, as macOS leaves it, is none."""
+    return sorted(
+        file
+        for file in found
+        if file.suffix.lower() == ".wav"
+        and not any(part.startswith(".") for part in file.relative_to(folder).parts)
+    )
 
 
 def _list(folder: Path, name: str, words: Sequence[str]) -> set[Path]:
@@ -143,13 +153,13 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     fields = {"{label}": "(?P<label>[^/_]+)", "{speaker}": "(?P<speaker>[^/_]+)", "{take}": r"(?P<take>\d+)"}
     pieces = re.split(r"(\{label\}|\{speaker\}|\{take\}|\*)", pattern)
     return re.compile(
-        "".join(fields.get(p) or ("[^/]*" if p == "*" else re.escape(p)) for p in pieces) + r"\.wav"
+        "".join(fields.get(p) or ("[^/]*" if p == "*" else re.escape(p)) for p in pieces) + r"(?i:\.wav)"
     )
 
 
 def _named(folder: Path, pattern: re.Pattern[str]) -> list[_Recording]:
     """Every recording below the folder, words taking turns."""
-    files = sorted(folder.rglob("*.wav"))
+    files = _waves(folder, folder.rglob("*"))
     if not files:
         raise DataError(f"{folder}: has no .wav files", "put recordings there")
     by_word: dict[str, list[_Recording]] = {}

@@ -124,6 +124,18 @@ def test_audio_folder_reads_labels_and_speakers_from_names(tmp_path: Path):
     assert set(data.train.groups.tolist()) == {0}
 
 
+def test_endings_in_capitals_are_read_and_hidden_files_are_not(tmp_path: Path):
+    folder = write_commands(tmp_path, ("yes", "no"))
+    for root, name in ((tmp_path / "mine", "yes_ann_{}"), (folder / "yes", "0a7c2a8d_nohash_{}")):
+        write_wav(root / f"{name.format(1)}.WAV", seconds=0.1, rate=16_000)
+        write_wav(root / f"{name.format(2)}.wav", seconds=0.1, rate=16_000)
+        (root / f"._{name.format(2)}.wav").write_bytes(b"Mac OS X")
+    own = load_dataset("audio_folder", roots=[tmp_path], path="mine", test_share=0.0)
+    assert (len(own.train), own.classes) == (2, ("yes",))
+    commands = load_dataset("speech_commands", roots=[tmp_path], words="all")
+    assert len(commands.train) == 5
+
+
 @pytest.mark.parametrize(
     "given", [{"pattern": "{speaker}_{take}"}, {"pattern": "{label}_{speaker}", "test_takes": 2}]
 )
