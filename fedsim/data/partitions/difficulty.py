@@ -75,12 +75,20 @@ def difficulty_partition(
         A partition of the same examples with exactly the base's count of every class for every client.
 
     Raises:
-        SpecError: f_ord is not between 0 and 1, or there is not one finite loss for each example.
+        SpecError: f_ord is not between 0 and 1, there is not one loss for each example, or one is not finite,
+            as of an expert that has diverged.
     """
     if not 0 <= f_ord <= 1:
         raise refuse("f_ord", f_ord, "has to be a number of at least 0 and of at most 1")
-    if len(losses) != len(labels) or not np.isfinite(losses).all():
-        raise refuse("losses", len(losses), f"has to be one finite loss for each of {len(labels)} examples")
+    if len(losses) != len(labels):
+        raise refuse("losses", len(losses), f"has to be one loss for each of {len(labels)} examples")
+    if bad := int((~np.isfinite(losses)).sum()):
+        raise refuse(
+            "kind",
+            "difficulty",
+            f"the expert has diverged: its loss of {bad:,} of {len(losses):,} examples is not a number",
+            "scale the inputs, to about 0 to 1 or to a deviation of 1, or use another partition",
+        )
     generator = rng.stream(seed, "partition-difficulty")
     held = base.indices
     holder = np.repeat(np.arange(base.num_clients), base.sizes())

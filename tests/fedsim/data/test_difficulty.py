@@ -66,9 +66,17 @@ def test_examples_that_the_base_left_out_stay_out():
 
 @pytest.mark.parametrize(
     ("losses", "f_ord", "path"),
-    [(LOSSES, 1.5, "f_ord"), (LOSSES[:-1], 0.5, "losses"), (np.full(800, np.nan), 0.5, "losses")],
+    [(LOSSES, 1.5, "f_ord"), (LOSSES[:-1], 0.5, "losses"), (np.full(800, np.nan), 0.5, "kind")],
 )
 def test_wrong_arguments_are_refused(losses: np.ndarray, f_ord: float, path: str):
     with pytest.raises(SpecError) as caught:
         difficulty_partition(base(), LABELS, losses, f_ord, 0)
     assert caught.value.errors[0].path == path
+
+
+def test_an_expert_that_has_diverged_is_named_with_a_way_out() -> None:
+    losses = LOSSES.astype(float)
+    losses[:2] = np.nan, np.inf
+    words = rf"kind.*the expert has diverged: its loss of 2 of {len(losses):,} examples.*scale the inputs"
+    with pytest.raises(SpecError, match=words):
+        difficulty_partition(base(), LABELS, losses, 0.5, 0)
