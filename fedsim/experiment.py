@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,8 @@ from .parameters import refuse
 from .population import Population
 from .stepwise import finished
 from .widths import Stack
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +115,12 @@ class Experiment:
             losses=losses,
             **dealing,
         )
+        if shared.tests is None and not len(shared.dataset.test):
+            _LOG.warning(
+                "%s has no test examples, so that no model is scored: give data.dataset a test_share "
+                "above 0, or let every client keep some of its own (data.tests: merged)",
+                name,
+            )
         return Population(
             dataset=shared.dataset,
             partition=shared.train,

@@ -100,3 +100,21 @@ def test_the_public_set_is_taken_away_first() -> None:
     assert population.public is not None
     assert len(population.public) == 180  # a tenth of 1,797, rounded in each of training and test set
     assert population.partition.sizes().sum() == len(population.dataset.train) == 1294
+
+
+def test_data_without_a_test_set_trains_an_expert_and_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    x = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+    np.savez(tmp_path / "mine.npz", x=x, y=np.arange(40) % 2)
+    own = replace(
+        EXPERIMENT, roots=(tmp_path,), dataset=("npz", {"path": "mine.npz", "test_share": 0.0}), num_clients=4
+    )
+    said, population = finish(own.preparing())
+    assert len(population.dataset.test) == 0
+    assert "training an expert: epoch 3 of 3, on data without a test set" in said
+    assert "npz has no test examples" in caplog.text
+    assert "test_share" in caplog.text
+    caplog.clear()
+    assert replace(own, tests="merged").population().tests is not None
+    assert not caplog.text
