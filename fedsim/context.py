@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from .net import Net
+from .net import Net, Params
 from .public import PublicSet
 from .tree import Tree
 from .visit import Local
@@ -52,6 +52,14 @@ class Context:
     def net(self) -> Net:
         """The architecture at hand."""
         return self.nets[self.model]
+
+    def fresh(self) -> Params:
+        """Fresh parameters and buffers of the architecture at hand."""
+        return self.net.init(self.seed, self.model)
+
+    def first(self, device: torch.device | None = None) -> Params:
+        """The values of `fresh`, for reading only; see `Net.first`."""
+        return self.net.first(self.seed, device, self.model)
 
     def for_client(self, client: int) -> Context:
         """The same round as this client sees it: with its own architecture."""

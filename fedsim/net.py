@@ -64,7 +64,7 @@ class Net:
         self.body = frozenset(self.keys) - self.head
         trained = set(self.parameters)
         self.base = tuple(name for name in self.block_names[:-1] if trained.intersection(self.blocks[name]))
-        self._first: dict[tuple[int, str], dict[str, Tensor]] = {}
+        self._first: dict[tuple[int, int, str], dict[str, Tensor]] = {}
         self.stochastic = any(isinstance(m, _DROPOUTS) and m.p > 0 for m in self.module.modules())
         self.unstackable = _why_unstackable(self.module, self.stochastic)
         self._steps = {name: compiled(block, name) for name, block in self.module.named_children()}
@@ -86,21 +86,27 @@ class Net:
         """Number of parameters under these keys; buffers are not counted."""
         return sum(p.numel() for key, p in self.module.named_parameters() if key in keys)
 
-    def init(self, seed: int) -> dict[str, Tensor]:
-        """Fresh parameters and buffers by the model's own initialisers, the same for the same seed."""
-        with rng.torch_stream(seed, "init"):
+    def init(self, seed: int, number: int = 0) -> dict[str, Tensor]:
+        """Fresh parameters and buffers by the model's own initialisers, the same for the same seed.
+
+        Args:
+            seed: of the experiment.
+            number: which of the experiment's architectures this is: of one stream, those that begin with
+                layers of one shape would have the same weights there, bit for bit.
+        """
+        with rng.torch_stream(seed, "init", *([number] if number else [])):
             module = self.build()
         return {key: value.detach().clone() for key, value in float_state(module).items()}
 
-    def first(self, seed: int, device: torch.device | None = None) -> Params:
+    def first(self, seed: int, device: torch.device | None = None, number: int = 0) -> Params:
         """The values of `init`, made once and kept: for reading only.
 
         Whoever knows the seed has them, so that what was never trained need not be sent.
         """
-        kept = (seed, str(device or "cpu"))
+        kept = (seed, number, str(device or "cpu"))
         if kept not in self._first:
             with torch.inference_mode(False):  # or no later training could use them
-                fresh = self.init(seed)
+                fresh = self.init(seed, number)
                 self._first = {kept: {key: tree.arranged(value.to(device)) for key, value in fresh.items()}}
         return self._first[kept]
 

@@ -235,7 +235,7 @@ class AcePFL(Algorithm):
     def received(self, ctx: Context, visit: Visit) -> Params:
         """The client's own model, as its last visit left it; at first the one that everybody makes."""
         model: Params | None = visit.memory.get("model")
-        return ctx.net.first(ctx.seed, visit.device) if model is None else model
+        return ctx.first(visit.device) if model is None else model
 
     def train(self, ctx: Context, visit: Visit) -> Report:
         """Lines 8 of the last round, and 4 to 7 of this one, of Algorithm 1."""

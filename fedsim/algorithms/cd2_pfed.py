@@ -104,7 +104,7 @@ class CD2PFed(FedAvg):
 
     def composed(self, ctx: Context, visit: Visit, round: int) -> Params:
         """The client's own model under what came down, which was shared in this round."""
-        own = visit.memory.get(OWN) or ctx.net.first(ctx.seed, visit.device)
+        own = visit.memory.get(OWN) or ctx.first(visit.device)
         return with_shared(ctx.net, own, visit.broadcast["params"], self.private_share(ctx, round))
 
     def loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:

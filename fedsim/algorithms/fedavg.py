@@ -62,8 +62,8 @@ class FedAvg(Algorithm):
     def init(self, ctx: Context) -> ServerState:
         """A fresh model of every architecture, seeded by the experiment."""
         if len(ctx.nets) == 1:
-            return ServerState(params=ctx.net.init(ctx.seed))
-        return ServerState(params={str(m): net.init(ctx.seed) for m, net in enumerate(ctx.nets)})
+            return ServerState(params=ctx.fresh())
+        return ServerState(params={str(m): ctx.for_model(m).fresh() for m in range(len(ctx.nets))})
 
     def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """The shared part of the global model."""
@@ -119,7 +119,7 @@ class FedAvg(Algorithm):
         whole, own = len(came) == len(ctx.net.keys), visit.memory.get(OWN)
         if whole and not own:
             return came
-        first = {} if whole else ctx.net.first(ctx.seed, visit.device)
+        first = {} if whole else ctx.first(visit.device)
         return {**first, **came, **(own or {})}
 
     def loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:

@@ -163,7 +163,7 @@ class KTpFL(PersonalParts):
 
     def start(self, ctx: Context, visit: Visit) -> Params:
         """The client's own model."""
-        own: Params = visit.memory.get(OWN) or ctx.net.first(ctx.seed, visit.device)
+        own: Params = visit.memory.get(OWN) or ctx.first(visit.device)
         return own
 
     def train(self, ctx: Context, visit: Visit) -> Report:

@@ -94,7 +94,7 @@ class PaperLoop:
         self.held = [population.partition.client(k) for k in range(4)]
         self.apart = [kept_apart(len(rows), algorithm.validation) for rows in self.held]
         self.clusters = enrolled(algorithm, population)[0].clusters.tolist()
-        first = [net.init(population.seed) for net in population.nets]
+        first = [net.init(population.seed, number) for number, net in enumerate(population.nets)]
         self.clients = [
             Plain({key: value.clone().requires_grad_() for key, value in first[k % 2].items()}, forward)
             for k, forward in enumerate([mlp, logistic, mlp, logistic])

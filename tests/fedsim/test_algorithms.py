@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from fedsim import rng
 from fedsim.algorithms import ALGORITHMS, FedAvg, FedProx
 from fedsim.core import Algorithm, Batch, Local
+from fedsim.digest import digest
 from fedsim.local import cross_entropy
 from fedsim.models import make_net
 from fedsim.pools import SerialPool
@@ -178,3 +179,20 @@ def test_several_labels_per_example_with_unknown_ones() -> None:
     assert float(found) == pytest.approx(expected, rel=1e-6)
     masked = cross_entropy(logits, Batch(logits, y, torch.tensor([1.0, 0.0])))
     assert float(masked) == pytest.approx(np.log1p(np.exp(-2.0)), rel=1e-6)
+
+
+def test_architectures_of_one_job_do_not_begin_with_the_same_weights() -> None:
+    """Their first layers are of one shape; the first of them begins as it does alone."""
+    population = federation(hidden=6)
+    shape = {"input_shape": population.dataset.input_shape, "num_classes": population.dataset.num_classes}
+    nets = tuple(make_net("mlp", hidden=6, layers=layers, **shape) for layers in (1, 2))
+    ctx = replace(population, nets=nets).context(0)
+    params = FedAvg().init(ctx).params
+    first, second = ({key: value for key, value in params[m].items() if value.dim() == 2} for m in "01")
+    shared = [key for key in first.keys() & second.keys() if first[key].shape == second[key].shape]
+    assert shared
+    assert not any(torch.equal(first[key], second[key]) for key in shared)
+    alone = FedAvg().init(population.context(0)).params
+    assert all(torch.equal(params["0"][key], value) for key, value in alone.items())
+    for m in (0, 1):
+        assert digest(ctx.for_model(m).first()) == digest(params[str(m)])
