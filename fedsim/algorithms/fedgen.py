@@ -283,7 +283,8 @@ class FedGen(FedAvg):
 
     def effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
         """The features besides: of drawn labels, and of one's own, from which nothing flows back."""
-        (usual,) = super().effort(ctx, state, steps)
+        # Without what else comes down, which may take long to make: it is asked for once for each size.
+        usual = Effort(steps, self.trainable(ctx, super().broadcast(ctx, state)))
         if not self.generates(ctx):
             return (usual,)
         made, own = (feature_flops(ctx.net, self.generator(ctx), trains) for trains in (True, False))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fedsim.algorithms import KDIA, FedAvg, FedCL, FedCOG, FedGen
 from fedsim.core import Algorithm, Local
 from fedsim.effort import Meter
@@ -51,6 +53,17 @@ def test_inputs_that_are_made_up_count() -> None:
     method = FedCOG(start_round=1, samples=6, descent=3)
     assert flops_of(method) == PLAIN + 2 * 6 * 3 * each + 2 * 8 * learnt
     assert flops_of(method, round=0) == PLAIN
+
+
+def test_counting_does_not_ask_for_the_difficulty_that_comes_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FedCL's median over all draws is sorted out once a round, not once for each size of client besides."""
+    population = federation()
+    method = FedCL(generator_noise=8, levels=())
+    ctx = population.context(1)
+    state = method.init(ctx)
+    cost = Meter(method, population).training(ctx, state, range(10))
+    monkeypatch.setattr(FedCL, "wanted", lambda *_: pytest.fail("it was asked for"))
+    assert Meter(method, population).training(ctx, state, range(10)) == cost
 
 
 def test_maps_that_are_generated_count() -> None:
