@@ -25,6 +25,7 @@ from fedsim.tree import Tree
 from fedsim.worker import Worker
 
 from .device import claim
+from .letters import Letter, opened
 
 FLUSH_SECONDS = 0.05
 """How long an actor that is about to kill itself waits, for the answer to its last task to get out."""
@@ -84,7 +85,7 @@ class ClientProcess:
         width: int,
         blocks: Sequence[Block],
         broadcasts: Tree,
-        instructions: Mapping[int, Tree],
+        instructions: Mapping[int, Letter],
         *memories: Tree | None,
     ) -> Any:
         """Train one span; see `Worker.train`.
@@ -138,7 +139,7 @@ class ClientProcess:
         round: int,
         clients: Sequence[int],
         broadcasts: Tree,
-        instructions: Mapping[int, Tree],
+        instructions: Mapping[int, Letter],
         *memories: Tree | None,
     ) -> PersonalScores:
         """Score clients' own models; see `examine`.
@@ -160,13 +161,13 @@ class ClientProcess:
         )
 
     def _by_client(
-        self, clients: Sequence[int], instructions: Mapping[int, Tree], memories: Sequence[Tree | None]
+        self, clients: Sequence[int], instructions: Mapping[int, Letter], memories: Sequence[Tree | None]
     ) -> tuple[dict[int, Tree], dict[int, Tree | None]]:
         """What clients received besides, and what they keep, as tensors where they train."""
         device = self._joined().device
         kept = zip(clients, memories, strict=False)
         return (
-            {client: tree.from_numpy(value, device) for client, value in instructions.items()},
+            opened(instructions, device),
             {client: None if held is None else tree.from_numpy(held, device) for client, held in kept},
         )
 

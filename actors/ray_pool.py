@@ -38,6 +38,7 @@ from fedsim.worker import num_shards
 
 from .crew import Crew
 from .deaths import LOSSES, first_line
+from .letters import Letter, letters
 from .work import Submit, Task, Work
 
 SPAN_MEMORY_BYTES = 256 << 20
@@ -99,7 +100,7 @@ class RayPool:
         broadcasts = broadcast(algorithm, ctx, state)
         instructions = instruct(algorithm, ctx, state, cohort)
         sent = ray.put(tree.to_numpy(broadcasts))
-        letters = {client: tree.to_numpy(value) for client, value in instructions.items()}
+        written = letters(instructions)
 
         def begin() -> _Begun:
             width = stack_widths(algorithm, ctx.nets, self.width)
@@ -107,7 +108,7 @@ class RayPool:
             steps = [sum(self.population.steps(client) for client in block) for block in blocks]
             most = most_blocks(blocks, broadcasts, model_bytes(ctx)) if algorithm.stateful else None
             cuts = [(span.start, blocks[span.start : span.stop]) for span in self._parts(steps, most)]
-            tasks = [Task(self._training(algorithm, ctx.round, *part, sent, letters)) for part in cuts]
+            tasks = [Task(self._training(algorithm, ctx.round, *part, sent, written)) for part in cuts]
             self._work.add(tasks)
             return _Begun([mine for _, mine in cuts], tasks, sum(steps))
 
@@ -160,10 +161,10 @@ class RayPool:
         start: int,
         blocks: Sequence[Block],
         sent: Any,
-        letters: Mapping[int, Tree],
+        written: Mapping[int, Letter],
     ) -> Submit:
         clients, width = _clients(blocks), self.width
-        mine = {client: letters[client] for client in clients if client in letters}
+        mine = {client: written[client] for client in clients if client in written}
         memories = [self._memories.get(client) for client in clients] if algorithm.stateful else []
         returns = 1 + len(clients) * algorithm.stateful
 
@@ -230,8 +231,7 @@ class RayPool:
 
         def submit(actor: Any, _: int) -> list[Any]:
             # Made when they are sent, so that there are never as many letters here as there are clients.
-            letters = explain(algorithm, ctx, state, clients)
-            mine = {client: tree.to_numpy(value) for client, value in letters.items()}
+            mine = letters(explain(algorithm, ctx, state, clients))
             return [actor.examine.remote(ctx.round, clients, sent, mine, *memories)]
 
         return submit

@@ -1,0 +1,51 @@
+"""What clients receive besides the broadcast: once in the store where several receive the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import ray
+import torch
+
+from actors.letters import Shared, letters, opened
+from fedsim.algorithms import FedEnsemble
+from fedsim.digest import digest
+from fedsim.pools import instruct
+from fedsim.simulation import first_state
+from tests.fedsim.federations import federation
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What was put away, in the place of Ray's object store; a reference is a position."""
+    put_away: list[Any] = []
+
+    def put(value: Any) -> int:
+        put_away.append(value)
+        return len(put_away) - 1
+
+    monkeypatch.setattr(ray, "put", put)
+    monkeypatch.setattr(ray, "get", lambda reference: put_away[reference])
+    return put_away
+
+
+def test_models_that_several_clients_receive_are_put_away_once(store: list[Any]) -> None:
+    population, algorithm = federation(), FedEnsemble(mode="permutation", models=3)
+    state, ctx = first_state(algorithm, population), population.context(0)
+    instructions = instruct(algorithm, ctx, state, range(10))
+    written = letters(instructions)
+    assert all(isinstance(letter, Shared) for letter in written.values())
+    assert len(store) == 3
+    found = opened(written, None)
+    assert {client: digest(value) for client, value in found.items()} == {
+        client: digest(value) for client, value in instructions.items()
+    }
+
+
+def test_what_one_client_alone_receives_travels_with_its_message(store: list[Any]) -> None:
+    ones = torch.ones(2)
+    sent = {0: {"a": ones}, 1: {"a": ones.clone()}, 2: {}, 3: {}, 4: {"a": ones, "b": {}}}
+    written = letters(sent)
+    assert store == []
+    assert digest(opened(written, torch.device("cpu"))) == digest(sent)
