@@ -23,7 +23,8 @@ paper batches the open clients into mini-batches that take part; by default one 
 from them is the round's cohort, which costs what the base method costs. With `batches: all` all of them come,
 one mini-batch a round, before clients are ranked again. Nobody is asked while everybody is open. `kept`
 scores are ours, for large federations: a client counts with its last known loss, which with age moves
-towards the mean of all that are known, where those stand who never came.
+towards the mean of all that are known, where those stand who never came. Who is asked and then comes is
+charged the global model twice, with the survey and with the broadcast, though it is the same one.
 
 Reference result: see docs/results.md.
 """
