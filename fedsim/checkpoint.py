@@ -240,9 +240,7 @@ class Checkpoints:
         self._memories, self._records, self._kept = memories, records, [manifest]
         said = str(content["digest"]), content.get("width")
         best = self._chosen[0] if self._chosen else None
-        return Checkpoint(
-            manifest.round, state, memories, records, *said, chosen=best, memory_digest=kept
-        )
+        return Checkpoint(manifest.round, state, memories, records, *said, chosen=best, memory_digest=kept)
 
     def _unpacked(self, file: StoredFile, template: Any = None) -> Any:
         """The value in a file of this checkpoint."""

@@ -165,7 +165,7 @@ def test_a_run_does_not_go_on_from_memories_that_are_not_those_of_its_records(tm
     folder = tmp_path / "kept"
     records, _, _ = driven(spec, settings, str(folder))
     alter_a_memory(folder)
-    with pytest.raises(NotReproduced, match="round 2 came out differently .* has the memory_digest"):
+    with pytest.raises(NotReproduced, match=r"round 2 came out differently .* has the memory_digest"):
         driven(spec, settings, str(folder), records=records, resume=True)
 
 
