@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from fedsim.core import Traffic
 
 from .client_actor import Usage
+from .outlook import Change
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +31,11 @@ class Measured:
         examination: seconds that it waits for one scoring of the clients' own models.
         examinations: how many of these the run has.
         examination_bytes: that go down for one.
-        traffic: bytes of a round.
-        sent: bytes of the whole rounds that were run.
-        growth: how many times as much as `traffic` the rounds to come send, in the mean.
-        at_most: whether `growth` and `examination_bytes` are what can be sent at most, as the course of the
+        traffic: bytes of a round, the last that was run; without those of `once`.
+        once: bytes before the first round, of asking all clients what the first state rests on.
+        sent: bytes of the whole rounds that were run, `once` included.
+        change: how what comes down changes in the rounds to come.
+        at_most: whether `change` and `examination_bytes` are what can be sent at most, as the course of the
             run decides what will be.
         whole_rounds: how many these were.
         usage: the most that any actor needed.
@@ -60,7 +62,8 @@ class Measured:
     examination_bytes: int = 0
     traffic: Traffic
     sent: list[Traffic] = field(default_factory=list)
-    growth: float = 1.0
+    once: Traffic = field(default_factory=Traffic)
+    change: Change = field(default_factory=lambda: Change({}, {}))
     at_most: bool = False
     whole_rounds: int = 0
     usage: Usage

@@ -28,6 +28,7 @@ from .device import claim
 from .measured import Measured
 from .ray_pool import RayPool
 from .resources import Node, Placement, check_memory, cluster_nodes
+from .trial import without
 from .trials import Trials
 
 Progress: TypeAlias = Phase | RoundResult | Measured
@@ -209,6 +210,8 @@ class Probe:
             correction = sum(result.seconds["train"] for result in steady) / modelled
             server = mean(result.seconds["server"] for result in steady)
             survey = mean(result.seconds["survey"] for result in steady) if trials.asked else 0.0
+        each = results[-1].traffic if results else trials.traffic()
+        came = len(results[-1].cohort) if results else mean(map(len, trials.cohorts))
         longest = mean(max(map(self.client_seconds, cohort)) for cohort in trials.cohorts)
         return Measured(
             device=trials.pool.actors[0]["device"],
@@ -227,9 +230,10 @@ class Probe:
             examination=examination,
             examinations=self.examinations(),
             examination_bytes=self.examination_bytes,
-            traffic=results[-1].traffic if results else trials.traffic(),
+            traffic=without(each, trials.enrolling) if len(results) <= 1 else each,
+            once=trials.enrolling,
             sent=[result.traffic for result in results],
-            growth=trials.outlook.growth(len(results)),
+            change=trials.outlook.change(len(results), came),
             at_most=trials.outlook.at_most,
             whole_rounds=len(results),
             usage=self.check_memory(),

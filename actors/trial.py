@@ -27,6 +27,13 @@ class Trial(NamedTuple):
     up: Counter[str]
 
 
+def without(traffic: Traffic, once: Traffic) -> Traffic:
+    """The rest of a round's traffic."""
+    rest = Counter(traffic.by_payload)
+    rest.subtract(once.by_payload)
+    return Traffic(traffic.down - once.down, traffic.up - once.up, dict(+rest), traffic.personal)
+
+
 def mean_traffic(down: Counter[str], up: Counter[str], rounds: int) -> Traffic:
     """What went down and up in so many rounds, by payload, as one round's traffic."""
     both = {name: round((down[name] + up[name]) / rounds) for name in {**down, **up}}

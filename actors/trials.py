@@ -61,7 +61,7 @@ class Trials:
         self.device = device
         self.workers = len(pool.actors)
         self.state, self.enrolling = enrolled(algorithm, population)
-        self.begun = self.state  # with which the last whole round began
+        self.begun = self.latest = self.state  # with which the last whole round began, and ended
         self.done: list[Trial] = []
         self.asked: tuple[int, ...] = ()
 
@@ -253,7 +253,8 @@ class Trials:
         options: dict[str, Any] = {"evaluate_every": evaluate_every, "personal": personal}
         state = self.state
         for result in simulate(self.algorithm, self.population, self.pool, **options, device=self.device):
-            self.begun, state = state, result.state
+            self.begun = state
+            self.latest = state = result.state
             yield replace(result, state=None)
             spent = perf_counter() - began
             enough = result.round >= ENOUGH_ROUNDS and spent > ENOUGH_SECONDS
@@ -269,7 +270,7 @@ class Trials:
     @property
     def outlook(self) -> Outlook:
         """What later rounds send."""
-        return Outlook(self.algorithm, self.population, self.state, self.begun)
+        return Outlook(self.algorithm, self.population, self.state, self.begun, self.latest)
 
     def traffic(self) -> Traffic:
         """The first round's traffic, a mean over cohorts: each client sends what those of the trials sent."""

@@ -119,13 +119,29 @@ def _seconds(plan: Plan, placement: Placement, found: Measured) -> Seconds:
 
 
 def _bytes(plan: Plan, found: Measured) -> PlannedBytes:
-    """Of a round and of the run: whole rounds as they were measured, those to come like the last of them."""
-    each, rest = found.traffic, found.growth * (plan.rounds - len(found.sent))
+    """Of a round and of the run: whole rounds as they were measured, those to come as the last of them tells.
+
+    What comes down changes as the server's messages do. What goes up under the same name as something that
+    comes down changes with it, as a model of which another part travels; all else goes up as it did.
+    """
+    each, rest = found.traffic, plan.rounds - len(found.sent)
+    before = found.sent or [found.once]
+    last, later = found.change
+    # What the messages say and the round did not send is asked for in some rounds, nobody knows in which.
+    told = [name for name in {**last, **later} if not last.get(name) or name in each.by_payload]
+    more = {name: later.get(name, 0.0) - last.get(name, 0.0) for name in told}
+    back = {
+        name: (each.by_payload[name] - last[name]) * more[name] / last[name]
+        for name in told
+        if last.get(name)
+    }
     both = Counter({name: round(rest * size) for name, size in each.by_payload.items()})
-    for sent in found.sent:
+    for change in (more, back):
+        both.update({name: round(rest * size) for name, size in change.items()})
+    for sent in before:
         both.update(sent.by_payload)
-    down = round(rest * each.down) + sum(sent.down for sent in found.sent)
-    up = round(rest * each.up) + sum(sent.up for sent in found.sent)
+    down = round(rest * (each.down + sum(more.values()))) + sum(sent.down for sent in before)
+    up = round(rest * (each.up + sum(back.values()))) + sum(sent.up for sent in before)
     return PlannedBytes(
         round=Traffic(down=each.down, up=each.up, by_payload=dict(each.by_payload)),
         total=Traffic(
@@ -151,6 +167,12 @@ def _notes(placement: Placement, found: Measured) -> list[str]:
         notes.append(
             "how much is sent depends on how the run goes: rounds that were not measured, and what goes down "
             "for the clients' own models, are counted with the most that it can be"
+        )
+    if not found.traffic.down or not found.traffic.up:
+        way = "up" if found.traffic.down else "down" if found.traffic.up else "up or down"
+        notes.append(
+            f"nothing went {way} in the round that later ones are counted by: where something does, as after "
+            "a first state that has nothing to say, the run sends more than is counted"
         )
     if not found.whole_rounds:
         notes.append("a round is longer than the measuring: its seconds are put together from parts of it")

@@ -133,9 +133,10 @@ def test_what_a_schedule_sends_later_is_foreseen(crew: Crew, order: Literal["van
     results = list(simulate(algorithm, population, SerialPool(algorithm, population)))
     sent = [result.traffic.down for result in results]
     for done in range(6):
-        later = sum(sent[done:]) / len(sent[done:])
-        assert trials.outlook.growth(done) == pytest.approx(later / sent[max(0, done - 1)])
-    assert trials.outlook.growth(6) == 1
+        last, later = trials.outlook.change(done, 4)
+        assert last == {"params": sent[max(0, done - 1)]}
+        assert later == {"params": pytest.approx(sum(sent[done:]) / len(sent[done:]))}
+    assert trials.outlook.change(6, 4) == 2 * ({"params": sent[5]},)
     assert not trials.outlook.at_most
 
 
@@ -146,12 +147,13 @@ def test_where_plateaus_decide_all_layers_count_as_open(crew: Crew) -> None:
     for algorithm in (plateau, ClientCurriculum(base=plateau)):
         trials = Trials(algorithm, population, RayPool(algorithm, population, crew))
         assert trials.outlook.at_most
-        assert trials.outlook.growth(0) == pytest.approx((78 + 42 + 42) / 78)
+        last, later = trials.outlook.change(0, 4)
+        assert (last["params"], later["params"]) == (4 * 4 * 78, 4 * 4 * (78 + 42 + 42))
         assert trials.examination(9.0)[1] == 10 * 4 * (78 + 42 + 42)
     # Measured rounds may have opened some: with a patience of 1, round 3 has two layers.
     trials = Trials(plateau, population, RayPool(plateau, population, crew))
     for result in trials.rounds(600.0, 1):
-        assert result.traffic.down * trials.outlook.growth(result.round) == pytest.approx(
-            4 * 4 * 162 if result.round < 6 else result.traffic.down
-        )
+        last, later = trials.outlook.change(result.round, 4)
+        assert last == {"params": result.traffic.down}
+        assert later == {"params": 4 * 4 * 162 if result.round < 6 else result.traffic.down}
     assert result.round == 6

@@ -14,10 +14,17 @@ import pytest
 
 from actors.client_actor import Usage
 from actors.measured import Measured
+from actors.outlook import Change, Outlook
 from actors.resources import Node, Placement
+from actors.trial import without
 from api.commands.plan import rows
-from fedsim.core import Traffic
+from fedsim.algorithms import FedAvg, FedGKD, LayerSchedule
+from fedsim.core import Algorithm, Traffic
+from fedsim.curriculum import ClientCurriculum
+from fedsim.enrolment import enrolled
 from fedsim.errors import ClientFailed, DoesNotFit, OutOfMemory
+from fedsim.pools import SerialPool
+from fedsim.simulation import simulate
 from jobs.execute import execute
 from jobs.placing import most_workers
 from jobs.plan import Plan
@@ -27,6 +34,8 @@ from jobs.planner import plan, shortage
 from jobs.resolve import resolve
 from jobs.settings import Settings
 from jobs.spec import JobSpec, load_spec
+from tests.fedsim.federations import federation
+from tests.fedsim.methods import quick
 
 GIGABYTE = 10**9
 
@@ -154,9 +163,58 @@ def test_whole_rounds_count_as_they_were_and_later_ones_as_the_last(settings: Se
     assert full.bytes is not None
     assert (full.bytes.total.down, full.bytes.total.up) == (140, 280)
     assert full.bytes.total.by_payload == {"params": 420}
-    more, _ = planned(replace(found, growth=2.5), [Node("n", 2, 0, id="n")], settings, rounds=5)
+    growing = replace(found, change=Change({"params": 10}, {"params": 25}))
+    more, _ = planned(growing, [Node("n", 2, 0, id="n")], settings, rounds=5)
     assert more.bytes is not None
     assert (more.bytes.total.down, more.bytes.total.up) == (110 + 75, 220 + 150)
+    assert more.bytes.total.by_payload == {"params": 330 + 225}
+    new = replace(found, change=Change({"params": 10}, {"params": 10, "teacher": 7}))
+    more, _ = planned(new, [Node("n", 2, 0, id="n")], settings, rounds=5)
+    assert more.bytes is not None
+    assert (more.bytes.total.down, more.bytes.total.up) == (110 + 3 * 17, 220 + 60)
+
+
+FORESEEN: dict[str, Algorithm] = {
+    "fedavg": FedAvg(),
+    "vanilla": LayerSchedule(order="vanilla", times="even"),
+    "anti": LayerSchedule(order="anti", times="even"),
+    "fedgkd": FedGKD(),
+    "kdia": quick("kdia"),
+    "cd2_pfed": quick("cd2_pfed"),
+    "clients": ClientCurriculum(base=FedAvg(), a=0.5),
+    "ace_pfl": quick("ace_pfl"),
+}
+
+
+@pytest.mark.parametrize("name", FORESEEN)
+def test_one_round_foretells_what_a_run_sends(name: str, settings: Settings) -> None:
+    """Only what is for single clients, such as ACE-pFL's predictions, is as it was in the round measured."""
+    algorithm, population = FORESEEN[name], federation(layers=3, hidden=6, cohort_size=4, rounds=6)
+    first, once = enrolled(algorithm, population)
+    pool = SerialPool(algorithm, population)
+    results = list(simulate(algorithm, population, pool, personal="never"))
+    one = results[0]
+    outlook = Outlook(algorithm, population, first, first, one.state)
+    found = measured(
+        traffic=without(one.traffic, once),
+        once=once,
+        sent=[one.traffic],
+        change=outlook.change(1, len(one.cohort)),
+        whole_rounds=1,
+    )
+    full, _ = planned(found, [Node("n", 2, 0, id="n")], settings, rounds=6)
+    assert full.bytes is not None
+    total = full.bytes.total
+    assert sum(total.by_payload.values()) == pytest.approx(total.down + total.up, abs=9)
+    if name == "ace_pfl":
+        assert (total.up, once.up > 0) == (sum(r.traffic.up for r in results), True)
+        assert any("nothing went down" in note for note in full.notes)
+        return
+    assert total.down == pytest.approx(sum(r.traffic.down for r in results), rel=0.02)
+    # What CD2-pFed sends up is already what the next round shares.
+    near = 0.15 if name == "cd2_pfed" else 0.02
+    assert total.up == pytest.approx(sum(r.traffic.up for r in results), rel=near)
+    assert not any("nothing went" in note for note in full.notes)
 
 
 def test_a_plan_says_where_traffic_is_an_upper_bound(settings: Settings) -> None:
