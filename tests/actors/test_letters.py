@@ -8,11 +8,14 @@ import pytest
 import ray
 import torch
 
+from actors.crew import Crew
 from actors.letters import Shared, letters, opened
+from actors.ray_pool import RayPool
+from actors.resources import Placement
 from fedsim.algorithms import FedEnsemble
 from fedsim.digest import digest
-from fedsim.pools import instruct
-from fedsim.simulation import first_state
+from fedsim.pools import SerialPool, instruct
+from fedsim.simulation import first_state, simulate
 from tests.fedsim.federations import federation
 
 
@@ -49,3 +52,14 @@ def test_what_one_client_alone_receives_travels_with_its_message(store: list[Any
     written = letters(sent)
     assert store == []
     assert digest(opened(written, torch.device("cpu"))) == digest(sent)
+
+
+def test_actors_read_what_was_put_away(ray_cluster: None) -> None:
+    population, algorithm = federation(cohort_size=6, rounds=2), FedEnsemble(mode="permutation", models=2)
+    expected = simulate(algorithm, population, SerialPool(algorithm, population))
+    pool = RayPool(algorithm, population, Crew(Placement(2, 0.5, 0)))
+    try:
+        found = [result.digest for result in simulate(algorithm, population, pool)]
+    finally:
+        pool.close()
+    assert found == [result.digest for result in expected]
