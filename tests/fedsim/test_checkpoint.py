@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,51 +16,16 @@ import torch
 from fedsim import tree
 from fedsim.algorithms import ALGORITHMS, FedAvg, FedCL
 from fedsim.checkpoint import Checkpoints
-from fedsim.core import Algorithm, ServerState
+from fedsim.core import ServerState
 from fedsim.digest import digest
-from fedsim.errors import CheckpointError
 from fedsim.history import FILE_BYTES, Memories, Records
 from fedsim.packing import pack, unpack
-from fedsim.pools import SerialPool
-from fedsim.population import Population
 from fedsim.secret_urls import secrets_in, without_secrets
-from fedsim.simulation import RoundResult, simulate
 from fedsim.storage import Folder
-from tests.fedsim.altered import alter_a_memory, reseal
 from tests.fedsim.federations import federation
-from tests.fedsim.methods import FREEZING, quick
+from tests.fedsim.kept import Wrapped, method, run, same_memories
+from tests.fedsim.methods import FREEZING
 from tests.fedsim.test_engine import Everything
-
-
-def method(name: str) -> Algorithm:
-    return Everything() if name == "everything" else quick(name)
-
-
-def run(
-    algorithm: Algorithm,
-    population: Population,
-    folder: Path | str,
-    *,
-    every: int = 2,
-    rounds: int | None = None,
-    resume: bool = False,
-) -> tuple[list[RoundResult], SerialPool]:
-    """A run that is checkpointed, or one that goes on."""
-    pool, kept = SerialPool(algorithm, population), Checkpoints(str(folder), {"algorithm": "it"})
-    checkpoint = kept.load(algorithm.init(population.context(0))) if resume else None
-    results = []
-    for result in simulate(algorithm, population, pool, rounds=rounds, resume=checkpoint):
-        results.append(result)
-        kept.note(result)
-        if result.round % every == 0:
-            kept.save(result, pool, population.rounds)
-    return results, pool
-
-
-def same_memories(a: SerialPool, b: SerialPool) -> None:
-    assert a.memories().keys() == b.memories().keys()
-    for client, memory in a.memories().items():
-        assert digest(memory) == digest(b.memories()[client])
 
 
 @pytest.mark.parametrize("name", [*ALGORITHMS, "everything"])
@@ -104,13 +67,6 @@ def test_a_checkpoint_has_every_record(tmp_path: Path) -> None:
     assert list(found.records) == [json.loads(json.dumps(r.record())) for r in results[:12]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Wrapped(ServerState):
-    base: Any
-    scores: Any
-    odd: Any
-
-
 def odd_values() -> Any:
     kinds = [torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.complex128, torch.bool]
     kinds += [torch.int8, torch.uint8, torch.int64, torch.uint16, torch.float8_e4m3fn]
@@ -150,160 +106,6 @@ def test_what_cannot_be_kept_is_named() -> None:
     for damaged in (b"", b"\xff" * 100, pack({"a": torch.ones(3)})[:-1]):
         with pytest.raises(ValueError, match="is not what fedsim writes"):
             unpack(damaged)
-
-
-@pytest.fixture
-def two(tmp_path: Path) -> tuple[Path, list[RoundResult], Any]:
-    """A folder with checkpoints of rounds 4 and 6."""
-    population = federation(cohort_size=4, rounds=6)
-    results, _ = run(Everything(), population, tmp_path)
-    return tmp_path, results, Everything().init(population.context(0))
-
-
-def test_the_last_two_are_kept_and_nothing_else(two: tuple[Path, list[RoundResult], Any]) -> None:
-    folder = two[0]
-    manifests = sorted(folder.glob("manifest-*.json"))
-    assert [m.name for m in manifests] == ["manifest-000004.json", "manifest-000006.json"]
-    needed = set()
-    for manifest in manifests:
-        content = json.loads(manifest.read_text())
-        entries = [content["state"], *content["memories"], *content["records"]]
-        needed |= {manifest.name, *(entry["name"] for entry in entries)}
-    assert {f.name for f in folder.iterdir()} == needed
-
-
-@pytest.mark.parametrize("kind", ["manifest", "state", "memories", "records"])
-@pytest.mark.parametrize("damage", ["cut", "flip", "gone"])
-def test_a_damaged_checkpoint_is_left_out(
-    two: tuple[Path, list[RoundResult], Any], kind: str, damage: str
-) -> None:
-    folder, results, template = two
-    content = json.loads((folder / "manifest-000006.json").read_text())
-    before = (folder / "manifest-000004.json").read_text()
-    names = {"manifest": ["manifest-000006.json"], "state": [content["state"]["name"]]}
-    names |= {part: [entry["name"] for entry in content[part]] for part in ("memories", "records")}
-    victim = folder / next(name for name in names[kind] if name not in before)
-    data = bytearray(victim.read_bytes())
-    data[len(data) // 2] ^= 1
-    if damage == "gone":
-        victim.unlink()
-    else:
-        victim.write_bytes(data if damage == "flip" else data[:-3])
-    warnings: list[str] = []
-    kept = Checkpoints(str(folder), {"algorithm": "it"})
-    found = kept.load(template, warnings.append)
-    assert found is not None
-    assert (found.round, found.digest) == (4, results[3].digest)
-    if kind == "manifest" and damage == "gone":
-        assert warnings == []
-    else:
-        assert victim.name in warnings[0]
-    assert [n for n in kept.folder.list() if n.startswith("manifest")] == ["manifest-000004.json"]
-
-
-def test_memories_that_are_not_those_that_were_written_are_left_out(
-    two: tuple[Path, list[RoundResult], Any],
-) -> None:
-    folder, results, template = two
-    kept, warnings = Checkpoints(str(folder), {"algorithm": "it"}), list[str]()
-    newest = kept.load(template)
-    assert newest is not None
-    assert newest.memory_digest == results[5].memory_digest is not None
-    alter_a_memory(folder, said=False)
-    found = kept.load(template, warnings.append)
-    assert found is not None
-    assert (found.round, found.memory_digest) == (4, results[3].memory_digest)
-    assert "the memories' digest is not the one that was written" in warnings[0]
-
-
-def test_a_checkpoint_of_before_it_said_its_memories_digest_is_read(
-    two: tuple[Path, list[RoundResult], Any],
-) -> None:
-    folder, _, template = two
-    reseal(folder / "manifest-000006.json", lambda content: content.pop("memory_digest"))
-    found = Checkpoints(str(folder), {"algorithm": "it"}).load(template)
-    assert found is not None
-    assert (found.round, found.memory_digest) == (6, None)
-
-
-def test_without_any_whole_checkpoint_it_says_so(two: tuple[Path, list[RoundResult], Any]) -> None:
-    folder, _, template = two
-    for manifest in folder.glob("manifest-*.json"):
-        manifest.write_text("{")
-    with pytest.raises(
-        CheckpointError, match=r"no checkpoint in .* is whole: .*manifest-000006\.json is dam"
-    ):
-        Checkpoints(str(folder)).load(template)
-    assert Checkpoints(str(folder / "nothing")).load(template) is None
-
-
-def test_another_experiment_is_refused(two: tuple[Path, list[RoundResult], Any]) -> None:
-    folder, _, template = two
-    other = Checkpoints(str(folder), {"algorithm": "other", "local": {"lr": 1}})
-    words = r"manifest-000006\.json is of another experiment: algorithm was 'it', is 'other'; local was None"
-    with pytest.raises(CheckpointError, match=words):
-        other.check()
-    with pytest.raises(CheckpointError, match=words):
-        other.load(template)
-    with pytest.raises(CheckpointError, match="a state with"):
-        Checkpoints(str(folder), {"algorithm": "it"}).load(
-            Wrapped(params={}, base=None, scores=None, odd=None)
-        )
-
-
-def test_the_number_of_rounds_counts_where_the_experiment_names_it(
-    two: tuple[Path, list[RoundResult], Any],
-) -> None:
-    # These checkpoints, like those of before it counted, say it beside the experiment.
-    Checkpoints(str(two[0]), {"algorithm": "it", "rounds": 6}).check()
-    with pytest.raises(CheckpointError, match="rounds was 6, is 18") as refused:
-        Checkpoints(str(two[0]), {"algorithm": "it", "rounds": 18}).check()
-    assert "more rounds" not in str(refused.value.hint)
-
-
-def test_clear_removes_checkpoints_and_nothing_else(two: tuple[Path, list[RoundResult], Any]) -> None:
-    folder = two[0]
-    (folder / "notes.txt").write_text("mine")
-    (folder / ".state-000006-0123abcd.safetensors.89abcdef").write_text("left by a killed process")
-    Checkpoints(str(folder)).clear()
-    assert [f.name for f in folder.iterdir()] == ["notes.txt"]
-
-
-def test_a_full_disk_fails_clearly_and_leaves_what_was_there(
-    two: tuple[Path, list[RoundResult], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, results, template = two
-    before = {f.name: f.read_bytes() for f in folder.iterdir()}
-    population = federation(cohort_size=4, rounds=8)
-
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(CheckpointError, match=r"cannot be written .*No space left on device"):
-        run(Everything(), population, folder, resume=True)
-    with pytest.raises(CheckpointError, match="No space left"):
-        Checkpoints(str(folder)).probe()
-    monkeypatch.undo()
-    assert {f.name: f.read_bytes() for f in folder.iterdir()} == before
-    found = Checkpoints(str(folder), {"algorithm": "it"}).load(template)
-    assert found is not None
-    assert found.digest == results[5].digest
-
-
-@pytest.mark.parametrize(
-    ("url", "words"),
-    [
-        ("nosuch://bucket/x", r"nosuch://bucket/x cannot be used: ValueError"),
-        ("/proc/nothing/here", r"/proc/nothing/here cannot be written .*"),
-        ("nosuch://bucket/x?token=secret", r"nosuch://bucket/x\?token=\*\*\* cannot be used"),
-        ("ftp://me:secret@127.0.0.1:9/x", r"ftp://\*\*\*@127\.0\.0\.1:9/x cannot be"),
-    ],
-)
-def test_a_place_that_cannot_be_written_is_named(url: str, words: str) -> None:
-    with pytest.raises(CheckpointError, match=words) as caught:
-        Checkpoints(url).probe()
-    assert "secret" not in str(caught.value)
 
 
 @pytest.fixture

@@ -1,0 +1,54 @@
+"""Runs that are checkpointed, for the tests of checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedsim.checkpoint import Checkpoints
+from fedsim.core import Algorithm, ServerState
+from fedsim.digest import digest
+from fedsim.pools import SerialPool
+from fedsim.population import Population
+from fedsim.simulation import RoundResult, simulate
+from tests.fedsim.methods import quick
+from tests.fedsim.test_engine import Everything
+
+
+def method(name: str) -> Algorithm:
+    return Everything() if name == "everything" else quick(name)
+
+
+def run(
+    algorithm: Algorithm,
+    population: Population,
+    folder: Path | str,
+    *,
+    every: int = 2,
+    rounds: int | None = None,
+    resume: bool = False,
+) -> tuple[list[RoundResult], SerialPool]:
+    """A run that is checkpointed, or one that goes on."""
+    pool, kept = SerialPool(algorithm, population), Checkpoints(str(folder), {"algorithm": "it"})
+    checkpoint = kept.load(algorithm.init(population.context(0))) if resume else None
+    results = []
+    for result in simulate(algorithm, population, pool, rounds=rounds, resume=checkpoint):
+        results.append(result)
+        kept.note(result)
+        if result.round % every == 0:
+            kept.save(result, pool, population.rounds)
+    return results, pool
+
+
+def same_memories(a: SerialPool, b: SerialPool) -> None:
+    assert a.memories().keys() == b.memories().keys()
+    for client, memory in a.memories().items():
+        assert digest(memory) == digest(b.memories()[client])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wrapped(ServerState):
+    base: Any
+    scores: Any
+    odd: Any
