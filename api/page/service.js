@@ -50,6 +50,9 @@ export async function post(path, data, { headers = {}, signal } = {}) {
   return response.json();
 }
 
+// A key by which the service knows a request that comes again. (`crypto.randomUUID` is not there over plain HTTP.)
+export const newKey = () => [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+
 export const jobPath = (id, rest = "") => `/jobs/${encodeURIComponent(id)}${rest}`;
 
 // Calls `onEvent(type, data, id)` for everything that happens to a job, until it has ended or `signal` aborts.

@@ -23,6 +23,7 @@ export function open(root, { query, signal }) {
   const curves = new Map();
   const tokens = [null];
   let next = null;
+  let asks = 0;
 
   const note = element("p", { id: "jobs-note", role: "status" }, "Loading …");
   const body = element("tbody", { role: "rowgroup" });
@@ -74,20 +75,22 @@ export function open(root, { query, signal }) {
     every.indeterminate = here > 0 && here < rows.size;
   }
 
+  // An answer that a later question has overtaken is dropped: it may be of another search.
   async function refresh() {
+    const ask = asks += 1;
     const asked = new URLSearchParams({ limit: PAGE });
     for (const [name, value] of filled(query)) asked.append(name, value);
     const token = tokens.at(-1);
     if (token) asked.set("page_token", token);
     try {
       const page = await get(`/jobs?${asked}`, { signal });
-      if (token !== tokens.at(-1)) return;
+      if (ask !== asks) return;
       next = page.next_page_token;
       showJobs(page.jobs);
       await freshCurves(page.jobs);
-      showJobs(page.jobs);
+      if (ask === asks) showJobs(page.jobs);
     } catch (error) {
-      if (error.status && error.status !== 401) say(note, `${error.message}${error.hint ? `: ${error.hint}` : ""}`);
+      if (ask === asks && error.status && error.status !== 401) say(note, `${error.message}${error.hint ? `: ${error.hint}` : ""}`);
       throw error;
     }
   }

@@ -2,7 +2,7 @@
 
 import { Draft } from "../draft.js";
 import { button, element, say, select, show } from "../element.js";
-import { get, jobPath, post } from "../service.js";
+import { get, jobPath, newKey, post } from "../service.js";
 import { heard, notice, withToken } from "../session.js";
 import { typed } from "../schema.js";
 import { yaml } from "../yaml.js";
@@ -38,7 +38,7 @@ export async function open(root, { query, signal }) {
 
 class NewJob {
   constructor(root, schema, catalogue, signal) {
-    Object.assign(this, { schema, catalogue, signal, draft: new Draft(), asked: 0, given: {} });
+    Object.assign(this, { schema, catalogue, signal, draft: new Draft(), asked: 0, last: Promise.resolve(), given: {} });
     const presets = catalogue.presets.map(({ name, summary }) => [name, `${name}: ${summary.slice(0, 70)}`]);
     this.preset = select([["", "none"], ...presets], "", (name) => this.choosePreset(name), { name: "preset", id: "preset" });
     this.priority = element("input", { name: "priority", value: "0", inputmode: "numeric" });
@@ -79,6 +79,7 @@ class NewJob {
   async loadPreset(name) {
     const preset = this.catalogue.presets.find((each) => each.name === name);
     const found = preset && await this.look(preset.text);
+    if (this.preset.value !== name) return; // another one was chosen in the meantime
     this.draft = new Draft(found?.data ?? undefined);
     this.loaded = name;
     this.redraw();
@@ -88,7 +89,7 @@ class NewJob {
     try {
       await this.loadPreset(name);
     } catch (error) {
-      if (this.signal.aborted) return;
+      if (this.signal.aborted || this.preset.value !== name) return;
       notice(error.message, true);
       this.preset.value = this.loaded ?? "";
     }
@@ -128,9 +129,15 @@ class NewJob {
     return withToken(() => post("/check", spec, { signal: this.signal }));
   }
 
-  // Asks the service; an answer that a later change or question has overtaken is dropped.
-  async check() {
+  // Asks the service once the question before is answered: slow look-ups must not pile up there. Of those that wait only
+  // the last is asked; an answer that a later change or question has overtaken is dropped.
+  check() {
     const turn = this.asked += 1;
+    this.last = this.last.then(() => (turn === this.asked && !this.signal.aborted ? this.ask(turn) : null));
+    return this.last;
+  }
+
+  async ask(turn) {
     try {
       const answer = withSeed(await this.look(this.seen));
       if (turn !== this.asked || this.signal.aborted) return null;
@@ -146,7 +153,7 @@ class NewJob {
       if (!this.signal.aborted) {
         heard("check", Boolean(error.status));
         say(this.verdict, error.message);
-        if (!error.status) this.timer = setTimeout(() => this.check(), AGAIN);
+        if (!error.status && turn === this.asked) this.timer = setTimeout(() => this.check(), AGAIN);
       }
       return null;
     }
@@ -189,8 +196,13 @@ class NewJob {
     // Those of the job that is cloned may hold commas.
     const labels = this.labels.value === this.given.text ? this.given.labels : labelled(this.labels.value);
     const body = { spec: this.draft.data, priority: typed(this.priority.value, "integer") ?? 0, labels };
+    const text = JSON.stringify(body);
+    // The same again is the same job, should an answer have been lost on its way.
+    if (this.sent?.text !== text) this.sent = { text, key: newKey() };
+    const headers = { "Idempotency-Key": this.sent.key };
     try {
-      const job = await withToken(() => post("/jobs", body, { signal: this.signal }));
+      const job = await withToken(() => post("/jobs", body, { headers, signal: this.signal }));
+      this.sent = null;
       notice(`${job.name} waits in the queue`);
       location.hash = `#/jobs/${job.id}`;
     } catch (error) {

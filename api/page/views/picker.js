@@ -13,22 +13,26 @@ export function picker({ chosen, change, signal }) {
   const list = element("ul", { class: "found", id: "found", "aria-label": "Jobs to add" });
   const taken = element("ul", { class: "chips", id: "chosen", "aria-label": "Jobs that are compared" });
   let timer = null;
+  let asks = 0;
 
   function later() {
     clearTimeout(timer);
     timer = setTimeout(search, PAUSE);
   }
 
+  // An answer that a later search has overtaken is dropped.
   async function search() {
+    const ask = asks += 1;
     const asked = new URLSearchParams({ limit: FOUND, ...(field.value.trim() ? { search: field.value.trim() } : {}) });
     try {
       const { jobs } = await withToken(() => get(`/jobs?${asked}`, { signal }));
+      if (ask !== asks) return;
       list.replaceChildren(...jobs.filter((job) => !chosen().includes(job.id)).map((job) => element("li", {},
         button(`+ ${job.name}`, (event) => add(event.target.closest("li"), job.id), { class: "quiet", data: { add: job.id } }),
         element("span", { class: "soft" }, `${methodOf(job.spec)}, seed ${job.spec.seed}, ${job.state.toLowerCase()}`))));
       if (!jobs.length) list.replaceChildren(element("li", { class: "soft" }, "No job fits."));
     } catch (error) {
-      if (!signal.aborted) list.replaceChildren(element("li", { class: "soft" }, error.message));
+      if (ask === asks && !signal.aborted) list.replaceChildren(element("li", { class: "soft" }, error.message));
     }
   }
 
