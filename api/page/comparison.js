@@ -49,14 +49,15 @@ const whole = ({ job, records }) => records.all.length >= (job.state === "SUCCEE
 // deviation up; where none is whole, all of them: `{ members, counted, name, note }`, the note on what is not whole.
 export function groups(entries, together) {
   const first = new Map();
-  const run = (entry) => `${entry.job.spec.seed} ${experiment(entry)}`;
+  const experiments = new Map(entries.map((entry) => [entry, experiment(entry)])); // written out once: specs may be long
+  const run = (entry) => `${entry.job.spec.seed} ${experiments.get(entry)}`;
   for (const entry of entries) {
     const other = first.get(run(entry));
     if (!other || further(entry, other) > 0) first.set(run(entry), entry);
   }
   const found = new Map();
   for (const entry of entries) {
-    const key = together && first.get(run(entry)) === entry ? experiment(entry) : entry.job.id;
+    const key = together && first.get(run(entry)) === entry ? experiments.get(entry) : entry.job.id;
     if (!found.has(key)) found.set(key, []);
     found.get(key).push(entry);
   }

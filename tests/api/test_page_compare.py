@@ -108,6 +108,30 @@ def test_jobs_are_found_and_added(browser: Browser, service: RunningService) -> 
     assert all("status of 404" in error for error in browser.errors())
 
 
+def test_names_in_the_legend_are_text(browser: Browser, service: RunningService) -> None:
+    name = '<a href="https://example.org">best</a> & <b>bold</b>'
+    job, other = service.ended(name=name, rounds=2), service.ended(name="plain", rounds=2)
+    browser.open(f"{service.url}/#/compare?jobs={job.id},{other.id}&seeds=0")
+    until(lambda: browser.text("#compare-chart .legendtext") == f"{name}\nplain")
+    assert browser.count("#compare-chart a") == 0
+    assert browser.text("#compare-words").startswith(f"global accuracy of {name}, plain;")
+
+
+def test_a_spec_is_written_out_once_for_a_drawing(browser: Browser, service: RunningService) -> None:
+    browser.open(f"{service.url}/#/cluster")
+    script = """const done = arguments[0];
+        import("/static/comparison.js").then(({ groups }) => {
+            let made = 0;
+            const data = { toJSON: () => { made += 1; return "digits"; } };
+            const one = { name: "study", state: "RUNNING", rounds_total: 5 };
+            const entries = [1, 2, 3].map((seed) => (
+                { job: { ...one, id: String(seed), spec: { seed, data } }, records: { all: [] } }));
+            const found = groups(entries, true);
+            done([found.length, found[0].members.length, made]);
+        });"""
+    assert browser.driver.execute_async_script(script) == [1, 3, 3]
+
+
 def test_a_seed_counts_once(browser: Browser, service: RunningService) -> None:
     """A job and its clone are one run made twice, which would make the deviation smaller than it is."""
     jobs = a_study(service)[:2]

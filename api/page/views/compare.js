@@ -9,6 +9,7 @@ import { get, jobPath } from "../service.js";
 import { notice, repeat } from "../session.js";
 import { FINAL, headline, HEADLINES, metricName } from "../words.js";
 import { comparisonTable } from "./compare_table.js";
+import { plainText } from "./marks.js";
 import { picker } from "./picker.js";
 
 const EVERY = 3000;
@@ -150,7 +151,7 @@ class Comparison {
   }
 
   drawing() {
-    const traces = this.groups.flatMap(({ counted, name, note }, index) => curve(name + note, band(counted, this.metric, this.along), index, counted.length > 1));
+    const traces = this.groups.flatMap((group, index) => curve(group, band(group.counted, this.metric, this.along), index));
     const isShare = /accuracy/.test(this.metric);
     const layout = {
       showlegend: true, margin: { l: 48, r: 14, t: 36, b: 40 },
@@ -170,19 +171,20 @@ function common(entries) {
   return HEADLINES.find((metric) => scored.every(has(metric))) ?? headline(scored[0].job.last_metrics);
 }
 
-function curve(name, points, index, banded) {
+function curve({ name, note, counted }, points, index) {
   const colour = curveColour(index);
+  const legendgroup = name + note;
   const x = points.map((point) => point.x);
   const trace = {
-    name, x, y: points.map((point) => point.mean), type: "scatter", marker: { size: 5 },
+    name: plainText(name) + note, x, y: points.map((point) => point.mean), type: "scatter", marker: { size: 5 },
     mode: points.length > MOST_POINTS ? "lines" : "lines+markers", line: { color: colour, width: 2, dash: dash(index) },
-    legendgroup: name, hovertemplate: "%{y:.4f}",
+    legendgroup, hovertemplate: "%{y:.4f}",
   };
-  if (!banded) return [trace];
+  if (counted.length === 1) return [trace];
   const up = points.map((point) => point.mean + point.deviation);
   const down = points.map((point) => point.mean - point.deviation);
   return [trace, {
     x: [...x, ...[...x].reverse()], y: [...up, ...down.reverse()], type: "scatter", mode: "lines", fill: "toself", line: { width: 0 },
-    fillcolor: faint(colour, 0.18), hoverinfo: "skip", showlegend: false, legendgroup: name,
+    fillcolor: faint(colour, 0.18), hoverinfo: "skip", showlegend: false, legendgroup,
   }];
 }
