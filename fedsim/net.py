@@ -178,6 +178,9 @@ class Net:
         return self.run(params, features, start=self.block_names[-1])
 
 
+RUNNING = "BatchNorm keeps running statistics; GroupNorm (norm: group) does not"
+DRAWS = "dropout draws from a stream of each client's own; without it (dropout: 0) there is none"
+
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 
 
@@ -190,12 +193,13 @@ def _structure(build: Callable[[], nn.Sequential]) -> nn.Module:
 
 
 def _why_unstackable(module: nn.Module, stochastic: bool) -> str:
+    own = "; ".join({str(m.unstackable): None for m in module.modules() if hasattr(m, "unstackable")})
+    if own:
+        return own  # which no parameter changes
     if running_statistics(module):
-        return "BatchNorm keeps running statistics; GroupNorm (norm: group) does not"
+        return RUNNING
     if batch_statistics(module):
         return (
             "BatchNorm looks across a batch, and a stack fills batches up; GroupNorm (norm: group) does not"
         )
-    if stochastic:
-        return "dropout draws from a stream of each client's own; without it (dropout: 0) there is none"
-    return "; ".join({str(m.unstackable): None for m in module.modules() if hasattr(m, "unstackable")})
+    return DRAWS if stochastic else ""

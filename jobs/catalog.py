@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from fedsim.algorithms import ALGORITHMS
 from fedsim.core import Algorithm
 from fedsim.data import DATASETS, PARTITIONS
-from fedsim.models import MODELS
+from fedsim.models import MODELS, why_unstackable
 from fedsim.parameters import Parameter, Range, parameters
 
 Kind = Literal["algorithms", "models", "datasets", "partitions"]
@@ -57,7 +57,14 @@ def _algorithm(name: str, algorithm: type[Algorithm]) -> Entry:
 
 
 def _model(name: str, function: Callable[..., Any]) -> Entry:
-    return {"name": name, "summary": _first_line(function), "parameters": _schema(function, function)}
+    why_not = why_unstackable(name)
+    return {
+        "name": name,
+        "summary": _first_line(function),
+        "parameters": _schema(function, function),
+        "stacks": not why_not,
+        "why_not_stacked": why_not,
+    }
 
 
 def _dataset(name: str, entry: Any) -> Entry:

@@ -12,6 +12,8 @@ from api.commands.options import DataFormat, Format, Url
 if TYPE_CHECKING:
     from api.service import Kind
 
+_STACKED = {"algorithms": "methods", "models": "models with their defaults"}
+
 
 def algorithms(format: DataFormat = Format.TEXT, url: Url = None) -> None:
     """List the methods, with their hyper-parameters."""
@@ -19,7 +21,7 @@ def algorithms(format: DataFormat = Format.TEXT, url: Url = None) -> None:
 
 
 def models(format: DataFormat = Format.TEXT, url: Url = None) -> None:
-    """List the models."""
+    """List the models, with whether clients can train at once."""
     _show("models", format, url)
 
 
@@ -77,18 +79,27 @@ def _show(kind: Kind, format: Format, url: str | None) -> None:
     if format is Format.JSON:
         print_json(entries)
         return
-    rows = ((plain(e["name"]), plain(e["summary"]), plain(_parameters(e["parameters"]))) for e in entries)
-    data().print(table((kind[:-1], "summary", "parameters"), rows))
-    if kind == "algorithms":
-        data().print(plain(_stacking(entries)))
+    columns = [kind[:-1], "summary", "parameters"]
+    rows = [[e["name"], e["summary"], _parameters(e["parameters"])] for e in entries]
+    if kind == "models":
+        columns.insert(1, "at once")
+        for row, entry in zip(rows, entries, strict=True):
+            row.insert(1, "yes" if entry["stacks"] else "no")
+    data().print(table(columns, ([plain(cell) for cell in row] for row in rows)))
+    if kind in _STACKED:
+        data().print(plain(_stacking(entries, _STACKED[kind])))
 
 
-def _stacking(entries: list[dict[str, Any]]) -> str:
-    """With which methods clients can train at once, in a sentence."""
-    alone = [f"{e['name']} ({e['why_not_stacked']})" for e in entries if not e["stacks"]]
-    rest = f"; one by one with {'; '.join(alone)}" if alone else ""
-    able = len(entries) - len(alone)
-    return f"Clients can train at once (resources.stack) with {able} of {len(entries)} methods{rest}."
+def _stacking(entries: list[dict[str, Any]], what: str) -> str:
+    """With which of them clients can train at once, in a sentence."""
+    alone: dict[str, list[str]] = {}
+    for entry in entries:
+        if not entry["stacks"]:
+            alone.setdefault(entry["why_not_stacked"], []).append(entry["name"])
+    told = "; ".join(f"{', '.join(names)} ({why})" for why, names in alone.items())
+    rest = f"; one by one with {told}" if alone else ""
+    able = sum(1 for entry in entries if entry["stacks"])
+    return f"Clients can train at once (resources.stack) with {able} of {len(entries)} {what}{rest}."
 
 
 def _entries(kind: Kind, url: str | None) -> list[dict[str, Any]]:

@@ -16,10 +16,11 @@ from typing import Any, TypeAlias
 from torch import nn
 
 from ..data.places import Places
-from ..net import Net
+from ..net import DRAWS, RUNNING, Net
+from ..parameters import parameters
 from .audio import mel_cnn
 from .cnn import fedavg_cnn, fedgen_cnn, moon_cnn
-from .distilbert import NOWHERE, distilbert
+from .distilbert import NOWHERE, FirstToken, distilbert
 from .googlenet import googlenet
 from .lenet import lenet5
 from .linear import logistic, mlp
@@ -52,6 +53,23 @@ MODELS: Mapping[str, ModelFunction] = {
 def reads_tokens(name: str) -> bool:
     """Whether this model is one of texts."""
     return "vocabulary" in inspect.signature(MODELS[name]).parameters
+
+
+def why_unstackable(name: str) -> str:
+    """Why many clients of a model cannot train as one with its defaults, "" if they can.
+
+    Read from its parameters `norm` and `dropout`: to build all models takes seconds, and packages that are
+    not always installed.
+
+    Args:
+        name: one of `MODELS`.
+    """
+    if MODELS[name] is distilbert:
+        return FirstToken.unstackable
+    defaults = {each.name: each.default for each in parameters(MODELS[name])}
+    if defaults.get("norm") == "batch":
+        return RUNNING
+    return DRAWS if defaults.get("dropout") else ""
 
 
 def make_net(
@@ -89,4 +107,4 @@ def make_net(
     return Net(build, name)
 
 
-__all__ = ["MODELS", "make_net", "reads_tokens", *MODELS]
+__all__ = ["MODELS", "make_net", "reads_tokens", "why_unstackable", *MODELS]

@@ -160,7 +160,18 @@ def test_algorithms_say_with_which_of_them_clients_train_at_once(fedsim: Fedsim)
     )
     some = [{"name": "a", "stacks": True, "why_not_stacked": ""}]
     some.append({"name": "b", "stacks": False, "why_not_stacked": "its loops differ"})
-    assert _stacking(some).endswith("with 1 of 2 methods; one by one with b (its loops differ).")
+    assert _stacking(some, "methods").endswith("with 1 of 2 methods; one by one with b (its loops differ).")
+
+
+def test_models_say_with_which_of_them_clients_train_at_once(fedsim: Fedsim) -> None:
+    lines = fedsim("models").out.splitlines()
+    assert any(line.split()[:3] == ["model", "at", "once"] for line in lines)
+    told = {words[0]: words[1] for words in map(str.split, lines) if len(words) > 1}
+    assert (told["mlp"], told["resnet18"]) == ("yes", "no")
+    assert "resnet9, vgg16, vgg19 (BatchNorm keeps running statistics;" in " ".join(" ".join(lines).split())
+    data = {entry["name"]: entry for entry in fedsim("models", "--format", "json").data}
+    assert (data["mlp"]["stacks"], data["mlp"]["why_not_stacked"]) == (True, "")
+    assert "norm: group" in data["resnet18"]["why_not_stacked"]
 
 
 def test_presets_and_schema(fedsim: Fedsim) -> None:

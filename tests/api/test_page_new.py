@@ -87,6 +87,14 @@ def test_a_job_is_made_by_the_form(form: Browser, service: RunningService) -> No
 
 
 @NEEDS_CHROMIUM
+def test_a_model_says_that_its_clients_train_one_by_one(form: Browser, service: RunningService) -> None:
+    form.choose(field("model"), "resnet18")
+    until(lambda: "train one by one: BatchNorm" in form.text('[data-path="model"]'))
+    form.choose(field("model"), "mlp")
+    until(lambda: "one by one" not in form.text('[data-path="model"]'))
+
+
+@NEEDS_CHROMIUM
 def test_wrong_input_is_told_at_its_field(form: Browser, service: RunningService) -> None:
     form.write(field("clients.fraction"), "2")
     form.write(field("rounds"), "many")

@@ -75,8 +75,14 @@ function choiceFields(make, path) {
       draft.choose(path, name, { ...draft.choice(path).parameters, [key]: next });
     });
   });
-  const words = isDefault && path === "data.partition" ? "dirichlet with beta 0.5 by default" : entry?.summary;
+  const words = isDefault && path === "data.partition" ? "dirichlet with beta 0.5 by default" : described(entry);
   return [labelledField(path, metricName(path.split(".").at(-1)), control, words), ...own];
+}
+
+// What an entry is, and whether its clients cannot train at once.
+function described(entry) {
+  const alone = entry?.stacks === false && `with its defaults clients train one by one: ${entry.why_not_stacked}`;
+  return [entry?.summary, alone].filter(Boolean).join("; ");
 }
 
 // Several models are dealt to the clients in turn: their names, or specs in JSON.

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from fedsim.errors import SpecError
-from fedsim.models import MODELS, make_net, reads_tokens
+from fedsim.models import MODELS, make_net, reads_tokens, why_unstackable
 from fedsim.net import Net
 from fedsim.parameters import parameters, require
 from tests.fedsim.models.cases import ALL, DEFAULT, STACKABLE, STACKABLE_AND_LARGE, Case
@@ -163,6 +163,13 @@ def test_what_cannot_be_stacked_says_why() -> None:
     }
     assert "dropout" in reasons["small_transformer-9x-0.3"]
     assert not make_net("vgg16", input_shape=(3, 32, 32), num_classes=2).stackable
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "distilbert"])
+def test_what_is_told_of_defaults_is_what_is_built(name: str) -> None:
+    shape, vocabulary = ((9,), 30) if reads_tokens(name) else ((3, 32, 32), 0)
+    net = make_net(name, input_shape=shape, num_classes=5, vocabulary=vocabulary)
+    assert why_unstackable(name) == net.unstackable
 
 
 def test_only_dropout_is_stochastic() -> None:

@@ -14,7 +14,7 @@ from fedsim.core import Local
 from fedsim.data.dataset import Dataset, Examples
 from fedsim.data.places import Places
 from fedsim.errors import DataNotFound, SpecError
-from fedsim.models import make_net
+from fedsim.models import make_net, why_unstackable
 from fedsim.net import Net
 from fedsim.pools import SerialPool
 from fedsim.population import Population
@@ -126,7 +126,9 @@ def test_distilbert_from_a_random_start() -> None:
         moving = {key: value.requires_grad_() for key, value in params.items()}
         for gradient in torch.autograd.grad(net(moving, x).square().sum(), list(moving.values())):
             assert gradient.abs().sum() > 0
-    assert not net.stackable
+    # Dropout is on too; without it nothing would change.
+    assert net.unstackable == why_unstackable("distilbert")
+    assert "transformers" in net.unstackable
 
 
 def test_distilbert_from_weights_in_a_folder(tmp_path: Path) -> None:
