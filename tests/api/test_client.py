@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import secrets
 import sys
 import threading
 import time
@@ -44,14 +45,16 @@ def test_a_spec_is_given_in_any_form(client: FedSimClient, tmp_path: Path, kind:
     file = tmp_path / "my.yaml"
     file.write_text("algorithm: {name: fedprox, mu: 0.1}\nrounds: 9\n")
     spec: Any = {"mapping": data, "file": file, "preset": "demo", "JobSpec": parse_spec(data)}[kind]
-    labels = {"form": f"{kind}-{id(client)}"}
+    # The clients before this one had other jobs in the same service.
+    form = secrets.token_hex(4)
+    labels = {"form": form}
     job = client.submit(spec, set={"rounds": 4, "local.lr": 1e-5, "name": "1e-5"}, labels=labels)
     assert job.state is JobState.QUEUED
     stored = parse_spec(job.job.spec)
     assert isinstance(stored, JobSpec)
     assert (stored.rounds, stored.local.lr, stored.name) == (4, 1e-5, "1e-5")
     assert stored.algorithm.name == ("fedavg" if kind == "preset" else "fedprox")
-    assert [found.id for found in client.jobs(label=f"form={kind}-{id(client)}")] == [job.id]
+    assert [found.id for found in client.jobs(label=f"form={form}")] == [job.id]
 
 
 def test_every_fault_of_a_spec_comes_through(client: FedSimClient) -> None:
@@ -73,7 +76,7 @@ def test_a_file_with_faults_of_all_kinds_is_told_them_at_once(client: FedSimClie
 
 
 def test_one_key_is_one_job(client: FedSimClient) -> None:
-    spec, key = {"algorithm": "fedavg"}, f"sdk-key-{id(client)}"
+    spec, key = {"algorithm": "fedavg"}, f"sdk-key-{secrets.token_hex(4)}"
     first = client.submit(spec, idempotency_key=key)
     assert client.submit(spec, idempotency_key=key).id == first.id
     assert client.submit(spec).id != first.id
@@ -192,7 +195,7 @@ def test_listing_follows_the_pages(many_jobs: list[str], client: FedSimClient) -
 
 
 def test_a_job_is_found_by_the_beginning_of_its_id(service: RunningService, client: FedSimClient) -> None:
-    job = service.queued(name=f"short-{id(client)}")
+    job = service.queued(name=f"short-{secrets.token_hex(4)}")
     time.sleep(0.04)  # ids share what they say of the time
     other = service.queued()
     assert client.job(job.id[:8]).id == job.id

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections.abc import Iterator
@@ -50,7 +51,7 @@ def end_all(service: RunningService, group: str, accuracies: list[float]) -> Non
 
 
 def test_only_what_is_missing_is_submitted(service: RunningService, client: FedSimClient) -> None:
-    name = f"missing-{id(client)}"
+    name = f"missing-{secrets.token_hex(4)}"
     seen: list[int] = []
     first = client.sweep(sweep(name), news=lambda view: seen.append(len(view.found)))
     assert seen == [1, 2, 3, 4]
@@ -70,14 +71,14 @@ def test_only_what_is_missing_is_submitted(service: RunningService, client: FedS
 
 
 def test_what_the_service_finds_wrong_is_said_with_its_run(client: FedSimClient) -> None:
-    wrong = sweep(f"wrong-{id(client)}", axes={"algorithm": ["fedavg", "fedawg"]}, seeds=[1])
+    wrong = sweep(f"wrong-{secrets.token_hex(4)}", axes={"algorithm": ["fedavg", "fedawg"]}, seeds=[1])
     with pytest.raises(SpecError, match=r"in fedawg, seed 1.*did you mean 'fedavg'"):
         client.sweep(wrong)
     assert len(list(client.jobs(label=f"group={wrong['name']}"))) == 1
 
 
 def test_it_ends_with_mean_and_deviation(service: RunningService, client: FedSimClient) -> None:
-    name = f"figures-{id(client)}"
+    name = f"figures-{secrets.token_hex(4)}"
     handle = client.sweep(sweep(name))
     with pytest.raises(TimeoutError, match="4 QUEUED"):
         handle.wait(timeout=0.1)
@@ -96,7 +97,7 @@ def test_it_ends_with_mean_and_deviation(service: RunningService, client: FedSim
 
 
 def test_what_failed_goes_on_when_asked_to(service: RunningService, client: FedSimClient) -> None:
-    name = f"failed-{id(client)}"
+    name = f"failed-{secrets.token_hex(4)}"
     handle = client.sweep(sweep(name, axes={}, seeds=[1, 2]))
     bad, good = (job.job for job in handle.jobs)
     end(service, bad, 0.1, JobState.FAILED)
