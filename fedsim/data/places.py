@@ -17,6 +17,11 @@ TEXT_EXTRA = "install the extra: pip install --constraint constraints.txt '.[tex
 """The way out where the packages for texts are missing."""
 
 
+def leads_out(path: str) -> bool:
+    """Whether a path that a user gives leaves the folder that it is looked for in."""
+    return Path(path).is_absolute() or ".." in Path(path).parts
+
+
 @dataclass(frozen=True)
 class Places:
     """The data roots of a run, in the order they are searched.
@@ -55,7 +60,7 @@ class Places:
             SpecError: the path leads out of the data roots.
             DataNotFound: it is under no root.
         """
-        if Path(path).is_absolute() or ".." in Path(path).parts:
+        if leads_out(path):
             hint = "put the data under a data root, and name it from there"
             raise refuse("path", path, "has to be relative to a data root, and inside it", hint)
         return self.need(what, (path,), get)

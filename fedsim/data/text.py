@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedsim.data.dataset import Array
-from fedsim.data.places import FETCH, TEXT_EXTRA, Places
+from fedsim.data.places import FETCH, TEXT_EXTRA, Places, leads_out
 from fedsim.errors import DataError, DataNotFound
 from fedsim.parameters import refuse
 
@@ -74,7 +74,7 @@ def fingerprint(places: Places, tokenizer: str) -> str:
 
 
 def _file(places: Places, name: str) -> Path | None:
-    if Path(name).is_absolute() or ".." in Path(name).parts:
+    if leads_out(name):
         raise refuse("tokenizer", name, "has to be a name, or a folder inside a data root")
     return places.find((f"{name}/tokenizer.json",))
 

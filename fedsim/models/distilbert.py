@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..data.places import TEXT_EXTRA, Places
+from ..data.places import TEXT_EXTRA, Places, leads_out
 from ..errors import DataNotFound
 from ..parameters import Count, refuse
 from ..vision import torchvision_ready
@@ -129,7 +129,7 @@ def _published(name: str, vocabulary: int, rates: dict[str, float], places: Plac
 
 def _folder(places: Places, name: str) -> Path | None:
     """The folder of this name in a data root; None where there is none: a name of the hub, then."""
-    outside = Path(name).is_absolute() or ".." in Path(name).parts
+    outside = leads_out(name)
     found = None if outside else places.find((name,))
     # The library would take whatever folder of this name stands where the process happens to run.
     if outside or (found is None and os.path.exists(name)):
