@@ -6,5 +6,6 @@
 
 A table is a YAML file in this folder: a preset, axes of named `--set` items, seeds. Every run is one spec in
 one process with the serial pool, so `fedsim run` with the same `--set` items gives the same digests. Finished
-runs stand in benchmarks/results/NAME.jsonl, one line each; a run that stands there is never run again.
+runs stand in benchmarks/results/NAME.jsonl, one line each; a run that stands there is never run again, and
+one that another table has made is taken from its journal.
 """

@@ -107,6 +107,16 @@ class Entry(BaseModel):
             }
         )
 
+    def taken(self, labels: dict[str, str], every: int) -> Entry:
+        """The same run for another table: its labels there, and of the curves the points that it keeps."""
+        others = {
+            name: other.model_copy(update={"curve": thinned(other.curve, every)})
+            for name, other in self.others.items()
+        }
+        return self.model_copy(
+            update={"labels": labels, "curve": thinned(self.curve, every), "others": others}
+        )
+
     def other(self, name: str) -> float | None:
         """Another figure of the run: of its last round, or summed over all; None if unknown."""
         known: dict[str, float] = {**self.final, **self.bytes, **self.cost}
@@ -168,8 +178,14 @@ def scored(scores: Mapping[int, float], every: int) -> Scored:
         final=scores[last],
         best={"round": best, "value": scores[best]},
         tail=round(fmean(score for number, score in scores.items() if number > last - TAIL), 6),
-        curve={n: s for n, s in scores.items() if n % every == 0 or n in (min(scores), last)},
+        curve=thinned(scores, every),
     )
+
+
+def thinned(curve: Mapping[int, float], every: int) -> dict[int, float]:
+    """The points of a curve after every so many rounds, the first and the last as well."""
+    ends = (min(curve), max(curve)) if curve else ()
+    return {number: score for number, score in curve.items() if number % every == 0 or number in ends}
 
 
 def rounded(values: Iterable[tuple[str, float]]) -> dict[str, float]:

@@ -6,7 +6,7 @@ import logging
 import os
 import subprocess
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
 from multiprocessing import get_context, parent_process
@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.tables.grid import Run, Table, fingerprint
+from benchmarks.tables.grid import Run, Table, fingerprint, load_table, tables
 from benchmarks.tables.journal import Entry, Journal, rounded, scored
 from fedsim.core import Local
 from fedsim.errors import FedsimError
@@ -184,6 +184,9 @@ def run_table(
     waiting, faults = missing(table, journal)
     for fault in faults:
         LOG.warning("left out: %s", fault)
+    if taken := take(table, journal, waiting):
+        LOG.info("%s: %d runs that other tables have made", table.name, taken)
+        waiting, _ = missing(table, journal)
     total = sum(1 for _ in table.runs())
     LOG.info("%s: %d runs, %d to be made, %d at a time", table.name, total, len(waiting), processes)
     if not waiting:
@@ -214,6 +217,28 @@ def missing(table: Table, journal: Journal) -> tuple[list[Pending], list[str]]:
         if key not in finished:
             waiting.append(Pending(run, spec, key))
     return waiting, faults
+
+
+def take(table: Table, journal: Journal, waiting: Sequence[Pending]) -> int:
+    """Write down those runs that stand in the journals beside this one already, of other tables.
+
+    Only from tables that follow the same metric, all others that this one shows, and at least as many points
+    of the curves: their lines say all that a run of this table would.
+
+    Returns:
+        How many.
+    """
+    wanted, count = {pending.key: pending.run for pending in waiting}, 0
+    for name in tables():
+        other = load_table(name)
+        same = other.metric == table.metric and set(other.metrics) >= set(table.metrics)
+        if not wanted or name == table.name or not same or table.curve_every % other.curve_every:
+            continue
+        entries = Journal(journal.file.parent, name).read()
+        for key in wanted.keys() & entries.keys():
+            journal.append(entries[key].taken(wanted.pop(key).labels, table.curve_every))
+            count += 1
+    return count
 
 
 def _gather(futures: dict[Future[Entry | str], Pending], journal: Journal, processes: int) -> Iterator[str]:

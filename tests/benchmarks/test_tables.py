@@ -9,7 +9,7 @@ import pytest
 from benchmarks.tables.__main__ import main
 from benchmarks.tables.grid import Table, TableError, fingerprint, load_table, read_table, tables
 from benchmarks.tables.journal import Journal
-from benchmarks.tables.work import Pending, Populations, execute, missing, run_table
+from benchmarks.tables.work import Pending, Populations, execute, missing, run_table, take
 from fedsim.algorithms import ALGORITHMS
 from fedsim.core import Algorithm
 from fedsim.errors import FedsimError
@@ -64,6 +64,35 @@ def test_what_is_finished_is_not_run_again(table: Table, settings: Settings, tmp
     assert run_table(table, journal, settings, processes=1, niceness=1) == []
     assert len(journal.file.read_text("utf-8").splitlines()) == 8
     assert missing(table, journal) == ([], [])
+
+
+def test_runs_that_another_table_has_made_are_taken_from_its_journal(tmp_path: Path) -> None:
+    sweep, whole = load_table("kdia-sweep"), load_table("kdia-cifar10")
+    lent = Journal(tmp_path, whole.name)
+    for method in ("FedAvg", "KDIA"):
+        lent.append(entry(whole, ("Dir(0.5)", method), 2506, 0.5))
+    journal = Journal(tmp_path, sweep.name)
+    assert take(sweep, journal, missing(sweep, journal)[0]) == 2
+    assert [made.labels for made in journal.read().values()] == [
+        {"clients": "N = 100, C = 0.1", "method": "FedAvg"},
+        {"clients": "N = 100, C = 0.1", "method": "KDIA"},
+    ]
+    assert take(sweep, journal, missing(sweep, journal)[0]) == 0
+    finer = sweep.model_copy(update={"name": "finer", "curve_every": 1})
+    other = sweep.model_copy(update={"name": "other", "metric": "personal_accuracy"})
+    wider = sweep.model_copy(update={"name": "wider", "curves": ("global_loss",)})
+    for table in (finer, other, wider):
+        journal = Journal(tmp_path, table.name)
+        assert take(table, journal, missing(table, journal)[0]) == 0, table.name
+
+
+def test_what_is_taken_has_the_points_of_its_new_table(table: Table) -> None:
+    made = entry(table, ("plain", "IID"), 1, 0.5).model_copy(
+        update={"curve": {1: 0.1, 2: 0.2, 3: 0.3, 4: 0.4}}
+    )
+    taken = made.taken({"mu": "none"}, 2)
+    assert (taken.labels, taken.curve) == ({"mu": "none"}, {1: 0.1, 2: 0.2, 4: 0.4})
+    assert (taken.final, taken.best, taken.digest) == (made.final, made.best, made.digest)
 
 
 def test_a_run_has_the_digest_of_the_same_spec_and_shares_its_data(table: Table, settings: Settings) -> None:
