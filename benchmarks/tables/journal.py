@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
@@ -57,6 +58,10 @@ class Entry(BaseModel):
             nobody's was scored, and in lines that were written before these were kept.
         chosen: the round of the model that is best on the validation set, and its accuracy on the test set;
             {} without a validation set, and in lines that were written before this was looked for.
+        chosen_model: which of the deployed models that is; "" where nothing was chosen, and in lines that
+            were written before this was kept.
+        method: the numbers that the method says of its last round; {} where it says none, and in lines that
+            were written before these were kept.
         digest: of the last server state.
         code: the version of the code.
     """
@@ -77,6 +82,8 @@ class Entry(BaseModel):
     others: dict[str, Scored] = {}
     clients: tuple[float, ...] = ()
     chosen: dict[str, float] = {}
+    chosen_model: str = ""
+    method: dict[str, float] = {}
     digest: str
     code: str
 
@@ -104,6 +111,7 @@ class Entry(BaseModel):
                 "tail": other.tail,
                 "curve": other.curve,
                 "chosen": {},
+                "chosen_model": "",
             }
         )
 
@@ -186,6 +194,12 @@ def thinned(curve: Mapping[int, float], every: int) -> dict[int, float]:
     """The points of a curve after every so many rounds, the first and the last as well."""
     ends = (min(curve), max(curve)) if curve else ()
     return {number: score for number, score in curve.items() if number % every == 0 or number in ends}
+
+
+def numbers(said: Mapping[str, Any]) -> dict[str, float]:
+    """Those of the values that are numbers, as they are kept; NaN and infinity have no word in a journal."""
+    plain = {name: value for name, value in said.items() if type(value) in (int, float)}
+    return rounded((name, value) for name, value in plain.items() if math.isfinite(value))
 
 
 def rounded(values: Iterable[tuple[str, float]]) -> dict[str, float]:

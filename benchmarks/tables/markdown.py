@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
@@ -127,10 +128,23 @@ def _shown(table: Table, runs: Found, what: str) -> list[str]:
         for cell, by_seed in runs.items()
     }
     parts = [f"{table.metric}, {TITLES[what]}:", _grid(table, figures, signed=False)]
+    if what == "chosen" and (models := _models(runs)):
+        parts.append(f"The model chosen, where it is not always `global`: {models}.")
     if table.against is not None:
         heading = f"The same, less `{table.against}` of the same seed:"
         parts += [heading, _grid(table, _differences(table, runs, what), signed=True)]
     return parts
+
+
+def _models(runs: Found) -> str:
+    """How often each model was chosen, of the cells where one is not the global model; "" without any."""
+    said = list[str]()
+    for cell, by_seed in runs.items():
+        counts = Counter(sorted(e.chosen_model for e in by_seed.values() if e.chosen_model))
+        if counts.keys() - {"global"}:
+            each = ", ".join(f"`{model}` {times}" for model, times in counts.items())
+            said.append(f"{', '.join(cell)}: {each} of {counts.total()}")
+    return "; ".join(said)
 
 
 def _others(entries: Iterable[Entry], name: str, unit: float) -> list[float]:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from benchmarks.tables.grid import Run, Table, fingerprint, load_table, tables
-from benchmarks.tables.journal import Entry, Journal, rounded, scored
+from benchmarks.tables.journal import Entry, Journal, numbers, rounded, scored
 from fedsim.core import Local
 from fedsim.errors import FedsimError
 from fedsim.experiment import Experiment
@@ -126,6 +126,8 @@ def execute(pending: Pending, table: Table, settings: Settings, shared: Populati
         others=found,
         clients=() if last.personal is None else tuple(sorted_curve(last.personal)[1].round(4).tolist()),
         chosen={"round": chosen["round"], "value": round(chosen["accuracy"], 6)} if chosen else {},
+        chosen_model=chosen.get("model", ""),
+        method=numbers(last.method),
         digest=last.digest[:16],
         code=code,
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.tables.grid import Table, fingerprint, read_table
-from benchmarks.tables.journal import Entry, swing
+from benchmarks.tables.journal import Entry, numbers, swing
 from benchmarks.tables.markdown import place, render
 from benchmarks.tables.work import Pending, Populations, execute
 from fedsim.pools import SerialPool
@@ -93,7 +93,7 @@ set: [rounds=4, data.limit=200, clients.total=10, local.epochs=1, evaluation.val
 axes:
   method:
     FedAvg: algorithm=fedavg
-    KDIA: "algorithm={name: kdia, lambda_gen: 0}"
+    KDIA: "algorithm={name: kdia, generator_epochs: 1, generator_batches: 1}"
     FedProx: algorithm=fedprox
   data: {IID: data.partition=iid}
 rows: [data]
@@ -128,7 +128,12 @@ def test_a_view_shows_another_model_of_the_same_run(tmp_path: Path, settings: Se
         for r in records
         for model in ("global", "teacher")
     ]
+    assert made.method == {"generator_loss": records[-1].method["generator_loss"]}
     best = max(validation for validation, _ in pairs)
+    models = [model for _ in records for model in ("global", "teacher")]
+    assert made.chosen_model == next(
+        model for model, (value, _) in zip(models, pairs, strict=True) if value == best
+    )
     assert made.chosen["value"] in {round(test, 6) for validation, test in pairs if validation == best}
     text = render(table, {made.key: Entry.model_validate_json(made.model_dump_json())})
     assert "| data | FedAvg | KDIA | KDIA, teacher | FedProx |" in text
@@ -137,6 +142,34 @@ def test_a_view_shows_another_model_of_the_same_run(tmp_path: Path, settings: Se
     assert "| data | KDIA | KDIA, teacher | FedProx |" in text
     assert f"| IID | KDIA, teacher | {100 * teacher[0]:.1f} | {100 * teacher[1]:.1f} |" in text
     assert f"| IID | – | {made.bytes['up'] / 1e6:.2f} | – |" in text, "bytes are of the run, once"
+
+
+def test_what_was_chosen_is_told_by_model(table: Table) -> None:
+    """Lines that were written before models were named, and cells with the global one alone, say nothing."""
+    cells = {("strong", "IID"): ("teacher", "global"), ("strong", "Dir(1)"): ("teacher", "teacher")}
+    cells |= {("plain", "IID"): ("global", "global"), ("plain", "Dir(1)"): ("", "")}
+    entries = {}
+    for cell, models in cells.items():
+        for seed, model in enumerate(models, start=1):
+            named = {"chosen": {"round": 1, "value": 0.5}, "chosen_model": model}
+            made = entry(table, cell, seed, 0.5).model_copy(update=named)
+            entries[made.key] = made
+    chosen = table.model_copy(update={"show": ("chosen",)})
+    said = "strong, IID: `global` 1, `teacher` 1 of 2; strong, Dir(1): `teacher` 2 of 2."
+    assert f"not always `global`: {said}\n\nThe same, less" in render(chosen, entries)
+    old = {key: made.model_copy(update={"chosen_model": ""}) for key, made in entries.items()}
+    assert "not always" not in render(chosen, old)
+
+
+def test_lines_without_what_is_kept_since_can_be_read(table: Table) -> None:
+    made = entry(table, ("plain", "IID"), 1, 0.5)
+    old = Entry.model_validate_json(made.model_dump_json(exclude={"chosen_model", "method"}))
+    assert (old.chosen_model, old.method) == ("", {})
+
+
+def test_of_what_a_method_says_the_numbers_are_kept() -> None:
+    said = {"loss": 0.12345678, "phase": 2, "done": True, "left": "cap", "frozen": [1], "gap": float("nan")}
+    assert numbers(said) == {"loss": 0.123457, "phase": 2}
 
 
 def test_the_swing_is_of_the_second_half() -> None:
