@@ -25,6 +25,9 @@ TELL_EVERY = 25
 Drawn: TypeAlias = Literal["pass", "batch"]
 """Whether labels are drawn once for all passes and shuffled in each, or anew for each batch."""
 
+Labels: TypeAlias = Literal["pass", "batch", "data"]
+"""The same, or on clients those of the step's own examples, and on the server anew for each batch."""
+
 Judge = Callable[[Tensor], Tensor]
 """Logits `[batch, classes]` of features `[batch, *shape]`; of several judges `[judges, batch, classes]`."""
 
@@ -55,7 +58,10 @@ class Schedule:
     def labels(
         self, stream: np.random.Generator, num_classes: int, drawn: Drawn = "pass"
     ) -> list[np.ndarray[Any, Any]]:
-        """The labels of every step: drawn once for all passes, so nearly even, then shuffled in each.
+        """The labels of every step: drawn once for all passes, then shuffled in each.
+
+        So every pass asks for each class as often as the one draw has it. What chance makes uneven in that
+        stays so for all passes of a training, where labels that are drawn for each batch even out over them.
 
         Args:
             stream: to draw from.

@@ -19,6 +19,7 @@ Wire:
 The local loss is CE + lambda_kd KL(teacher || student) at temperature tau + lambda_gen CE of the classifier
 on generated features, as many as the batch has examples (Eqs. 11 to 13). Labels for these are drawn evenly
 for a whole pass and shuffled in each; a client with less than a batch draws them anew in each (Alg. 2).
+`labels: data` is what the paper compares that with: a client's are those of its batch (section 6.3, Fig. 7).
 
 Client k weighs F_k, proportional to u_k = (e^(t_k - t) c_k n_k)^(1/3), with t_k the round when it last came,
 c_k how often it came and n_k its examples (Eqs. 5 to 9, whose normalisers cancel). A client that stays away
@@ -52,7 +53,7 @@ from .. import tree
 from ..core import Batch, Context, Effort, Progress, Reduced, Reduction, Report, ServerState, Visit
 from ..flops import feature_flops
 from ..generator_training import (
-    Drawn,
+    Labels,
     Lessons,
     Schedule,
     client_labels,
@@ -105,8 +106,9 @@ class KDIA(FedAvg):
         generator_hidden: its width where features are flat.
         output: what its last layer's values go through.
         diversity: how features are kept apart; `ratio` is this paper's, `pairs` FedGen's.
-        labels: whether the labels of generated features, on the server and on clients, are drawn for a whole
-            pass, or for each batch as before this paper.
+        labels: of the generated features: drawn for a whole pass, or for each batch, on the server and on
+            clients; or on clients those of the examples (`data`), and on the server drawn for each batch, as
+            before this paper.
     """
 
     lambda_kd: Annotated[float, Range(minimum=0)] = 0.5
@@ -125,7 +127,7 @@ class KDIA(FedAvg):
     generator_hidden: Count = 256
     output: Output = "sigmoid"
     diversity: Diversity = "ratio"
-    labels: Drawn = "pass"
+    labels: Labels = "pass"
 
     uploads: ClassVar[Mapping[str, Reduction]] = {
         "params": Reduction.MEAN,
@@ -204,7 +206,8 @@ class KDIA(FedAvg):
             diversity=self.diversity,
         )
         stream = streams.stream(ctx.seed, "generator", ctx.round)
-        lessons = Lessons(schedule.labels(stream, ctx.num_classes, self.labels))
+        drawn = schedule.labels(stream, ctx.num_classes, "pass" if self.labels == "pass" else "batch")
+        lessons = Lessons(drawn)
         after = yield from train_generator(
             generator, state.generator, jointly(judge), schedule, lessons, stream, device
         )
@@ -228,13 +231,15 @@ class KDIA(FedAvg):
     def noise(
         self, ctx: Context, rng: np.random.Generator, steps: int, batch_size: int, num_examples: int
     ) -> Tree:
-        """Noise and labels for the generated features of each step."""
+        """Noise for the generated features of each step; labels, where these are not the examples' own."""
         if not self.generates(ctx) or not steps:
             return {}
-        sizes = {"steps": steps, "batch_size": batch_size, "num_examples": num_examples}
-        labels = client_labels(rng, ctx.num_classes, **sizes, drawn=self.labels)
+        drawn: dict[str, Any] = {}
+        if self.labels != "data":
+            sizes = {"steps": steps, "batch_size": batch_size, "num_examples": num_examples}
+            drawn["labels"] = client_labels(rng, ctx.num_classes, **sizes, drawn=self.labels)
         shape = (steps, batch_size, self.generator_noise)
-        return {"noise": rng.standard_normal(shape, np.float32), "labels": labels}
+        return {"noise": rng.standard_normal(shape, np.float32), **drawn}
 
     def loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
         """The cross-entropy, the distillation and the generated features' (Eq. 13)."""
@@ -257,7 +262,7 @@ class KDIA(FedAvg):
     def generated(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
         """The cross-entropy of the classifier on generated features (Eq. 12): a scalar."""
         generator, count = self.generator(ctx), len(batch.y)
-        labels = batch.noise["labels"][:count]
+        labels = batch.y if self.labels == "data" else batch.noise["labels"][:count]
         with torch.no_grad():
             made = generator(visit.broadcast["generator"], batch.noise["noise"][:count], labels)
         logits = ctx.net.run(params, made, start=generator.entrance.block)

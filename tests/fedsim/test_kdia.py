@@ -206,16 +206,18 @@ def arrived(method: KDIA, population: Population) -> tuple[Context, Visit]:
     return ctx, SerialPool(method, population).worker.shelf.visit(method, ctx, 5, broadcast, {}, None)
 
 
-@pytest.mark.parametrize("kl", ["teacher_first", "student_first"])
-def test_the_loss_is_numpys(kl: Any) -> None:
-    method = KDIA(kl=kl, lambda_kd=0.7, lambda_gen=0.3, tau=2.0, **LIGHT)
+@pytest.mark.parametrize(
+    ("kl", "drawn"), [("teacher_first", "pass"), ("student_first", "pass"), ("teacher_first", "data")]
+)
+def test_the_loss_is_numpys(kl: Any, drawn: Any) -> None:
+    method = KDIA(kl=kl, labels=drawn, lambda_kd=0.7, lambda_gen=0.3, tau=2.0, **LIGHT)
     ctx, visit = arrived(method, federation())
     net, batch = ctx.net, visit.batches[0]
     params = net.init(4)
     logits, wise = (net(w, batch.x).double().numpy() for w in (params, visit.broadcast["teacher"]))
     p, q = softmax(wise, 2.0), softmax(logits, 2.0)
     p, q = (p, q) if kl == "teacher_first" else (q, p)
-    labels = batch.noise["labels"][: len(batch.y)]
+    labels = batch.y if drawn == "data" else batch.noise["labels"][: len(batch.y)]
     made = method.generator(ctx)(visit.broadcast["generator"], batch.noise["noise"][: len(batch.y)], labels)
     judged = net.classify(params, made).double().numpy()
 

@@ -1,4 +1,4 @@
-"""The labels of KDIA's generated features: what a client reads of them, and both ways of drawing them."""
+"""The labels of KDIA's generated features: what a client reads of them, and the ways of drawing them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from fedsim.algorithms import KDIA
 from fedsim.core import Batch, Local
 from fedsim.generator_training import Schedule, client_labels
 from fedsim.pools import SerialPool
+from fedsim.simulation import simulate
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import QUICK
+from tests.fedsim.stacks import same_as_one_by_one
 
 LIGHT = QUICK["kdia"]
 
@@ -70,6 +72,44 @@ def test_labels_of_a_batch_are_drawn_anew_in_each() -> None:
     drawn = {kind: np.stack(schedule.labels(rng, 4, kind)).reshape(5, 24) for kind in ("pass", "batch")}
     kinds = {kind: {tuple(np.bincount(each, minlength=4)) for each in made} for kind, made in drawn.items()}
     assert len(kinds["pass"]) == 1 < len(kinds["batch"])
+
+
+@pytest.mark.parametrize("examples", [7, 14])
+def test_labels_of_the_data_are_those_of_the_steps_own_batch(
+    monkeypatch: pytest.MonkeyPatch, examples: int
+) -> None:
+    """Each pass reads the client's own labels, as often as it has them; nothing of the kind is drawn."""
+    read = read_labels(monkeypatch, examples, labels="data")
+    each = -(-examples // 8)
+    population = federation([examples])
+    own = np.sort(population.dataset.train.y[population.partition.client(0)])
+    for at in range(0, 4 * each, each):
+        assert np.array_equal(np.sort(np.concatenate(read[at : at + each])), own)
+    method = KDIA(labels="data")
+    ctx, rng = federation().context(0), np.random.default_rng(0)
+    assert list(method.noise(ctx, rng, 4, 8, examples)) == ["noise"]
+
+
+def test_the_server_draws_labels_anew_for_each_batch_where_clients_have_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where nobody trains, so that the classifiers are the same, generators of both ways are as well."""
+    population = federation(rounds=1, local=Local(epochs=1, batch_size=8, lr=0.0))
+    ends = {}
+    for labels in ("pass", "batch", "data"):
+        method = KDIA(labels=labels, **LIGHT)
+        *_, last = simulate(method, population, SerialPool(method, population))
+        ends[labels] = last.state.generator["params"]
+    same = [
+        all(torch.equal(value, ends[other][key]) for key, value in ends["data"].items())
+        for other in ("batch", "pass")
+    ]
+    assert same == [True, False]
+
+
+@pytest.mark.parametrize("labels", ["pass", "data"])
+def test_clients_at_once_are_clients_one_by_one(labels: Any) -> None:
+    same_as_one_by_one(KDIA(labels=labels, **LIGHT), 4, torch.float32)
 
 
 def test_a_curriculum_has_labels_for_every_example_it_opens() -> None:
