@@ -17,12 +17,14 @@ class Census:
         ask: `matrix` has every client send its label distribution; `vector` has one client, drawn at random,
             send its own, everybody else receive it and answer with the distance to it.
         ground: of the distances; see `clustering.emd`.
+        selection: of the client that everybody is compared with (`vector`): each number draws another time.
         noise: what a client adds to its distribution before anything leaves it or is computed from it; None
             for nothing. With several labels per example the distribution is then that of their first ones.
     """
 
     ask: Literal["vector", "matrix"] = "vector"
     ground: Ground = "identity"
+    selection: int = 0
     noise: Mechanism | None = None
 
 

@@ -58,7 +58,8 @@ def asked(question: Census, population: Population) -> Answers:
         return Answers(sizes, distance_matrix(told, question.ground), None, told)
     # Who counts nothing has no distribution that the others could be compared with.
     able = np.flatnonzero(counts.any(1)) if counts.any() else np.arange(len(counts))
-    reference = int(able[rng.stream(population.seed, "census").integers(len(able))])
+    other = (question.selection,) if question.selection else ()
+    reference = int(able[rng.stream(population.seed, "census", *other).integers(len(able))])
     return Answers(sizes, distances_to(told, told[reference], question.ground), reference, told)
 
 

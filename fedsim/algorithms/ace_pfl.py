@@ -91,6 +91,7 @@ class AcePFL(Algorithm):
         clustering: by the distances to one client, by all, or none: the plain mean of the clients.
         clusters: |V|.
         ground: what moving a unit costs in the distances, see `clustering.emd`.
+        selection: of the client that the distances are to (`vector`): each number draws another time.
         top_k: how many entries of a prediction travel, at most; K in the paper.
         unsent: what the others are taken for: 0, what is kept then of sum 1, or equal shares of the rest.
         curve: of the temperature; see `distillation.Temperature`, as for the next.
@@ -110,6 +111,7 @@ class AcePFL(Algorithm):
     clustering: Literal["vector", "matrix", "none"] = "vector"
     clusters: Count = 3
     ground: Ground = "identity"
+    selection: Annotated[int, Range(minimum=0)] = 0
     top_k: Count = 5
     unsent: Unsent = "zero"
     curve: Curve = "f1"
@@ -158,7 +160,8 @@ class AcePFL(Algorithm):
         """The clients' label distributions, compared (Algorithm 2)."""
         if self.clustering == "none":
             return None
-        return Census(ask=self.clustering, ground=self.ground, noise=self._noise(self.label_epsilon))
+        noise = self._noise(self.label_epsilon)
+        return Census(ask=self.clustering, ground=self.ground, selection=self.selection, noise=noise)
 
     def counted(self, ctx: Context, state: AceState, answers: Answers) -> AceState:
         """The clusters, and the weights of Eq. 3: the examples of a client's cluster, over its clients."""

@@ -137,6 +137,17 @@ def test_who_holds_nothing_is_not_compared_with() -> None:
             assert answers.distances[2] == pytest.approx(0, abs=1e-12)
 
 
+def test_another_selection_draws_another_client_and_changes_nothing_else() -> None:
+    population = federation()
+    found = [asked(Census(selection=selection), population) for selection in range(12)]
+    assert len({answers.reference for answers in found}) > 3
+    for answers in found:
+        assert (answers.shares == found[0].shares).all()
+        expected = np.abs(answers.shares - answers.shares[answers.reference]).sum(1) / 2
+        assert answers.distances == pytest.approx(expected, abs=1e-12)
+    assert asked(Census(), population).reference == found[0].reference
+
+
 def test_a_matrix_of_many_clients_is_told_of(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -14,8 +14,8 @@ from fedsim.parameters import Count, Share, refuse
 def pathological(stock: Stock, *, classes: Count = 2) -> Partition:
     """P(pi), also known as `#label k`: pi classes for every client, each split evenly among its holders.
 
-    Client j's first class is j modulo C, so that classes are held about equally often; the others are random.
-    A class that nobody drew then takes the place of one that several hold.
+    First classes go round, to the clients in random order, so that classes are held about equally often; the
+    others are random. A class that nobody drew then takes the place of one that several hold.
 
     Args:
         stock: the examples.
@@ -92,7 +92,8 @@ def _holdings(
 ) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
     """Which client holds which class, bool [N, C]: `classes` in each row, no column empty."""
     preference = generator.random((num_clients, num_classes))
-    first = np.arange(num_clients) % num_classes
+    # In random order: what else goes by a client's number, such as its architecture, shall not go by class.
+    first = generator.permutation(np.arange(num_clients) % num_classes)
     preference[np.arange(num_clients), first] = -1.0
     chosen = np.argsort(preference, axis=1)[:, :classes]
     holds = np.zeros((num_clients, num_classes), np.bool_)

@@ -212,6 +212,17 @@ def test_pathological_clients_hold_exactly_so_many_classes_evenly(clients: int, 
             assert column.max() - column[column > 0].min() <= 1
 
 
+def test_a_clients_number_says_nothing_of_the_classes_it_holds():
+    """Architectures are dealt by number: no kind of model may get one kind of class."""
+    labels, even = np.arange(4_000) % 10, []
+    for seed in range(40):
+        given = {"labels": labels, "num_clients": 20, "num_classes": 10, "seed": seed}
+        partition = make_partition("pathological", classes=2, **given)
+        counts = np.stack([partition.label_counts(i, labels, 10) for i in range(0, 20, 2)])
+        even.append(counts[:, ::2].sum() / counts.sum())
+    assert abs(np.mean(even) - 0.5) < 0.05  # 0.75, if first classes went by number
+
+
 @given(federations(), st.integers(1, 3))
 def test_shards_cover_once_in_equal_pieces(federation, each: int):
     labels, clients, _ = federation
