@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -144,27 +145,29 @@ class Journal:
 
     def read(self) -> dict[str, Entry]:
         """All finished runs by key; a line that was cut off by a crash does not count."""
-        if not self.file.is_file():
-            return {}
-        entries = (self._parsed(line) for line in self.file.read_text("utf-8").splitlines())
-        return {entry.key: entry for entry in entries if entry is not None}
+        entries = (Entry.model_validate(line) for line in read_lines(self.file))
+        return {entry.key: entry for entry in entries}
 
     def append(self, entry: Entry) -> None:
         """Write one run down; it is on the disk when this returns."""
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        broken = self.file.is_file() and not self.file.read_bytes().endswith(b"\n")
-        with self.file.open("a", encoding="utf-8") as opened:
-            opened.write(("\n" if broken else "") + entry.model_dump_json() + "\n")
-            opened.flush()
-            os.fsync(opened.fileno())
+        write_line(self.file, entry.model_dump_json())
 
-    @staticmethod
-    def _parsed(line: str) -> Entry | None:
-        try:
-            data: Any = json.loads(line)
-        except json.JSONDecodeError:
-            return None
-        return Entry.model_validate(data)
+
+def read_lines(file: Path) -> Iterator[Any]:
+    """What the lines of a file say; none where there is no file, and a line that was cut off is left out."""
+    for line in file.read_text("utf-8").splitlines() if file.is_file() else []:
+        with suppress(json.JSONDecodeError):
+            yield json.loads(line)
+
+
+def write_line(file: Path, line: str) -> None:
+    """Write one line behind the others, on one of its own if the last was cut off; it is on the disk then."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    broken = file.is_file() and not file.read_bytes().endswith(b"\n")
+    with file.open("a", encoding="utf-8") as opened:
+        opened.write(("\n" if broken else "") + line + "\n")
+        opened.flush()
+        os.fsync(opened.fileno())
 
 
 def swing(curve: Mapping[int, float]) -> float | None:

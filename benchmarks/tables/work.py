@@ -149,10 +149,15 @@ class _Process:
 _HERE: dict[str, _Process] = {}  # one entry, in worker processes only: an initialiser returns nothing
 
 
-def _begin(niceness: int, table: Table, settings: Settings, code: str) -> None:
+def settle(niceness: int) -> None:
+    """Make this a worker process: of low priority, on one thread, and gone when its parent is."""
     os.nice(niceness)
     torch.set_num_threads(1)
     Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _begin(niceness: int, table: Table, settings: Settings, code: str) -> None:
+    settle(niceness)
     _HERE["process"] = _Process(table, settings, code)
 
 

@@ -1,0 +1,55 @@
+"""The command line of Fig. 7; see the package's docstring."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+
+from benchmarks.similarity.runs import make, pairs, read
+from benchmarks.similarity.section import section
+from benchmarks.tables import journal, markdown
+from fedsim.errors import FedsimError
+
+NAME = "kdia-similarity"
+
+
+def positive(text: str) -> int:
+    """A number of epochs: without an expert both ways would be held against different features."""
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{number} is no number of epochs; take at least 1")
+    return number
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Make the runs, or render them; 0 if it worked, 1 if a run failed, 2 if none can be made or shown."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s")
+    file = options.results / f"{NAME}.jsonl"
+    try:
+        wanted = pairs(options.preset, options.set, options.expert)
+        if options.render:
+            markdown.place(options.page, NAME, section(wanted, read(file)))
+            return 0
+        return 1 if make(wanted, file, processes=options.processes, niceness=options.nice) else 0
+    except FedsimError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.similarity", description="KDIA's Fig. 7.")
+    parser.add_argument("preset", nargs="?", default="kdia-cifar10-small")
+    parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE")
+    parser.add_argument("--expert", type=positive, default=20, help="epochs of the expert (default 20)")
+    parser.add_argument("--processes", type=int, default=2, help="runs at a time (default 2)")
+    parser.add_argument("--nice", type=int, default=19, help="niceness of the processes (default 19)")
+    parser.add_argument("--render", action="store_true", help="write the section into the page of results")
+    parser.add_argument("--page", type=Path, default=markdown.PAGE, help="default: docs/results.md")
+    parser.add_argument("--results", type=Path, default=journal.FOLDER, help="the folder of finished runs")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

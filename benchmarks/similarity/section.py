@@ -1,0 +1,69 @@
+"""What the page of results says of Fig. 7."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean, stdev
+
+from benchmarks.similarity.runs import ALIKE, BETAS, SEEDS, WAYS, Found, Measured, Pair, missing
+from fedsim.errors import FedsimError
+from fedsim.generator_training import Labels
+
+ABOUT = """## KDIA: generated and real features (paper 003, Fig. 7)
+
+The mean cosine of generated and real features of the same class, the mean over the classes, and how many of these are above
+{alike}, of the generator after the last round. `pass` draws the labels of generated features for a whole pass, as KDIA does; with
+`data` a client's are those of its own batch, which is the generator that the paper compares it with; the untrained one is as
+before round 1. Real features are those of an expert, a model of the same architecture trained for {epochs} epochs on everybody's
+data, on the test set; the paper's has an accuracy of 81 %. Accuracies are in percent, the global model's after the last round.
+Mean ± standard deviation over the seeds {seeds}.
+"""  # noqa: E501
+
+
+def spread(values: Sequence[float], digits: int) -> str:
+    """Mean and standard deviation over the seeds."""
+    deviation = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{fmean(values):.{digits}f}{deviation}"
+
+
+def row(each: Mapping[Labels, Sequence[Measured]]) -> list[str]:
+    """The figures of one beta, from its runs by way."""
+    ways, first = [each[way] for way in WAYS], each[WAYS[0]]  # the untrained generator and the expert are one
+    said = [[run.trained for run in runs] for runs in ways] + [[run.untrained for run in first]]
+    return [
+        *(spread([one.same for one in features], 3) for features in said),
+        *(spread([one.alike for one in features], 1) for features in said),
+        *(spread([one.other for one in features], 3) for features in said),
+        *(spread([100 * run.metrics["global_accuracy"] for run in runs], 2) for runs in ways),
+        spread([100 * run.central for run in first], 2),
+    ]
+
+
+def section(wanted: Sequence[Pair], found: Found) -> str:
+    """What stands in the results.
+
+    Raises:
+        FedsimError: if runs are missing.
+    """
+    absent = [f"Dir({pair.beta:g}), seed {pair.seed}, {w}" for pair in wanted for w in missing(pair, found)]
+    if absent:
+        total = len(WAYS) * len(wanted)
+        named = "; ".join(absent)
+        raise FedsimError(f"{len(absent)} of {total} runs are missing: {named}", "make them first")
+    three = [*(f"`{way}`" for way in WAYS), "untrained"]
+    heads = [
+        *(f"same class: {name}" for name in three),
+        *(f"classes above {ALIKE}: {name}" for name in three),
+        *(f"other classes: {name}" for name in three),
+        *(f"accuracy: {name}" for name in three[:2]),
+        "the expert's",
+    ]
+    lines = [["data", *heads], ["---"] * (len(heads) + 1)]
+    for beta in BETAS:
+        own = [pair for pair in wanted if pair.beta == beta]
+        lines.append([f"Dir({beta:g})", *row({w: [found[pair.key(w)] for pair in own] for w in WAYS})])
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    about = ABOUT.format(alike=ALIKE, epochs=wanted[0].epochs, seeds=", ".join(map(str, SEEDS)))
+    items = "".join(f" --set '{item}'" for item in wanted[0].sets)
+    foot = f"`python -m benchmarks.similarity {wanted[0].preset}{items} --expert {wanted[0].epochs}`"
+    return f"{about}\n{table}\n\n{foot}"
