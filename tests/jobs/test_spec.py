@@ -305,6 +305,17 @@ def test_a_missing_spec_is_named_with_the_nearest_preset(tmp_path):
         load_spec(tmp_path / "bytes.yaml")
 
 
+def test_kdias_presets_augment_as_its_authors_code_does():
+    said = {
+        n: load_spec(f"kdia-{n}").data.dataset.params["augment"] for n in ("cifar10", "cifar100", "cinic10")
+    }
+    assert said == {
+        "cifar10": ["reflect_crop", "flip"],
+        "cifar100": ["crop", "flip", "rotate"],
+        "cinic10": ["crop", "flip"],
+    }
+
+
 @pytest.mark.parametrize("name", list(presets()))
 def test_presets_open_with_how_to_run_them_and_parse(name):
     lines = preset_text(name).splitlines()

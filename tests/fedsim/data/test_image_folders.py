@@ -103,6 +103,7 @@ def test_cinic10_with_and_without_its_validation_part(tmp_path: Path):
     for name in TEN:
         write_image(tmp_path / "CINIC-10" / "valid" / name / "0.png", size=32)
     assert len(load_dataset("cinic10", roots=[tmp_path]).train) == 20
+    assert load_dataset("cinic10", roots=[tmp_path], augment=["crop", "flip"]).augment is not None
     assert len(load_dataset("cinic10", roots=[tmp_path], validation=True).train) == 30
 
 
