@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.tables.grid import Table, fingerprint, read_table
-from benchmarks.tables.journal import Entry, numbers, swing
+from benchmarks.tables.grid import Table, fingerprint, load_table, read_table
+from benchmarks.tables.journal import Entry, Scored, numbers, swing
 from benchmarks.tables.markdown import place, render
 from benchmarks.tables.work import Pending, Populations, execute
 from fedsim.pools import SerialPool
@@ -170,6 +170,34 @@ def test_lines_without_what_is_kept_since_can_be_read(table: Table) -> None:
 def test_of_what_a_method_says_the_numbers_are_kept() -> None:
     said = {"loss": 0.12345678, "phase": 2, "done": True, "left": "cap", "frozen": [1], "gap": float("nan")}
     assert numbers(said) == {"loss": 0.123457, "phase": 2}
+
+
+def test_kdias_ablation_is_held_against_fedavg_seed_by_seed() -> None:
+    """50 and 57 of two seeds against 53 of one: 4 more of the one that both have; nothing of the teacher."""
+    table = load_table("kdia-ablation")
+    kd, base = ("base + l_kd", "Dir(0.5)"), ("base (FedAvg)", "Dir(0.5)")
+    teacher = Scored(final=0.6, best={"round": 1, "value": 0.6}, tail=0.6, curve={1: 0.6})
+    made = [entry(table, kd, 2506, 0.5), entry(table, kd, 2507, 0.57), entry(table, base, 2507, 0.53)]
+    made[:2] = [each.model_copy(update={"others": {"teacher_accuracy": teacher}}) for each in made[:2]]
+    text = render(table.model_copy(update={"show": ("final",)}), {each.key: each for each in made})
+    assert "| base + l_kd | 53.50 ± 4.95 (2) | 60.00 ± 0.00 (2) |" in text
+    assert "| base + l_kd | +4.00 (1) | – |" in text.partition("less `base (FedAvg)`")[2]
+
+
+def test_the_sweeps_last_row_is_a_table_of_its_own_with_one_seed() -> None:
+    """Its runs are those of the sweep but for C; at C = 1 all 100 clients come to every round."""
+    full, sweep = load_table("kdia-full"), load_table("kdia-sweep")
+    assert (full.seeds, full.views) == ((2506,), sweep.views)
+    for run in full.runs():
+        other = next(
+            each
+            for each in sweep.runs()
+            if (each.seed, each.labels["method"]) == (run.seed, run.labels["method"])
+            and each.labels["clients"] == "N = 100, C = 0.1"
+        )
+        spec = full.spec(run)
+        assert (spec.clients.total, spec.clients.fraction) == (100, 1.0)
+        assert spec == sweep.spec(other).model_copy(update={"clients": spec.clients})
 
 
 def test_the_swing_is_of_the_second_half() -> None:
