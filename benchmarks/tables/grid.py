@@ -16,7 +16,7 @@ __all__ = ["FOLDER", "Run", "Table", "TableError", "fingerprint", "load_table", 
 
 FOLDER = Path(__file__).parent
 
-SHOWN = ("final", "best", "chosen", "tail", "curve", "swing", "reach", "reach_best")
+SHOWN = ("final", "best", "chosen", "tail", "curve", "swing", "fall", "reach", "reach_best")
 """What a table can show."""
 
 
@@ -56,8 +56,9 @@ class Table(BaseModel):
         show: which tables are rendered: `final` round, `best` round, the one that the validation set chooses
             (`chosen`), the mean of the last 10 rounds, as far as they were scored (`tail`), the accuracy by
             round (`curve`), how much it goes up and down from point to point of the second half of the curve
-            (`swing`), the first round of the curve in which a run comes up to what `against` has in the end
-            (`reach`) or in its best round (`reach_best`), seed by seed.
+            (`swing`) or down alone, a rise counting 0, so that a curve that is still rising is not taken for
+            an unsteady one (`fall`), the first round of the curve in which a run comes up to what
+            `against` has in the end (`reach`) or in its best round (`reach_best`), seed by seed.
         also: other figures of the runs, each a table of its own: metrics of the last round, and the sums
             `updates`, `flops`, `tuning_updates`, `tuning_flops`, `down` and `up`.
         curves: other metrics whose values by round are kept and shown, each a table of its own.

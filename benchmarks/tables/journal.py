@@ -92,13 +92,16 @@ class Entry(BaseModel):
         """The figure for a table; None if unknown.
 
         Args:
-            what: of the `final` round, of the `best`, of the `chosen` one; the `tail`'s mean; or the `swing`.
+            what: of the `final` round, of the `best`, of the `chosen` one; the `tail`'s mean; the `swing` or
+                the `fall`.
             metric: of the table.
         """
         if what == "chosen":
             return self.chosen.get("value")
         if what == "swing":
             return swing(self.curve)
+        if what == "fall":
+            return fall(self.curve)
         return {"final": self.final[metric], "best": self.best["value"], "tail": self.tail}[what]
 
     def seen(self, name: str, metric: str) -> Entry:
@@ -172,8 +175,20 @@ def write_line(file: Path, line: str) -> None:
 
 def swing(curve: Mapping[int, float]) -> float | None:
     """The mean change between neighbours, up or down, over the second half of a curve; None for a point."""
-    changes = [abs(after - before) for (_, before), (_, after) in pairwise(sorted(curve.items()))]
-    return fmean(changes[len(changes) // 2 :]) if changes else None
+    late = late_changes(curve)
+    return fmean(map(abs, late)) if late else None
+
+
+def fall(curve: Mapping[int, float]) -> float | None:
+    """The same of the falls alone, a rise counting 0, so that a curve that only rises has none."""
+    late = late_changes(curve)
+    return fmean(max(0.0, -change) for change in late) if late else None
+
+
+def late_changes(curve: Mapping[int, float]) -> list[float]:
+    """From each point to the next over the second half of a curve; [] for a point."""
+    changes = [after - before for (_, before), (_, after) in pairwise(sorted(curve.items()))]
+    return changes[len(changes) // 2 :]
 
 
 def scored(scores: Mapping[int, float], every: int) -> Scored:

@@ -23,6 +23,7 @@ TITLES = {
     "tail": "mean of the last 10 rounds, as far as they were scored",
     "chosen": "on the test set in the round, and of the model, that the validation set chooses",
     "swing": "mean change, up or down, from one point of the curve to the next over its second half",
+    "fall": "mean fall from one point of the curve to the next over its second half, a rise counting 0",
 }
 
 MOST_ROUNDS = 10

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.tables.grid import Table, fingerprint, load_table, read_table
-from benchmarks.tables.journal import Entry, Scored, numbers, swing
+from benchmarks.tables.journal import Entry, Scored, fall, numbers, swing
 from benchmarks.tables.markdown import place, render
 from benchmarks.tables.work import Pending, Populations, execute
 from fedsim.pools import SerialPool
@@ -101,7 +101,7 @@ columns: [method]
 views: {"KDIA, teacher": {of: KDIA, metric: teacher_accuracy}}
 seeds: [1]
 against: FedAvg
-show: [final, best, chosen, tail, swing, curve, reach_best]
+show: [final, best, chosen, tail, swing, fall, curve, reach_best]
 also: [up]
 curve_every: 2
 """
@@ -204,6 +204,23 @@ def test_the_swing_is_of_the_second_half() -> None:
     """Changes of 0.5, 0.1 and -0.3: the half of three that is kept are the last two, 0.2 in the mean."""
     assert swing({1: 0.1, 2: 0.6, 3: 0.7, 4: 0.4}) == pytest.approx(0.2)
     assert swing({1: 0.1}) is None
+
+
+def test_the_fall_is_of_the_second_half_without_its_rises() -> None:
+    """The same changes: of 0.1 and -0.3 the falls are 0 and 0.3; one in the first half does not count."""
+    assert fall({1: 0.1, 2: 0.6, 3: 0.7, 4: 0.4}) == pytest.approx(0.15)
+    assert fall({1: 0.9, 2: 0.1, 3: 0.2, 4: 0.4}) == 0
+    assert fall({1: 0.1}) is None
+
+
+def test_the_page_has_falls_beside_swings(table: Table) -> None:
+    """Of IID 0.4, 0.5, 0.2, 0.4 in rounds 1 to 4: 0.3 and 0.2 in the second half, of which one is a fall."""
+    made = entry(table, ("strong", "IID"), 1, 0.5)
+    made = made.model_copy(update={"curve": {1: 0.4, 2: 0.5, 3: 0.2, 4: 0.4}})
+    text = render(table.model_copy(update={"show": ("swing", "fall")}), {made.key: made})
+    swings, falls = text.split("global_accuracy, mean fall from one point")
+    assert "| IID | – | 25.00 (1) |" in swings
+    assert "| IID | – | 15.00 (1) |" in falls
 
 
 def test_other_figures_of_the_runs(table: Table, settings: Settings) -> None:
