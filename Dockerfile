@@ -26,7 +26,7 @@ COPY actors ./actors
 COPY jobs ./jobs
 COPY api ./api
 
-RUN pip install --constraint constraints.txt '.[postgres,text]'
+RUN pip install --constraint constraints.txt '.[aws,postgres,text]'
 
 # Away from the sources, so that what was installed is what runs.
 WORKDIR /var/lib/fedsim
