@@ -79,7 +79,12 @@ def save_model(settings: Settings, job_id: str, model: Mapping[str, Any]) -> Non
     Raises:
         CheckpointError: the place cannot be written.
     """
-    _folder(settings, job_id).write(MODEL, _packed(model, {"job": job_id}))
+    _folder(settings, job_id).write(MODEL, model_content(model, {"job": job_id}))
+
+
+def model_content(model: Mapping[str, Any], notes: Mapping[str, str]) -> bytes:
+    """`model.safetensors`, with these notes as its metadata."""
+    return _packed(model, dict(notes))
 
 
 def save_chosen(settings: Settings, job_id: str, chosen: Chosen | None) -> None:

@@ -90,10 +90,10 @@ def _execute(spec: JobSpec, settings: Any, format: RunFormat, **options: Any) ->
 def write_files(
     folder: Path, document: dict[str, Any], result: RunResult, *, resumed: bool = False
 ) -> list[str]:
-    """Write a finished run: spec.yaml, rounds.jsonl, rounds.csv, result.json, perhaps two files more.
+    """Write a finished run: spec.yaml, rounds.jsonl, rounds.csv, result.json, model.safetensors.
 
-    These are personal.csv, where clients' own models were scored, and chosen.safetensors, where there is a
-    validation split.
+    And perhaps two files more: personal.csv, where clients' own models were scored, and chosen.safetensors,
+    where there is a validation split.
 
     Args:
         folder: where to.
@@ -122,18 +122,19 @@ def write_files(
         (folder / "personal.csv").unlink(missing_ok=True)  # an earlier run's, whose clients were others
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
-    return [*files, *_chosen_file(folder, result)]
+    return [*files, *_models(folder, result)]
 
 
-def _chosen_file(folder: Path, result: RunResult) -> list[str]:
-    """Write the model that validation chose; an earlier run's goes where there is none."""
-    from jobs.artifacts import CHOSEN, chosen_content
+def _models(folder: Path, result: RunResult) -> list[str]:
+    """Write the last model, and the one that validation chose; an earlier run's goes where there is none."""
+    from jobs.artifacts import CHOSEN, MODEL, chosen_content, model_content
 
+    (folder / MODEL).write_bytes(model_content(result.model, {}))
     if result.chosen_model is None:
         (folder / CHOSEN).unlink(missing_ok=True)
-        return []
+        return [MODEL]
     (folder / CHOSEN).write_bytes(chosen_content(result.chosen_model, {}))
-    return [CHOSEN]
+    return [MODEL, CHOSEN]
 
 
 def register(app: typer.Typer) -> None:

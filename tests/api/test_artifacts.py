@@ -105,15 +105,17 @@ def test_models_of_several_architectures_are_named_by_their_number(service: Runn
     assert load(b"".join(pieces)).keys() == {"0/head.weight", "0/head.bias", "1/bias"}
 
 
-def test_a_run_in_files_has_the_chosen_model_too(tmp_path: Path) -> None:
-    """`fedsim run --out`; that of a run before goes where there is no validation split."""
+def test_a_run_in_files_has_its_models_too(tmp_path: Path) -> None:
+    """`fedsim run --out`; the chosen one of a run before goes where there is no validation split."""
     document = {"spec": {}, "rounds": [], "result": {}}
-    result = RunResult(chosen_model=Chosen(3, "global", 0.5, MODEL))
-    assert "chosen.safetensors" in write_files(tmp_path, document, result)
+    last = {**MODEL, "head.bias": np.ones(2, np.float32)}
+    result = RunResult(model=last, chosen_model=Chosen(3, "global", 0.5, MODEL))
+    assert write_files(tmp_path, document, result)[-2:] == ["model.safetensors", "chosen.safetensors"]
+    assert load((tmp_path / "model.safetensors").read_bytes())["head.bias"].tolist() == [1, 1]
     with safe_open(tmp_path / "chosen.safetensors", "np") as file:
         assert file.metadata() == {"round": "3", "model": "global", "validation_accuracy": "0.5"}
         assert file.get_tensor("head.bias").tolist() == MODEL["head.bias"].tolist()
-    assert "chosen.safetensors" not in write_files(tmp_path, document, RunResult())
+    assert "chosen.safetensors" not in write_files(tmp_path, document, RunResult(model=last))
     assert not (tmp_path / "chosen.safetensors").exists()
 
 

@@ -205,6 +205,7 @@ def test_run_prints_and_writes_the_whole_run(fedsim: Fedsim, tmp_path: Path, ray
         "rounds.jsonl",
         "rounds.csv",
         "result.json",
+        "model.safetensors",
         "personal.csv",
         "checkpoints",
     }
