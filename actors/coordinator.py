@@ -110,6 +110,7 @@ class CoordinatorProcess:
         self.params: dict[str, Any] = {}
         self.best: Chosen | None = None
         self.dealt: dict[str, Any] = {}
+        self.data: dict[str, Any] = {}
 
     def run(self) -> Iterator[Progress]:
         """Run the federation: phases while it is set up, then one result per round, without the state.
@@ -122,7 +123,7 @@ class CoordinatorProcess:
         crew = Crew(self.placement, inline=not experiment.algorithm.stateful, name=self.group)
         try:
             population = yield from phases(experiment.preparing())
-            self.dealt = _arrays(population.partition)
+            self.dealt, self.data = _arrays(population.partition), population.dataset.about()
             checkpoint = (yield from self._last(kept, population)) if kept else None
             yield Phase("waiting for the client actors")
             method, stack, graphs = experiment.algorithm, experiment.stack, experiment.graphs
@@ -206,6 +207,10 @@ class CoordinatorProcess:
     def partition(self) -> dict[str, Any]:
         """Who has which training example, `indices` and `offsets` as in `Partition`; {} where all sample."""
         return self.dealt
+
+    def about_data(self) -> dict[str, Any]:
+        """What whoever uses the model has to know of the data, as `Dataset.about` has it."""
+        return self.data
 
     def pid(self) -> int:
         """The process that this actor runs in."""

@@ -53,6 +53,8 @@ ARTIFACTS: Mapping[str, Kind] = MappingProxyType(
 WRITTEN = (MODEL, CHOSEN, PARTITION, PERSONAL)
 """Written by the runner; the others are made of what the store has, whenever somebody asks."""
 
+NO_NOTES: Mapping[str, str] = MappingProxyType({})
+
 
 def spec_text(job: Job) -> str:
     """The spec of a job as YAML."""
@@ -68,18 +70,21 @@ def save_spec(settings: Settings, job: Job) -> None:
     Folder(str(settings.job_dir(job.id))).write(SPEC, spec_text(job).encode())
 
 
-def save_model(settings: Settings, job_id: str, model: Mapping[str, Any]) -> None:
+def save_model(
+    settings: Settings, job_id: str, model: Mapping[str, Any], notes: Mapping[str, str] = NO_NOTES
+) -> None:
     """Write the final model.
 
     Args:
         settings: where to.
         job_id: the job.
         model: NumPy arrays by parameter name.
+        notes: what one needs to use it, for its metadata.
 
     Raises:
         CheckpointError: the place cannot be written.
     """
-    _folder(settings, job_id).write(MODEL, model_content(model, {"job": job_id}))
+    _folder(settings, job_id).write(MODEL, model_content(model, {"job": job_id, **notes}))
 
 
 def model_content(model: Mapping[str, Any], notes: Mapping[str, str]) -> bytes:
@@ -87,19 +92,22 @@ def model_content(model: Mapping[str, Any], notes: Mapping[str, str]) -> bytes:
     return _packed(model, dict(notes))
 
 
-def save_chosen(settings: Settings, job_id: str, chosen: Chosen | None) -> None:
+def save_chosen(
+    settings: Settings, job_id: str, chosen: Chosen | None, notes: Mapping[str, str] = NO_NOTES
+) -> None:
     """Write the model that validation chose; nothing where there is none.
 
     Args:
         settings: where to.
         job_id: the job.
         chosen: the model, over NumPy arrays.
+        notes: what one needs to use it, for its metadata.
 
     Raises:
         CheckpointError: the place cannot be written.
     """
     if chosen is not None:
-        _folder(settings, job_id).write(CHOSEN, chosen_content(chosen, {"job": job_id}))
+        _folder(settings, job_id).write(CHOSEN, chosen_content(chosen, {"job": job_id, **notes}))
 
 
 def chosen_content(chosen: Chosen, notes: Mapping[str, str]) -> bytes:

@@ -146,6 +146,11 @@ class Drive:
         found: dict[str, Any] = self._asked(self.coordinator.partition)
         return found
 
+    def about_data(self) -> dict[str, Any]:
+        """What whoever uses the model has to know of the data, as `Dataset.about` has it."""
+        found: dict[str, Any] = self._asked(self.coordinator.about_data)
+        return found
+
     def _asked(self, method: Any) -> Any:
         try:
             return ray.get(method.remote())

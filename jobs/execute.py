@@ -16,6 +16,7 @@ from jobs.drive import Drive, Run
 from jobs.final_model import FinalModel
 from jobs.joining import connected
 from jobs.keeping import keeping_of
+from jobs.model_notes import model_notes
 from jobs.records import Marks, RoundRecord, total_cost
 from jobs.resolve import resolve
 from jobs.settings import Settings
@@ -35,12 +36,14 @@ class RunResult:
         model: the global model at the end, as NumPy arrays by parameter name.
         personal: how the clients' own models did when they were last scored; None where they were not.
         chosen_model: the model that validation chose, with its round and name; None without validation.
+        notes: what one needs to use the models, as `model_notes` has it.
     """
 
     records: list[RoundRecord] = field(default_factory=list)
     model: dict[str, Any] = field(default_factory=dict)
     personal: PersonalScores | None = None
     chosen_model: Chosen | None = None
+    notes: dict[str, str] = field(default_factory=dict)
 
     @property
     def final(self) -> dict[str, Any]:
@@ -163,6 +166,7 @@ def execute(
 
     def ended(drive: Drive) -> None:
         result.chosen_model = drive.chosen()
+        result.notes = model_notes(spec, drive.about_data(), len(result.records))
 
     with connected(settings):
         notes = Notes(result.records, on_round)

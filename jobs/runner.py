@@ -33,6 +33,7 @@ from jobs.drive import Drive, Run
 from jobs.handover import take
 from jobs.joining import connected
 from jobs.keeping import keeping_of
+from jobs.model_notes import model_notes
 from jobs.private import MASK
 from jobs.ray_job import ray_job_of
 from jobs.records import Job
@@ -182,7 +183,7 @@ def _drive(job_id: str, settings: Settings, store: JobStore, watch: Watch) -> No
     save_spec(settings, job)
     spec = parse_spec(job.spec)
     log.info("job %s: %s on %s", job_id, spec.algorithm.name, spec.data.dataset.name)
-    experiment = resolve(spec, settings)
+    experiment, notes = resolve(spec, settings), dict[str, str]()
 
     def again(error: FedsimError) -> bool:
         if watch.stopped:
@@ -194,7 +195,8 @@ def _drive(job_id: str, settings: Settings, store: JobStore, watch: Watch) -> No
         about = {"seed": spec.seed, "clients": spec.clients.total, "data": job.spec["data"]}
         about["validation"] = spec.evaluation.validation
         save_partition(settings, job_id, drive.partition(), about)
-        save_chosen(settings, job_id, drive.chosen())
+        notes.update(model_notes(spec, drive.about_data(), book.known()))
+        save_chosen(settings, job_id, drive.chosen(), notes)
 
     def examined(scores: PersonalScores) -> None:
         save_personal(settings, job_id, scores.to_csv())
@@ -221,7 +223,7 @@ def _drive(job_id: str, settings: Settings, store: JobStore, watch: Watch) -> No
             after_loss=job.restarts > 0,
         )
         model = run.to_end()
-    save_model(settings, job_id, model)
+    save_model(settings, job_id, model, notes)
 
 
 def _fail(store: JobStore, job_id: str, error: Exception, holder: str | None = None) -> None:

@@ -129,11 +129,11 @@ def _models(folder: Path, result: RunResult) -> list[str]:
     """Write the last model, and the one that validation chose; an earlier run's goes where there is none."""
     from jobs.artifacts import CHOSEN, MODEL, chosen_content, model_content
 
-    (folder / MODEL).write_bytes(model_content(result.model, {}))
+    (folder / MODEL).write_bytes(model_content(result.model, result.notes))
     if result.chosen_model is None:
         (folder / CHOSEN).unlink(missing_ok=True)
         return [MODEL]
-    (folder / CHOSEN).write_bytes(chosen_content(result.chosen_model, {}))
+    (folder / CHOSEN).write_bytes(chosen_content(result.chosen_model, result.notes))
     return [MODEL, CHOSEN]
 
 

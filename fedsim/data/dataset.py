@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -137,6 +137,22 @@ class Dataset:
             raise DataError(f"{self.name}: {len(self.classes)} class names for {self.num_classes} classes")
         for part, examples in (("training", self.train), ("test", self.test)):
             _check_labels(f"{self.name}: {part} set", examples.y, self.num_classes)
+
+    def about(self) -> dict[str, Any]:
+        """What whoever uses a model of these examples has to know of them, as plain data.
+
+        Returns:
+            `input_shape`, `num_classes`, `classes`, `task`, `vocabulary`, and `normalise`: mean, std and
+            scale as they are applied, be they published or computed from these examples.
+        """
+        return {
+            "input_shape": list(self.input_shape),
+            "num_classes": self.num_classes,
+            "classes": list(self.classes),
+            "task": self.task,
+            "vocabulary": self.vocabulary,
+            "normalise": asdict(self.normalise),
+        }
 
     def limited(self, limit: int | None) -> Dataset:
         """The same with only the first `limit` training examples (None: all of them)."""

@@ -109,11 +109,20 @@ def test_a_run_in_files_has_its_models_too(tmp_path: Path) -> None:
     """`fedsim run --out`; the chosen one of a run before goes where there is no validation split."""
     document = {"spec": {}, "rounds": [], "result": {}}
     last = {**MODEL, "head.bias": np.ones(2, np.float32)}
-    result = RunResult(model=last, chosen_model=Chosen(3, "global", 0.5, MODEL))
+    result = RunResult(
+        model=last, chosen_model=Chosen(3, "global", 0.5, MODEL), notes={"round": "4", "seed": "7"}
+    )
     assert write_files(tmp_path, document, result)[-2:] == ["model.safetensors", "chosen.safetensors"]
-    assert load((tmp_path / "model.safetensors").read_bytes())["head.bias"].tolist() == [1, 1]
+    with safe_open(tmp_path / "model.safetensors", "np") as file:
+        assert file.metadata() == {"round": "4", "seed": "7"}
+        assert file.get_tensor("head.bias").tolist() == [1, 1]
     with safe_open(tmp_path / "chosen.safetensors", "np") as file:
-        assert file.metadata() == {"round": "3", "model": "global", "validation_accuracy": "0.5"}
+        assert file.metadata() == {
+            "round": "3",
+            "seed": "7",
+            "model": "global",
+            "validation_accuracy": "0.5",
+        }
         assert file.get_tensor("head.bias").tolist() == MODEL["head.bias"].tolist()
     assert "chosen.safetensors" not in write_files(tmp_path, document, RunResult(model=last))
     assert not (tmp_path / "chosen.safetensors").exists()

@@ -7,17 +7,37 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fedsim.pools import SerialPool
+from fedsim.simulation import simulate
+from fedsim.tree import to_numpy
+from jobs.artifacts import save_model
+from jobs.model_notes import model_notes
+from jobs.resolve import resolve
+from jobs.settings import Settings
+from jobs.spec import parse_spec, read_spec
 from jobs.states import JobState
 from tests.api.service import RunningService, a_round
 
 PAGE = (Path(__file__).parents[2] / "docs" / "sdk.md").read_text("utf-8")
 README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
+
+
+@cache
+def trained(home: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """The model of `demo` after five rounds, and its notes."""
+    spec = parse_spec(read_spec("demo", ["rounds=5"]))
+    experiment = resolve(spec, Settings(home))
+    population = experiment.population()
+    pool = SerialPool(experiment.algorithm, population)
+    *_, last = simulate(experiment.algorithm, population, pool, evaluate_every=5)
+    return to_numpy(last.state.params), model_notes(spec, population.dataset.about(), last.round)
 
 
 @contextmanager
@@ -32,6 +52,8 @@ def cluster(service: RunningService) -> Iterator[None]:
                 service.store.advance(job.id, JobState.STARTING, JobState.RUNNING)
                 for number in range(1, job.rounds_total + 1):
                     service.store.add_round(job.id, a_round(number))
+                model, notes = trained(service.settings.home)
+                save_model(service.settings, job.id, model, notes)
                 service.store.advance(job.id, JobState.RUNNING, JobState.SUCCEEDED)
             time.sleep(0.02)
 
@@ -59,3 +81,5 @@ def test_every_block_runs(
     names["client"].close()
     assert names["job"].job.state == "SUCCEEDED"
     assert list(tmp_path.glob("*.csv"))
+    if page is PAGE:
+        assert names["shown"] == "5"  # the second test image of the digits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -15,7 +16,9 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from fedsim.data import Normalise
 from fedsim.errors import CheckpointError, CoordinatorLost, FedsimError, NoRoomNow, NotReproduced
+from fedsim.models import make_net
 from fedsim.pools import SerialPool
 from fedsim.simulation import simulate
 from fedsim.tree import borrow
@@ -209,9 +212,10 @@ def test_a_job_leaves_the_model_that_validation_chose(tmp_path: Path) -> None:
     with safe_open(path, "pt") as file:
         notes, params = file.metadata(), load_file(path)
     assert (notes["round"], notes["model"]) == (str(said["round"]), said["model"])
-    population = resolve(spec, settings).population()
-    data = population.dataset
-    found = population.nets[0](params, data.normalise(borrow(data.test.x))).argmax(-1).numpy()
+    data = resolve(spec, settings).population().dataset
+    # What one needs to use it stands in the file.
+    net, normalise = make_net(**json.loads(notes["net"])), Normalise(**json.loads(notes["normalise"]))
+    found = net(params, normalise(borrow(data.test.x))).argmax(-1).numpy()
     assert float((found == data.test.y).mean()) == pytest.approx(said["accuracy"])
 
 
