@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from api.activity import Activity
 from api.local_service import Started, who_answers
-from fedsim.errors import ServiceError, SettingsError
+from fedsim.errors import ServiceError, SettingsError, StoreFull
 from jobs.settings import Settings
 from jobs.states import ACTIVE, JobState
 
@@ -146,7 +146,7 @@ class Server(uvicorn.Server):
             return False
         try:
             busy = await asyncio.to_thread(self.app.state.service.store.count, BUSY_STATES)
-        except SQLAlchemyError as error:
+        except (SQLAlchemyError, StoreFull) as error:
             logger.warning("the store does not say whether jobs run, and is asked again: %s", error)
             return False
         if busy == 0:

@@ -32,6 +32,7 @@ def patiently(call: Callable[[], T], seconds: float = STORE_SECONDS) -> T:
     Raises:
         DBAPIError: of the kinds in `SILENCES`: it has not answered for so long.
         StoreError: nor when it was to be opened.
+        StoreFull: its disk is full, at once.
     """
     deadline = time.monotonic() + seconds
     while True:

@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
 
-from fedsim.errors import StoreError
+from fedsim.errors import StoreError, StoreFull
 from fedsim.secret_urls import hide, secrets_in, without_secrets
 from jobs.migrations import HEAD
 
@@ -53,6 +53,11 @@ PATIENCE: Mapping[str, str] = MappingProxyType(
 IDLE_TOO_LONG = "25P03"
 """PostgreSQL's code for a session that it ended because it kept a transaction open and did nothing."""
 
+FULL = frozenset({"SQLITE_FULL", "SQLITE_IOERR_SHMSIZE", "53100"})
+"""What SQLite and PostgreSQL call a disk that is full; the second where SQLite's own index finds no room."""
+
+ROOM = "make room on the disk of FEDSIM_HOME, or of the database that FEDSIM_DATABASE_URL names"
+
 SILENCES = (OperationalError, InterfaceError)
 """What is raised where the database does not answer: asked again later, it may."""
 
@@ -62,6 +67,7 @@ def connect(url: str) -> Engine:
 
     Raises:
         StoreError: a URL that means nothing, a database that does not answer or is newer than this fedsim.
+        StoreFull: there is no room to open it.
     """
     engine = make_engine(url)
     try:
@@ -119,6 +125,7 @@ def make_engine(url: str) -> Engine:
     except (ArgumentError, ImportError, OSError) as error:
         hint = "for example sqlite:////var/lib/fedsim/fedsim.db or postgresql://user@host/fedsim"
         raise StoreError(f"cannot use the database URL: {error}", hint) from error
+    event.listen(engine, "handle_error", _full, retval=True)
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
@@ -145,6 +152,14 @@ def _prepare_postgresql(connection: Any, _record: Any) -> None:
             unset = "SELECT set_config(%s, %s, false) WHERE current_setting(%s) = '0'"
             cursor.execute(unset, (name, value, name))
     connection.commit()
+
+
+def _full(context: ExceptionContext) -> Exception | None:
+    """A full disk is no silence, though the drivers' errors are of one kind: to ask again makes no room."""
+    error = context.original_exception
+    if not FULL & {getattr(error, "sqlite_errorname", None), getattr(error, "sqlstate", None)}:
+        return None
+    return StoreFull(f"the store's disk is full: {error}", ROOM)
 
 
 def _ended_by_the_server(context: ExceptionContext) -> Exception | None:

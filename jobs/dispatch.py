@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from fedsim.errors import RayUnavailable
+from fedsim.errors import RayUnavailable, StoreFull
 from jobs.local_ray import ensure_ray
 from jobs.ray_files import ALIVE
 from jobs.ray_job import Cluster
@@ -170,11 +170,12 @@ class Dispatcher:
             return
         self._ray = None
         self._room.forget()
-        known = isinstance(error, RayUnavailable)
+        known = isinstance(error, (RayUnavailable, StoreFull))
         words = str(error) if known else f"{type(error).__name__}: {error}"
         if words != self._trouble:
             log.error("%s", words, exc_info=None if known else error)
         self._trouble = words
         with contextlib.suppress(Exception):
-            trouble = f"Ray is not there: {words.splitlines()[0]}" if known else words
+            away = isinstance(error, RayUnavailable)
+            trouble = f"Ray is not there: {words.splitlines()[0]}" if away else words
             tell_waiting(self.store, self.settings.max_running, trouble)

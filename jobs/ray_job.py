@@ -8,6 +8,9 @@ from typing import Any, NamedTuple, Protocol
 from actors.resources import Node
 from jobs.records import Job
 
+NO_ROOM = 74
+"""The exit code of a runner that could not write down how its job ended: the store's disk is full."""
+
 
 class RayJob(NamedTuple):
     """What Ray says of a job.

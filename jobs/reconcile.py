@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from fedsim.errors import JobNotFound, JobRefused
 from jobs.handover import hand_over, withdraw
 from jobs.local_ray import package_path
-from jobs.ray_job import Cluster, RayJob, ray_job_of
+from jobs.ray_job import NO_ROOM, Cluster, RayJob, ray_job_of
 from jobs.records import Job
 from jobs.settings import Settings
 from jobs.spec_running import Faults
@@ -192,6 +192,10 @@ class Reconciler:
             self.store.advance(job.id, JobState.CANCELLING, JobState.CANCELLED)
             return
         said = ray.log_tail(ray_job_of(job)) or found.message
+        if found.exit_code == NO_ROOM:
+            what = "the store's disk was full, so that nothing could be written down; the process said last"
+            self._fail(job, FailureReason.STORAGE_FAILED, f"{what}:\n{said}")
+            return
         if found.exit_code is not None and 0 <= found.exit_code < 128:
             what = f"the job's process ended with exit code {found.exit_code} before the job was done"
             self._fail(job, FailureReason.INTERNAL, f"{what}; it said last:\n{said}")

@@ -25,6 +25,7 @@ from fedsim.errors import (
     OutOfMemory,
     PoolFailed,
     SpecError,
+    StoreFull,
 )
 from fedsim.personal import PersonalScores
 from jobs.artifacts import save_chosen, save_model, save_partition, save_personal, save_spec
@@ -35,7 +36,7 @@ from jobs.joining import connected
 from jobs.keeping import keeping_of
 from jobs.model_notes import model_notes
 from jobs.private import MASK
-from jobs.ray_job import ray_job_of
+from jobs.ray_job import NO_ROOM, ray_job_of
 from jobs.records import Job
 from jobs.resolve import resolve
 from jobs.setting_up import SettingUp, room_now
@@ -57,6 +58,7 @@ _REASONS: tuple[tuple[type[BaseException], FailureReason], ...] = (
     (CohortFailed, FailureReason.CLIENT_FAILED),
     (PoolFailed, FailureReason.NODE_LOST),
     (CheckpointError, FailureReason.STORAGE_FAILED),
+    (StoreFull, FailureReason.STORAGE_FAILED),
     (DataError, FailureReason.BAD_DATA),
     (SpecError, FailureReason.BAD_DATA),
 )
@@ -112,6 +114,8 @@ class Watch:
                 self.store.heartbeat(self.job_id)
         except JobNotFound:
             why = "the job has been deleted"
+        except StoreFull as error:
+            log.warning("nobody hears that this process lives: %s", error)
         if why is not None:
             if not self.superseded:
                 self.superseded = True
@@ -150,6 +154,7 @@ def run(job_id: str, settings: Settings, submission_id: str | None = None) -> Jo
 
     Raises:
         JobNotFound: if the store has no such job.
+        StoreFull: if its end could not be written down: the store's disk is full.
     """
     store = patiently(lambda: JobStore.open(settings.database_url))
     job = patiently(lambda: store.get(job_id))
@@ -269,7 +274,11 @@ def main(arguments: list[str]) -> int:
     settings = take(os.environ)
     os.umask(MASK)
     with _logging(settings, arguments[0]):
-        state = run(arguments[0], settings, os.environ.get("FEDSIM_SUBMISSION"))
+        try:
+            state = run(arguments[0], settings, os.environ.get("FEDSIM_SUBMISSION"))
+        except StoreFull as error:
+            log.error("the store does not hear how the job ended: %s", error)
+            return NO_ROOM
     return int(state is JobState.FAILED or state not in FINAL)
 
 

@@ -5,12 +5,14 @@ The tests of the store run on both. With FEDSIM_TEST_STORE=postgres, whole servi
 
 import os
 import secrets
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
-from sqlalchemy import make_url, text
+from sqlalchemy import event, make_url, text
 
+from fedsim.errors import StoreFull
 from jobs.database import make_engine
+from jobs.spec import parse_spec
 
 POSTGRES = os.environ.get("FEDSIM_TEST_POSTGRES_URL", "")
 NO_POSTGRES = "FEDSIM_TEST_POSTGRES_URL names no PostgreSQL to test on"
@@ -58,3 +60,12 @@ def _at_the_server(statement):
     with server.connect() as connection:
         connection.execute(text(statement))
     server.dispose()
+
+
+def fill_up(store):
+    """Leave a store on SQLite no room: another page of its file, and the disk were full."""
+    store._engine.dispose()
+    event.listen(store._engine, "connect", lambda made, _: made.execute("PRAGMA max_page_count = 1"))
+    with suppress(StoreFull):
+        for _ in range(1000):
+            store.create(parse_spec({"algorithm": "fedavg", "name": "n" * 100}))

@@ -26,7 +26,8 @@
     │   ├── JobNotFound
     │   ├── ArtifactNotFound   a job has no such file, or not yet
     │   ├── Conflict           a transition, a delete or an idempotency key that the present state forbids
-    │   └── BadPageToken
+    │   ├── BadPageToken
+    │   └── StoreFull          the store's disk is full: nothing can be written down
     └── ServiceError           the SDK's view of a refusal: status, code, hint, errors
         └── Unreachable        nobody answers at that address
 
@@ -61,6 +62,7 @@ from .service import (
     JobNotFound,
     ServiceError,
     StoreError,
+    StoreFull,
     Unreachable,
 )
 from .specs import (
@@ -99,5 +101,6 @@ __all__ = [
     "SpecError",
     "StackTooWide",
     "StoreError",
+    "StoreFull",
     "Unreachable",
 ]

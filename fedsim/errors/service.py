@@ -36,6 +36,12 @@ class BadPageToken(StoreError):
     code = "BAD_PAGE_TOKEN"
 
 
+class StoreFull(StoreError):
+    """The disk of the job store is full: it can be read, but nothing can be written down."""
+
+    code = "STORAGE_FAILED"
+
+
 class ServiceError(FedsimError):
     """A refusal by the service, as the SDK sees it.
 

@@ -10,6 +10,7 @@ import httpx
 import jsonschema
 import pytest
 
+from fedsim.errors import StoreFull
 from jobs.records import RoundRecord
 from jobs.states import JobState
 from tests.api.browser import until
@@ -257,6 +258,17 @@ def test_health_readiness_and_version(service: RunningService, http: httpx.Clien
         assert http.get("/healthz").status_code == 200
     finally:
         service.queue.missing = None
+
+
+def test_a_store_without_room_is_said(
+    service: RunningService, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise StoreFull("the store's disk is full", "make room")
+
+    monkeypatch.setattr(service.app.state.service.store, "create", full)
+    answer = problem(submit(http, {"algorithm": "fedavg"}), 503, "STORAGE_FAILED")
+    assert (answer["detail"], answer["hint"]) == ("the store's disk is full", "make room")
 
 
 def test_what_answers_get_answers_head(service: RunningService, http: httpx.Client) -> None:

@@ -1,14 +1,18 @@
 """The ledger of a run waits for a store that is away, and leaves alone a job that is another's by now."""
 
+from types import SimpleNamespace
+
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from fedsim.errors import StoreError
+from fedsim.errors import StoreError, StoreFull
 from jobs import book
 from jobs.book import Book, patiently
+from jobs.database import _full
 from jobs.spec import parse_spec
 from jobs.states import JobState
 from jobs.store import JobStore
+from tests.databases import fill_up
 from tests.thread_cluster import a_record
 
 
@@ -49,6 +53,25 @@ def test_a_store_that_cannot_be_opened_yet_is_waited_for(monkeypatch):
 
     with pytest.raises(StoreError, match="another version"):
         patiently(newer)
+
+
+def test_a_store_whose_disk_is_full_is_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(book.time, "sleep", lambda _: pytest.fail("it waits"))
+    with JobStore.open(f"sqlite:///{tmp_path / 'jobs.db'}") as store:
+        job_id = store.create(parse_spec({"algorithm": "fedavg", "rounds": 1000}))[0].id
+        fill_up(store)
+        ledger = Book(store, job_id)  # what is there can be read
+        with pytest.raises(StoreFull, match=r"the store's disk is full: .* \(make room on the disk of"):
+            any(ledger.add(a_record(number)) for number in range(1, 1000))
+
+
+@pytest.mark.parametrize("name", ["sqlite_errorname", "sqlstate"])
+def test_other_troubles_of_a_store_are_silences(name):
+    """PostgreSQL's 53100 is disk_full; 53300 is too_many_connections."""
+    codes = {"sqlite_errorname": ("SQLITE_FULL", "SQLITE_BUSY"), "sqlstate": ("53100", "53300")}[name]
+    full, busy = (_full(SimpleNamespace(original_exception=SimpleNamespace(**{name: c}))) for c in codes)
+    assert isinstance(full, StoreFull)
+    assert busy is None
 
 
 def test_a_run_that_was_given_up_changes_no_state(tmp_path):

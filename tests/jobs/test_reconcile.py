@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from actors.resources import Node
-from fedsim.errors import JobRefused, RayUnavailable
+from fedsim.errors import JobRefused, RayUnavailable, StoreFull
 from jobs import reconcile, room
 from jobs.dispatch import Dispatcher
 from jobs.handover import take
+from jobs.ray_job import NO_ROOM
 from jobs.reconcile import Reconciler
 from jobs.settings import Settings
 from jobs.spec import parse_spec
@@ -52,6 +53,32 @@ def test_a_job_that_ray_took_in_the_end_was_not_refused(desk, monkeypatch):
     with pytest.raises(JobRefused):
         desk.look()
     assert desk.state(job_id) is JobState.STARTING
+
+
+def test_a_job_whose_store_was_full_has_failed_as_soon_as_there_is_room(desk, caplog):
+    job_id = desk.job()
+    desk.look()
+    desk.cluster.jobs[f"fedsim-{job_id}-0"] = ENDED._replace(exit_code=NO_ROOM)
+    advance = desk.store.advance
+
+    def full(*_, **__):
+        raise StoreFull("the store's disk is full", "make room")
+
+    desk.store.advance = full
+    with pytest.raises(StoreFull) as trouble:
+        desk.look()
+    desk.dispatcher._note(trouble.value)
+    assert desk.dispatcher._trouble == "the store's disk is full (make room)"
+    assert [(record.getMessage(), record.exc_info) for record in caplog.records][-1] == (
+        "the store's disk is full (make room)",
+        None,
+    )
+    desk.store.advance = advance
+    desk.look()
+    job = desk.store.get(job_id)
+    assert (job.state, job.reason) == (JobState.FAILED, FailureReason.STORAGE_FAILED)
+    assert "disk was full" in job.message
+    assert "its last words" in job.message
 
 
 def test_a_disk_that_is_full_keeps_no_other_job_from_its_end(desk, monkeypatch):

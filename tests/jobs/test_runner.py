@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedsim.errors import (
+    CheckpointError,
     ClientFailed,
     CohortFailed,
     DataError,
@@ -13,9 +14,11 @@ from fedsim.errors import (
     NodeLost,
     OutOfMemory,
     PoolFailed,
+    StoreFull,
 )
 from jobs import runner
-from jobs.runner import Watch, _fail, run
+from jobs.ray_job import NO_ROOM
+from jobs.runner import Watch, _fail, main, run
 from jobs.settings import Settings
 from jobs.spec import parse_spec
 from jobs.states import ACTIVE, FailureReason, JobState
@@ -37,6 +40,8 @@ from jobs.store import JobStore
         (DoesNotFit("4 x 0.3 GPU asked, 1 GPU here"), FailureReason.DOES_NOT_FIT),
         (DataError("truncated"), FailureReason.BAD_DATA),
         (MethodFailed("FedAvg", "aggregate", "KeyError: 'w'", "line 7"), FailureReason.INTERNAL),
+        (CheckpointError("round 3 cannot be written"), FailureReason.STORAGE_FAILED),
+        (StoreFull("the store's disk is full"), FailureReason.STORAGE_FAILED),
         (KeyError("odd"), FailureReason.INTERNAL),
     ],
 )
@@ -101,3 +106,25 @@ def test_a_job_that_is_over_is_not_begun(tmp_path: Path, monkeypatch: pytest.Mon
         store.request_cancel(job_id)
         assert run(job_id, settings) is JobState.CANCELLED
         assert store.get(job_id).heartbeat_at is None
+
+
+def test_a_runner_whose_store_is_full_says_so_in_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise StoreFull("the store's disk is full")
+
+    settings = Settings(tmp_path / "home")
+    with JobStore.open(settings.database_url) as store:
+        job_id = store.create(parse_spec({"algorithm": "fedavg"}))[0].id
+        store.start_next(1)
+    settings.job_dir(job_id).mkdir(parents=True, exist_ok=True)
+    monkeypatch.setattr(runner, "take", lambda _: settings)
+    monkeypatch.setattr(runner.os, "umask", lambda _: 0)
+    monkeypatch.setattr(runner, "_drive", lambda *_: full())
+    monkeypatch.setattr(JobStore, "heartbeat", full)
+    monkeypatch.setattr(JobStore, "advance", full)
+    assert main([job_id]) == NO_ROOM
+    log = settings.log_path(job_id).read_text()
+    assert "failed: the store's disk is full" in log
+    assert "the store does not hear how the job ended: the store's disk is full" in log
