@@ -41,6 +41,22 @@ def _version() -> str:
 
 
 def __getattr__(name: str) -> Any:
+    try:
+        return _public(name)
+    except ImportError as error:
+        if (other := _in_front()) is None:
+            raise
+        package, place = other
+        raise ImportError(
+            f"{place} stands in front of fedsim's own package {package!r}: Python looks in the folder of the "
+            "script, or in the working folder, before it looks where fedsim is installed. Begin in another "
+            "folder, or have Python leave that one out: python -P, or PYTHONSAFEPATH=1",
+            name=package,
+            path=place,
+        ) from error
+
+
+def _public(name: str) -> Any:
     # The public names live above this package and cost time to import: they are looked up when asked for.
     if name == "FedSimClient":
         from api.client import FedSimClient
@@ -57,6 +73,22 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return _version()
     raise AttributeError(f"module 'fedsim' has no attribute {name!r}")
+
+
+def _in_front() -> tuple[str, str] | None:
+    """Which of the packages beside this one is another's here, and where it lies; None where all are ours."""
+    from importlib.util import find_spec
+    from pathlib import Path
+
+    here = Path(__file__).resolve().parents[1]
+    for package in ("api", "jobs", "actors"):
+        found = find_spec(package)
+        # Without an origin it is a folder that is no package, and hides nothing.
+        if found is not None and found.origin is not None:
+            place = Path(found.origin).resolve()
+            if place != here / package / "__init__.py":
+                return package, str(place)
+    return None
 
 
 def __dir__() -> list[str]:

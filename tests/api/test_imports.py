@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -57,3 +59,31 @@ def test_submitting_from_the_sdk_loads_no_science() -> None:
         "FedSimClient().close(); load_spec('demo').model_dump()"
     )
     assert not loaded_by(statement)[0] & HEAVY
+
+
+@pytest.mark.parametrize(
+    "file", ["api/__init__.py", "api/client.py", "jobs/__init__.py", "actors.py", "api.py"]
+)
+def test_a_package_in_front_of_ours_is_named(file: str, tmp_path: Path) -> None:
+    theirs = tmp_path / file
+    theirs.parent.mkdir(exist_ok=True)
+    (theirs.parent / "__init__.py").touch()
+    theirs.touch()
+    package = file.partition("/")[0].removesuffix(".py")
+    # Sources in place are found by a finder of their own, which a package that is installed does not have.
+    program = (
+        "import sys; sys.meta_path[:] = [f for f in sys.meta_path if 'ditable' not in str(f)]\n"
+        "import fedsim\ntry:\n fedsim.FedSimClient\nexcept ImportError as error:\n print(error.path, error)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    run = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True, "check": True}
+    said = subprocess.run([sys.executable, "-c", program], **run).stdout  # type: ignore[call-overload]
+    if package == "actors":
+        assert said == ""  # the client does without it
+        return
+    place, words = said.split(maxsplit=1)
+    assert Path(place).is_relative_to(tmp_path.resolve())
+    assert f"in front of fedsim's own package '{package}'" in words
+    assert "python -P, or PYTHONSAFEPATH=1" in words
+    safe = subprocess.run([sys.executable, "-P", "-c", program], **run)  # type: ignore[call-overload]
+    assert (safe.stdout, safe.stderr) == ("", "")
