@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -13,7 +14,10 @@ from typing import Any
 
 import pytest
 
+from fedsim.algorithms import FedAvg
+from fedsim.core import Algorithm
 from fedsim.pools import SerialPool
+from fedsim.population import Population
 from fedsim.simulation import simulate
 from fedsim.tree import to_numpy
 from jobs.artifacts import save_model
@@ -29,6 +33,27 @@ README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
+class Board:
+    """As much of `wandb`, and of a run of it, as the page uses."""
+
+    def __init__(self) -> None:
+        self.begun: dict[str, Any] = {}
+        self.logged: dict[int, dict[str, Any]] = {}
+
+    def init(self, **options: Any) -> Board:
+        self.begun = options
+        return self
+
+    def __enter__(self) -> Board:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def log(self, data: dict[str, Any], step: int) -> None:
+        self.logged[step] = data
+
+
 @cache
 def trained(home: Path) -> tuple[dict[str, Any], dict[str, str]]:
     """The model of `demo` after five rounds, and its notes."""
@@ -38,6 +63,10 @@ def trained(home: Path) -> tuple[dict[str, Any], dict[str, str]]:
     pool = SerialPool(experiment.algorithm, population)
     *_, last = simulate(experiment.algorithm, population, pool, evaluate_every=5)
     return to_numpy(last.state.params), model_notes(spec, population.dataset.about(), last.round)
+
+
+def first_digest(method: Algorithm, population: Population) -> str:
+    return next(simulate(method, population, SerialPool(method, population))).digest
 
 
 @contextmanager
@@ -72,14 +101,24 @@ def test_every_block_runs(
 ) -> None:
     pytest.importorskip("pandas")
     monkeypatch.setenv("FEDSIM_URL", service.url)
+    monkeypatch.setenv("FEDSIM_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").write_text("algorithm: {name: fedprox, mu: 0.01}\n")
+    board = Board()
+    monkeypatch.setitem(sys.modules, "wandb", board)
     names: dict[str, Any] = {"__name__": "page"}
     with cluster(service):
         for block in BLOCK.findall(page):
-            exec(block, names)
+            exec(compile(block, "page", "exec", dont_inherit=True), names)
     names["client"].close()
     assert names["job"].job.state == "SUCCEEDED"
     assert list(tmp_path.glob("*.csv"))
     if page is PAGE:
         assert names["shown"] == "5"  # the second test image of the digits
+        assert board.begun["name"] == "demo"
+        assert board.logged[1] == {"global_accuracy": 0.5, "global_loss": 1, "bytes_up": 2000, "seconds": 0.5}
+        assert list(board.logged) == [1, 2, 3]
+        mine, plain = (
+            first_digest(method, names["population"]) for method in (names["Mine"](gamma=0), FedAvg())
+        )
+        assert mine == plain != names["results"][0].digest

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import yaml
 
 from fedsim.data import DATASETS, PARTITIONS
 from fedsim.models import MODELS, make_net
+from jobs.resolve import resolve
+from jobs.settings import Settings
+from jobs.spec import parse_spec
 
 PAGE = Path(__file__).parents[2] / "docs" / "data.md"
 
@@ -30,6 +36,22 @@ def test_what_can_be_fetched_is_what_the_registry_says() -> None:
     rows = re.findall(r"^\| `(\w+)` \|.*\|([^|]*)\|$", section("Data sets"), flags=re.MULTILINE)
     fetched = {name for name, get in rows if "fetch" in get}
     assert fetched == {name for name, entry in DATASETS.items() if "data.download" in entry.get}
+
+
+def test_the_clients_of_the_example_are_the_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {kind: re.findall(rf"```{kind}\n(.*?)```", PAGE.read_text(), re.S) for kind in ("python", "yaml")}
+    [script], [spec] = found.values()
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(script, names)
+    settings = Settings(tmp_path, data_roots=(tmp_path,))
+    population = resolve(parse_spec(yaml.safe_load(spec)), settings).population()
+    data = population.dataset.train
+    for client, name in enumerate(["ann", "bob", "eve"]):
+        held = data.x[population.partition.client(client)]
+        theirs = names["x"][names["whose"] == name].astype(np.float32)
+        assert {row.tobytes() for row in held} <= {row.tobytes() for row in theirs}
+    assert int(population.partition.offsets[-1]) == len(data) == 480
 
 
 SHAPED = re.compile(r"^\| (?P<names>`[\w`, ]+`) \| (?P<shapes>\dx[\dx; ]+) \| (?P<counts>[\d,; ]+) \|$", re.M)
