@@ -54,7 +54,8 @@ class ClientProcess:
 
     def __init__(self, gpus: float) -> None:
         torch.set_num_threads(1)
-        self.device, self.gpu_cap = claim(gpus)
+        self.claim = claim(gpus)
+        self.device, self.gpu_cap = self.claim.device, self.claim.cap
         self.worker: Worker | None = None
 
     def join(
@@ -69,13 +70,18 @@ class ClientProcess:
             graphs: play the steps of clients that train at once as CUDA graphs, on a GPU.
 
         Returns:
-            Who this is: process id, node, the node's address, and device.
+            Who this is: process id, node, the node's address, device, and the device's name.
+
+        Raises:
+            DoesNotFit: if it was given a share of a GPU that it cannot use.
         """
+        self.claim.check()
         recorder = CudaRecording if graphs and self.device == "cuda" else None
         self.worker = Worker(algorithm, population, self.device, faults, recorder)
         node = ray.get_runtime_context().get_node_id()
         address = ray.util.get_node_ip_address()
-        return {"pid": os.getpid(), "node": node, "address": address, "device": self.device}
+        who = {"pid": os.getpid(), "node": node, "address": address}
+        return {**who, "device": self.device, "name": self.claim.name}
 
     def train(
         self,

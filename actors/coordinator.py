@@ -25,7 +25,7 @@ from fedsim.population import Population
 from fedsim.simulation import Examining, Learning, RoundResult, first_state, stages
 
 from .crew import Crew
-from .device import claim
+from .device import claim, notice
 from .ray_pool import RayPool
 from .resources import Placement
 
@@ -104,7 +104,7 @@ class CoordinatorProcess:
         group: str = "",
     ) -> None:
         torch.set_num_threads(1)
-        self.device, _ = claim(placement.server)
+        self.claim = claim(placement.server, "resources.server_gpus")
         self.experiment, self.placement, self.faults = experiment, placement, faults
         self.keeping, self.group = keeping, group
         self.params: dict[str, Any] = {}
@@ -116,7 +116,11 @@ class CoordinatorProcess:
         """Run the federation: phases while it is set up, then one result per round, without the state.
 
         A run that goes on from a checkpoint says so, and recalls the records that the caller lacks.
+
+        Raises:
+            DoesNotFit: if somebody cannot use the GPU that it was given.
         """
+        self.claim.check()
         experiment = self.experiment
         kept = self._opened() if self.keeping else None
         yield Phase(f"placing {self.placement.workers} client actors")
@@ -128,10 +132,16 @@ class CoordinatorProcess:
             yield Phase("waiting for the client actors")
             method, stack, graphs = experiment.algorithm, experiment.stack, experiment.graphs
             pool = RayPool(method, population, crew, faults=self.faults, stack=stack, graphs=graphs)
+            for text in self._notices(pool):
+                yield Phase(text)
             yield Phase(f"round {checkpoint.round + 1 if checkpoint else 1}")
             yield from self._rounds(population, pool, kept, checkpoint)
         finally:
             crew.close()
+
+    def _notices(self, pool: RayPool) -> list[str]:
+        server = [{"address": "the head", "name": self.claim.name}]
+        return [text for text in (notice(pool.actors), notice(server, "the server trains")) if text]
 
     def _opened(self) -> Checkpoints:
         """The place for checkpoints: one that cannot be used is found out before anything else is done."""
@@ -150,7 +160,9 @@ class CoordinatorProcess:
         """The checkpoint to go on from; its records as far as the caller lacks them."""
         warnings: list[str] = []
         checkpoint = kept.load(first_state(self.experiment.algorithm, population), warnings.append)
-        yield from map(Phase, warnings)
+        # Ray sends into what yields here, which an iterator that is no generator does not take.
+        for text in warnings:
+            yield Phase(text)
         if checkpoint is not None:
             yield Resumed(checkpoint.round, checkpoint.digest, checkpoint.memory_digest)
             for records in _parts(checkpoint.records, self._keeping().known):
@@ -173,7 +185,7 @@ class CoordinatorProcess:
             evaluate_every=experiment.evaluate_every,
             personal=experiment.personal,
             resume=checkpoint,
-            device=self.device,
+            device=self.claim.device,
         ):
             if isinstance(result, Examining):
                 most = population.partition.num_clients
@@ -183,6 +195,8 @@ class CoordinatorProcess:
                 what, done, most = result.progress
                 yield Phase(f"round {result.round}: {what}, {done:,} of {most:,} steps")
                 continue
+            if self.placement.server:
+                result = replace(result, engine={**result.engine, "server_device": self.claim.name})
             self.params = tree.to_numpy(result.state.params)
             self.best = better(self.best, experiment.algorithm, population, result)
             yield replace(result, state=None)

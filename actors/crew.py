@@ -51,7 +51,7 @@ class Crew:
 
     Attributes:
         actors: by slot.
-        members: what each said of itself when it joined: process id, node, its address, and device.
+        members: what each said of itself when it joined: process id, node, its address, device and its name.
         restarts: how often one was replaced.
 
     Raises:
@@ -108,6 +108,7 @@ class Crew:
             PoolFailed: if actors died again and again, or took too long.
             OutOfMemory: if that is why.
             NodeLost: if one's node went.
+            DoesNotFit: if one cannot use the GPU that it was given.
         """
         self._joined = (algorithm, population, faults, graphs)
         for slot in range(len(self.actors)):

@@ -24,7 +24,7 @@ from fedsim.simulation import RoundResult, personal_due
 from .client_actor import Usage
 from .coordinator import Phase, phases
 from .crew import Crew
-from .device import claim
+from .device import claim, notice
 from .measured import Measured
 from .ray_pool import RayPool
 from .resources import Node, Placement, check_memory, cluster_nodes
@@ -47,7 +47,8 @@ class ProberProcess:
 
     def __init__(self, experiment: Experiment, placement: Placement) -> None:
         torch.set_num_threads(1)
-        self.device, _ = claim(placement.server)
+        self.claim = claim(placement.server, "resources.server_gpus")
+        self.device = self.claim.device
         self.experiment, self.placement = experiment, placement
 
     def measure(self, seconds: float, workers: Sequence[int]) -> Iterator[Progress]:
@@ -58,9 +59,10 @@ class ProberProcess:
             workers: numbers of actors to tell the seconds of a round for.
 
         Raises:
-            DoesNotFit: if the memory of a node is too small for its actors.
+            DoesNotFit: if the memory of a node is too small for its actors, or a GPU cannot be used.
             NoRoomNow: if no room came free for them in time.
         """
+        self.claim.check()
         began = perf_counter()
         yield Phase(f"placing {self.placement.workers} client actors")
         algorithm = self.experiment.algorithm
@@ -70,6 +72,8 @@ class ProberProcess:
             yield Phase("waiting for the client actors")
             never, stack, graphs = Faults(max_retries=0), self.experiment.stack, self.experiment.graphs
             pool = RayPool(algorithm, population, crew, faults=never, stack=stack, graphs=graphs)
+            if text := notice(pool.actors):
+                yield Phase(text)
             trials = Trials(algorithm, population, pool, self.device)
             probe = Probe(trials, self.experiment, perf_counter() - began)
             yield from probe.run(seconds, workers)

@@ -152,7 +152,9 @@ class RayPool:
     def _engine(self) -> dict[str, Any]:
         """How the round was computed, for the record; `restarts` since the last time."""
         restarts, self._restarts = self.crew.restarts - self._restarts, self.crew.restarts
-        return {"pool": "ray", "width": self.width, "actors": len(self.crew.actors), "restarts": restarts}
+        devices = ", ".join(sorted({member["name"] for member in self.actors}))
+        actors = {"actors": len(self.crew.actors), "restarts": restarts, "device": devices}
+        return {"pool": "ray", "width": self.width, **actors}
 
     def _training(
         self,

@@ -8,6 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
+# The GPUs of the tests are numbers, whatever this machine has. Ray's processes have it from here.
+os.environ.setdefault("FEDSIM_LOGICAL_GPUS", "1")
+
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:

@@ -18,6 +18,7 @@ import torch
 
 from actors.coordinator import Coordinator, Phase
 from actors.crew import Crew
+from actors.device import notice
 from actors.ray_pool import RayPool
 from actors.resources import Placement
 from fedsim import tree
@@ -111,7 +112,11 @@ def test_clients_on_fractions_of_gpus() -> None:
         # 2 GPUs, 4 actors of a half: none is left.
         assert ray.available_resources().get("GPU", 0) == pytest.approx(0, abs=1e-6)
         assert len({actor["pid"] for actor in pool.actors}) == 4
-        same(list(simulate(FedAvg(), population, pool)), serial(FedAvg(), population))
+        found = list(simulate(FedAvg(), population, pool))
+        same(found, serial(FedAvg(), population))
+        # Of logical ones, and the record and the log say so.
+        assert [result.engine["device"] for result in found] == ["cpu in the place of a logical GPU"]
+        assert "clients train on the CPU" in str(notice(pool.actors))
 
 
 def test_resources_that_are_in_use_are_waited_for_and_then_named(monkeypatch: pytest.MonkeyPatch) -> None:

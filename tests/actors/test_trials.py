@@ -116,7 +116,8 @@ def test_actors_of_one_gpu_never_have_more_than_it_has() -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: a cap is torch's to keep")
-def test_the_cap_holds() -> None:
+def test_the_cap_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FEDSIM_LOGICAL_GPUS")
     process = ClientProcess(0.1)
     assert process.gpu_cap is not None
     with pytest.raises(torch.OutOfMemoryError):

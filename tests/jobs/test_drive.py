@@ -16,6 +16,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from actors.coordinator import Phase
 from fedsim.data import Normalise
 from fedsim.errors import CheckpointError, CoordinatorLost, FedsimError, NoRoomNow, NotReproduced
 from fedsim.models import make_net
@@ -95,8 +96,13 @@ def test_the_server_takes_its_share_of_a_gpu_and_leaves_the_rest_to_the_workers(
     spec, settings = parse_spec({**SPEC, "rounds": 1, "resources": asked}), Settings(tmp_path / "home")
     drive = Drive(resolve(spec, settings), spec)
     try:
-        (record,) = [step for step in drive if isinstance(step, RoundRecord)]
+        steps = list(drive)
+        (record,) = [step for step in steps if isinstance(step, RoundRecord)]
         assert record.engine.actors == 3
+        named = "cpu in the place of a logical GPU"
+        assert record.engine.model_extra == {"device": named, "server_device": named}
+        said = [step.text for step in steps if isinstance(step, Phase) and "warning" in step.text]
+        assert ["clients train" in text for text in said] == [True, False]
         # The coordinator's half is not given back before it ends.
         assert ray.available_resources().get("GPU", 0) <= 1.5
     finally:

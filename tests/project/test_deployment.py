@@ -39,7 +39,7 @@ OF_RAY: dict[str, click.Command] = {
 
 
 def variables_of_the_code() -> set[str]:
-    files = [*(ROOT / "jobs").glob("*.py"), *(ROOT / "api").rglob("*.py")]
+    files = [path for package in ("actors", "jobs", "api") for path in (ROOT / package).rglob("*.py")]
     return {name for file in files for name in re.findall(r"\"(FEDSIM_[A-Z_]+)\"", file.read_text("utf-8"))}
 
 
