@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
+from jobs.settings import Settings
+
 FILE = Path(__file__).parents[2] / "ray_cluster.yaml"
 
 
@@ -39,6 +41,34 @@ def test_ray_is_the_pinned_version(config: Any) -> None:
     gpu_worker = config["available_node_types"]["gpu_worker"]
     images = [config["docker"]["image"], gpu_worker["docker"]["worker_image"]]
     assert all(f"ray:{version}-" in image for image in images)
+
+
+def test_the_service_outlives_its_container_but_no_instance_outlives_the_cluster(config: Any) -> None:
+    assert config["provider"]["cache_stopped_nodes"] is False
+    (option,) = config["docker"]["head_run_options"]
+    host, inside = re.fullmatch(r"-v (\S+):(\S+)", option).groups()  # type: ignore[union-attr]
+    # A folder that is not there would be made by Docker, for root.
+    assert f"mkdir -p {host}" in config["initialization_commands"]
+    assert inside == "/home/ray/.fedsim"
+    assert host.startswith(f"/home/{config['auth']['ssh_user']}/")
+
+
+def test_several_jobs_share_the_cluster(config: Any) -> None:
+    (serve,) = [line for line in config["head_start_ray_commands"] if "nohup fedsim serve" in line]
+    most = re.match(r"FEDSIM_MAX_RUNNING=(\d+) ", serve)
+    assert most is not None
+    assert Settings.from_env({"FEDSIM_MAX_RUNNING": most[1]}).max_running == int(most[1]) > 1
+    page = (FILE.parent / "docs" / "cluster.md").read_text("utf-8")
+    assert most[0].strip() in page
+    assert "resources.workers=" in page
+
+
+def test_the_page_says_which_image_gpus_need(config: Any) -> None:
+    page = (FILE.parent / "docs" / "cluster.md").read_text("utf-8")
+    assert "aws ssm get-parameter" in page
+    assert f"--region {config['provider']['region']}" in page
+    # Ids of images differ from region to region, and go out of date.
+    assert not re.search(r"\bami-[0-9a-f]{8,}", page + FILE.read_text("utf-8"))
 
 
 def test_no_command_ends_the_shell_that_runs_it(config: Any) -> None:
