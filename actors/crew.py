@@ -17,6 +17,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from fedsim.errors import NodeLost, NoRoomNow, PoolFailed
 from fedsim.faults import DEFAULT, Faults
+from fedsim.plugins import variables
 
 from .client_actor import ClientActor
 from .deaths import DEATHS, cause_of, first_line, gave_up, living_nodes
@@ -86,7 +87,7 @@ class Crew:
             num_cpus=self.placement.cpus,
             num_gpus=self.placement.gpus,
             scheduling_strategy=strategy,
-            runtime_env={"env_vars": {"RAY_max_direct_call_object_size": str(most)}},
+            runtime_env={"env_vars": {"RAY_max_direct_call_object_size": str(most)} | variables()},
         )
         return options.remote(self.placement.gpus)
 

@@ -13,6 +13,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from fedsim.errors import NoRoomNow
+from fedsim.plugins import variables
 
 from .crew import PLACEMENT_SECONDS
 
@@ -33,11 +34,14 @@ class ServerRoom:
 
     def options(self) -> dict[str, Any]:
         """The options of the actor."""
+        # The processes of a cluster have the environment of its start, not ours.
+        told: dict[str, Any] = {"runtime_env": {"env_vars": variables()}} if variables() else {}
         if self._group is None:
             # On the head, where the data sets are.
             here = ray.get_runtime_context().get_node_id()
-            return {"scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=True)}
-        return {"scheduling_strategy": PlacementGroupSchedulingStrategy(self._group), "num_gpus": self.share}
+            return told | {"scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=True)}
+        placed = PlacementGroupSchedulingStrategy(self._group)
+        return told | {"scheduling_strategy": placed, "num_gpus": self.share}
 
     def wait(self) -> None:
         """Wait until it is there; at once where nothing is reserved.

@@ -13,6 +13,7 @@ from fedsim.core import Algorithm
 from fedsim.data import DATASETS, PARTITIONS
 from fedsim.models import MODELS, why_unstackable
 from fedsim.parameters import Parameter, Range, parameters
+from fedsim.plugins import Registry
 
 Kind = Literal["algorithms", "models", "datasets", "partitions"]
 Entry = dict[str, Any]
@@ -33,10 +34,13 @@ def catalogue(kind: Kind) -> list[Entry]:
         kind: "algorithms", "models", "datasets" or "partitions".
 
     Returns:
-        Entries with `name`, `summary`, `parameters` (a JSON schema of an object) and what else the kind has
-        to say.
+        Entries with `name`, `summary`, `parameters` (a JSON schema of an object), `plugin` (the package and
+        version that bring it, "" for fedsim's own) and what else the kind has to say.
     """
-    return [_ENTRIES[kind][1](name, entry) for name, entry in sorted(_ENTRIES[kind][0].items())]
+    registry, describe = _ENTRIES[kind]
+    return [
+        describe(name, entry) | {"plugin": registry.source(name)} for name, entry in sorted(registry.items())
+    ]
 
 
 def _algorithm(name: str, algorithm: type[Algorithm]) -> Entry:
@@ -86,7 +90,7 @@ def _partition(name: str, entry: Any) -> Entry:
     }
 
 
-_ENTRIES: Mapping[str, tuple[Mapping[str, Any], Callable[[str, Any], Entry]]] = {
+_ENTRIES: Mapping[str, tuple[Registry[Any], Callable[[str, Any], Entry]]] = {
     "algorithms": (ALGORITHMS, _algorithm),
     "models": (MODELS, _model),
     "datasets": (DATASETS, _dataset),

@@ -8,6 +8,7 @@ from typing import Any
 
 from fedsim.models import MODELS
 from fedsim.parameters import parameters
+from jobs.resolve import plugins_of
 from jobs.spec import Choice, JobSpec
 
 MOST_TEXT = 16_384
@@ -26,7 +27,8 @@ def model_notes(spec: JobSpec, data: Mapping[str, Any], round: int) -> dict[str,
         As text: `round`, `seed` and `task`. As JSON: `net`, the model's name and parameters with input_shape
         and num_classes, which are the arguments of `fedsim.models.make_net` (a list of them with several
         architectures); `normalise`, the arguments of `fedsim.data.Normalise`; `dataset` and `algorithm`, name
-        and parameters; and `classes`, unless their names are very long.
+        and parameters; `classes`, unless their names are very long; and `plugins`, where there are any, the
+        packages with their versions that the run needed.
     """
     nets = [_net(model, data) for model in spec.models]
     algorithm, dataset = spec.algorithm, spec.data.dataset
@@ -39,6 +41,8 @@ def model_notes(spec: JobSpec, data: Mapping[str, Any], round: int) -> dict[str,
         "dataset": json.dumps({"name": dataset.name, **dataset.params}),
         "algorithm": json.dumps({"name": algorithm.name, **algorithm.params}),
     }
+    if used := plugins_of(spec):
+        notes["plugins"] = json.dumps(used)
     classes = json.dumps(data["classes"], ensure_ascii=False)
     return notes | ({"classes": classes} if len(classes) <= MOST_TEXT else {})
 

@@ -21,7 +21,8 @@ from fedsim.experiment import Experiment
 from fedsim.models import MODELS, make_net
 from fedsim.net import Net
 from fedsim.parameters import check as parameter_faults
-from fedsim.parameters import parameters, unknown
+from fedsim.parameters import parameters
+from fedsim.plugins import Registry
 from fedsim.pools import stack_widths
 from jobs.client_tests import public_faults, task_faults, tests_faults
 from jobs.curricula import algorithm_of, curriculum_faults, expert_epochs
@@ -141,6 +142,13 @@ def _experiment(spec: JobSpec, settings: Settings) -> Experiment:
     )
 
 
+def plugins_of(spec: JobSpec) -> list[str]:
+    """The plug-ins that a spec needs: packages with their versions, and modules."""
+    named = [ALGORITHMS.source(spec.algorithm.name), DATASETS.source(spec.data.dataset.name)]
+    named += [PARTITIONS.source(spec.data.partition.kind), *(MODELS.source(m.name) for m in spec.models)]
+    return sorted(set(filter(None, named)))
+
+
 def _widths(spec: JobSpec, settings: Settings, algorithm: Algorithm) -> tuple[int, ...]:
     """How many clients of each architecture train at once, where the spec says so by a number."""
     if not isinstance(spec.resources.stack, int):
@@ -165,10 +173,9 @@ def _name_faults(spec: JobSpec) -> list[FieldError]:
     ]
 
 
-def _choice_faults(path: str, choice: Choice, registry: Any) -> list[FieldError]:
+def _choice_faults(path: str, choice: Choice, registry: Registry[Any]) -> list[FieldError]:
     if choice.name not in registry:
-        kind = path.partition(".")[0]
-        return [FieldError(f"{path}.name", choice.name, f"no such {kind}", unknown(choice.name, registry))]
+        return [registry.fault(f"{path}.name", choice.name)]
     return under(path, parameter_faults(registry[choice.name], choice.params))
 
 

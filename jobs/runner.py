@@ -38,7 +38,7 @@ from jobs.model_notes import model_notes
 from jobs.private import MASK
 from jobs.ray_job import NO_ROOM, ray_job_of
 from jobs.records import Job
-from jobs.resolve import resolve
+from jobs.resolve import plugins_of, resolve
 from jobs.setting_up import SettingUp, room_now
 from jobs.settings import Settings
 from jobs.spec import parse_spec
@@ -188,6 +188,8 @@ def _drive(job_id: str, settings: Settings, store: JobStore, watch: Watch) -> No
     save_spec(settings, job)
     spec = parse_spec(job.spec)
     log.info("job %s: %s on %s", job_id, spec.algorithm.name, spec.data.dataset.name)
+    if used := plugins_of(spec):
+        log.info("with plug-ins: %s", ", ".join(used))
     experiment, notes = resolve(spec, settings), dict[str, str]()
 
     def again(error: FedsimError) -> bool:

@@ -70,6 +70,7 @@ class Settings:
         drain_seconds: how long the API goes on serving after it was told to end, while `/readyz` already
             says no (`FEDSIM_DRAIN`).
         log_format: of the API's own log, `text` or `json` (`FEDSIM_LOG_FORMAT`).
+        plugins: modules that register methods, models and data, separated by commas (`FEDSIM_PLUGINS`).
     """
 
     home: Path
@@ -85,6 +86,7 @@ class Settings:
     limits: Limits = Limits()
     drain_seconds: int = 0
     log_format: str = "text"
+    plugins: str = ""
 
     def __post_init__(self) -> None:
         home = Path(self.home).expanduser().absolute()
@@ -122,6 +124,7 @@ class Settings:
             "limits": Limits.from_env(env),
             "drain_seconds": _whole(env, "FEDSIM_DRAIN", minimum=0) or 0,
             "log_format": _one_of(env, "FEDSIM_LOG_FORMAT", LOG_FORMATS),
+            "plugins": env.get("FEDSIM_PLUGINS", ""),
         }
         return cls(**values | {name: value for name, value in overrides.items() if value is not None})
 
@@ -141,6 +144,7 @@ class Settings:
             "FEDSIM_DATA": os.pathsep.join(str(root) for root in self.data_roots),
             "FEDSIM_MAX_RUNNING": str(self.max_running),
             "FEDSIM_RAY_ADDRESS": self.ray_address,
+            "FEDSIM_PLUGINS": self.plugins,
         }
         return {name: value for name, value in variables.items() if value}
 

@@ -80,7 +80,7 @@ def _show(kind: Kind, format: Format, url: str | None) -> None:
         print_json(entries)
         return
     columns = [kind[:-1], "summary", "parameters"]
-    rows = [[e["name"], e["summary"], _parameters(e["parameters"])] for e in entries]
+    rows = [[e["name"], _summary(e), _parameters(e["parameters"])] for e in entries]
     if kind == "models":
         columns.insert(1, "at once")
         for row, entry in zip(rows, entries, strict=True):
@@ -88,6 +88,12 @@ def _show(kind: Kind, format: Format, url: str | None) -> None:
     data().print(table(columns, ([plain(cell) for cell in row] for row in rows)))
     if kind in _STACKED:
         data().print(plain(_stacking(entries, _STACKED[kind])))
+
+
+def _summary(entry: dict[str, Any]) -> str:
+    # A service of an older version does not say whose they are: all are its own.
+    plugin = entry.get("plugin")
+    return f"{entry['summary']} [{plugin}]" if plugin else str(entry["summary"])
 
 
 def _stacking(entries: list[dict[str, Any]], what: str) -> str:

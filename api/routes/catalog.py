@@ -22,6 +22,7 @@ class Entry(BaseModel):
     name: str
     summary: str
     parameters: dict[str, Any] = Field(description="The JSON schema of its parameters.")
+    plugin: str = Field(description="The package and version that bring it; empty for fedsim's own.")
 
 
 class Preset(BaseModel):

@@ -14,6 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 import fedsim
 from api.dependencies import ServiceOf
 from api.errors import problem, problems
+from fedsim.plugins import installed
 
 router = APIRouter(tags=["service"])
 
@@ -46,6 +47,7 @@ class Version(BaseModel):
     python: str
     ray: str
     torch: str
+    plugins: dict[str, str] = Field(description="Packages and modules of plug-ins, with their versions.")
 
 
 @router.get("/healthz")
@@ -76,6 +78,7 @@ def get_version() -> Version:
         python=platform.python_version(),
         ray=metadata.version("ray"),
         torch=metadata.version("torch"),
+        plugins=installed(),
     )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from inspect import isabstract
+from typing import Any
 
 from ..core import Algorithm
+from ..plugins import Registry
 from .ace_pfl import AcePFL
 from .cd2_pfed import CD2PFed
 from .fedad import FedAD
@@ -35,7 +37,7 @@ from .per_fedavg import PerFedAvg
 from .pfedme import PFedMe
 from .scaffold import Scaffold
 
-ALGORITHMS: Mapping[str, type[Algorithm]] = {
+_OWN: dict[str, type[Algorithm]] = {
     "ace_pfl": AcePFL,
     "cd2_pfed": CD2PFed,
     "fedad": FedAD,
@@ -67,6 +69,13 @@ ALGORITHMS: Mapping[str, type[Algorithm]] = {
     "pfedme": PFedMe,
     "scaffold": Scaffold,
 }
+
+
+def _fits(thing: Any) -> bool:
+    return isinstance(thing, type) and issubclass(thing, Algorithm) and not isabstract(thing)
+
+
+ALGORITHMS = Registry("algorithms", "algorithm", _OWN, _fits, "a whole subclass of fedsim.core.Algorithm")
 
 __all__ = [
     "ALGORITHMS",

@@ -25,7 +25,8 @@ from fedsim.data.sources.svhn import svhn
 from fedsim.data.sources.synthetic import features_fit, pixels_fit, synthetic, synthetic_images
 from fedsim.data.sources.tinyimagenet import tiny_imagenet
 from fedsim.errors import FieldError, SpecError
-from fedsim.parameters import Parameter, check, parameters, refuse, unknown
+from fedsim.parameters import Parameter, check, parameters, refuse
+from fedsim.plugins import Registry
 
 
 class DatasetEntry(NamedTuple):
@@ -48,7 +49,7 @@ class DatasetEntry(NamedTuple):
     known: Callable[..., Known] | None = None
 
 
-DATASETS: dict[str, DatasetEntry] = {
+_OWN: dict[str, DatasetEntry] = {
     "digits": DatasetEntry(
         digits, "1,797 handwritten digits of 8x8, 10 classes", "inside scikit-learn", "nothing to do"
     ),
@@ -164,6 +165,13 @@ DATASETS: dict[str, DatasetEntry] = {
 }
 
 
+def _fits(thing: Any) -> bool:
+    return isinstance(thing, DatasetEntry)
+
+
+DATASETS = Registry("datasets", "data set", _OWN, _fits, "a fedsim.data.DatasetEntry")
+
+
 def parameters_of(entry: DatasetEntry | PartitionEntry) -> tuple[Parameter, ...]:
     """The parameters of a registered data set or partition: name, type annotation, default."""
     return parameters(entry[0])
@@ -172,7 +180,7 @@ def parameters_of(entry: DatasetEntry | PartitionEntry) -> tuple[Parameter, ...]
 def dataset_faults(name: str, given: dict[str, Any]) -> list[FieldError]:
     """What is wrong with a data set's name and parameters, all of it, before any file is read."""
     if name not in DATASETS:
-        return [FieldError("name", name, "no such data set", unknown(name, DATASETS))]
+        return [DATASETS.fault("name", name)]
     return check(DATASETS[name].load, given)
 
 

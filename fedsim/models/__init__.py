@@ -9,7 +9,7 @@ are imported when such a model is built.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -18,6 +18,7 @@ from torch import nn
 from ..data.places import Places
 from ..net import DRAWS, RUNNING, Net
 from ..parameters import parameters
+from ..plugins import Registry
 from .audio import mel_cnn
 from .cnn import fedavg_cnn, fedgen_cnn, moon_cnn
 from .distilbert import NOWHERE, FirstToken, distilbert
@@ -30,7 +31,7 @@ from .vgg import vgg16, vgg19
 
 ModelFunction: TypeAlias = Callable[..., nn.Sequential]
 
-MODELS: Mapping[str, ModelFunction] = {
+_OWN: dict[str, ModelFunction] = {
     "distilbert": distilbert,
     "fedavg_cnn": fedavg_cnn,
     "fedgen_cnn": fedgen_cnn,
@@ -48,6 +49,8 @@ MODELS: Mapping[str, ModelFunction] = {
     "vgg16": vgg16,
     "vgg19": vgg19,
 }
+
+MODELS = Registry("models", "model", _OWN, callable, "a function that makes a model")
 
 
 def reads_tokens(name: str) -> bool:
@@ -107,4 +110,4 @@ def make_net(
     return Net(build, name)
 
 
-__all__ = ["MODELS", "make_net", "reads_tokens", "why_unstackable", *MODELS]
+__all__ = ["MODELS", "make_net", "reads_tokens", "why_unstackable", *_OWN]

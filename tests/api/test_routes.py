@@ -251,7 +251,9 @@ def test_presets_satisfy_the_schema(http: httpx.Client) -> None:
 def test_health_readiness_and_version(service: RunningService, http: httpx.Client) -> None:
     assert http.get("/healthz").json()["service"] == "fedsim"
     assert http.get("/readyz").json() == {"status": "ready"}
-    assert {"fedsim", "api", "python", "ray", "torch"} == set(http.get("/version").json())
+    versions = http.get("/version").json()
+    assert {"fedsim", "api", "python", "ray", "torch", "plugins"} == set(versions)
+    assert all(isinstance(version, str) for version in versions["plugins"].values())
     service.queue.missing = "Ray is being started"
     try:
         assert problem(http.get("/readyz"), 503, "NOT_READY")["detail"] == "Ray is being started"

@@ -235,12 +235,15 @@ def until_ready(dispatcher):
 
 def test_passwords_go_by_a_file_for_the_owner_only(store, tmp_path, monkeypatch):
     secret = "postgresql://fedsim:sesame@db/fedsim"
-    settings = Settings(tmp_path / "home", database_url=secret, storage="s3://key:pass@bucket/x")
+    settings = Settings(
+        tmp_path / "home", database_url=secret, storage="s3://key:pass@bucket/x", plugins="mine"
+    )
     cluster, job = Scripted(), store.create(parse_spec({"algorithm": "fedavg"}))[0]
     store.advance(job.id, JobState.QUEUED, JobState.STARTING)
     reconciler = Reconciler(store, settings, ["run"])
     reconciler.submit(cluster, store.get(job.id))
     environment = cluster.environments[f"fedsim-{job.id}-0"]
+    assert environment["FEDSIM_PLUGINS"] == "mine"
     assert "sesame" not in json.dumps(environment)
     assert "key:pass" not in json.dumps(environment)
     (handed,) = settings.job_dir(job.id).iterdir()

@@ -21,6 +21,7 @@ def test_the_environment_is_read(tmp_path):
         "FEDSIM_DATA": f"{tmp_path / 'a'}:{tmp_path / 'b'}",
         "FEDSIM_MAX_RUNNING": "3",
         "FEDSIM_TOKEN": "hush",
+        "FEDSIM_PLUGINS": "mine,yours",
     }
     settings = Settings.from_env(env, ray_address="auto", token=None)
     assert settings.data_roots == (tmp_path / "home/data", tmp_path / "a", tmp_path / "b")
@@ -29,10 +30,11 @@ def test_the_environment_is_read(tmp_path):
     assert "hush" not in repr(settings)
     assert not (tmp_path / "home").exists()
     again = Settings.from_env(settings.environment())
-    assert (again.home, again.database_url, again.data_roots) == (
+    assert (again.home, again.database_url, again.data_roots, again.plugins) == (
         settings.home,
         settings.database_url,
         settings.data_roots,
+        "mine,yours",
     )
     assert "FEDSIM_TOKEN" not in settings.environment()
 

@@ -79,10 +79,10 @@ function choiceFields(make, path) {
   return [labelledField(path, metricName(path.split(".").at(-1)), control, words), ...own];
 }
 
-// What an entry is, and whether its clients cannot train at once.
+// What an entry is, whose, and whether its clients cannot train at once.
 function described(entry) {
   const alone = entry?.stacks === false && `with its defaults clients train one by one: ${entry.why_not_stacked}`;
-  return [entry?.summary, alone].filter(Boolean).join("; ");
+  return [entry?.summary, entry?.plugin && `of ${entry.plugin}`, alone].filter(Boolean).join("; ");
 }
 
 // Several models are dealt to the clients in turn: their names, or specs in JSON.

@@ -19,7 +19,8 @@ from fedsim.data.partitions.quantity import quantity
 from fedsim.data.partitions.sampled import sampled
 from fedsim.data.partitions.stock import Stock
 from fedsim.errors import FieldError, SpecError
-from fedsim.parameters import check, refuse, unknown
+from fedsim.parameters import check, refuse
+from fedsim.plugins import Registry
 
 
 class PartitionEntry(NamedTuple):
@@ -36,7 +37,7 @@ class PartitionEntry(NamedTuple):
     shares: bool = False
 
 
-PARTITIONS: dict[str, PartitionEntry] = {
+_OWN: dict[str, PartitionEntry] = {
     "iid": PartitionEntry(iid, "the same number of random examples for everybody"),
     "dirichlet": PartitionEntry(dirichlet, "each class shared out in proportions drawn from Dir(beta)"),
     "dirichlet_clients": PartitionEntry(
@@ -56,10 +57,17 @@ PARTITIONS: dict[str, PartitionEntry] = {
 }
 
 
+def _fits(thing: Any) -> bool:
+    return isinstance(thing, PartitionEntry)
+
+
+PARTITIONS = Registry("partitions", "partition", _OWN, _fits, "a fedsim.data.PartitionEntry")
+
+
 def partition_faults(kind: str, given: dict[str, Any]) -> list[FieldError]:
     """What is wrong with a partition's name and parameters, all of it, before any data is read."""
     if kind not in PARTITIONS:
-        return [FieldError("kind", kind, "no such partition", unknown(kind, PARTITIONS))]
+        return [PARTITIONS.fault("kind", kind)]
     faults = check(PARTITIONS[kind].make, given)
     if kind == "difficulty" and not any(fault.path == "base" for fault in faults):
         base = dict(given.get("base", BASE))
