@@ -242,7 +242,7 @@ def take(table: Table, journal: Journal, waiting: Sequence[Pending]) -> int:
         if not wanted or name == table.name or not same or table.curve_every % other.curve_every:
             continue
         entries = Journal(journal.file.parent, name).read()
-        for key in wanted.keys() & entries.keys():
+        for key in [key for key in wanted if key in entries]:
             journal.append(entries[key].taken(wanted.pop(key).labels, table.curve_every))
             count += 1
     return count
