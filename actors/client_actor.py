@@ -55,7 +55,6 @@ class ClientProcess:
     def __init__(self, gpus: float) -> None:
         torch.set_num_threads(1)
         self.claim = claim(gpus)
-        self.device, self.gpu_cap = self.claim.device, self.claim.cap
         self.worker: Worker | None = None
 
     def join(
@@ -76,12 +75,12 @@ class ClientProcess:
             DoesNotFit: if it was given a share of a GPU that it cannot use.
         """
         self.claim.check()
-        recorder = CudaRecording if graphs and self.device == "cuda" else None
-        self.worker = Worker(algorithm, population, self.device, faults, recorder)
+        recorder = CudaRecording if graphs and self.claim.device == "cuda" else None
+        self.worker = Worker(algorithm, population, self.claim.device, faults, recorder)
         node = ray.get_runtime_context().get_node_id()
         address = ray.util.get_node_ip_address()
         who = {"pid": os.getpid(), "node": node, "address": address}
-        return {**who, "device": self.device, "name": self.claim.name}
+        return {**who, "device": self.claim.device, "name": self.claim.name}
 
     def train(
         self,
@@ -184,10 +183,10 @@ class ClientProcess:
 
     def usage(self) -> Usage:
         """The most memory that this process has needed so far."""
-        if self.device == "cpu":
+        if self.claim.device == "cpu":
             return Usage(private_peak())
         total = torch.cuda.get_device_properties(0).total_memory
-        return Usage(private_peak(), torch.cuda.max_memory_reserved(), self.gpu_cap or total)
+        return Usage(private_peak(), torch.cuda.max_memory_reserved(), self.claim.cap or total)
 
     def _joined(self) -> Worker:
         if self.worker is None:

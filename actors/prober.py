@@ -48,7 +48,6 @@ class ProberProcess:
     def __init__(self, experiment: Experiment, placement: Placement) -> None:
         torch.set_num_threads(1)
         self.claim = claim(placement.server, "resources.server_gpus")
-        self.device = self.claim.device
         self.experiment, self.placement = experiment, placement
 
     def measure(self, seconds: float, workers: Sequence[int]) -> Iterator[Progress]:
@@ -74,7 +73,7 @@ class ProberProcess:
             pool = RayPool(algorithm, population, crew, faults=never, stack=stack, graphs=graphs)
             if text := notice(pool.actors):
                 yield Phase(text)
-            trials = Trials(algorithm, population, pool, self.device)
+            trials = Trials(algorithm, population, pool, self.claim.device)
             probe = Probe(trials, self.experiment, perf_counter() - began)
             yield from probe.run(seconds, workers)
         finally:

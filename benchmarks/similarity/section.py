@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean, stdev
 
 from benchmarks.similarity.runs import ALIKE, BETAS, SEEDS, WAYS, Found, Measured, Pair, missing
+from benchmarks.tables.markdown import spread
 from fedsim.errors import FedsimError
 from fedsim.generator_training import Labels
 
@@ -20,22 +20,19 @@ Mean ± standard deviation over the seeds {seeds}.
 """  # noqa: E501
 
 
-def spread(values: Sequence[float], digits: int) -> str:
-    """Mean and standard deviation over the seeds."""
-    deviation = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
-    return f"{fmean(values):.{digits}f}{deviation}"
-
-
 def row(each: Mapping[Labels, Sequence[Measured]]) -> list[str]:
     """The figures of one beta, from its runs by way."""
     ways, first = [each[way] for way in WAYS], each[WAYS[0]]  # the untrained generator and the expert are one
     said = [[run.trained for run in runs] for runs in ways] + [[run.untrained for run in first]]
     return [
-        *(spread([one.same for one in features], 3) for features in said),
-        *(spread([one.alike for one in features], 1) for features in said),
-        *(spread([one.other for one in features], 3) for features in said),
-        *(spread([100 * run.metrics["global_accuracy"] for run in runs], 2) for runs in ways),
-        spread([100 * run.central for run in first], 2),
+        *(spread([one.same for one in features], len(SEEDS), digits=3) for features in said),
+        *(spread([one.alike for one in features], len(SEEDS), digits=1) for features in said),
+        *(spread([one.other for one in features], len(SEEDS), digits=3) for features in said),
+        *(
+            spread([100 * run.metrics["global_accuracy"] for run in runs], len(SEEDS), digits=2)
+            for runs in ways
+        ),
+        spread([100 * run.central for run in first], len(SEEDS), digits=2),
     ]
 
 

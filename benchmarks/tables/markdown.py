@@ -205,7 +205,7 @@ def _grid(table: Table, figures: Figures, *, signed: bool, digits: int | None = 
     def figure(row: Cell, column: Cell) -> str:
         chosen = dict(zip((*table.rows, *table.columns), (*row, *column), strict=True))
         values = figures[tuple(chosen[axis] for axis in axes)]
-        return _figure(values, len(table.seeds), signed=signed, digits=places)
+        return spread(values, len(table.seeds), digits=places, signed=signed)
 
     rows, columns = table.cells(table.rows), table.cells(table.columns)
     if signed and table.compared in table.columns:
@@ -223,7 +223,7 @@ def _curves(table: Table, runs: Found) -> str:
         chosen = dict(zip((*table.rows, *table.columns), row, strict=True))
         entries = runs[tuple(chosen[axis] for axis in axes)].values()
         values = [_scaled(table, e.curve[int(column[0])]) for e in entries if int(column[0]) in e.curve]
-        return _figure(values, len(table.seeds), signed=False, digits=1 if table.percent else 3)
+        return spread(values, len(table.seeds), digits=1 if table.percent else 3)
 
     shown = _evenly(numbers)
     columns = [(str(number),) for number in shown]
@@ -248,7 +248,7 @@ def _lines(
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _figure(values: Sequence[float], seeds: int, *, signed: bool, digits: int) -> str:
+def spread(values: Sequence[float], seeds: int, *, digits: int, signed: bool = False) -> str:
     """Mean ± standard deviation (of a sample), with the number of seeds where some are missing."""
     if not values:
         return "–"

@@ -88,8 +88,7 @@ class AcePFL(Algorithm):
     """Personal models of any architecture that learn from one another's predictions on a public set.
 
     Attributes:
-        clustering: by the distances to one client, by all, or none: the plain mean of the clients.
-        clusters: |V|.
+        clustering, clusters: by the distances to one client, by all, or none, the plain mean; and |V|.
         ground: what moving a unit costs in the distances, see `clustering.emd`.
         selection: of the client that the distances are to (`vector`): each number draws another time.
         top_k: how many entries of a prediction travel, at most; K in the paper.
@@ -100,8 +99,7 @@ class AcePFL(Algorithm):
         distillation: `single` has the first divergence alone, `double` the first two.
         l_gd: `live` compares the client's prediction with the past, `literal` the server's, a constant.
         eta2: the learning rate on the public set; the one on the client's own examples is `local.lr`.
-        public_epochs: passes over the public set in a round.
-        public_batch_size: there; by default that of the local training.
+        public_epochs, public_batch_size: passes over it in a round; by default the local training's batches.
         validation: the share of its examples that a client keeps apart, to choose its best model by.
         label_epsilon: the privacy budget of a client's label distribution; None for no noise.
         prediction_epsilon: that of each single prediction; None for no noise.

@@ -119,9 +119,9 @@ def test_actors_of_one_gpu_never_have_more_than_it_has() -> None:
 def test_the_cap_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FEDSIM_LOGICAL_GPUS")
     process = ClientProcess(0.1)
-    assert process.gpu_cap is not None
+    assert process.claim.cap is not None
     with pytest.raises(torch.OutOfMemoryError):
-        torch.empty(process.gpu_cap + (64 << 20), dtype=torch.uint8, device="cuda")
+        torch.empty(process.claim.cap + (64 << 20), dtype=torch.uint8, device="cuda")
     torch.cuda.set_per_process_memory_fraction(1.0)
 
 
