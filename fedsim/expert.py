@@ -2,7 +2,7 @@
 
 "When Do Curricula Work in Federated Learning?" (ICCV 2023) measures how hard an example is by the loss of
 such a model; the paper gives no recipe for it. Here it is plain SGD with momentum, started anew in every
-epoch, and its losses are kept beside the data under a key made of everything that they depend on.
+epoch, and its losses are kept in a cache under a key made of everything that they depend on.
 """
 
 from __future__ import annotations

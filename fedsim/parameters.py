@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import json
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -111,7 +112,14 @@ def check(function: Callable[..., Any], given: Mapping[str, Any]) -> list[FieldE
 
 def _default(parameter: Parameter) -> str:
     """The way out for a bad value: what stands there when nothing is said."""
-    return "it has no default" if parameter.required else f"the default is {parameter.default!r}"
+    return "it has no default" if parameter.required else f"the default is {written(parameter.default)}"
+
+
+def written(value: object) -> str:
+    """A value as a spec writes it: `null`, `true`, `[0.3, 0.6]`; a text as it is."""
+    if isinstance(value, str):
+        return value or '""'
+    return json.dumps(value, default=dict)
 
 
 def require(function: Callable[..., Any], given: Mapping[str, Any]) -> None:

@@ -12,6 +12,7 @@ from fedsim.algorithms import ALGORITHMS
 from fedsim.core import Algorithm
 from fedsim.data import DATASETS, PARTITIONS
 from fedsim.models import MODELS, why_unstackable
+from fedsim.parameter_notes import notes
 from fedsim.parameters import Parameter, Range, parameters
 from fedsim.plugins import Registry
 
@@ -50,7 +51,7 @@ def _algorithm(name: str, algorithm: type[Algorithm]) -> Entry:
     return {
         "name": name,
         "summary": _first_line(algorithm),
-        "parameters": _schema(algorithm, algorithm),
+        "parameters": _schema(algorithm),
         "paper": title,
         "documentation": source,
         "uploads": {payload: str(reduction) for payload, reduction in algorithm.uploads.items()},
@@ -65,7 +66,7 @@ def _model(name: str, function: Callable[..., Any]) -> Entry:
     return {
         "name": name,
         "summary": _first_line(function),
-        "parameters": _schema(function, function),
+        "parameters": _schema(function),
         "stacks": not why_not,
         "why_not_stacked": why_not,
     }
@@ -75,7 +76,7 @@ def _dataset(name: str, entry: Any) -> Entry:
     return {
         "name": name,
         "summary": entry.summary,
-        "parameters": _schema(entry.load, entry.load),
+        "parameters": _schema(entry.load),
         "looks": entry.looks,
         "get": entry.get,
     }
@@ -85,7 +86,7 @@ def _partition(name: str, entry: Any) -> Entry:
     return {
         "name": name,
         "summary": entry.summary,
-        "parameters": _schema(entry.make, entry.make),
+        "parameters": _schema(entry.make),
         "shares": entry.shares,
     }
 
@@ -102,19 +103,19 @@ def _first_line(thing: Any) -> str:
     return inspect.cleandoc(thing.__doc__ or "").split("\n")[0].rstrip(".")
 
 
-def _schema(function: Callable[..., Any], documented: Any) -> Entry:
+def _schema(function: Callable[..., Any]) -> Entry:
     """The parameters as the JSON schema of an object; nothing else is allowed in it."""
-    found = parameters(function)
+    found, meanings = parameters(function), notes(function)
     return {
         "type": "object",
-        "properties": {parameter.name: _property(parameter) for parameter in found},
+        "properties": {each.name: _property(each, meanings.get(each.name, "")) for each in found},
         "required": [parameter.name for parameter in found if parameter.required],
         "additionalProperties": False,
     }
 
 
-def _property(parameter: Parameter) -> Entry:
-    schema = _type(parameter.kind)
+def _property(parameter: Parameter, meaning: str) -> Entry:
+    schema = _type(parameter.kind) | ({"description": meaning} if meaning else {})
     if not parameter.required:
         default: Any = parameter.default
         if isinstance(default, tuple):

@@ -12,27 +12,35 @@ from api.commands.options import DataFormat, Format, Url
 if TYPE_CHECKING:
     from api.service import Kind
 
+Name = Annotated[
+    str | None, typer.Argument(metavar="[NAME]", help="One of them, with what each parameter means.")
+]
+
+_PLACES = {"Looks in": "looks", "To get it": "get"}
+
+_BOUNDS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
+
 _STACKED = {"algorithms": "methods", "models": "models with their defaults"}
 
 
-def algorithms(format: DataFormat = Format.TEXT, url: Url = None) -> None:
+def algorithms(name: Name = None, format: DataFormat = Format.TEXT, url: Url = None) -> None:
     """List the methods, with their hyper-parameters."""
-    _show("algorithms", format, url)
+    _show("algorithms", name, format, url)
 
 
-def models(format: DataFormat = Format.TEXT, url: Url = None) -> None:
+def models(name: Name = None, format: DataFormat = Format.TEXT, url: Url = None) -> None:
     """List the models, with whether clients can train at once."""
-    _show("models", format, url)
+    _show("models", name, format, url)
 
 
-def datasets(format: DataFormat = Format.TEXT, url: Url = None) -> None:
+def datasets(name: Name = None, format: DataFormat = Format.TEXT, url: Url = None) -> None:
     """List the data sets, with where each looks for its files."""
-    _show("datasets", format, url)
+    _show("datasets", name, format, url)
 
 
-def partitions(format: DataFormat = Format.TEXT, url: Url = None) -> None:
+def partitions(name: Name = None, format: DataFormat = Format.TEXT, url: Url = None) -> None:
     """List the ways to deal a data set out to clients."""
-    _show("partitions", format, url)
+    _show("partitions", name, format, url)
 
 
 def presets(format: DataFormat = Format.TEXT) -> None:
@@ -72,15 +80,26 @@ def register(app: typer.Typer) -> None:
         app.command(rich_help_panel="What a spec can say")(command)
 
 
-def _show(kind: Kind, format: Format, url: str | None) -> None:
+def _show(kind: Kind, name: str | None, format: Format, url: str | None) -> None:
     from api.display import data, plain, print_json, table
 
     entries = _entries(kind, url)
+    if name is not None:
+        entry = _named(entries, kind, name)
+        if format is Format.JSON:
+            print_json(entry)
+        else:
+            _show_one(entry)
+        return
     if format is Format.JSON:
         print_json(entries)
         return
     columns = [kind[:-1], "summary", "parameters"]
     rows = [[e["name"], _summary(e), _parameters(e["parameters"])] for e in entries]
+    if kind == "datasets":
+        columns.insert(2, "looks in")
+        for row, entry in zip(rows, entries, strict=True):
+            row.insert(2, entry["looks"])
     if kind == "models":
         columns.insert(1, "at once")
         for row, entry in zip(rows, entries, strict=True):
@@ -120,7 +139,61 @@ def _entries(kind: Kind, url: str | None) -> list[dict[str, Any]]:
 
 
 def _parameters(schema: dict[str, Any]) -> str:
+    from fedsim.parameters import written
+
     properties: dict[str, dict[str, Any]] = schema.get("properties", {})
     return " ".join(
-        f"{name}={each['default']}" if "default" in each else name for name, each in properties.items()
+        f"{name}={written(each['default'])}" if "default" in each else name
+        for name, each in properties.items()
     )
+
+
+def _named(entries: list[dict[str, Any]], kind: Kind, name: str) -> dict[str, Any]:
+    from fedsim.errors import FieldError, RequestError
+    from fedsim.parameters import unknown
+
+    known = {entry["name"]: entry for entry in entries}
+    if name not in known:
+        raise RequestError([FieldError("name", name, f"is no {kind[:-1]}", unknown(name, known))])
+    return known[name]
+
+
+def _show_one(entry: dict[str, Any]) -> None:
+    """One entry: what it is, where it is from, and what each parameter may be and means."""
+    from api.display import data, plain, table
+    from fedsim.parameters import written
+
+    told = [f"{entry['name']}: {_summary(entry)}", entry.get("documentation", "")]
+    told += [f"{word}: {entry[key]}" for word, key in _PLACES.items() if entry.get(key)]
+    if not entry.get("stacks", True):
+        told.append(f"Clients do not train at once: {entry['why_not_stacked']}.")
+    data().print(plain("\n\n".join(filter(None, told))))
+    schema = entry["parameters"]
+    if properties := schema.get("properties", {}):
+        rows = (
+            (
+                name,
+                _allowed(each),
+                written(each["default"]) if "default" in each else "has to be given",
+                each.get("description", ""),
+            )
+            for name, each in properties.items()
+        )
+        data().print(
+            table(
+                ("parameter", "may be", "default", "meaning"), ([plain(cell) for cell in row] for row in rows)
+            )
+        )
+
+
+def _allowed(schema: dict[str, Any]) -> str:
+    """What a JSON schema allows, in words: "number above 0 or null"."""
+    if "anyOf" in schema:
+        return " or ".join(map(_allowed, schema["anyOf"]))
+    if "enum" in schema:
+        return ", ".join(map(str, schema["enum"]))
+    words = [schema.get("type", "anything")]
+    words += [f"{word} {schema[key]:g}" for key, word in _BOUNDS.items() if key in schema]
+    if "items" in schema:
+        words.append(f"of {_allowed(schema['items'])}")
+    return " ".join(words)

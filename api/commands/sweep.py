@@ -99,7 +99,18 @@ def _faults(view: SweepView) -> list[str]:
     lines = [f"{m.run}: job {job.id} {job.state}: {job.message or ''}" for m, job in bad[:5]]
     if len(bad) > len(lines):
         lines.append(f"and {len(bad) - len(lines)} more")
-    return [*lines, "`fedsim sweep FILE --resume` has them go on from their checkpoints"] if bad else []
+    if bad:
+        lines.append("`fedsim sweep FILE --resume` has them go on from their checkpoints")
+    return lines + _without_metric(view)
+
+
+def _without_metric(view: SweepView) -> list[str]:
+    """That runs have succeeded and have no figure, which would else be an empty table."""
+    metric, done = view.sweep.metric, [job for job in view.found.values() if job.state == "SUCCEEDED"]
+    if not done or any(metric in job.last_metrics for job in done):
+        return []
+    there = ", ".join(sorted({name for job in done for name in job.last_metrics}))
+    return [f"no run has the metric {metric!r}; `metric` in the file may be one of: {there}"]
 
 
 def register(app: typer.Typer) -> None:

@@ -82,9 +82,9 @@ class FedDF(FedAvg):
 
     Attributes:
         steps: of the distillation after every round, at most.
-        batch_size: of its steps.
-        lr: Adam's first rate.
-        temperature: of the logits.
+        batch_size: public examples of a step of the distillation.
+        lr: Adam's first rate in the distillation.
+        temperature: of the logits in the distillation.
         check_every: steps between two looks at the student; the last step is looked at besides.
         patience: steps without gain after which it ends.
         clip: the greatest norm of a step's gradient; 0 for any.

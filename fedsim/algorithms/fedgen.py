@@ -88,13 +88,13 @@ class FedGen(FedAvg):
         decay: what both are multiplied by from round to round.
         samples: generated features of a local step, B_g; null for as many as a batch has examples.
         generator_steps: of Adam after each round.
-        generator_batch_size: features of each.
+        generator_batch_size: generated features of each of these steps.
         generator_lr: Adam's rate in the first round.
         generator_gamma: what it is multiplied by from round to round.
         generator_decay: the generator's weight decay.
-        generator_noise: how many numbers of noise it begins with.
-        generator_hidden: its width.
-        output: what its last layer's values go through.
+        generator_noise: how many numbers of noise the generator begins with.
+        generator_hidden: the generator's width.
+        output: what the values of the generator's last layer go through.
         diversity: how features are kept apart; `pairs` is this paper's, `ratio` KDIA's.
     """
 

@@ -98,13 +98,13 @@ class KDIA(FedAvg):
         tau_squared: whether the distillation is multiplied by tau^2.
         start_round: rounds of FedAvg before clients have the two terms.
         generator_epochs: passes over the labels in each training of the generator.
-        generator_batches: of each pass.
-        generator_batch_size: of each batch.
-        generator_lr: Adam's rate.
+        generator_batches: batches of each pass over the labels.
+        generator_batch_size: generated features of each batch.
+        generator_lr: Adam's rate for the generator.
         generator_decay: the generator's weight decay.
-        generator_noise: how many numbers of noise it begins with.
-        generator_hidden: its width where features are flat.
-        output: what its last layer's values go through.
+        generator_noise: how many numbers of noise the generator begins with.
+        generator_hidden: the generator's width where features are flat.
+        output: what the values of the generator's last layer go through.
         diversity: how features are kept apart; `ratio` is this paper's, `pairs` FedGen's.
         labels: of the generated features: drawn for a whole pass, or for each batch, on the server and on
             clients; or on clients those of the examples (`data`), and on the server drawn for each batch, as

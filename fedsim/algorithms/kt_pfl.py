@@ -84,9 +84,9 @@ class KTpFL(PersonalParts):
 
     Attributes:
         public_size: how many public examples a round has; all, if there are fewer.
-        public_epochs: passes over them.
-        public_batch_size: of these passes.
-        public_lr: their rate.
+        public_epochs: passes over the public examples in a round.
+        public_batch_size: public examples of a step.
+        public_lr: the learning rate on public examples.
         temperature: of the soft predictions.
         rho: what it costs coefficients to differ from even ones.
     """

@@ -48,7 +48,7 @@ class Moon(FedAvg):
 
     Attributes:
         mu: weight of the contrastive term, >= 0.
-        tau: its temperature.
+        tau: the temperature of the contrastive term.
     """
 
     mu: Annotated[float, Range(minimum=0)] = 5.0

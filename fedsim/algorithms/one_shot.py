@@ -68,11 +68,11 @@ class OneShot(FedAvg):
             holds, or the same for all.
         private: whether clients go on to train on their own examples when they have the lesson.
         public_epochs: passes over the public set in each later round.
-        public_batch_size: of these passes.
-        public_lr: their rate; None for that of the local training.
+        public_batch_size: public examples of a client's step.
+        public_lr: the learning rate on public examples; None for that of the local training.
         server_epochs: passes over the public set for the central model.
-        server_batch_size: of these.
-        server_lr: Adam's rate for it.
+        server_batch_size: public examples of a step of the central model.
+        server_lr: Adam's rate for the central model.
     """
 
     local_rounds: Count | None = None

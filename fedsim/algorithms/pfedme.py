@@ -52,8 +52,8 @@ class PFedMe(FedAvg):
 
     Attributes:
         lambda_prox: price of the distance, above 0.
-        inner_steps: on each batch, K.
-        lr_p: their rate.
+        inner_steps: steps of the personal model on each batch, K.
+        lr_p: the learning rate of the inner steps.
         beta: how far the server goes towards the mean.
     """
 

@@ -26,6 +26,13 @@ def mel_cnn(
     convolution to a stage, `residual` adds a residual one to each; the average over time and frequency goes
     to the head.
 
+    Args:
+        input_shape: of one example, [channels, height, width].
+        num_classes: outputs of the head.
+        kind: with or without residual convolutions.
+        width: maps of the first stage.
+        norm: the kind of the normalisation layers.
+
     Raises:
         ValueError: if the spectrograms are smaller than 8x8.
     """

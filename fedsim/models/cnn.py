@@ -69,6 +69,12 @@ def fedgen_cnn(
     16, 32 and 64, each pooled by two: 25,954 parameters for 3x84x84 (CelebA) and 2 classes. `auto` takes
     `pooled` from 64x64 on.
 
+    Args:
+        input_shape: of one example, [channels, height, width].
+        num_classes: outputs of the head.
+        form: `plain` or `pooled`, or by the images' size.
+        norm: the kind of the normalisation layers.
+
     Raises:
         ValueError: if the images are too small for the form.
     """

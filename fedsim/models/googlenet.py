@@ -27,6 +27,13 @@ def googlenet(
 
     5,602,474 parameters for 3 channels and 10 classes; 5,610,154 with the standard stem.
 
+    Args:
+        input_shape: of one example, [channels, height, width].
+        num_classes: outputs of the head.
+        norm: the kind of the normalisation layers.
+        stem: of the first layers: `small` for 32x32 images, `standard` as published for 224x224.
+        dropout: the share dropped before the head.
+
     Raises:
         ValueError: if the images are smaller than 8x8 (32x32 with the standard stem).
     """

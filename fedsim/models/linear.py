@@ -20,7 +20,14 @@ def logistic(input_shape: tuple[int, ...], num_classes: int) -> nn.Sequential:
 def mlp(
     input_shape: tuple[int, ...], num_classes: int, *, hidden: Count = 64, layers: Count = 1
 ) -> nn.Sequential:
-    """A multi-layer perceptron: `layers` hidden layers of `hidden` units with ReLU, then the head."""
+    """A multi-layer perceptron: `layers` hidden layers of `hidden` units with ReLU, then the head.
+
+    Args:
+        input_shape: of one example, any.
+        num_classes: outputs of the head.
+        hidden: units of each hidden layer.
+        layers: how many hidden layers.
+    """
     blocks: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
     width = prod(input_shape)
     for number in range(1, layers + 1):

@@ -21,6 +21,11 @@ def resnet9(input_shape: tuple[int, ...], num_classes: int, *, norm: Norm = "bat
 
     6,575,370 parameters for 3 channels and 10 classes, 6,621,540 for 100.
 
+    Args:
+        input_shape: of one example, [channels, height, width].
+        num_classes: outputs of the head.
+        norm: the kind of the normalisation layers.
+
     Raises:
         ValueError: if the images are smaller than 8x8.
     """
@@ -44,6 +49,12 @@ def resnet18(
 
     11,173,962 parameters for 3 channels and 10 classes.
 
+    Args:
+        input_shape: of one example, [channels, height, width].
+        num_classes: outputs of the head.
+        norm: the kind of the normalisation layers.
+        stem: of the first layers: `small` for 32x32 images, `standard` as published for 224x224.
+
     Raises:
         ValueError: if the images are smaller than 8x8 (32x32 with the standard stem).
     """
@@ -57,6 +68,12 @@ def resnet34(
 
     21,282,122 parameters for 3 channels and 10 classes; 21,289,802 with the standard stem.
 
+    Args:
+        input_shape: of one example, [channels, height, width].
+        num_classes: outputs of the head.
+        norm: the kind of the normalisation layers.
+        stem: of the first layers: `small` for 32x32 images, `standard` as published for 224x224.
+
     Raises:
         ValueError: if the images are smaller than 8x8 (32x32 with the standard stem).
     """
@@ -69,6 +86,12 @@ def resnet50(
     """ResNet-50 of torchvision, with a 3x3 stem of stride 1 and no pooling for small images.
 
     23,520,842 parameters for 3 channels and 10 classes; 23,528,522 with the standard stem.
+
+    Args:
+        input_shape: of one example, [channels, height, width].
+        num_classes: outputs of the head.
+        norm: the kind of the normalisation layers.
+        stem: of the first layers: `small` for 32x32 images, `standard` as published for 224x224.
 
     Raises:
         ValueError: if the images are smaller than 8x8 (32x32 with the standard stem).

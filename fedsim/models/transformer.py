@@ -34,6 +34,16 @@ def small_transformer(
     Each layer is attention with `heads` heads and a perceptron with `hidden` units. Token 0 is padding: what
     stands there changes nothing, and how much of it there is changes nothing.
 
+    Args:
+        input_shape: of one example, [length].
+        num_classes: outputs of the head.
+        vocabulary: how many tokens the data set has.
+        width: numbers of each token.
+        layers: how many layers the encoder has.
+        heads: of the attention; they share the width.
+        hidden: units of each layer's perceptron.
+        dropout: the share dropped in each layer.
+
     Raises:
         ValueError: if the inputs are no tokens, or the heads do not divide the width.
     """

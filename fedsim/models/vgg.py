@@ -32,6 +32,13 @@ def vgg16(
     classes. The standard one has two hidden layers of 4,096 with `dropout`: 134,301,514 without
     normalisation.
 
+    Args:
+        input_shape: of one example, [channels, height, width].
+        num_classes: outputs of the head.
+        norm: the normalisation layers; `none` as published.
+        classifier: one layer, or the published three.
+        dropout: the share dropped in the standard classifier.
+
     Raises:
         ValueError: if the images are smaller than 32x32.
     """
@@ -50,6 +57,13 @@ def vgg19(
 
     The small classifier is one layer on the 512 averaged maps: 20,040,522 parameters for 3 channels and 10
     classes. The standard one has two hidden layers of 4,096 with `dropout`.
+
+    Args:
+        input_shape: of one example, [channels, height, width].
+        num_classes: outputs of the head.
+        norm: the normalisation layers; `none` as published.
+        classifier: one layer, or the published three.
+        dropout: the share dropped in the standard classifier.
 
     Raises:
         ValueError: if the images are smaller than 32x32.

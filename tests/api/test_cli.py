@@ -154,6 +154,19 @@ def test_the_catalogue_is_the_same_with_and_without_a_service(
     assert local.data[0]["name"] in fedsim(kind).out
 
 
+def test_one_entry_is_shown_with_what_each_parameter_may_be_and_means(fedsim: Fedsim) -> None:
+    shown = " ".join(fedsim("algorithms", "fedgen").out.split())
+    assert "integer from 1 or null" in shown
+    assert "generated features of a local step" in shown
+    assert "null" in shown
+    assert "None" not in shown
+    assert fedsim("algorithms", "fedgen", "--format", "json").data["name"] == "fedgen"
+    assert "ROOT/reuters21578" in fedsim("datasets", "reuters").out
+    missing = fedsim("models", "lenet")
+    assert missing.code == 2
+    assert "did you mean 'lenet5'?" in missing.err
+
+
 def test_algorithms_say_with_which_of_them_clients_train_at_once(fedsim: Fedsim) -> None:
     assert f"with {len(ALGORITHMS)} of {len(ALGORITHMS)} methods." in " ".join(
         fedsim("algorithms").out.split()

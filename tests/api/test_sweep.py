@@ -141,3 +141,20 @@ def test_the_command_shows_a_table_and_exits_by_the_outcome(
     assert "--resume" in outcome.err
     file.write_text("base: demo\n")
     assert online("sweep", file).code == 2
+
+
+def test_the_command_says_when_no_run_has_the_metric(
+    online: Fedsim, service: RunningService, tmp_path: Path
+) -> None:
+    file = tmp_path / "unmeasured.yaml"
+    file.write_text("base: demo\nset: {rounds: 1}\naxes: {}\nseeds: [1]\nmetric: personal_accuracy_mean\n")
+    cluster = threading.Thread(target=end_all, args=(service, "unmeasured", [0.5]))
+    cluster.start()
+    outcome = online("sweep", file)
+    cluster.join()
+    assert outcome.code == 0, outcome.err
+    said = " ".join(outcome.err.split())
+    assert (
+        "no run has the metric 'personal_accuracy_mean'; `metric` in the file may be one of: global_accuracy"
+        in said
+    )

@@ -51,8 +51,8 @@ def celeba(
         split: `celebrity` tests on a fifth of each celebrity's images, `official` on CelebA's own test part
             (of other people; its validation part is not used).
         size: height and width that the images are scaled to.
-        normalise: how.
-        augment: steps of the augmentation.
+        normalise: `channel` (mean 0 and deviation 1 in each), `half` ((x - 0.5) / 0.5) or `none`.
+        augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
 
     Raises:
         SpecError: there is no such attribute.

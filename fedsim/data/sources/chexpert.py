@@ -68,8 +68,8 @@ def chexpert(
             present (`ones`), or not at all (`ignore`: the label is NaN, which losses and scores leave out).
         views: frontal pictures only, or lateral ones as well.
         size: height and width that the images are scaled to.
-        normalise: how.
-        augment: steps of the augmentation.
+        normalise: `channel` (mean 0 and deviation 1 in each), `half` ((x - 0.5) / 0.5) or `none`.
+        augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
 
     Raises:
         DataNotFound: it is in no data root.

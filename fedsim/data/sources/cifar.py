@@ -33,6 +33,11 @@ _BATCHES100 = ("cifar-100-python",)
 def cifar10(places: Places, *, normalise: Normalisation = "channel", augment: Steps = ()) -> Dataset:
     """CIFAR-10, 50,000 to train and 10,000 to test; uint8, [3, 32, 32].
 
+    Args:
+        places: where to look.
+        normalise: `channel` (mean 0 and deviation 1 in each), `half` ((x - 0.5) / 0.5) or `none`.
+        augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
+
     Raises:
         DataNotFound: it is in no data root.
         DataError: a file is truncated or mislabelled.
@@ -74,8 +79,8 @@ def cifar100(
     Args:
         places: where to look.
         labels: the 100 fine classes or the 20 coarse ones.
-        normalise: how.
-        augment: steps of the augmentation.
+        normalise: `channel` (mean 0 and deviation 1 in each), `half` ((x - 0.5) / 0.5) or `none`.
+        augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
 
     Raises:
         DataNotFound: it is in no data root.

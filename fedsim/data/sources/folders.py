@@ -51,8 +51,8 @@ def image_folder(
         test_share: the share cut off in that case, always the same images.
         size: height and width to scale all images to; not needed when they are equally large.
         channels: 3 for colour, 1 for grey.
-        normalise: how.
-        augment: steps of the augmentation.
+        normalise: `channel` (mean 0 and deviation 1 in each), `half` ((x - 0.5) / 0.5) or `none`.
+        augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
 
     Raises:
         DataNotFound: there is no such folder in a data root.
@@ -75,8 +75,8 @@ def cinic10(
     Args:
         places: where to look.
         validation: whether the 90,000 of its validation part are trained on as well.
-        normalise: how.
-        augment: steps of the augmentation.
+        normalise: `channel` (mean 0 and deviation 1 in each), `half` ((x - 0.5) / 0.5) or `none`.
+        augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
 
     Raises:
         DataNotFound: it is in no data root.

@@ -56,12 +56,12 @@ def hugging_face(
         test: the part to test on; null to cut it off the training part.
         test_share: the share cut off in that case, always the same examples.
         size: height and width to scale images to.
-        channels: of images.
+        channels: 1 or 3, of images.
         tokenizer: for texts, "bpe" to train one, or the name of one that exists.
         vocabulary: how many tokens a trained one has at most.
         length: tokens per text.
-        normalise: how, for images.
-        augment: steps of the augmentation, for images.
+        normalise: `channel` (mean 0 and deviation 1 in each), `half` ((x - 0.5) / 0.5) or `none`; of images.
+        augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
 
     Raises:
         SpecError: a column or a part is not there.

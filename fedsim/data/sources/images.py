@@ -35,7 +35,7 @@ def image_dataset(
         train: uint8 [n, C, H, W].
         test: the same.
         classes: their names.
-        normalise: how.
+        normalise: `channel` (mean 0 and deviation 1 in each), `half` ((x - 0.5) / 0.5) or `none`.
         augment: steps of the augmentation, in order.
         source: where the files were found.
         moments: the customary mean and deviation of each channel; those of the training images when not

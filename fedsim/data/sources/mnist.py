@@ -39,6 +39,11 @@ _LETTERS_AND_DIGITS = string.digits + string.ascii_uppercase + string.ascii_lowe
 def mnist(places: Places, *, normalise: Normalisation = "channel", augment: Steps = ()) -> Dataset:
     """MNIST, 60,000 to train and 10,000 to test; uint8, [1, 28, 28].
 
+    Args:
+        places: where to look.
+        normalise: `channel` (mean 0 and deviation 1 in each), `half` ((x - 0.5) / 0.5) or `none`.
+        augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
+
     Raises:
         DataNotFound: the files are in no data root.
         DataError: a file is truncated or mislabelled.
@@ -63,6 +68,11 @@ def mnist(places: Places, *, normalise: Normalisation = "channel", augment: Step
 
 def fashion_mnist(places: Places, *, normalise: Normalisation = "channel", augment: Steps = ()) -> Dataset:
     """Fashion-MNIST, 60,000 to train and 10,000 to test; uint8, [1, 28, 28].
+
+    Args:
+        places: where to look.
+        normalise: `channel` (mean 0 and deviation 1 in each), `half` ((x - 0.5) / 0.5) or `none`.
+        augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
 
     Raises:
         DataNotFound: the files are in no data root and not installed.
@@ -102,8 +112,8 @@ def emnist(
     Args:
         places: where to look.
         split: `letters` (26 classes, case ignored) or `byclass` (62: digits, capitals, small letters).
-        normalise: how.
-        augment: steps of the augmentation.
+        normalise: `channel` (mean 0 and deviation 1 in each), `half` ((x - 0.5) / 0.5) or `none`.
+        augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
 
     Raises:
         DataNotFound: the files are in no data root.

@@ -38,8 +38,8 @@ def npz(
         path: the file, relative to a data root.
         test_share: the share cut off as the test set where the file has none, always the same examples.
         tokens: whether x holds token numbers [n, L].
-        normalise: how, for images.
-        augment: steps of the augmentation, for images.
+        normalise: `channel` (mean 0 and deviation 1 in each), `half` ((x - 0.5) / 0.5) or `none`; of images.
+        augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
 
     Raises:
         DataNotFound: there is no such file in a data root.

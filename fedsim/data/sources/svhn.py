@@ -21,6 +21,11 @@ _MOMENTS = (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)
 def svhn(places: Places, *, normalise: Normalisation = "channel", augment: Steps = ()) -> Dataset:
     """SVHN, 73,257 to train and 26,032 to test; uint8, [3, 32, 32]. The file's label 10 is the digit 0.
 
+    Args:
+        places: where to look.
+        normalise: `channel` (mean 0 and deviation 1 in each), `half` ((x - 0.5) / 0.5) or `none`.
+        augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
+
     Raises:
         DataNotFound: it is in no data root.
         DataError: a file is truncated or mislabelled.

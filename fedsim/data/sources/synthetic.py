@@ -86,7 +86,7 @@ def synthetic_images(
         channels: 3 for colour, 1 for grey.
         contrast: the pattern's share of each pixel, the rest is noise: small is hard.
         seed: of the data, apart from the experiment's seed.
-        augment: steps of the augmentation.
+        augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
 
     Raises:
         SpecError: more values than any machine would hold.

@@ -1,0 +1,43 @@
+"""What parameters mean, in the words of the docstring that documents them."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+_SECTION = re.compile(r"(Args|Attributes):$")
+_ENTRY = re.compile(r" {4}(?P<names>\w+(?:, \w+)*): (?P<text>.*)$")
+_FURTHER = re.compile(r" {8,}(?P<text>\S.*)$")
+
+
+def notes(thing: Callable[..., Any]) -> dict[str, str]:
+    """The sections `Args:` and `Attributes:` of a function's or a class's docstring, by parameter.
+
+    Args:
+        thing: whose; a class has its bases' as well, where it says nothing of its own.
+
+    Returns:
+        One paragraph for each name; an entry for several names is said of each of them.
+    """
+    found: dict[str, str] = {}
+    for each in reversed(inspect.getmro(thing)) if inspect.isclass(thing) else (thing,):
+        found.update(_documented(inspect.cleandoc(each.__doc__ or "")))
+    return found
+
+
+def _documented(text: str) -> Iterator[tuple[str, str]]:
+    names: list[str] = []
+    words: list[str] = []
+    inside = False
+    for line in [*filter(str.strip, text.splitlines()), "the end"]:
+        if inside and (more := _FURTHER.match(line)):
+            words.append(more["text"])
+            continue
+        yield from ((name, " ".join(words)) for name in names)
+        names, words = [], []
+        if inside and (entry := _ENTRY.match(line)):
+            names, words = entry["names"].split(", "), [entry["text"]]
+        elif not line.startswith(" "):
+            inside = _SECTION.match(line) is not None
