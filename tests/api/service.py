@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import httpx
 import uvicorn
 from fastapi import FastAPI
 
@@ -27,6 +28,8 @@ from jobs.store import JobStore
 from tests.databases import service_database
 
 LIMITS = Limits()
+
+JOBS = "/api/v1/jobs"
 
 
 class IdleQueue:
@@ -127,6 +130,24 @@ def a_round(number: int, **metrics: float) -> RoundRecord:
             "engine": {"pool": "serial", "width": 1, "actors": 2, "restarts": 0},
         }
     )
+
+
+def problem(response: httpx.Response, status: int, code: str) -> dict[str, Any]:
+    """What an answer says that is a refusal of this status and code, and nothing else."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    body: dict[str, Any] = response.json()
+    assert body["status"] == status
+    assert body["code"] == code
+    assert set(body) == {"type", "title", "status", "detail", "code", "hint", "request_id", "errors"}
+    assert body["request_id"] == response.headers["x-request-id"]
+    assert "Traceback" not in response.text
+    return body
+
+
+def submit(http: httpx.Client, spec: Any, **headers: str) -> httpx.Response:
+    """Ask for a job of this spec."""
+    return http.post(JOBS, json={"spec": spec}, headers=headers)
 
 
 def play_cluster(service: RunningService, name: str, final: JobState, rounds: int = 3) -> threading.Thread:

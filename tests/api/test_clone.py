@@ -11,8 +11,7 @@ from fedsim import FedSimClient
 from fedsim.errors import Conflict, JobNotFound, SpecError
 from jobs.cloning import cloned_spec
 from jobs.spec import parse_spec
-from tests.api.service import Fedsim, RunningService
-from tests.api.test_routes import JOBS, problem
+from tests.api.service import JOBS, Fedsim, RunningService, problem
 
 
 def test_a_clone_has_the_spec_priority_and_labels_of_its_job(

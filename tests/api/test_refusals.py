@@ -1,4 +1,4 @@
-"""What refusals say and how long they are; and requests that are refused whole."""
+"""What refusals say and how long they are: of specs, bodies and queries that are wrong, and of bugs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.service import RunningService
-from tests.api.test_routes import JOBS, problem, submit
+from fedsim.errors import StoreFull
+from tests.api.service import JOBS, RunningService, problem, submit
 
 
 def the_fault(response: httpx.Response, code: str = "BAD_REQUEST") -> dict[str, Any]:
@@ -129,3 +129,94 @@ def test_a_submission_that_comes_again_is_not_checked_again(
     assert (first.status_code, again.status_code, again.json()) == (201, 200, first.json())
     problem(submit(http, {"algorithm": "fedavg"}), 422, "DOES_NOT_FIT")
     problem(submit(http, {"algorithm": "fedavg", "seed": 1}, **key), 409, "CONFLICT")
+
+
+def test_every_fault_of_a_spec_comes_back_at_once(http: httpx.Client) -> None:
+    spec = {"algorithm": "fedavg", "rounds": -3, "clients": {"fracton": 0.1}, "local": {"lr": "fast"}}
+    body = problem(submit(http, spec), 422, "BAD_SPEC")
+    faults = {fault["path"]: fault for fault in body["errors"]}
+    assert set(faults) == {"rounds", "clients.fracton", "local.lr"}
+    assert faults["rounds"]["value"] == -3
+    assert "fraction" in faults["clients.fracton"]["hint"]
+
+
+def test_names_that_do_not_exist_are_refused_with_a_hint(http: httpx.Client) -> None:
+    body = problem(submit(http, {"algorithm": "fedawg", "model": "mpl"}), 422, "BAD_SPEC")
+    hints = {fault["path"]: fault["hint"] for fault in body["errors"]}
+    assert set(hints) == {"algorithm.name", "model.name"}
+    assert "fedavg" in hints["algorithm.name"]
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "status", "code"),
+    [
+        ("{", "application/json", 422, "BAD_SPEC"),
+        ("spec: [", "application/yaml", 422, "BAD_SPEC"),
+        ("spec: !!python/object:os.system {}", "application/yaml", 422, "BAD_SPEC"),
+        ("spec: {a: 1, a: 2}", "application/yaml", 422, "BAD_SPEC"),
+        ("[]", "application/json", 422, "BAD_REQUEST"),
+        ("", "application/json", 422, "BAD_REQUEST"),
+        ('{"spec": 3}', "application/json", 422, "BAD_REQUEST"),
+        ('{"spec": {}, "priority": "high"}', "application/json", 422, "BAD_REQUEST"),
+        ('{"spec": {}, "labels": {"a b": "c"}}', "application/json", 422, "BAD_REQUEST"),
+        (b"\xff\xfe", "application/yaml", 400, "BAD_REQUEST"),
+        ("spec=1", "application/x-www-form-urlencoded", 415, "UNSUPPORTED_MEDIA_TYPE"),
+        ("spec: {}", "text/plain", 415, "UNSUPPORTED_MEDIA_TYPE"),
+    ],
+)
+def test_a_body_of_the_wrong_shape_is_refused(
+    http: httpx.Client, content: str | bytes, kind: str, status: int, code: str
+) -> None:
+    problem(http.post(JOBS, content=content, headers={"Content-Type": kind}), status, code)
+
+
+def test_a_bare_spec_is_told_where_it_belongs(http: httpx.Client) -> None:
+    body = problem(http.post(JOBS, json={"algorithm": "fedavg"}), 422, "BAD_REQUEST")
+    faults = {fault["path"]: fault for fault in body["errors"]}
+    assert faults["spec"]["message"] == "is missing"
+    assert "spec:" in faults["algorithm"]["hint"]
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "code"),
+    [
+        ("page_token=nonsense", 400, "BAD_PAGE_TOKEN"),
+        ("state=ASLEEP", 422, "BAD_REQUEST"),
+        ("limit=0", 422, "BAD_REQUEST"),
+        ("order_by=colour", 422, "BAD_REQUEST"),
+    ],
+)
+def test_a_wrong_query_is_refused(http: httpx.Client, query: str, status: int, code: str) -> None:
+    problem(http.get(f"{JOBS}?{query}"), status, code)
+
+
+def test_a_store_without_room_is_said(
+    service: RunningService, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise StoreFull("the store's disk is full", "make room")
+
+    monkeypatch.setattr(service.app.state.service.store, "create", full)
+    answer = problem(submit(http, {"algorithm": "fedavg"}), 503, "STORAGE_FAILED")
+    assert (answer["detail"], answer["hint"]) == ("the store's disk is full", "make room")
+
+
+def test_what_the_router_refuses_is_a_problem_too(http: httpx.Client) -> None:
+    problem(http.get("/api/v1/nothing"), 404, "NOT_FOUND")
+    problem(http.put(JOBS), 405, "METHOD_NOT_ALLOWED")
+
+
+def test_a_bug_is_answered_without_a_trace(
+    service: RunningService,
+    http: httpx.Client,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def broken(job_id: str) -> None:
+        raise ZeroDivisionError("a secret of the inside")
+
+    monkeypatch.setattr(service.store, "get", broken)
+    response = http.get(f"{JOBS}/0000")
+    assert "secret" not in response.text
+    problem(response, 500, "INTERNAL")
+    assert "a secret of the inside" in caplog.text

@@ -10,29 +10,10 @@ import httpx
 import jsonschema
 import pytest
 
-from fedsim.errors import StoreFull
 from jobs.records import RoundRecord
 from jobs.states import JobState
 from tests.api.browser import until
-from tests.api.service import RunningService, a_round
-
-JOBS = "/api/v1/jobs"
-
-
-def problem(response: httpx.Response, status: int, code: str) -> dict[str, Any]:
-    assert response.status_code == status, response.text
-    assert response.headers["content-type"] == "application/problem+json"
-    body: dict[str, Any] = response.json()
-    assert body["status"] == status
-    assert body["code"] == code
-    assert set(body) == {"type", "title", "status", "detail", "code", "hint", "request_id", "errors"}
-    assert body["request_id"] == response.headers["x-request-id"]
-    assert "Traceback" not in response.text
-    return body
-
-
-def submit(http: httpx.Client, spec: Any, **headers: str) -> httpx.Response:
-    return http.post(JOBS, json={"spec": spec}, headers=headers)
+from tests.api.service import JOBS, RunningService, a_round, problem
 
 
 def test_submitting_makes_a_job_and_wakes_the_queue(service: RunningService, http: httpx.Client) -> None:
@@ -53,52 +34,6 @@ def test_a_submission_may_be_yaml(http: httpx.Client) -> None:
     response = http.post(JOBS, content=text, headers={"Content-Type": "application/yaml"})
     assert response.status_code == 201, response.text
     assert response.json()["spec"]["local"]["lr"] == 0.1
-
-
-def test_every_fault_of_a_spec_comes_back_at_once(http: httpx.Client) -> None:
-    spec = {"algorithm": "fedavg", "rounds": -3, "clients": {"fracton": 0.1}, "local": {"lr": "fast"}}
-    body = problem(submit(http, spec), 422, "BAD_SPEC")
-    faults = {fault["path"]: fault for fault in body["errors"]}
-    assert set(faults) == {"rounds", "clients.fracton", "local.lr"}
-    assert faults["rounds"]["value"] == -3
-    assert "fraction" in faults["clients.fracton"]["hint"]
-
-
-def test_names_that_do_not_exist_are_refused_with_a_hint(http: httpx.Client) -> None:
-    body = problem(submit(http, {"algorithm": "fedawg", "model": "mpl"}), 422, "BAD_SPEC")
-    hints = {fault["path"]: fault["hint"] for fault in body["errors"]}
-    assert set(hints) == {"algorithm.name", "model.name"}
-    assert "fedavg" in hints["algorithm.name"]
-
-
-@pytest.mark.parametrize(
-    ("content", "kind", "status", "code"),
-    [
-        ("{", "application/json", 422, "BAD_SPEC"),
-        ("spec: [", "application/yaml", 422, "BAD_SPEC"),
-        ("spec: !!python/object:os.system {}", "application/yaml", 422, "BAD_SPEC"),
-        ("spec: {a: 1, a: 2}", "application/yaml", 422, "BAD_SPEC"),
-        ("[]", "application/json", 422, "BAD_REQUEST"),
-        ("", "application/json", 422, "BAD_REQUEST"),
-        ('{"spec": 3}', "application/json", 422, "BAD_REQUEST"),
-        ('{"spec": {}, "priority": "high"}', "application/json", 422, "BAD_REQUEST"),
-        ('{"spec": {}, "labels": {"a b": "c"}}', "application/json", 422, "BAD_REQUEST"),
-        (b"\xff\xfe", "application/yaml", 400, "BAD_REQUEST"),
-        ("spec=1", "application/x-www-form-urlencoded", 415, "UNSUPPORTED_MEDIA_TYPE"),
-        ("spec: {}", "text/plain", 415, "UNSUPPORTED_MEDIA_TYPE"),
-    ],
-)
-def test_a_body_of_the_wrong_shape_is_refused(
-    http: httpx.Client, content: str | bytes, kind: str, status: int, code: str
-) -> None:
-    problem(http.post(JOBS, content=content, headers={"Content-Type": kind}), status, code)
-
-
-def test_a_bare_spec_is_told_where_it_belongs(http: httpx.Client) -> None:
-    body = problem(http.post(JOBS, json={"algorithm": "fedavg"}), 422, "BAD_REQUEST")
-    faults = {fault["path"]: fault for fault in body["errors"]}
-    assert faults["spec"]["message"] == "is missing"
-    assert "spec:" in faults["algorithm"]["hint"]
 
 
 def test_the_same_key_and_body_are_one_job_and_another_body_is_refused(http: httpx.Client) -> None:
@@ -126,19 +61,6 @@ def test_a_list_is_filtered_and_comes_in_pages(service: RunningService, http: ht
     assert done.id not in found
     both = http.get(JOBS, params={"state": ["QUEUED", "SUCCEEDED"], "limit": 500}).json()["jobs"]
     assert {*ids, done.id} <= {job["id"] for job in both}
-
-
-@pytest.mark.parametrize(
-    ("query", "status", "code"),
-    [
-        ("page_token=nonsense", 400, "BAD_PAGE_TOKEN"),
-        ("state=ASLEEP", 422, "BAD_REQUEST"),
-        ("limit=0", 422, "BAD_REQUEST"),
-        ("order_by=colour", 422, "BAD_REQUEST"),
-    ],
-)
-def test_a_wrong_query_is_refused(http: httpx.Client, query: str, status: int, code: str) -> None:
-    problem(http.get(f"{JOBS}?{query}"), status, code)
 
 
 @pytest.mark.parametrize("rest", ["", "/rounds", "/events", "/logs"])
@@ -262,17 +184,6 @@ def test_health_readiness_and_version(service: RunningService, http: httpx.Clien
         service.queue.missing = None
 
 
-def test_a_store_without_room_is_said(
-    service: RunningService, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise StoreFull("the store's disk is full", "make room")
-
-    monkeypatch.setattr(service.app.state.service.store, "create", full)
-    answer = problem(submit(http, {"algorithm": "fedavg"}), 503, "STORAGE_FAILED")
-    assert (answer["detail"], answer["hint"]) == ("the store's disk is full", "make room")
-
-
 def test_what_answers_get_answers_head(service: RunningService, http: httpx.Client) -> None:
     job = service.running(name="asked for its head")
     for path in ("/", "/static/app.js", "/healthz", JOBS, f"{JOBS}/{job.id}"):
@@ -289,27 +200,6 @@ def test_what_answers_get_answers_head(service: RunningService, http: httpx.Clie
     until(lambda: service.app.state.streams.open == 0)
     assert http.head(f"{JOBS}/0000").status_code == 404
     assert http.head("/api/v1/check").status_code == 405
-
-
-def test_what_the_router_refuses_is_a_problem_too(http: httpx.Client) -> None:
-    problem(http.get("/api/v1/nothing"), 404, "NOT_FOUND")
-    problem(http.put(JOBS), 405, "METHOD_NOT_ALLOWED")
-
-
-def test_a_bug_is_answered_without_a_trace(
-    service: RunningService,
-    http: httpx.Client,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    def broken(job_id: str) -> None:
-        raise ZeroDivisionError("a secret of the inside")
-
-    monkeypatch.setattr(service.store, "get", broken)
-    response = http.get(f"{JOBS}/0000")
-    assert "secret" not in response.text
-    problem(response, 500, "INTERNAL")
-    assert "a secret of the inside" in caplog.text
 
 
 def test_the_description_is_complete(http: httpx.Client) -> None:
