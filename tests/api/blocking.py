@@ -79,6 +79,24 @@ def client_maker(kind: str) -> Iterator[MakeClient]:
             runner.run(each.close())
 
 
+Answer = int | Exception | dict[str, Any] | httpx.Response
+"""What the network answers: a status, a body, a whole response, or an error that it raises."""
+
+Answering = Callable[..., tuple[FedSimClient, list[httpx.Request]]]
+"""Makes a client whose network gives these answers, and the list of what it will have asked."""
+
+
+def response(answer: Answer) -> httpx.Response:
+    """Give an answer, as the network does."""
+    if isinstance(answer, Exception):
+        raise answer
+    if isinstance(answer, httpx.Response):
+        return answer
+    if isinstance(answer, dict):
+        return httpx.Response(answer.get("status", 200), json=answer)
+    return httpx.Response(answer, json={"detail": "no", "code": "SOME"})
+
+
 @contextmanager
 def client_of(kind: str, service: RunningService) -> Iterator[FedSimClient]:
     """Connect to a service: `sync` over its socket, `async` in this process, with no network between."""

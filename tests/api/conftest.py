@@ -9,7 +9,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from api import cli
+from api import cli, connection
+from fedsim import FedSimClient
+from tests.api.blocking import Answer, Answering, client_maker, response
 from tests.api.browser import Browser
 from tests.api.service import Fedsim, Outcome, RunningService, running_service
 
@@ -69,3 +71,26 @@ def online(fedsim: Fedsim, service: RunningService, monkeypatch: pytest.MonkeyPa
     """The command with FEDSIM_URL set to the tests' server."""
     monkeypatch.setenv("FEDSIM_URL", service.url)
     return fedsim
+
+
+@pytest.fixture
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "PAUSES", (0.0, 0.0, 0.0))
+
+
+@pytest.fixture(params=["sync", "async"])
+def answering(request: pytest.FixtureRequest) -> Iterator[Answering]:
+    """Make a client whose network gives these answers, one after the other, and the list of what it asked."""
+    with client_maker(request.param) as make:
+
+        def made(*answers: Answer) -> tuple[FedSimClient, list[httpx.Request]]:
+            asked: list[httpx.Request] = []
+            left = list(answers)
+
+            def answer(request: httpx.Request) -> httpx.Response:
+                asked.append(request)
+                return response(left.pop(0))
+
+            return make("http://service.example", transport=httpx.MockTransport(answer)), asked
+
+        yield made

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -130,6 +131,12 @@ def a_round(number: int, **metrics: float) -> RoundRecord:
             "engine": {"pool": "serial", "width": 1, "actors": 2, "restarts": 0},
         }
     )
+
+
+def a_job() -> Job:
+    """Make a job that failed, as a service tells of it."""
+    fields = {"id": "0123456789ab", "name": "x", "state": "FAILED", "spec": {}, "rounds_total": 3}
+    return Job.model_validate({**fields, "created_at": datetime.now(UTC)})
 
 
 def problem(response: httpx.Response, status: int, code: str) -> dict[str, Any]:
