@@ -1,0 +1,181 @@
+"""Event streams inside: how often the store is asked, whoever watches, and the frames that are sent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from api.events import KEEP_ALIVE, EventHub, frame
+from api.stream import Message, messages
+from jobs.records import JobEvent
+from jobs.settings import Settings
+from jobs.spec import parse_spec
+from jobs.states import JobState
+from jobs.store import JobStore
+from tests.api.service import a_round
+
+
+class CountingStore:
+    """A store that counts how often it is asked for events."""
+
+    def __init__(self, store: JobStore) -> None:
+        self.store, self.asked, self.broken = store, 0, False
+
+    def events(self, job_id: str, after: int = 0, limit: int = 1000) -> Sequence[JobEvent]:
+        self.asked += 1
+        if self.broken:
+            raise OSError("the disk is gone")
+        return self.store.events(job_id, after, limit)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[JobStore]:
+    settings = Settings(home=tmp_path)
+    with JobStore.open(settings.database_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def job_id(store: JobStore) -> str:
+    job, _ = store.create(parse_spec({"algorithm": "fedavg"}))
+    store.advance(job.id, JobState.QUEUED, JobState.STARTING)
+    store.advance(job.id, JobState.STARTING, JobState.RUNNING)
+    return job.id
+
+
+def heard_rounds(stream: Sequence[bytes]) -> list[int]:
+    lines = b"".join(stream).decode().splitlines()
+    return [message.data["round"] for message in messages(lines) if message.type == "round"]
+
+
+async def collect(stream: AsyncIterator[bytes]) -> list[bytes]:
+    return [data async for data in stream]
+
+
+def test_many_watchers_share_one_poller(store: JobStore, job_id: str) -> None:
+    counting = CountingStore(store)
+
+    async def scene() -> list[list[bytes]]:
+        hub = EventHub(counting, period=0.05)
+        watchers = [asyncio.create_task(collect(hub.stream(job_id))) for _ in range(200)]
+        for number in range(1, 6):
+            await asyncio.sleep(0.05)
+            await asyncio.to_thread(store.add_round, job_id, a_round(number))
+        await asyncio.to_thread(store.advance, job_id, JobState.RUNNING, JobState.SUCCEEDED)
+        return await asyncio.gather(*watchers)
+
+    began = time.monotonic()
+    streams = asyncio.run(scene())
+    seconds = time.monotonic() - began
+    assert all(heard_rounds(stream) == [1, 2, 3, 4, 5] for stream in streams)
+    # A poll every 0.05 s, whatever the number of watchers.
+    assert counting.asked <= seconds / 0.05 + 5
+
+
+def test_a_watcher_behind_the_memory_of_the_feed_reads_the_store(store: JobStore, job_id: str) -> None:
+    for number in range(1, 31):
+        store.add_round(job_id, a_round(number))
+
+    async def scene() -> tuple[list[int], list[int]]:
+        hub = EventHub(store, period=0.02, keep=8)
+        first = asyncio.create_task(collect(hub.stream(job_id)))
+        await asyncio.sleep(0.2)
+        late = asyncio.create_task(collect(hub.stream(job_id, after=10)))
+        await asyncio.sleep(0.1)
+        store.advance(job_id, JobState.RUNNING, JobState.SUCCEEDED)
+        return heard_rounds(await first), heard_rounds(await late)
+
+    first, late = asyncio.run(scene())
+    assert first == list(range(1, 31))
+    # Events 1 to 3 are states, so event 10 is round 7.
+    assert late == list(range(8, 31))
+
+
+def test_a_late_watcher_of_a_deleted_job_hears_of_it(store: JobStore, job_id: str) -> None:
+    async def scene() -> list[bytes]:
+        store.advance(job_id, JobState.RUNNING, JobState.FAILED)
+        store.delete(job_id)
+        return await collect(EventHub(store).stream(job_id, 3))
+
+    [message] = messages(b"".join(asyncio.run(scene())).decode().splitlines())
+    assert (message.id, message.type) == (4, "warning")
+    assert message.data["terminal"]
+
+
+def test_an_id_from_the_future_does_not_keep_others_waiting(store: JobStore, job_id: str) -> None:
+    async def scene() -> list[list[int]]:
+        hub = EventHub(store, period=0.02)
+        watchers = [asyncio.create_task(collect(hub.stream(job_id, after))) for after in (9999, 0)]
+        await asyncio.sleep(0.1)
+        store.add_round(job_id, a_round(1))
+        store.advance(job_id, JobState.RUNNING, JobState.SUCCEEDED)
+        return [heard_rounds(await watcher) for watcher in watchers]
+
+    assert asyncio.run(scene()) == [[1], [1]]
+
+
+def test_silence_is_broken_by_comments(store: JobStore, job_id: str) -> None:
+    async def scene() -> list[bytes]:
+        hub = EventHub(store, period=0.02, keep_alive=0.05)
+        stream = asyncio.create_task(collect(hub.stream(job_id)))
+        await asyncio.sleep(0.3)
+        hub.close()
+        return await stream
+
+    assert asyncio.run(scene()).count(KEEP_ALIVE) >= 2
+
+
+def test_a_store_that_fails_ends_the_streams_and_is_asked_again_later(
+    store: JobStore, job_id: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    counting = CountingStore(store)
+
+    async def scene() -> list[int]:
+        hub = EventHub(counting, period=0.02)
+        watchers = [asyncio.create_task(collect(hub.stream(job_id))) for _ in range(3)]
+        await asyncio.sleep(0.1)
+        counting.broken = True
+        await asyncio.gather(*watchers)
+        counting.broken = False
+        store.add_round(job_id, a_round(1))
+        store.advance(job_id, JobState.RUNNING, JobState.SUCCEEDED)
+        return heard_rounds(await collect(hub.stream(job_id)))
+
+    assert asyncio.run(scene()) == [1]
+    assert len([record for record in caplog.records if "cannot be read" in record.message]) == 1
+
+
+def test_when_nobody_watches_nobody_asks(store: JobStore, job_id: str) -> None:
+    counting = CountingStore(store)
+
+    async def scene() -> int:
+        hub = EventHub(counting, period=0.02)
+        watcher = asyncio.create_task(collect(hub.stream(job_id)))
+        await asyncio.sleep(0.1)
+        watcher.cancel()
+        await asyncio.sleep(0.1)
+        before = counting.asked
+        await asyncio.sleep(0.1)
+        return counting.asked - before
+
+    assert asyncio.run(scene()) == 0
+
+
+def test_a_frame_is_one_event_of_the_stream_format(store: JobStore, job_id: str) -> None:
+    store.warn(job_id, "two\nlines: ünd a colon")
+    event = store.events(job_id)[-1]
+    text = frame(event).data.decode()
+    assert text.startswith(f"id: {event.id}\nevent: warning\ndata: ")
+    assert text.endswith("\n\n")
+    assert len(text.splitlines()) == 4
+    assert json.loads(text.splitlines()[2].removeprefix("data: "))["message"] == "two\nlines: ünd a colon"
+
+
+def test_an_event_cut_off_by_a_lost_connection_is_not_heard() -> None:
+    lines = ["id: 1", "event: state", 'data: {"state": "QUEUED"}', "", ": still here", "", "id: 2", "data: {"]
+    assert list(messages(lines)) == [Message(1, "state", {"state": "QUEUED"})]
