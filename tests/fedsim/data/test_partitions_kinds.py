@@ -1,0 +1,154 @@
+"""Each kind's own: few classes, shards, skewed sizes, mixes drawn client by client, natural groups."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedsim.data import Partition, make_partition
+from fedsim.errors import SpecError
+from tests.fedsim.data.labelled import CLASSES, covers_once, federations, make
+
+
+def few_classes(federation: tuple[np.ndarray, int, int], classes: int) -> tuple[Partition, np.ndarray] | None:
+    labels, clients, _ = federation
+    present = len(np.unique(labels))
+    if classes > present or classes * clients < present:
+        return None
+    partition = make("pathological", federation, classes=classes)
+    return partition, np.stack([partition.label_counts(i, labels, CLASSES) for i in range(clients)])
+
+
+@given(federations(), st.integers(1, CLASSES))
+def test_pathological_covers_once_and_leaves_nobody_empty(federation, classes: int):
+    made = few_classes(federation, classes)
+    if made is not None:
+        assert covers_once(made[0], len(federation[0]))
+        assert made[0].sizes().min() >= 1
+
+
+@given(st.integers(2, 30), st.integers(1, CLASSES), st.integers(0, 3))
+def test_pathological_clients_hold_exactly_so_many_classes_evenly(clients: int, classes: int, seed: int):
+    made = few_classes((np.arange(600) % CLASSES, clients, seed), classes)
+    if made is not None:
+        assert ((made[1] > 0).sum(axis=1) == classes).all()
+        for column in made[1].T:
+            assert column.max() - column[column > 0].min() <= 1
+
+
+def test_a_clients_number_says_nothing_of_the_classes_it_holds():
+    """Architectures are dealt by number: no kind of model may get one kind of class."""
+    labels, even = np.arange(4_000) % 10, []
+    for seed in range(40):
+        given = {"labels": labels, "num_clients": 20, "num_classes": 10, "seed": seed}
+        partition = make_partition("pathological", classes=2, **given)
+        counts = np.stack([partition.label_counts(i, labels, 10) for i in range(0, 20, 2)])
+        even.append(counts[:, ::2].sum() / counts.sum())
+    assert abs(np.mean(even) - 0.5) < 0.05  # 0.75, if first classes went by number
+
+
+@given(federations(), st.integers(1, 3))
+def test_shards_cover_once_in_equal_pieces(federation, each: int):
+    labels, clients, _ = federation
+    if clients * each <= len(labels):
+        partition = make("shards", federation, shards_per_client=each)
+        assert covers_once(partition, len(labels))
+        assert partition.sizes().max() - partition.sizes().min() <= each
+
+
+def test_a_client_of_two_shards_holds_two_classes():
+    labels = np.arange(6_000) % 10
+    partition = make_partition("shards", labels=labels, num_clients=100, num_classes=10, seed=0)
+    classes = [int((partition.label_counts(i, labels, 10) > 0).sum()) for i in range(100)]
+    assert max(classes) <= 2
+    assert np.mean(classes) > 1.5
+
+
+def test_label_skew_of_a_fifth_is_two_classes_of_ten():
+    labels = np.arange(6_000) % 10
+    partition = make_partition("label_skew", labels=labels, num_clients=100, num_classes=10, seed=0)
+    assert {int((partition.label_counts(i, labels, 10) > 0).sum()) for i in range(100)} == {2}
+
+
+@given(federations(), st.sampled_from([0.05, 1.0, 50.0]))
+def test_quantity_covers_once_and_keeps_the_minimum(federation, beta: float):
+    labels, clients, _ = federation
+    partition = make("quantity", federation, beta=beta, min_size=len(labels) // clients // 2)
+    assert covers_once(partition, len(labels))
+    assert partition.sizes().min() >= len(labels) // clients // 2
+
+
+def test_quantity_skews_sizes_and_not_classes():
+    labels = np.arange(60_000) % 10
+    partition = make_partition("quantity", labels=labels, num_clients=20, num_classes=10, seed=0, beta=0.5)
+    sizes = partition.sizes()
+    assert sizes.max() > 5 * sizes.min()
+    largest = partition.label_counts(int(sizes.argmax()), labels, 10)
+    assert largest.max() < 1.2 * largest.min()
+
+
+@given(federations(), st.sampled_from([0.01, 0.5, 100.0]))
+def test_dirichlet_by_client_covers_once_in_equal_sizes(federation, beta: float):
+    partition = make("dirichlet_clients", federation, beta=beta)
+    assert covers_once(partition, len(federation[0]))
+    assert partition.sizes().max() - partition.sizes().min() <= 1
+
+
+def test_dirichlet_by_client_follows_the_datas_own_mix_for_a_large_beta():
+    labels = np.repeat([0, 1, 2], [6_000, 3_000, 1_000])
+    partition = make_partition(
+        "dirichlet_clients", labels=labels, num_clients=10, num_classes=3, seed=0, beta=1e4
+    )
+    counts = np.stack([partition.label_counts(i, labels, 3) for i in range(10)])
+    assert np.abs(counts - [600, 300, 100]).max() < 60
+
+
+@given(federations(), st.integers(1, 8))
+def test_natural_never_splits_a_group(federation, groups_in_all: int):
+    labels, clients, seed = federation
+    groups = np.random.default_rng(seed).integers(groups_in_all, size=len(labels)) * 7
+    if len(np.unique(groups)) >= clients:
+        partition = make("natural", federation, groups=groups)
+        assert covers_once(partition, len(labels))
+        held = [set(groups[partition.client(i)]) for i in range(clients)]
+        assert sum(map(len, held)) == len(set().union(*held))
+
+
+def test_natural_with_one_client_per_group_keeps_their_order():
+    groups = np.array([30, 10, 20, 10])
+    partition = make_partition(
+        "natural", labels=np.zeros(4, int), num_clients=3, num_classes=1, seed=0, groups=groups
+    )
+    assert [partition.client(i).tolist() for i in range(3)] == [[1, 3], [2], [0]]
+
+
+def test_natural_clients_of_ten_celebrities_leave_the_others_out():
+    groups = np.repeat(np.arange(250), 4)
+    partition = make_partition(
+        "natural",
+        labels=np.zeros(1_000, int),
+        num_clients=5,
+        num_classes=1,
+        seed=0,
+        groups=groups,
+        groups_per_client=10,
+    )
+    assert partition.sizes().tolist() == [40] * 5
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "path", "words"),
+    [
+        ("pathological", {"classes": 3}, "classes", "only 2 classes"),
+        ("shards", {"shards_per_client": 3}, "shards_per_client", "15 shards of 10 examples"),
+        ("natural", {}, "kind", "no natural clients"),
+        ("natural", {"groups": np.arange(10) % 4}, "num_clients", "need 5, the data set has 4"),
+        ("dirichlet", {"share": 0.2}, "share", "fewer examples than the 5 clients"),
+    ],
+)
+def test_what_the_classes_and_groups_cannot_serve_is_refused(kind: str, given: dict, path: str, words: str):
+    with pytest.raises(SpecError) as caught:
+        make_partition(kind, labels=np.arange(10) % 2, num_clients=5, num_classes=2, seed=0, **given)
+    (fault,) = caught.value.errors
+    assert fault.path == path
+    assert words in fault.message
