@@ -19,7 +19,7 @@ from fedsim.errors import FedsimError
 from fedsim.faults import Faults
 from fedsim.simulation import simulate
 from tests.fedsim.federations import federation
-from tests.fedsim.test_engine import Everything
+from tests.fedsim.methods import Everything
 
 ROUNDS = 1000
 

@@ -28,7 +28,7 @@ from fedsim.pools import SerialPool
 from fedsim.population import Population
 from fedsim.simulation import RoundResult, simulate
 from tests.fedsim.federations import federation
-from tests.fedsim.test_engine import Everything
+from tests.fedsim.methods import Everything
 from tests.fedsim.test_faults import RETRY, SKIP, Fragile, Moody
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")

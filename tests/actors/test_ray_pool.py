@@ -34,8 +34,7 @@ from fedsim.population import Population
 from fedsim.simulation import RoundResult, simulate
 from fedsim.tree import Tree
 from tests.fedsim.federations import federation
-from tests.fedsim.methods import FREEZING, quick
-from tests.fedsim.test_engine import Everything
+from tests.fedsim.methods import FREEZING, Everything, quick
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 

@@ -21,7 +21,7 @@ from fedsim.pools import SerialPool
 from fedsim.population import Population
 from fedsim.simulation import simulate
 from tests.fedsim.federations import federation
-from tests.fedsim.test_engine import Everything
+from tests.fedsim.methods import Everything
 
 
 @pytest.fixture(scope="module")

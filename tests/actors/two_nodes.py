@@ -23,7 +23,7 @@ from fedsim.local import Trained
 from fedsim.pools import SerialPool
 from fedsim.simulation import simulate
 from tests.fedsim.federations import federation
-from tests.fedsim.test_engine import Everything
+from tests.fedsim.methods import Everything
 
 ROUNDS = 1000
 BALLAST = 64_000

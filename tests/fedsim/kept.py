@@ -12,8 +12,7 @@ from fedsim.digest import digest
 from fedsim.pools import SerialPool
 from fedsim.population import Population
 from fedsim.simulation import RoundResult, simulate
-from tests.fedsim.methods import quick
-from tests.fedsim.test_engine import Everything
+from tests.fedsim.methods import Everything, quick
 
 
 def method(name: str) -> Algorithm:

@@ -1,12 +1,17 @@
-"""Every method as tests run it: the defaults, with less of what takes seconds in each round."""
+"""Every method as tests run it: the defaults, with less of what takes seconds in a round; and the tests' own."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from fedsim.algorithms import ALGORITHMS
-from fedsim.core import Algorithm
+import torch
+
+from fedsim import tree
+from fedsim.algorithms import ALGORITHMS, FedAvg
+from fedsim.core import Algorithm, Context, Reduced, Reduction, Report, Visit
+from fedsim.local import Trained
 
 QUICK: Mapping[str, Mapping[str, Any]] = {
     "kdia": {"generator_epochs": 2, "generator_batches": 4, "generator_batch_size": 8, "generator_noise": 8},
@@ -38,3 +43,34 @@ FREEZING: Mapping[str, Any] = {
 def quick(name: str) -> Algorithm:
     """A method by its name in the registry."""
     return ALGORITHMS[name](**QUICK.get(name, {}))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Everything(FedAvg):
+    """Uploads one payload of each kind, keeps a visit counter, and instructs."""
+
+    uploads: ClassVar[Mapping[str, Reduction]] = {
+        "params": Reduction.MEAN,
+        "size": Reduction.SUM,
+        "head": Reduction.GATHER,
+    }
+    stateful: ClassVar[bool] = True
+    heterogeneous: ClassVar[bool] = False
+
+    def instruct(self, ctx: Context, state: Any, client: int) -> Mapping[str, Any]:
+        return {"greeting": {"number": torch.tensor([float(client)])}}
+
+    def remember(self, ctx: Context, broadcast: Any) -> Any:
+        return {"visits": torch.zeros(())}
+
+    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
+        report = super().finish(ctx, visit, trained)
+        head = tree.select(trained.params, ctx.net.head)
+        number = visit.instruction["greeting"]["number"]
+        upload = {**report.upload, "size": {"n": torch.tensor([1.0])}, "head": {**head, "number": number}}
+        return Report(upload, {"visits": visit.memory["visits"] + 1}, report.metrics)
+
+    def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> Any:
+        assert reduced["size"]["n"].tolist() == [len(reduced.clients)]
+        assert [int(entry["number"]) for entry in reduced["head"]] == list(reduced.clients)
+        return super().aggregate(ctx, state, reduced)

@@ -24,8 +24,7 @@ from fedsim.secret_urls import secrets_in, without_secrets
 from fedsim.storage import Folder
 from tests.fedsim.federations import federation
 from tests.fedsim.kept import Wrapped, method, run, same_memories
-from tests.fedsim.methods import FREEZING
-from tests.fedsim.test_engine import Everything
+from tests.fedsim.methods import FREEZING, Everything
 
 
 @pytest.mark.parametrize("name", [*ALGORITHMS, "everything"])

@@ -15,7 +15,7 @@ from fedsim.simulation import RoundResult
 from tests.fedsim.altered import alter_a_memory, reseal
 from tests.fedsim.federations import federation
 from tests.fedsim.kept import Wrapped, run
-from tests.fedsim.test_engine import Everything
+from tests.fedsim.methods import Everything
 
 
 @pytest.fixture

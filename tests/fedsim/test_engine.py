@@ -1,20 +1,16 @@
-"""The round engine's parts: sampling, blocks, reduction, digests, wire, local training."""
+"""The round engine's parts: payloads, memories, local steps, streams, digests, wire, errors, scoring."""
 
 import pickle
-from collections.abc import Generator, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Generator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fedsim import rng, tree, wire
 from fedsim.algorithms import FedAvg
-from fedsim.blocks import Node, TreeSum, cut, shares, spans
-from fedsim.core import Context, Local, Pacing, Progress, Reduced, Reduction, Report, Visit
+from fedsim.core import Context, Local, Progress, Reduced, Visit
 from fedsim.data.partition import Partition
 from fedsim.digest import digest
 from fedsim.errors import (
@@ -28,147 +24,11 @@ from fedsim.errors import (
     ServiceError,
     SpecError,
 )
-from fedsim.local import Trained, sgd
+from fedsim.local import sgd
 from fedsim.pools import SerialPool
-from fedsim.sampling import draws
 from fedsim.simulation import simulate
 from tests.fedsim.federations import federation
-
-
-@given(st.integers(1, 60), st.integers(1, 40), st.integers(1, 20))
-def test_an_epoch_shows_every_example_once(examples: int, steps: int, batch: int) -> None:
-    drawn = list(draws(np.random.default_rng(0), examples, steps, batch))
-    assert len(drawn) == steps
-    per_epoch = -(-examples // batch)
-    for epoch in range(steps // per_epoch):
-        rows = np.concatenate(drawn[epoch * per_epoch : (epoch + 1) * per_epoch])
-        assert sorted(rows) == list(range(examples))
-
-
-@given(st.integers(1, 50), st.integers(1, 30), st.integers(1, 20), st.integers(0, 5))
-def test_pacing_that_opens_everything_is_the_usual_loop(
-    examples: int, steps: int, batch: int, seed: int
-) -> None:
-    order = np.random.default_rng(seed).permutation(examples)
-    pacing = Pacing(order, np.full(steps, examples))
-    usual = draws(np.random.default_rng(seed), examples, steps, batch)
-    paced = draws(np.random.default_rng(seed), examples, steps, batch, pacing)
-    for a, b in zip(usual, paced, strict=True):
-        assert a.tolist() == b.tolist()
-
-
-@given(st.integers(1, 50), st.integers(1, 30), st.integers(1, 20), st.data())
-def test_pacing_opens_only_what_it_says(examples: int, steps: int, batch: int, data: Any) -> None:
-    order = np.array(data.draw(st.permutations(range(examples))))
-    limits = np.array(data.draw(st.lists(st.integers(1, examples), min_size=steps, max_size=steps)))
-    for limit, rows in zip(
-        limits, draws(np.random.default_rng(0), examples, steps, batch, Pacing(order, limits)), strict=True
-    ):
-        assert 1 <= len(rows) <= min(batch, limit)
-        assert len(rows) == min(batch, limit) or limit == examples  # only an epoch's last batch is smaller
-        assert len(set(rows.tolist())) == len(rows)
-        assert set(rows.tolist()) <= set(order[:limit].tolist())
-
-
-def test_pacing_without_an_order_opens_others_at_every_step() -> None:
-    pacing = Pacing(None, np.full(400, 5))
-    seen = np.bincount(
-        np.concatenate(list(draws(np.random.default_rng(0), 20, 400, 4, pacing))), minlength=20
-    )
-    # each example is expected 400 * 4 / 20 = 80 times, with a standard deviation of sqrt(400 * .2 * .8) = 8
-    assert np.abs(seen - 80).max() < 4.5 * 8
-
-
-@given(st.lists(st.integers(0, 400), min_size=1, max_size=300, unique=True), st.integers(1, 3))
-def test_blocks_hold_every_client_once_and_one_architecture(cohort: list[int], models: int) -> None:
-    blocks = cut(cohort, lambda client: client % 13 + 1, models)
-    assert sorted(client for block in blocks for client in block) == sorted(cohort)
-    for block in blocks:
-        assert len({client % models for client in block}) == 1
-
-
-MOST = st.none() | st.integers(1, 70)
-WORK = st.lists(st.integers(1, 20), min_size=1, max_size=130)
-
-
-@given(WORK, st.integers(1, 9), MOST)
-def test_spans_cover_every_block_once_in_order(work: list[int], workers: int, most: int | None) -> None:
-    cuts = [list(span) for span in spans(work, workers, most)]
-    assert [number for mine in cuts for number in mine] == list(range(len(work)))
-    assert all(1 <= len(mine) <= (most or len(work)) for mine in cuts)
-
-
-@given(WORK, st.integers(1, 9), MOST)
-def test_sums_do_not_depend_on_how_the_tree_is_cut(work: list[int], workers: int, most: int | None) -> None:
-    """Addition is written out, so that two sums agree only if the very same additions were made."""
-
-    def tree_sum(nodes: Iterable[tuple[Node, str]]) -> TreeSum:
-        total = TreeSum(lambda a, b: f"({a}+{b})")
-        for node, value in nodes:
-            total.push(node, value)
-        return total
-
-    leaves = [(Node(0, number), str(number)) for number in range(len(work))]
-    for cuts in (spans(work, workers, most), shares(len(work), workers)):
-        parts = [tree_sum(leaves[span.start : span.stop]).nodes for span in cuts]
-        assert tree_sum(node for part in parts for node in part).total() == tree_sum(leaves).total()
-
-
-@given(st.integers(1, 130), st.integers(1, 9))
-def test_shares_cover_every_block_once_and_are_at_most_one_for_each_worker(blocks: int, workers: int) -> None:
-    cuts = [list(span) for span in shares(blocks, workers)]
-    assert [number for mine in cuts for number in mine] == list(range(blocks))
-    assert all(cuts)
-    assert len(cuts) <= workers
-
-
-def test_shares_are_cut_where_few_sums_result() -> None:
-    assert list(shares(50, 2)) == [range(24), range(24, 50)]
-
-
-@given(WORK, st.integers(1, 9), MOST)
-def test_a_span_is_the_whole_of_one_subtree(work: list[int], workers: int, most: int | None) -> None:
-    for span in spans(work, workers, most):
-        size = 1 << (len(span) - 1).bit_length()
-        assert span.start % size == 0
-        assert len(span) == size or span.stop == len(work)
-
-
-def test_spans_are_few_and_end_small_so_that_no_worker_waits_long() -> None:
-    assert [len(span) for span in spans([5] * 50, 2)] == [16, 16, 8, 8, 1, 1]
-    assert [len(span) for span in spans([5] * 64, 2)] == [16, 16, 8, 8, 4, 4, 2, 2, 2, 2]
-    assert [len(span) for span in spans([5] * 64, 2, most=5)] == [4] * 14 + [2] * 4
-
-
-@dataclass(frozen=True, kw_only=True)
-class Everything(FedAvg):
-    """Uploads one payload of each kind, keeps a visit counter, and instructs."""
-
-    uploads: ClassVar[Mapping[str, Reduction]] = {
-        "params": Reduction.MEAN,
-        "size": Reduction.SUM,
-        "head": Reduction.GATHER,
-    }
-    stateful: ClassVar[bool] = True
-    heterogeneous: ClassVar[bool] = False
-
-    def instruct(self, ctx: Context, state: Any, client: int) -> Mapping[str, Any]:
-        return {"greeting": {"number": torch.tensor([float(client)])}}
-
-    def remember(self, ctx: Context, broadcast: Any) -> Any:
-        return {"visits": torch.zeros(())}
-
-    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
-        report = super().finish(ctx, visit, trained)
-        head = tree.select(trained.params, ctx.net.head)
-        number = visit.instruction["greeting"]["number"]
-        upload = {**report.upload, "size": {"n": torch.tensor([1.0])}, "head": {**head, "number": number}}
-        return Report(upload, {"visits": visit.memory["visits"] + 1}, report.metrics)
-
-    def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> Any:
-        assert reduced["size"]["n"].tolist() == [len(reduced.clients)]
-        assert [int(entry["number"]) for entry in reduced["head"]] == list(reduced.clients)
-        return super().aggregate(ctx, state, reduced)
+from tests.fedsim.methods import Everything
 
 
 def test_sum_gather_instructions_and_memories() -> None:

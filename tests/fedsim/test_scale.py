@@ -18,7 +18,7 @@ from fedsim.pools import SerialPool
 from fedsim.population import Population
 from fedsim.simulation import simulate
 from tests.fedsim.federations import federation
-from tests.fedsim.test_engine import Everything
+from tests.fedsim.methods import Everything
 
 
 def vast(clients: int, cohort_size: int = 20, rounds: int = 3) -> Population:

@@ -22,8 +22,7 @@ from fedsim.pools import SerialPool
 from fedsim.population import Population
 from fedsim.simulation import RoundResult, simulate
 from tests.fedsim.federations import federation
-from tests.fedsim.methods import quick
-from tests.fedsim.test_engine import Everything
+from tests.fedsim.methods import Everything, quick
 
 METHODS = [*ALGORITHMS, "everything"]
 
