@@ -38,8 +38,8 @@ def run(algorithm: Algorithm, population: Population) -> tuple[list[RoundResult]
     return list(simulate(algorithm, population, pool)), pool
 
 
-def softmax(logits: Array) -> Array:
-    raised = np.exp(logits - logits.max(-1, keepdims=True))
+def softmax(logits: Array, temperature: float = 1.0) -> Array:
+    raised = np.exp(logits / temperature - (logits / temperature).max(-1, keepdims=True))
     return raised / raised.sum(-1, keepdims=True)
 
 

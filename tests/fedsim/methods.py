@@ -1,4 +1,4 @@
-"""Every method as tests run it: the defaults, with less of what takes seconds in a round; and the tests' own."""
+"""Every method as tests run it: the defaults, with less of what takes seconds; and the tests' own."""
 
 from __future__ import annotations
 
@@ -10,8 +10,13 @@ import torch
 
 from fedsim import tree
 from fedsim.algorithms import ALGORITHMS, FedAvg
-from fedsim.core import Algorithm, Context, Reduced, Reduction, Report, Visit
+from fedsim.core import Algorithm, Context, Local, Reduced, Reduction, Report, Visit
 from fedsim.local import Trained
+from fedsim.pools import SerialPool
+from fedsim.population import Population
+from fedsim.simulation import RoundResult, simulate
+
+MOMENTUM = Local(epochs=2, batch_size=8, lr=0.05, momentum=0.9, weight_decay=1e-3)
 
 QUICK: Mapping[str, Mapping[str, Any]] = {
     "kdia": {"generator_epochs": 2, "generator_batches": 4, "generator_batch_size": 8, "generator_noise": 8},
@@ -43,6 +48,31 @@ FREEZING: Mapping[str, Any] = {
 def quick(name: str) -> Algorithm:
     """A method by its name in the registry."""
     return ALGORITHMS[name](**QUICK.get(name, {}))
+
+
+def run(algorithm: Algorithm, population: Any) -> list[RoundResult]:
+    """Every round, one client after the other."""
+    return list(simulate(algorithm, population, SerialPool(algorithm, population)))
+
+
+def same_models(first: Algorithm, second: Algorithm, population: Population) -> bool:
+    """Whether both methods end every round with the same parameters, bit for bit."""
+    one, other = run(first, population), run(second, population)
+    return all(
+        torch.equal(value, b.state.params[key])
+        for a, b in zip(one, other, strict=True)
+        for key, value in a.state.params.items()
+    )
+
+
+def visited(
+    method: Algorithm, population: Population, memory: Any = None, round: int = 1
+) -> tuple[Context, Visit]:
+    """Client 5's visit, with a broadcast of models that are all different."""
+    ctx, net = population.context(round), population.nets[0]
+    broadcast = {"params": net.init(1), "teacher": net.init(2)}
+    shelf = SerialPool(method, population).worker.shelf
+    return ctx, shelf.visit(method, ctx, 5, broadcast, {}, memory)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,9 +14,9 @@ from fedsim.algorithms import FedAvg, FedNova, FedProx, Scaffold
 from fedsim.core import Algorithm, Local
 from fedsim.local import sgd
 from fedsim.pools import SerialPool
-from fedsim.simulation import RoundResult, simulate
 from tests.fedsim import replay
 from tests.fedsim.federations import federation
+from tests.fedsim.methods import run
 
 SETTINGS = {
     "plain": Local(epochs=2, batch_size=8, lr=0.1),
@@ -31,10 +31,6 @@ METHODS: dict[str, tuple[Algorithm, Callable[..., Any]]] = {
     "scaffold": (Scaffold(), lambda p, cohorts: replay.scaffold(p, cohorts)[0]),
     "scaffold-eta": (Scaffold(eta_g=0.7), lambda p, cohorts: replay.scaffold(p, cohorts, 0.7)[0]),
 }
-
-
-def run(algorithm: Algorithm, population: Any) -> list[RoundResult]:
-    return list(simulate(algorithm, population, SerialPool(algorithm, population)))
 
 
 @pytest.mark.parametrize("local", SETTINGS.values(), ids=SETTINGS)

@@ -1,4 +1,4 @@
-"""How work is cut: examples into batches, a cohort into blocks, blocks into spans and shares; and the sums."""
+"""How work is cut: examples into batches, a cohort into blocks, blocks into spans and shares; their sums."""
 
 from collections.abc import Iterable
 from typing import Any

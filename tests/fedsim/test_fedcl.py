@@ -20,11 +20,9 @@ from fedsim.pools import SerialPool
 from fedsim.population import Population
 from fedsim.simulation import RoundResult, simulate
 from tests.fedsim.federations import federation
-from tests.fedsim.methods import FREEZING, QUICK
-from tests.fedsim.test_base_methods import run
+from tests.fedsim.methods import FREEZING, MOMENTUM, QUICK, run, same_models
 from tests.fedsim.test_fedcl_clients import entropies, superloss
 from tests.fedsim.test_fedgen import digits
-from tests.fedsim.test_kdia_baselines import MOMENTUM, same_models
 
 LIGHT = QUICK["fedcl"]
 PLAIN: dict[str, Any] = {"alpha": 0.0, "superloss": False, "levels": (), "selected_only": True}

@@ -17,9 +17,8 @@ from fedsim.net import Params
 from fedsim.pools import SerialPool
 from fedsim.population import Population
 from tests.fedsim.federations import federation
-from tests.fedsim.methods import QUICK
-from tests.fedsim.test_base_methods import run
-from tests.fedsim.test_kdia_baselines import softmax
+from tests.fedsim.linear_models import softmax
+from tests.fedsim.methods import QUICK, run
 
 LIGHT = QUICK["fedcl"]
 TAU, STRENGTH = np.log(10), 0.5

@@ -14,9 +14,9 @@ from fedsim.pools import SerialPool
 from fedsim.population import Population
 from fedsim.simulation import simulate
 from tests.fedsim.federations import federation
-from tests.fedsim.test_base_methods import run
+from tests.fedsim.linear_models import softmax
+from tests.fedsim.methods import MOMENTUM, run, same_models
 from tests.fedsim.test_fedgen import digits
-from tests.fedsim.test_kdia_baselines import MOMENTUM, same_models, softmax
 
 
 def test_without_its_term_it_is_fedavg_or_everybody_alone() -> None:

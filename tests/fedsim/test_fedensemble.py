@@ -14,9 +14,8 @@ from fedsim.core import Local
 from fedsim.pools import SerialPool
 from fedsim.simulation import simulate
 from tests.fedsim.federations import federation
-from tests.fedsim.methods import QUICK
-from tests.fedsim.test_base_methods import run
-from tests.fedsim.test_kdia_baselines import MOMENTUM, same_models, softmax
+from tests.fedsim.linear_models import softmax
+from tests.fedsim.methods import MOMENTUM, QUICK, run, same_models
 
 
 def test_fedgens_reading_trains_as_fedavg_does_bit_for_bit() -> None:

@@ -18,9 +18,8 @@ from fedsim.models import make_net
 from fedsim.pools import SerialPool
 from fedsim.population import Population
 from tests.fedsim.federations import federation, partition
-from tests.fedsim.methods import QUICK
-from tests.fedsim.test_base_methods import run
-from tests.fedsim.test_kdia_baselines import MOMENTUM, same_models, softmax
+from tests.fedsim.linear_models import softmax
+from tests.fedsim.methods import MOMENTUM, QUICK, run, same_models
 
 LIGHT = QUICK["fedgen"]
 

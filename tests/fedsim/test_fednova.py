@@ -9,7 +9,8 @@ from fedsim.algorithms import FedAvg, FedNova
 from fedsim.core import Local
 from fedsim.models import make_net
 from tests.fedsim.federations import federation
-from tests.fedsim.test_base_methods import SETTINGS, run
+from tests.fedsim.methods import run
+from tests.fedsim.test_base_methods import SETTINGS
 
 STEPS = Local(steps=7, batch_size=4, lr=0.1, momentum=0.9)
 

@@ -16,7 +16,8 @@ from fedsim.pools import SerialPool
 from fedsim.simulation import simulate
 from tests.fedsim import replay
 from tests.fedsim.federations import federation, gaussian_dataset
-from tests.fedsim.test_base_methods import SETTINGS, run
+from tests.fedsim.methods import run
+from tests.fedsim.test_base_methods import SETTINGS
 
 
 @dataclass(frozen=True, kw_only=True)
