@@ -27,7 +27,7 @@ from fedsim.pools import SerialPool, StackedPool
 from fedsim.population import Population
 from fedsim.simulation import RoundResult, first_state, simulate
 from tests.fedsim.federations import federation
-from tests.fedsim.test_layer_schedule import check_closed, deep
+from tests.fedsim.stacks import check_closed, deep
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 

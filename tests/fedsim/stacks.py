@@ -94,3 +94,21 @@ def same_as_one_by_one(
     assert memories.keys() == kept.keys()
     close(memories, kept, TOLERANCE[precision])
     return found
+
+
+def deep(**changes: Any) -> Population:
+    """Three base blocks: fc1, fc2 and fc3; eight clients come, so that most are stacked with others."""
+    return replace(federation(layers=3, hidden=6, rounds=6, cohort_size=8), **changes)
+
+
+def check_closed(order: str, population: Population, results: list[RoundResult]) -> None:
+    """That with times (0, 2, 5) every block has its first values until its round, and moves from then on."""
+    first, blocks = population.nets[0].init(population.seed), population.nets[0].blocks
+    opening = ["fc1", "fc2", "fc3"] if order == "vanilla" else ["fc3", "fc2", "fc1"]
+    assert [result.round for result in results] == [1, 2, 3, 4, 5, 6]
+    for result in results:
+        count = sum(time < result.round for time in (0, 2, 5))
+        assert result.method["open_blocks"] == sorted(opening[:count])
+        for block, keys in blocks.items():
+            same = all(torch.equal(result.state.params[key], first[key]) for key in keys)
+            assert same == (block not in opening[:count]), (result.round, block)
