@@ -18,7 +18,8 @@ from fedsim.pools import SerialPool
 from fedsim.population import Population
 from fedsim.simulation import Examining, RoundResult, simulate, stages
 from fedsim.tree import Tree
-from tests.fedsim.test_personal import Keeper, Tuned, parted
+from tests.fedsim.federations import parted
+from tests.fedsim.methods import Keeper, Tuned
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from fedsim.core import Local
 from fedsim.data.dataset import Dataset, Examples
+from fedsim.data.federation import federate
 from fedsim.data.partition import Partition
 from fedsim.models import make_net
 from fedsim.population import Population
@@ -69,3 +71,21 @@ def federation(
         rounds=rounds,
         public=public_examples(),
     )
+
+
+def parted(tests: str = "merged", clients: int = 6, **changes: Any) -> Population:
+    """Clients with test examples of their own."""
+    data = gaussian_dataset(400)
+    shared = federate(data, "dirichlet", num_clients=clients, seed=3, tests=tests, beta=0.5, min_size=4)
+    net = make_net("mlp", input_shape=data.input_shape, num_classes=data.num_classes, hidden=6)
+    population = Population(
+        dataset=shared.dataset,
+        partition=shared.train,
+        tests=shared.tests,
+        nets=(net,),
+        local=Local(epochs=1, batch_size=8, lr=0.1),
+        seed=5,
+        cohort_size=clients,
+        rounds=2,
+    )
+    return replace(population, **changes)

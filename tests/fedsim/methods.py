@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -11,10 +11,12 @@ import torch
 from fedsim import tree
 from fedsim.algorithms import ALGORITHMS, FedAvg
 from fedsim.core import Algorithm, Context, Local, Reduced, Reduction, Report, Visit
-from fedsim.local import Trained
+from fedsim.local import Trained, fine_tuned
+from fedsim.net import Params
 from fedsim.pools import SerialPool
 from fedsim.population import Population
 from fedsim.simulation import RoundResult, simulate
+from fedsim.tree import Tree
 
 MOMENTUM = Local(epochs=2, batch_size=8, lr=0.05, momentum=0.9, weight_decay=1e-3)
 
@@ -104,3 +106,40 @@ class Everything(FedAvg):
         assert reduced["size"]["n"].tolist() == [len(reduced.clients)]
         assert [int(entry["number"]) for entry in reduced["head"]] == list(reduced.clients)
         return super().aggregate(ctx, state, reduced)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuned(FedAvg):
+    """FedAvg whose clients train everything for two epochs before they use the model."""
+
+    def tuning(self, ctx: Context) -> Local:
+        """Two epochs."""
+        return replace(ctx.local, epochs=2, steps=None)
+
+    def personalise(self, ctx: Context, visit: Visit) -> Tree:
+        """Everything trained."""
+        return fine_tuned(ctx, visit, self.start(ctx, visit))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keeper(FedAvg):
+    """FedPer by hand: the head stays with the client."""
+
+    stateful: ClassVar[bool] = True
+
+    def shared(self, ctx: Context, state: Any) -> Collection[str]:
+        """The body."""
+        return ctx.net.body
+
+    def remember(self, ctx: Context, broadcast: Tree) -> Tree:
+        """A head of one's own."""
+        return tree.select(ctx.net.init(ctx.seed), ctx.net.head)
+
+    def start(self, ctx: Context, visit: Visit) -> Params:
+        """The server's body on one's own head."""
+        return {**visit.broadcast["params"], **visit.memory}
+
+    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
+        """The body goes, the head stays."""
+        report = super().finish(ctx, visit, trained)
+        return report._replace(memory=tree.select(trained.params, ctx.net.head))

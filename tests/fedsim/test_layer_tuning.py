@@ -22,7 +22,7 @@ from fedsim.pools import SerialPool
 from fedsim.population import Population
 from fedsim.sampling import draws
 from fedsim.simulation import RoundResult, simulate
-from tests.fedsim.test_personal import parted
+from tests.fedsim.federations import parted
 
 ORDERS: list[Any] = ["vanilla", "anti"]
 EPOCHS = 3

@@ -1,92 +1,31 @@
-"""Clients' own models on their own test examples: identities first, then the faults, then the arithmetic.
-
-`Tuned` below is FedAvg whose clients train everything for two epochs before they use the model; `Keeper` is
-FedPer by hand: the head stays with the client.
-"""
+"""Clients' own models on their own test examples: identities first, then the faults, then the arithmetic."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from io import StringIO
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from fedsim import tree
-from fedsim.algorithms import KDIA, FedGKD, Scaffold
 from fedsim.algorithms.fedavg import FedAvg
-from fedsim.core import Context, Examination, Local, PersonalScores, Report, Visit
-from fedsim.data.federation import federate
+from fedsim.core import Context, Examination, PersonalScores, Visit
 from fedsim.errors import ClientFailed
 from fedsim.faults import Faults
-from fedsim.local import Trained, cross_entropy, fine_tuned, sgd
-from fedsim.models import make_net
+from fedsim.local import cross_entropy, sgd
 from fedsim.net import Params
 from fedsim.personal import from_rows, joined, sorted_curve, summary
 from fedsim.pools import SerialPool
 from fedsim.population import Population
 from fedsim.simulation import first_state, simulate
 from fedsim.tree import Tree
-from tests.fedsim.federations import gaussian_dataset
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tuned(FedAvg):
-    """FedAvg with fine-tuning."""
-
-    def tuning(self, ctx: Context) -> Local:
-        """Two epochs."""
-        return replace(ctx.local, epochs=2, steps=None)
-
-    def personalise(self, ctx: Context, visit: Visit) -> Tree:
-        """Everything trained."""
-        return fine_tuned(ctx, visit, self.start(ctx, visit))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Keeper(FedAvg):
-    """FedPer by hand."""
-
-    stateful: ClassVar[bool] = True
-
-    def shared(self, ctx: Context, state: Any) -> Collection[str]:
-        """The body."""
-        return ctx.net.body
-
-    def remember(self, ctx: Context, broadcast: Tree) -> Tree:
-        """A head of one's own."""
-        return tree.select(ctx.net.init(ctx.seed), ctx.net.head)
-
-    def start(self, ctx: Context, visit: Visit) -> Params:
-        """The server's body on one's own head."""
-        return {**visit.broadcast["params"], **visit.memory}
-
-    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
-        """The body goes, the head stays."""
-        report = super().finish(ctx, visit, trained)
-        return report._replace(memory=tree.select(trained.params, ctx.net.head))
-
-
-def parted(tests: str = "merged", clients: int = 6, **changes: Any) -> Population:
-    """Clients with test examples of their own."""
-    data = gaussian_dataset(400)
-    shared = federate(data, "dirichlet", num_clients=clients, seed=3, tests=tests, beta=0.5, min_size=4)
-    net = make_net("mlp", input_shape=data.input_shape, num_classes=data.num_classes, hidden=6)
-    population = Population(
-        dataset=shared.dataset,
-        partition=shared.train,
-        tests=shared.tests,
-        nets=(net,),
-        local=Local(epochs=1, batch_size=8, lr=0.1),
-        seed=5,
-        cohort_size=clients,
-        rounds=2,
-    )
-    return replace(population, **changes)
+from tests.fedsim.federations import parted
+from tests.fedsim.methods import Keeper, Tuned
 
 
 def run_out(examination: Examination) -> tuple[PersonalScores, list[int]]:
@@ -201,20 +140,6 @@ class Stumbling(Tuned):
         return super().personalise(ctx, visit)
 
 
-@pytest.mark.parametrize(
-    "algorithm", [KDIA(lambda_gen=0.0), FedGKD(), Scaffold()], ids=lambda a: type(a).__name__
-)
-def test_what_is_only_for_training_is_not_handed_over(algorithm: FedAvg) -> None:
-    """Also to clients that never came."""
-    population = parted(cohort_size=3, rounds=3)
-    plain, found = (
-        list(simulate(each, population, SerialPool(each, population), personal="last"))[-1]
-        for each in (FedAvg(), algorithm)
-    )
-    assert found.traffic.personal == plain.traffic.personal > 0
-    assert found.metrics["personal_clients"] == 6
-
-
 def test_a_client_that_raises_is_treated_as_in_training() -> None:
     population = parted()
     algorithm = Stumbling(unlucky=population.partition.size(2))
@@ -284,38 +209,3 @@ def test_training_and_tuning_by_hand() -> None:
     visit = visit._replace(batches=worker.shelf.batches(algorithm, ctx, 3, occasion="personal-"))
     trained = sgd(ctx, visit, state.params, lambda p, b: cross_entropy(ctx.net(p, b.x), b)).params
     assert scores.correct[3] == by_hand(population, 3, trained)[0]
-
-
-def test_a_round_is_scored_when_it_is_due() -> None:
-    """By itself: never with the global convention, at the end where clients tune, else whenever it is due."""
-
-    def rounds(algorithm: FedAvg, population: Population, **options: Any) -> list[int]:
-        results = list(simulate(algorithm, population, SerialPool(algorithm, population), **options))
-        scored = [result.round for result in results if "personal_accuracy" in result.metrics]
-        assert scored == [result.round for result in results if result.personal is not None]
-        assert scored == [result.round for result in results if result.traffic.personal]
-        return scored
-
-    own, same = parted(rounds=3), parted("global", rounds=3)
-    assert rounds(FedAvg(), same) == []
-    assert rounds(Tuned(), own) == [3]
-    assert rounds(Tuned(), own, personal="always") == [1, 2, 3]
-    assert rounds(FedAvg(), own, evaluate_every=2) == [2, 3]
-    assert rounds(FedAvg(), own, personal="last") == [3]
-    assert rounds(FedAvg(), own, personal="never") == []
-    assert rounds(FedAvg(), same, personal="last") == [3]
-
-
-def test_the_record_tells_what_tuning_cost() -> None:
-    """Two epochs of every client, all parameters; the round's own cost has nothing of it."""
-    population = parted(cohort_size=2)
-    (*_, last) = simulate(Tuned(), population, SerialPool(Tuned(), population))
-    steps = sum(2 * -(-size // 8) for size in population.partition.sizes())
-    record = last.record()
-    assert record["cost"]["tuning_updates"] == steps * population.nets[0].count()
-    assert record["cost"]["updates"] == population.nets[0].count() * sum(
-        population.steps(client) for client in last.cohort
-    )
-    assert record["bytes"]["personal"] == 6 * record["bytes"]["down"] // 2
-    assert record["metrics"]["personal_clients"] == 6
-    assert record["seconds"]["personal"] > 0

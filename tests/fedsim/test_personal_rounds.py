@@ -1,0 +1,64 @@
+"""In which rounds clients' own models are scored, what is sent for it, and what the record says of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fedsim.algorithms import KDIA, FedGKD, Scaffold
+from fedsim.algorithms.fedavg import FedAvg
+from fedsim.pools import SerialPool
+from fedsim.population import Population
+from fedsim.simulation import simulate
+from tests.fedsim.federations import parted
+from tests.fedsim.methods import Tuned
+
+
+@pytest.mark.parametrize(
+    "algorithm", [KDIA(lambda_gen=0.0), FedGKD(), Scaffold()], ids=lambda a: type(a).__name__
+)
+def test_what_is_only_for_training_is_not_handed_over(algorithm: FedAvg) -> None:
+    """Also to clients that never came."""
+    population = parted(cohort_size=3, rounds=3)
+    plain, found = (
+        list(simulate(each, population, SerialPool(each, population), personal="last"))[-1]
+        for each in (FedAvg(), algorithm)
+    )
+    assert found.traffic.personal == plain.traffic.personal > 0
+    assert found.metrics["personal_clients"] == 6
+
+
+def test_a_round_is_scored_when_it_is_due() -> None:
+    """By itself: never with the global convention, at the end where clients tune, else whenever it is due."""
+
+    def rounds(algorithm: FedAvg, population: Population, **options: Any) -> list[int]:
+        results = list(simulate(algorithm, population, SerialPool(algorithm, population), **options))
+        scored = [result.round for result in results if "personal_accuracy" in result.metrics]
+        assert scored == [result.round for result in results if result.personal is not None]
+        assert scored == [result.round for result in results if result.traffic.personal]
+        return scored
+
+    own, same = parted(rounds=3), parted("global", rounds=3)
+    assert rounds(FedAvg(), same) == []
+    assert rounds(Tuned(), own) == [3]
+    assert rounds(Tuned(), own, personal="always") == [1, 2, 3]
+    assert rounds(FedAvg(), own, evaluate_every=2) == [2, 3]
+    assert rounds(FedAvg(), own, personal="last") == [3]
+    assert rounds(FedAvg(), own, personal="never") == []
+    assert rounds(FedAvg(), same, personal="last") == [3]
+
+
+def test_the_record_tells_what_tuning_cost() -> None:
+    """Two epochs of every client, all parameters; the round's own cost has nothing of it."""
+    population = parted(cohort_size=2)
+    (*_, last) = simulate(Tuned(), population, SerialPool(Tuned(), population))
+    steps = sum(2 * -(-size // 8) for size in population.partition.sizes())
+    record = last.record()
+    assert record["cost"]["tuning_updates"] == steps * population.nets[0].count()
+    assert record["cost"]["updates"] == population.nets[0].count() * sum(
+        population.steps(client) for client in last.cohort
+    )
+    assert record["bytes"]["personal"] == 6 * record["bytes"]["down"] // 2
+    assert record["metrics"]["personal_clients"] == 6
+    assert record["seconds"]["personal"] > 0
