@@ -33,3 +33,8 @@ def store(url):
 @pytest.fixture
 def desk(store, url, tmp_path):
     return Desk(store, url, tmp_path / "home")
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return Settings(home=tmp_path)

@@ -1,7 +1,10 @@
-"""Jobs and records for the tests of the store."""
+"""Specs, and jobs and records in a store, for the tests of jobs."""
+
+import json
+from typing import Any
 
 from jobs.records import RoundRecord
-from jobs.spec import parse_spec
+from jobs.spec import JobSpec, load_spec, parse_spec
 from jobs.states import JobState
 
 SPEC = parse_spec({"algorithm": "fedavg", "rounds": 3})
@@ -26,3 +29,8 @@ def running(store):
     store.advance(job.id, JobState.QUEUED, JobState.STARTING)
     store.advance(job.id, JobState.STARTING, JobState.RUNNING)
     return job.id
+
+
+def spec(**fields: Any) -> JobSpec:
+    """The demo with other values in these fields; `__` stands for a dot."""
+    return load_spec("demo", [f"{path.replace('__', '.')}={json.dumps(v)}" for path, v in fields.items()])
