@@ -146,20 +146,11 @@ def execute(
     """
     on_phase("checking the spec")
     experiment = resolve(spec, settings)
-    keeping = keeping_of(spec, checkpoints, resume=resume)
-    if keeping is not None and not resume:
-        _spare_the_unfinished(keeping)
+    keeping = _kept(spec, checkpoints, resume=resume)
     on_phase(
         "starting Ray" if settings.ray_address is None else f"connecting to Ray at {settings.ray_address}"
     )
-    result, losses = RunResult(), list[FedsimError]()
-
-    def again(error: FedsimError) -> bool:
-        losses.append(error)
-        if len(losses) > spec.faults.max_restarts:
-            return False
-        on_phase(f"beginning again after a loss: {error}")
-        return True
+    result = RunResult()
 
     def examined(scores: PersonalScores) -> None:
         result.personal = scores
@@ -169,21 +160,42 @@ def execute(
         result.notes = model_notes(spec, drive.about_data(), len(result.records))
 
     with connected(settings):
-        notes = Notes(result.records, on_round)
         run = Run(
             experiment,
             spec,
             keeping,
-            notes,
+            Notes(result.records, on_round),
             on_phase,
             _nothing,
-            again,
+            _restarts(spec.faults.max_restarts, on_phase),
             on_end=ended,
             on_personal=examined,
             chaos=chaos,
         )
         result.model = run.to_end()
     return result
+
+
+def _restarts(most: int, on_phase: Callable[[str], None]) -> Callable[[FedsimError], bool]:
+    """What is asked after each loss: whether to begin again, which is said, or there were too many."""
+    losses = list[FedsimError]()
+
+    def again(error: FedsimError) -> bool:
+        losses.append(error)
+        if len(losses) > most:
+            return False
+        on_phase(f"beginning again after a loss: {error}")
+        return True
+
+    return again
+
+
+def _kept(spec: JobSpec, checkpoints: str | None, *, resume: bool) -> Keeping | None:
+    """How the run is checkpointed; None for not at all."""
+    keeping = keeping_of(spec, checkpoints, resume=resume)
+    if keeping is not None and not resume:
+        _spare_the_unfinished(keeping)
+    return keeping
 
 
 def _spare_the_unfinished(keeping: Keeping) -> None:
