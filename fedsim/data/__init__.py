@@ -9,6 +9,7 @@ from fedsim.data.known import Known
 from fedsim.data.partition import Partition, SampledPartition
 from fedsim.data.partitions import PARTITIONS, PartitionEntry, make_partition, partition_faults
 from fedsim.data.partitions.difficulty import difficulty_partition, loss_spread
+from fedsim.data.places import Places
 from fedsim.data.registry import (
     DATASETS,
     DatasetEntry,
@@ -34,6 +35,7 @@ __all__ = [
     "Parameter",
     "Partition",
     "PartitionEntry",
+    "Places",
     "Range",
     "SampledPartition",
     "dataset_faults",
