@@ -10,12 +10,11 @@ from jobs.curricula import expert_epochs
 from jobs.spec import JobSpec
 
 
-def tests_faults(spec: JobSpec, task: str) -> list[FieldError]:
-    """Why clients cannot have tests of their own by this convention.
+def tests_faults(spec: JobSpec) -> list[FieldError]:
+    """Why clients cannot have tests of their own by this convention, whatever the data is.
 
     Args:
         spec: of the right shape.
-        task: of the data set, "classes" or "labels".
     """
     kind, partition = spec.data.tests.kind, spec.data.partition.kind
     if kind == "global":
@@ -23,9 +22,6 @@ def tests_faults(spec: JobSpec, task: str) -> list[FieldError]:
     entry, message, hint = PARTITIONS.get(partition), "", "use kind: global"
     if entry is not None and entry.shares:
         message = f"clients of a {partition} partition draw from the whole set"
-    elif task == "labels" and kind not in FOR_SEVERAL_LABELS:
-        message = f"{spec.data.dataset.name} has several labels per example"
-        hint = f"use one of {', '.join(FOR_SEVERAL_LABELS)}"
     elif kind == "merged" and (partition == "difficulty" or expert_epochs(spec) is not None):
         message = "an expert knows the training set only, and here clients hold test examples too"
         hint = "use kind: matched, or do without the expert"
@@ -33,17 +29,23 @@ def tests_faults(spec: JobSpec, task: str) -> list[FieldError]:
 
 
 def task_faults(spec: JobSpec, task: str) -> list[FieldError]:
-    """A method that cannot learn what these examples carry.
+    """A convention for the clients' tests, and a method, that cannot do with what these examples carry.
 
     Args:
         spec: of the right shape.
         task: of the data set, "classes" or "labels".
     """
+    kind, dataset, errors = spec.data.tests.kind, spec.data.dataset.name, list[FieldError]()
+    # The way out that is named here would be none where no convention of the clients' own will do.
+    if task == "labels" and kind not in FOR_SEVERAL_LABELS and not tests_faults(spec):
+        hint = f"use one of {', '.join(FOR_SEVERAL_LABELS)}"
+        errors.append(FieldError("data.tests.kind", kind, f"{dataset} has several labels per example", hint))
     method = ALGORITHMS.get(spec.algorithm.name)
-    if method is None or task in method.tasks:
-        return []
-    message = f"needs one class for each example, and those of {spec.data.dataset.name} carry several labels"
-    return [FieldError("algorithm.name", spec.algorithm.name, message, "choose another method or data set")]
+    if method is not None and task not in method.tasks:
+        message = f"needs one class for each example, and those of {dataset} carry several labels"
+        hint = "choose another method or data set"
+        errors.append(FieldError("algorithm.name", spec.algorithm.name, message, hint))
+    return errors
 
 
 def public_faults(spec: JobSpec, examples: int | None = None) -> list[FieldError]:

@@ -16,7 +16,7 @@ from fedsim.data import (
 )
 from fedsim.data.places import Places
 from fedsim.data.text import TRAINED
-from fedsim.errors import DataNotFound, FieldError, SpecError
+from fedsim.errors import DataError, DataNotFound, FieldError, SpecError
 from fedsim.experiment import Experiment
 from fedsim.models import MODELS, make_net
 from fedsim.net import Net
@@ -39,12 +39,21 @@ def resolve(spec: JobSpec, settings: Settings) -> Experiment:
         settings: where data is looked for.
 
     Raises:
-        SpecError: with every name, parameter and size that does not fit, each with path, value and hint.
-        DataNotFound, DataError: if the data set cannot be read.
+        SpecError: with every name, parameter and size that does not fit, each with path, value and hint;
+            a data set that cannot be read is among them.
+        DataNotFound, DataError: if the data set cannot be read, and nothing else is wrong.
     """
-    errors = _name_faults(spec)
+    errors = name_faults(spec)
     if not any(error.path.startswith("data.dataset") for error in errors):
-        errors += _data_faults(spec, settings, model=not any(e.path.startswith("model") for e in errors))
+        try:
+            facts = facts_of(spec, settings)
+        except (SpecError, DataError) as error:
+            if not errors:
+                raise
+            errors += error.errors
+        else:
+            model = not any(error.path.startswith("model") for error in errors)
+            errors += _data_faults(spec, settings, facts, model)
     if errors:
         raise SpecError(errors)
     return _experiment(spec, settings)
@@ -68,7 +77,7 @@ def parse_whole(data: Mapping[str, Any]) -> JobSpec:
             spec = parse_spec(part if path == "algorithm" else {"algorithm": "fedavg", **part})
         except SpecError:
             continue
-        found += [fault for fault in _name_faults(spec) if fault.path.startswith(path)]
+        found += [fault for fault in name_faults(spec) if fault.path.startswith(path)]
     raise SpecError(fault for n, fault in enumerate(found) if n < len(known) or fault.path not in known)
 
 
@@ -160,12 +169,17 @@ def _widths(spec: JobSpec, settings: Settings, algorithm: Algorithm) -> tuple[in
     return tuple(map(width, range(len(spec.models))))
 
 
-def _name_faults(spec: JobSpec) -> list[FieldError]:
-    """What is wrong with the names and the parameters, before any data is read."""
+def name_faults(spec: JobSpec) -> list[FieldError]:
+    """What is wrong with a spec's names and parameters, wherever its data is: none is looked for.
+
+    Args:
+        spec: of the right shape.
+    """
     return [
         *_choice_faults("algorithm", spec.algorithm, ALGORITHMS),
         *curriculum_faults(spec),
         *public_faults(spec),
+        *tests_faults(spec),
         *_model_faults(spec),
         *_tokenizer_faults(spec),
         *under("data.dataset", dataset_faults(spec.data.dataset.name, spec.data.dataset.params)),
@@ -207,10 +221,9 @@ def _tokenizer_faults(spec: JobSpec) -> list[FieldError]:
     return [FieldError("data.dataset.tokenizer", TRAINED, message, hint)]
 
 
-def _data_faults(spec: JobSpec, settings: Settings, model: bool) -> list[FieldError]:
-    """What the data set's own size and shape rule out."""
-    facts = facts_of(spec, settings)
-    errors = tests_faults(spec, facts.task) + task_faults(spec, facts.task)
+def _data_faults(spec: JobSpec, settings: Settings, facts: Facts, model: bool) -> list[FieldError]:
+    """What the data set's own size and shape rule out; of the models, too, where their names are known."""
+    errors = task_faults(spec, facts.task)
     errors += public_faults(spec, facts.whole) if spec.data.public.fraction else []
     entry = PARTITIONS.get(spec.data.partition.kind)
     if entry is not None and not entry.shares and spec.clients.total > facts.examples:
@@ -267,4 +280,4 @@ def _misfits(spec: JobSpec, net: Net) -> list[FieldError]:
     return under("algorithm", method(**params).misfits(net, spec.rounds))
 
 
-__all__ = ["DATASETS", "check", "cohort_size", "resolve"]
+__all__ = ["DATASETS", "check", "cohort_size", "name_faults", "resolve"]

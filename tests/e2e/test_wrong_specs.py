@@ -117,6 +117,28 @@ def test_faults_of_shape_and_unknown_names_come_back_together(http: httpx.Client
     assert paths == ["algorithm.name", "data.dataset.name", "data.limit", "model", "rounds"]
 
 
+@pytest.mark.parametrize(("dataset", "missing"), [("digits", False), ("cinic10", True), ("celeba", True)])
+def test_unknown_names_and_a_missing_data_set_come_back_together(
+    http: httpx.Client, dataset: str, missing: bool
+) -> None:
+    spec = {
+        "algorithm": {"name": "kdia", "lambda_kdd": 1},
+        "model": "moon_cn",
+        "data": {"dataset": dataset, "partition": {"kind": "dirichlet", "bta": 2}},
+    }
+    answer = http.post("/jobs", json={"spec": spec})
+    problem = answer.json()
+    assert (answer.status_code, problem["code"]) == (422, "BAD_SPEC")
+    found = {fault["path"]: fault for fault in problem["errors"]}
+    names = {"algorithm.lambda_kdd", "model.name", "data.partition.bta"}
+    assert set(found) == names | ({"data.dataset.name"} if missing else set())
+    if missing:
+        fault = found["data.dataset.name"]
+        assert fault["value"] == dataset
+        assert "in the data roots" in fault["message"]
+        assert fault["hint"]
+
+
 def test_missing_files_name_the_places_and_the_way_out(http: httpx.Client, tmp_path: Path) -> None:
     problem = http.post(
         "/jobs", json={"spec": {**BASE, "data": {"dataset": "cifar10"}, "model": "lenet5"}}

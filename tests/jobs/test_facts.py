@@ -12,7 +12,7 @@ import pytest
 
 from api import calls
 from fedsim.data import outline
-from fedsim.errors import SpecError
+from fedsim.errors import DataError, DataNotFound, SpecError
 from jobs import facts
 from jobs.resolve import resolve
 from jobs.settings import Settings
@@ -53,6 +53,35 @@ def test_published_weights_lie_in_a_data_root(tmp_path: Path, monkeypatch: pytes
     assert (fault.path, fault.value) == ("model.pretrained", "nobody/has-these-weights")
     assert "may not be fetched" in fault.message
     assert "data.download" in fault.hint
+
+
+@pytest.mark.parametrize(
+    ("dataset", "kind"),
+    [
+        ("cinic10", DataNotFound),
+        ("celeba", DataNotFound),
+        ({"name": "npz", "path": "mine.npz"}, DataError),
+        ({"name": "synthetic", "classes": 100_000, "dims": 100_000}, SpecError),
+    ],
+)
+def test_a_data_set_that_cannot_be_read_is_named_with_all_else_that_is_wrong(
+    tmp_path: Path, dataset: Any, kind: type[Exception]
+) -> None:
+    settings = Settings(home=tmp_path, data_roots=(tmp_path,))
+    (tmp_path / "mine.npz").write_bytes(b"half of a file")
+    with pytest.raises(kind) as alone:
+        resolve(spec_of(dataset), settings)
+    assert type(alone.value) is kind
+    (unreadable,) = alone.value.errors
+    data = {"dataset": dataset, "partition": {"kind": "sampled", "bta": 2}, "tests": "matched"}
+    with pytest.raises(SpecError) as caught:
+        resolve(parse_spec({"algorithm": {"name": "fedprox", "nu": 1}, "data": data}), settings)
+    assert unreadable in caught.value.errors
+    assert {fault.path for fault in caught.value.errors} >= {
+        "algorithm.nu",
+        "data.partition.bta",
+        "data.tests.kind",
+    }
 
 
 def test_two_who_ask_at_once_read_a_data_set_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
