@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .errors import SettingsError
 from .visit import Precision
@@ -17,8 +18,9 @@ def tensor_cores(precision: Precision, device: torch.device) -> Iterator[None]:
     """How products in single precision are made inside: as they are written, or in TF32 where that is asked.
 
     Left to itself torch makes convolutions on a GPU in TF32, and the fastest algorithm of cuDNN may add in
-    another order every time; neither is so inside unless somebody asks for it. On a CPU there is nothing to
-    choose.
+    another order every time; neither is so inside unless somebody asks for it. So may the fused kernels of
+    attention, in their gradients: inside, attention is products of matrices and a softmax. On a CPU there is
+    nothing to choose.
 
     Args:
         precision: of the local training.
@@ -38,7 +40,8 @@ def tensor_cores(precision: Precision, device: torch.device) -> Iterator[None]:
     wanted, before = "tf32" if precision == "tf32" else "ieee", _flags()
     _set(wanted, wanted, deterministic=True)
     try:
-        yield
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
     finally:
         _set(*before)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fedsim.algorithms import ALGORITHMS, FedAvg
@@ -83,6 +84,39 @@ def test_a_gpu_rounds_products_only_where_that_is_asked(precision: Any, products
     with tensor_cores(precision, torch.device("cuda")):
         assert _flags() == (products, products, True)
     assert _flags() == before
+
+
+def _kernels() -> tuple[bool, ...]:
+    """Which kernels attention may take on a GPU: fused ones, then products of matrices."""
+    cuda: Any = torch.backends.cuda
+    fused = cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.cudnn_sdp_enabled()
+    return (*fused, cuda.math_sdp_enabled())
+
+
+def test_attention_on_a_gpu_takes_no_kernel_that_adds_in_any_order() -> None:
+    before = _kernels()
+    with tensor_cores("float32", torch.device("cpu")):
+        assert _kernels() == before
+    with tensor_cores("float32", torch.device("cuda")):
+        assert _kernels() == (False, False, False, True)
+    assert _kernels() == before
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: a CPU has no such kernels")
+def test_gradients_of_attention_over_long_texts_are_the_same_again() -> None:
+    """With a mask in single precision, for which torch would take the kernel that is not."""
+    torch.manual_seed(0)
+    parts = [torch.randn(4, 4, 300, 16, device="cuda", requires_grad=True) for _ in range(3)]
+    mask = torch.zeros(4, 1, 300, 300, device="cuda").masked_fill(
+        torch.arange(300, device="cuda") > 250, -1e9
+    )
+    with tensor_cores("float32", torch.device("cuda")):
+        found = [
+            torch.autograd.grad(F.scaled_dot_product_attention(*parts, attn_mask=mask).square().sum(), parts)
+            for _ in range(5)
+        ]
+    for again in found[1:]:
+        assert all(torch.equal(one, other) for one, other in zip(found[0], again, strict=True))
 
 
 def test_a_precision_is_part_of_what_a_run_is() -> None:
