@@ -49,6 +49,18 @@ def test_every_extra_is_pinned() -> None:
     assert not wrong
 
 
+@pytest.mark.parametrize(
+    ("package", "lacking", "having"), [("torch", "2.8", "2.9"), ("torchvision", "0.23", "0.24")]
+)
+def test_no_torch_is_taken_that_lacks_the_precision_of_products(
+    package: str, lacking: str, having: str
+) -> None:
+    """`torch.backends.cuda.matmul.fp32_precision` came with 2.9; every torch has a torchvision of its own."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    (asked,) = (each for each in map(Requirement, project["dependencies"]) if each.name == package)
+    assert (asked.specifier.contains(lacking), asked.specifier.contains(having)) == (False, True)
+
+
 def test_what_is_installed_for_the_cloud_can_be_imported() -> None:
     for name in ("boto3", "OpenSSL", "s3fs"):
         pytest.importorskip(name)
