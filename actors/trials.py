@@ -181,18 +181,23 @@ class Trials:
         Args:
             seconds: to spend, about.
         """
-        tests, shards = -(-len(self.population.dataset.test) // SHARD), num_shards(self.population)
-        some = min(tests, self.workers)
+        shards = num_shards(self.population)
+        if not shards:
+            return 0.0
+        some = min(shards, self.workers)
         taken = min(self._evaluate(some) for _ in range(2))
         whole = taken * -(-shards // some)
-        if some < tests and whole < seconds:
-            return self._evaluate(tests) * shards / tests
+        if some < shards and whole < seconds:
+            return self._evaluate(shards)
         return whole
 
     def _evaluate(self, shards: int) -> float:
-        data, local = self.population.dataset, self.pool.population.local
+        """Seconds of the first so many: those of the test set come before those of the validation set."""
+        data, held, local = self.population.dataset, self.population.validation, self.pool.population.local
+        more = shards - -(-len(data.test) // SHARD)
         part = replace(data, test=data.test.take(slice(shards * SHARD)))
-        self.pool.population = replace(self.population, dataset=part, validation=None, local=local)
+        rest = held.take(slice(more * SHARD)) if held is not None and more > 0 else None
+        self.pool.population = replace(self.population, dataset=part, validation=rest, local=local)
         began = perf_counter()
         self.pool.evaluate(self.algorithm, self.population.context(0), self.state)()
         taken = perf_counter() - began

@@ -74,6 +74,19 @@ def test_an_evaluation_is_told_from_its_shards(crew: Crew) -> None:
     assert 0 < trials.evaluation(1.0) < 30
 
 
+@pytest.mark.parametrize(("tests", "held"), [(0, 0), (0, 40), (48, 40)])
+def test_an_evaluation_is_foreseen_whichever_set_is_missing(crew: Crew, tests: int, held: int) -> None:
+    """Data without a test set, with a validation split and without; and data that has both."""
+    whole = federation()
+    data = replace(whole.dataset, test=whole.dataset.test.take(slice(tests)))
+    assert whole.public is not None
+    population = replace(whole, dataset=data, validation=whole.public.take(slice(held)) if held else None)
+    pool = RayPool(FedAvg(), population, crew)
+    foreseen = Trials(FedAvg(), population, pool).evaluation(1.0)
+    assert (foreseen > 0) == bool(tests or held)
+    assert pool.population == population
+
+
 def test_what_the_server_trains_is_told_from_its_beginning(crew: Crew) -> None:
     """A hundred steps of two milliseconds or more, of which a tenth is made, twice."""
     population, method = federation(), Slow()
