@@ -16,11 +16,17 @@ SUFFIX = "_validation_accuracy"
 
 
 class Candidate(NamedTuple):
-    """A deployed model that was scored on both sets."""
+    """A deployed model that was scored on the validation set.
+
+    Attributes:
+        model: its name.
+        validation_accuracy: by which one chooses.
+        accuracy: on the test set; None where the data has none.
+    """
 
     model: str
     validation_accuracy: float
-    accuracy: float
+    accuracy: float | None
 
 
 def candidates(metrics: Mapping[str, Any]) -> Iterator[Candidate]:
@@ -28,8 +34,8 @@ def candidates(metrics: Mapping[str, Any]) -> Iterator[Candidate]:
     for metric, value in sorted(metrics.items()):
         model, found, rest = metric.rpartition(SUFFIX)
         test = metrics.get(f"{model}_accuracy")
-        if found and not rest and isinstance(value, float) and isinstance(test, float):
-            yield Candidate(model, value, test)
+        if found and not rest and isinstance(value, float):
+            yield Candidate(model, value, test if isinstance(test, float) else None)
 
 
 @dataclass(frozen=True)

@@ -117,9 +117,10 @@ class Experiment:
         )
         if shared.tests is None and not len(shared.dataset.test):
             _LOG.warning(
-                "%s has no test examples, so that no model is scored: give data.dataset a test_share "
+                "%s has no test examples, so that no model is scored%s: give data.dataset a test_share "
                 "above 0, or let every client keep some of its own (data.tests: merged)",
                 name,
+                " but on the validation split" if validation is not None else "",
             )
         return Population(
             dataset=shared.dataset,

@@ -57,7 +57,7 @@ class RunResult:
 
     @property
     def chosen(self) -> dict[str, Any]:
-        """`best_by_validation` and `best_on_test`: round, model and accuracies; {} without validation."""
+        """`best_by_validation` and `best_on_test`: round, model and accuracies; see `FinalModel`."""
         final = FinalModel()
         for record in self.records:
             final.add(record)

@@ -12,7 +12,7 @@ class FinalModel:
     """The choice among all scored rounds and deployed models, while records go by.
 
     A choice by the test set flatters, so each stands under its own name. Without a validation split there
-    is no choice.
+    is no choice; without a test set there is that by validation alone, of a model whose accuracy is None.
     """
 
     def __init__(self) -> None:
@@ -28,11 +28,11 @@ class FinalModel:
                 "validation_accuracy": validation,
             }
             for by, value in (("best_by_validation", validation), ("best_on_test", test)):
-                if value > self._best.get(by, (-1.0, {}))[0]:
+                if value is not None and value > self._best.get(by, (-1.0, {}))[0]:
                     self._best[by] = (value, entry)
 
     def document(self) -> dict[str, Any]:
-        """Both choices, by name; {} without a validation split."""
+        """Both choices, as far as there are such, by name; {} without a validation split."""
         return {by: entry for by, (_, entry) in self._best.items()}
 
 

@@ -58,7 +58,7 @@ class Entry(BaseModel):
         clients: the accuracy of each client's own model after the last round, from worst to best; empty where
             nobody's was scored, and in lines that were written before these were kept.
         chosen: the round of the model that is best on the validation set, and its accuracy on the test set;
-            {} without a validation set, and in lines that were written before this was looked for.
+            {} without either set, and in lines that were written before this was looked for.
         chosen_model: which of the deployed models that is; "" where nothing was chosen, and in lines that
             were written before this was kept.
         method: the numbers that the method says of its last round; {} where it says none, and in lines that

@@ -6,7 +6,7 @@ import logging
 import os
 import subprocess
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
 from multiprocessing import get_context, parent_process
@@ -125,12 +125,19 @@ def execute(pending: Pending, table: Table, settings: Settings, shared: Populati
         seconds=round(seconds, 1),
         others=found,
         clients=() if last.personal is None else tuple(sorted_curve(last.personal)[1].round(4).tolist()),
-        chosen={"round": chosen["round"], "value": round(chosen["accuracy"], 6)} if chosen else {},
+        chosen=_on_tests(chosen),
         chosen_model=chosen.get("model", ""),
         method=numbers(last.method),
         digest=last.digest[:16],
         code=code,
     )
+
+
+def _on_tests(chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Round and accuracy of the model that validation chose; {} where none was chosen, or none tested."""
+    if chosen.get("accuracy") is None:
+        return {}
+    return {"round": chosen["round"], "value": round(chosen["accuracy"], 6)}
 
 
 class _Process:

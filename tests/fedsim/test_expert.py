@@ -114,7 +114,10 @@ def test_data_without_a_test_set_trains_an_expert_and_is_warned_of(
     assert len(population.dataset.test) == 0
     assert "training an expert: epoch 3 of 3, on data without a test set" in said
     assert "npz has no test examples" in caplog.text
-    assert "test_share" in caplog.text
+    assert "no model is scored: give" in caplog.text
+    caplog.clear()
+    replace(own, validation=0.25).population()
+    assert "no model is scored but on the validation split: give data.dataset a test_share" in caplog.text
     caplog.clear()
     assert replace(own, tests="merged").population().tests is not None
     assert not caplog.text

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fedsim.algorithms import FedAvg
+from fedsim.choice import Chosen, better
 from fedsim.data.federation import take_validation
 from fedsim.pools import SerialPool
 from fedsim.simulation import simulate
@@ -97,3 +98,21 @@ def test_the_final_model_is_chosen_by_validation_and_the_best_on_test_is_named_s
         },
         "best_on_test": {"round": 3, "model": "global", "accuracy": 0.8, "validation_accuracy": 0.5},
     }
+
+
+def test_where_there_is_no_test_set_validation_chooses_all_the_same() -> None:
+    whole = federation(rounds=2)
+    data = replace(whole.dataset, test=whole.dataset.test.take(slice(0)))
+    population, final = replace(whole, dataset=data, validation=whole.public), FinalModel()
+    best: Chosen | None = None
+    for result in simulate(FedAvg(), population, SerialPool(FedAvg(), population)):
+        best = better(best, FedAvg(), population, result)
+        final.add(RoundRecord.model_validate(result.record()))
+    assert best is not None
+    found = {
+        "round": best.round,
+        "model": "global",
+        "accuracy": None,
+        "validation_accuracy": best.validation_accuracy,
+    }
+    assert final.document() == {"best_by_validation": found}
