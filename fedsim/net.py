@@ -44,7 +44,8 @@ class Net:
         parameters: the keys that a gradient step may move.
         head, body: the keys of the last block and of all others.
         base: the names of the blocks of the body that have parameters.
-        stochastic: whether the forward pass draws random numbers while training (dropout).
+        stochastic: whether the forward pass draws random numbers while training (dropout). What torch has for
+            it is known; a module that draws otherwise says so itself, in an attribute of this name: True.
         unstackable: why many clients of this net cannot train as one, "" if they can. A module can say so
             itself, in an attribute of this name.
     """
@@ -65,8 +66,8 @@ class Net:
         trained = set(self.parameters)
         self.base = tuple(name for name in self.block_names[:-1] if trained.intersection(self.blocks[name]))
         self._first: dict[tuple[int, int, str], dict[str, Tensor]] = {}
-        self.stochastic = any(isinstance(m, _DROPOUTS) and m.p > 0 for m in self.module.modules())
-        self.unstackable = _why_unstackable(self.module, self.stochastic)
+        self.stochastic = any(_draws(layer) for layer in self.module.modules())
+        self.unstackable = _why_unstackable(self.module)
         self._steps = {name: compiled(block, name) for name, block in self.module.named_children()}
         self.module.eval()
 
@@ -181,7 +182,7 @@ class Net:
 RUNNING = "BatchNorm keeps running statistics; GroupNorm (norm: group) does not"
 DRAWS = "dropout draws from a stream of each client's own; without it (dropout: 0) there is none"
 
-_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
 def _structure(build: Callable[[], nn.Sequential]) -> nn.Module:
@@ -192,7 +193,18 @@ def _structure(build: Callable[[], nn.Sequential]) -> nn.Module:
         return build() if constants(module) else module
 
 
-def _why_unstackable(module: nn.Module, stochastic: bool) -> str:
+def _drops(layer: nn.Module) -> bool:
+    """Whether it is dropout, or has a rate of it, as attention and recurrent layers have."""
+    rate = layer.p if isinstance(layer, _DROPOUTS) else getattr(layer, "dropout", 0)
+    return isinstance(rate, int | float) and rate > 0
+
+
+def _draws(layer: nn.Module) -> bool:
+    """Whether it draws random numbers while training."""
+    return _drops(layer) or isinstance(layer, nn.RReLU) or getattr(layer, "stochastic", False) is True
+
+
+def _why_unstackable(module: nn.Module) -> str:
     own = "; ".join({str(m.unstackable): None for m in module.modules() if hasattr(m, "unstackable")})
     if own:
         return own  # which no parameter changes
@@ -202,4 +214,8 @@ def _why_unstackable(module: nn.Module, stochastic: bool) -> str:
         return (
             "BatchNorm looks across a batch, and a stack fills batches up; GroupNorm (norm: group) does not"
         )
-    return DRAWS if stochastic else ""
+    drawing = [layer for layer in module.modules() if _draws(layer)]
+    if any(map(_drops, drawing)):
+        return DRAWS
+    names = ", ".join(dict.fromkeys(type(layer).__name__ for layer in drawing))
+    return f"{names} draws from a stream of each client's own, as dropout does" if names else ""

@@ -5,16 +5,23 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from collections import OrderedDict
+from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 from torch.func import grad, vmap
 
+from fedsim.algorithms import FedAvg
 from fedsim.errors import SpecError
 from fedsim.models import MODELS, make_net, reads_tokens, why_unstackable
 from fedsim.net import Net
 from fedsim.parameters import parameters, require
+from fedsim.pools import SerialPool
+from fedsim.simulation import simulate
+from tests.fedsim.federations import federation
 from tests.fedsim.models.cases import ALL, DEFAULT, STACKABLE, STACKABLE_AND_LARGE, Case
 
 every = pytest.mark.parametrize("case", ALL, ids=str)
@@ -175,6 +182,59 @@ def test_what_is_told_of_defaults_is_what_is_built(name: str) -> None:
 def test_only_dropout_is_stochastic() -> None:
     stochastic = [str(case) for case in ALL if case.net().stochastic]
     assert stochastic == ["googlenet-3x", "googlenet-1x-standard", "small_transformer-9x-0.3"]
+
+
+class Noisy(nn.Module):
+    """Drops out by a function, which no list of layers knows."""
+
+    stochastic = True
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.dropout(x, 0.5, self.training)
+
+
+class Quiet(Noisy):
+    """One that does not, as it says."""
+
+    stochastic = False
+
+
+def around(layer: nn.Module) -> Net:
+    return Net(lambda: nn.Sequential(OrderedDict(body=layer, head=nn.Linear(12, 4))))
+
+
+@pytest.mark.parametrize(
+    ("layer", "why"),
+    [
+        (nn.FeatureAlphaDropout(0.1), "dropout draws"),
+        (nn.MultiheadAttention(12, 2, dropout=0.1), "dropout draws"),
+        (nn.LSTM(12, 12, num_layers=2, dropout=0.1), "dropout draws"),
+        (nn.GRU(12, 12, num_layers=2, dropout=0.1), "dropout draws"),
+        (nn.RReLU(), "RReLU draws"),
+        (Noisy(), "Noisy draws"),
+        (nn.FeatureAlphaDropout(0.0), ""),
+        (nn.MultiheadAttention(12, 2), ""),
+        (nn.LSTM(12, 12), ""),
+        (Quiet(), ""),
+    ],
+)
+def test_layers_that_draw_otherwise_are_known_or_say_so(layer: nn.Module, why: str) -> None:
+    net = around(layer)
+    assert net.stochastic == bool(why)
+    assert net.unstackable.startswith(why)
+    assert net.stackable == (not why)
+
+
+@pytest.mark.parametrize("layer", [nn.RReLU(), Noisy()], ids=["RReLU", "Noisy"])
+def test_what_they_draw_does_not_depend_on_the_process(layer: nn.Module) -> None:
+    """Nor on what it has drawn before."""
+    population, digests = replace(federation([9, 12], rounds=1), nets=(around(layer),)), []
+    for chance in (1, 2):
+        with torch.random.fork_rng():
+            torch.manual_seed(chance)
+            results = simulate(FedAvg(), population, SerialPool(FedAvg(), population))
+            digests.append([result.digest for result in results])
+    assert digests[0] == digests[1]
 
 
 @pytest.mark.parametrize(
