@@ -29,7 +29,7 @@ class Task:
         deaths: how many actors died over it.
         ended: whether it has a result or an error.
         value: its result.
-        error: what its code raised, kept until somebody asks for the result.
+        error: what its code raised, or making the call did, kept until somebody asks for the result.
     """
 
     submit: Submit
@@ -77,7 +77,7 @@ class Work:
             NodeLost: if a node is gone, whoever's work was there.
             PoolFailed: if an actor does not start, or the actor of one of these tasks died again and again.
             OutOfMemory: if that is why.
-            Exception: what a task's own code raised, as it was raised.
+            Exception: what a task's own code raised, or making its call did, as it was raised.
         """
         for _ in self.progress(tasks):
             pass
@@ -109,7 +109,11 @@ class Work:
             self._load[task.slot] -= 1
 
     def _hand_out(self) -> None:
-        """Give every actor work, and a second piece ahead while there is plenty, so that none ever waits."""
+        """Give every actor work, and a second piece ahead while there is plenty, so that none ever waits.
+
+        What cannot be submitted has ended, with its error: another's round may be beginning here, and whoever
+        waits for the task has to hear of it.
+        """
         load = self._load
         while self._waiting:
             slot = min(range(len(load)), key=load.__getitem__)
@@ -117,7 +121,11 @@ class Work:
                 return
             task = self._waiting.popleft()
             task.slot = slot
-            task.references = task.submit(self.crew.actors[slot], task.deaths)
+            try:
+                task.references = task.submit(self.crew.actors[slot], task.deaths)
+            except Exception as error:
+                task.error, task.ended = error, True
+                continue
             self._running[task.references[0]] = task
             load[slot] += 1
 
