@@ -24,7 +24,6 @@ from .tree import Tree
 FILE_BYTES = 32 << 20
 """Memories go into files of about this size, which is also what is in memory of them at once, twice."""
 
-FIRST_CHUNK = 16
 LARGEST_CHUNK = 4096
 
 Fetch = Callable[[Sequence[int]], Mapping[int, Tree]]
@@ -156,14 +155,18 @@ class Memories:
 
 
 def _fetched(clients: Sequence[int], fetch: Fetch) -> Iterator[tuple[int, Tree]]:
-    """The memories of clients, fetched in chunks whose size follows from what the last chunk weighed."""
-    start, count = 0, FIRST_CHUNK
+    """The memories of clients, fetched in chunks whose size follows from the heaviest memory so far.
+
+    The first one is fetched alone, since nobody knows what it weighs, and a chunk is at most twice as large
+    as the one before: clients of several architectures come in turn, so that the heaviest is met early.
+    """
+    start, count, heaviest = 0, 1, 1
     while start < len(clients):
         chunk = fetch(clients[start : start + count])
         yield from chunk.items()
         start += count
-        weight = sum(_bytes(memory) for memory in chunk.values()) / max(1, len(chunk))
-        count = min(LARGEST_CHUNK, max(1, int(FILE_BYTES / max(1.0, weight))))
+        heaviest = max(heaviest, *map(_bytes, chunk.values()), 1)
+        count = max(1, min(LARGEST_CHUNK, 2 * count, FILE_BYTES // heaviest))
 
 
 def _bytes(memory: Tree) -> int:

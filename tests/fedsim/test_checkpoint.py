@@ -127,10 +127,10 @@ def test_checkpoints_on_another_file_system(elsewhere: str) -> None:
 
 
 class Notebook:
-    """A pool's memories, all of one size, with how many were ever fetched at once."""
+    """A pool's memories, all of one size, with how many were fetched at once each time."""
 
     def __init__(self, numbers: int) -> None:
-        self.numbers, self.versions, self.most = numbers, dict[int, int](), 0
+        self.numbers, self.versions, self.fetched = numbers, dict[int, int](), list[int]()
 
     def change(self, clients: list[int]) -> list[int]:
         for client in clients:
@@ -138,7 +138,7 @@ class Notebook:
         return clients
 
     def fetch(self, clients: Any) -> dict[int, tree.Tree]:
-        self.most = max(self.most, len(clients))
+        self.fetched.append(len(clients))
         return {c: {"v": torch.full((self.numbers,), float(self.versions[c]))} for c in clients}
 
 
@@ -163,7 +163,23 @@ def test_large_memories_go_into_several_files(tmp_path: Path) -> None:
     notebook, memories = Notebook(numbers=FILE_BYTES // 4 // 8), Memories(Folder(str(tmp_path)))
     memories.save(1, notebook.change(list(range(40))), notebook.fetch)
     assert [entry["entries"] for entry in memories.entries()] == [8, 8, 8, 8, 8]
-    assert notebook.most == 16
+    assert notebook.fetched == [1, 2, 4, 8, 8, 8, 8, 1]
+
+
+class Uneven(Notebook):
+    """A pool of two architectures, every other client's a hundredth of a file and of a whole one."""
+
+    def fetch(self, clients: Any) -> dict[int, tree.Tree]:
+        super().fetch(clients)
+        return {c: {"v": torch.zeros(FILE_BYTES // 4 // (1 if c % 2 else 100))} for c in clients if c}
+
+
+def test_memories_are_never_fetched_many_at_once_before_it_is_known_what_they_weigh(tmp_path: Path) -> None:
+    """The first client keeps nothing, the next one fills a file, and so on."""
+    notebook, memories = Uneven(numbers=1), Memories(Folder(str(tmp_path)))
+    memories.save(1, notebook.change(list(range(8))), notebook.fetch)
+    assert notebook.fetched == [1, 2, 1, 1, 1, 1, 1]
+    assert sorted(c for entry in memories.entries() for c in entry["clients"]) == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_records_of_many_rounds_are_few_files(tmp_path: Path) -> None:
