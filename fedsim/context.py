@@ -84,10 +84,11 @@ class Context:
         Args:
             change: gives the new part of (the context of one architecture, what is held, what came).
             held: a tree as in `own`.
-            came: another, which may lack the architectures that nobody came with; these stay as they are.
+            came: another, which may lack the architectures that nobody came with, or had examples of; these
+                stay as they are.
         """
         if len(self.nets) == 1:
-            return change(self, held, came)
+            return change(self, held, came) if came else held
         changed = {
             model: change(self.for_model(int(model)), held[model], part) for model, part in came.items()
         }

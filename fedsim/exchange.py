@@ -71,7 +71,8 @@ class Reduced:
     Attributes:
         payloads: {payload: tree}; MEAN and SUM leaves are float64, GATHER is a list of trees in cohort
             order. With several architectures, MEAN and SUM are taken within each: {payload: {architecture:
-            tree}}, without those that nobody came with. An OVERALL_MEAN is one tree, float64.
+            tree}}, without those that nobody came with. An OVERALL_MEAN is one tree, float64. What has no
+            mean, as the weights of all that came sum to 0, is {}.
         clients: those that reported, in cohort order.
         weights: their weights, in the same order.
         num_examples: theirs, in the same order.

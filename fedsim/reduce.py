@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from math import nan
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,7 +17,7 @@ from . import tree, wire
 from .blocks import Node, TreeSum
 from .core import Algorithm, Context, Reduced, Reduction, Report
 from .digest import Fingerprint
-from .errors import CohortFailed, DataError
+from .errors import CohortFailed
 from .stacking import Stacking
 from .tree import Layout, Tree
 
@@ -246,12 +247,13 @@ def _settled(
     layouts: Mapping[str, Layout],
     outcomes: Sequence[Outcome],
 ) -> dict[str, Any]:
-    """A payload's sum or mean as a tree again; with several architectures, one for each that came."""
+    """A payload's sum or mean as a tree again; with several architectures, one for each that came.
+
+    Of clients whose weights sum to 0 there is no mean: {}.
+    """
     if reduction is Reduction.OVERALL_MEAN:
         slot, mass = _slot(name, reduction, 0), float(np.sum([o.weight for o in outcomes]))
-        if slot not in sums or mass <= 0:
-            raise _no_mean(name)
-        return tree.unflatten(sums[slot] / mass, layouts[slot])
+        return tree.unflatten(sums[slot] / mass, layouts[slot]) if slot in sums and mass > 0 else {}
     count, found = len(ctx.nets), {}
     for model in range(count):
         slot = _slot(name, reduction, model)
@@ -259,19 +261,13 @@ def _settled(
         if slot in sums and (mass > 0 or reduction is Reduction.SUM):
             vector = sums[slot] / mass if reduction is Reduction.MEAN else sums[slot]
             found[str(model)] = tree.unflatten(vector, layouts[slot])
-    if not found:
-        raise _no_mean(name)
-    return found["0"] if count == 1 else found
-
-
-def _no_mean(name: str) -> DataError:
-    return DataError(
-        f"the weights of this round's clients sum to 0, so {name!r} has no mean",
-        "give every client at least one example (data.partition.min_size: 1)",
-    )
+    return found.get("0", {}) if count == 1 else found
 
 
 def _averages(outcomes: Sequence[Outcome]) -> dict[str, float]:
-    mass = sum(outcome.num_examples for outcome in outcomes) or 1
+    """The mean of each metric over the clients' examples; NaN where there are none."""
+    mass = sum(outcome.num_examples for outcome in outcomes)
     names = outcomes[0].metrics if outcomes else {}
+    if not mass:
+        return dict.fromkeys(names, nan)
     return {name: sum(o.metrics[name] * o.num_examples for o in outcomes) / mass for name in names}

@@ -8,6 +8,7 @@ the server trains what is its own (`learn`) and then the next round's clients be
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -23,12 +24,13 @@ from .core import (
     Algorithm,
     Context,
     Reduced,
+    Reduction,
     Traffic,
 )
 from .digest import digest
 from .effort import Meter
 from .enrolment import enrolled, first_state
-from .errors import FedsimError
+from .errors import DataError, FedsimError
 from .learning import Learning, learnt
 from .population import Population
 from .results import RoundResult
@@ -50,6 +52,8 @@ __all__ = [
 ]
 
 Stage: TypeAlias = RoundResult | Examining | Learning
+
+_LOG = logging.getLogger(__name__)
 
 
 def simulate(
@@ -82,6 +86,8 @@ def simulate(
         ClientFailed, CohortFailed: if clients raised, as the pool's fault policy has it.
         MethodFailed: if the algorithm's code on the server raised.
         OutOfMemory: if memory ran out, in either.
+        DataError: if no client at all holds an example. A round of clients that hold none leaves the models
+            as they are.
     """
     options: dict[str, Any] = {"rounds": rounds, "evaluate_every": evaluate_every, "personal": personal}
     for stage in stages(algorithm, population, pool, **options, resume=resume, device=device):
@@ -102,18 +108,20 @@ def stages(
 ) -> Iterator[Stage]:
     """As `simulate`, saying besides how far the server's training and the scoring of clients' models are."""
     last = population.rounds if rounds is None else rounds
+    _check(population)
     state, enrolling = (
         enrolled(algorithm, population) if resume is None else (_restored(resume, pool), Traffic())
     )
     first = resume.round if resume else 0
     ahead: _Begun | None = None
-    meter = Meter(algorithm, population)
+    meter, told = Meter(algorithm, population), False
     for number in range(first, last):
         clock = Clock()
         begun = ahead or _begin(algorithm, population, pool, state, number)
         with one_thread():
             reduced = begun.finish()
             clock.lap("train")
+            told = told or _told(algorithm, begun.ctx, reduced)
             with server_side(algorithm, "aggregate"):
                 state = algorithm.aggregate(begun.ctx, begun.state, reduced)
         if algorithm.learns_first:
@@ -144,6 +152,28 @@ def stages(
             personal=own if scoring.personal else None,
         )
         enrolling = Traffic()  # asked once, and charged to the first round
+
+
+def _check(population: Population) -> None:
+    """Raise where there is nothing to train on."""
+    if not population.partition.mean_size:
+        raise DataError(
+            f"none of the {population.partition.num_clients} clients holds an example",
+            "raise data.limit, or have data.public and evaluation.validation take less away",
+        )
+
+
+def _told(algorithm: Algorithm, ctx: Context, reduced: Reduced) -> bool:
+    """Whether there is no mean in this round, which the log is told then."""
+    means = {Reduction.MEAN, Reduction.OVERALL_MEAN}.intersection(algorithm.uploads.values())
+    if not means or sum(reduced.weights) > 0:
+        return False
+    _LOG.warning(
+        "the weights of the clients of round %d sum to 0, so that their models have no mean and the server's "
+        "stay as they are, as in later rounds like it; data.partition.min_size: 1 gives everybody an example",
+        ctx.round + 1,
+    )
+    return True
 
 
 def _accounted(

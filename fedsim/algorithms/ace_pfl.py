@@ -197,7 +197,7 @@ class AcePFL(Algorithm):
     def aggregate(self, ctx: Context, state: AceState, reduced: Reduced) -> AceState:
         """Eq. 3, over those who said numbers."""
         said, several = reduced["predictions"], public_set(ctx).several_labels
-        heard = 1 - said["silent"]  # the weights of those; 1 exactly, where it is everybody
+        heard = 1 - said["silent"] if said else 0.0  # the weights of those; 1 exactly, where it is everybody
         if heard < NOBODY:
             return replace(state, predictions=None)
         kept = top_k(said["probabilities"] / heard, self.top_k, self.unsent, several)

@@ -2,6 +2,9 @@
 
 import pickle
 from collections.abc import Generator, Mapping
+from dataclasses import replace
+from itertools import pairwise
+from math import isnan
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,10 +14,10 @@ import torch
 from fedsim import rng, tree, wire
 from fedsim.algorithms import FedAvg
 from fedsim.core import Context, Local, Progress, Reduced, Visit
-from fedsim.data.partition import Partition
 from fedsim.digest import digest
 from fedsim.errors import (
     ClientFailed,
+    DataError,
     DoesNotFit,
     FedsimError,
     FieldError,
@@ -145,11 +148,28 @@ def test_a_failing_client_is_named() -> None:
         list(simulate(Broken(), population, SerialPool(Broken(), population)))
 
 
-def test_a_round_without_weight_says_so() -> None:
+def test_a_federation_without_examples_says_so() -> None:
     population = federation([0, 0], rounds=1)
-    assert isinstance(population.partition, Partition)
-    with pytest.raises(FedsimError, match="has no mean"):
+    with pytest.raises(DataError, match="none of the 2 clients holds an example"):
         list(simulate(FedAvg(), population, SerialPool(FedAvg(), population)))
+
+
+@pytest.mark.parametrize("architectures", [1, 2])
+def test_a_round_without_weight_changes_nothing_and_is_told_once(
+    architectures: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    population = federation([0, 20, 0, 20], cohort_size=1, rounds=8)
+    nets = (population.nets[0], federation(hidden=5).nets[0])[:architectures]
+    population = replace(population, nets=nets)
+    results = list(simulate(FedAvg(), population, SerialPool(FedAvg(), population)))
+    empty = {result.round for result in results if result.cohort[0] in (0, 2)}
+    assert 1 < len(empty) < 8
+    for before, after in pairwise(results):
+        assert (after.digest == before.digest) == (after.round in empty)
+    for result in results:
+        assert isnan(result.metrics["train_loss"]) == (result.round in empty)
+    (said,) = caplog.messages
+    assert f"the clients of round {min(empty)} sum to 0" in said
 
 
 @pytest.mark.parametrize(

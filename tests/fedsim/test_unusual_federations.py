@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedsim import tree
 from fedsim.algorithms import ALGORITHMS, FedAD, FedCOG
 from fedsim.core import Local
 from fedsim.data.dataset import Dataset, Examples
@@ -33,6 +34,8 @@ from tests.fedsim.methods import quick
 
 AVERAGING = ("per_fedavg", "pfedme", "fedala", "cd2_pfed")
 EXCHANGING = ("feddf", "kt_pfl", "fedkd", "fedad")
+EMPTY_FIRST = 23
+"""A seed by which cohorts of one of three are 0, 2, 1, 0, 1."""
 SIZES = [3, 9, 1, 16, 0, 12]
 """Nothing at all, a single example, less than a batch of 8, and batches that are not whole."""
 
@@ -116,6 +119,19 @@ def test_texts(name: str) -> None:
 @pytest.mark.parametrize("name", [*AVERAGING, *EXCHANGING])
 def test_several_architectures_of_which_not_all_come(name: str) -> None:
     is_sound(ends(name, several()))
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_cohort_that_holds_nothing_ends_no_run(name: str) -> None:
+    """Such a one comes first, and again when something has been learnt."""
+    local = Local(epochs=1, batch_size=8, lr=0.05)
+    population = federation([0, 20, 20], cohort_size=1, rounds=5, seed=EMPTY_FIRST, local=local)
+    method = quick(name)
+    results = list(simulate(method, population, SerialPool(method, population), personal="never"))
+    if not method.has("cohort"):
+        assert [result.cohort == (0,) for result in results] == [True, False, False, True, False]
+    for _, value in tree.leaves(results[-1].state.params):
+        assert torch.isfinite(value).all()
 
 
 def test_what_makes_no_sense_of_texts_says_so() -> None:
