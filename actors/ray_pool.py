@@ -259,6 +259,11 @@ class RayPool:
             self._memories[client] = ray.put(tree.to_numpy(memory))
         self._fingerprint.update(memory_marks(memories))
 
+    def forget(self) -> None:
+        """As if no client had ever come: their memories go."""
+        self._memories.clear()
+        self._fingerprint = Fingerprint()
+
     def close(self) -> None:
         """End the actors and give their resources back."""
         self.crew.close()

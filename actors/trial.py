@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import NamedTuple
 
 from fedsim.core import Traffic
@@ -38,3 +39,11 @@ def mean_traffic(down: Counter[str], up: Counter[str], rounds: int) -> Traffic:
     """What went down and up in so many rounds, by payload, as one round's traffic."""
     both = {name: round((down[name] + up[name]) / rounds) for name in {**down, **up}}
     return Traffic(round(sum(down.values()) / rounds), round(sum(up.values()) / rounds), both)
+
+
+def grown(trial: Callable[[int], Trial], enough: float, least: int, most: int) -> int:
+    """A size, at most doubled each time, whose trial takes long enough to tell something; or the most."""
+    size = least
+    while size < most and trial(size).seconds < enough:
+        size = min(most, 2 * size)
+    return size

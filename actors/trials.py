@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from statistics import median
@@ -30,7 +30,7 @@ from fedsim.worker import SHARD, num_shards
 
 from .outlook import Outlook
 from .ray_pool import RayPool
-from .trial import Trial, mean_traffic
+from .trial import Trial, grown, mean_traffic
 
 LOOKED_AT = 20
 """Rounds whose cohorts are looked at: enough for a mean over clients of very different sizes."""
@@ -151,8 +151,8 @@ class Trials:
         # A first step that was slow by chance, as on a busy machine, must not make the others long ones.
         enough = max(piece, min(CLEARLY * first, seconds))
         most = max(2, *(client_work(local, self._size(client)).steps for client in few))
-        steps = _grown(lambda n: self.train(few, replace(local, steps=n)), enough, 2, most)
-        clients = _grown(lambda n: self.train(many[:n], one), enough, len(few), len(many))
+        steps = grown(lambda n: self.train(few, replace(local, steps=n)), enough, 2, most)
+        clients = grown(lambda n: self.train(many[:n], one), enough, len(few), len(many))
         half = replace(local, steps=steps, batch_size=max(1, local.batch_size // 2))
         shapes = ((few, one), (few, replace(local, steps=steps)), (few, half), (many[:clients], one))
         return fit([self._median(cohort, shape, piece) for cohort, shape in shapes])
@@ -254,6 +254,7 @@ class Trials:
     ) -> Iterator[RoundResult]:
         """Run the first whole rounds of the experiment, as many as fit into this time but at least one."""
         self._limit(self.population.local)
+        self.pool.forget()  # the clients of the trials have not come yet
         began = perf_counter()
         options: dict[str, Any] = {"evaluate_every": evaluate_every, "personal": personal}
         state = self.state
@@ -280,7 +281,8 @@ class Trials:
     def traffic(self) -> Traffic:
         """The first round's traffic, a mean over cohorts: each client sends what those of the trials sent."""
         num_models, down, up = len(self.population.nets), Counter[str](), Counter[str]()
-        share = {trial.cohort[0] % num_models: trial for trial in self.done}
+        # The first trial of each: what clients send once, later ones no longer do.
+        share = {trial.cohort[0] % num_models: trial for trial in reversed(self.done)}
         for cohort in self.cohorts:
             down.update(self.bytes_down(cohort))
             for model, trial in share.items():
@@ -290,11 +292,3 @@ class Trials:
         models = questioned(self.algorithm, ctx, self.state)
         asking = survey_traffic(self.algorithm, ctx, self.state, models, self.asked) + self.enrolling
         return mean_traffic(down, up, len(self.cohorts)) + asking
-
-
-def _grown(trial: Callable[[int], Trial], enough: float, least: int, most: int) -> int:
-    """A size, at most doubled each time, whose trial takes long enough to tell something; or the most."""
-    size = least
-    while size < most and trial(size).seconds < enough:
-        size = min(most, 2 * size)
-    return size

@@ -68,6 +68,22 @@ def test_costs_grow_with_the_work_and_the_federation_is_left_as_it_was(crew: Cre
     assert pool.population == population
 
 
+@pytest.mark.parametrize("name", ["feddisco", "kdia", "moon"])
+def test_whole_rounds_begin_as_if_no_trial_had_been(crew: Crew, name: str) -> None:
+    """FedDisco's clients tell their labels once, KDIA's teacher loses their last models, MOON has them."""
+    algorithm, population = quick(name), federation(cohort_size=4)
+    reference = list(simulate(algorithm, population, SerialPool(algorithm, population)))
+    trials = Trials(algorithm, population, RayPool(algorithm, population, crew))
+    trials.warm_up()
+    for cohort in trials.cohorts:
+        trials.train(cohort, replace(population.local, steps=1))
+    first = replace(reference[0].traffic, personal=0)
+    assert trials.traffic() == first
+    for found, expected in zip(trials.rounds(600.0, 1), reference, strict=True):
+        for what in ("digest", "memory_digest", "traffic", "metrics"):
+            assert getattr(found, what) == getattr(expected, what), what
+
+
 def test_an_evaluation_is_told_from_its_shards(crew: Crew) -> None:
     population = federation()
     trials = Trials(FedAvg(), population, RayPool(FedAvg(), population, crew))
