@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsim.data import make_partition
+from fedsim.data import PARTITIONS, make_partition
 from fedsim.data.partition import deal, from_owners
 from fedsim.data.partitions.repair import fill_up
 from fedsim.errors import SpecError
-from tests.fedsim.data.labelled import CLASSES, covers_once, federations, make
+from tests.fedsim.data.labelled import CLASSES, covers_once, federations, make, make_any
 
 
 @given(federations())
@@ -30,11 +30,21 @@ def test_dirichlet_covers_once_and_keeps_the_minimum(federation, beta: float):
     assert partition.sizes().min() >= minimum
 
 
-@given(federations(), st.sampled_from(["iid", "dirichlet"]))
-def test_the_same_seed_gives_the_same_partition(federation, kind: str):
-    first, second = make(kind, federation), make(kind, federation)
-    assert np.array_equal(first.indices, second.indices)
-    assert np.array_equal(first.offsets, second.offsets)
+@pytest.mark.parametrize("kind", PARTITIONS.own)
+@given(federations())
+def test_the_same_seed_gives_the_same_partition(kind: str, federation):
+    first, second = make_any(kind, federation), make_any(kind, federation)
+    assert first.num_clients == second.num_clients == federation[1]
+    for client in range(first.num_clients):
+        assert np.array_equal(first.client(client), second.client(client))
+
+
+@pytest.mark.parametrize("kind", [kind for kind, entry in PARTITIONS.own.items() if not entry.shares])
+@given(federations())
+def test_an_example_is_one_clients_at_most(kind: str, federation):
+    held = make_any(kind, federation).indices
+    assert len(np.unique(held)) == len(held)
+    assert np.isin(held, np.arange(len(federation[0]))).all()
 
 
 @given(federations(), st.sampled_from(["iid", "dirichlet"]))

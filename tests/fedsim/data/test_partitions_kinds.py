@@ -10,21 +10,26 @@ from fedsim.errors import SpecError
 from tests.fedsim.data.labelled import CLASSES, covers_once, federations, make
 
 
-def few_classes(federation: tuple[np.ndarray, int, int], classes: int) -> tuple[Partition, np.ndarray] | None:
+def few_classes(
+    federation: tuple[np.ndarray, int, int], classes: int, kind: str = "pathological"
+) -> tuple[Partition, np.ndarray] | None:
     labels, clients, _ = federation
     present = len(np.unique(labels))
     if classes > present or classes * clients < present:
         return None
-    partition = make("pathological", federation, classes=classes)
+    given = {"classes": classes} if kind == "pathological" else {"share": classes / present}
+    partition = make(kind, federation, **given)
     return partition, np.stack([partition.label_counts(i, labels, CLASSES) for i in range(clients)])
 
 
+@pytest.mark.parametrize("kind", ["pathological", "label_skew"])
 @given(federations(), st.integers(1, CLASSES))
-def test_pathological_covers_once_and_leaves_nobody_empty(federation, classes: int):
-    made = few_classes(federation, classes)
+def test_few_classes_cover_once_and_leave_nobody_empty(kind: str, federation, classes: int):
+    made = few_classes(federation, classes, kind)
     if made is not None:
         assert covers_once(made[0], len(federation[0]))
         assert made[0].sizes().min() >= 1
+        assert (made[1] > 0).sum(axis=1).max() <= classes
 
 
 @given(st.integers(2, 30), st.integers(1, CLASSES), st.integers(0, 3))
