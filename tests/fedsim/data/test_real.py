@@ -1,7 +1,8 @@
 """Real data, where this machine has it: whole data sets, with their known counts."""
 
-import time
+from functools import partial
 from pathlib import Path
+from timeit import timeit
 
 import numpy as np
 import pytest
@@ -20,10 +21,11 @@ def folder(roots: list[Path], name: str) -> Path:
 
 def test_cifar10_image_folders_whole(data_roots: list[Path]):
     folder(data_roots, "cifar10-jpeg")
-    load_dataset("cifar10", roots=data_roots)
-    start = time.process_time()
-    data = load_dataset("cifar10", roots=data_roots)
-    assert time.process_time() - start < 5, "the second load has to come from the cache"
+    load = partial(load_dataset, "cifar10", roots=data_roots)
+    load()
+    # By the wall clock: what else the machine does only makes a load longer, so one quick one is enough.
+    assert any(timeit(load, number=1) < 2 for _ in range(10)), "the second load has to come from the cache"
+    data = load()
     assert data.train.x.shape == (50_000, 3, 32, 32)
     assert np.bincount(data.train.y).tolist() == [5_000] * 10
     assert np.bincount(data.test.y).tolist() == [1_000] * 10
