@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from fedsim.errors import DataNotFound
 from fedsim.experiment import Experiment
 from fedsim.pools import SerialPool
 from fedsim.simulation import RoundResult, simulate
@@ -14,6 +16,15 @@ from fedsim.simulation import RoundResult, simulate
 NEEDS_FASHION_MNIST = pytest.mark.skipif(
     not Path("/usr/share/datasets/fashion-mnist").is_dir(), reason="dataset-fashion-mnist is not installed"
 )
+
+
+@contextmanager
+def skipped_without_data() -> Iterator[None]:
+    """Skip the test where the block does not find its data set; the reason says where it looked."""
+    try:
+        yield
+    except DataNotFound as missing:
+        pytest.skip(str(missing))
 
 
 def rounds(experiment: Experiment, every: int | None = None) -> Iterator[RoundResult]:

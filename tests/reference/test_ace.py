@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import pytest
 
-from fedsim.errors import DataNotFound
 from jobs.resolve import resolve
 from jobs.settings import Settings
 from jobs.spec import load_spec, parse_spec
-from tests.reference.runs import last_metrics
+from tests.reference.runs import last_metrics, skipped_without_data
 
 pytestmark = [pytest.mark.slow, pytest.mark.reference]
 
@@ -33,11 +32,9 @@ SMALLER = ("clients.total=10", "data.partition={kind: pathological, classes: 2}"
     ],
 )
 def test_clients_learn(preset: str, items: tuple[str, ...], least: float) -> None:
-    try:
+    with skipped_without_data():
         experiment = resolve(load_spec(preset, [*SMALLER, *items]), Settings.from_env())
         found = last_metrics(experiment)["personal_accuracy_mean"]
-    except DataNotFound as missing:
-        pytest.skip(str(missing))
     print(f"    {preset}: {found:.3f}")
     assert found > least
 
