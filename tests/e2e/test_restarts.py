@@ -88,9 +88,10 @@ def test_a_killed_coordinator_and_a_killed_runner_change_nothing(http: httpx.Cli
 
 
 @pytest.mark.slow
-def test_a_lost_node_changes_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_lost_node_changes_nothing(tmp_path: Path, seed: int) -> None:
     """With it go an actor and memories of clients; the run goes on with the actors that still fit."""
-    command = [sys.executable, "-m", "tests.e2e.lost_node", str(tmp_path), "1"]
+    command = [sys.executable, "-m", "tests.e2e.lost_node", str(tmp_path), str(seed)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=True)
     found = json.loads(done.stdout.splitlines()[-1])
     digests = undisturbed(STATEFUL, Settings(tmp_path / "home"))

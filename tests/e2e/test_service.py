@@ -90,6 +90,14 @@ def by_the_sdk(client: FedSimClient, tmp_path: Path) -> None:
     with pytest.raises(SpecError) as caught:
         client.submit({"algorithm": "fedavgg", "model": "lenet6"})
     assert {error.path for error in caught.value.errors} == {"algorithm.name", "model.name"}
+    running = client.submit(LONG)
+    next(running.watch())
+    waiting = client.submit(QUICK)
+    assert waiting.refresh().state == "QUEUED"
+    assert running.refresh().state == "RUNNING"
+    assert running.cancel() == "CANCELLING"
+    assert running.wait(timeout=30) == "CANCELLED"
+    assert waiting.wait(timeout=120) == "SUCCEEDED"
 
 
 def test_a_second_job_waits_and_a_cancelled_one_makes_room(http: httpx.Client, server: Server) -> None:
