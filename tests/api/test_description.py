@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -34,6 +35,7 @@ from jobs.spec import JobSpec, parse_spec
 from jobs.states import JobState
 from jobs.store import JobStore
 from tests.api.service import IdleQueue, a_round
+from tests.databases import service_database
 
 # Not whether wrong values are refused: on the wire `label=false` is the text "false", and right.
 CHECKS = [
@@ -151,7 +153,7 @@ WAYS: dict[JobState, tuple[tuple[JobState, JobState], ...]] = {
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     config = Settings(home=tmp_path_factory.mktemp("home"), limits=Limits(requests_per_minute=0))
-    config.make_home()
+    config = replace(config, database_url=service_database(config.make_home()))
     with JobStore.open(config.database_url) as store:
         app = create_app(config, store, IdleQueue())
         yield World(app, store, config)
