@@ -1,4 +1,8 @@
-"""What a method in phases says of its rounds, and what the page and a report both make of it."""
+"""What a method in phases may say of its rounds, and what the page and a report both make of it.
+
+These records are invented, for what a method of somebody else may say and none of ours does; see `real_runs`
+for what ours say.
+"""
 
 from __future__ import annotations
 

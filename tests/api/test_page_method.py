@@ -8,21 +8,48 @@ from typing import Any
 
 import pytest
 
-from jobs.records import Job
+from api.report_method import marks, method_curves
 from tests.api.axe import violations
 from tests.api.browser import NEEDS_CHROMIUM, Browser, until
+from tests.api.real_runs import SPECS, RealJob, real_job
 from tests.api.said import CUT_SHORT, CUT_SHORT_MARKS, PHASE_CURVES, PHASE_MARKS, PHASES
-from tests.api.service import RunningService, a_round
+from tests.api.service import RunningService
 
 pytestmark = NEEDS_CHROMIUM
 
+LOSSES = ("global loss", "teacher loss", "train loss")
 
-def a_job(service: RunningService, said: list[dict[str, Any]], **spec: Any) -> Job:
-    job = service.running(rounds=len(said), **spec)
-    for number, method in enumerate(said, start=1):
-        record = a_round(number, open_share=number / len(said))
-        service.store.add_round(job.id, record.model_copy(update={"method": method}))
-    return job
+
+@pytest.fixture(scope="module")
+def real(service: RunningService) -> dict[str, RealJob]:
+    return {name: real_job(service, name) for name in SPECS}
+
+
+def look(browser: Browser, service: RunningService, real: RealJob) -> None:
+    """Open the job's page, and wait until its last round is drawn."""
+    browser.open(f"{service.url}/#/jobs/{real.job.id}")
+    until(lambda: f"at round {len(real.records)}" in browser.text("#chart-words"))
+
+
+def drawn(browser: Browser) -> dict[str, list[float]]:
+    """The curves of the chart as they are, the values of each."""
+    script = """const named = document.getElementById("chart").data.filter(({ name }) => name);
+        return Object.fromEntries(named.map(({ name, y }) => [name, y]));"""
+    found: dict[str, list[float]] = browser.script(script)
+    return found
+
+
+def marked(browser: Browser) -> list[str]:
+    """The marks in words, as they stand in the list below the curves."""
+    script = "return [...document.querySelectorAll('.marks li')].map((each) => each.textContent)"
+    found: list[str] = browser.script(script)
+    return found
+
+
+def lines_at(browser: Browser) -> list[tuple[float, bool]]:
+    """Where the chart has the marks, and whether as a line of its whole height."""
+    script = "return document.getElementById('chart').layout.shapes.map(({ x0, y1 }) => [x0, y1 === 1])"
+    return [(place, whole) for place, whole in browser.script(script)]
 
 
 def asked(browser: Browser, name: str, said: list[dict[str, Any]], *more: Any) -> Any:
@@ -57,11 +84,11 @@ def test_phases_and_freezes_are_marks_and_curves(page: Browser) -> None:
 
 def test_what_changes_in_every_round_is_no_mark_and_hides_none(page: Browser) -> None:
     said = [
-        {"open": ["head"] if number < 30 else ["head", "conv1"], "seen": [number]} for number in range(40)
+        {"open_blocks": ["fc1"] if number < 30 else ["fc1", "fc2"], "seen": [number]} for number in range(40)
     ]
     assert asked(page, "marks", said) == [
-        {"index": 0, "text": "open: head", "lasting": "open: head"},
-        {"index": 30, "text": "open: head, conv1", "lasting": "open: head, conv1"},
+        {"index": 0, "text": "open blocks: fc1", "lasting": "open blocks: fc1"},
+        {"index": 30, "text": "open blocks: fc1, fc2", "lasting": "open blocks: fc1, fc2"},
     ]
     assert asked(page, "methodCurves", said) == {}
     grown = [{"pace": {"a": 0.8, "share": number / 10, "times": [1] * number}} for number in range(3)]
@@ -108,36 +135,146 @@ def test_clusters_are_found_however_they_are_written(page: Browser) -> None:
     assert asked(page, "clusters", [{"cluster_sizes": [2, 1], "clusters": 2}], 3) is None
 
 
-def test_a_temperature_runs_beside_the_accuracy(browser: Browser, service: RunningService) -> None:
-    job = a_job(
-        service,
-        [{"temperature": 5 / number, "phase": "warm" if number < 3 else "cold"} for number in range(1, 5)],
+@pytest.mark.parametrize("name", SPECS)
+def test_page_and_report_make_the_same_of_real_records(
+    page: Browser, real: dict[str, RealJob], name: str
+) -> None:
+    records = real[name].records
+    said = [record.model_dump(mode="json")["method"] for record in records]
+    told = asked(page, "marks", said)
+    assert [(mark["index"], mark["text"], mark["lasting"]) for mark in told] == marks(records)
+    curves = asked(page, "methodCurves", said)
+    lines = {key: [(line, values) for line, values in lines] for key, lines in curves.items()}
+    assert lines == {f"method.{key}": lines for key, lines in method_curves(records).items()}
+
+
+def test_kdias_student_and_teacher_are_curves(
+    browser: Browser, service: RunningService, real: dict[str, RealJob]
+) -> None:
+    kdia = real["kdia"]
+    look(browser, service, kdia)
+    beside = {"generator loss": pytest.approx(kdia.said("generator_loss"))}
+    accuracies = {
+        "global accuracy": pytest.approx(kdia.scored("global_accuracy")),
+        "teacher accuracy": pytest.approx(kdia.scored("teacher_accuracy")),
+    }
+    assert drawn(browser) == accuracies | beside
+    assert kdia.scored("teacher_accuracy") != kdia.scored("global_accuracy")
+    assert browser.text("#chart .y2title") == "generator loss"
+    assert f"teacher accuracy\n{kdia.scored('teacher_accuracy')[-1]:.4f}" in browser.text("#facts-reached")
+    assert f"teacher accuracy: {kdia.scored('teacher_accuracy')[-1]:.4f} at round 4" in browser.text(
+        "#chart-words"
     )
-    browser.open(f"{service.url}/#/jobs/{job.id}")
-    until(lambda: "temperature: 5 at round 1, 1.25 at round 4" in browser.text("#chart-words"))
+    browser.choose('[name="what"]', "loss")
+    until(lambda: "teacher loss" in browser.text("#chart-words"))
+    losses = {name: pytest.approx(kdia.scored(name.replace(" ", "_"))) for name in LOSSES}
+    assert drawn(browser) == losses | beside
+    assert marked(browser) == []
+    assert violations(browser) == []
+
+
+def test_the_opening_of_a_block_is_a_line(
+    browser: Browser, service: RunningService, real: dict[str, RealJob]
+) -> None:
+    look(browser, service, real["layer_schedule"])
+    opened = {1: "fc1", 2: "fc1, fc2", 4: "fc1, fc2, fc3"}
+    assert marked(browser) == [f"round {place} open blocks: {blocks}" for place, blocks in opened.items()]
+    assert lines_at(browser) == [(place, True) for place in opened]
+    words = browser.text("#chart .annotation")
+    assert all(f"open blocks: {blocks}" in words for blocks in opened.values())
+    assert f"open blocks\n{opened[4]}" in browser.text("#facts-method")
+
+
+def test_fedcls_phases_are_lines_and_its_freezes_ticks(
+    browser: Browser, service: RunningService, real: dict[str, RealJob]
+) -> None:
+    fedcl = real["fedcl"]
+    expected, phases = dict[int, str](), list[int]()
+    for number, (before, record) in enumerate(itertools.pairwise([None, *fedcl.records]), start=1):
+        assert record is not None
+        now, then = record.method, before.method if before else {}
+        parts = [f"phase: {now['phase']}"] if now["phase"] != then.get("phase") else []
+        phases += [number] if parts else []
+        # No more than four come to a round: all of them are named.
+        newly = now["newly_frozen"]
+        assert isinstance(newly, list)
+        parts += [f"newly frozen: {', '.join(map(str, newly))}"] if newly else []
+        parts += [f"left: {now['left']}"] if now["left"] and now["left"] != then.get("left") else []
+        expected |= {number: "; ".join(parts)} if parts else {}
+    assert len(phases) == 3
+    assert sum("newly frozen" in text for text in expected.values()) >= 2
+    look(browser, service, fedcl)
+    assert marked(browser) == [f"round {number} {text}" for number, text in expected.items()]
+    assert lines_at(browser) == [(number, number in phases) for number in expected]
+    assert "phase: over" in browser.text("#chart .annotation")
+    # How many are frozen comes before the level of the phase, which its mark says already.
+    assert browser.text("#chart .y2title") == "frozen clients"
+    assert drawn(browser)["frozen clients"] == fedcl.said("frozen_clients")
+    browser.choose('[name="beside"]', "method.quantiles")
+    until(lambda: "quantiles 2" in browser.text("#chart-words"))
+    quantiles = list(zip(*fedcl.said("quantiles"), strict=True))
+    shown = drawn(browser)
+    assert [shown["quantiles 1"], shown["quantiles 2"]] == [pytest.approx(list(each)) for each in quantiles]
+    assert violations(browser) == []
+
+
+def test_ace_pfls_temperature_runs_beside_the_accuracy(
+    browser: Browser, service: RunningService, real: dict[str, RealJob]
+) -> None:
+    ace = real["ace_pfl"]
+    temperatures = ace.said("temperature")
+    look(browser, service, ace)
     assert browser.text("#chart .y2title") == "temperature"
-    assert "phase: cold" in browser.text("#chart .annotation")
-    browser.click("#marks summary")
-    assert browser.text(".marks").split("\n") == ["round 1 phase: warm", "round 3 phase: cold"]
-    # A metric that is no score, as a curriculum's pace, can stand there too.
-    browser.choose('[name="beside"]', "open_share")
-    until(lambda: "open share: 0.25 at round 1, 1 at round 4" in browser.text("#chart-words"))
+    assert drawn(browser)["temperature"] == pytest.approx(temperatures)
+    # A stage ends with every third round.
+    steps = [abs(after - before) > 1 for before, after in itertools.pairwise(temperatures)]
+    assert steps == [False, False, True, False, False, True]
+    assert drawn(browser)["personal accuracy"] == pytest.approx(ace.scored("personal_accuracy"))
+    words = f"temperature: {temperatures[0]:.2f} at round 1, {temperatures[-1]:.2f} at round 7"
+    assert words in browser.text("#chart-words")
     browser.choose('[name="beside"]', "")
     until(lambda: "temperature" not in browser.text("#chart-words"))
-    assert "0.8000 at round 4" in browser.text("#chart-words")
+    assert f"{ace.scored('personal_accuracy')[-1]:.4f} at round 7" in browser.text("#chart-words")
     assert browser.text("#chart .y2title") == ""
     assert violations(browser) == []
 
 
-def test_clusters_colour_the_map_of_clients(browser: Browser, service: RunningService) -> None:
-    clusters = [0, 1, 1, 0, 2, 0, 1, 2]
-    job = a_job(
-        service, [{"clusters": clusters}], clients={"total": 8, "fraction": 0.5}, data={"dataset": "digits"}
-    )
-    browser.open(f"{service.url}/#/jobs/{job.id}")
-    until(lambda: "at round 1" in browser.text("#chart-words"))
+def test_ace_pfls_clusters_colour_the_map_of_clients(
+    browser: Browser, service: RunningService, real: dict[str, RealJob]
+) -> None:
+    ace = real["ace_pfl"]
+    cluster_of = ace.records[0].method["cluster_of"]
+    assert isinstance(cluster_of, list)
+    groups = {each: [k for k in range(8) if cluster_of[k] == each] for each in range(3)}
+    assert ace.said("clusters") == [[len(who) for who in groups.values()]] * 7
+    look(browser, service, ace)
     browser.click(".clients summary")
     until(lambda: browser.count("#class-map .hm image") == 3, seconds=40)
-    assert "Clusters of the method: 0 with 3, 1 with 3, 2 with 2." in browser.text("#class-map-words")
-    assert browser.text("#class-map .legendtext").split("\n") == ["cluster 0", "cluster 1", "cluster 2"]
+    sizes = ", ".join(f"{each} with {len(who)}" for each, who in groups.items())
+    assert f"Clusters of the method: {sizes}." in browser.text("#class-map-words")
+    assert browser.text("#class-map .legendtext").split("\n") == [f"cluster {each}" for each in groups]
     assert browser.text("#class-map .xtitle") == "clients, by cluster"
+    script = """return document.getElementById("class-map").data.map(
+        ({ customdata: [first] }) => first.map(([client]) => client));"""
+    assert browser.script(script) == list(groups.values())
+
+
+def test_a_curriculums_clients_and_amount_of_data_are_drawn(
+    browser: Browser, service: RunningService, real: dict[str, RealJob]
+) -> None:
+    curriculum = real["curriculum"]
+    look(browser, service, curriculum)
+    said = curriculum.said("client_curriculum")
+    assert drawn(browser)["client curriculum: open clients"] == [each["open_clients"] for each in said]
+    browser.choose('[name="beside"]', "method.client_curriculum.mean_loss")
+    until(lambda: "mean loss" in browser.text("#chart-words"))
+    losses = drawn(browser)["client curriculum: mean loss"]
+    assert losses == pytest.approx([each["mean_loss"] for each in said])
+    # A metric that is no score can stand there too: how much of their data the clients were shown.
+    shares = curriculum.scored("open_share")
+    assert shares == sorted(shares)
+    browser.choose('[name="beside"]', "open_share")
+    until(lambda: "open share" in browser.text("#chart-words"))
+    assert drawn(browser)["open share"] == pytest.approx(shares)
+    assert "data curriculum: budget\nglobal" in browser.text("#facts-method")
+    assert marked(browser) == []

@@ -9,6 +9,7 @@ import { accuracy, number } from "../words.js";
 import { markList, markShapes, markTrace, plainText } from "./marks.js";
 
 const NONE = "";
+const OF_CLIENTS = /^method\..*clients$/;
 const MARGINS = 62; // to the left and to the right of the picture
 const SIDE = 56; // of a second axis
 const ROOM = 1.02; // to the right of the last round
@@ -37,8 +38,8 @@ export function curves(records, signal) {
     const all = choices(records);
     const aside = sides(records);
     offer(what, all, chosen.what);
-    // What the method moves is shown from the beginning: a temperature, a pace, how many clients are frozen.
-    const side = chosen.beside ?? Object.keys(aside)[0] ?? NONE;
+    // What the method moves is shown from the beginning: how many clients are open or frozen, a temperature, a pace.
+    const side = chosen.beside ?? Object.keys(aside).find((key) => OF_CLIENTS.test(key)) ?? Object.keys(aside)[0] ?? NONE;
     offer(beside, { [NONE]: { name: "nothing" }, ...aside }, side);
     show(besides, Object.keys(aside).length > 0);
     const found = all[chosen.what] ?? all.accuracy;
