@@ -66,7 +66,8 @@ function plain() {
     paper_bgcolor: sheet, plot_bgcolor: sheet, hovermode: "x unified",
     hoverlabel: { bgcolor: sheet, bordercolor: colour("--line"), font: { color: colour("--ink") } },
     font: { color: colour("--ink"), family: "system-ui, sans-serif", size: 12 },
-    legend: { orientation: "h", x: 0, y: 1.03, yanchor: "bottom", font: { size: 12 } },
+    // Lines of a group, such as one and its band, are no further apart than others.
+    legend: { orientation: "h", x: 0, y: 1.03, yanchor: "bottom", font: { size: 12 }, tracegroupgap: 0 },
     margin: { l: 48, r: 14, t: 36, b: 40 },
   };
 }

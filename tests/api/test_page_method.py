@@ -124,6 +124,11 @@ def test_words_at_marks_stand_beside_one_another(page: Browser) -> None:
         for row in range(3):
             mine = sorted((place["from"], place["to"]) for place in found if place["row"] == row)
             assert all(one[1] < other[0] for one, other in itertools.pairwise(mine))
+    # Where there is no room for all of it, what goes on is not cut short for the rest.
+    both = [{"index": 0, "text": "phase: 1 of 3; newly frozen: 10, 11", "lasting": "phase: 1 of 3"}]
+    for width, part in ((1000, "text"), (220, "lasting")):
+        (place,) = page.driver.execute_async_script(script, both, width)
+        assert place["text"] == both[0][part]
 
 
 def test_clusters_are_found_however_they_are_written(page: Browser) -> None:

@@ -20,6 +20,7 @@ FILL = """
     area.value = arguments[0];
     area.dispatchEvent(new Event("input"));
 """
+ARROW = 16  # pixels of a choice, at its right
 TAKEN = "The service would take this spec."
 
 FITS = {
@@ -84,6 +85,28 @@ def test_a_job_is_made_by_the_form(form: Browser, service: RunningService) -> No
     form.click('[data-action="clone"]')
     until(lambda: form.visible(field("algorithm.mu")))
     assert form.value(field("algorithm.mu")) == "0.25"
+
+
+@NEEDS_CHROMIUM
+@pytest.mark.parametrize("width", [360, 1600])
+def test_what_is_chosen_is_not_cut_short(browser: Browser, service: RunningService, width: int) -> None:
+    cut = """const pen = document.createElement("canvas").getContext("2d");
+        const isCut = (each) => {
+          const { font, paddingLeft, paddingRight } = getComputedStyle(each);
+          pen.font = font;
+          const room = each.clientWidth - parseFloat(paddingLeft) - parseFloat(paddingRight) - arguments[0];
+          return pen.measureText(each.selectedOptions[0].text).width > room;
+        };
+        return [...document.querySelectorAll("#spec-form select")].filter(isCut).map(({ name }) => name);"""
+    browser.open(f"{service.url}/#/new", width)
+    until(lambda: browser.text("#verdict") == TAKEN, seconds=40)
+    for method in ("fedcl", "kdia", "ace_pfl"):
+        browser.choose(field("algorithm"), method)
+        until(lambda name=method: browser.visible('[name^="algorithm."]') and name in browser.value("#yaml"))
+        browser.script(
+            "document.querySelectorAll('#spec-form details').forEach((each) => { each.open = true; })"
+        )
+        assert browser.script(cut, ARROW) == [], method
 
 
 @NEEDS_CHROMIUM

@@ -6,6 +6,7 @@ import { metricName } from "../words.js";
 
 const LATE = ["evaluation", "resources", "faults", "checkpoint"];
 const TOP = ["name", "seed", "rounds"];
+const SHORT = 15; // letters that a choice has room for
 
 // All fields for a draft. `changed(redraw)` is called after each change; `redraw` when other fields are needed.
 export function fields({ schema, catalogue, draft, changed }) {
@@ -107,7 +108,9 @@ function field({ changed }, path, read, value, write) {
     const all = type === "boolean" ? ["true", "false"] : options;
     const words = plain ? `${plain} (default)` : "not set";
     const control = select([["", words], ...all.map((each) => [String(each), String(each)])], written(value), (next) => update(typed(next, type === "enum" ? "string" : type)), common);
-    return labelledField(path, label, control, description);
+    const made = labelledField(path, label, control, description);
+    made.classList.toggle("long", [words, ...all].some((each) => each.length > SHORT));
+    return made;
   }
   const control = element("input", {
     ...common, value: written(value), placeholder: plain || "none", autocomplete: "off", spellcheck: "false",

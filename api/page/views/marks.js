@@ -31,9 +31,12 @@ export function markShapes(marks, x, { width, end }) {
 export function placed(marks, x, width, end) {
   const [lasting, passing] = [true, false].map((is) => marks.filter((mark) => Boolean(mark.lasting) === is));
   const taken = [];
+  const most = width < NARROW ? FEW : MOST;
   for (const { index, ...mark } of width < NARROW ? lasting : [...lasting, ...passing]) {
     const line = (x[index] / end) * width;
-    for (const text of new Set([mark.text, mark.lasting || mark.text].map((each) => plainText(each, width < NARROW ? FEW : MOST)))) {
+    // What goes on is said whole rather than all of it cut short.
+    const texts = [mark.text, mark.lasting || mark.text].filter((each, place) => place || each.length <= most);
+    for (const text of new Set(texts.map((each) => plainText(each, most)))) {
       const long = LETTER * text.length + GAP;
       const isLeft = line + long > width; // then to the left of its line
       const [from, to] = isLeft ? [line - long, line] : [line, line + long];
