@@ -19,7 +19,7 @@ def notes(thing: Callable[..., Any]) -> dict[str, str]:
         thing: whose; a class has its bases' as well, where it says nothing of its own.
 
     Returns:
-        One paragraph for each name; an entry for several names is said of each of them.
+        One paragraph for each name, without its last full stop; an entry for several names is said of each.
     """
     found: dict[str, str] = {}
     for each in reversed(inspect.getmro(thing)) if inspect.isclass(thing) else (thing,):
@@ -35,7 +35,7 @@ def _documented(text: str) -> Iterator[tuple[str, str]]:
         if inside and (more := _FURTHER.match(line)):
             words.append(more["text"])
             continue
-        yield from ((name, " ".join(words)) for name in names)
+        yield from ((name, " ".join(words).removesuffix(".")) for name in names)
         names, words = [], []
         if inside and (entry := _ENTRY.match(line)):
             names, words = entry["names"].split(", "), [entry["text"]]

@@ -26,9 +26,9 @@ def documented(first: int, *, second: float, third: str, fourth: bool) -> None:
 
 def test_sections_of_parameters_are_read() -> None:
     assert notes(documented) == {
-        "first": "one line.",
-        "second": "several names, and a second line. And a second paragraph.",
-        "third": "several names, and a second line. And a second paragraph.",
+        "first": "one line",
+        "second": "several names, and a second line. And a second paragraph",
+        "third": "several names, and a second line. And a second paragraph",
     }
 
 
@@ -40,7 +40,7 @@ def test_a_class_has_its_bases_words() -> None:
             tau: of its own.
         """
 
-    assert notes(Cheaper) == notes(KDIA) | {"tau": "of its own."}
+    assert notes(Cheaper) == notes(KDIA) | {"tau": "of its own"}
     assert notes(type("Mute", (), {})) == {}
 
 

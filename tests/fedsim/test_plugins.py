@@ -140,7 +140,7 @@ def test_the_data_set_of_the_page_is_read(tmp_path: Path) -> None:
     assert (len(data.train), len(data.test), data.input_shape, data.num_classes) == (32, 8, (2,), 2)
     assert entry("datasets", "table")["looks"] == "ROOT/PATH"
     described = entry("datasets", "table")["parameters"]["properties"]["path"]["description"]
-    assert described == "the CSV file, relative to a root."
+    assert described == "the CSV file, relative to a root"
 
 
 @pytest.mark.usefixtures("install")
