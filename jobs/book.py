@@ -23,6 +23,12 @@ PAUSE_SECONDS = 1.0
 T = TypeVar("T")
 
 
+def silence(error: BaseException) -> str | None:
+    """The driver's words where an error means that the store did not answer; None where it did."""
+    cause = error.__cause__ if isinstance(error, StoreError) else error
+    return str(cause.orig) if isinstance(cause, SILENCES) else None
+
+
 def patiently(call: Callable[[], T], seconds: float = STORE_SECONDS) -> T:
     """Call the store, again while it does not answer.
 
@@ -39,10 +45,10 @@ def patiently(call: Callable[[], T], seconds: float = STORE_SECONDS) -> T:
         try:
             return call()
         except (*SILENCES, StoreError) as error:
-            silence = error.__cause__ if isinstance(error, StoreError) else error
-            if time.monotonic() > deadline or not isinstance(silence, SILENCES):
+            words = silence(error)
+            if time.monotonic() > deadline or words is None:
                 raise
-            log.warning("the store did not answer, and is asked again: %s", silence.orig)
+            log.warning("the store did not answer, and is asked again: %s", words)
             time.sleep(PAUSE_SECONDS)
 
 

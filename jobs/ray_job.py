@@ -11,6 +11,9 @@ from jobs.records import Job
 NO_ROOM = 74
 """The exit code of a runner that could not write down how its job ended: the store's disk is full."""
 
+NO_ANSWER = 75
+"""The exit code of a runner whose store did not answer for too long: another one is to go on."""
+
 
 class RayJob(NamedTuple):
     """What Ray says of a job.

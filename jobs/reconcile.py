@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from fedsim.errors import JobNotFound, JobRefused
 from jobs.handover import hand_over, withdraw
 from jobs.local_ray import package_path
-from jobs.ray_job import NO_ROOM, Cluster, RayJob, ray_job_of
+from jobs.ray_job import NO_ANSWER, NO_ROOM, Cluster, RayJob, ray_job_of
 from jobs.records import Job
 from jobs.settings import Settings
 from jobs.spec_running import Faults
@@ -190,6 +190,10 @@ class Reconciler:
         """Its process has ended and has not said how."""
         if job.state is JobState.CANCELLING:
             self.store.advance(job.id, JobState.CANCELLING, JobState.CANCELLED)
+            return
+        if found.exit_code == NO_ANSWER:
+            what = "the store did not answer the job's process, which gave up; its log says more"
+            self._again(ray, job, what)
             return
         said = ray.log_tail(ray_job_of(job)) or found.message
         if found.exit_code == NO_ROOM:

@@ -29,14 +29,14 @@ from fedsim.errors import (
 )
 from fedsim.personal import PersonalScores
 from jobs.artifacts import save_chosen, save_model, save_partition, save_personal, save_spec
-from jobs.book import Book, patiently
+from jobs.book import Book, patiently, silence
 from jobs.drive import Drive, Run
 from jobs.handover import take
 from jobs.joining import connected
 from jobs.keeping import keeping_of
 from jobs.model_notes import model_notes
 from jobs.private import MASK
-from jobs.ray_job import NO_ROOM, ray_job_of
+from jobs.ray_job import NO_ANSWER, NO_ROOM, ray_job_of
 from jobs.records import Job
 from jobs.resolve import plugins_of, resolve
 from jobs.setting_up import SettingUp, room_now
@@ -155,6 +155,7 @@ def run(job_id: str, settings: Settings, submission_id: str | None = None) -> Jo
     Raises:
         JobNotFound: if the store has no such job.
         StoreFull: if its end could not be written down: the store's disk is full.
+        DBAPIError, StoreError: if the store did not answer for too long, as with `patiently`.
     """
     store = patiently(lambda: JobStore.open(settings.database_url))
     job = patiently(lambda: store.get(job_id))
@@ -168,6 +169,9 @@ def run(job_id: str, settings: Settings, submission_id: str | None = None) -> Jo
         watch.close()
         patiently(lambda: store.advance(job_id, JobState.RUNNING, JobState.SUCCEEDED, holder=submission_id))
     except Exception as error:
+        if silence(error) is not None:
+            # No failure of the job: from its last checkpoint it goes on in another process.
+            raise
         patiently(watch.check)
         if not watch.stopped:
             _fail(store, job_id, error, submission_id)
@@ -281,6 +285,11 @@ def main(arguments: list[str]) -> int:
         except StoreFull as error:
             log.error("the store does not hear how the job ended: %s", error)
             return NO_ROOM
+        except Exception as error:
+            if (words := silence(error)) is None:
+                raise
+            log.error("the store does not answer, and this process gives up: %s", words)
+            return NO_ANSWER
     return int(state is JobState.FAILED or state not in FINAL)
 
 

@@ -13,7 +13,7 @@ from fedsim.errors import JobRefused, RayUnavailable, StoreFull
 from jobs import reconcile, room
 from jobs.dispatch import Dispatcher
 from jobs.handover import take
-from jobs.ray_job import NO_ROOM
+from jobs.ray_job import NO_ANSWER, NO_ROOM
 from jobs.reconcile import Reconciler
 from jobs.settings import Settings
 from jobs.spec import parse_spec
@@ -79,6 +79,17 @@ def test_a_job_whose_store_was_full_has_failed_as_soon_as_there_is_room(desk, ca
     assert (job.state, job.reason) == (JobState.FAILED, FailureReason.STORAGE_FAILED)
     assert "disk was full" in job.message
     assert "its last words" in job.message
+
+
+def test_a_job_whose_store_fell_silent_goes_on_in_another_process(desk):
+    job_id = desk.job()
+    desk.look()
+    desk.cluster.jobs[f"fedsim-{job_id}-0"] = ENDED._replace(exit_code=NO_ANSWER)
+    desk.look()
+    job = desk.store.get(job_id)
+    assert (job.state, job.restarts, job.submission_id) == (JobState.STARTING, 1, f"fedsim-{job_id}-1")
+    said = desk.store.events(job_id)[-1].data["message"]
+    assert said == "the store did not answer the job's process, which gave up; its log says more"
 
 
 def test_a_disk_that_is_full_keeps_no_other_job_from_its_end(desk, monkeypatch):

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from fedsim.errors import (
     CheckpointError,
@@ -14,10 +15,11 @@ from fedsim.errors import (
     NodeLost,
     OutOfMemory,
     PoolFailed,
+    StoreError,
     StoreFull,
 )
 from jobs import runner
-from jobs.ray_job import NO_ROOM
+from jobs.ray_job import NO_ANSWER, NO_ROOM
 from jobs.runner import Watch, _fail, main, run
 from jobs.settings import Settings
 from jobs.spec import parse_spec
@@ -108,12 +110,8 @@ def test_a_job_that_is_over_is_not_begun(tmp_path: Path, monkeypatch: pytest.Mon
         assert store.get(job_id).heartbeat_at is None
 
 
-def test_a_runner_whose_store_is_full_says_so_in_its_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise StoreFull("the store's disk is full")
-
+def begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Settings, str]:
+    """A job that is STARTING, and the settings that `main` will take."""
     settings = Settings(tmp_path / "home")
     with JobStore.open(settings.database_url) as store:
         job_id = store.create(parse_spec({"algorithm": "fedavg"}))[0].id
@@ -121,6 +119,16 @@ def test_a_runner_whose_store_is_full_says_so_in_its_log(
     settings.job_dir(job_id).mkdir(parents=True, exist_ok=True)
     monkeypatch.setattr(runner, "take", lambda _: settings)
     monkeypatch.setattr(runner.os, "umask", lambda _: 0)
+    return settings, job_id
+
+
+def test_a_runner_whose_store_is_full_says_so_in_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise StoreFull("the store's disk is full")
+
+    settings, job_id = begun(tmp_path, monkeypatch)
     monkeypatch.setattr(runner, "_drive", lambda *_: full())
     monkeypatch.setattr(JobStore, "heartbeat", full)
     monkeypatch.setattr(JobStore, "advance", full)
@@ -128,3 +136,38 @@ def test_a_runner_whose_store_is_full_says_so_in_its_log(
     log = settings.log_path(job_id).read_text()
     assert "failed: the store's disk is full" in log
     assert "the store does not hear how the job ended: the store's disk is full" in log
+
+
+@pytest.mark.parametrize("when", ["the store is opened", "a round is written", "the failure is written"])
+def test_a_runner_whose_store_falls_silent_gives_up_and_fails_no_job(
+    when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes back right after a round was given up: even then the job has not failed."""
+    settings, job_id = begun(tmp_path, monkeypatch)
+
+    def silent(*_: object, **__: object) -> None:
+        raise OperationalError("UPDATE jobs SET ...", {"id": job_id}, Exception("the connection is closed"))
+
+    def closed(_: str) -> None:
+        try:
+            silent()
+        except OperationalError as error:
+            raise StoreError("cannot open the store") from error
+
+    def broken(*_: object) -> None:
+        raise DataError("truncated")
+
+    with monkeypatch.context() as away:
+        away.setattr(runner, "patiently", lambda call: call())
+        away.setattr(runner, "_drive", broken if when == "the failure is written" else silent)
+        if when == "the store is opened":
+            away.setattr(JobStore, "open", closed)
+        elif when == "the failure is written":
+            away.setattr(JobStore, "advance", silent)
+        assert main([job_id]) == NO_ANSWER
+    log = settings.log_path(job_id).read_text()
+    assert log.endswith("does not answer, and this process gives up: the connection is closed\n")
+    assert "UPDATE" not in log
+    with JobStore.open(settings.database_url) as store:
+        job = store.get(job_id)
+    assert (job.state, job.message) == (JobState.STARTING, None)
