@@ -9,14 +9,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from fedsim.errors import RayUnavailable, StoreFull
+from fedsim.errors import JobRefused, RayUnavailable, StoreFull
 from jobs.local_ray import ensure_ray
 from jobs.ray_files import ALIVE
 from jobs.ray_job import Cluster
 from jobs.reconcile import Reconciler, runner_command
 from jobs.room import Room
 from jobs.settings import Settings
-from jobs.states import JobState
+from jobs.states import ACTIVE, JobState
 from jobs.store import JobStore
 from jobs.waiting import tell_waiting
 
@@ -134,20 +134,29 @@ class Dispatcher:
             self._awake.wait(pause)
 
     def _look(self) -> int:
-        """One round of work; returns how many jobs are on the cluster."""
+        """One round of work; returns how many jobs are on the cluster.
+
+        Raises:
+            JobRefused, OSError: the trouble of one job, once all the others have been served.
+        """
         with contextlib.suppress(OSError):
             (self.settings.make_home() / ALIVE).touch()
         ray, reconciler = self._connected()
         self._room.count(ray)
-        active = reconciler.settle_all(ray)
+        troubles = reconciler.settle_all(ray)
         if self.store.count([JobState.QUEUED]):
             lacking = self._room.refuse_what_never_fits()
             while lacking is None and (job := self.store.start_next(self.settings.max_running)) is not None:
-                active += 1
-                reconciler.submit(ray, job)
+                try:
+                    reconciler.submit(ray, job)
+                except (JobRefused, OSError) as error:
+                    troubles.append(error)
                 lacking = self._room.refuse_what_never_fits()
-            tell_waiting(self.store, self.settings.max_running, lacking)
-        return active
+            if not troubles:
+                tell_waiting(self.store, self.settings.max_running, lacking)
+        if troubles:
+            raise troubles[0]
+        return self.store.count(ACTIVE)
 
     def _connected(self) -> tuple[Cluster, Reconciler]:
         """The cluster, connected on first use and again after a failure."""

@@ -8,6 +8,7 @@ when a job was last seen to show life, how long it has had to end, and how often
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import sys
 import time
@@ -45,7 +46,10 @@ STOP_SECONDS = 20.0
 """How long Ray has to end a runner that hangs before it is asked again."""
 
 ATTEMPTS = 3
-"""How often a job is offered to a Ray that answers and refuses it."""
+"""How often a job is tried that a Ray which answers refuses, or whose folder cannot be written."""
+
+EVERYBODYS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE})
+"""Troubles with files that are not one job's: the disk is full or cannot be written, or too many are open."""
 
 
 def max_restarts(job: Job) -> int:
@@ -85,15 +89,14 @@ class Reconciler:
         # runner's machine may be minutes away.
         self._beats: dict[str, tuple[datetime, float]] = {}
 
-    def settle_all(self, ray: Cluster) -> int:
+    def settle_all(self, ray: Cluster) -> list[JobRefused | OSError]:
         """Settle every job that should be on the cluster; trouble with one keeps nothing from the others.
 
         Returns:
-            How many of them still are.
+            The troubles of those that could not be handed to Ray, as `submit` raises them.
 
         Raises:
             RayUnavailable: Ray did not answer; what is left is settled the next time.
-            OSError: what a job's runner is to read could not be written.
         """
         active = self.store.list(state=ACTIVE, limit=1000).jobs
         self._forget_all_but({job.id for job in active})
@@ -110,9 +113,7 @@ class Reconciler:
                     trouble.append(error)
             else:
                 self._pressed.pop(job.id, None)
-        if trouble:
-            raise trouble[0]
-        return self.store.count(ACTIVE)
+        return trouble
 
     def _forget_all_but(self, active: Collection[str]) -> None:
         self._pressed = {job_id: at for job_id, at in self._pressed.items() if job_id in active}
@@ -133,7 +134,8 @@ class Reconciler:
     def submit(self, ray: Cluster, job: Job) -> None:
         """Hand a STARTING job to Ray.
 
-        A job that Ray refuses again and again, while it answers otherwise, has failed.
+        A job that Ray refuses again and again, while it answers otherwise, has failed, and so has one whose
+        folder cannot be written.
 
         Raises:
             RayUnavailable: Ray did not take it; the next settling tries again.
@@ -142,12 +144,14 @@ class Reconciler:
         name = ray_job_of(job)
         try:
             ray.submit(name, [*self.command, job.id], runner_environment(self.settings, job))
-        except JobRefused as error:
+        except (JobRefused, OSError) as error:
+            if isinstance(error, OSError) and error.errno in EVERYBODYS:
+                raise
             self._refused[job.id] = self._refused.get(job.id, 0) + 1
             if self._refused[job.id] < ATTEMPTS:
                 raise
             withdraw(self.settings, job.id, name)
-            self._fail(job, FailureReason.INTERNAL, f"{error} (asked {ATTEMPTS} times)")
+            self._fail_refused(job, error)
             return
         self._refused.pop(job.id, None)
         # Only now: a name in the store says that Ray did take the job once.
@@ -217,6 +221,13 @@ class Reconciler:
         elif job.restarts >= limit:
             restarts = f"{limit} restart{'s' * (limit != 1)}"
             self._fail(job, FailureReason.HEARTBEAT_LOST, f"{what}\n(after {restarts}, as many as may be)")
+
+    def _fail_refused(self, job: Job, error: JobRefused | OSError) -> None:
+        if isinstance(error, JobRefused):
+            self._fail(job, FailureReason.INTERNAL, f"{error} (asked {ATTEMPTS} times)")
+        else:
+            what = f"the job's folder {self.settings.home / 'jobs' / job.id} cannot be written"
+            self._fail(job, FailureReason.STORAGE_FAILED, f"{what}: {error} (tried {ATTEMPTS} times)")
 
     def _fail(self, job: Job, reason: FailureReason, message: str) -> None:
         if self.store.advance(job.id, STARTED, JobState.FAILED, reason=reason, message=message[-4000:]):
