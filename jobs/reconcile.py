@@ -36,6 +36,10 @@ GONE_SECONDS = 15.0
 SILENT_SECONDS = 90.0
 """A runner that Ray believes to run, and that showed no life for so long, hangs."""
 
+BEGIN_SECONDS = 300.0
+"""How long a runner that Ray believes to run has to show life for the first time: Python loads, the store is
+opened, which it may wait two minutes for, and on a cluster its process may have to be placed first."""
+
 CONFIRM_SECONDS = 5.0
 """How long a runner that seems to hang has to show life: on a machine that slept, every runner seems to."""
 
@@ -88,6 +92,8 @@ class Reconciler:
         # The last heartbeat of each job, and when it was first seen, by this process's own clock: that of the
         # runner's machine may be minutes away.
         self._beats: dict[str, tuple[datetime, float]] = {}
+        # The Ray job of each job that has shown no life yet, and when Ray was first found to run it.
+        self._begun: dict[str, tuple[str, float]] = {}
 
     def settle_all(self, ray: Cluster) -> list[JobRefused | OSError]:
         """Settle every job that should be on the cluster; trouble with one keeps nothing from the others.
@@ -119,6 +125,7 @@ class Reconciler:
         self._pressed = {job_id: at for job_id, at in self._pressed.items() if job_id in active}
         self._refused = {job_id: times for job_id, times in self._refused.items() if job_id in active}
         self._beats = {job_id: beat for job_id, beat in self._beats.items() if job_id in active}
+        self._begun = {job_id: begun for job_id, begun in self._begun.items() if job_id in active}
 
     def _showed_life(self, job: Job, seconds: float) -> bool:
         """Whether a job's heartbeat has changed within so many seconds; one seen first counts as changed."""
@@ -175,9 +182,21 @@ class Reconciler:
             self._settle_ended(ray, job, found)
         elif job.state is JobState.CANCELLING:
             self._press(ray, job, "it does not cancel itself", CANCEL_SECONDS, CANCEL_SECONDS)
-        elif job.heartbeat_at is not None and not self._showed_life(job, SILENT_SECONDS):
-            why = f"it has shown no life for {SILENT_SECONDS:g} s"
+        elif (why := self._hangs(job)) is not None:
             self._press(ray, job, why, CONFIRM_SECONDS, STOP_SECONDS)
+
+    def _hangs(self, job: Job) -> str | None:
+        """Why a job that Ray believes to run seems to hang; None where it does not."""
+        if job.heartbeat_at is not None:
+            silent = not self._showed_life(job, SILENT_SECONDS)
+            return f"it has shown no life for {SILENT_SECONDS:g} s" if silent else None
+        name, now = ray_job_of(job), time.monotonic()
+        known, found_at = self._begun.get(job.id, (None, now))
+        if known != name:
+            found_at = now
+            self._begun[job.id] = name, now
+        late = now - found_at > BEGIN_SECONDS
+        return f"it has shown no life in its first {BEGIN_SECONDS:g} s" if late else None
 
     def _settle_unknown(self, ray: Cluster, job: Job) -> None:
         """Ray has never heard of it, or is another Ray than the one that ran it."""

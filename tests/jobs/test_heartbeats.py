@@ -40,6 +40,34 @@ def test_a_runner_that_hangs_is_ended_and_the_job_goes_on_in_another(desk, monke
     assert desk.store.advance(job_id, JobState.STARTING, JobState.RUNNING, holder=job.submission_id)
 
 
+def test_a_runner_that_hangs_before_it_shows_life_is_ended_as_well(desk, monkeypatch):
+    job_id, waits = desk.job(), desk.job()
+    desk.look()
+    first = f"fedsim-{job_id}-0"
+    for seconds in (299, 2):
+        desk.look()
+        assert desk.cluster.stopped == []
+        later(monkeypatch, seconds)
+    desk.look()
+    later(monkeypatch, 6)
+    desk.look()
+    desk.look()
+    assert desk.cluster.stopped == [first]
+    assert "no life in its first 300 s" in desk.settings.log_path(job_id).read_text()
+    desk.cluster.jobs[first] = ENDED
+    desk.look()
+    # The next one has as long.
+    for _ in range(2):
+        desk.look()
+        later(monkeypatch, 290)
+    desk.beat(job_id)
+    desk.look()
+    later(monkeypatch, 60)
+    desk.look()
+    assert desk.cluster.stopped == [first]
+    assert (desk.store.get(job_id).restarts, desk.state(waits)) == (1, JobState.QUEUED)
+
+
 def test_runners_of_a_machine_that_slept_are_left_in_peace(desk, monkeypatch):
     """All of them seem to have shown no life for hours; they do as soon as they run again."""
     job_id = desk.job()
