@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from fedsim.errors import JobRefused, RayUnavailable, StoreFull
+from jobs.book import silence
 from jobs.local_ray import ensure_ray
 from jobs.ray_files import ALIVE
 from jobs.ray_job import Cluster
@@ -34,6 +35,19 @@ STOP_SECONDS = 4.0
 
 BLIND_SECONDS = 60.0
 """A look that takes longer than this waits for something that does not answer."""
+
+UNFORESEEN = "the queue is in trouble; the server's log says which"
+"""What is shown of an error whose own words may hold statements, paths and addresses."""
+
+
+def shown(error: Exception) -> str:
+    """What anybody may hear of a failure, with or without a token: the rest is for the log."""
+    if silence(error) is not None:
+        return "the store does not answer; the server's log says why"
+    if not isinstance(error, (RayUnavailable, StoreFull)):
+        return UNFORESEEN
+    first, *rest = str(error).splitlines()
+    return f"{first}; the server's log says more" if rest else first
 
 
 class Dispatcher:
@@ -60,6 +74,7 @@ class Dispatcher:
         self._stopping = threading.Event()
         self._awake = threading.Event()
         self._trouble: str | None = "the dispatcher has not been started"
+        self._logged: str | None = None
         self._ray: Cluster | None = None
         self._reconciler: Reconciler | None = None
         self._thread: threading.Thread | None = None
@@ -90,7 +105,7 @@ class Dispatcher:
         self._awake.set()
 
     def ready(self) -> str | None:
-        """What still keeps jobs from running; None when nothing does."""
+        """What still keeps jobs from running, in words for everybody; None when nothing does."""
         if self._thread is not None and not self._thread.is_alive():
             return "the dispatcher has died; its log says why"
         blind = time.monotonic() - self._looked_at
@@ -125,7 +140,7 @@ class Dispatcher:
             self._awake.clear()
             try:
                 pause = BUSY_SECONDS if self._look() else LOOK_SECONDS
-                self._trouble, failures = None, 0
+                self._trouble, self._logged, failures = None, None, 0
             except Exception as error:
                 failures += 1
                 pause = min(BUSY_SECONDS * 2**failures, LONGEST_PAUSE)
@@ -181,10 +196,10 @@ class Dispatcher:
         self._room.forget()
         known = isinstance(error, (RayUnavailable, StoreFull))
         words = str(error) if known else f"{type(error).__name__}: {error}"
-        if words != self._trouble:
+        if words != self._logged:
             log.error("%s", words, exc_info=None if known else error)
-        self._trouble = words
+        self._trouble, self._logged = shown(error), words
         with contextlib.suppress(Exception):
             away = isinstance(error, RayUnavailable)
-            trouble = f"Ray is not there: {words.splitlines()[0]}" if away else words
+            trouble = f"Ray is not there: {self._trouble}" if away else self._trouble
             tell_waiting(self.store, self.settings.max_running, trouble)

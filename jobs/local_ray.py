@@ -151,7 +151,9 @@ def _ended(home: Path, addresses: Addresses, seconds: float) -> bool:
 
 
 def _did_not_start(home: Path, what: str) -> RayUnavailable:
+    lines: list[str] = []
     with contextlib.suppress(OSError):
         lines = (home / LOG).read_text("utf-8", errors="replace").splitlines()
-        what += "; the last lines of its log:\n" + "\n".join(lines[-TAIL_LINES:])
-    return RayUnavailable(f"the local Ray did not start: {what}", f"the whole log is {home / LOG}")
+    # Only the first line is for everybody.
+    told = [f"the local Ray did not start: {what}", "the last lines of its log:", *lines[-TAIL_LINES:]]
+    return RayUnavailable("\n".join(told), f"the whole log is {home / LOG}")

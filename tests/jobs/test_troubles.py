@@ -1,0 +1,89 @@
+"""Trouble that the dispatcher meets: whom it holds up, and what is told of it to whom."""
+
+import errno
+from pathlib import Path
+
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from fedsim.errors import RayUnavailable
+from jobs import reconcile
+from jobs.dispatch import UNFORESEEN
+from jobs.local_ray import _did_not_start
+from jobs.settings import Settings
+from jobs.states import FailureReason, JobState
+
+from .desk import ENDED
+
+
+def test_a_job_whose_folder_cannot_be_written_holds_nobody_up(desk):
+    desk.settings = desk.dispatcher.settings = Settings(
+        desk.settings.home, database_url=desk.settings.database_url, max_running=2
+    )
+    bad, good, next_one = desk.job("bad", priority=1), desk.job("good"), desk.job("next")
+    folder = desk.settings.make_home() / "jobs" / bad
+    folder.parent.mkdir()
+    folder.write_text("a file where a folder is to be")
+    for _ in range(2):
+        with pytest.raises(FileExistsError):
+            desk.look()
+        assert (desk.state(bad), desk.state(good)) == (JobState.STARTING, JobState.STARTING)
+    desk.look()
+    job = desk.store.get(bad)
+    assert (job.state, job.reason) == (JobState.FAILED, FailureReason.STORAGE_FAILED)
+    assert job.message.startswith(f"the job's folder {folder} cannot be written: ")
+    assert job.message.endswith(" (tried 3 times)")
+    assert desk.state(next_one) is JobState.STARTING
+    assert desk.cluster.environments.keys() == {f"fedsim-{job_id}-0" for job_id in (good, next_one)}
+
+
+def test_the_queue_is_served_whatever_trouble_a_job_that_runs_has(desk, monkeypatch):
+    """As where the runner of one was killed, and the disk is too full for what the next one is to read."""
+    desk.settings = desk.dispatcher.settings = Settings(
+        desk.settings.home, database_url=desk.settings.database_url, max_running=2
+    )
+    killed = desk.job("killed")
+    desk.look()
+    desk.cluster.jobs[f"fedsim-{killed}-0"] = ENDED
+    waits, hand_over = desk.job("waits"), reconcile.hand_over
+
+    def full(settings, job_id, name):
+        if job_id == killed:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return hand_over(settings, job_id, name)
+
+    with monkeypatch.context() as disk:
+        disk.setattr(reconcile, "hand_over", full)
+        for _ in range(5):
+            with pytest.raises(OSError, match="No space"):
+                desk.look()
+    assert (desk.state(killed), desk.state(waits)) == (JobState.STARTING, JobState.STARTING)
+    assert f"fedsim-{waits}-0" in desk.cluster.jobs
+    desk.look()
+    assert f"fedsim-{killed}-1" in desk.cluster.jobs
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (RayUnavailable("Ray at 10.0.0.1 does not answer"), "Ray at 10.0.0.1 does not answer"),
+        (
+            _did_not_start(Path("/root/secret"), "it ended with exit code 1"),
+            "the local Ray did not start: it ended with exit code 1; the server's log says more",
+        ),
+        (
+            OperationalError("SELECT secret", {"id": "secret"}, Exception("no route to secret")),
+            "the store does not answer; the server's log says why",
+        ),
+        (PermissionError(errno.EACCES, "Permission denied", "/root/secret"), UNFORESEEN),
+        (KeyError("secret"), UNFORESEEN),
+    ],
+)
+def test_what_anybody_may_ask_for_tells_no_secrets(desk, caplog, error, said):
+    """They are in the log, once however often the same trouble comes."""
+    job_id = desk.job()
+    for _ in range(2):
+        desk.dispatcher._note(error)
+        assert desk.dispatcher.ready() == said
+        assert desk.store.get(job_id).waiting in (said, f"Ray is not there: {said}")
+    assert [record.getMessage().endswith(str(error)) for record in caplog.records] == [True]
