@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from types import TracebackType
+from typing import Self
 
 from sqlalchemy import Engine, and_, select
 
@@ -27,6 +29,18 @@ class JobReader:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+
+    def close(self) -> None:
+        """Give the connections back; nothing must be asked any more."""
+        self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def get(self, job_id: str) -> Job:
         """One job.

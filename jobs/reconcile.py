@@ -162,8 +162,13 @@ class Reconciler:
             return
         self._refused.pop(job.id, None)
         # Only now: a name in the store says that Ray did take the job once.
-        self.store.set_submission(job.id, name)
-        log.info("job %s submitted as %s", job.id, name)
+        if self.store.set_submission(job.id, name, seen=job):
+            log.info("job %s submitted as %s", job.id, name)
+        elif ray_job_of(self.store.get(job.id)) != name:
+            # Another service was first, and by now the job is another Ray job's: this one is nobody's, and
+            # its runner would find that out by itself.
+            withdraw(self.settings, job.id, name)
+            ray.stop(name)
 
     def _settle(self, ray: Cluster, job_id: str) -> None:
         name = ray_job_of(self.store.get(job_id))
@@ -174,8 +179,10 @@ class Reconciler:
             return
         if found is None or found.ended:
             withdraw(self.settings, job.id, name)
-        if found is not None and job.submission_id is None:
-            self.store.set_submission(job.id, name)
+        is_noted = found is None or job.submission_id is not None
+        if not (is_noted or self.store.set_submission(job.id, name, seen=job)):
+            # Another service was first: what it made of the job is seen the next time.
+            return
         if found is None:
             self._settle_unknown(ray, job)
         elif found.ended:

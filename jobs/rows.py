@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, and_, insert, select, update
+from sqlalchemy import ColumnElement, Connection, RowMapping, and_, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from fedsim.errors import Conflict, JobNotFound
@@ -61,6 +61,11 @@ def row_of(connection: Connection, job_id: str, *, lock: bool = False) -> RowMap
     if row is None:
         raise no_such_job(job_id)
     return row
+
+
+def unsubmitted(seen: Job) -> tuple[ColumnElement[bool], ...]:
+    """That no Ray job of a job is known, and it was neither started again nor resumed since it was seen."""
+    return jobs.c.submission_id.is_(None), jobs.c.restarts == seen.restarts, jobs.c.resumes == seen.resumes
 
 
 def job_with_key(connection: Connection, key: str) -> RowMapping | None:

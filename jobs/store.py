@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import Any
 
-from sqlalchemy import Engine, delete, update
+from sqlalchemy import ColumnElement, Engine, delete, update
 
 from fedsim.errors import Conflict
 from jobs.database import connect, writing
@@ -27,8 +26,8 @@ from jobs.rows import (
     insert_round,
     job_of,
     make_sure_same,
-    no_such_job,
     row_of,
+    unsubmitted,
     write_warning,
 )
 from jobs.spec import JobSpec
@@ -56,18 +55,6 @@ class JobStore(JobReader):
             StoreError: a URL that means nothing, a database that does not answer or is newer than fedsim is.
         """
         return cls(connect(url))
-
-    def close(self) -> None:
-        """Give the connections back; the store must not be used any more."""
-        self._engine.dispose()
-
-    def __enter__(self) -> JobStore:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def create(
         self,
@@ -271,13 +258,22 @@ class JobStore(JobReader):
         """
         self._set(job_id, heartbeat_at=datetime.now(UTC))
 
-    def set_submission(self, job_id: str, submission_id: str | None) -> None:
-        """Remember the Ray job of a job.
+    def set_submission(self, job_id: str, submission_id: str, *, seen: Job | None = None) -> bool:
+        """Compare and set: remember the Ray job of a job.
+
+        Args:
+            job_id: the job.
+            submission_id: its Ray job.
+            seen: the job when this was decided, which had none; None for whatever has become of it since.
+
+        Returns:
+            False where it has one by now, or has been started again or resumed, and nothing was changed.
 
         Raises:
             JobNotFound: no job has this id.
         """
-        self._set(job_id, submission_id=submission_id)
+        same = () if seen is None else unsubmitted(seen)
+        return self._set(job_id, *same, submission_id=submission_id)
 
     def explain(
         self, reasons: Mapping[str, str | None], others: str | None = None, placed: Collection[str] = ()
@@ -292,7 +288,10 @@ class JobStore(JobReader):
         with self._writes.begin() as connection:
             explain(connection, reasons, others, placed)
 
-    def _set(self, job_id: str, **values: Any) -> None:
+    def _set(self, job_id: str, *where: ColumnElement[bool], **values: Any) -> bool:
         with self._writes.begin() as connection:
-            if connection.execute(update(jobs).where(jobs.c.id == job_id).values(**values)).rowcount == 0:
-                raise no_such_job(job_id)
+            change = update(jobs).where(jobs.c.id == job_id, *where).values(**values)
+            if connection.execute(change).rowcount:
+                return True
+            row_of(connection, job_id)
+        return False

@@ -175,6 +175,23 @@ def test_a_restart_is_for_who_lost_the_job_and_only_so_often(store):
     assert not store.restart(job_id, 9, "cancelled in between")
 
 
+def test_a_submission_is_noted_for_the_life_of_the_job_that_it_was_made_for(store):
+    job_id = running(store)
+    seen = store.get(job_id)
+    assert store.set_submission(job_id, "first", seen=seen)
+    assert not store.set_submission(job_id, "late", seen=seen)
+    assert store.restart(job_id, 3, "killed", lost="first")
+    assert not store.set_submission(job_id, "late", seen=seen)
+    assert store.get(job_id).submission_id is None
+    again = store.get(job_id)
+    store.advance(job_id, JobState.STARTING, JobState.FAILED)
+    store.resume(job_id)
+    for late in (seen, again):
+        assert not store.set_submission(job_id, "late", seen=late)
+    assert store.set_submission(job_id, "resumed", seen=store.get(job_id))
+    assert store.get(job_id).submission_id == "resumed"
+
+
 def test_a_failed_job_is_resumed_and_its_history_has_one_end(store):
     job_id = running(store)
     store.set_submission(job_id, "first")

@@ -10,6 +10,7 @@ from fedsim.errors import RayUnavailable
 from jobs import reconcile
 from jobs.dispatch import UNFORESEEN
 from jobs.local_ray import _did_not_start
+from jobs.reconcile import Reconciler
 from jobs.settings import Settings
 from jobs.states import FailureReason, JobState
 
@@ -87,3 +88,51 @@ def test_what_anybody_may_ask_for_tells_no_secrets(desk, caplog, error, said):
         assert desk.dispatcher.ready() == said
         assert desk.store.get(job_id).waiting in (said, f"Ray is not there: {said}")
     assert [record.getMessage().endswith(str(error)) for record in caplog.records] == [True]
+
+
+def test_a_service_that_stalled_takes_no_job_back(desk, monkeypatch):
+    """While it has a job submitted, another one notes the Ray job, sees it die and has the job go on."""
+    job_id, submit = desk.job(), desk.cluster.submit
+    other = Reconciler(desk.store, desk.settings, ["run"])
+
+    def stall(name, command, environment):
+        monkeypatch.setattr(desk.cluster, "submit", submit)
+        submit(name, command, environment)
+        other.settle_all(desk.cluster)
+        desk.cluster.jobs[name] = ENDED
+        other.settle_all(desk.cluster)
+
+    monkeypatch.setattr(desk.cluster, "submit", stall)
+    desk.look()
+    job = desk.store.get(job_id)
+    assert (job.submission_id, job.restarts) == (f"fedsim-{job_id}-1", 1)
+    assert desk.cluster.stopped == [f"fedsim-{job_id}-0"]
+
+
+def test_two_services_that_submit_one_job_leave_it_alone(desk, monkeypatch):
+    job_id, submit = desk.job(), desk.cluster.submit
+    other = Reconciler(desk.store, desk.settings, ["run"])
+
+    def both(name, command, environment):
+        monkeypatch.setattr(desk.cluster, "submit", submit)
+        other.submit(desk.cluster, desk.store.get(job_id))
+        submit(name, command, environment)
+
+    monkeypatch.setattr(desk.cluster, "submit", both)
+    desk.look()
+    assert (desk.store.get(job_id).submission_id, desk.cluster.stopped) == (f"fedsim-{job_id}-0", [])
+
+
+def test_what_another_service_makes_of_a_found_job_is_seen_the_next_time(desk, monkeypatch):
+    job_id = desk.job()
+    with monkeypatch.context() as died:
+        died.setattr(desk.store, "set_submission", lambda *_, **__: pytest.fail("this one died"))
+        with pytest.raises(pytest.fail.Exception):
+            desk.look()
+    desk.cluster.jobs[f"fedsim-{job_id}-0"] = ENDED
+    with monkeypatch.context() as late:
+        late.setattr(desk.store, "set_submission", lambda *_, **__: False)
+        desk.look()
+        assert desk.store.get(job_id).restarts == 0
+    desk.look()
+    assert desk.store.get(job_id).restarts == 1
