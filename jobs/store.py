@@ -174,8 +174,9 @@ class JobStore(JobReader):
                 return bool(seen == row["restarts"] - 1)
             if row["restarts"] >= limit or lost not in (None, row["submission_id"]):
                 return False
-            kept = () if lost else ("submission_id", "heartbeat_at")
-            enter(connection, row, JobState.STARTING, None, message, **{name: row[name] for name in kept})
+            # A runner that goes on is the job's Ray job, be that noted yet or not.
+            mine = {"submission_id": row["submission_id"] or holder, "heartbeat_at": row["heartbeat_at"]}
+            enter(connection, row, JobState.STARTING, None, message, **({} if lost else mine))
         return True
 
     def resume(self, job_id: str) -> Job:

@@ -93,6 +93,19 @@ def test_a_run_that_was_given_up_changes_no_state(tmp_path):
         assert (store.get(job_id).state, store.get(job_id).restarts) == (JobState.RUNNING, 1)
 
 
+def test_a_runner_that_goes_on_before_it_was_noted_stays_the_jobs_own(tmp_path):
+    """As where the service died right after it had submitted the job."""
+    with JobStore.open(f"sqlite:///{tmp_path / 'jobs.db'}") as store:
+        job_id = store.create(parse_spec({"algorithm": "fedavg"}))[0].id
+        store.start_next(1)
+        ledger = Book(store, job_id, f"fedsim-{job_id}-0")
+        ledger.working()
+        assert ledger.lost(3, RuntimeError("the coordinator died"))
+        ledger.working()
+        job = store.get(job_id)
+        assert (job.state, job.restarts, job.submission_id) == (JobState.RUNNING, 1, f"fedsim-{job_id}-0")
+
+
 def test_a_restart_whose_answer_was_lost_is_made_once(tmp_path, monkeypatch):
     monkeypatch.setattr(book, "PAUSE_SECONDS", 0.0)
     with JobStore.open(f"sqlite:///{tmp_path / 'jobs.db'}") as store:
