@@ -107,9 +107,11 @@ class Watch:
 
     def check(self) -> None:
         """Ask the store whether this process is to go on, and tell it that it lives."""
+        why: str | None = None
+        cancelling = False
         try:
             job = self.store.get(self.job_id)
-            why = idle_reason(job, self.submission_id)
+            why, cancelling = idle_reason(job, self.submission_id), job.state is JobState.CANCELLING
             if why is None:
                 self.store.heartbeat(self.job_id)
         except JobNotFound:
@@ -120,7 +122,7 @@ class Watch:
             if not self.superseded:
                 self.superseded = True
                 self._stop(why)
-        elif job.state is JobState.CANCELLING and not self.cancelled:
+        elif cancelling and not self.cancelled:
             self.cancelled = True
             self._stop("cancelling")
 

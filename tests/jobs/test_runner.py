@@ -171,3 +171,26 @@ def test_a_runner_whose_store_falls_silent_gives_up_and_fails_no_job(
     with JobStore.open(settings.database_url) as store:
         job = store.get(job_id)
     assert (job.state, job.message) == (JobState.STARTING, None)
+
+
+@pytest.mark.parametrize("what", ["get", "heartbeat"])
+def test_a_disk_that_is_full_ends_no_watch(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not even where reading takes room, as SQLite's index does; a wish that can be read is obeyed."""
+
+    def full(*_: object) -> None:
+        raise StoreFull("the store's disk is full")
+
+    with JobStore.open(f"sqlite:///{tmp_path / 'jobs.db'}") as store:
+        job_id = store.create(parse_spec({"algorithm": "fedavg"}))[0].id
+        store.start_next(1)
+        store.request_cancel(job_id)
+        watch, drive = Watch(store, job_id), Closed()
+        watch.close()
+        watch.guard(drive)  # type: ignore[arg-type]
+        monkeypatch.setattr(store, what, full)
+        watch.check()
+    obeyed = what == "heartbeat"
+    assert (watch.cancelled, watch.superseded, drive.times) == (obeyed, False, obeyed)
+    assert caplog.messages[0] == "nobody hears that this process lives: the store's disk is full"
