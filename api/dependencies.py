@@ -49,6 +49,9 @@ MAX_FIELDS = 200
 
 MAX_LABELS = 32
 
+LAST_ID = 2**31 - 1
+"""The last number of an event that every database can hold, and be asked about."""
+
 LabelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,63}$")]
 LabelValue = Annotated[str, StringConstraints(max_length=200)]
 
@@ -212,7 +215,8 @@ def last_event(
 ) -> int:
     """Read where an event stream is to go on; what is no id of ours means from the start."""
     text = last_event_id or ""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 18 else 0
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) <= len(str(LAST_ID)) else 0
+    return number if number <= LAST_ID else 0
 
 
 JobId = Annotated[str, Path(description="The job's id.", min_length=1, max_length=64)]

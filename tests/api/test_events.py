@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from api.dependencies import last_event
 from api.log_file import Endings, follow_file, last_lines
 from api.stream import Message, messages
 from jobs.states import JobState
@@ -57,13 +58,19 @@ def test_a_watcher_goes_on_where_it_was(service: RunningService) -> None:
         assert watch(service, job.id, after=message.id) == everything[message.id :]
 
 
-@pytest.mark.parametrize("after", ["-1", "soon", "9" * 40])
+@pytest.mark.parametrize("after", ["-1", "soon", "9" * 10, "9" * 40])
 def test_an_id_that_is_not_ours_means_from_the_start(service: RunningService, after: str) -> None:
     job = service.running()
     service.store.advance(job.id, JobState.RUNNING, JobState.FAILED)
     url = f"{service.url}{JOBS}/{job.id}/events"
     response = httpx.get(url, headers={"Last-Event-ID": after}, timeout=20)
     assert [message.id for message in messages(response.iter_lines())] == [1, 2, 3, 4]
+
+
+def test_an_id_that_no_database_could_hold_is_not_ours() -> None:
+    """PostgreSQL cannot even be asked about it; zeros in front make a number no larger, but none of ours."""
+    asked = ("2147483647", "2147483648", "0" * 20 + "7", "7", None)
+    assert [last_event(each) for each in asked] == [2147483647, 0, 0, 7, 0]
 
 
 def test_nothing_follows_the_last_event(service: RunningService) -> None:
