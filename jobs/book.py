@@ -26,7 +26,8 @@ T = TypeVar("T")
 def silence(error: BaseException) -> str | None:
     """The driver's words where an error means that the store did not answer; None where it did."""
     cause = error.__cause__ if isinstance(error, StoreError) else error
-    return str(cause.orig) if isinstance(cause, SILENCES) else None
+    # Where no connection came free the driver was not even asked.
+    return str(getattr(cause, "orig", cause)) if isinstance(cause, SILENCES) else None
 
 
 def patiently(call: Callable[[], T], seconds: float = STORE_SECONDS) -> T:
@@ -36,7 +37,7 @@ def patiently(call: Callable[[], T], seconds: float = STORE_SECONDS) -> T:
     and so is a restart that says how many there were before.
 
     Raises:
-        DBAPIError: of the kinds in `SILENCES`: it has not answered for so long.
+        SQLAlchemyError: of the kinds in `SILENCES`: it has not answered for so long.
         StoreError: nor when it was to be opened.
         StoreFull: its disk is full, at once.
     """

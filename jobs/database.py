@@ -21,6 +21,7 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as NoConnection
 
 from fedsim.errors import StoreError, StoreFull
 from fedsim.secret_urls import hide, secrets_in, without_secrets
@@ -58,8 +59,8 @@ FULL = frozenset({"SQLITE_FULL", "SQLITE_IOERR_SHMSIZE", "53100"})
 
 ROOM = "make room on the disk of FEDSIM_HOME, or of the database that FEDSIM_DATABASE_URL names"
 
-SILENCES = (OperationalError, InterfaceError)
-"""What is raised where the database does not answer: asked again later, it may."""
+SILENCES = (OperationalError, InterfaceError, NoConnection)
+"""What is raised where the database does not answer, or all connections are taken: asked later, it may."""
 
 
 def connect(url: str) -> Engine:

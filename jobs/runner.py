@@ -157,7 +157,7 @@ def run(job_id: str, settings: Settings, submission_id: str | None = None) -> Jo
     Raises:
         JobNotFound: if the store has no such job.
         StoreFull: if its end could not be written down: the store's disk is full.
-        DBAPIError, StoreError: if the store did not answer for too long, as with `patiently`.
+        SQLAlchemyError, StoreError: if the store did not answer for too long, as with `patiently`.
     """
     store = patiently(lambda: JobStore.open(settings.database_url))
     job = patiently(lambda: store.get(job_id))

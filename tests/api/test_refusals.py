@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy.exc import TimeoutError as NoConnection
 
 from fedsim.errors import StoreFull
 from tests.api.service import JOBS, RunningService, problem, submit
@@ -199,6 +200,17 @@ def test_a_store_without_room_is_said(
     monkeypatch.setattr(service.app.state.service.store, "create", full)
     answer = problem(submit(http, {"algorithm": "fedavg"}), 503, "STORAGE_FAILED")
     assert (answer["detail"], answer["hint"]) == ("the store's disk is full", "make room")
+
+
+def test_a_store_whose_connections_are_all_taken_does_not_answer(
+    service: RunningService, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def taken(_: str) -> None:
+        raise NoConnection("QueuePool limit of size 5 overflow 40 reached, connection timed out")
+
+    monkeypatch.setattr(service.app.state.service.store, "get", taken)
+    answer = problem(http.get(f"{JOBS}/0000"), 503, "NOT_READY")
+    assert answer["detail"] == "the store does not answer"
 
 
 def test_what_the_router_refuses_is_a_problem_too(http: httpx.Client) -> None:

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import TimeoutError as NoConnection
 
 from fedsim.errors import StoreError, StoreFull
 from jobs import book
@@ -15,25 +16,30 @@ from jobs.store import JobStore
 from tests.databases import fill_up
 from tests.thread_cluster import a_record
 
+CLOSED = OperationalError("SELECT 1", {}, Exception("the connection is closed"))
+TAKEN = NoConnection("QueuePool limit of size 5 overflow 40 reached")
 
-def away(times):
+
+def away(times, error=CLOSED):
     """A call that the store answers after it has been away for so many attempts."""
     left = [None] * times
 
     def call():
         if left:
             left.pop()
-            raise OperationalError("SELECT 1", {}, Exception("the connection is closed"))
+            raise error
         return "an answer"
 
     return call
 
 
-def test_a_store_that_comes_back_is_waited_for(monkeypatch):
+@pytest.mark.parametrize(("error", "words"), [(CLOSED, "the connection is closed"), (TAKEN, str(TAKEN))])
+def test_a_store_that_comes_back_is_waited_for(error, words, monkeypatch, caplog):
     monkeypatch.setattr(book, "PAUSE_SECONDS", 0.0)
-    assert patiently(away(3)) == "an answer"
-    with pytest.raises(OperationalError):
-        patiently(away(3), seconds=-1.0)
+    assert patiently(away(3, error)) == "an answer"
+    assert caplog.messages == [f"the store did not answer, and is asked again: {words}"] * 3
+    with pytest.raises(type(error)):
+        patiently(away(3, error), seconds=-1.0)
 
 
 def test_a_store_that_cannot_be_opened_yet_is_waited_for(monkeypatch):
