@@ -83,13 +83,21 @@ class Feed:
         self._task = asyncio.create_task(self._poll(), name=f"events of {job_id}")
 
     @property
+    def ended(self) -> bool:
+        """Whether the latest event is terminal; the store is not asked for more.
+
+        A resume takes the end back in the store, not in memory: such a feed is for those who listen already.
+        """
+        return bool(self.frames) and self.frames[-1].terminal
+
+    @property
     def head(self) -> int:
         """The id of the latest event that the feed has seen."""
         return self.frames[-1].id if self.frames else self.start
 
     async def _poll(self) -> None:
         try:
-            while True:
+            while not self.ended:
                 events = await asyncio.to_thread(self.store.events, self.job_id, self.head, PAGE)
                 self._take([frame(event) for event in events])
                 await asyncio.sleep(self.period if len(events) < PAGE else 0)
@@ -196,7 +204,7 @@ class EventHub:
     @asynccontextmanager
     async def _feed(self, job_id: str, after: int) -> AsyncIterator[Feed]:
         feed = self._feeds.get(job_id)
-        if feed is None or feed.failed:
+        if feed is None or feed.failed or feed.ended:
             feed = self._feeds[job_id] = Feed(self.store, job_id, after, self.period, self.keep)
         feed.watchers += 1
         try:

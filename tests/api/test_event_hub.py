@@ -77,6 +77,39 @@ def test_many_watchers_share_one_poller(store: JobStore, job_id: str) -> None:
     assert counting.asked <= seconds / 0.05 + 5
 
 
+def test_a_job_that_is_resumed_has_one_end_for_who_comes_then(store: JobStore, job_id: str) -> None:
+    """Also while somebody who heard of the first end, and is slow to read, keeps that in memory."""
+    store.advance(job_id, JobState.RUNNING, JobState.FAILED)
+
+    async def scene() -> list[list[bytes]]:
+        hub = EventHub(store, period=0.02)
+        slow = hub.stream(job_id)
+        first = [await anext(slow)]
+        store.resume(job_id)
+        watcher = asyncio.create_task(collect(hub.stream(job_id)))
+        await asyncio.sleep(0.1)
+        store.request_cancel(job_id)
+        return [first + await collect(slow), await watcher]
+
+    heard = [messages(b"".join(stream).decode().splitlines()) for stream in asyncio.run(scene())]
+    ends = [[message.id for message in stream if message.data["terminal"]] for stream in heard]
+    assert ends == [[4], [6]]
+
+
+def test_of_a_job_that_has_ended_nothing_more_is_asked(store: JobStore, job_id: str) -> None:
+    counting = CountingStore(store)
+    store.advance(job_id, JobState.RUNNING, JobState.SUCCEEDED)
+
+    async def scene() -> int:
+        slow = EventHub(counting, period=0.01).stream(job_id)
+        await anext(slow)
+        await asyncio.sleep(0.2)
+        await slow.aclose()  # type: ignore[attr-defined]
+        return counting.asked
+
+    assert asyncio.run(scene()) == 1
+
+
 def test_a_watcher_behind_the_memory_of_the_feed_reads_the_store(store: JobStore, job_id: str) -> None:
     for number in range(1, 31):
         store.add_round(job_id, a_round(number))
