@@ -8,7 +8,6 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Header, HTTPException, Path, Request
 from fastapi.dependencies.models import Dependant
-from fastapi.exceptions import RequestValidationError
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -22,12 +21,13 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 from starlette.concurrency import run_in_threadpool
 
-from api.faults import MAX_PART
+from api.faults import MAX_PART, fault_of
 from api.limits import Streams
 from api.service import Service
 from fedsim.errors import FieldError, RequestError
 from jobs.settings import Settings
 from jobs.spec import parse_text
+from jobs.spec_faults import shown
 from jobs.store import JobStore
 
 SUBMISSION_TYPES = (
@@ -43,6 +43,9 @@ SHAPES = {
     "Cloning": "a clone is {set: {path: value}, priority: 0, labels: {}}, all of them optional",
 }
 """What a body looks like, by its model."""
+
+MAX_KEYS = 50
+"""How many fields a body may have: all known ones and a few mistaken ones, each of which is told."""
 
 MAX_FIELDS = 200
 """How many fields of a clone's spec may be set."""
@@ -125,9 +128,9 @@ async def submission(request: Request) -> Submission:
     Raises:
         HTTPException: the body is of another type (415).
         SpecError: the body cannot be read.
-        RequestValidationError: the body is not shaped like a `Submission`.
+        RequestError: the body is not shaped like a `Submission`.
     """
-    # A large YAML text takes a second to read: not on the event loop.
+    # A large text takes a second to read, and so do its faults: not on the event loop.
     return await run_in_threadpool(_read_as, Submission, await _body(request))
 
 
@@ -135,7 +138,7 @@ async def cloning(request: Request) -> Cloning:
     """Read what a clone has of its own from the body, as JSON or YAML; nothing where there is none.
 
     Raises:
-        HTTPException, SpecError, RequestValidationError: as `submission`.
+        HTTPException, SpecError, RequestError: as `submission`.
     """
     body = await _body(request)
     return await run_in_threadpool(_read_as, Cloning, body) if body.strip() else Cloning()
@@ -196,16 +199,25 @@ def _read_text(body: bytes) -> Any:
 
 
 def _read_as(model: type[Body], body: bytes) -> Body:
-    data = _read_text(body)
+    data, shape = _read_text(body), SHAPES[model.__name__]
+    if isinstance(data, dict) and len(data) > MAX_KEYS:
+        # Each would be a fault of its own.
+        many = FieldError("body", None, f"{len(data):,} fields are too many", f"at most {MAX_KEYS}; {shape}")
+        raise RequestError([many])
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        context = {"model": SHAPES[model.__name__]}
-        faults = [
-            {**item, "loc": ("body", *item["loc"]), "ctx": context | item.get("ctx", {})}
-            for item in error.errors(include_url=False)
-        ]
-        raise RequestValidationError(faults) from None
+        raise RequestError(_faults(error, shape)) from None
+
+
+def _faults(error: ValidationError, shape: str) -> list[FieldError]:
+    """The faults of a body, each with as much of its value as is told: who answers has no work with them."""
+    found = []
+    for item in error.errors(include_url=False):
+        context = {"model": shape} | item.get("ctx", {})
+        fault = fault_of({**item, "loc": ("body", *item["loc"]), "ctx": context})
+        found.append(fault._replace(value=shown(fault.value)))
+    return found
 
 
 def last_event(

@@ -169,9 +169,11 @@ def from_fedsim(error: FedsimError) -> Response:
 
 
 def from_validation(error: RequestValidationError) -> Response:
-    """Answer for parameters or a body whose shape is wrong, all faults together."""
-    faults = [fault_of(item) for item in error.errors()]
-    count = len(faults)
+    """Answer for parameters whose shape is wrong, all faults together."""
+    items = error.errors()
+    count = len(items)
+    # One more than is told: so it is said that there are more.
+    faults = [fault_of(item) for item in items[: MOST_FAULTS + 1]]
     return problem(422, f"the request has {count:,} error{'s' * (count != 1)}", errors=faults)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,8 @@ import httpx
 import pytest
 from sqlalchemy.exc import TimeoutError as NoConnection
 
-from fedsim.errors import StoreFull
+from api.dependencies import Submission, _read_as
+from fedsim.errors import RequestError, StoreFull
 from tests.api.service import JOBS, RunningService, problem, submit
 
 
@@ -41,6 +43,25 @@ def test_too_many_labels_are_one_fault(service: RunningService, http: httpx.Clie
             "at most 32",
         )
         assert len(answer.content) < 1000
+
+
+def test_too_many_fields_are_one_fault(service: RunningService, http: httpx.Client) -> None:
+    unknown = {f"f{number}": 0 for number in range(80_000)}
+    for url in (JOBS, f"{JOBS}/{service.queued().id}/clone"):
+        fault = the_fault(http.post(url, json=unknown))
+        assert (fault["path"], fault["message"]) == ("body", "80,000 fields are too many")
+        assert fault["hint"].startswith("at most 50; a ")
+        few = problem(http.post(url, json=dict(list(unknown.items())[:49])), 422, "BAD_REQUEST")["errors"]
+        assert [fault["message"] for fault in few].count("is no field of this request") == 49
+
+
+def test_the_event_loop_has_no_work_with_the_faults_of_a_body() -> None:
+    """They are made where the body was read; what is large is cut short there, too."""
+    labels = {"a" * 70: "x" * 5000, "b b": 3}
+    with pytest.raises(RequestError) as caught:
+        _read_as(Submission, json.dumps({"spec": {}, "labels": labels, "other": ["y" * 5000]}).encode())
+    assert [fault.path for fault in caught.value.errors][-1] == "other"
+    assert all(len(str(fault.value)) < 1000 for fault in caught.value.errors)
 
 
 def test_a_clone_is_read_as_a_submission_is(service: RunningService, http: httpx.Client) -> None:
