@@ -94,8 +94,7 @@ class AcePFL(Algorithm):
         top_k: how many entries of a prediction travel, at most; K in the paper.
         unsent: what the others are taken for: 0, what is kept then of sum 1, or equal shares of the rest.
         curve: of the temperature; see `distillation.Temperature`, as for the next.
-        t0, k1, k2, r0: its constants, as in Eq. 2.
-        stage: what its stages are counted by.
+        t0, k1, k2, r0, stage: its constants, and what its stages are counted by.
         alpha1, alpha2, alpha3, alpha4: weights of the labels' loss and of the three divergences.
         distillation: `single` has the first divergence alone, `double` the first two.
         l_gd: `live` compares the client's prediction with the past, `literal` the server's, a constant.
