@@ -152,7 +152,7 @@ class Dispatcher:
         """One round of work; returns how many jobs are on the cluster.
 
         Raises:
-            JobRefused, OSError: the trouble of one job, once all the others have been served.
+            JobRefused, OSError: as `Reconciler.submit`, once all the others have been served.
         """
         with contextlib.suppress(OSError):
             (self.settings.make_home() / ALIVE).touch()

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import logging
 import sys
+import tempfile
 import time
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
@@ -56,6 +57,21 @@ EVERYBODYS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, e
 """Troubles with files that are not one job's: the disk is full or cannot be written, or too many are open."""
 
 
+def own_trouble(error: OSError, settings: Settings) -> bool:
+    """Whether only this job's folder cannot be written: beside it something can.
+
+    Where the home is away for a while, as a network's may be, jobs wait for it.
+    """
+    if error.errno in EVERYBODYS:
+        return False
+    try:
+        with tempfile.TemporaryFile(dir=settings.home / "jobs") as file:
+            file.write(b"x")
+    except OSError:
+        return False
+    return True
+
+
 def max_restarts(job: Job) -> int:
     """How often a job may be started again by itself."""
     return int(job.spec.get("faults", {}).get("max_restarts", Faults().max_restarts))
@@ -99,7 +115,7 @@ class Reconciler:
         """Settle every job that should be on the cluster; trouble with one keeps nothing from the others.
 
         Returns:
-            The troubles of those that could not be handed to Ray, as `submit` raises them.
+            The troubles that `submit` raised, which keep the jobs waiting that met them.
 
         Raises:
             RayUnavailable: Ray did not answer; what is left is settled the next time.
@@ -142,23 +158,30 @@ class Reconciler:
         """Hand a STARTING job to Ray.
 
         A job that Ray refuses again and again, while it answers otherwise, has failed, and so has one whose
-        folder cannot be written.
+        folder cannot be written, while others can: that is trouble of this job alone, and raised to nobody.
 
         Raises:
             RayUnavailable: Ray did not take it; the next settling tries again.
-            OSError: what its runner is to read could not be written; likewise.
+            OSError: nothing can be written in the home; likewise.
         """
         name = ray_job_of(job)
         try:
-            ray.submit(name, [*self.command, job.id], runner_environment(self.settings, job))
-        except (JobRefused, OSError) as error:
-            if isinstance(error, OSError) and error.errno in EVERYBODYS:
+            environment = runner_environment(self.settings, job)
+        except OSError as error:
+            if not own_trouble(error, self.settings):
                 raise
-            self._refused[job.id] = self._refused.get(job.id, 0) + 1
-            if self._refused[job.id] < ATTEMPTS:
+            log.warning("job %s: its folder cannot be written: %s", job.id, error)
+            if self._tried_enough(job):
+                what = f"the job's folder {self.settings.home / 'jobs' / job.id} cannot be written"
+                self._fail(job, FailureReason.STORAGE_FAILED, f"{what}: {error} (tried {ATTEMPTS} times)")
+            return
+        try:
+            ray.submit(name, [*self.command, job.id], environment)
+        except JobRefused as error:
+            if not self._tried_enough(job):
                 raise
             withdraw(self.settings, job.id, name)
-            self._fail_refused(job, error)
+            self._fail(job, FailureReason.INTERNAL, f"{error} (asked {ATTEMPTS} times)")
             return
         self._refused.pop(job.id, None)
         # Only now: a name in the store says that Ray did take the job once.
@@ -248,12 +271,10 @@ class Reconciler:
             restarts = f"{limit} restart{'s' * (limit != 1)}"
             self._fail(job, FailureReason.HEARTBEAT_LOST, f"{what}\n(after {restarts}, as many as may be)")
 
-    def _fail_refused(self, job: Job, error: JobRefused | OSError) -> None:
-        if isinstance(error, JobRefused):
-            self._fail(job, FailureReason.INTERNAL, f"{error} (asked {ATTEMPTS} times)")
-        else:
-            what = f"the job's folder {self.settings.home / 'jobs' / job.id} cannot be written"
-            self._fail(job, FailureReason.STORAGE_FAILED, f"{what}: {error} (tried {ATTEMPTS} times)")
+    def _tried_enough(self, job: Job) -> bool:
+        """Count one more time that a job could not be handed to Ray; whether it was the last."""
+        self._refused[job.id] = self._refused.get(job.id, 0) + 1
+        return self._refused[job.id] >= ATTEMPTS
 
     def _fail(self, job: Job, reason: FailureReason, message: str) -> None:
         if self.store.advance(job.id, STARTED, JobState.FAILED, reason=reason, message=message[-4000:]):

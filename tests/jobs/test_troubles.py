@@ -26,9 +26,9 @@ def test_a_job_whose_folder_cannot_be_written_holds_nobody_up(desk):
     folder.parent.mkdir()
     folder.write_text("a file where a folder is to be")
     for _ in range(2):
-        with pytest.raises(FileExistsError):
-            desk.look()
+        desk.look()
         assert (desk.state(bad), desk.state(good)) == (JobState.STARTING, JobState.STARTING)
+        assert "log" not in (desk.store.get(next_one).waiting or "")
     desk.look()
     job = desk.store.get(bad)
     assert (job.state, job.reason) == (JobState.FAILED, FailureReason.STORAGE_FAILED)
@@ -62,6 +62,24 @@ def test_the_queue_is_served_whatever_trouble_a_job_that_runs_has(desk, monkeypa
     assert f"fedsim-{waits}-0" in desk.cluster.jobs
     desk.look()
     assert f"fedsim-{killed}-1" in desk.cluster.jobs
+
+
+@pytest.mark.parametrize("away", [errno.EIO, errno.ESTALE, errno.EACCES])
+def test_a_home_that_is_away_fails_no_job(desk, monkeypatch, away):
+    job = desk.job("waits for the home")
+
+    def broken(*_, **__):
+        raise OSError(away, "the home is away")
+
+    with monkeypatch.context() as network:
+        network.setattr(reconcile, "hand_over", broken)
+        network.setattr(reconcile.tempfile, "TemporaryFile", broken)
+        for _ in range(5):
+            with pytest.raises(OSError, match="the home is away"):
+                desk.look()
+    assert desk.state(job) is JobState.STARTING
+    desk.look()
+    assert f"fedsim-{job}-0" in desk.cluster.jobs
 
 
 @pytest.mark.parametrize(
