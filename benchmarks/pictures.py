@@ -1,7 +1,7 @@
 """The pictures of docs/page.md, taken anew: small jobs on a service of their own, in a headless Chromium.
 
-    python benchmarks/pictures.py --home /tmp/pictures              # runs the jobs, then takes them all
-    python benchmarks/pictures.py --home /tmp/pictures --only kdia  # what has run is not run again
+    python benchmarks/pictures.py --home pictures              # runs the jobs, then takes them all
+    python benchmarks/pictures.py --home pictures --only kdia  # what has run is not run again
 
 Nothing is played: the service has a Ray of its own, and every job runs. That takes minutes on two cores.
 """
@@ -171,7 +171,9 @@ def by_name(client: FedSimClient) -> dict[str, JobHandle]:
 
 def run(client: FedSimClient) -> None:
     """Have every job run that has not, to its end."""
-    known, wanted = by_name(client), {**ALONE, **COMPARED}
+    bad = (JobState.FAILED, JobState.CANCELLED)
+    known = {name: job for name, job in by_name(client).items() if job.state not in bad}
+    wanted = {**ALONE, **COMPARED}
     mine = [known.get(name) or client.submit({"name": name, **spec}) for name, spec in wanted.items()]
     for job in mine:
         state = job.wait(timeout=PATIENCE)

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from api import connection, following
+from api import following
 from api.following import Following
 from fedsim import FedSimClient
 from fedsim.errors import (
@@ -18,11 +18,6 @@ from fedsim.errors import (
 from jobs.records import Job
 from jobs.states import JobState
 from tests.api.service import RunningService, a_round, running_service
-
-
-@pytest.fixture
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "PAUSES", (0.0, 0.0, 0.0))
 
 
 class BreakingTransport(httpx.BaseTransport):

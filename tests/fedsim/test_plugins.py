@@ -128,22 +128,6 @@ def test_an_installed_package_is_named_like_fedsims_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("install")
-def test_the_data_set_of_the_page_is_read(tmp_path: Path) -> None:
-    rows = "".join(f"{n % 4},{n / 40},{n % 7 / 7},{n % 2}\n" for n in range(40))
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "mine.csv").write_text(rows)
-    table = {"name": "table", "path": "mine.csv", "client_column": True}
-    spec = TINY | {"algorithm": "fedavg", "data": {"dataset": table, "partition": "natural"}}
-    spec |= {"clients": {"total": 4, "fraction": 0.5}}
-    settings = Settings(tmp_path, data_roots=(tmp_path / "data",))
-    data = resolve(parse_spec(spec), settings).population().dataset
-    assert (len(data.train), len(data.test), data.input_shape, data.num_classes) == (32, 8, (2,), 2)
-    assert entry("datasets", "table")["looks"] == "ROOT/PATH"
-    described = entry("datasets", "table")["parameters"]["properties"]["path"]["description"]
-    assert described == "the CSV file, relative to a root"
-
-
-@pytest.mark.usefixtures("install")
 def test_the_test_of_the_page_passes() -> None:
     space: dict[str, Any] = {}
     exec(FILES["test_fedsim_mine.py"], space)
