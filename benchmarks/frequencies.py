@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.tables import markdown
+from benchmarks.tables import page
 from fedsim import rng
 from fedsim.data import make_partition
 from fedsim.inequitable import ALONE, KINDS, Powers, worth
@@ -144,8 +144,8 @@ def draw(ended: dict[float, list[Seen]], courses: dict[str, Real]) -> None:
 ABOUT = f"""## KDIA: whom the teacher listens to (paper 003, Fig. 5)
 
 The weights of the clients' last models in the teacher, by data alone (`sinFreqs`) and by all three frequencies (`triFreqs`):
-{CLIENTS} clients, {COHORT} of them in each of {ROUNDS} rounds, 45,000 images of ten even classes; the paper's scale, and nothing
-is trained. A weight of 1 is an even share. Mean ± standard deviation over the {len(SEEDS)} seeds from {SEEDS[0]} on; the picture
+{CLIENTS} clients, {COHORT} of them in each of {ROUNDS} rounds, 45,000 images of ten even classes, CIFAR-10 less a tenth for
+validation; the paper's scale else, and nothing is trained. A weight of 1 is an even share. Mean ± standard deviation over the {len(SEEDS)} seeds from {SEEDS[0]} on; the picture
 is of the first.
 
 ![The weights by beta as box plots, the variances of the three frequencies by round](figures/{FIGURE.name})
@@ -176,7 +176,7 @@ def measured() -> tuple[dict[float, list[Seen]], dict[str, Real]]:
 def main() -> None:
     found = measured()
     draw(*found)
-    markdown.place(markdown.PAGE, NAME, section(*found))
+    page.place(page.PAGE, NAME, section(*found))
 
 
 if __name__ == "__main__":

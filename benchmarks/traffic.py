@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks.tables import markdown
+from benchmarks.tables import page
 from fedsim import wire
 from fedsim.algorithms.ace_pfl import AcePFL
 from fedsim.models import make_net
@@ -128,7 +128,7 @@ def section() -> str:
 
 
 def main() -> None:
-    markdown.place(markdown.PAGE, NAME, section())
+    page.place(page.PAGE, NAME, section())
 
 
 if __name__ == "__main__":

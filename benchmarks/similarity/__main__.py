@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.similarity.runs import make, pairs, read
 from benchmarks.similarity.section import section
-from benchmarks.tables import journal, markdown
+from benchmarks.tables import journal, page
 from fedsim.errors import FedsimError
 
 NAME = "kdia-similarity"
@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         wanted = pairs(options.preset, options.set, options.expert)
         if options.render:
-            markdown.place(options.page, NAME, section(wanted, read(file)))
+            page.place(options.page, NAME, section(wanted, read(file)))
             return 0
         return 1 if make(wanted, file, processes=options.processes, niceness=options.nice) else 0
     except FedsimError as error:
@@ -46,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--processes", type=int, default=2, help="runs at a time (default 2)")
     parser.add_argument("--nice", type=int, default=19, help="niceness of the processes (default 19)")
     parser.add_argument("--render", action="store_true", help="write the section into the page of results")
-    parser.add_argument("--page", type=Path, default=markdown.PAGE, help="default: docs/results.md")
+    parser.add_argument("--page", type=Path, default=page.PAGE, help="default: docs/results.md")
     parser.add_argument("--results", type=Path, default=journal.FOLDER, help="the folder of finished runs")
     return parser
 

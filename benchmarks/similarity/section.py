@@ -15,7 +15,9 @@ The mean cosine of generated and real features of the same class, the mean over 
 {alike}, of the generator after the last round. `pass` draws the labels of generated features for a whole pass, as KDIA does; with
 `data` a client's are those of its own batch, which is the generator that the paper compares it with; the untrained one is as
 before round 1. Real features are those of an expert, a model of the same architecture trained for {epochs} epochs on everybody's
-data, on the test set; the paper's has an accuracy of 81 %. Accuracies are in percent, the global model's after the last round.
+data, on the first 1,000 test images, averaged over the places of each map before they are compared; the paper, which does not
+say over what it compares and follows the generator during training, has an expert of 81 %. Accuracies are in percent, the global
+model's after the last round.
 Mean ± standard deviation over the seeds {seeds}.
 """  # noqa: E501
 

@@ -7,8 +7,10 @@ import logging
 import sys
 from pathlib import Path
 
+import torch
+
 from benchmarks.tables import journal as journals
-from benchmarks.tables import markdown
+from benchmarks.tables import markdown, page
 from benchmarks.tables.grid import Table, TableError, load_table, tables
 from benchmarks.tables.journal import Journal
 from benchmarks.tables.work import missing, run_table
@@ -36,9 +38,15 @@ def _parser() -> argparse.ArgumentParser:
     running.add_argument("names", nargs="+", metavar="name", help="in turn")
     running.add_argument("--processes", type=int, default=2, help="runs at a time (default 2)")
     running.add_argument("--nice", type=int, default=19, help="niceness of the processes (default 19)")
+    running.add_argument(
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="where runs train (default cpu); all processes share the first GPU",
+    )
     rendering = commands.add_parser("render", help="write tables into the page of results")
     rendering.add_argument("names", nargs="+", metavar="name")
-    rendering.add_argument("--page", type=Path, default=markdown.PAGE, help="default: docs/results.md")
+    rendering.add_argument("--page", type=Path, default=page.PAGE, help="default: docs/results.md")
     for command in (running, rendering):
         command.add_argument("--preset", help="in place of the table's own, such as the paper's scale")
     for command in (listing, running, rendering):
@@ -67,17 +75,20 @@ def _table(name: str, preset: str | None) -> Table:
 
 
 def _run(options: argparse.Namespace) -> int:
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise TableError("--device cuda: torch finds no GPU that it can use here; leave the option out")
     settings, faults = Settings.from_env(), list[str]()
+    how = {"processes": options.processes, "niceness": options.nice, "device": options.device}
     for table in [_table(name, options.preset) for name in options.names]:
         journal = Journal(options.results, table.name)
-        faults += run_table(table, journal, settings, processes=options.processes, niceness=options.nice)
+        faults += run_table(table, journal, settings, **how)
     return 1 if faults else 0
 
 
 def _render(options: argparse.Namespace) -> int:
     for name in options.names:
         table = _table(name, options.preset)
-        markdown.place(options.page, name, markdown.render(table, Journal(options.results, name).read()))
+        page.place(options.page, name, markdown.render(table, Journal(options.results, name).read()))
     return 0
 
 

@@ -126,12 +126,15 @@ class Table(BaseModel):
 
     def on(self, preset: str) -> Table:
         """The same with another base spec, and what its labels stand for there."""
+        if preset == self.preset:
+            return self
         items = self.instead.get(preset, {})
+        about = f"Made with the preset `{preset}`; what follows tells of `{self.preset}`. {self.about}"
         axes = {
             axis: {label: items.get(label, own) for label, own in labels.items()}
             for axis, labels in self.axes.items()
         }
-        return self.model_copy(update={"preset": preset, "axes": axes})
+        return self.model_copy(update={"preset": preset, "about": about, "axes": axes})
 
     def viewed(self) -> Table:
         """The same with the views among the labels, each behind the one whose runs it shows."""

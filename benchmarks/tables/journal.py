@@ -65,6 +65,7 @@ class Entry(BaseModel):
             were written before these were kept.
         digest: of the last server state.
         code: the version of the code.
+        device: "cpu", or the name of the GPU that it was made on.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -87,6 +88,7 @@ class Entry(BaseModel):
     method: dict[str, float] = {}
     digest: str
     code: str
+    device: str = "cpu"
 
     def shown(self, what: str, metric: str) -> float | None:
         """The figure for a table; None if unknown.

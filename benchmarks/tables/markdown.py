@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from statistics import fmean, stdev
 
 from benchmarks.tables.grid import Table, fingerprint
 from benchmarks.tables.journal import Entry
 from fedsim.errors import FedsimError
-
-PAGE = Path(__file__).parents[2] / "docs" / "results.md"
 
 Cell = tuple[str, ...]
 Found = Mapping[Cell, Mapping[int, Entry]]
@@ -64,6 +61,7 @@ def render(table: Table, entries: Mapping[str, Entry]) -> str:
         f"## {table.title}",
         table.about.strip(),
         _state(table, finished, len(runs)),
+        _devices(runs),
         *_tables(table, runs),
     ]
     parts.append(_commands(table))
@@ -81,6 +79,14 @@ def _state(table: Table, finished: int, cells: int) -> str:
         f"{state} **{finished} of {every} runs are finished**; "
         "a number in brackets says of how many seeds a figure is."
     )
+
+
+def _devices(runs: Found) -> str:
+    """Where the runs were made, if not all on CPUs: which decides the last digits, and the seconds."""
+    counts = Counter(entry.device for by_seed in runs.values() for entry in by_seed.values())
+    if not counts.keys() - {"cpu"}:
+        return ""
+    return f"Made on: {', '.join(f'{name} {times}' for name, times in sorted(counts.items()))}."
 
 
 def viewed(table: Table, runs: Found) -> Found:
@@ -193,9 +199,16 @@ def _best(entry: Entry) -> float:
 
 
 def _opponent(table: Table, runs: Found, cell: Cell) -> Mapping[int, Entry]:
-    """The runs that a cell's are compared with: of `against`, everything else the same."""
-    where = list(table.axes).index(str(table.compared))
-    return runs[(*cell[:where], str(table.against), *cell[where + 1 :])]
+    """The runs that a cell's are compared with: of `against`, everything else the same.
+
+    Where these have no such view, as FedAvg has no teacher, those of the table's own metric.
+    """
+    labels = dict(zip(table.axes, cell, strict=True)) | {str(table.compared): str(table.against)}
+    other = runs[tuple(labels.values())]
+    column = table.columns[0]
+    if not other and labels[column] in table.views:
+        other = runs[tuple((labels | {column: table.views[labels[column]].of}).values())]
+    return other
 
 
 def _grid(table: Table, figures: Figures, *, signed: bool, digits: int | None = None) -> str:
@@ -265,22 +278,3 @@ def _commands(table: Table) -> str:
         f"`python -m benchmarks.tables run {table.name}`; one run of it ({first}): "
         f"`fedsim run {table.preset} {single}`."
     )
-
-
-def place(page: Path, name: str, section: str) -> None:
-    """Write a section into a page between its markers, or at the end of the page the first time.
-
-    Raises:
-        ValueError: if the page has one marker without the other.
-    """
-    opening, closing = f"<!-- table {name} -->", f"<!-- end of table {name} -->"
-    text = page.read_text("utf-8") if page.is_file() else "# Results\n"
-    block = f"{opening}\n{section}\n{closing}"
-    if opening not in text and closing not in text:
-        page.write_text(f"{text.rstrip()}\n\n{block}\n", "utf-8")
-        return
-    before, has_opening, rest = text.partition(opening)
-    _, has_closing, after = rest.partition(closing)
-    if not has_opening or not has_closing:
-        raise ValueError(f"{page.name} has only one of {opening!r} and {closing!r}; write both or none")
-    page.write_text(f"{before}{block}{after}", "utf-8")

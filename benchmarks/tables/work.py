@@ -5,150 +5,34 @@ from __future__ import annotations
 import logging
 import os
 import subprocess
-from collections import Counter, OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass, replace
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from statistics import fmean
 from threading import Thread
-from typing import Any
 
 import torch
 
-from benchmarks.tables.grid import Run, Table, fingerprint, load_table, tables
-from benchmarks.tables.journal import Entry, Journal, numbers, rounded, scored
-from fedsim.core import Local
+from benchmarks.tables.grid import Table, fingerprint, load_table, tables
+from benchmarks.tables.journal import Entry, Journal
+from benchmarks.tables.one_run import Pending, Populations, execute
 from fedsim.errors import FedsimError
-from fedsim.experiment import Experiment
-from fedsim.personal import sorted_curve
-from fedsim.pools import SerialPool
-from fedsim.population import Population
-from fedsim.simulation import RoundResult, simulate
-from jobs.final_model import FinalModel
-from jobs.records import RoundRecord
-from jobs.resolve import resolve
 from jobs.settings import Settings
-from jobs.spec import JobSpec
 
 LOG = logging.getLogger("fedsim.tables")
-
-
-@dataclass(frozen=True)
-class Pending:
-    """A run that is still to be made: its spec has been checked."""
-
-    run: Run
-    spec: JobSpec
-    key: str
-
-
-class Populations:
-    """The populations made last, shared by the runs whose data is the same.
-
-    Args:
-        keep: how many.
-    """
-
-    def __init__(self, keep: int = 4) -> None:
-        self.keep, self.made = keep, OrderedDict[str, Population]()
-
-    def of(self, experiment: Experiment) -> Population:
-        """The experiment's population, made only if none with the same data and partition is at hand."""
-        neutral: Any = {"algorithm": None, "local": Local(), "rounds": 0, "cohort_size": 0}
-        key = repr(replace(experiment, **neutral, evaluate_every=1, personal="auto"))
-        if key not in self.made:
-            self.made[key] = experiment.population()
-            while len(self.made) > self.keep:
-                self.made.popitem(last=False)
-        self.made.move_to_end(key)
-        return replace(
-            self.made[key],
-            local=experiment.local,
-            rounds=experiment.rounds,
-            cohort_size=experiment.cohort_size,
-        )
-
-
-def results(experiment: Experiment, population: Population) -> Iterator[RoundResult]:
-    """One result per round, of the reference pool in this process."""
-    pool = SerialPool(experiment.algorithm, population)
-    try:
-        yield from simulate(
-            experiment.algorithm,
-            population,
-            pool,
-            evaluate_every=experiment.evaluate_every,
-            personal=experiment.personal,
-        )
-    finally:
-        pool.close()
-
-
-def execute(pending: Pending, table: Table, settings: Settings, shared: Populations, code: str) -> Entry:
-    """Make one run.
-
-    Raises:
-        FedsimError: if it fails.
-    """
-    experiment = resolve(pending.spec, settings)
-    scores: dict[str, dict[int, float]] = {metric: {} for metric in table.metrics}
-    down, up, seconds = 0, 0, 0.0
-    cost, final_model = Counter[str](), FinalModel()
-    last: RoundResult | None = None
-    for last in results(experiment, shared.of(experiment)):
-        down, up = down + last.traffic.down, up + last.traffic.up
-        seconds += last.seconds["total"]
-        record = last.record()
-        cost.update(record["cost"])
-        final_model.add(RoundRecord.model_validate(record))
-        for metric in scores.keys() & last.metrics.keys():
-            scores[metric][last.round] = round(last.metrics[metric], 6)
-    if last is None or not scores[table.metric]:
-        raise FedsimError(
-            f"{pending.run} was never scored by {table.metric!r}", "name a metric of its records"
-        )
-    found = {metric: scored(points, table.curve_every) for metric, points in scores.items() if points}
-    main, chosen = found.pop(table.metric), final_model.document().get("best_by_validation", {})
-    return Entry(
-        key=pending.key,
-        labels=pending.run.labels,
-        seed=pending.run.seed,
-        rounds=last.round,
-        final=rounded(last.metrics.items()),
-        best=main.best,
-        tail=main.tail,
-        curve=main.curve,
-        bytes={"down": down, "up": up},
-        cost=dict(cost),
-        seconds=round(seconds, 1),
-        others=found,
-        clients=() if last.personal is None else tuple(sorted_curve(last.personal)[1].round(4).tolist()),
-        chosen=_on_tests(chosen),
-        chosen_model=chosen.get("model", ""),
-        method=numbers(last.method),
-        digest=last.digest[:16],
-        code=code,
-    )
-
-
-def _on_tests(chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """Round and accuracy of the model that validation chose; {} where none was chosen, or none tested."""
-    if chosen.get("accuracy") is None:
-        return {}
-    return {"round": chosen["round"], "value": round(chosen["accuracy"], 6)}
 
 
 class _Process:
     """What a worker process keeps between runs."""
 
-    def __init__(self, table: Table, settings: Settings, code: str) -> None:
-        self.table, self.settings, self.code, self.shared = table, settings, code, Populations()
+    def __init__(self, table: Table, settings: Settings, code: str, device: str) -> None:
+        self.table, self.settings, self.shared = table, settings, Populations()
+        self.code, self.device = code, device
 
     def __call__(self, pending: Pending) -> Entry | str:
         try:
-            return execute(pending, self.table, self.settings, self.shared, self.code)
+            return execute(pending, self.table, self.settings, self.shared, self.code, self.device)
         except Exception as error:  # one broken run must not end the table
             return f"{type(error).__name__}: {error}"
 
@@ -163,9 +47,9 @@ def settle(niceness: int) -> None:
     Thread(target=_end_with_parent, daemon=True).start()
 
 
-def _begin(niceness: int, table: Table, settings: Settings, code: str) -> None:
+def _begin(niceness: int, table: Table, settings: Settings, code: str, device: str) -> None:
     settle(niceness)
-    _HERE["process"] = _Process(table, settings, code)
+    _HERE["process"] = _Process(table, settings, code, device)
 
 
 def _end_with_parent() -> None:
@@ -181,7 +65,13 @@ def _work(pending: Pending) -> Entry | str:
 
 
 def run_table(
-    table: Table, journal: Journal, settings: Settings, *, processes: int = 2, niceness: int = 19
+    table: Table,
+    journal: Journal,
+    settings: Settings,
+    *,
+    processes: int = 2,
+    niceness: int = 19,
+    device: str = "cpu",
 ) -> list[str]:
     """Make every run that the journal does not have.
 
@@ -191,6 +81,7 @@ def run_table(
         settings: where data is.
         processes: runs at a time, each on one thread.
         niceness: added to the processes' own; 19 leaves the machine to everybody else.
+        device: where runs train, "cpu" or "cuda", whose first GPU all processes share.
 
     Returns:
         What did not work, one sentence for each run.
@@ -206,7 +97,7 @@ def run_table(
     if not waiting:
         return faults
     os.environ["OMP_NUM_THREADS"] = "1"
-    initial = (niceness, table, settings, code_version())
+    initial = (niceness, table, settings, code_version(), device)
     executor = ProcessPoolExecutor(processes, get_context("spawn"), initializer=_begin, initargs=initial)
     with executor:
         futures = {executor.submit(_work, pending): pending for pending in waiting}

@@ -32,7 +32,9 @@ round's clients wait for it, since they need it.
 
 Deviations: clients that never came count nothing in any kind of mean. Adam's moments are kept between rounds.
 The paper's text has no tau^2, nor has this by default; its code has KL(student || teacher), which is an
-option. A model without maps before its classifier has a generator of flat features.
+option. Eq. 3 is the clients' weighted mean without its further 1/K, which only scales it. Alg. 1's labels for
+the server are one draw of batches x batch size, shuffled in each pass. The generator's sigmoid is its code's,
+though the features it stands for may exceed 1. A model without maps has a generator of flat features.
 
 Reference result: see docs/results.md.
 """

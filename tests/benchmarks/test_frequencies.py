@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import frequencies
 from benchmarks.frequencies import COHORT, ROUNDS, TRIFREQS, outliers, rounds, section
-from benchmarks.tables.markdown import PAGE
+from benchmarks.tables.page import PAGE
 from fedsim.inequitable import ALONE
 
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from benchmarks.tables import one_run
 from benchmarks.tables.__main__ import main
 from benchmarks.tables.grid import Table, TableError, fingerprint, load_table, read_table, tables
 from benchmarks.tables.journal import Journal
-from benchmarks.tables.work import Pending, Populations, execute, missing, run_table, take
+from benchmarks.tables.markdown import render
+from benchmarks.tables.one_run import Pending, Populations, execute
+from benchmarks.tables.work import missing, run_table, take
 from fedsim.algorithms import ALGORITHMS
 from fedsim.core import Algorithm
 from fedsim.errors import FedsimError
+from fedsim.experiment import Experiment
 from fedsim.pools import SerialPool
-from fedsim.simulation import simulate
+from fedsim.population import Population
+from fedsim.simulation import RoundResult, simulate
 from jobs.resolve import resolve
 from jobs.settings import Settings
 from jobs.spec import parse_spec
@@ -167,6 +173,35 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "'nothing' is no table" in capsys.readouterr().err
 
 
+def test_where_runs_are_made_is_written_down(
+    table: Table, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients and server are told the device, the line names the GPU, and the page what was made on it."""
+    told, run = list[str](), next(table.runs())
+
+    def results(experiment: Experiment, population: Population, device: str) -> Iterator[RoundResult]:
+        told.append(device)
+        yield from made(experiment, population)
+
+    made = one_run.results
+    monkeypatch.setattr(one_run, "results", results)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: "A GPU")
+    pending = Pending(run, table.spec(run), fingerprint(table.spec(run)))
+    line = execute(pending, table, settings, Populations(), "", "cuda")
+    assert (told, line.device) == (["cuda"], "A GPU")
+    other = entry(table, ("plain", "IID"), 2, 0.5)
+    assert "\n\nMade on: A GPU 1, cpu 1.\n\n" in render(table, {line.key: line, other.key: other})
+    assert "Made on" not in render(table, {other.key: other})
+
+
+def test_without_a_gpu_none_is_promised(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert main(["run", "kdia-sweep", "--device", "cuda", "--results", str(tmp_path)]) == 2
+    assert "--device cuda: torch finds no GPU" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", tables())
 def test_every_table_asks_for_specs_that_parse(name: str) -> None:
     table = load_table(name)
@@ -184,6 +219,19 @@ def test_labels_may_stand_for_something_else_with_another_preset() -> None:
         for mine, its in zip(table.runs(), other.runs(), strict=True):
             assert mine == its or mine.labels["method"] == "FedGen"
     assert [*table.on(table.preset).runs()] == [*table.runs()]
+
+
+@pytest.mark.parametrize("name", ["kdia-cifar10", "kdia-fmnist"])
+def test_at_the_papers_scale_fedcog_is_its_own(name: str) -> None:
+    """What fits it into few rounds stays behind, and the text says that it tells of another preset."""
+    table = load_table(name)
+    other = table.on("kdia-cifar10")
+    methods = {run.labels["method"]: other.spec(run).algorithm.params for run in other.runs()}
+    assert methods["FedCOG"] == {}
+    assert methods["MOON"] == {"mu": 5.0}
+    assert other.about.startswith(
+        f"Made with the preset `kdia-cifar10`; what follows tells of `{table.preset}`. "
+    )
 
 
 def test_layer_schedules_are_in_proportion_to_the_rounds() -> None:

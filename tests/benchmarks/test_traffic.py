@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.tables.markdown import PAGE
+from benchmarks.tables.page import PAGE
 from benchmarks.traffic import SETTINGS, Setting, round_bytes, section
 from fedsim.algorithms import AcePFL, FedAvg, KTpFL, Scaffold
 from fedsim.core import Algorithm

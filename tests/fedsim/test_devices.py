@@ -5,14 +5,16 @@ Torch tracks where each would be, and refuses to mix devices as a GPU does.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fedsim import tree
-from fedsim.algorithms import ALGORITHMS, Scaffold
-from fedsim.core import Local
+from fedsim.algorithms import ALGORITHMS, KDIA, Scaffold
+from fedsim.core import Local, Reduced, Traffic
 from fedsim.errors import FedsimError
 from fedsim.pools import SerialPool, broadcast, instruct
 from fedsim.population import Population, Shelf
@@ -86,3 +88,21 @@ def test_a_pool_in_this_process_sends_clients_what_they_need_to_their_device() -
         for work in asked:
             with pytest.raises(FedsimError, match="_local_scalar_dense"):
                 work()
+
+
+def test_a_generator_is_trained_where_the_server_is_told_to() -> None:
+    """Classifiers, noise, weights and moments go to that device, and the state comes home again."""
+    method, everybody = KDIA(**QUICK["kdia"]), population()
+    ctx = everybody.context(0)
+    state, there = first_state(method, everybody), replace(ctx, device=ELSEWHERE)
+    heads = [tree.select(ctx.net.init(seed), ctx.net.head) for seed in (1, 2)]
+    reduced = Reduced({"heads": heads}, (0, 1), (0.5, 0.5), (16, 16), {}, Traffic())
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        steps = method.learn(there, replace(state, generator={**state.generator, "steps": 0}), reduced)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                after = end.value.generator
+                break
+    assert {leaf.device.type for _, leaf in tree.leaves(after)} == {"cpu"}

@@ -227,6 +227,9 @@ def test_the_loss_is_numpys(kl: Any, drawn: Any) -> None:
         entropy(logits, batch.y) + 0.7 * (p * np.log(p / q)).sum(-1).mean() + 0.3 * entropy(judged, labels)
     )
     assert float(method.loss(ctx, visit, params, batch)) == pytest.approx(expected, rel=1e-5)
+    four = expected + 0.7 * 3 * (p * np.log(p / q)).sum(-1).mean()
+    squared = replace(method, tau_squared=True)
+    assert float(squared.loss(ctx, visit, params, batch)) == pytest.approx(four, rel=1e-5)
 
 
 def test_generated_features_train_the_classifier_alone() -> None:

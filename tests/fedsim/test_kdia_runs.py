@@ -11,7 +11,7 @@ import torch
 from fedsim import tree
 from fedsim.algorithms import KDIA
 from fedsim.core import Context, Local, Visit
-from fedsim.generator_training import joint_judge
+from fedsim.generator_training import joint_judge, train_generator
 from fedsim.inequitable import KINDS, taught
 from fedsim.pools import SerialPool
 from fedsim.simulation import simulate
@@ -96,3 +96,24 @@ def test_the_student_takes_generated_features_for_their_class(monkeypatch: pytes
                 assert all(torch.equal(value, kept[key]) for key, value in head.items())
     assert found[KDIA] > 0.8
     assert found[Mute] < 0.5
+
+
+def test_models_are_being_scored_while_the_generator_learns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scoring begins before the generator's training, and is only waited for behind it."""
+    told = list[str]()
+
+    class Watching(SerialPool):
+        def evaluate(self, *asked: Any) -> Any:
+            told.append("begun")
+            score = super().evaluate(*asked)
+            return lambda: (told.append("waited for"), score())[1]
+
+    def taking(*given: Any) -> Any:
+        told.append("learning")
+        return (yield from train_generator(*given))
+
+    monkeypatch.setattr("fedsim.algorithms.kdia.train_generator", taking)
+    method = KDIA(generator_epochs=1, generator_batches=2, generator_batch_size=4, generator_noise=4)
+    population = federation(rounds=2)
+    assert len(list(simulate(method, population, Watching(method, population)))) == 2
+    assert told == ["begun", "learning", "waited for"] * 2
