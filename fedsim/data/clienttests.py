@@ -6,7 +6,7 @@ Papers score personalised models in different ways, and the numbers must not be 
 | --- | --- | --- |
 | `global` | nothing of its own: everybody is scored on the whole test set | KDIA, curricula |
 | `labels` | for every class that it holds, 1/N of that class's test examples | FedGen, FedCL |
-| `matched` | a share of the test set in its own class proportions; together, all of it | ACE-pFL |
+| `matched` | a share of the test set in its own class proportions; together, all of it | ACE-pFL as read |
 | `classes` | every test example of the classes that it holds (clients overlap) | FedZoo-Bench |
 | `merged` | a quarter of its own examples, cut from training and test set merged | PFLlib, layer schedules |
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedsim import rng
+from fedsim import rng, wire
 from fedsim.algorithms.ace_pfl import AcePFL
 from fedsim.core import Local
 from fedsim.data.dataset import Dataset, Examples
@@ -220,6 +220,25 @@ def test_bytes_are_eight_for_each_kept_entry_and_the_census_comes_once() -> None
     assert first.traffic.by_payload == {"predictions": 4 * 40 * 2 * 8, "census": census}
     assert second.traffic.by_payload == {"predictions": 2 * 4 * 40 * 2 * 8}
     assert first.traffic.personal == second.traffic.personal == 4 * 40 * 2 * 8
+
+
+def test_what_is_sent_has_as_many_entries_as_are_charged() -> None:
+    """The paper's filter: two of four are not 0 in what a client sends, and in what all said."""
+    sent = list[tuple[Any, Any]]()
+
+    class Watched(AcePFL):
+        def train(self, ctx: Any, visit: Any) -> Any:
+            report = super().train(ctx, visit)
+            sent.extend([(ctx, visit.broadcast["predictions"]), (ctx, report.upload["predictions"])])
+            return report
+
+    algorithm = Watched(top_k=2, unsent="zero")
+    run(algorithm, mixed(rounds=2))
+    said = [(ctx, payload) for ctx, payload in sent if payload]
+    assert len(said) == 4 + 2 * 4
+    for ctx, payload in said:
+        entries = wire.sparse_bytes(payload["probabilities"])
+        assert entries == algorithm.charge(ctx, "predictions", payload) == 40 * 2 * 8
 
 
 def test_the_record_says_the_temperature_the_clusters_and_the_budgets() -> None:

@@ -39,6 +39,7 @@ def test_the_other_curves_end_where_the_papers_does() -> None:
     assert curves["f4"](200) == pytest.approx(curves["f1"](200))
     assert curves["f4"](150) == pytest.approx(30 + 4.9665 + 5 * (1 + np.expm1(2.5) / np.expm1(5)), abs=1e-3)
     assert curves["f2"](60) == pytest.approx(30 + 19.8997 * np.tanh(0.5) / np.tanh(2.5), abs=1e-3)
+    assert curves["f3"](60) == pytest.approx(30 + 19.8996 * np.expm1(1) / np.expm1(5), abs=1e-4)
     assert {Temperature(curve="fixed", rounds=300)(r) for r in (1, 150, 300)} == {30}
 
 
