@@ -18,7 +18,7 @@ from .core import Algorithm, Context, Effort, Local
 from .costs import Work, client_work
 from .flops import example_flops
 from .population import Population
-from .sampling import kept_apart
+from .sampling import count_apart
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Meter:
     def _size(self, ctx: Context, client: int) -> int:
         """How many examples this client trains on."""
         size, share = self.population.partition.size(client), self.algorithm.reserved(ctx)
-        return size - int(kept_apart(size, share).sum()) if share else size
+        return size - count_apart(size, share) if share else size
 
     def _cost(self, ctx: Context, work: Work, efforts: Sequence[Effort]) -> Cost:
         """Of one client: where steps are of several kinds, each kind has its share of the examples."""

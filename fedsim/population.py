@@ -172,7 +172,7 @@ class Shelf:
         held = self.population.partition.client(client)
         if not algorithm.has("reserved"):
             return held, None
-        apart = kept_apart(len(held), algorithm.reserved(ctx))
+        apart = kept_apart(rng.stream(ctx.seed, "apart", client), len(held), algorithm.reserved(ctx))
         return held[~apart], held[apart]
 
     def batches(

@@ -42,15 +42,24 @@ def draws(
             yield order[rng.choice(limit, min(batch_size, limit), replace=False)]
 
 
-def kept_apart(num_examples: int, share: float) -> Positions:
-    """Which of a client's examples it keeps apart: every so many-th in their order, bool `[num_examples]`.
+def count_apart(num_examples: int, share: float) -> int:
+    """How many of so many examples are kept apart: the share, at least 0 and below 1, rounded down."""
+    return int(num_examples * share + 1e-9)
+
+
+def kept_apart(rng: np.random.Generator, num_examples: int, share: float) -> Positions:
+    """Which of so many examples are kept apart, drawn whatever their order, bool `[num_examples]`.
+
+    Every so many-th would do only where the order says nothing: recordings come word by word, and so every
+    tenth may be of one class.
 
     Args:
+        rng: to draw from; the same stream keeps the same apart.
         num_examples: n.
-        share: how many of them, rounded down: at least 0 and below 1.
+        share: as in `count_apart`.
     """
-    counted = np.floor(np.arange(num_examples + 1) * share + 1e-9)
-    apart: Positions = np.diff(counted) > 0
+    apart: Positions = np.zeros(num_examples, bool)
+    apart[rng.permutation(num_examples)[: count_apart(num_examples, share)]] = True
     return apart
 
 

@@ -40,7 +40,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from .. import wire
+from .. import rng, wire
 from ..core import Batch, Context, Progress, Reduced, Reduction, Report, ServerState, Visit
 from ..lessons import (
     Course,
@@ -157,7 +157,8 @@ class FedDF(FedAvg):
             said: the mean of everybody's logits of the public set.
         """
         public = public_set(ctx).on(ctx.device)
-        aside = torch.from_numpy(kept_apart(len(public), self.apart)).to(public.y.device)
+        chosen = kept_apart(rng.stream(ctx.seed, "apart"), len(public), self.apart)
+        aside = torch.from_numpy(chosen).to(public.y.device)
         rows = (~aside).nonzero().squeeze(1)
         batches = steps_over(
             public, ctx.seed, ctx.round, steps=self.steps, batch_size=self.batch_size, rows=rows

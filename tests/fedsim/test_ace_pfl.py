@@ -92,7 +92,10 @@ class PaperLoop:
         self.train = torch.tensor(data.train.x), torch.tensor(data.train.y)
         self.test = torch.tensor(data.test.x), torch.tensor(data.test.y)
         self.held = [population.partition.client(k) for k in range(4)]
-        self.apart = [kept_apart(len(rows), algorithm.validation) for rows in self.held]
+        self.apart = [
+            kept_apart(rng.stream(population.seed, "apart", k), len(rows), algorithm.validation)
+            for k, rows in enumerate(self.held)
+        ]
         self.clusters = enrolled(algorithm, population)[0].clusters.tolist()
         first = [net.init(population.seed, number) for number, net in enumerate(population.nets)]
         self.clients = [
@@ -176,7 +179,7 @@ def keep(soft: Tensor, k: int, unsent: str) -> Tensor:
 @pytest.mark.parametrize("unsent", ["zero", "even"])
 def test_the_rounds_are_those_of_the_papers_algorithm(unsent: Any) -> None:
     """Every prediction of the server and everything that clients keep, at temperatures from 5.5 to 9.2."""
-    population = mixed(rounds=5)
+    population = mixed(rounds=5, seed=8)
     shape = {"t0": 3.0, "k1": 2.0, "k2": 0.5, "r0": 2}
     algorithm = AcePFL(clusters=2, top_k=2, unsent=unsent, validation=0.2, **shape)
     loop = PaperLoop(population, algorithm)
@@ -187,7 +190,7 @@ def test_the_rounds_are_those_of_the_papers_algorithm(unsent: Any) -> None:
         torch.testing.assert_close(result.state.predictions, expected.said, rtol=0, atol=1e-5)
         for client, memory in pool.memories().items():
             for name, mine in expected.kept[client].items():
-                torch.testing.assert_close(memory[name], mine, rtol=0, atol=1e-4)
+                torch.testing.assert_close(memory[name], mine, rtol=0, atol=1e-5)
             assert set(memory) == {*expected.kept[client], *(("score", "heard") if result.round > 1 else ())}
         assert result.method["temperature"] == pytest.approx(expected.temperature)
         # One test example of 48 may fall otherwise where float32 sums are taken in another order.

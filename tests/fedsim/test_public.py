@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim import tree, wire
+from fedsim import rng, tree, wire
 from fedsim.algorithms import FedAvg
 from fedsim.core import Algorithm, Context, Local, Reduced, Reduction, Report, ServerState, Visit
 from fedsim.errors import DataError
@@ -20,7 +20,7 @@ from fedsim.models import make_net
 from fedsim.pools import SerialPool
 from fedsim.population import Population
 from fedsim.public import ROWS, public_set
-from fedsim.sampling import kept_apart
+from fedsim.sampling import count_apart, kept_apart
 from fedsim.simulation import simulate
 from fedsim.tree import Tree
 from tests.fedsim.federations import federation
@@ -115,10 +115,18 @@ def test_what_a_client_keeps_apart_is_not_trained_on() -> None:
 
 
 @pytest.mark.parametrize(("n", "share"), [(0, 0.1), (1, 0.1), (9, 0.1), (10, 0.1), (59, 0.1), (7, 0.5)])
-def test_every_so_many_th_example_is_kept_apart(n: int, share: float) -> None:
-    apart = kept_apart(n, share)
+def test_a_share_of_the_examples_is_kept_apart(n: int, share: float) -> None:
+    apart = kept_apart(rng.stream(1, "apart", 0), n, share)
     assert apart.shape == (n,)
-    assert apart.sum() == int(n * share)
+    assert apart.sum() == count_apart(n, share) == int(n * share)
+    assert (apart == kept_apart(rng.stream(1, "apart", 0), n, share)).all()
+
+
+def test_what_is_kept_apart_has_all_classes_though_they_come_in_turns() -> None:
+    """Every tenth of 1,000 examples whose classes come in turns of ten would be of one class."""
+    apart = kept_apart(rng.stream(1, "apart", 0), 1000, 0.1)
+    assert (np.bincount(np.flatnonzero(apart) % 10, minlength=10) >= 3).all()
+    assert (apart != kept_apart(rng.stream(1, "apart", 1), 1000, 0.1)).any()
 
 
 def test_everybody_sees_the_public_set_in_the_same_order_which_changes_by_round() -> None:

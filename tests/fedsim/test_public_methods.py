@@ -103,7 +103,7 @@ def test_feddf_without_steps_is_fedavg() -> None:
 
 
 def test_feddf_looks_at_its_student_at_the_end_too() -> None:
-    population = federation(rounds=1, local=Local(epochs=1, batch_size=8, lr=0.02))
+    population = federation(rounds=1, seed=5, local=Local(epochs=1, batch_size=8, lr=0.02))
     (plain,), _ = run(FedAvg(), population)
     (taught,), _ = run(FedDF(steps=80, batch_size=10, lr=0.03, apart=0.5, check_every=100), population)
     assert taught.method["distillation_steps"] == [80]
