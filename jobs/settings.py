@@ -91,7 +91,9 @@ class Settings:
     def __post_init__(self) -> None:
         home = Path(self.home).expanduser().absolute()
         object.__setattr__(self, "home", home)
-        object.__setattr__(self, "database_url", self.database_url or f"sqlite:///{home / 'fedsim.db'}")
+        database = _absolute_database(self.database_url) or f"sqlite:///{home / 'fedsim.db'}"
+        object.__setattr__(self, "database_url", database)
+        object.__setattr__(self, "storage", None if self.storage is None else _absolute_storage(self.storage))
         object.__setattr__(self, "data_roots", self.data_roots or (home / "data",))
         object.__setattr__(self, "token", None if self.token is None else checked_token(self.token))
 
@@ -233,3 +235,17 @@ def _one_of(env: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
     if text not in allowed:
         raise SettingsError(f"{name} is {text!r}", f"set it to {' or '.join(allowed)}, or unset it")
     return text
+
+
+def _absolute_database(url: str) -> str:
+    """The URL, a SQLite file in it by its whole path: runners work in a folder of their own."""
+    scheme, mark, rest = url.partition(":///")
+    file, more, query = rest.partition("?")
+    if not scheme.startswith("sqlite") or not mark or not file or file.startswith((":", "file:")):
+        return url
+    return f"{scheme}:///{Path(file).expanduser().absolute()}{more}{query}"
+
+
+def _absolute_storage(place: str) -> str:
+    """The same of a folder; a URL is left as it is."""
+    return place if "://" in place or "::" in place else str(Path(place).expanduser().absolute())

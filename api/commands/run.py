@@ -41,7 +41,8 @@ def run(
     faults = parse_chaos(chaos or ())
     loaded = parse_whole(read_spec(spec, sets or ()))
     folder = make_folder(out) if out is not None else None
-    kept = None if folder is None else str(folder / "checkpoints")
+    # By its whole path: the coordinator may work in another folder, as on a Ray that runs already.
+    kept = None if folder is None else str(folder.absolute() / "checkpoints")
     result = _execute(loaded, Settings.from_env(), format, checkpoints=kept, resume=resume, chaos=faults)
     if note := had_more(loaded.rounds, len(result.records)):
         say(note)

@@ -253,8 +253,12 @@ def test_fewer_rounds_than_a_run_has_already_are_told() -> None:
     assert had_more(10, 10) == ""
 
 
-def test_a_run_goes_on_from_its_folder(fedsim: Fedsim, tmp_path: Path, ray_cluster: None) -> None:
-    out = tmp_path / "out"
+def test_a_run_goes_on_from_its_folder(
+    fedsim: Fedsim, tmp_path: Path, ray_cluster: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder named from where the command is run, where Ray's own processes are not."""
+    monkeypatch.chdir(tmp_path)
+    out = Path("out")
     command = (
         "run",
         "demo",

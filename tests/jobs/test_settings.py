@@ -72,8 +72,41 @@ def test_a_file_of_secrets_that_is_not_there_says_what_to_do(tmp_path):
     gone = {"FEDSIM_HOME": str(tmp_path), "FEDSIM_SECRETS": str(tmp_path / "gone.json")}
     with pytest.raises(SettingsError, match=r"share FEDSIM_HOME.*set FEDSIM_DATABASE_URL"):
         Settings.from_env(gone)
-    found = Settings.from_env(gone | {"FEDSIM_DATABASE_URL": "sqlite:///set/where/ray/is.db"})
-    assert found.database_url == "sqlite:///set/where/ray/is.db"
+    found = Settings.from_env(gone | {"FEDSIM_DATABASE_URL": "sqlite:////set/where/ray/is.db"})
+    assert found.database_url == "sqlite:////set/where/ray/is.db"
     (tmp_path / "odd.json").write_text("[1]")
     with pytest.raises(SettingsError, match=r"odd\.json"):
         Settings.from_env(gone | {"FEDSIM_SECRETS": str(tmp_path / "odd.json")})
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("sqlite:///mine.db", "sqlite:///{here}/mine.db"),
+        ("sqlite+pysqlite:///a/b.db?timeout=5", "sqlite+pysqlite:///{here}/a/b.db?timeout=5"),
+        ("sqlite:////abs/mine.db", "sqlite:////abs/mine.db"),
+        ("sqlite:///:memory:", "sqlite:///:memory:"),
+        ("sqlite:///file:x?uri=true", "sqlite:///file:x?uri=true"),
+        ("postgresql+psycopg://me:secret@host/fedsim", "postgresql+psycopg://me:secret@host/fedsim"),
+    ],
+)
+def test_a_database_in_this_folder_is_the_same_from_every_folder(given, kept, tmp_path, monkeypatch):
+    """Runners and coordinators work in folders of their own."""
+    monkeypatch.chdir(tmp_path)
+    assert Settings(home=tmp_path / "home", database_url=given).database_url == kept.format(here=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("store", "{here}/store"),
+        ("/srv/fedsim", "/srv/fedsim"),
+        ("s3://bucket/fedsim", "s3://bucket/fedsim"),
+        ("simplecache::s3://bucket", "simplecache::s3://bucket"),
+    ],
+)
+def test_so_is_storage(given, kept, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = Settings.from_env({"FEDSIM_HOME": str(tmp_path / "home"), "FEDSIM_STORAGE": given})
+    assert settings.storage == kept.format(here=tmp_path)
+    assert settings.environment()["FEDSIM_STORAGE"] == settings.storage
