@@ -167,7 +167,7 @@ class CoordinatorProcess:
             yield Resumed(checkpoint.round, checkpoint.digest, checkpoint.memory_digest)
             for records in _parts(checkpoint.records, self._keeping().known):
                 yield Recalled(records)
-            self.params = tree.to_numpy(checkpoint.state.params)
+            self.params = self._common(checkpoint.state)
         return checkpoint
 
     def _rounds(
@@ -197,7 +197,7 @@ class CoordinatorProcess:
                 continue
             if self.placement.server:
                 result = replace(result, engine={**result.engine, "server_device": self.claim.name})
-            self.params = tree.to_numpy(result.state.params)
+            self.params = self._common(result.state)
             self.best = better(self.best, experiment.algorithm, population, result)
             yield replace(result, state=None)
             if kept is not None:
@@ -210,8 +210,13 @@ class CoordinatorProcess:
             raise RuntimeError("this run has no checkpoints")
         return self.keeping
 
+    def _common(self, state: Any) -> dict[str, Any]:
+        """The model for everybody; {} without one: the server's is a part then, or as it was at first."""
+        found: dict[str, Any] = tree.to_numpy(state.params) if self.experiment.algorithm.deploys else {}
+        return found
+
     def model(self) -> dict[str, Any]:
-        """The global model after the last finished round, as NumPy arrays by parameter name."""
+        """The global model after the last finished round, NumPy arrays by parameter name; {} without one."""
         return self.params
 
     def chosen(self) -> Chosen | None:

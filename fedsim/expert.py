@@ -22,6 +22,7 @@ from . import tree
 from .algorithms.fedavg import FedAvg
 from .data.dataset import Dataset
 from .data.partition import Partition
+from .errors import DataError
 from .local import example_losses
 from .net import Net, Params
 from .pools import SerialPool
@@ -53,6 +54,9 @@ def expert_losses(
 
     Returns:
         The cross-entropy of every training example under the trained expert, float32 `[n]`.
+
+    Raises:
+        DataError: its training diverged, so that it tells nothing of the examples.
     """
     file = None if cache is None else cache / f"expert-{_key(data, net, epochs, seed)}.npy"
     if file is not None and file.is_file():
@@ -74,6 +78,11 @@ def expert_losses(
         params = result.state.params
         yield f"training an expert: epoch {result.round} of {epochs}, {_score(result.metrics)}"
     losses = _losses(data, net, params)
+    if bad := int((~np.isfinite(losses)).sum()):
+        raise DataError(
+            f"the expert has diverged: its loss of {bad:,} of {len(losses):,} examples is not a number",
+            "scale the inputs (data.dataset.normalise), or choose another model",
+        )
     if file is not None:
         _keep(file, losses)
     return losses

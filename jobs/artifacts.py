@@ -73,18 +73,19 @@ def save_spec(settings: Settings, job: Job) -> None:
 def save_model(
     settings: Settings, job_id: str, model: Mapping[str, Any], notes: Mapping[str, str] = NO_NOTES
 ) -> None:
-    """Write the final model.
+    """Write the final model; nothing where the method has none for everybody.
 
     Args:
         settings: where to.
         job_id: the job.
-        model: NumPy arrays by parameter name.
+        model: NumPy arrays by parameter name, or nothing.
         notes: what one needs to use it, for its metadata.
 
     Raises:
         CheckpointError: the place cannot be written.
     """
-    _folder(settings, job_id).write(MODEL, model_content(model, {"job": job_id, **notes}))
+    if model:
+        _folder(settings, job_id).write(MODEL, model_content(model, {"job": job_id, **notes}))
 
 
 def model_content(model: Mapping[str, Any], notes: Mapping[str, str]) -> bytes:
@@ -194,6 +195,8 @@ def no_artifact(job_id: str, name: str) -> ArtifactNotFound:
     """The error for a name that is no artifact, or one that is not there (yet)."""
     if name in ARTIFACTS:
         hint = "it is written when the job succeeds; clients that only sample have no partition"
+        if name == MODEL:
+            hint = "it is written when the job succeeds, by methods that have a model for everybody"
         if name == PERSONAL:
             hint = "it is written when clients' own models are scored; see evaluation.personal"
         if name == CHOSEN:

@@ -21,7 +21,12 @@ def curriculum_faults(spec: JobSpec) -> list[FieldError]:
         method.cohort is not Algorithm.cohort or method.survey is not Algorithm.survey
     ):
         errors.append(_own_way(spec, "clients", "chooses its clients itself"))
-    elif asked.clients is not None and asked.clients.scores == "all" and not method.deploys:
+    elif (
+        asked.clients is not None
+        and asked.clients.scores == "all"
+        and asked.clients.order != "random"  # which asks nobody
+        and not method.deploys
+    ):
         message = f"{spec.algorithm.name} has no model for everybody that clients could be asked about"
         errors.append(FieldError("curriculum.clients.scores", "all", message, "set it to 'kept'"))
     return errors

@@ -130,12 +130,17 @@ def _models(folder: Path, result: RunResult) -> list[str]:
     """Write the last model, and the one that validation chose; an earlier run's goes where there is none."""
     from jobs.artifacts import CHOSEN, MODEL, chosen_content, model_content
 
-    (folder / MODEL).write_bytes(model_content(result.model, result.notes))
-    if result.chosen_model is None:
-        (folder / CHOSEN).unlink(missing_ok=True)
-        return [MODEL]
-    (folder / CHOSEN).write_bytes(chosen_content(result.chosen_model, result.notes))
-    return [MODEL, CHOSEN]
+    chosen = result.chosen_model
+    contents = {
+        MODEL: model_content(result.model, result.notes) if result.model else None,
+        CHOSEN: None if chosen is None else chosen_content(chosen, result.notes),
+    }
+    for name, content in contents.items():
+        if content is None:
+            (folder / name).unlink(missing_ok=True)
+        else:
+            (folder / name).write_bytes(content)
+    return [name for name, content in contents.items() if content is not None]
 
 
 def register(app: typer.Typer) -> None:

@@ -159,7 +159,9 @@ class FedGen(FedAvg):
         """The global model, the generator and the chances of its labels."""
         sent = dict(super().broadcast(ctx, state))
         if self.generates(ctx):
-            sent |= {"generator": state.generator["params"], "labels": {"chances": state.labels}}
+            # Even where those that came so far held nothing: chances of 0 would all draw the first class.
+            chances = state.labels if bool(state.labels.any()) else torch.ones_like(state.labels)
+            sent |= {"generator": state.generator["params"], "labels": {"chances": chances}}
         return sent
 
     def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> Any:

@@ -126,6 +126,13 @@ def test_a_run_in_files_has_its_models_too(tmp_path: Path) -> None:
         assert file.get_tensor("head.bias").tolist() == MODEL["head.bias"].tolist()
     assert "chosen.safetensors" not in write_files(tmp_path, document, RunResult(model=last))
     assert not (tmp_path / "chosen.safetensors").exists()
+    assert write_files(tmp_path, document, RunResult(model={})) == [
+        "spec.yaml",
+        "rounds.jsonl",
+        "rounds.csv",
+        "result.json",
+    ]
+    assert not (tmp_path / "model.safetensors").exists()
 
 
 def test_without_a_validation_split_nothing_was_chosen(service: RunningService, http: httpx.Client) -> None:

@@ -16,7 +16,7 @@ from torch import nn
 from fedsim.algorithms import FedAvg
 from fedsim.data import loss_spread
 from fedsim.data.augment import augmentation
-from fedsim.errors import SpecError
+from fedsim.errors import DataError, SpecError
 from fedsim.experiment import Experiment
 from fedsim.expert import _key, expert_losses
 from fedsim.models import make_net
@@ -45,6 +45,16 @@ def test_the_losses_are_those_of_a_trained_model_and_are_kept(tmp_path: Path) ->
     assert np.array_equal(kept, losses)
     other, _ = finish(expert_losses(data, net, epochs=9, seed=1, cache=tmp_path))
     assert len(other) == 10
+
+
+def test_an_expert_that_diverged_tells_nothing_and_is_not_kept(tmp_path: Path) -> None:
+    """Its losses would order examples by chance, and be found again."""
+    data = gaussian_dataset()
+    huge = replace(data, train=replace(data.train, x=data.train.x * np.float32(1e30)))
+    net = make_net("mlp", input_shape=data.input_shape, num_classes=data.num_classes)
+    with pytest.raises(DataError, match="the expert has diverged"):
+        finish(expert_losses(huge, net, epochs=1, seed=1, cache=tmp_path))
+    assert not list(tmp_path.iterdir())
 
 
 def dropping(share: float) -> nn.Sequential:

@@ -17,6 +17,7 @@ from fedsim.generators import draw_labels, make_generator
 from fedsim.models import make_net
 from fedsim.pools import SerialPool
 from fedsim.population import Population
+from fedsim.simulation import simulate
 from tests.fedsim.federations import federation, partition
 from tests.fedsim.linear_models import softmax
 from tests.fedsim.methods import MOMENTUM, QUICK, run, same_models
@@ -200,3 +201,17 @@ def test_the_generator_learns_what_the_heads_say_and_a_client_without_examples_h
     assert losses[-1] < losses[0]
     assert int(results[-1].state.generator["steps"]) == 4 * LIGHT["generator_steps"]
     assert all(torch.isfinite(value).all() for value in results[-1].state.params.values())
+
+
+def test_labels_are_even_as_long_as_nobody_has_brought_any() -> None:
+    """The first cohort holds nothing: in the second round labels of every class are drawn, then those met."""
+    population = federation([0, 20, 20], cohort_size=1, seed=1, rounds=2)
+    method = FedGen(**QUICK["fedgen"])
+    first, second = simulate(method, population, SerialPool(method, population))
+    assert first.cohort == (0,)
+    assert not first.state.labels.any()
+    ctx = population.context(1)
+    chances = method.broadcast(ctx, first.state)["labels"]["chances"]
+    assert set(draw_labels(chances, torch.linspace(0, 0.999, 100)).tolist()) == {0, 1, 2, 3}
+    held = population.dataset.train.y[population.partition.client(second.cohort[0])]
+    assert set(second.state.labels.nonzero().flatten().tolist()) == set(held.tolist())

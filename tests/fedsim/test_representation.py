@@ -130,6 +130,8 @@ def test_clients_cannot_be_asked_about_a_model_that_nobody_has() -> None:
     assert not curriculum_faults(
         parse_spec({"algorithm": "fedper", "curriculum": {"clients": {"scores": "kept"}}})
     )
+    nobody = {"clients": {"order": "random"}}
+    assert not curriculum_faults(parse_spec({"algorithm": "fedper", "curriculum": nobody}))
     population = small(SETTINGS["plain"])
     algorithm = ClientCurriculum(base=FedPer(), scores="kept")
     results = list(simulate(algorithm, population, SerialPool(algorithm, population)))
