@@ -88,7 +88,8 @@ class LimitedStream(StreamingResponse):
     RETRY_SECONDS = 5
 
     def __init__(self, content: AsyncIterable[bytes], media_type: str, streams: Streams) -> None:
-        super().__init__(content, media_type=media_type)
+        # nginx, as it is set up by default, would keep what is sent until it has a page of it.
+        super().__init__(content, media_type=media_type, headers={"X-Accel-Buffering": "no"})
         self.streams = streams
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

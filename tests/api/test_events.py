@@ -99,6 +99,12 @@ def test_a_watched_job_that_is_deleted_is_said_to_be(
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
+def test_proxies_are_asked_not_to_buffer_what_is_streamed(service: RunningService) -> None:
+    url = f"{service.url}{JOBS}/{service.ended().id}"
+    answers = [httpx.get(f"{url}/{rest}") for rest in ("events", "logs?follow=true")]
+    assert [answer.headers["x-accel-buffering"] for answer in answers] == ["no", "no"]
+
+
 def test_a_log_is_followed_to_its_end(service: RunningService) -> None:
     job = service.running()
     path = service.settings.log_path(job.id)
