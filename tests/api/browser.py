@@ -27,6 +27,12 @@ FLAGS = (
 COPY = "navigator.clipboard.writeText = (text) => { window.copied = text; return Promise.resolve(); };"
 """Keep what the page copies where a test finds it: a browser without a window has no clipboard."""
 
+NO_CLIPBOARD = """
+    // As over plain HTTP from another machine.
+    Object.defineProperty(navigator, "clipboard", { value: undefined, configurable: true });
+    document.addEventListener("copy", () => { window.copied = document.activeElement.value; });
+"""
+
 NEEDS_CHROMIUM = pytest.mark.skipif(
     not (CHROMIUM and DRIVER),
     reason="no chromium and chromedriver on the path (apt-get install chromium-driver)",

@@ -10,7 +10,7 @@ from jobs.artifacts import save_personal
 from jobs.records import Cost
 from jobs.states import JobState
 from tests.api.axe import violations
-from tests.api.browser import COPY, NEEDS_CHROMIUM, Browser, until
+from tests.api.browser import COPY, NEEDS_CHROMIUM, NO_CLIPBOARD, Browser, until
 from tests.api.service import RunningService, a_round
 
 pytestmark = NEEDS_CHROMIUM
@@ -171,6 +171,25 @@ def test_the_log_the_spec_and_the_downloads(browser: Browser, service: RunningSe
     assert csv.splitlines()[0].startswith("round,")
     assert len(csv.splitlines()) == 3
     assert violations(browser) == []
+
+
+def test_a_spec_is_copied_without_a_clipboard(browser: Browser, service: RunningService) -> None:
+    job = service.ended(name="123", rounds=1)
+    browser.open(f"{service.url}/#/jobs/{job.id}")
+    until(lambda: browser.visible("#downloads button"))
+    browser.script("document.querySelector('#spec').closest('details').open = true")
+    until(lambda: browser.visible("#copy-spec"))
+    browser.script(NO_CLIPBOARD)
+    copy = browser.find("#copy-spec")
+    copy.send_keys("\n")
+    until(lambda: str(browser.script("return window.copied")).startswith('name: "123"\n'))
+    until(lambda: browser.text(".notice") == "The spec is copied")
+    assert browser.script("return document.activeElement.id") == "copy-spec"
+    # Where nothing helps the text is marked.
+    browser.script("document.execCommand = () => false")
+    copy.send_keys("\n")
+    until(lambda: browser.script("return getSelection().toString()").startswith('name: "123"\n'))
+    assert "did not let the page copy" in browser.text(".notice.bad")
 
 
 @pytest.mark.slow

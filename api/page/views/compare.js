@@ -3,10 +3,11 @@
 import { axis, Chart } from "../chart.js";
 import { curveColour, dash, faint } from "../colours.js";
 import { band, groups, isLoss, table, worstFinal } from "../comparison.js";
+import { copy } from "../copying.js";
 import { button, element, labelled, renew, say, select, show } from "../element.js";
 import { AXES, Records } from "../series.js";
 import { get, jobPath } from "../service.js";
-import { notice, repeat } from "../session.js";
+import { repeat } from "../session.js";
 import { FINAL, headline, HEADLINES, metricName } from "../words.js";
 import { comparisonTable } from "./compare_table.js";
 import { plainText } from "./marks.js";
@@ -44,7 +45,7 @@ class Comparison {
     this.aim = element("input", { name: "target", size: 8, value: this.target, autocomplete: "off", inputmode: "decimal",
       on: { change: () => this.set({ target: this.aim.value.trim() }) } });
     const seeds = element("input", { type: "checkbox", name: "seeds", checked: this.together, on: { change: () => this.set({ together: seeds.checked }) } });
-    const link = button("Copy link", () => navigator.clipboard.writeText(location.href).then(() => notice("The link is copied"), () => notice(location.href)));
+    const link = button("Copy link", () => copy(location.href, "The link is copied"));
     this.picture = element("div", { class: "chart", id: "compare-chart", role: "img", "aria-labelledby": "compare-head compare-words" });
     this.words = element("p", { class: "soft", id: "compare-words" });
     this.table = element("div", { class: "wide", id: "compare-table", tabindex: "0", role: "region", "aria-label": "Figures side by side" });

@@ -1,5 +1,6 @@
 // A new job: a form made of the spec's schema, looked over by the service while it is filled in, and its YAML.
 
+import { copy } from "../copying.js";
 import { Draft } from "../draft.js";
 import { button, element, say, select, show } from "../element.js";
 import { get, jobPath, newKey, post } from "../service.js";
@@ -48,14 +49,14 @@ class NewJob {
       on: { input: () => this.later(true) } });
     this.verdict = element("p", { id: "verdict", role: "status" }, "");
     this.submit = button("Submit", () => this.send(), { id: "submit", class: "main" });
-    const copy = button("Copy", () => navigator.clipboard.writeText(this.text.value).then(() => notice("The YAML is copied"), () => this.text.select()));
+    const copying = button("Copy", () => copy(this.text.value, "The YAML is copied", this.text), { id: "copy-yaml" });
     this.others = element("ul", { id: "other-faults", class: "fault" });
     this.left = element("div", {}, element("section", { class: "row" }, labelledField("preset", "Start from a preset", this.preset),
       labelledField("priority", "Priority", this.priority), labelledField("labels", "Labels", this.labels)), this.form);
     root.append(element("div", { class: "new-split" }, this.left,
       element("div", { class: "beside-form" },
         element("section", { "aria-labelledby": "yaml-head" },
-          element("div", { class: "title" }, element("h2", { id: "yaml-head" }, "Spec"), copy, this.submit),
+          element("div", { class: "title" }, element("h2", { id: "yaml-head" }, "Spec"), copying, this.submit),
           this.verdict, this.others, this.text),
         planner(() => this.seen, signal))));
     signal.addEventListener("abort", () => clearTimeout(this.timer));

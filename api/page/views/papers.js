@@ -1,5 +1,6 @@
 // The log, the spec and the downloads of one job.
 
+import { copy } from "../copying.js";
 import { button, element, labelled, say } from "../element.js";
 import { get, jobPath, request } from "../service.js";
 import { isAsking, notice, withToken } from "../session.js";
@@ -51,11 +52,9 @@ function log(job, signal) {
 
 function spec(job) {
   const text = element("pre", { id: "spec", tabindex: "0", "aria-label": "The spec as YAML" });
-  const copy = button("Copy", async () => {
-    await navigator.clipboard.writeText(text.textContent).then(() => notice("The spec is copied"), () => notice("The browser did not let the page copy", true));
-  }, { id: "copy-spec" });
+  const copying = button("Copy", () => copy(text.textContent, "The spec is copied", text), { id: "copy-spec" });
   const details = element("details", { on: { toggle: () => say(text, yaml(job().spec)) } },
-    element("summary", {}, element("h2", {}, "Spec")), copy, text);
+    element("summary", {}, element("h2", {}, "Spec")), copying, text);
   return element("section", {}, details);
 }
 
