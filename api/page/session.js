@@ -5,6 +5,7 @@ import { hasToken, keepToken, Refused } from "./service.js";
 import { pause } from "./waiting.js";
 
 const NOTICE_SECONDS = 8;
+const TOKEN = /^[\x20-\x7e]+$/; // what a header can carry, as a service looks at its own
 
 const find = (id) => document.getElementById(id);
 let asking = null;
@@ -29,6 +30,7 @@ function askForToken(again) {
     if (again) say(find("token-note"), "The service did not accept this token.");
     find("token").value = "";
     dialog.addEventListener("cancel", (event) => event.preventDefault());
+    find("token-form").onsubmit = takeToken;
     dialog.addEventListener("close", () => {
       keepToken(find("token").value.trim());
       asking = null;
@@ -37,6 +39,16 @@ function askForToken(again) {
     dialog.showModal();
   });
   return asking;
+}
+
+// No request could carry another one, and nothing would be heard of the service any more.
+function takeToken(event) {
+  const given = find("token").value.trim();
+  if (TOKEN.test(given)) return;
+  event.preventDefault();
+  const words = "This holds characters that no token has, such as a curly quote or one that is not seen: type it, or copy it again.";
+  say(find("token-note"), given ? words : "This is nothing but white space.");
+  find("token").focus();
 }
 
 // Does `work`; where the service asks for a token, asks the reader for it and does it again.

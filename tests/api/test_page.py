@@ -233,7 +233,13 @@ def test_a_token_is_asked_for_when_it_is_required(browser: Browser, tmp_path: Pa
         browser.click("#token-form button")
         until(lambda: "did not accept" in browser.text("#token-note"))
         until(lambda: browser.visible("#token-dialog"))
-        browser.find("#token").send_keys("the right token")
+        # Pasted with what is not seen, or with a curly quote: no request can carry it.
+        for mispasted in ("the right\u200b token", "\u2018the right token\u2019"):
+            browser.write("#token", mispasted)
+            browser.click("#token-form button")
+            until(lambda: "characters that no token has" in browser.text("#token-note"))
+            assert browser.visible("#token-dialog")
+        browser.write("#token", "the right token ")
         browser.click("#token-form button")
         until(lambda: "secret job" in browser.text("#job-table"))
         assert not browser.visible("#token-dialog")
