@@ -1,10 +1,19 @@
 // Talking to the service: requests with the token, and event streams that come back after a break.
 // Streams are read with fetch, because EventSource cannot send the token.
 
-import { pause, whileSeen } from "./waiting.js";
+import { pause, patience, whileSeen } from "./waiting.js";
 
 const PREFIX = "/api/v1";
 const KEY = "fedsim-token";
+
+// Seconds without a byte after which a service is not heard. Where it looks into data or measures, it answers late: it gives
+// up itself a little earlier. A stream of events says every 15 s that it is there.
+const SILENCE = 30;
+export const LONG = 330;
+const STREAM_SILENCE = 45;
+
+// What browsers say ("Failed to fetch") tells nobody what to do.
+const unheard = (cause) => new Error("the service is not heard: is it running, and the network there?", { cause });
 
 export class Refused extends Error {
   constructor(status, problem) {
@@ -24,17 +33,35 @@ export function hasToken() {
   return sessionStorage.getItem(KEY) !== null;
 }
 
-export async function request(path, { headers = {}, signal, method = "GET", body } = {}) {
+// Waits for each byte of the answer for so many seconds; for null as long as the network lasts.
+export async function request(path, { headers = {}, signal, method = "GET", body, seconds = SILENCE } = {}) {
   const token = sessionStorage.getItem(KEY);
   const all = token ? { ...headers, Authorization: `Bearer ${token}` } : headers;
-  const response = await fetch(PREFIX + path, { method, headers: all, signal, body, cache: "no-store" }).catch((error) => {
-    // What browsers say then ("Failed to fetch") tells nobody what to do.
-    throw error.name === "AbortError" ? error : new Error("the service is not heard: is it running, and the network there?", { cause: error });
+  const waiting = seconds && patience(seconds * 1000, signal, unheard);
+  let response = await fetch(PREFIX + path, { method, headers: all, signal: waiting ? waiting.signal : signal, body, cache: "no-store" }).catch((error) => {
+    waiting?.end();
+    throw signal?.aborted ? error : unheard(error);
   });
+  if (waiting) response = listened(response, waiting);
   if (!response.ok) {
     throw new Refused(response.status, await response.json().catch(() => ({})));
   }
   return response;
+}
+
+// The same answer, each of whose bytes is heard.
+function listened(response, { heard, end }) {
+  // One without content must not have a body, which some browsers give it all the same.
+  if (response.status === 204 || !response.body) {
+    end();
+    return response;
+  }
+  heard();
+  const pass = (chunk, to) => {
+    heard();
+    to.enqueue(chunk);
+  };
+  return new Response(response.body.pipeThrough(new TransformStream({ transform: pass, flush: end })), response);
 }
 
 export async function get(path, options) {
@@ -42,11 +69,11 @@ export async function get(path, options) {
 }
 
 // Sends `data` as JSON, or a text as YAML.
-export async function post(path, data, { headers = {}, signal } = {}) {
+export async function post(path, data, { headers = {}, signal, seconds } = {}) {
   const isText = typeof data === "string";
   const type = isText ? "application/yaml" : "application/json";
   const all = data === undefined ? headers : { ...headers, "Content-Type": type };
-  const response = await request(path, { method: "POST", headers: all, signal, body: isText ? data : JSON.stringify(data) });
+  const response = await request(path, { method: "POST", headers: all, signal, seconds, body: isText ? data : JSON.stringify(data) });
   return response.json();
 }
 
@@ -64,7 +91,7 @@ export async function follow(jobId, { onEvent, onConnection, signal }) {
   const listen = async (turn) => {
     try {
       const headers = { Accept: "text/event-stream", "Last-Event-ID": String(last) };
-      const response = await request(jobPath(jobId, "/events"), { headers, signal: turn });
+      const response = await request(jobPath(jobId, "/events"), { headers, signal: turn, seconds: STREAM_SILENCE });
       onConnection(true);
       if (response.status === 204) return true;
       for await (const event of events(response.body)) {

@@ -38,3 +38,27 @@ export async function whileSeen(signal, work) {
     end();
   }
 }
+
+// A signal that aborts when `signal` does, and by itself, with what `reason()` gives, when `heard()` was not called for so
+// many milliseconds; `end()` once nothing is waited for.
+export function patience(milliseconds, signal, reason) {
+  const silent = new AbortController();
+  const abort = () => stop(signal.reason);
+  let timer = null;
+  const end = () => {
+    clearTimeout(timer);
+    signal?.removeEventListener("abort", abort);
+  };
+  function stop(why) {
+    end();
+    silent.abort(why);
+  }
+  const heard = () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => stop(reason()), milliseconds);
+  };
+  signal?.addEventListener("abort", abort);
+  heard();
+  if (signal?.aborted) abort();
+  return { signal: silent.signal, heard, end };
+}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.api.browser import NEEDS_CHROMIUM, Browser, until
-from tests.api.service import RunningService
+from tests.api.service import RunningService, a_round
 
 pytestmark = NEEDS_CHROMIUM
 
@@ -33,6 +33,28 @@ LOSE = """
         if (!url.endsWith("/jobs") || options.method !== "POST" || window.lost === most) return answer;
         window.lost += 1;
         throw new TypeError("Failed to fetch");
+    };
+"""
+HASTE = """
+    // The page loses its patience sooner: what takes it half a minute or more takes half a second.
+    const slow = window.setTimeout;
+    window.setTimeout = (work, time, ...rest) => slow(work, time < 30000 ? time : 500, ...rest);
+"""
+HANG = """
+    // From now on requests are taken and not answered, until `answer()`.
+    const real = window.fetch;
+    window.answer = () => { window.fetch = real; };
+    window.fetch = (url, { signal }) => new Promise((_, reject) => {
+        signal.addEventListener("abort", () => reject(signal.reason));
+    });
+"""
+COUNT = """
+    // How often something is asked for whose address ends so.
+    const [end, real] = [arguments[0], window.fetch];
+    window.counted = 0;
+    window.fetch = (url, options) => {
+        window.counted += url.endsWith(end);
+        return real(url, options);
     };
 """
 TYPE = """
@@ -138,3 +160,30 @@ def test_the_last_search_for_jobs_to_compare_wins(browser: Browser, service: Run
     browser.script("window.release()")
     rest(browser)
     assert browser.text("#found button") == "+ found late"
+
+
+def test_a_service_that_hangs_is_not_heard(browser: Browser, service: RunningService) -> None:
+    job = service.ended(name="hangs")
+    browser.open(f"{service.url}/#/jobs?search=hangs")
+    until(lambda: browser.visible(row(job.id)))
+    assert browser.text("#connection") == "Connected"
+    browser.script(HASTE + HANG)
+    browser.comes(lambda: "lost" in browser.text("#connection"))
+    browser.script("window.answer()")
+    browser.comes(lambda: browser.text("#connection") == "Connected")
+
+
+def test_a_stream_that_falls_silent_is_opened_again(browser: Browser, service: RunningService) -> None:
+    """The network went without a word: nobody ends the connection."""
+    job = service.running(rounds=9)
+    service.store.add_round(job.id, a_round(1))
+    browser.open(f"{service.url}/#/jobs/{job.id}")
+    until(lambda: "at round 1" in browser.text("#chart-words"))
+    browser.script(HASTE)
+    browser.script(COUNT, "/events")
+    service.store.add_round(job.id, a_round(2))
+    until(lambda: "at round 2" in browser.text("#chart-words"))
+    # A quiet stream would say after 15 s that it is there.
+    until(lambda: browser.script("return window.counted") >= 2, seconds=10)
+    service.store.add_round(job.id, a_round(3))
+    until(lambda: "at round 3" in browser.text("#chart-words"))

@@ -4,7 +4,7 @@ import { axis, Chart } from "../chart.js";
 import { colour, curveColour } from "../colours.js";
 import { element, say, show } from "../element.js";
 import { clusters } from "../method.js";
-import { get, jobPath, request } from "../service.js";
+import { get, jobPath, LONG, request } from "../service.js";
 import { withToken } from "../session.js";
 import { mean } from "../statistics.js";
 import { accuracy, count } from "../words.js";
@@ -37,7 +37,7 @@ export function clients(job, records, signal) {
   }
 
   async function readMap(target) {
-    const found = await get(jobPath(job().id, "/class-map"), { signal });
+    const found = await get(jobPath(job().id, "/class-map"), { signal, seconds: LONG });
     target.show(found);
     const left = found.clients - found.counts.length;
     return [...found.notes, left > 0 ? `The first ${found.counts.length} of ${count(found.clients)} clients are shown` : ""].filter(Boolean).map((text) => `${text}.`).join(" ");

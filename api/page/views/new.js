@@ -3,7 +3,7 @@
 import { copy } from "../copying.js";
 import { Draft } from "../draft.js";
 import { button, element, say, select, show } from "../element.js";
-import { get, jobPath, newKey, post } from "../service.js";
+import { get, jobPath, LONG, newKey, post } from "../service.js";
 import { heard, notice, withToken } from "../session.js";
 import { typed } from "../schema.js";
 import { yaml } from "../yaml.js";
@@ -127,7 +127,7 @@ class NewJob {
   }
 
   look(spec) {
-    return withToken(() => post("/check", spec, { signal: this.signal }));
+    return withToken(() => post("/check", spec, { signal: this.signal, seconds: LONG }));
   }
 
   // Asks the service once the question before is answered: slow look-ups must not pile up there. Of those that wait only
@@ -202,7 +202,7 @@ class NewJob {
     if (this.sent?.text !== text) this.sent = { text, key: newKey() };
     const headers = { "Idempotency-Key": this.sent.key };
     try {
-      const job = await withToken(() => post("/jobs", body, { headers, signal: this.signal }));
+      const job = await withToken(() => post("/jobs", body, { headers, signal: this.signal, seconds: LONG }));
       this.sent = null;
       notice(`${job.name} waits in the queue`);
       location.hash = `#/jobs/${job.id}`;

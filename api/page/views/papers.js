@@ -62,7 +62,8 @@ const AS_CSV = { Accept: "text/csv" };
 
 // Its rounds, its log, and the files that the job has left so far.
 function downloads(job, signal) {
-  const answer = async (path, headers) => (await request(jobPath(job().id, path), { signal, headers })).blob();
+  // A browser keeps a large file on its disk, if nobody reads along: so it is waited for as long as it takes.
+  const answer = async (path, headers) => (await request(jobPath(job().id, path), { signal, headers, seconds: null })).blob();
   const row = element("div", { class: "row", id: "downloads" });
   const offer = (label, name, make) => button(label, async () => {
     try {

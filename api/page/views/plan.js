@@ -1,7 +1,7 @@
 // The plan of a spec: what it needs here, measured, and what it will take.
 
 import { button, element, say } from "../element.js";
-import { post } from "../service.js";
+import { LONG, post } from "../service.js";
 import { withToken } from "../session.js";
 import { bytes, count, span } from "../words.js";
 
@@ -16,7 +16,7 @@ export function planner(spec, signal) {
     answer.replaceChildren(line);
     const tick = setInterval(() => say(line, `Measuring for ${span(Math.round((Date.now() - began) / 1000))} …`), 1000);
     try {
-      const plan = await withToken(() => post("/plan", spec(), { signal }));
+      const plan = await withToken(() => post("/plan", spec(), { signal, seconds: LONG }));
       answer.replaceChildren(...shown(plan));
     } catch (error) {
       if (!signal.aborted) answer.replaceChildren(element("p", { class: "message bad" }, `${error.message}${error.hint ? `: ${error.hint}` : ""}`));
