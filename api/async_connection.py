@@ -100,17 +100,20 @@ class AsyncConnection:
         """Write the answer to a call into a file, from the start again where the connection breaks.
 
         Raises:
-            FedsimError: the service refuses.
+            FedsimError: the service refuses, and not for the moment alone.
             Unreachable: nobody answers, or the connection breaks again and again.
         """
         attempts = Attempts(call, self.url)
         while True:
             try:
-                with written_aside(path) as file:
-                    async with self.stream(call) as response:
-                        async for block in response.aiter_bytes():
-                            file.write(block)
-                return
+                async with self._opened(call) as response:
+                    if response.is_success:
+                        with written_aside(path) as file:
+                            async for block in response.aiter_bytes():
+                                file.write(block)
+                        return
+                    await response.aread()
+                    pause = attempts.refused(response)
             except httpx.TransportError as error:
                 pause = attempts.lost(error)
             await asyncio.sleep(pause)
@@ -123,11 +126,16 @@ class AsyncConnection:
             FedsimError: the service refuses.
             httpx.TransportError: the connection failed, or was lost on the way.
         """
-        response = await self._http.send(stream_request(self._http, call), stream=True)
-        try:
+        async with self._opened(call) as response:
             if not response.is_success:
                 await response.aread()
                 raise error_of(response)
+            yield response
+
+    @asynccontextmanager
+    async def _opened(self, call: Call[Any]) -> AsyncIterator[httpx.Response]:
+        response = await self._http.send(stream_request(self._http, call), stream=True)
+        try:
             yield response
         finally:
             await response.aclose()

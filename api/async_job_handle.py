@@ -31,9 +31,12 @@ class AsyncJobHandle(JobView):
         super().__init__(job)
         self._client = client
 
-    async def refresh(self) -> Job:
+    async def refresh(self, *, patient: bool = False) -> Job:
         """Ask the service how the job stands, keep the answer in `job` and return it."""
-        self.job = await self._client.send(calls.get_job(self.id))
+        if patient:
+            self.job = await self._client.drive(flows.standing(self.id))
+        else:
+            self.job = await self._client.send(calls.get_job(self.id))
         return self.job
 
     async def events(self, after: int = 0) -> AsyncIterator[Message]:
@@ -64,7 +67,7 @@ class AsyncJobHandle(JobView):
         async for message in self.events():
             if (record := rounds.of(message)) is not None:
                 yield record
-        await self.refresh()
+        await self.refresh(patient=True)
 
     async def wait(self, timeout: float | None = None) -> JobState:
         """Wait until the job has ended, and return its final state.

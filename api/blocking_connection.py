@@ -100,16 +100,20 @@ class BlockingConnection:
         """Write the answer to a call into a file, from the start again where the connection breaks.
 
         Raises:
-            FedsimError: the service refuses.
+            FedsimError: the service refuses, and not for the moment alone.
             Unreachable: nobody answers, or the connection breaks again and again.
         """
         attempts = Attempts(call, self.url)
         while True:
             try:
-                with written_aside(path) as file, self.stream(call) as response:
-                    for block in response.iter_bytes():
-                        file.write(block)
-                return
+                with self._opened(call) as response:
+                    if response.is_success:
+                        with written_aside(path) as file:
+                            for block in response.iter_bytes():
+                                file.write(block)
+                        return
+                    response.read()
+                    pause = attempts.refused(response)
             except httpx.TransportError as error:
                 pause = attempts.lost(error)
             time.sleep(pause)
@@ -122,11 +126,16 @@ class BlockingConnection:
             FedsimError: the service refuses.
             httpx.TransportError: the connection failed, or was lost on the way.
         """
-        response = self._http.send(stream_request(self._http, call), stream=True)
-        try:
+        with self._opened(call) as response:
             if not response.is_success:
                 response.read()
                 raise error_of(response)
+            yield response
+
+    @contextmanager
+    def _opened(self, call: Call[Any]) -> Iterator[httpx.Response]:
+        response = self._http.send(stream_request(self._http, call), stream=True)
+        try:
             yield response
         finally:
             response.close()

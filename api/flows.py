@@ -159,6 +159,11 @@ def _get(job_id: str) -> Flow[Job]:
     return job
 
 
+def standing(job_id: str) -> Flow[Job]:
+    """Ask how a job stands, and again while nobody answers, as after its last event."""
+    return (yield from patiently(lambda: _get(job_id), None))
+
+
 def wait_for(job_id: str, timeout: float | None) -> Flow[Job]:
     """Wait until a job has ended.
 

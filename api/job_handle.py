@@ -53,9 +53,16 @@ class JobHandle(JobView):
         super().__init__(job)
         self._client = client
 
-    def refresh(self) -> Job:
-        """Ask the service how the job stands, keep the answer in `job` and return it."""
-        self.job = self._client.send(calls.get_job(self.id))
+    def refresh(self, *, patient: bool = False) -> Job:
+        """Ask the service how the job stands, keep the answer in `job` and return it.
+
+        Args:
+            patient: outlast a service that is away for less than a minute, as a watcher does.
+        """
+        if patient:
+            self.job = self._client.drive(flows.standing(self.id))
+        else:
+            self.job = self._client.send(calls.get_job(self.id))
         return self.job
 
     def events(self, after: int = 0) -> Iterator[Message]:
@@ -91,7 +98,7 @@ class JobHandle(JobView):
         for message in self.events():
             if (record := rounds.of(message)) is not None:
                 yield record
-        self.refresh()
+        self.refresh(patient=True)
 
     def wait(self, timeout: float | None = None) -> JobState:
         """Wait until the job has ended.

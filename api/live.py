@@ -157,7 +157,8 @@ def follow(handle: JobHandle, view: View) -> None:
             raise item
         running = item.type == "round" or (running and item.type != "state")
         _show(item, view)
-    handle.refresh()
+    # Of a service that is started again in this moment, too, the end is heard.
+    handle.refresh(patient=True)
 
 
 def _read(handle: JobHandle, inbox: queue.Queue[Message | BaseException | None]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from api import calls, flows, following
+from api import calls, flows, following, live
 from fedsim import FedSimClient
 from fedsim.errors import JobNotFound, ServiceError, Unreachable
 from jobs.states import JobState
@@ -107,6 +107,39 @@ def test_a_broken_download_begins_again_and_leaves_no_half_file(answering: Answe
     with pytest.raises(Unreachable, match="the line is dead"):
         client.job("some").artifact("report.json", tmp_path / "other.json")
     assert [file.name for file in tmp_path.iterdir()] == ["report.json"]
+    # A refusal of the moment is asked again after a pause, any other is told.
+    client, asked = answering(job, 503, 429, httpx.Response(200, stream=Pieces(b"late")))
+    assert client.job("some").artifact("report.json", tmp_path).read_bytes() == b"late"
+    assert len(asked) == 4
+    client, asked = answering(job, 404)
+    with pytest.raises(ServiceError):
+        client.job("some").artifact("report.json", tmp_path)
+    assert len(asked) == 2
+
+
+@pytest.mark.usefixtures("_no_pauses")
+def test_a_watcher_outlasts_a_service_that_goes_after_the_last_event(
+    answering: Answering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flows, "AGAIN", 0.05)
+    job = a_job().model_dump(mode="json")
+    away = [httpx.ConnectError("nobody there")] * 9
+    client, _ = answering({**job, "state": "RUNNING"}, events(1, 6), *away, job)
+    handle = client.job("some")
+    assert len(list(handle.watch())) == 6
+    assert handle.state is JobState.FAILED
+
+
+@pytest.mark.usefixtures("_no_pauses")
+@pytest.mark.parametrize("answering", ["sync"], indirect=True)
+def test_whoever_shows_a_job_outlasts_it_too(answering: Answering, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flows, "AGAIN", 0.05)
+    job = a_job().model_dump(mode="json")
+    away = [httpx.ConnectError("nobody there")] * 9
+    client, _ = answering({**job, "state": "RUNNING"}, events(1, 6), *away, job)
+    handle = client.job("some")
+    live.follow(handle, live.Lines("x", 6))
+    assert handle.state is JobState.FAILED
 
 
 def log(*pieces: bytes, position: int, error: Exception | None = None) -> httpx.Response:
