@@ -87,6 +87,21 @@ def same_as_the_command(browser: Browser, service: RunningService, jobs: list[Jo
         ]
 
 
+def test_a_target_that_cannot_be_read_is_told(browser: Browser, service: RunningService) -> None:
+    job = service.ended(name="aims", rounds=4)
+    browser.open(f"{service.url}/#/compare?jobs={job.id}")
+    until(lambda: "rounds to 0.8000" in browser.text("#compared thead"))
+    invalid = "return document.querySelector('[name=target]').getAttribute('aria-invalid')"
+    browser.write('[name="target"]', "0,6")
+    until(lambda: 'The target "0,6" is no number' in browser.text("#target-fault"))
+    assert browser.script(invalid) == "true"
+    assert "rounds to 0.8000" in browser.text("#compared thead")
+    assert violations(browser) == []
+    browser.write('[name="target"]', "0.6")
+    until(lambda: "rounds to 0.6000" in browser.text("#compared thead"))
+    assert (browser.script(invalid), browser.text("#target-fault")) == (None, "")
+
+
 def test_jobs_are_found_and_added(browser: Browser, service: RunningService) -> None:
     one, two = service.ended(name="needle one", seed=1), service.ended(name="needle two", seed=2)
     browser.open(f"{service.url}/#/compare")

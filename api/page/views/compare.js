@@ -42,8 +42,9 @@ class Comparison {
     this.picker = picker({ chosen: () => this.ids, signal: this.signal, change: (ids) => this.take(ids) });
     this.metrics = select([[this.metric, metricName(this.metric)]], this.metric, (value) => this.set({ chosen: value, target: "" }), { name: "metric" });
     const along = select(Object.entries(AXES).map(([key, { name }]) => [key, name]), this.along, (value) => this.set({ along: value }), { name: "along" });
-    this.aim = element("input", { name: "target", size: 8, value: this.target, autocomplete: "off", inputmode: "decimal",
+    this.aim = element("input", { name: "target", size: 8, value: this.target, autocomplete: "off", inputmode: "decimal", "aria-describedby": "target-fault",
       on: { change: () => this.set({ target: this.aim.value.trim() }) } });
+    this.fault = element("p", { class: "fault", id: "target-fault", role: "status" });
     const seeds = element("input", { type: "checkbox", name: "seeds", checked: this.together, on: { change: () => this.set({ together: seeds.checked }) } });
     const link = button("Copy link", () => copy(location.href, "The link is copied"));
     this.picture = element("div", { class: "chart", id: "compare-chart", role: "img", "aria-labelledby": "compare-head compare-words" });
@@ -53,7 +54,7 @@ class Comparison {
       element("div", { class: "title" }, element("h2", { id: "compare-head" }, "Curves"), element("div", { class: "controls" },
         labelled("Metric", this.metrics), labelled("Against", along), labelled("Target", this.aim),
         labelled("Mean over seeds", seeds, { class: "labelled beside" }))),
-      this.picture, this.words);
+      this.fault, this.picture, this.words);
     this.figures = element("section", { "aria-labelledby": "figures-head" }, element("h2", { id: "figures-head" }, "Figures"), this.table);
     this.root.append(element("div", { class: "title" }, element("h1", {}, "Compare"), link), this.picker.root, this.note, this.charted, this.figures);
     this.chart = new Chart(this.picture, this.words, () => this.drawing(), this.signal);
@@ -137,10 +138,17 @@ class Comparison {
     const worst = worstFinal(this.groups.flatMap(({ counted }) => counted), this.metric);
     const given = Number(this.target);
     const target = this.target && Number.isFinite(given) ? given : worst;
+    this.tellTarget(this.target && !Number.isFinite(given));
     this.aim.placeholder = worst === null ? "" : worst.toFixed(4);
     this.rows = table(this.groups, this.metric, target);
     renew(this.table, comparisonTable(this.rows, this.metric, target));
     this.chart.draw();
+  }
+
+  tellTarget(isWrong) {
+    if (isWrong) this.aim.setAttribute("aria-invalid", "true");
+    else this.aim.removeAttribute("aria-invalid");
+    say(this.fault, isWrong ? `The target ${JSON.stringify(this.target)} is no number, such as 0.8: the worst of the final values stands in its place.` : "");
   }
 
   offerMetrics(entries) {
