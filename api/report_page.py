@@ -64,6 +64,7 @@ class Reported(NamedTuple):
         records: its rounds, in their order.
         personal: the text of its `personal.csv`; empty where there is none.
         holdings: who holds what; None where that is not known here.
+        unmapped: why it is not known; empty where it is, or where nobody holds anything.
     """
 
     run: str
@@ -74,6 +75,7 @@ class Reported(NamedTuple):
     records: Sequence[RoundRecord]
     personal: str = ""
     holdings: PartitionMap | None = None
+    unmapped: str = ""
 
     def figures(self) -> list[Figure]:
         """Give everything that is drawn of it."""
@@ -92,6 +94,8 @@ def report_page(reported: Reported) -> str:
     drawn = [_picture(figure, first=not number) for number, figure in enumerate(reported.figures())]
     if reported.holdings is not None:
         drawn.append(_chart(TITLE, "partition", map_figure(reported.holdings), first=not drawn))
+    elif reported.unmapped:
+        drawn.append(f"<h2>{TITLE}</h2>\n<p>There is no map: {escape(reported.unmapped)}</p>")
     words = [reported.run, reported.state.lower(), reported.message]
     rows = "".join(
         f'<tr><th scope="row">{escape(a)}</th><td>{escape(b)}</td></tr>' for a, b in facts(reported)

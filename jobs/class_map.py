@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from jobs.settings import Settings
 from jobs.spec import Curriculum, JobSpec, Partition
+
+log = logging.getLogger("fedsim.class_map")
 
 SHOWN = 200
 """Clients that still can be told apart in a picture."""
@@ -69,5 +73,11 @@ def _without_expert(spec: JobSpec) -> JobSpec:
 def _keep(path: Path, found: dict[str, Any]) -> None:
     # Written aside and renamed: two that ask at once must not read half a file.
     aside = path.with_suffix(f".{os.getpid()}.part")
-    aside.write_text(json.dumps(found), "utf-8")
-    aside.replace(path)
+    try:
+        aside.write_text(json.dumps(found), "utf-8")
+        aside.replace(path)
+    except OSError as error:
+        # It is there, and whoever asks again waits for another one.
+        log.warning("the class map cannot be kept: %s", error)
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -38,6 +39,8 @@ def report(
     from api.report_page import report_page
 
     reported = _read(run, url)
+    if reported.unmapped:
+        say(f"without a map of who holds what: {reported.unmapped}")
     folder = out or Path(f"{reported.run}-report")
     files = [folder / "report.html"]
     try:
@@ -70,9 +73,8 @@ def _read(run: str, url: str | None) -> Reported:
 def _from_service(run: str, url: str | None) -> Reported:
     from api import calls
     from api.commands.connection import connect
-    from api.report_map import partition_map
     from api.report_page import Reported
-    from fedsim.errors import ArtifactNotFound, FedsimError
+    from fedsim.errors import ArtifactNotFound
 
     with connect(url) as client:
         handle = client.job(run)
@@ -80,13 +82,9 @@ def _from_service(run: str, url: str | None) -> Reported:
         personal = ""
         with suppress(ArtifactNotFound), TemporaryDirectory() as aside:
             personal = handle.artifact(PERSONAL, aside).read_text("utf-8")
-        holdings = None
-        # Data that went since, or never came: a report does without the map.
-        with suppress(FedsimError):
-            found = client.send(calls.class_map(job.id))
-            holdings = partition_map(found, records)
-        message = job.message or ""
-        return Reported(job.id, job.name, job.state, message, job.spec, records, personal, holdings)
+        holdings, unmapped = _mapped(lambda: client.send(calls.class_map(job.id)), records)
+        run = job.id, job.name, job.state, job.message or ""
+        return Reported(*run, job.spec, records, personal, holdings, unmapped)
 
 
 def _from_files(path: Path) -> Reported:
@@ -103,24 +101,31 @@ def _from_files(path: Path) -> Reported:
         raise no_records(path, f"{type(error).__name__}: {error}") from None
     own = path / PERSONAL
     personal = own.read_text("utf-8") if own.is_file() else ""
-    holdings = _holdings(spec or {}, records)
-    return Reported(path.resolve().name, read_name(path), "", "", spec or {}, records, personal, holdings)
+    holdings, unmapped = _mapped(lambda: _made(spec or {}), records)
+    run = path.resolve().name, read_name(path), "", ""
+    return Reported(*run, spec or {}, records, personal, holdings, unmapped)
 
 
-def _holdings(data: dict[str, Any], records: list[RoundRecord]) -> PartitionMap | None:
-    from api.report_map import partition_map
-    from fedsim.errors import FedsimError
+def _made(data: dict[str, Any]) -> Mapping[str, Any]:
+    from jobs.class_map import made
     from jobs.settings import Settings
     from jobs.spec import parse_spec
 
-    # A spec of another version, or data that are not here: a report does without the map.
-    with suppress(FedsimError):
-        spec = parse_spec(data)
-        # It brings torch along.
-        from jobs.class_map import made
+    return made(parse_spec(data), Settings.from_env())
 
-        return partition_map(made(spec, Settings.from_env()), records)
-    return None
+
+def _mapped(
+    find: Callable[[], Mapping[str, Any]], records: list[RoundRecord]
+) -> tuple[PartitionMap | None, str]:
+    """The map of who holds what, or why there is none."""
+    from api.report_map import partition_map
+    from fedsim.errors import FedsimError
+
+    try:
+        return partition_map(find(), records), ""
+    except FedsimError as error:
+        # A spec of another version, data that went since or never came: a report does without the map.
+        return None, str(error)
 
 
 def register(app: typer.Typer) -> None:

@@ -122,6 +122,14 @@ def test_the_report_of_a_run_in_files(fedsim: Fedsim, tmp_path: Path) -> None:
     done = fedsim("report", folder, "--out", tmp_path / "out", "--no-png", "--format", "json")
     assert [Path(name).name for name in json.loads(done.out)["files"]] == ["report.html"]
     assert "<h1>in files</h1>" in (tmp_path / "out" / "report.html").read_text("utf-8")
+    # Why there is no map of who holds what is said.
+    (folder / "spec.yaml").write_text("algorithm: fedavg\ndata: {dataset: nowhere}\n")
+    done = fedsim("report", folder, "--out", tmp_path / "out", "--no-png")
+    assert done.code == 0
+    assert "without a map of who holds what" in done.err
+    page = (tmp_path / "out" / "report.html").read_text("utf-8")
+    assert "There is no map" in page
+    assert "nowhere" in page.split("There is no map")[1].split("</p>")[0]
     (folder / "rounds.jsonl").unlink()
     assert fedsim("report", folder).code == 2
     (folder / "rounds.jsonl").write_text(a_round(1).model_dump_json() + "\n")

@@ -31,6 +31,21 @@ def test_a_partition_says_what_was_taken_away_before_it_was_dealt(tmp_path: Path
     assert int(dealt.sizes.sum()) == round(0.8 * round(0.9 * 1438))
 
 
+def test_one_that_cannot_be_kept_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    spec = parse_spec({"algorithm": "fedavg", "clients": {"total": 3}, "data": {"dataset": "digits"}})
+
+    def full(path: Path, *_: object) -> int:
+        path.touch()
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    assert class_map(spec, Settings(home=tmp_path), "abc")["clients"] == 3
+    assert "cannot be kept: No space left" in caplog.text
+    assert list(Settings(home=tmp_path).job_dir("abc").iterdir()) == []
+
+
 def test_it_is_made_once(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
     spec = parse_spec({"algorithm": "fedavg", "data": {"dataset": "digits"}})
