@@ -23,14 +23,13 @@ from fedsim.errors import (
     FedsimError,
     JobNotFound,
     OutOfMemory,
-    PoolFailed,
     SpecError,
     StoreFull,
 )
 from fedsim.personal import PersonalScores
 from jobs.artifacts import save_chosen, save_model, save_partition, save_personal, save_spec
 from jobs.book import Book, patiently, silence
-from jobs.drive import Drive, Run
+from jobs.drive import SURVIVED, Drive, Run
 from jobs.handover import take
 from jobs.joining import connected
 from jobs.keeping import keeping_of
@@ -56,7 +55,8 @@ _REASONS: tuple[tuple[type[BaseException], FailureReason], ...] = (
     (DoesNotFit, FailureReason.DOES_NOT_FIT),
     (ClientFailed, FailureReason.CLIENT_FAILED),
     (CohortFailed, FailureReason.CLIENT_FAILED),
-    (PoolFailed, FailureReason.NODE_LOST),
+    # Any other PoolFailed is INTERNAL: workers that die again and again on a node that lives.
+    *((lost, FailureReason.NODE_LOST) for lost in SURVIVED),
     (CheckpointError, FailureReason.STORAGE_FAILED),
     (StoreFull, FailureReason.STORAGE_FAILED),
     (DataError, FailureReason.BAD_DATA),

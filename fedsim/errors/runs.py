@@ -101,9 +101,9 @@ class StackTooWide(OutOfMemory):
 
 
 class PoolFailed(FedsimError):
-    """The actors of a pool are gone and could not be replaced."""
+    """The actors of a pool are gone and could not be replaced, though their nodes live."""
 
-    code = "NODE_LOST"
+    code = "POOL_FAILED"
 
 
 class NodeLost(PoolFailed):
@@ -115,6 +115,8 @@ class NodeLost(PoolFailed):
         cause: how it was noticed.
     """
 
+    code = "NODE_LOST"
+
     def __init__(self, node: str, slot: int, cause: str) -> None:
         self.node, self.slot, self.cause = node, slot, cause
         super().__init__(f"node {node} was lost, and with it client actor {slot}: {cause}")
@@ -125,6 +127,8 @@ class NodeLost(PoolFailed):
 
 class CoordinatorLost(PoolFailed):
     """The coordinator of a run died, or the node that it was on: the run can go on from its checkpoint."""
+
+    code = "NODE_LOST"
 
 
 class CheckpointError(FedsimError):

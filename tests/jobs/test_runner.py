@@ -9,6 +9,7 @@ from fedsim.errors import (
     CheckpointError,
     ClientFailed,
     CohortFailed,
+    CoordinatorLost,
     DataError,
     DoesNotFit,
     MethodFailed,
@@ -38,7 +39,9 @@ from jobs.store import JobStore
         ),
         (MemoryError("no more"), FailureReason.OUT_OF_MEMORY),
         (NodeLost("10.0.0.3", 1, "its heartbeat stopped"), FailureReason.NODE_LOST),
-        (PoolFailed("the actor died 4 times"), FailureReason.NODE_LOST),
+        (CoordinatorLost("the coordinator, or what it needs, is gone"), FailureReason.NODE_LOST),
+        # Their node lives: what crashed is fedsim, a method, or Ray.
+        (PoolFailed("the actor died 4 times"), FailureReason.INTERNAL),
         (DoesNotFit("4 x 0.3 GPU asked, 1 GPU here"), FailureReason.DOES_NOT_FIT),
         (DataError("truncated"), FailureReason.BAD_DATA),
         (MethodFailed("FedAvg", "aggregate", "KeyError: 'w'", "line 7"), FailureReason.INTERNAL),
