@@ -1,5 +1,7 @@
 // A spec's JSON schema, read as the fields of a form.
 
+import { stringify, whole } from "./exact.js";
+
 // Sections that are one entry of a catalogue with its parameters.
 export const CATALOGUES = {
   algorithm: { kind: "algorithms", key: "name", default: "fedavg" },
@@ -47,6 +49,7 @@ export function typed(text, type) {
   if (trimmed === "") return undefined;
   if (type === "string") return trimmed;
   if (type === "boolean") return trimmed === "true";
+  if (/^(0|[1-9]\d*)$/.test(trimmed)) return whole(trimmed);
   try {
     return JSON.parse(trimmed);
   } catch {
@@ -56,5 +59,5 @@ export function typed(text, type) {
 
 export function written(value) {
   if (value === undefined || value === null) return "";
-  return typeof value === "string" ? value : JSON.stringify(value);
+  return typeof value === "string" ? value : stringify(value);
 }

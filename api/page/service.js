@@ -1,6 +1,7 @@
 // Talking to the service: requests with the token, and event streams that come back after a break.
 // Streams are read with fetch, because EventSource cannot send the token.
 
+import { parse, stringify } from "./exact.js";
 import { pause, patience, whileSeen } from "./waiting.js";
 
 const PREFIX = "/api/v1";
@@ -65,7 +66,7 @@ function listened(response, { heard, end }) {
 }
 
 export async function get(path, options) {
-  return (await request(path, options)).json();
+  return parse(await (await request(path, options)).text());
 }
 
 // Sends `data` as JSON, or a text as YAML.
@@ -73,8 +74,8 @@ export async function post(path, data, { headers = {}, signal, seconds } = {}) {
   const isText = typeof data === "string";
   const type = isText ? "application/yaml" : "application/json";
   const all = data === undefined ? headers : { ...headers, "Content-Type": type };
-  const response = await request(path, { method: "POST", headers: all, signal, seconds, body: isText ? data : JSON.stringify(data) });
-  return response.json();
+  const response = await request(path, { method: "POST", headers: all, signal, seconds, body: isText ? data : stringify(data) });
+  return parse(await response.text());
 }
 
 // A key by which the service knows a request that comes again. (`crypto.randomUUID` is not there over plain HTTP.)
@@ -123,13 +124,13 @@ async function* events(body) {
     const blocks = (rest + value).split("\n\n");
     rest = blocks.pop();
     for (const block of blocks) {
-      const event = parse(block);
+      const event = eventOf(block);
       if (event) yield event;
     }
   }
 }
 
-function parse(block) {
+function eventOf(block) {
   const fields = {};
   for (const line of block.split("\n")) {
     const colon = line.indexOf(":");

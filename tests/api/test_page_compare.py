@@ -159,6 +159,13 @@ def test_a_seed_counts_once(browser: Browser, service: RunningService) -> None:
     assert alone[0] == "fedavg-seed2-clone"
 
 
+def test_two_large_seeds_are_two(browser: Browser, service: RunningService) -> None:
+    """JavaScript rounds both to the same number."""
+    jobs = [service.ended(name="large", seed=seed, rounds=2) for seed in (2**53, 2**53 + 1)]
+    browser.open(f"{service.url}/#/compare?jobs={','.join(job.id for job in jobs)}")
+    until(lambda: [row[0] for row in cells(browser)] == ["large (2 seeds)"])
+
+
 def test_seeds_that_are_not_whole_are_left_out_and_told(browser: Browser, service: RunningService) -> None:
     jobs = a_study(service)[:2]
     failed = service.running(name="fedavg-seed3", algorithm="fedavg", seed=3, rounds=4)

@@ -174,7 +174,7 @@ def test_the_log_the_spec_and_the_downloads(browser: Browser, service: RunningSe
 
 
 def test_a_spec_is_copied_without_a_clipboard(browser: Browser, service: RunningService) -> None:
-    job = service.ended(name="123", rounds=1)
+    job = service.ended(name="123", rounds=1, seed=2**53 + 1)
     browser.open(f"{service.url}/#/jobs/{job.id}")
     until(lambda: browser.visible("#downloads button"))
     browser.script("document.querySelector('#spec').closest('details').open = true")
@@ -184,6 +184,7 @@ def test_a_spec_is_copied_without_a_clipboard(browser: Browser, service: Running
     copy.send_keys("\n")
     until(lambda: str(browser.script("return window.copied")).startswith('name: "123"\n'))
     until(lambda: browser.text(".notice") == "The spec is copied")
+    assert f"seed: {2**53 + 1}\n" in browser.script("return window.copied")
     assert browser.script("return document.activeElement.id") == "copy-spec"
     # Where nothing helps the text is marked.
     browser.script("document.execCommand = () => false")

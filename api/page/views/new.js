@@ -3,6 +3,7 @@
 import { copy } from "../copying.js";
 import { Draft } from "../draft.js";
 import { button, element, say, select, show } from "../element.js";
+import { stringify } from "../exact.js";
 import { get, jobPath, LONG, newKey, post } from "../service.js";
 import { heard, notice, withToken } from "../session.js";
 import { typed } from "../schema.js";
@@ -140,7 +141,7 @@ class NewJob {
 
   async ask(turn) {
     try {
-      const answer = withSeed(await this.look(this.seen));
+      const answer = await this.look(this.seen);
       if (turn !== this.asked || this.signal.aborted) return null;
       heard("check", true);
       if (this.fromText && answer.data) {
@@ -197,7 +198,7 @@ class NewJob {
     // Those of the job that is cloned may hold commas.
     const labels = this.labels.value === this.given.text ? this.given.labels : labelled(this.labels.value);
     const body = { spec: this.draft.data, priority: typed(this.priority.value, "integer") ?? 0, labels };
-    const text = JSON.stringify(body);
+    const text = stringify(body);
     // The same again is the same job, should an answer have been lost on its way.
     if (this.sent?.text !== text) this.sent = { text, key: newKey() };
     const headers = { "Idempotency-Key": this.sent.key };
@@ -218,14 +219,6 @@ const labelled = (text) => Object.fromEntries(text.split(",").map((each) => each
   const [key, ...value] = each.split("=");
   return [key.trim(), value.join("=").trim()];
 }));
-
-// JavaScript rounds whole numbers from 2 to the power of 53 on: another seed would be sent than was written.
-function withSeed(answer) {
-  const seed = answer.data?.seed;
-  if (!Number.isInteger(seed) || Number.isSafeInteger(seed)) return answer;
-  const fault = { path: "seed", message: "the page cannot hold this seed", hint: "use fedsim clone or fedsim submit" };
-  return { ...answer, valid: false, errors: [...answer.errors, fault] };
-}
 
 // The name of an entry of the catalogue is what its own field holds.
 const isAbout = (path, fault) => [path, `${path}.name`, `${path}.kind`].includes(fault);
