@@ -64,12 +64,14 @@ class Figure(NamedTuple):
 
 
 def figures(records: Sequence[RoundRecord]) -> list[Figure]:
-    """Find what can be drawn of a run: scores by round and by traffic, what the method says, what it cost."""
+    """Find what can be drawn of a run: scores by round, traffic, seconds; what the method says; its cost."""
     rounds = [float(record.round) for record in records]
     sent = list(accumulate((record.bytes.down + record.bytes.up) / 1e6 for record in records))
     changes = marks(records)
     by_round = [(rounds[place], text, lasting) for place, text, lasting in changes]
     by_traffic = [(sent[place], text, lasting) for place, text, lasting in changes]
+    spent = list(accumulate(record.seconds.total for record in records))
+    by_seconds = [(spent[place], text, lasting) for place, text, lasting in changes]
     scores = _metrics(records, rounds, ACCURACY)
     found = [
         Figure("accuracy", "Accuracy by round", "round", "accuracy", scores, by_round),
@@ -81,6 +83,14 @@ def figures(records: Sequence[RoundRecord]) -> list[Figure]:
             "accuracy",
             _metrics(records, sent, ACCURACY),
             by_traffic,
+        ),
+        Figure(
+            "accuracy-by-seconds",
+            "Accuracy by seconds of computing",
+            "seconds of computing",
+            "accuracy",
+            _metrics(records, spent, ACCURACY),
+            by_seconds,
         ),
         *_of_the_method(records, rounds, by_round),
         Figure(

@@ -12,6 +12,7 @@ import yaml
 from api.display import size
 from api.headline import headline
 from api.report_colours import COLOURS
+from api.report_events import events
 from api.report_figures import MOST_POINTS, PASSING, Curve, Figure, clients_figure, figures
 from api.report_map import TITLE, PartitionMap, map_figure
 from api.report_method import marks
@@ -42,8 +43,7 @@ pre {{ background: #f0f2f5; padding: .8rem 1rem; overflow: auto; border-radius: 
 <body>
 <h1>{title}</h1>
 <p>{facts}</p>
-<h2>Figures</h2>
-<table><tbody>{rows}</tbody></table>
+{figures}
 {pictures}
 <h2>Spec</h2>
 <pre tabindex="0">{spec}</pre>
@@ -97,14 +97,13 @@ def report_page(reported: Reported) -> str:
     elif reported.unmapped:
         drawn.append(f"<h2>{TITLE}</h2>\n<p>There is no map: {escape(reported.unmapped)}</p>")
     words = [reported.run, reported.state.lower(), reported.message]
-    rows = "".join(
-        f'<tr><th scope="row">{escape(a)}</th><td>{escape(b)}</td></tr>' for a, b in facts(reported)
-    )
+    marked, happened = _marked(reported.records), events(reported.records)
+    told = [_table("Marks of the method", marked), _table("Events", happened)]
     return _PAGE.format(
         title=escape(reported.name),
         facts=escape(" · ".join(word for word in words if word)),
-        rows=rows,
-        pictures="\n".join([*drawn, _told(reported.records)]) or "<p>No round has ended.</p>",
+        figures=_table("Figures", facts(reported)),
+        pictures="\n".join([*drawn, *filter(None, told)]) or "<p>No round has ended.</p>",
         spec=escape(yaml.safe_dump(dict(reported.spec), sort_keys=False, allow_unicode=True)),
     )
 
@@ -137,13 +136,15 @@ def facts(reported: Reported) -> Iterable[tuple[str, str]]:
         yield "digest after the last round", records[-1].digest
 
 
-def _told(records: Sequence[RoundRecord]) -> str:
-    """What a method says in words of its rounds, as a table; empty where it says nothing that changes."""
-    lines = "".join(
-        f'<tr><th scope="row">round {records[place].round}</th><td>{escape(text)}</td></tr>'
-        for place, text, _ in marks(records)
-    )
-    return f"<h2>Marks of the method</h2>\n<table><tbody>{lines}</tbody></table>" if lines else ""
+def _marked(records: Sequence[RoundRecord]) -> Iterable[tuple[str, str]]:
+    """What a method says in words of its rounds, where that changes."""
+    return ((f"round {records[place].round}", text) for place, text, _ in marks(records))
+
+
+def _table(title: str, pairs: Iterable[tuple[str, str]]) -> str:
+    """Pairs of words as a table; empty where there are none."""
+    lines = "".join(f'<tr><th scope="row">{escape(a)}</th><td>{escape(b)}</td></tr>\n' for a, b in pairs)
+    return f"<h2>{escape(title)}</h2>\n<table><tbody>{lines}</tbody></table>" if lines else ""
 
 
 def _picture(figure: Figure, *, first: bool) -> str:

@@ -83,8 +83,8 @@ def _from_service(run: str, url: str | None) -> Reported:
         with suppress(ArtifactNotFound), TemporaryDirectory() as aside:
             personal = handle.artifact(PERSONAL, aside).read_text("utf-8")
         holdings, unmapped = _mapped(lambda: client.send(calls.class_map(job.id)), records)
-        run = job.id, job.name, job.state, job.message or ""
-        return Reported(*run, job.spec, records, personal, holdings, unmapped)
+        about = job.id, job.name, job.state, job.message or ""
+        return Reported(*about, job.spec, records, personal, holdings, unmapped)
 
 
 def _from_files(path: Path) -> Reported:
@@ -102,8 +102,8 @@ def _from_files(path: Path) -> Reported:
     own = path / PERSONAL
     personal = own.read_text("utf-8") if own.is_file() else ""
     holdings, unmapped = _mapped(lambda: _made(spec or {}), records)
-    run = path.resolve().name, read_name(path), "", ""
-    return Reported(*run, spec or {}, records, personal, holdings, unmapped)
+    about = path.resolve().name, read_name(path), "", ""
+    return Reported(*about, spec or {}, records, personal, holdings, unmapped)
 
 
 def _made(data: dict[str, Any]) -> Mapping[str, Any]:

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from api.report_events import MOST, events
 from api.report_figures import clients_figure, figures
 from api.report_map import map_figure, partition_map
 from api.report_method import marks, method_curves
+from api.report_page import Reported, report_page
 from jobs.artifacts import save_personal
-from jobs.records import Cost, total_cost
+from jobs.records import Cost, Engine, total_cost
 from tests.api.browser import NEEDS_CHROMIUM, Browser, until
 from tests.api.said import CUT_SHORT, CUT_SHORT_MARKS, PHASE_CURVES, PHASE_MARKS, PHASES
 from tests.api.service import Fedsim, RunningService, a_round
@@ -22,9 +24,10 @@ def test_what_is_drawn() -> None:
     # a_round: accuracy 1 - 1/(n + 1), loss 1/n, 3,000 bytes, 0.4 s of training
     records = [a_round(1), a_round(2).model_copy(update={"metrics": {}}), a_round(3)]
     found = {figure.name: figure for figure in figures(records)}
-    assert list(found) == ["accuracy", "loss", "accuracy-by-traffic", "seconds"]
+    assert list(found) == ["accuracy", "loss", "accuracy-by-traffic", "accuracy-by-seconds", "seconds"]
     assert found["accuracy"].curves == [("global accuracy", [1.0, 3.0], [0.5, 0.75])]
     assert found["accuracy-by-traffic"].curves[0].x == pytest.approx([0.003, 0.009])
+    assert found["accuracy-by-seconds"].curves[0].x == [0.5, 1.5]
     assert found["seconds"].curves == [("training", [1.0, 2.0, 3.0], [0.4, 0.4, 0.4])]
     assert figures([]) == []
     # A freeze in round 2, by traffic at 6,000 bytes; a temperature that falls.
@@ -41,7 +44,8 @@ def test_costs_are_drawn_as_they_add_up() -> None:
     costs = [Cost(updates=10, flops=70), Cost(updates=30, flops=90, tuning_updates=5, tuning_flops=8)]
     records = [a_round(n).model_copy(update={"cost": cost}) for n, cost in enumerate(costs, start=1)]
     found = {figure.name: figure for figure in figures(records)}
-    assert list(found) == ["accuracy", "loss", "accuracy-by-traffic", "updates", "flops", "seconds"]
+    scores = ["accuracy", "loss", "accuracy-by-traffic", "accuracy-by-seconds"]
+    assert list(found) == [*scores, "updates", "flops", "seconds"]
     assert found["updates"].curves == [
         ("training", [1.0, 2.0], [10.0, 40.0]),
         ("with fine-tuning", [1.0, 2.0], [10.0, 45.0]),
@@ -61,6 +65,22 @@ def test_what_a_method_says_is_read_as_on_the_page() -> None:
     assert method_curves(records) == PHASE_CURVES
     cut = [a_round(n).model_copy(update={"method": said}) for n, said in enumerate(CUT_SHORT, start=1)]
     assert [tuple(mark) for mark in marks(cut)] == CUT_SHORT_MARKS
+
+
+def test_what_a_run_has_outlasted_is_told() -> None:
+    """As on the page: nothing in round 1, two kinds of trouble in round 2."""
+    said = {"restarts": 2, "client_retries": 1, "client_errors": {"4": "KeyError: 'w'"}}
+    engine = Engine.model_validate({"pool": "ray", **said})
+    records = [a_round(1), a_round(2).model_copy(update={"engine": engine, "failed": [4, 7]})]
+    words = "2 actors replaced; 1 client trained again after an error; "
+    words += "left out, because they failed: clients 4, 7 (client 4: KeyError: 'w')"
+    assert events(records) == [("round 2", words)]
+    many = [each.model_copy(update={"failed": [1]}) for each in map(a_round, range(1, MOST + 4))]
+    assert events(many)[-1] == ("later", "the same in 3 more of the rounds")
+    page = report_page(Reported("id", "name", "", "", {}, many[:1]))
+    assert "<h2>Events</h2>" in page
+    assert "left out, because they failed: clients 1<" in page
+    assert "<h2>Events</h2>" not in report_page(Reported("id", "name", "", "", {}, records[:1]))
 
 
 def test_clients_of_one_cluster_stand_together() -> None:
@@ -95,8 +115,8 @@ def test_the_report_of_a_job_opens_from_disk_without_a_network(
     done = fedsim("report", job.id, "--out", tmp_path / "out", "--url", service.url, "--format", "json")
     assert done.code == 0, done.err
     files = [Path(name) for name in done.data["files"]]
-    names = ["report.html", "accuracy.png", "loss.png", "accuracy-by-traffic.png", "seconds.png"]
-    names += ["clients.png", "partition.png"]
+    names = ["report.html", "accuracy.png", "loss.png", "accuracy-by-traffic.png"]
+    names += ["accuracy-by-seconds.png", "seconds.png", "clients.png", "partition.png"]
     assert [file.name for file in files] == names
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in files[1:])
     page = files[0].read_text("utf-8")
