@@ -68,7 +68,10 @@ def descend(descent: Descent) -> Trained:
     Together they are one loop over stacked parameters, in which `torch.func.vmap` calls the loss once for
     all of them. So the loss must be the same function for all, such as a method of the algorithm; it has to
     take whatever is the client's own from the visit that it is handed (numbers, what came down, what is
-    kept; neither `batches` nor `held`), without asking tensors for their values.
+    kept; neither `batches` nor `held`), without asking tensors for their values. And it has to leave out the
+    rows of a batch that `batch.mask` says are no examples, as `cross_entropy` and `masked_mean` do: a batch
+    that is smaller than the others' of its step is filled up. One by one the mask is always None. A loss
+    that does not heed it is made one by one, and the record says why.
     """
     company = descent.visit.company
     if company is None:

@@ -4,7 +4,7 @@ Clients do not touch each other, so the gradient of the sum of their losses, by 
 gradient of each by its own. The clients with the most steps come first: those that are still at work are
 always the first so many, and who has made its last step leaves the stack. So no step is ever made in vain,
 and no momentum has to be kept from moving. A batch that is smaller than another's of the same step is filled
-up with its own first example, and its mask says so.
+up with its own first example, and its mask says so; a loss that does not heed it is not stacked.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from . import tree
 from .core import Batch, Context, Visit
 from .feeding import joint_batch
 from .local import Descent, Trained, Update, moved, still
+from .masks import IGNORED, Heeding, has_mask, heeds_mask, most_examples, part_of
 from .net import Params
 from .precision import lowered
 from .replay import LEAST_STEPS, Recorder, Tape
@@ -41,6 +42,10 @@ class Piled(NamedTuple):
     def first(self, clients: int) -> Tree:
         """That of the first so many clients."""
         return tree.map(lambda leaf, dim: leaf if dim is None else leaf[:clients], self.leaves, self.dims)
+
+    def of(self, number: int) -> Tree:
+        """That of one client."""
+        return tree.map(lambda leaf, dim: leaf if dim is None else leaf[number], self.leaves, self.dims)
 
 
 def piled(trees: Sequence[Tree]) -> Piled:
@@ -93,14 +98,20 @@ def _shapes(value: Any) -> Any:
     return [_shapes(each) for each in value] if isinstance(value, list | tuple) else type(value)
 
 
-def descend_together(descents: Sequence[Descent], recorder: Recorder | None = None) -> list[Trained]:
+def descend_together(
+    descents: Sequence[Descent], recorder: Recorder | None = None, heeding: Heeding | None = None
+) -> list[Trained]:
     """The outcome of local loops of one group, in their order: as `Descent.alone`, up to rounding.
 
     Args:
         descents: as `grouped` puts them together; all have steps, the first one the most.
         recorder: records steps, so that they are played; None for making each of them anew.
+        heeding: what is known of losses; what is found out is added to it.
+
+    Raises:
+        ValueError: if a batch has to be filled up, and the loss does not leave out what its mask says.
     """
-    loop = _Loop(descents, recorder)
+    loop = _Loop(descents, recorder, {} if heeding is None else heeding)
     with loop.ctx.net.training(still(loop.ctx, loop.moving)):
         for step in range(loop.steps[0]):
             loop.make(step)
@@ -114,6 +125,7 @@ class _Loop:
     Attributes:
         descents: whose.
         recorder: records steps, if they are to be played.
+        heeding: which losses leave out what a mask says.
         active: how many clients are still at work.
         weights: what moves, of those.
         own: what else the loss reads of those: parameters that stay as they are, and the visits.
@@ -124,6 +136,7 @@ class _Loop:
 
     descents: Sequence[Descent]
     recorder: Recorder | None = None
+    heeding: Heeding = field(default_factory=dict)
     active: int = field(init=False, default=0)
     weights: list[Tensor] = field(init=False, default_factory=list)
     own: tuple[Tree, Tree] = field(init=False, default=({}, {}))
@@ -152,12 +165,33 @@ class _Loop:
             self._narrow(active)
             self.begun, self.tape = step, None
         batch, dims = joint_batch([descent.visit.batches for descent in self.descents[:active]], step)
+        if has_mask(batch):
+            self._check_mask(batch, dims)
         if self.recorder is not None and self.tape is None and self._repeats(step):
             self.tape = Tape(self.recorder, self._make, batch, dims)
         if self.tape is not None and self.tape.fits(batch):
             self.tape.play(batch)
         else:
             self._make(batch, dims)
+
+    def _check_mask(self, batch: Batch, dims: Any) -> None:
+        """Raise if the loss does not heed masks; it is tried once, on one client's part of this batch."""
+        key = self.loss, self.ctx.model
+        if key not in self.heeding:
+            number = most_examples(batch)
+            fixed, shown = self.fixed.of(number), self.shown.of(number)
+            weights = {key: stack[number] for key, stack in zip(self.moving, self.weights, strict=True)}
+            heeds = heeds_mask(
+                lambda moving, part: self._one(moving, fixed, shown, part),
+                weights,
+                part_of(batch, dims, number),
+                self.ctx.local.precision,
+            )
+            if heeds is None:
+                return
+            self.heeding[key] = heeds
+        if not self.heeding[key]:
+            raise ValueError(IGNORED)
 
     def _repeats(self, step: int) -> bool:
         """Whether enough steps to come are like one that was made already, momentum and rate included."""
@@ -185,16 +219,16 @@ class _Loop:
 
     def _values(self, batch: Batch, dims: Any) -> Tensor:
         """The loss of each client that is at work."""
-        order, first, loss, ctx = self.descents[0].start, self.descents[0].visit, self.loss, self.ctx
-
-        def one(moving: Params, fixed: Params, shown: Tree, batch: Batch) -> Tensor:
-            params = {key: moving[key] if key in moving else fixed[key] for key in order}
-            return loss(ctx, _view(first, shown), params, batch)
-
         moving = dict(zip(self.moving, self.weights, strict=True))
-        every = vmap(one, in_dims=(0, self.fixed.dims, self.shown.dims, dims))
+        every = vmap(self._one, in_dims=(0, self.fixed.dims, self.shown.dims, dims))
         values: Tensor = every(moving, *self.own, batch)
         return values
+
+    def _one(self, moving: Params, fixed: Params, shown: Tree, batch: Batch) -> Tensor:
+        """The loss of a client."""
+        first = self.descents[0]
+        params = {key: moving[key] if key in moving else fixed[key] for key in first.start}
+        return self.loss(self.ctx, _view(first.visit, shown), params, batch)
 
     def outcomes(self) -> list[Trained]:
         """What each client has in the end; copies, so that who keeps one does not keep the whole stack."""

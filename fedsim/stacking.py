@@ -10,6 +10,7 @@ from typing import Any, cast
 from .causes import as_text, is_memory
 from .errors import StackTooWide
 from .local import Descent, Trained
+from .masks import Heeding
 from .replay import Recorder
 from .stacked import descend_together, grouped
 
@@ -27,11 +28,13 @@ class Stacking:
         together: how many were made with others.
         alone: how many were not, though others were there, by the reason.
         recorder: records the steps of those to be made, if they are to be played.
+        heeding: which losses leave out what a mask says, as far as that is known.
     """
 
     together: int = 0
     alone: Counter[str] = field(default_factory=Counter)
     recorder: Recorder | None = None
+    heeding: Heeding = field(default_factory=dict)
 
     def __add__(self, other: Stacking) -> Stacking:
         return Stacking(self.together + other.together, self.alone + other.alone)
@@ -72,7 +75,7 @@ def _together(group: Sequence[Descent], notes: Stacking) -> Sequence[Trained | E
         notes.alone["no other loop was like it"] += 1
         return ()
     try:
-        outcomes = descend_together(group, notes.recorder)
+        outcomes = descend_together(group, notes.recorder, notes.heeding)
     except Exception as error:
         if is_memory(error):
             message = f"{len(group)} clients at once ran out of memory: {as_text(error)}"

@@ -24,7 +24,8 @@ class Batch(NamedTuple):
     Attributes:
         x: inputs `[batch, ...]`, normalised.
         y: labels, int64 `[batch]`.
-        mask: float32 `[batch]`, 1 for an example and 0 for padding; None where every row is an example.
+        mask: float32 `[batch]`, 1 for an example and 0 for padding; None where every row is an example. A
+            loss leaves padding out, which there is where clients train at once.
         noise: this step's slice of what `Algorithm.noise` drew, {} if it drew nothing.
     """
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from time import perf_counter
 
 import numpy as np
@@ -23,6 +22,7 @@ from .digest import memory_mark
 from .evaluation import total
 from .faults import DEFAULT, Faults
 from .local import right
+from .masks import Heeding
 from .population import Population, Shelf, ShelfExamples
 from .precision import tensor_cores
 from .public import AT_ONCE
@@ -66,7 +66,7 @@ class Worker:
         faults: Faults = DEFAULT,
         recorder: Recorder | None = None,
     ) -> None:
-        self.recorder = recorder
+        self.recorder, self.heeding = recorder, Heeding()
         self.algorithm, self.population, self.faults = algorithm, population, faults
         self.device = torch.device(device)
         self.shelf = Shelf(population, self.device)
@@ -105,7 +105,7 @@ class Worker:
         """
         began = perf_counter()
         result, kept, summed = SpanResult(), dict[int, Tree](), TreeSum(add)
-        notes = Stacking(recorder=self.recorder)
+        notes = Stacking(recorder=self.recorder, heeding=self.heeding)
         ctx = self.shelf.context(round)
 
         def one(client: int, company: Company | None) -> Sums:
@@ -121,7 +121,7 @@ class Worker:
                 for part in at_once(block, width, why_not, one, notes):
                     sums = add(sums, part)
                 summed.push(Node(0, number), sums)
-        result.nodes, result.stacking = summed.nodes, replace(notes, recorder=None)
+        result.nodes, result.stacking = summed.nodes, Stacking(notes.together, notes.alone)
         result.seconds = perf_counter() - began
         return result, kept
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fedsim.algorithms import FedAvg
@@ -16,11 +17,13 @@ from fedsim.company import Together
 from fedsim.core import Batch, Context, Report, Visit
 from fedsim.errors import ClientFailed, SettingsError
 from fedsim.faults import Chaos, Faults
-from fedsim.local import Trained
+from fedsim.local import Trained, cross_entropy, masked_mean
+from fedsim.masks import IGNORED, heeds_mask
 from fedsim.net import Params
 from fedsim.pools import SerialPool, StackedPool
 from fedsim.stacked import _Loop
 
+from .federations import federation
 from .methods import quick
 from .stacks import (
     close,
@@ -47,6 +50,56 @@ def test_a_loss_that_cannot_be_stacked_runs_one_by_one_and_says_so() -> None:
     ((why, loops),) = found.engine["stacked"]["alone"].items()
     assert loops == 7
     assert "vmap" in why
+
+
+@dataclass(frozen=True, kw_only=True)
+class Smoothed(FedAvg):
+    """Smoothed labels, with or without a thought for batches that are filled up."""
+
+    heeds: bool = False
+
+    def loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+        logits, y = ctx.net(params, batch.x), batch.y
+        if not self.heeds:
+            return F.cross_entropy(logits, y, label_smoothing=0.1)
+        each = F.cross_entropy(logits, y, label_smoothing=0.1, reduction="none")
+        return masked_mean(each, batch.mask)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+@pytest.mark.parametrize("heeds", [True, False])
+def test_a_loss_that_counts_padding_is_made_one_by_one_and_says_so(heeds: bool, precision: Any) -> None:
+    algorithm, population = Smoothed(heeds=heeds), small(rounds=2)
+    population = replace(population, local=replace(population.local, precision=precision))
+    expected, _ = run(algorithm, population, SerialPool(algorithm, population))
+    found, _ = run(algorithm, population, StackedPool(algorithm, population, 8))
+    close(found.state, expected.state, {"float32": 1e-4, "bf16": 0.05}[precision])
+    alone = {} if heeds else {f"ValueError: {IGNORED}": 7}
+    assert found.engine["stacked"] == {"together": 7 - sum(alone.values()), "alone": alone}
+
+
+def test_a_loss_that_counts_padding_does_no_harm_where_there_is_none() -> None:
+    population = federation([16] * 8, rounds=1)
+    found, _ = run(Smoothed(), population, StackedPool(Smoothed(), population, 8))
+    assert found.engine["stacked"] == {"together": 8, "alone": {}}
+
+
+@pytest.mark.parametrize("heeds", [True, False])
+def test_it_shows_even_where_every_loss_is_the_same(heeds: bool) -> None:
+    """With zeros for weights every example costs log 4; inside a batch's noise there may be another one."""
+    x, y = torch.randn(2, 6, 5), torch.tensor([[0, 1, 2, 3, 0, 1], [3, 2, 1, 0, 3, 3]])
+    inner = Batch(x[1], y[1], torch.tensor([1.0, 1.0, 1.0, 1.0, 0.0, 0.0]))
+
+    def loss(params: Params, batch: Batch) -> Tensor:
+        other = batch.noise["first"]
+        each = F.cross_entropy(other.x @ params["head"], other.y, reduction="none")
+        value = masked_mean(each, other.mask) if heeds else each.mean()
+        return cross_entropy(batch.x @ params["head"], batch) + value
+
+    weights = {"head": torch.zeros(5, 4)}
+    batch = Batch(x[0], y[0], None, {"first": inner})
+    assert heeds_mask(loss, weights, batch) == heeds
+    assert heeds_mask(loss, {"head": weights["head"] + torch.inf}, batch) is None
 
 
 @dataclass(frozen=True, kw_only=True)
