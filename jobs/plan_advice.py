@@ -27,7 +27,7 @@ def advice(plan: Plan, spec: JobSpec, nodes: Sequence[Node], found: Measured) ->
         return []
     return [
         *_more_workers(plan.seconds, spec, plan.workers, nodes, found),
-        *_idle_workers(plan, found.pieces),
+        *_idle_workers(plan, found),
         *_smaller_share(spec, nodes, found),
         *_fewer_evaluations(plan, plan.seconds, spec),
         *_long_client(plan, plan.seconds, spec, found),
@@ -67,16 +67,18 @@ def _gain(seconds: PlannedSeconds, found: Measured, now: int, then: int) -> str:
     return f"a round would take about {_time(total - saved)} instead of {_time(total)}"
 
 
-def _idle_workers(plan: Plan, pieces: int) -> Iterator[str]:
-    """Workers that a round has nothing to do for, with so many stacks and clients that train one by one."""
+def _idle_workers(plan: Plan, found: Measured) -> Iterator[str]:
+    """Workers that a round has nothing to do for, with its stacks and clients that train one by one."""
     clients, workers, width = plan.clients.per_round, plan.workers or 0, plan.stack or 1
+    pieces = found.pieces
     if workers > clients:
         yield (
             f"{workers - clients} of {workers} workers have nothing to do, because {clients} clients "
             f"come to a round; resources.workers: {clients} leaves their room to other jobs"
         )
     elif workers > pieces:
-        each = clients // workers
+        # On a CPU narrow stacks are slower than one client after another.
+        each = 1 if found.device == "cpu" else clients // workers
         stack = each if each > 1 else "off"
         yield (
             f"{workers - pieces} of {workers} workers have nothing to do, because up to {width} of {clients} "

@@ -141,7 +141,7 @@ def one_by_one(population: Population) -> list[str]:
     return [r.digest for r in simulate(Scaffold(), population, SerialPool(Scaffold(), population))]
 
 
-def test_the_automatic_width_is_one_by_one_for_a_small_cohort_on_a_cpu(crew: Crew) -> None:
+def test_the_automatic_width_is_one_by_one_on_a_cpu(crew: Crew) -> None:
     population = federation(cohort_size=8, rounds=1)
     pool = RayPool(Scaffold(), population, crew, stack="auto")
     assert [r.digest for r in simulate(Scaffold(), population, pool)] == one_by_one(population)

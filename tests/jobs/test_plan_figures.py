@@ -184,8 +184,20 @@ def test_memory_of_workers_that_were_not_measured_counts_too(settings: Settings)
         ),
         (
             {},
-            {"workers": 8, "train": {8: 5.0}, "stack": (8, 8), "pieces": 2},
+            {"workers": 8, "train": {8: 5.0}, "stack": (8, 8), "pieces": 2, "device": "cuda"},
             [Node("n", 8, 0)],
+            "resources.stack: off has something for all of them",
+        ),
+        (
+            {},
+            {"workers": 5, "train": {5: 5.0}, "stack": (8, 8), "pieces": 2, "device": "cuda"},
+            [Node("n", 5, 0)],
+            "resources.stack: 2 has something for all of them",
+        ),
+        (
+            {},
+            {"workers": 5, "train": {5: 5.0}, "stack": (8, 8), "pieces": 2},
+            [Node("n", 5, 0)],
             "resources.stack: off has something for all of them",
         ),
         ({}, {"longest": 4.9}, [Node("n", 2, 0)], "local.steps in place of local.epochs"),
