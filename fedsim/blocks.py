@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, TypeAlias
 
-MOST_BLOCKS = 64
-"""A cohort is cut into at most so many blocks per architecture."""
+MOST_BLOCKS = 1024
+"""A cohort is cut into at most so many blocks per architecture: whoever adds them up holds up to ten sums."""
 
 Block: TypeAlias = tuple[int, ...]
 """Clients that run together, all of one architecture and of similar amounts of work."""
@@ -61,21 +61,26 @@ def cut(
         mine = [client for client in cohort if client % num_models == model]
         work = {client: steps(client) for client in mine}
         mine.sort(key=lambda client: -work[client])
-        stacks = -(-len(mine) // width(model))
-        size = -(-len(mine) // max(stacks, 1)) * -(-stacks // MOST_BLOCKS)
-        blocks += [tuple(mine[start : start + size]) for start in range(0, len(mine), size or 1)]
+        size = _block_size(len(mine), width(model))
+        blocks += [tuple(mine[start : start + size]) for start in range(0, len(mine), size)]
     return blocks
 
 
+def _block_size(clients: int, width: int) -> int:
+    """How many of an architecture's clients make a block: a stack of them, or several of very many."""
+    stacks = max(1, -(-clients // width))
+    return max(1, -(-clients // stacks) * -(-stacks // MOST_BLOCKS))
+
+
 def pieces(cohort: Iterable[int], widths: Sequence[int]) -> int:
-    """How many workers a cohort has something to do for: its stacks, and its clients that train one by one.
+    """How many workers a cohort has something to do for: the blocks that it is cut into.
 
     Args:
         cohort: the round's clients.
         widths: how many clients of each architecture train at once.
     """
     came = Counter(client % len(widths) for client in cohort)
-    return sum(-(-count // widths[model]) for model, count in came.items())
+    return sum(-(-count // _block_size(count, widths[model])) for model, count in came.items())
 
 
 EVEN_SHARE = 0.95

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsim.blocks import Node, TreeSum, cut, shares, spans
+from fedsim.blocks import MOST_BLOCKS, Node, TreeSum, cut, pieces, shares, spans
 from fedsim.core import Pacing
 from fedsim.sampling import draws
 
@@ -64,6 +64,23 @@ def test_blocks_hold_every_client_once_and_one_architecture(cohort: list[int], m
         assert len({client % models for client in block}) == 1
 
 
+@given(
+    st.integers(0, 4000),
+    st.lists(st.integers(1, 70), min_size=1, max_size=3),
+)
+def test_as_many_workers_have_something_to_do_as_there_are_blocks(clients: int, widths: list[int]) -> None:
+    cohort = range(0, 2 * clients, 2)
+    blocks = cut(cohort, lambda client: client % 13 + 1, len(widths), lambda model: widths[model])
+    assert pieces(cohort, widths) == len(blocks) <= MOST_BLOCKS * len(widths)
+
+
+def test_the_largest_clients_are_blocks_by_themselves() -> None:
+    """Who waits for the largest one waits for nobody else's work beside it."""
+    blocks = cut(range(1000), lambda client: 1000 if client < 16 else 1)
+    assert max(map(len, blocks)) == 1
+    assert sorted(client for block in blocks[:16] for client in block) == list(range(16))
+
+
 MOST = st.none() | st.integers(1, 70)
 WORK = st.lists(st.integers(1, 20), min_size=1, max_size=130)
 
@@ -115,3 +132,6 @@ def test_spans_are_few_and_end_small_so_that_no_worker_waits_long() -> None:
     assert [len(span) for span in spans([5] * 50, 2)] == [16, 16, 8, 8, 1, 1]
     assert [len(span) for span in spans([5] * 64, 2)] == [16, 16, 8, 8, 4, 4, 2, 2, 2, 2]
     assert [len(span) for span in spans([5] * 64, 2, most=5)] == [4] * 14 + [2] * 4
+    # A thousand blocks take hardly more messages, each with one sum, than sixty-four do.
+    assert [len(list(spans([5] * 1000, workers))) for workers in (1, 4, 16, 64)] == [5, 21, 84, 296]
+    assert [len(list(spans([5] * 64, workers))) for workers in (1, 4, 16, 64)] == [5, 20, 48, 64]

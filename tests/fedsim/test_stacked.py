@@ -207,12 +207,14 @@ def test_a_falling_rate_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None
         (10, 7, [5, 5]),
         (3, 8, [3]),
         (0, 4, []),
-        (300, 4, [8] * 37 + [4]),
-        (130, 1, [3] * 43 + [1]),
+        (300, 4, [4] * 75),
+        (130, 1, [1] * 130),
+        (2100, 2, [4] * 525),
+        (2050, 1, [3] * 683 + [1]),
     ],
 )
 def test_blocks_hold_whole_stacks(clients: int, width: int, sizes: list[int]) -> None:
-    """10 clients in stacks of at most 7 are two of 5; 75 stacks are more than 64 blocks, so two a block."""
+    """10 clients in stacks of at most 7 are two of 5; 1050 stacks are more than 1024: two a block."""
     blocks = cut(range(clients), lambda client: client % 5, width=lambda _: width)
     assert [len(block) for block in blocks] == sizes
     steps = [client % 5 for block in blocks for client in block]
