@@ -71,6 +71,7 @@ class Keeping:
         experiment: what makes the run what it is; checkpoints of another one are refused.
         resume: whether to go on from the last checkpoint, if there is one; else those there are removed.
         known: of how many rounds the caller has the records already.
+        widths: how many clients trained at once in the last of them, as far as they may run again.
     """
 
     url: str
@@ -78,6 +79,7 @@ class Keeping:
     experiment: Mapping[str, Any] = field(default_factory=dict)
     resume: bool = True
     known: int = 0
+    widths: Mapping[int, int] = field(default_factory=dict)
 
     def due(self, round: int, rounds: int) -> bool:
         """Whether there is a checkpoint after this round."""
@@ -178,6 +180,8 @@ class CoordinatorProcess:
         if checkpoint is not None and checkpoint.width is not None:
             # Where stacks were halved, the rounds that run again would come out differently at full width.
             pool.width = min(pool.width, checkpoint.width)
+        if self.keeping is not None:
+            pool.widths = self.keeping.widths
         for result in stages(
             experiment.algorithm,
             population,

@@ -72,6 +72,8 @@ class RayPool:
 
     Attributes:
         width: how many they are now; halved for good where they need too much memory.
+        widths: {round, from 1: the width that it had when it ran before}; it has no larger one when it runs
+            again.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class RayPool:
         self.population, self.crew, self.faults = population, crew, faults
         self.actors = crew.join(ray.put(algorithm), ray.put(population), faults, graphs)
         self.width = width_of(stack, population, self.actors[0]["device"])
+        self.widths: Mapping[int, int] = {}
         self._memories: dict[int, Any] = {}
         self._fingerprint = Fingerprint()
         self._work = Work(crew, faults.max_retries)
@@ -101,6 +104,7 @@ class RayPool:
         instructions = instruct(algorithm, ctx, state, cohort)
         sent = ray.put(tree.to_numpy(broadcasts))
         written = letters(instructions)
+        self.width = min(self.width, self.widths.get(ctx.round + 1, self.width))
 
         def begin() -> _Begun:
             width = stack_widths(algorithm, ctx.nets, self.width)

@@ -80,6 +80,11 @@ class Book:
         found = patiently(lambda: self.store.rounds(self.job_id, round - 1, 1))
         return next((record.marks() for record in found if record.round == round), None)
 
+    def widths(self, since: int) -> dict[int, int]:
+        """How many clients trained at once in each round after that one that the store has."""
+        found = patiently(lambda: self.store.rounds(self.job_id, since))
+        return {record.round: record.engine.width for record in found}
+
     def add(self, record: RoundRecord) -> None:
         """Write a round, and to the log how it went."""
         patiently(lambda: self.store.add_round(self.job_id, record))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
@@ -61,6 +61,9 @@ class Ledger(Protocol):
 
     def marks(self, round: int) -> Marks | None:
         """The digests of a round that it has; None for one that it lacks."""
+
+    def widths(self, since: int) -> Mapping[int, int]:
+        """How many clients trained at once in each round after that one, as far as it has them."""
 
     def working(self) -> None:
         """Rounds run, be they new or known."""
@@ -240,7 +243,10 @@ class Run:
     def _once(self, resumed: bool, shrink: bool) -> dict[str, Any]:
         keeping = self.keeping
         if keeping is not None:
-            keeping = replace(keeping, known=self.ledger.known(), resume=keeping.resume or resumed)
+            known, resume = self.ledger.known(), keeping.resume or resumed
+            # Of the two checkpoints that are kept, the last one may be damaged.
+            widths = self.ledger.widths(max(0, known - 2 * keeping.every)) if resume else {}
+            keeping = replace(keeping, known=known, widths=widths, resume=resume)
         drive = Drive(self.experiment, self.spec, keeping, chaos=self.chaos, shrink=shrink)
         try:
             self.on_drive(drive)

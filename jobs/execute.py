@@ -106,6 +106,10 @@ class Notes:
         """The digests of a round; None for one that is not there."""
         return self.records[round - 1].marks() if round <= len(self.records) else None
 
+    def widths(self, since: int) -> dict[int, int]:
+        """How many clients trained at once in each round after that one."""
+        return {record.round: record.engine.width for record in self.records[since:]}
+
     def working(self) -> None:
         """Nobody needs to be told."""
 

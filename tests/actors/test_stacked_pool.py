@@ -112,6 +112,26 @@ def test_a_run_goes_on_at_the_width_that_it_had(crew: Crew, tmp_path: Path) -> N
     assert [r.digest for r in going_on if isinstance(r, RoundResult)] == expected[1:]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Growing(Large):
+    """As from the third round on."""
+
+    def loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+        return (super() if ctx.round >= 2 else super(Large, self)).loss(ctx, visit, params, batch)
+
+
+def test_rounds_that_run_again_have_the_width_that_they_had(crew: Crew, tmp_path: Path) -> None:
+    """After a loss before the checkpoint that would say it, where there is memory for the full width now."""
+    population = federation(cohort_size=8, rounds=4)
+    before = list(simulate(Growing(), population, RayPool(Growing(), population, crew, stack=4)))
+    widths = {result.round: result.engine["width"] for result in before}
+    assert widths == {1: 4, 2: 4, 3: 2, 4: 2}
+    keeping = Keeping(str(tmp_path), every=10, widths=widths)
+    process = CoordinatorProcess(described(population), Placement(1, 1, 0), keeping=keeping)
+    again = process._rounds(population, RayPool(Scaffold(), population, crew, stack=4), None, None)
+    assert [r.digest for r in again if isinstance(r, RoundResult)] == [r.digest for r in before]
+
+
 def test_a_plan_measures_full_stacks_and_says_if_they_were_halved(crew: Crew) -> None:
     population = federation(cohort_size=8, rounds=3)
     trials = Trials(Large(), population, RayPool(Large(), population, crew, stack=4))

@@ -97,6 +97,7 @@ def test_a_run_that_was_given_up_changes_no_state(tmp_path):
         heir.working()
         heir.add(a_record(2))
         assert (store.get(job_id).state, store.get(job_id).restarts) == (JobState.RUNNING, 1)
+        assert (heir.widths(0), heir.widths(1), heir.widths(2)) == ({1: 1, 2: 1}, {2: 1}, {})
 
 
 def test_a_runner_that_goes_on_before_it_was_noted_stays_the_jobs_own(tmp_path):

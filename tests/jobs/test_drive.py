@@ -158,6 +158,28 @@ def test_a_run_is_lost_once_too_often(tmp_path: Path) -> None:
         driven(spec, Settings(tmp_path), None, kill_at=2)
 
 
+class Told(Exception):
+    """A drive was made."""
+
+
+@pytest.mark.parametrize(("resume", "widths"), [(True, {2: 1, 3: 1, 4: 1, 5: 1}), (False, {})])
+def test_a_drive_is_told_the_widths_of_the_rounds_that_may_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resume: bool, widths: dict[int, int]
+) -> None:
+    """After five rounds, with a checkpoint after every second one: of all after the older of the two kept."""
+    given = []
+
+    def made(*arguments: Any, **_: Any) -> Drive:
+        given.append(arguments[2])
+        raise Told
+
+    monkeypatch.setattr("jobs.drive.Drive", made)
+    spec, settings = parse_spec(SPEC), Settings(tmp_path / "home")
+    with pytest.raises(Told):
+        driven(spec, settings, str(tmp_path / "c"), records=[a_round(n + 1) for n in range(5)], resume=resume)
+    assert (given[0].known, given[0].widths) == (5, widths)
+
+
 def test_a_round_that_comes_out_differently_ends_the_run(tmp_path: Path) -> None:
     spec, settings = parse_spec({**SPEC, "rounds": 2}), Settings(tmp_path)
     known = [a_round(1), a_round(2)]
