@@ -27,7 +27,8 @@ class RoundResult:
         tuning: what fine-tuning cost everybody whose own model was scored.
         seconds: wall clock by phase: total, survey, train, server, learn (what the server trains itself),
             evaluate, personal. They add up over a run: clients that began while the round before was scored
-            had those seconds for nothing, as had the scoring that went on while the server learnt.
+            had those seconds for nothing, as had the scoring that went on while the server learnt. What is
+            done with a round after it was yielded, such as a checkpoint, is in none.
         engine: how the pool did it.
         method: what the method decided.
         personal: how the clients' own models do, client by client; None where they were not scored.
