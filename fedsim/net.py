@@ -14,6 +14,7 @@ has no batch statistics: it is normalised by the running ones and leaves them as
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -52,7 +53,7 @@ class Net:
 
     def __init__(self, build: Callable[[], nn.Sequential], name: str = "model") -> None:
         self.build, self.name = build, name
-        self.module = guard(_structure(build)).requires_grad_(False)
+        self.module = _apart(lambda: guard(_structure(build)).requires_grad_(False))
         state = float_state(self.module)
         self.keys = tuple(state)
         self.parameters = tuple(key for key, _ in self.module.named_parameters())
@@ -183,6 +184,16 @@ RUNNING = "BatchNorm keeps running statistics; GroupNorm (norm: group) does not"
 DRAWS = "dropout draws from a stream of each client's own; without it (dropout: 0) there is none"
 
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+
+
+def _apart(make: Callable[[], nn.Module]) -> nn.Module:
+    """What is made in a thread of its own, where no `torch.func.vmap` is under way.
+
+    Initialisers may draw nothing inside of it, and a loss may be the first in its process to need a net, such
+    as a generator: a stack would be made one by one then, in some processes and not in others.
+    """
+    with ThreadPoolExecutor(1) as apart:
+        return apart.submit(make).result()
 
 
 def _structure(build: Callable[[], nn.Sequential]) -> nn.Module:

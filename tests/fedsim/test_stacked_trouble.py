@@ -19,6 +19,7 @@ from fedsim.errors import ClientFailed, SettingsError
 from fedsim.faults import Chaos, Faults
 from fedsim.local import Trained, cross_entropy, masked_mean
 from fedsim.masks import IGNORED, heeds_mask
+from fedsim.models import make_net
 from fedsim.net import Params
 from fedsim.pools import SerialPool, StackedPool
 from fedsim.stacked import _Loop
@@ -100,6 +101,23 @@ def test_it_shows_even_where_every_loss_is_the_same(heeds: bool) -> None:
     batch = Batch(x[0], y[0], None, {"first": inner})
     assert heeds_mask(loss, weights, batch) == heeds
     assert heeds_mask(loss, {"head": weights["head"] + torch.inf}, batch) is None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lazy(FedAvg):
+    """A loss that makes a net when it first needs it."""
+
+    def loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+        other = make_net("mlp", input_shape=(12,), num_classes=4)
+        return cross_entropy(other.run(params, batch.x, start="fc1"), batch)
+
+
+def test_a_net_may_be_made_inside_of_a_stack() -> None:
+    """Or the first stack of every process would not be one, and the bits depend on how many there are."""
+    population = small(rounds=1)
+    expected, _ = run(FedAvg(), population, StackedPool(FedAvg(), population, 8))
+    found, _ = run(Lazy(), population, StackedPool(Lazy(), population, 8))
+    assert (found.digest, found.engine) == (expected.digest, expected.engine)
 
 
 @dataclass(frozen=True, kw_only=True)
