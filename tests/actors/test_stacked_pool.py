@@ -27,17 +27,24 @@ from fedsim.pools import SerialPool, StackedPool
 from fedsim.population import Population
 from fedsim.simulation import RoundResult, first_state, simulate
 from tests.fedsim.federations import federation
+from tests.fedsim.methods import quick
 from tests.fedsim.stacks import check_closed, deep
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 
+MORE = ["ace_pfl", "cd2_pfed", "fedcl", "fedensemble", "fedgen", "kdia", "kt_pfl", "moon", "per_fedavg"]
+"""Methods with letters to each client, whole models up, noise, or memories of other kinds."""
+
+
 @pytest.mark.parametrize("width", [1, 3])
-def test_digests_do_not_depend_on_where_stacks_train(width: int, crew: Crew) -> None:
-    population = federation(cohort_size=8, rounds=3)
-    expected = list(simulate(Scaffold(), population, StackedPool(Scaffold(), population, width)))
-    found = list(simulate(Scaffold(), population, RayPool(Scaffold(), population, crew, stack=width)))
+@pytest.mark.parametrize("name", ["scaffold", *(pytest.param(name, marks=pytest.mark.slow) for name in MORE)])
+def test_digests_do_not_depend_on_where_stacks_train(name: str, width: int, crew: Crew) -> None:
+    algorithm, population = quick(name), federation(cohort_size=8, rounds=3)
+    expected = list(simulate(algorithm, population, StackedPool(algorithm, population, width)))
+    found = list(simulate(algorithm, population, RayPool(algorithm, population, crew, stack=width)))
     assert [(r.digest, r.memory_digest) for r in found] == [(r.digest, r.memory_digest) for r in expected]
+    assert [(r.metrics, r.traffic) for r in found] == [(r.metrics, r.traffic) for r in expected]
     assert [r.engine["width"] for r in found] == [width] * 3
     assert [r.engine.get("stacked") for r in found] == [r.engine.get("stacked") for r in expected]
 

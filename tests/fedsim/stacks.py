@@ -5,17 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedsim import tree
 from fedsim.core import Algorithm, Local
-from fedsim.data.dataset import Normalise
+from fedsim.data.dataset import Examples, Normalise
+from fedsim.models import make_net
+from fedsim.net import Net
 from fedsim.pools import SerialPool, StackedPool
 from fedsim.population import Population
 from fedsim.simulation import RoundResult, simulate
 
-from .federations import federation
+from .federations import federation, partition
 
 SIZES = [3, 8, 11, 16, 17, 0, 20, 24]
 """Smaller than a batch of 8, just a batch, not whole batches, and nothing at all."""
@@ -35,6 +38,22 @@ def small(dtype: torch.dtype = torch.float32, **more: Any) -> Population:
     if dtype == torch.float32:
         return population
     return replace(population, dataset=replace(population.dataset, normalise=Double()))
+
+
+def pictures(*nets: Net, double: bool = False, **changes: Any) -> Population:
+    """Three clients of 3, 5 and 9 small pictures of noise; by default with LeNet-5."""
+    rng, shape = np.random.default_rng(0), (1, 28, 28)
+    images = Examples(rng.integers(0, 256, (24, *shape), np.uint8), rng.integers(0, 4, 24).astype(np.int64))
+    data = replace(
+        small().dataset,
+        train=images,
+        test=images,
+        input_shape=shape,
+        normalise=(Double if double else Normalise)(scale=255.0),
+    )
+    plain = small(rounds=1, local=Local(epochs=1, batch_size=4, lr=0.05), cohort_size=3)
+    lenet = make_net("lenet5", input_shape=shape, num_classes=data.num_classes)
+    return replace(plain, dataset=data, nets=nets or (lenet,), partition=partition([3, 5, 9]), **changes)
 
 
 def tensors(value: Any) -> list[Tensor]:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import ClassVar
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -15,18 +14,17 @@ from fedsim.algorithms import ALGORITHMS, FedAvg, FedCL
 from fedsim.blocks import cut
 from fedsim.core import Context, Local, Report, Visit
 from fedsim.curriculum import ClientCurriculum, DataCurriculum
-from fedsim.data.dataset import Examples, Normalise
 from fedsim.local import Trained
 from fedsim.models import make_net
 from fedsim.net import Net
 from fedsim.pools import SerialPool, StackedPool
 from fedsim.widths import width_of
 
-from .federations import partition
 from .methods import FREEZING, quick
 from .stacks import (
     SIZES,
     close,
+    pictures,
     run,
     same_as_one_by_one,
     small,
@@ -127,19 +125,7 @@ def with_statistics() -> nn.Sequential:
 
 @pytest.mark.parametrize("together", [True, False])
 def test_convolutions_are_stacked_and_running_statistics_are_not(together: bool) -> None:
-    rng = np.random.default_rng(0)
-    images = Examples(
-        rng.integers(0, 256, (24, 1, 28, 28), np.uint8), rng.integers(0, 4, 24).astype(np.int64)
-    )
-    scale = Normalise(scale=255.0)
-    data = replace(small().dataset, train=images, test=images, input_shape=(1, 28, 28), normalise=scale)
-    lenet = make_net("lenet5", input_shape=data.input_shape, num_classes=data.num_classes)
-    population = replace(
-        small(rounds=1, local=Local(epochs=1, batch_size=4, lr=0.05), cohort_size=3),
-        dataset=data,
-        nets=(lenet if together else Net(with_statistics),),
-        partition=partition([3, 5, 9]),
-    )
+    population = pictures() if together else pictures(Net(with_statistics))
     expected, _ = run(FedAvg(), population, SerialPool(FedAvg(), population))
     found, _ = run(FedAvg(), population, StackedPool(FedAvg(), population, 3))
     if together:
@@ -149,6 +135,14 @@ def test_convolutions_are_stacked_and_running_statistics_are_not(together: bool)
         why = "BatchNorm keeps running statistics; GroupNorm (norm: group) does not"
         assert found.digest == expected.digest
         assert found.engine["stacked"] == {"together": 0, "alone": {why: 3}}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", [torch.float64], indirect=True, ids=str)
+@pytest.mark.parametrize("name", ["cd2_pfed", "per_fedavg", "moon"])
+def test_methods_that_look_into_a_net_stack_its_convolutions(name: str, precision: torch.dtype) -> None:
+    """Channels that stay at home, derivatives of derivatives, features of two other models."""
+    same_as_one_by_one(quick(name), 3, precision, pictures(double=True, rounds=3))
 
 
 @pytest.mark.parametrize("many", [1, 2])
