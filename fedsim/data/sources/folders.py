@@ -12,7 +12,7 @@ import numpy as np
 from fedsim import rng
 from fedsim.data.augment import Steps
 from fedsim.data.cache import cached
-from fedsim.data.dataset import Array, Dataset, Examples
+from fedsim.data.dataset import Dataset, Examples, Indices
 from fedsim.data.decode import Channels, decode, image_files, may_be_deep
 from fedsim.data.places import Places
 from fedsim.data.sources.images import Normalisation, image_dataset
@@ -163,13 +163,19 @@ def _listed(folder: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
     return in_turns([[(file, label) for file in files] for label, files in enumerate(by_class)])
 
 
-def in_turns(groups: Iterable[Sequence[T]]) -> list[T]:
+def in_turns(groups: Iterable[Iterable[T]]) -> list[T]:
     """The first of every group, then the second of every group, and so on."""
     return [item for turn in itertools.zip_longest(*groups) for item in turn if item is not None]
 
 
 def cut_off(examples: Examples, share: float) -> tuple[Examples, Examples]:
     """A fixed random share of the examples as the test set; both keep the given order."""
-    order: Array = rng.stream(0, "test-share").permutation(len(examples))
-    cut = round(len(examples) * share)
-    return examples.take(np.sort(order[cut:])), examples.take(np.sort(order[:cut]))
+    train, test = cut_positions(len(examples), share)
+    return examples.take(train), examples.take(test)
+
+
+def cut_positions(number: int, share: float) -> tuple[Indices, Indices]:
+    """The same of so many examples, as positions in order: to train on, and to test on."""
+    order = rng.stream(0, "test-share").permutation(number)
+    cut = round(number * share)
+    return np.sort(order[cut:]), np.sort(order[:cut])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import heappop, heapreplace
+from math import gcd
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -14,7 +16,7 @@ from fedsim.data.audio import RECIPE, spectrograms
 from fedsim.data.cache import cached
 from fedsim.data.dataset import Array, Dataset, Examples
 from fedsim.data.places import Places
-from fedsim.data.sources.folders import class_folders, cut_off, in_turns
+from fedsim.data.sources.folders import class_folders, cut_positions, in_turns
 from fedsim.errors import DataError
 from fedsim.parameters import Range, Share, refuse
 
@@ -60,7 +62,7 @@ def spoken_digits(places: Places) -> Dataset:
     """The Free Spoken Digit Dataset as log-mel spectrograms; float32, [1, 32, 32].
 
     Files are called DIGIT_SPEAKER_INDEX.wav. As its authors say, the recordings of index 0 to 4 are the test
-    set. The natural groups are the speakers.
+    set. The natural groups are the speakers. Words and speakers take turns: the first n are a fair sample.
 
     Raises:
         DataNotFound: it is in no data root.
@@ -72,8 +74,8 @@ def spoken_digits(places: Places) -> Dataset:
     strange = next((r for r in recordings if r.word not in names), None)
     if strange is not None:
         raise DataError(f"{strange.file}: {strange.word!r} is no digit", "remove or rename it")
-    tested = np.array([r.take < _TEST_TAKES for r in recordings])
-    return _dataset("spoken_digits", places, folder, recordings, names, tested)
+    ordered, tested = _arranged(recordings, [r.take < _TEST_TAKES for r in recordings])
+    return _dataset("spoken_digits", places, folder, ordered, names, tested)
 
 
 def audio_folder(
@@ -85,6 +87,8 @@ def audio_folder(
     test_share: Share = 0.2,
 ) -> Dataset:
     """WAV recordings of the user's own as log-mel spectrograms; float32, [1, 32, 32].
+
+    Words and speakers take turns: the first n are a fair sample.
 
     Args:
         places: where to look.
@@ -104,12 +108,12 @@ def audio_folder(
     folder = places.named("audio_folder", path, "put the folder there")
     recordings = _named(folder, _compiled(pattern))
     names = sorted({r.word for r in recordings})
-    tested = np.array([r.take < test_takes for r in recordings])
-    dataset = _dataset("audio_folder", places, folder, recordings, names, tested)
     if test_takes:
-        return dataset
-    train, test = cut_off(dataset.train, test_share)
-    return replace(dataset, train=train, test=test)
+        drawn: Sequence[bool] = [r.take < test_takes for r in recordings]
+    else:
+        drawn = np.isin(np.arange(len(recordings)), cut_positions(len(recordings), test_share)[1]).tolist()
+    ordered, tested = _arranged(recordings, drawn)
+    return _dataset("audio_folder", places, folder, ordered, names, tested)
 
 
 def _words(folder: Path) -> tuple[str, ...]:
@@ -158,15 +162,62 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def _named(folder: Path, pattern: re.Pattern[str]) -> list[_Recording]:
-    """Every recording below the folder, words taking turns."""
+    """Every recording below the folder, in the order of the names."""
     files = _waves(folder, folder.rglob("*"))
     if not files:
         raise DataError(f"{folder}: has no .wav files", "put recordings there")
-    by_word: dict[str, list[_Recording]] = {}
-    for file in files:
-        recording = _recording(file, file.relative_to(folder), pattern)
-        by_word.setdefault(recording.word, []).append(recording)
-    return in_turns(by_word.values())
+    return [_recording(file, file.relative_to(folder), pattern) for file in files]
+
+
+def _arranged(recordings: Sequence[_Recording], tested: Sequence[bool]) -> tuple[list[_Recording], Array]:
+    """The recordings to train on, then those to test on, evenly each; and which are to test on."""
+    parts = [
+        _evenly([r for r, test in zip(recordings, tested, strict=True) if test == which])
+        for which in (False, True)
+    ]
+    return parts[0] + parts[1], np.repeat([False, True], [len(part) for part in parts])
+
+
+def _evenly(recordings: Iterable[_Recording]) -> list[_Recording]:
+    """An order whose every beginning is about even over the words, and over the speakers.
+
+    Words take turns. The turn of a word goes to whoever was taken least so far; where several were, to the
+    next in the word's own order of speakers. With W words and S speakers who all said all of them, turn i of
+    W S is then that of speaker i + i // lcm(W, S), modulo S: nobody is ever two ahead, and every pair comes
+    once before any comes again.
+    """
+    said: dict[str, dict[str, list[_Recording]]] = {}
+    for recording in recordings:
+        said.setdefault(recording.word, {}).setdefault(recording.speaker, []).append(recording)
+    speakers = sorted({speaker for by_speaker in said.values() for speaker in by_speaker})
+    taken: Counter[str] = Counter()
+    return in_turns(_of_word(said[w], _order(n, len(said), speakers), taken) for n, w in enumerate(said))
+
+
+def _order(word: int, words: int, speakers: Sequence[str]) -> list[str]:
+    """The order of the speakers for this word, each word's own."""
+    number = len(speakers)
+    again = number // gcd(words, number)  # turns of this word until the same speaker would be due again
+    return [speakers[(word + turn * words + turn // again) % number] for turn in range(number)]
+
+
+def _of_word(
+    said: Mapping[str, Sequence[_Recording]], order: Sequence[str], taken: Counter[str]
+) -> Iterator[_Recording]:
+    """The recordings of one word; `taken` counts those of each speaker, over all words."""
+    due = [(0, turn, speaker) for turn, speaker in enumerate(order) if speaker in said]
+    while due:
+        count, turn, speaker = due[0]
+        if count < taken[speaker]:  # for other words, meanwhile
+            heapreplace(due, (taken[speaker], turn, speaker))
+            continue
+        taken[speaker] += 1
+        mine, which = said[speaker], turn // len(order)
+        if which + 1 < len(mine):
+            heapreplace(due, (taken[speaker], turn + len(order), speaker))
+        else:
+            heappop(due)
+        yield mine[which]
 
 
 def _recording(file: Path, name: Path, pattern: re.Pattern[str]) -> _Recording:

@@ -92,6 +92,34 @@ def test_spoken_digits_have_speakers_as_natural_clients(tmp_path: Path):
         assert len(held) == 20
 
 
+@pytest.mark.parametrize("takes", [0, 5])
+def test_a_limit_leaves_every_word_and_every_speaker_alike(tmp_path: Path, takes: int):
+    """Four words of six speakers, two takes each to train on: 24 pairs, each once before one comes again."""
+    for word in "abcd":
+        for speaker in range(6):
+            for take in (3, 5, 6) if takes else (5, 6):
+                write_wav(tmp_path / "mine" / f"{word}_{speaker}_{take}.wav", seconds=0.01)
+    given = {"roots": [tmp_path], "path": "mine", "test_takes": takes, "test_share": 0.0}
+    for limit in range(1, 49):
+        held = load_dataset("audio_folder", limit=limit, **given).train
+        assert held.groups is not None
+        pairs = held.y * 6 + held.groups
+        for numbers, most in ((held.y, 4), (held.groups, 6), (pairs, 24)):
+            assert np.ptp(np.bincount(numbers, minlength=most)) <= 1
+
+
+def test_speakers_of_few_words_come_as_evenly_as_they_can(tmp_path: Path):
+    """Ann says both words, Bob and Cy one each: ann, then those who have been taken less often."""
+    for name in ("ja_ann", "ja_bob", "nein_ann", "nein_cy"):
+        for take in range(2):
+            write_wav(tmp_path / "mine" / f"{name}_{take}.wav", seconds=0.01)
+    held = load_dataset("audio_folder", roots=[tmp_path], path="mine", test_share=0.0).train
+    assert held.groups is not None
+    assert held.y.tolist() == [0, 1] * 4
+    assert np.bincount(held.groups[:3]).tolist() == [1, 1, 1]
+    assert np.bincount(held.groups[:6]).tolist() == [2, 2, 2]
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [
