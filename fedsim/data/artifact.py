@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ from fedsim.errors import DataError
 from fedsim.parameters import refuse
 
 FORMAT = 1
+
+UNREADABLE = (OSError, EOFError, ValueError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error)
+"""What NumPy and `zipfile` raise for a damaged `.npz` file; a RuntimeError stands for senseless flags."""
 
 
 def digest(partition: Partition) -> str:
@@ -103,7 +107,7 @@ def load_partition(path: Path) -> tuple[Partition, dict[str, Any]]:
         card = json.loads(card_file.read_text())
         with arrays_file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
             partition = Partition(arrays["indices"], arrays["offsets"], tuple(card["notes"]))
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    except (*UNREADABLE, AttributeError, TypeError) as error:
         raise DataError(f"{path}: not a saved partition ({error})", "make it again") from error
     if digest(partition) != card.get("digest"):
         raise DataError(

@@ -103,7 +103,7 @@ def _entry(entry: Path) -> dict[str, Array] | None:
         names: list[str] = json.loads((entry / "arrays.json").read_text())
         # np.asarray: a plain array over the mapped file, since the memmap type would follow it everywhere.
         return {name: np.asarray(np.load(entry / f"{name}.npy", mmap_mode="r")) for name in names}
-    except (OSError, ValueError):
+    except (OSError, ValueError, EOFError):
         return None
 
 

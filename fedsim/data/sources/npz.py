@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
+from fedsim.data.artifact import UNREADABLE
 from fedsim.data.augment import Steps, augmentation
 from fedsim.data.dataset import Array, Dataset, Examples, Indices, Normalise
 from fedsim.data.places import Places
@@ -71,7 +71,7 @@ def _read(file: Path) -> dict[str, Array]:
     try:
         with file.open("rb") as opened, np.load(opened, allow_pickle=False) as content:
             return {name: content[name] for name in content.files}
-    except (OSError, ValueError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+    except (*UNREADABLE, AttributeError, TypeError) as error:  # the last two of a single array
         raise DataError(f"{file}: is not a whole .npz file of plain arrays ({error})") from error
 
 

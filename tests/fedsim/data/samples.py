@@ -11,6 +11,24 @@ from PIL import Image
 TEN = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
+def broken(whole: bytes) -> list[bytes]:
+    """A file's content damaged in the ways that files are: by the disk, or by a copy that broke off.
+
+    Empty, cut off near its beginning and near its end, all zeros, with zeros for its second half, and with
+    some bytes in its middle turned round.
+    """
+    half = len(whole) // 2
+    turned = bytes(255 - byte for byte in whole[half : half + 8])
+    return [
+        b"",
+        whole[:100],
+        whole[:-100],
+        bytes(len(whole)),
+        whole[:half] + bytes(len(whole) - half),
+        whole[:half] + turned + whole[half + 8 :],
+    ]
+
+
 def write_idx(path: Path, array: np.ndarray) -> None:
     header = bytes([0, 0, 8, array.ndim]) + b"".join(n.to_bytes(4, "big") for n in array.shape)
     content = header + array.astype(np.uint8).tobytes()

@@ -67,12 +67,14 @@ def test_a_renamed_file_is_other_content(source: Path):
     assert load(source)[1] == 1
 
 
-@pytest.mark.parametrize("damage", ["truncate", "remove", "garble"])
+@pytest.mark.parametrize("damage", ["truncate", "empty", "remove", "garble"])
 def test_a_damaged_entry_is_made_again(source: Path, damage: str):
     load(source)
     (entry,) = (p for p in (source.parent / ".fedsim-cache").iterdir() if p.is_dir())
     if damage == "truncate":
         (entry / "x.npy").write_bytes((entry / "x.npy").read_bytes()[:-4])
+    elif damage == "empty":
+        (entry / "x.npy").write_bytes(b"")
     elif damage == "remove":
         (entry / "x.npy").unlink()
     else:

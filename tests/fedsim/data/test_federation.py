@@ -11,6 +11,7 @@ from fedsim.data import CONVENTIONS, Dataset, Examples, Partition, federate
 from fedsim.data.artifact import load_partition, save_partition
 from fedsim.data.statistics import class_counts, distance_to_all, summary
 from fedsim.errors import DataError, SpecError
+from tests.fedsim.data.samples import broken
 
 CLASSES = 5
 
@@ -160,9 +161,10 @@ def test_a_damaged_partition_is_refused(tmp_path):
     (tmp_path / "one.npz").write_bytes((tmp_path / "two.npz").read_bytes())
     with pytest.raises(DataError, match=r"one\.npz: is not the partition that one\.json describes"):
         load_partition(tmp_path / "one")
-    (tmp_path / "one.npz").write_bytes(b"PK\3\4 half")
-    with pytest.raises(DataError, match="not a saved partition"):
-        load_partition(tmp_path / "one")
+    for damaged in broken((tmp_path / "two.npz").read_bytes()):
+        (tmp_path / "one.npz").write_bytes(damaged)
+        with pytest.raises(DataError, match="not a saved partition"):
+            load_partition(tmp_path / "one")
     with pytest.raises(DataError, match="not a saved partition"):
         load_partition(tmp_path / "three")
 

@@ -13,7 +13,7 @@ from fedsim.data.augment import Augment
 from fedsim.data.places import Places
 from fedsim.data.sources.images import channel_moments
 from fedsim.errors import DataError, DataNotFound
-from tests.fedsim.data.samples import TEN, write_batch, write_folders, write_idx
+from tests.fedsim.data.samples import TEN, broken, write_batch, write_folders, write_idx
 
 # --- EMNIST and MNIST
 
@@ -169,13 +169,16 @@ def test_a_damaged_svhn_file_is_named(tmp_path: Path, content: dict, words: str)
         load_dataset("svhn", roots=[tmp_path])
 
 
-def test_a_truncated_svhn_file_is_named(tmp_path: Path):
+def test_an_unreadable_svhn_file_is_named(tmp_path: Path):
+    """As published, it is compressed, and its `X` is where most damage is done."""
     (tmp_path / "svhn").mkdir()
     file = tmp_path / "svhn" / "train_32x32.mat"
-    savemat(file, {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.array([[1], [1]])})
-    file.write_bytes(file.read_bytes()[:400])
-    with pytest.raises(DataError, match=r"train_32x32\.mat"):
-        load_dataset("svhn", roots=[tmp_path])
+    x = np.random.default_rng(0).integers(256, size=(32, 32, 3, 2)).astype(np.uint8)
+    savemat(file, {"X": x, "y": np.array([[1], [1]])}, do_compression=True)
+    for damaged in broken(file.read_bytes()):
+        file.write_bytes(damaged)
+        with pytest.raises(DataError, match=r"train_32x32\.mat: is not one of SVHN's"):
+            load_dataset("svhn", roots=[tmp_path])
 
 
 # --- all of them

@@ -7,6 +7,7 @@ import pytest
 
 from fedsim.data import federate, load_dataset
 from fedsim.errors import DataError, DataNotFound, SpecError
+from tests.fedsim.data.samples import broken
 
 
 def save(root: Path, **arrays: np.ndarray) -> None:
@@ -122,9 +123,15 @@ def test_parts_that_are_not_alike_are_refused(tmp_path: Path, name: str, train: 
 def test_damaged_and_missing_files_are_named(tmp_path: Path):
     with pytest.raises(DataNotFound, match=r"found none of mine\.npz"):
         npz(tmp_path)
-    save(tmp_path, x=np.zeros((50, 9)), y=np.zeros(50, int))
     file = tmp_path / "mine.npz"
-    file.write_bytes(file.read_bytes()[:300])
+    for kept in (np.savez, np.savez_compressed):
+        kept(file, x=np.random.default_rng(0).integers(9, size=(50, 9)), y=np.zeros(50, int))
+        for damaged in broken(file.read_bytes()):
+            file.write_bytes(damaged)
+            with pytest.raises(DataError, match=r"mine\.npz: is not a whole"):
+                npz(tmp_path)
+    with file.open("wb") as single:
+        np.save(single, np.zeros(3))
     with pytest.raises(DataError, match=r"mine\.npz: is not a whole"):
         npz(tmp_path)
 
