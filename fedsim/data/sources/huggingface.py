@@ -11,14 +11,14 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from fedsim.data.augment import Steps, augmentation
+from fedsim.data.augment import Steps
 from fedsim.data.cache import cached
-from fedsim.data.dataset import Array, Dataset, Examples, Indices, Normalise
+from fedsim.data.dataset import Array, Dataset, Examples, Indices
 from fedsim.data.decode import Channels, to_pixels
 from fedsim.data.places import TEXT_EXTRA, Places
 from fedsim.data.sources.folders import Size, cut_off
 from fedsim.data.sources.groups import numbered
-from fedsim.data.sources.images import Normalisation, normalisation
+from fedsim.data.sources.images import Normalisation, preparation
 from fedsim.data.text import TRAINED, fingerprint, tokenise
 from fedsim.errors import DataError, DataNotFound
 from fedsim.parameters import Range, Share, refuse, unknown
@@ -64,7 +64,8 @@ def hugging_face(
         augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
 
     Raises:
-        SpecError: a column or a part is not there.
+        SpecError: a column or a part is not there, or `normalise` or `augment` is given for other inputs
+            than images.
         DataNotFound: there is no such folder, or the package `datasets` is missing.
         DataError: the folder cannot be read, the inputs are not equally large, the labels are no class
             numbers, or the two parts are not alike.
@@ -85,7 +86,7 @@ def hugging_face(
     arrays = cached(places, folder, files, f"hugging_face {recipe}", read)
     examples = _examples(folder, arrays, parts, labels, groups)
     first, second = examples if len(examples) == 2 else cut_off(examples[0], test_share)
-    images = first.x.dtype == np.uint8
+    normalised, augmented = preparation(first.x, normalise, augment)
     classes = _classes(parts[0].features[labels], first.y, second.y)
     return Dataset(
         name="hugging_face",
@@ -94,8 +95,8 @@ def hugging_face(
         num_classes=len(classes),
         input_shape=first.x.shape[1:],
         classes=classes,
-        normalise=normalisation(normalise, first.x) if images else Normalise(),
-        augment=augmentation(augment) if images else None,
+        normalise=normalised,
+        augment=augmented,
         source=str(folder),
         vocabulary=int(arrays.get("vocabulary", 0)),
     )

@@ -7,8 +7,9 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from fedsim.data.augment import Step, augmentation
+from fedsim.data.augment import Augment, Step, augmentation
 from fedsim.data.dataset import Array, Dataset, Examples, Normalise
+from fedsim.errors import FieldError, SpecError
 
 Normalisation: TypeAlias = Literal["channel", "half", "none"]
 """channel: mean 0 and deviation 1 in each channel; half: (x - 0.5) / 0.5; none: 0 to 1."""
@@ -54,6 +55,30 @@ def image_dataset(
         augment=augmentation(augment),
         source=str(source),
     )
+
+
+def preparation(
+    x: Array, normalise: Normalisation, augment: Sequence[Step]
+) -> tuple[Normalise, Augment | None]:
+    """How inputs are normalised and augmented that may be images, or anything else.
+
+    Args:
+        x: images uint8 [n, C, H, W], or features or tokens, with which nothing is done.
+        normalise: as the user says; `channel` unless said.
+        augment: the same; none unless said.
+
+    Raises:
+        SpecError: either was asked for, and there are no images of uint8.
+    """
+    if x.dtype == np.uint8:
+        return normalisation(normalise, x), augmentation(augment)
+    asked: dict[str, object] = {"normalise": normalise} if normalise != "channel" else {}
+    asked |= {"augment": augment} if augment else {}
+    if asked:
+        message = f"is for images of uint8; here an example is {x.dtype} of {x.shape[1:]}"
+        hint = "leave it out; of images, save whole numbers from 0 to 255 as uint8"
+        raise SpecError([FieldError(name, value, message, hint) for name, value in asked.items()])
+    return Normalise(), None
 
 
 def normalisation(how: Normalisation, images: Array, moments: Moments | None = None) -> Normalise:

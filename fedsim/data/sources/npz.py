@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from fedsim.data.artifact import UNREADABLE
-from fedsim.data.augment import Steps, augmentation
-from fedsim.data.dataset import Array, Dataset, Examples, Indices, Normalise
+from fedsim.data.augment import Steps
+from fedsim.data.dataset import Array, Dataset, Examples, Indices
 from fedsim.data.places import Places
 from fedsim.data.sources.folders import cut_off
 from fedsim.data.sources.groups import numbered
-from fedsim.data.sources.images import Normalisation, normalisation
+from fedsim.data.sources.images import Normalisation, preparation
 from fedsim.errors import DataError
 from fedsim.parameters import Share
 
@@ -42,6 +42,7 @@ def npz(
         augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
 
     Raises:
+        SpecError: `normalise` or `augment` is given, and x holds no images of uint8.
         DataNotFound: there is no such file in a data root.
         DataError: the file is damaged or its arrays do not belong together; names the array.
     """
@@ -51,7 +52,7 @@ def npz(
     several = train.y.ndim == 2
     number = train.y.shape[1] if several else int(max(train.y.max(initial=0), test.y.max(initial=0))) + 1
     classes = tuple(map(str, arrays.get("classes", np.arange(number)).tolist()))
-    images = train.x.dtype == np.uint8
+    normalised, augmented = preparation(train.x, normalise, augment)
     return Dataset(
         name="npz",
         train=train,
@@ -59,9 +60,9 @@ def npz(
         num_classes=len(classes),
         input_shape=train.x.shape[1:],
         classes=classes,
-        normalise=normalisation(normalise, train.x) if images else Normalise(),
+        normalise=normalised,
         task="labels" if several else "classes",
-        augment=augmentation(augment) if images else None,
+        augment=augmented,
         source=str(file),
         vocabulary=int(max(train.x.max(initial=0), test.x.max(initial=0))) + 1 if tokens else 0,
     )

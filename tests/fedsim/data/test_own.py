@@ -120,6 +120,21 @@ def test_parts_that_are_not_alike_are_refused(tmp_path: Path, name: str, train: 
         npz(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("normalise", "half"), ("normalise", "none"), ("augment", ["flip"])]
+)
+def test_what_is_for_images_is_refused_of_anything_else(tmp_path: Path, name: str, value):
+    whole = np.arange(6 * 3 * 8 * 8).reshape(6, 3, 8, 8) % 256
+    rows = whole.reshape(6, -1)
+    for x, tokens in ((whole / 255, False), (rows.astype(np.uint8), False), (rows, True)):
+        save(tmp_path, x=x, y=np.arange(6) % 2)
+        with pytest.raises(SpecError, match=rf"{name}.*is for images of uint8.*leave it out"):
+            npz(tmp_path, tokens=tokens, **{name: value})
+        assert npz(tmp_path, tokens=tokens, normalise="channel", augment=[]).augment is None
+    save(tmp_path, x=whole.astype(np.uint8), y=np.arange(6) % 2)
+    npz(tmp_path, **{name: value})
+
+
 def test_damaged_and_missing_files_are_named(tmp_path: Path):
     with pytest.raises(DataNotFound, match=r"found none of mine\.npz"):
         npz(tmp_path)
@@ -164,6 +179,8 @@ def test_hugging_face_numbers_and_groups_in_a_single_part(tmp_path: Path):
     datasets = pytest.importorskip("datasets", reason="the extra 'text' is not installed")
     table = {"row": [[1.0, 2.0]] * 8, "label": [0, 2] * 4, "who": ["b", "a"] * 4}
     datasets.Dataset.from_dict(table).save_to_disk(str(tmp_path / "mine"))
+    with pytest.raises(SpecError, match=r"augment.*is for images of uint8"):
+        hub(tmp_path, inputs="row", augment=["flip"])
     data = hub(tmp_path, inputs="row", groups="who", test_share=0.25)
     assert data.num_classes == 3
     assert (len(data.train), len(data.test)) == (6, 2)
