@@ -110,7 +110,7 @@ def _examples(
     x, y = arrays["x" + ending], arrays["y" + ending]
     if len(x) != len(y) or (groups is not None and len(groups) != len(x)):
         raise DataError(f"{file}: x{ending}, y{ending} and groups{ending} differ in length")
-    return Examples(_inputs(file, x, tokens), _labels(file, "y" + ending, y), groups)
+    return Examples(_inputs(file, "x" + ending, x, tokens), _labels(file, "y" + ending, y), groups)
 
 
 def _labels(file: Path, name: str, y: Array) -> Array:
@@ -121,15 +121,35 @@ def _labels(file: Path, name: str, y: Array) -> Array:
     raise DataError(f"{file}: {name} ({y.dtype} of {y.shape}) holds neither class numbers nor zeros and ones")
 
 
-def _inputs(file: Path, x: Array, tokens: bool) -> Array:
-    if not np.issubdtype(x.dtype, np.number):
-        raise DataError(f"{file}: x is of {x.dtype}, expected numbers")
+def _inputs(file: Path, name: str, x: Array, tokens: bool) -> Array:
+    if x.dtype.kind not in "iuf":
+        raise DataError(f"{file}: {name} is of {x.dtype}, expected numbers")
     if tokens:
-        return x.astype(np.int32)
+        return _tokens(file, name, x)
     if x.dtype != np.uint8 or x.ndim not in (3, 4):
-        return x.astype(np.float32)
+        return _features(file, name, x)
     if x.ndim == 3:
         return x[:, None]
     if x.shape[1] not in (1, 3) and x.shape[3] in (1, 3):
         return np.ascontiguousarray(x.transpose(0, 3, 1, 2))
     return x
+
+
+def _tokens(file: Path, name: str, x: Array) -> Array:
+    whole = (x >= 0) & (x <= np.iinfo(np.int32).max) & (x == np.floor(x))
+    _refuse_unless(whole, file, name, x, "a token is a whole number of at least 0 and below 2^31")
+    return x.astype(np.int32)
+
+
+def _features(file: Path, name: str, x: Array) -> Array:
+    with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and is refused
+        found = x.astype(np.float32)
+    if x.dtype.kind == "f":
+        _refuse_unless(np.isfinite(found), file, name, x, "expected finite numbers, within float32")
+    return found
+
+
+def _refuse_unless(fine: Array, file: Path, name: str, x: Array, wanted: str) -> None:
+    if not fine.all():
+        first = tuple(int(place) for place in np.unravel_index(fine.argmin(), fine.shape))
+        raise DataError(f"{file}: {name} holds {x[first]} at position {first}", wanted)

@@ -1,5 +1,6 @@
 """The user's own data: `.npz` files and Hugging Face data sets on disk."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +90,7 @@ def test_several_labels_and_tokens(tmp_path: Path):
         ({"x": np.zeros((3, 1)), "y": np.array([0, -1, 1])}, "neither class numbers"),
         ({"x": np.zeros((3, 1)), "y": np.array([0.5, 1, 1])}, "neither class numbers"),
         ({"x": np.array(["a", "b"]), "y": np.zeros(2, int)}, "expected numbers"),
+        ({"x": np.zeros(2, complex), "y": np.zeros(2, int)}, "x is of complex128, expected numbers"),
         ({"x": np.array([{}, {}], object), "y": np.zeros(2, int)}, "plain arrays"),
         ({"x_train": np.zeros((3, 1)), "y_train": np.zeros(3, int)}, "has no array 'x_test'"),
     ],
@@ -97,6 +99,39 @@ def test_arrays_that_do_not_belong_together_are_refused(tmp_path: Path, arrays: 
     save(tmp_path, **arrays)
     with pytest.raises(DataError, match=rf"mine\.npz: .*{words}"):
         npz(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("value", "tokens", "words"),
+    [
+        (-1.0, True, "a token is a whole number"),
+        (1.5, True, "a token is a whole number"),
+        (2.0**31, True, "a token is a whole number"),
+        (np.nan, True, "a token is a whole number"),
+        (np.nan, False, "expected finite numbers"),
+        (-np.inf, False, "expected finite numbers"),
+        (1e39, False, "within float32"),
+    ],
+)
+def test_inputs_that_nothing_can_be_trained_on_are_refused(
+    tmp_path: Path, value: float, tokens: bool, words: str
+):
+    x = np.arange(12.0).reshape(4, 3)
+    arrays = {"y_train": np.zeros(4, int), "y_test": np.zeros(4, int)}
+    save(tmp_path, x_train=x, x_test=x, **arrays)
+    assert npz(tmp_path, tokens=tokens).train.x.tolist() == x.tolist()
+    wrong = x.copy()
+    wrong[2, 1] = wrong[3, 0] = value
+    save(tmp_path, x_train=x, x_test=wrong, **arrays)
+    found = rf"mine\.npz: x_test holds {re.escape(str(value))} at position \(2, 1\)"
+    with pytest.raises(DataError, match=rf"{found}.*{words}"):
+        npz(tmp_path, tokens=tokens)
+
+
+def test_tokens_below_zero_are_refused(tmp_path: Path):
+    save(tmp_path, x=np.array([[3, 1], [4, -1]]), y=np.zeros(2, int))
+    with pytest.raises(DataError, match=r"x holds -1 at position \(1, 1\)"):
+        npz(tmp_path, tokens=True)
 
 
 WHOLE = np.zeros((3, 8, 8), np.uint8)
