@@ -22,6 +22,7 @@ from fedsim.parameters import Range, Share
 Size = Annotated[int, Range(4, 1024)]
 T = TypeVar("T")
 
+_COMPLETE = "put images of this class there, or remove its folder from every part"
 _CINIC_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _CINIC_MOMENTS = (0.47889522, 0.47227842, 0.43047404), (0.24205776, 0.23828046, 0.25874835)
 _CINIC_FOLDERS = ("CINIC-10", "cinic-10", "cinic10")
@@ -56,7 +57,7 @@ def image_folder(
 
     Raises:
         DataNotFound: there is no such folder in a data root.
-        DataError: an image is damaged or of another size, or a class folder is not in both parts.
+        DataError: an image is damaged or of another size, or a class folder is not in both parts, or empty.
     """
     folder = places.named("image_folder", path, "put the folder there")
     first, second, classes = read_image_folders(places, folder, train, test, size, channels, own=True)
@@ -86,10 +87,10 @@ def cinic10(
         "cinic10", _CINIC_FOLDERS, "unpack CINIC-10.tar.gz there, so that CINIC-10/train exists"
     )
     train, test, classes = read_image_folders(places, folder, "train", "test", 32, 3)
-    if classes != _CINIC_CLASSES:
-        raise DataError(f"{folder}: has the classes {', '.join(classes)}, not those of CINIC-10")
+    _check_cinic(folder, classes)
     if validation:
-        more, _, _ = read_image_folders(places, folder, "valid", None, 32, 3)
+        more, _, found = read_image_folders(places, folder, "valid", None, 32, 3)
+        _check_cinic(folder / "valid", found)
         train = Examples(np.concatenate([train.x, more.x]), np.concatenate([train.y, more.y]))
     return image_dataset(
         "cinic10",
@@ -101,6 +102,13 @@ def cinic10(
         source=folder,
         moments=_CINIC_MOMENTS,
     )
+
+
+def _check_cinic(folder: Path, classes: Sequence[str]) -> None:
+    if classes != _CINIC_CLASSES:
+        raise DataError(
+            f"{folder}: has the classes {', '.join(classes)}, not those of CINIC-10", "unpack it again"
+        )
 
 
 def read_image_folders(
@@ -157,9 +165,14 @@ def class_folders(folder: Path) -> list[str]:
 
 def _listed(folder: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
     """The images of one part with their labels, classes taking turns."""
-    if strange := set(class_folders(folder)) - set(classes):
+    found = set(class_folders(folder))
+    if strange := found - set(classes):
         raise DataError(f"{folder / min(strange)}: is no class of the training part", "remove or rename it")
+    if missing := set(classes) - found:
+        raise DataError(f"{folder / min(missing)}: is missing, a class of the training part", _COMPLETE)
     by_class = [image_files(folder / name) for name in classes]
+    if empty := [name for name, files in zip(classes, by_class, strict=True) if not files]:
+        raise DataError(f"{folder / empty[0]}: has no images", _COMPLETE)
     return in_turns([[(file, label) for file in files] for label, files in enumerate(by_class)])
 
 

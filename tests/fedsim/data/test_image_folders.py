@@ -1,5 +1,6 @@
 """Image folders, and the data sets that come as folders: CINIC-10, Tiny-ImageNet."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +85,22 @@ def test_a_class_of_the_test_part_alone_is_named(tmp_path: Path):
         load_dataset("image_folder", roots=[tmp_path], path="mine")
 
 
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_a_class_without_images_is_named(tmp_path: Path, part: str):
+    write_folders(tmp_path / "mine", ("cat", "dog"))
+    for file in (tmp_path / "mine" / part / "dog").iterdir():
+        file.rename(file.with_suffix(".txt"))
+    with pytest.raises(DataError, match=f"mine/{part}/dog: has no images .put images of this class there"):
+        load_dataset("image_folder", roots=[tmp_path], path="mine")
+
+
+def test_a_class_of_the_training_part_alone_is_named(tmp_path: Path):
+    write_folders(tmp_path / "mine", ("cat", "dog"))
+    shutil.rmtree(tmp_path / "mine" / "test" / "cat")
+    with pytest.raises(DataError, match="mine/test/cat: is missing, a class of the training part"):
+        load_dataset("image_folder", roots=[tmp_path], path="mine")
+
+
 @pytest.mark.parametrize("path", ["../mine", "/etc", "a/../../b"])
 def test_a_path_out_of_the_data_roots_is_refused(tmp_path: Path, path: str):
     with pytest.raises(SpecError, match="inside it"):
@@ -105,6 +122,20 @@ def test_cinic10_with_and_without_its_validation_part(tmp_path: Path):
     assert len(load_dataset("cinic10", roots=[tmp_path]).train) == 20
     assert load_dataset("cinic10", roots=[tmp_path], augment=["crop", "flip"]).augment is not None
     assert len(load_dataset("cinic10", roots=[tmp_path], validation=True).train) == 30
+    shutil.rmtree(tmp_path / "CINIC-10" / "valid" / "frog")
+    with pytest.raises(DataError, match=r"valid: has the classes .*, not those of CINIC-10"):
+        load_dataset("cinic10", roots=[tmp_path], validation=True)
+
+
+@pytest.mark.parametrize(("name", "folder"), [("cifar10", "cifar10"), ("cinic10", "CINIC-10")])
+def test_an_archive_that_is_half_unpacked_is_refused(tmp_path: Path, name: str, folder: str):
+    write_folders(tmp_path / folder, TEN, size=32)
+    shutil.rmtree(tmp_path / folder / "test" / "truck")
+    with pytest.raises(DataError, match=r"test/truck: is missing"):
+        load_dataset(name, roots=[tmp_path])
+    shutil.rmtree(tmp_path / folder / "train" / "truck")
+    with pytest.raises(DataError, match=r"has the classes .*, not those of CI"):
+        load_dataset(name, roots=[tmp_path])
 
 
 def test_what_is_called_cinic_but_has_other_classes_is_refused(tmp_path: Path):
