@@ -25,6 +25,7 @@ _TEN_WORDS = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "
 _DIGITS = ("spoken-digits", "free-spoken-digit-dataset/recordings", "fsdd/recordings")
 _TEST_TAKES = 5
 _COMMAND_NAME = re.compile(r"(?P<label>[^/]+)/(?P<speaker>[^/_]+)_nohash_(?P<take>\d+)(?i:\.wav)")
+_FIELDS = {"{label}": "(?P<label>[^/_]+)", "{speaker}": "(?P<speaker>[^/_]+)", "{take}": r"(?P<take>\d+)"}
 
 
 class _Recording(NamedTuple):
@@ -94,17 +95,20 @@ def audio_folder(
         places: where to look.
         path: the folder, relative to a data root.
         pattern: how the files are called, folders included and without `.wav`: `{label}` is the word,
-            `{speaker}` the natural client (may be absent), `{take}` a number (may be absent), `*` anything.
+            `{speaker}` the natural client (may be absent), `{take}` a number (may be absent), each once;
+            `*` anything.
         test_takes: recordings whose take is below this number are the test set; 0 to draw one.
         test_share: the share drawn as the test set in that case, always the same recordings.
 
     Raises:
-        SpecError: the pattern has no label, or no take that `test_takes` needs.
+        SpecError: the pattern has no label, no take that `test_takes` needs, or a field twice.
         DataNotFound: there is no such folder in a data root.
         DataError: a recording is damaged, or called otherwise.
     """
     if "{label}" not in pattern or (test_takes and "{take}" not in pattern):
         raise refuse("pattern", pattern, "has to hold {label}, and {take} where test_takes is given")
+    if twice := [field for field in _FIELDS if pattern.count(field) > 1]:
+        raise refuse("pattern", pattern, f"has {twice[0]} more than once", "say * where it comes again")
     folder = places.named("audio_folder", path, "put the folder there")
     recordings = _named(folder, _compiled(pattern))
     names = sorted({r.word for r in recordings})
@@ -154,10 +158,9 @@ def _list(folder: Path, name: str, words: Sequence[str]) -> set[Path]:
 
 def _compiled(pattern: str) -> re.Pattern[str]:
     """The pattern as a regular expression; fields hold neither slashes nor underscores."""
-    fields = {"{label}": "(?P<label>[^/_]+)", "{speaker}": "(?P<speaker>[^/_]+)", "{take}": r"(?P<take>\d+)"}
     pieces = re.split(r"(\{label\}|\{speaker\}|\{take\}|\*)", pattern)
     return re.compile(
-        "".join(fields.get(p) or ("[^/]*" if p == "*" else re.escape(p)) for p in pieces) + r"(?i:\.wav)"
+        "".join(_FIELDS.get(p) or ("[^/]*" if p == "*" else re.escape(p)) for p in pieces) + r"(?i:\.wav)"
     )
 
 

@@ -172,6 +172,17 @@ def test_a_pattern_that_says_too_little_is_refused(tmp_path: Path, given: dict):
         load_dataset("audio_folder", roots=[tmp_path], path="mine", **given)
 
 
+@pytest.mark.parametrize("field", ["label", "speaker", "take"])
+def test_a_pattern_that_says_one_thing_twice_is_refused(tmp_path: Path, field: str):
+    with pytest.raises(SpecError, match=rf"pattern.*has {{{field}}} more than once .*say \*"):
+        load_dataset(
+            "audio_folder",
+            roots=[tmp_path],
+            path="mine",
+            pattern=f"{{{field}}}/{{label}}_{{speaker}}_{{take}}",
+        )
+
+
 def test_an_audio_folder_without_recordings_is_named(tmp_path: Path):
     (tmp_path / "mine").mkdir()
     with pytest.raises(DataError, match=r"has no \.wav files"):
