@@ -16,7 +16,7 @@ from fedsim.data.cache import cached
 from fedsim.data.dataset import Array, Dataset, Examples, Indices
 from fedsim.data.decode import Channels, to_pixels
 from fedsim.data.places import TEXT_EXTRA, Places
-from fedsim.data.sources.folders import Size, cut_off
+from fedsim.data.sources.folders import Size, cut_off, cut_positions
 from fedsim.data.sources.groups import numbered
 from fedsim.data.sources.images import Normalisation, preparation
 from fedsim.data.text import TRAINED, fingerprint, tokenise
@@ -75,11 +75,15 @@ def hugging_face(
     _check_columns(parts, {"inputs": inputs, "labels": labels, "groups": groups})
     kind = _kind(folder, parts, inputs, labels)
     read: Callable[[], dict[str, Array]] = {
-        "text": lambda: _texts(places, [p[inputs][:] for p in parts], tokenizer, vocabulary, length),
+        "text": lambda: _texts(
+            places, [p[inputs][:] for p in parts], test_share, tokenizer, vocabulary, length
+        ),
         "image": lambda: _by_part(_images(folder, p[inputs], size, channels) for p in parts),
         "numbers": lambda: _by_part(_numbers(folder, p[inputs][:]) for p in parts),
     }[kind]
     tokens = fingerprint(places, tokenizer) if kind == "text" else tokenizer
+    if kind == "text" and tokenizer == TRAINED and len(parts) == 1:
+        tokens += f" of all but {test_share}"
     version = 2 if kind == "image" else 1  # 1 made images of 16 bits white
     recipe = f"{version} {inputs} {train} {test} {size} {channels} {tokens} {vocabulary} {length}"
     files = sorted(f for f in folder.rglob("*") if f.is_file())
@@ -184,11 +188,21 @@ def _by_part(arrays: Iterable[Array]) -> dict[str, Array]:
 
 
 def _texts(
-    places: Places, texts: Sequence[Sequence[str]], tokenizer: str, vocabulary: int, length: int
+    places: Places,
+    texts: Sequence[Sequence[str]],
+    share: float,
+    tokenizer: str,
+    vocabulary: int,
+    length: int,
 ) -> dict[str, Array]:
-    both = [*texts, []][:2]
-    tokens = tokenise(places, *both, tokenizer=tokenizer, vocabulary=vocabulary, length=length)
-    return {"train": tokens.train, "test": tokens.test, "vocabulary": np.array(tokens.vocabulary)}
+    """The parts as tokens. Of a single one, no tokenizer is trained on what becomes the test set."""
+    rows = cut_positions(len(texts[0]), share) if len(texts) == 1 else None
+    both = texts if rows is None else [[texts[0][row] for row in part] for part in rows]
+    tokens = tokenise(places, both[0], both[1], tokenizer=tokenizer, vocabulary=vocabulary, length=length)
+    made = {"train": tokens.train, "test": tokens.test}
+    if rows is not None:  # whole again, in the order of the folder: it is cut with everything else
+        made = {"train": np.concatenate([tokens.train, tokens.test])[np.argsort(np.concatenate(rows))]}
+    return made | {"vocabulary": np.array(tokens.vocabulary)}
 
 
 def _images(folder: Path, images: Iterable[Any], size: int | None, channels: Channels) -> Array:

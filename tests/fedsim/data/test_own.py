@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedsim.data import federate, load_dataset
+from fedsim.data.sources.folders import cut_positions
 from fedsim.errors import DataError, DataNotFound, SpecError
 from tests.fedsim.data.samples import broken
 
@@ -243,6 +244,21 @@ def test_hugging_face_texts(tmp_path: Path):
     assert data.input_shape == (8,)
     assert data.train.x.dtype == np.int32
     assert 0 < data.vocabulary <= 100
+
+
+def test_a_tokenizer_is_not_trained_on_the_texts_that_are_cut_off(tmp_path: Path):
+    """[PAD], [UNK] and [CLS] are 0, 1 and 2; the test texts have a word that no training text has."""
+    datasets = pytest.importorskip("datasets", reason="the extra 'text' is not installed")
+    tested = cut_positions(20, 0.25)[1]
+    table = {"text": ["the zzz" if row in tested else "the cat" for row in range(20)], "label": [0, 1] * 10}
+    datasets.Dataset.from_dict(table).save_to_disk(str(tmp_path / "mine"))
+    given = {"inputs": "text", "length": 8, "vocabulary": 100}
+    data = hub(tmp_path, test_share=0.25, **given)
+    assert (data.train.x != 1).all()
+    assert (np.bincount(data.test.x.ravel())[1], len(data.test)) == (3 * 5, 5)
+    assert len({tuple(row) for row in data.train.x.tolist()}) == 1
+    # Another share leaves other texts to train on, so the cache has nothing for it.
+    assert (hub(tmp_path, test_share=0.0, **given).train.x != 1).all()
 
 
 def test_a_folder_that_save_to_disk_did_not_write_is_named(tmp_path: Path):
