@@ -134,6 +134,7 @@ class CoordinatorProcess:
             yield Phase("waiting for the client actors")
             method, stack, graphs = experiment.algorithm, experiment.stack, experiment.graphs
             pool = RayPool(method, population, crew, faults=self.faults, stack=stack, graphs=graphs)
+            population = pool.population  # one copy of the images is enough
             for text in self._notices(pool):
                 yield Phase(text)
             yield Phase(f"round {checkpoint.round + 1 if checkpoint else 1}")

@@ -73,7 +73,7 @@ class ProberProcess:
             pool = RayPool(algorithm, population, crew, faults=never, stack=stack, graphs=graphs)
             if text := notice(pool.actors):
                 yield Phase(text)
-            trials = Trials(algorithm, population, pool, self.claim.device)
+            trials = Trials(algorithm, pool.population, pool, self.claim.device)
             probe = Probe(trials, self.experiment, perf_counter() - began)
             yield from probe.run(seconds, workers)
         finally:

@@ -71,7 +71,9 @@ class RayPool:
         graphs: have the steps of such clients played as CUDA graphs; see `fedsim.replay`.
 
     Attributes:
-        width: how many they are now; halved for good where they need too much memory.
+        population: the federation over the arrays in the object store, which every actor of this node reads
+            too: whoever made the pool can let go of its own.
+        width: how many clients train at once now; halved for good where they need too much memory.
         widths: {round, from 1: the width that it had when it ran before}; it has no larger one when it runs
             again.
     """
@@ -86,9 +88,10 @@ class RayPool:
         stack: Stack = 1,
         graphs: bool = False,
     ) -> None:
-        self.population, self.crew, self.faults = population, crew, faults
-        self.actors = crew.join(ray.put(algorithm), ray.put(population), faults, graphs)
-        self.width = width_of(stack, population, self.actors[0]["device"])
+        self.crew, self.faults, shared = crew, faults, ray.put(population)
+        self.population: Population = ray.get(shared)
+        self.actors = crew.join(ray.put(algorithm), shared, faults, graphs)
+        self.width = width_of(stack, self.population, self.actors[0]["device"])
         self.widths: Mapping[int, int] = {}
         self._memories: dict[int, Any] = {}
         self._fingerprint = Fingerprint()
