@@ -1,8 +1,8 @@
 """ACE-pFL end to end on images, texts and speech: its small presets, with fewer clients and rounds.
 
-Ten clients of two classes each, the presets' nets, eight rounds (twelve of texts), seed 2002; the mean
-accuracy of the clients' own models on test examples in their own class proportions. Measured: 0.63, 0.47 and
-0.77, where a guess among all classes is right with 0.1, 0.05 and 0.1.
+Ten clients of two classes each, the presets' nets, 24 rounds of images, 28 of texts and eight of speech, seed
+2002; the mean accuracy of the clients' own models on test examples in their own class proportions. Measured:
+0.66, 0.82 and 0.77, where always saying what a client has most of is right with 0.62, 0.72 and 0.62.
 
 And what the two readings of the filter do at the paper's temperature, on the 8x8 digits: eight clients of two
 classes each, an MLP, 30 rounds, K = 5 of 10, seed 2002. Measured: 0.41 and 0.99; with all ten entries 0.99,
@@ -11,8 +11,10 @@ by the public labels without distillation 0.99.
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from fedsim.population import Population
 from jobs.resolve import resolve
 from jobs.settings import Settings
 from jobs.spec import load_spec, parse_spec
@@ -23,20 +25,39 @@ pytestmark = [pytest.mark.slow, pytest.mark.reference]
 SMALLER = ("clients.total=10", "data.partition={kind: pathological, classes: 2}", "rounds=8")
 
 
+def most_frequent(population: Population) -> float:
+    """The mean over clients of how often their most frequent class is right on their tests."""
+    data, right = population.dataset, []
+    for client in range(population.partition.num_clients):
+        held, tests = (
+            part.y[rows]
+            for part, rows in (
+                (data.train, population.partition.client(client)),
+                (data.test, population.tests_of(client)),
+            )
+        )
+        if len(tests):
+            right.append(float((tests == np.bincount(held).argmax()).mean()))
+    return float(np.mean(right))
+
+
 @pytest.mark.parametrize(
-    ("preset", "items", "least"),
+    ("preset", "items", "more"),
     [
-        ("ace-cifar10-small", ("data.limit=2500", "data.public.fraction=0.03"), 0.5),
-        ("ace-reuters-small", ("rounds=12",), 0.35),
-        ("ace-digits-small", (), 0.65),
+        ("ace-cifar10-small", ("data.limit=2500", "data.public.fraction=0.03", "rounds=24"), 0.02),
+        ("ace-reuters-small", ("rounds=28",), 0.05),
+        ("ace-digits-small", (), 0.05),
     ],
 )
-def test_clients_learn(preset: str, items: tuple[str, ...], least: float) -> None:
+def test_clients_learn_more_than_which_class_is_frequent(
+    preset: str, items: tuple[str, ...], more: float
+) -> None:
     with skipped_without_data():
         experiment = resolve(load_spec(preset, [*SMALLER, *items]), Settings.from_env())
         found = last_metrics(experiment)["personal_accuracy_mean"]
-    print(f"    {preset}: {found:.3f}")
-    assert found > least
+    known = most_frequent(experiment.population())
+    print(f"    {preset}: {found:.3f}, the most frequent class {known:.3f}")
+    assert found > known + more
 
 
 @pytest.mark.parametrize(
