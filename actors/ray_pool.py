@@ -71,8 +71,7 @@ class RayPool:
         graphs: have the steps of such clients played as CUDA graphs; see `fedsim.replay`.
 
     Attributes:
-        population: the federation over the arrays in the object store, which every actor of this node reads
-            too: whoever made the pool can let go of its own.
+        population: over the object store's arrays, as every actor of this node reads them.
         width: how many clients train at once now; halved for good where they need too much memory.
         widths: {round, from 1: the width that it had when it ran before}; it has no larger one when it runs
             again.
