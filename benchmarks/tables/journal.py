@@ -10,14 +10,17 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 FOLDER = Path(__file__).parents[1] / "results"
 
 TAIL = 10
 """Of how many last rounds the tail is the mean, as far as they were scored."""
+
+Figure: TypeAlias = Annotated[float, BeforeValidator(lambda said: math.nan if said is None else said)]
+"""A number of a run that may have diverged: JSON has no NaN, and a line says null for it."""
 
 
 class Scored(BaseModel):
@@ -74,7 +77,7 @@ class Entry(BaseModel):
     labels: dict[str, str]
     seed: int
     rounds: int
-    final: dict[str, float]
+    final: dict[str, Figure]
     best: dict[str, float]
     tail: float
     curve: dict[int, float]
@@ -85,7 +88,7 @@ class Entry(BaseModel):
     clients: tuple[float, ...] = ()
     chosen: dict[str, float] = {}
     chosen_model: str = ""
-    method: dict[str, float] = {}
+    method: dict[str, Figure] = {}
     digest: str
     code: str
     device: str = "cpu"

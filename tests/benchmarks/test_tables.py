@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,6 +71,13 @@ def test_what_is_finished_is_not_run_again(table: Table, settings: Settings, tmp
     assert run_table(table, journal, settings, processes=1, niceness=1) == []
     assert len(journal.file.read_text("utf-8").splitlines()) == 8
     assert missing(table, journal) == ([], [])
+
+
+def test_a_run_that_diverged_is_read_again(table: Table, tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "results", table.name)
+    done = entry(table, table.cells(["mu", "data"])[0], 1, 0.1)
+    journal.append(done.model_copy(update={"final": {**done.final, "train_loss": math.nan}}))
+    assert math.isnan(journal.read()[done.key].final["train_loss"])
 
 
 def test_runs_that_another_table_has_made_are_taken_from_its_journal(tmp_path: Path) -> None:
