@@ -13,7 +13,7 @@ from .data import Dataset, federate, load_dataset
 from .data.federation import take_public, take_validation
 from .data.partitions.difficulty import EXPERT_EPOCHS
 from .data.places import Places
-from .errors import DataNotFound
+from .errors import DataNotFound, SpecError
 from .expert import Losses, expert_losses
 from .models import make_net
 from .net import Net
@@ -83,7 +83,8 @@ class Experiment:
 
         Raises:
             DataNotFound, DataError: if the data is missing or not what it should be.
-            SpecError: if the partition or a model does not suit the data.
+            SpecError: if the partition or a model does not suit the data; paths are argument names of
+                `federate`, and those of `load_dataset` and `make_net` below `dataset` and `model`.
         """
         return finished(self.preparing())
 
@@ -94,7 +95,7 @@ class Experiment:
         data, public = take_public(data, self.public, self.seed)
         data, validation = take_validation(data, self.validation, self.seed)
         places = Places(self.roots, self.download)
-        nets = tuple(_net(name, sizes, data, places) for name, sizes in self.models)
+        nets = tuple(self._net(number, data, places) for number in range(len(self.models)))
         kind, dealing = self.partition
         epochs = None
         if kind == "difficulty":
@@ -145,22 +146,31 @@ class Experiment:
         except DataNotFound:
             if not self.download:
                 raise
+        except SpecError as error:
+            raise error.within("dataset") from None
         yield f"downloading {name} into {self.roots[0] if self.roots else 'no data root'}"
-        return load_dataset(name, roots=self.roots, limit=self.limit, download=True, **params)
+        try:
+            return load_dataset(name, roots=self.roots, limit=self.limit, download=True, **params)
+        except SpecError as error:
+            raise error.within("dataset") from None
+
+    def _net(self, number: int, data: Dataset, places: Places) -> Net:
+        """One of the models, for this data."""
+        name, params = self.models[number]
+        try:
+            return make_net(
+                name,
+                input_shape=data.input_shape,
+                num_classes=data.num_classes,
+                vocabulary=data.vocabulary,
+                places=places,
+                **params,
+            )
+        except SpecError as error:
+            raise error.within(f"model.{number}" if len(self.models) > 1 else "model") from None
 
     def _expert(self, data: Dataset, net: Net, epochs: int | None) -> Generator[str, None, Losses | None]:
         """An expert's losses, where somebody asks for one."""
         if epochs is None:
             return None
         return (yield from expert_losses(data, net, epochs=epochs, seed=self.seed, cache=self.cache))
-
-
-def _net(name: str, params: Mapping[str, Any], data: Dataset, places: Places) -> Net:
-    return make_net(
-        name,
-        input_shape=data.input_shape,
-        num_classes=data.num_classes,
-        vocabulary=data.vocabulary,
-        places=places,
-        **params,
-    )

@@ -29,6 +29,7 @@ from fedsim.errors import (
 from fedsim.experiment import Experiment
 from fedsim.faults import CALM, Chaos, Faults
 from fedsim.personal import PersonalScores
+from jobs.dealing import placed
 from jobs.placing import placement_of
 from jobs.records import Marks, RoundRecord
 from jobs.spec import JobSpec
@@ -110,6 +111,7 @@ class Drive:
 
         Raises:
             FedsimError: as the coordinator raised it.
+            SpecError: if the data does not suit the spec, with the paths of the spec.
             NoRoomNow: if others hold the room that it needs.
             CoordinatorLost: if the coordinator died.
             OutOfMemory: if memory was why.
@@ -132,7 +134,7 @@ class Drive:
             raise _lost(error) from error
         except RayTaskError as error:
             cause = cause_of(error, "the coordinator")
-            raise (_lost(cause) if isinstance(cause, (*DEATHS, *LOSSES)) else cause) from None
+            raise (_lost(cause) if isinstance(cause, (*DEATHS, *LOSSES)) else placed(cause)) from None
 
     def model(self) -> dict[str, Any]:
         """The global model after the last finished round."""

@@ -9,13 +9,36 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from fedsim.data import foretold, outline
+from fedsim.data.dataset import Array
+from fedsim.data.partitions import main_label
 from fedsim.errors import DataError, DataNotFound, FieldError, SpecError
 from jobs.settings import Settings
 from jobs.spec import JobSpec
 
 _DEALING = Lock()
 """Held while a data set's own lock is looked up, so that all who ask for one get the same."""
+
+
+class Seen(NamedTuple):
+    """What nobody knows of a data set before a look at its files.
+
+    Attributes:
+        tests: how many test examples there are.
+        classes: how many training examples each class has (the first label of each, and none, where there are
+            several); () for examples that are only drawn by the run.
+        tested_classes: the same of the test examples.
+        owners: how many natural clients have training examples; 0 where the data set names none.
+        all_owners: how many have training or test examples; 0 unless both parts name them.
+    """
+
+    tests: int
+    classes: tuple[int, ...]
+    tested_classes: tuple[int, ...]
+    owners: int
+    all_owners: int
 
 
 class Facts(NamedTuple):
@@ -28,6 +51,7 @@ class Facts(NamedTuple):
         vocabulary: how many token numbers there are; 0 for data that is not tokens.
         task: "classes", or "labels" where each example has several.
         whole: how many examples there are for training, with those that are taken away first.
+        seen: what a look at its files has told; None where they are not here.
     """
 
     examples: int
@@ -36,6 +60,7 @@ class Facts(NamedTuple):
     vocabulary: int
     task: str
     whole: int = 0
+    seen: Seen | None = None
 
 
 def under(prefix: str, errors: Iterable[FieldError]) -> list[FieldError]:
@@ -59,7 +84,7 @@ def facts_of(spec: JobSpec, settings: Settings) -> Facts:
         error.errors = [FieldError("data.dataset.name", chosen.name, error.message, error.hint)]
         raise
     whole = min(facts.examples, spec.data.limit or facts.examples)
-    examples = round((1 - spec.data.public.fraction) * whole)
+    examples = whole - round(spec.data.public.fraction * whole)
     examples -= round(spec.evaluation.validation * examples)
     return facts._replace(examples=examples, whole=whole)
 
@@ -112,8 +137,20 @@ def _read_facts(
     state: tuple[tuple[int, int], ...],
 ) -> Facts:
     """What was found stands until the state of the user's file is another."""
-    data, examples = outline(name, roots=roots, download=download, **dict(params))
-    return Facts(examples, data.input_shape, data.num_classes, data.vocabulary, data.task)
+    found = outline(name, roots=roots, download=download, **dict(params))
+    data = found.dataset
+    parts = data.train, data.test
+    train, test = (() if found.drawn else _class_sizes(part.y, data.num_classes) for part in parts)
+    groups = [part.groups for part in parts if part.groups is not None]
+    owners = 0 if data.train.groups is None else len(np.unique(data.train.groups))
+    everybody = len(np.unique(np.concatenate(groups))) if len(groups) == len(parts) else 0
+    seen = Seen(found.tests, train, test, owners, everybody)
+    return Facts(found.examples, data.input_shape, data.num_classes, data.vocabulary, data.task, seen=seen)
+
+
+def _class_sizes(y: Array, num_classes: int) -> tuple[int, ...]:
+    single = main_label(y) if y.ndim == 2 else y
+    return tuple(np.bincount(single, minlength=num_classes + (y.ndim == 2)).tolist())
 
 
 def _hashable(value: Any) -> Any:

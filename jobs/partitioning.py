@@ -14,6 +14,7 @@ from fedsim.data.statistics import class_counts, distance_to_all, summary
 from fedsim.errors import SpecError
 from fedsim.experiment import Experiment
 from fedsim.population import Population
+from jobs.dealing import placed
 from jobs.resolve import resolve
 from jobs.settings import Settings
 from jobs.spec import JobSpec
@@ -99,7 +100,7 @@ def deal(spec: JobSpec, settings: Settings, on_phase: Callable[[str], None]) -> 
     try:
         population = _prepared(experiment, on_phase)
     except SpecError as error:
-        raise SpecError(fault._replace(path=_path(fault.path)) for fault in error.errors) from None
+        raise placed(error) from None
     federation = Federation(population.dataset, population.partition, population.tests, population.public)
     return measure(federation, _about(spec))
 
@@ -129,12 +130,6 @@ def _prepared(experiment: Experiment, on_phase: Callable[[str], None]) -> Popula
         except StopIteration as end:
             population: Population = end.value
             return population
-
-
-def _path(argument: str) -> str:
-    """The place in the spec of an argument of `federate`."""
-    known = {"num_clients": "clients.total", "public": "data.public.fraction", "tests": "data.tests.kind"}
-    return known.get(argument, f"data.partition.{argument}")
 
 
 def _about(spec: JobSpec) -> dict[str, Any]:

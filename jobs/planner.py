@@ -26,6 +26,7 @@ from actors.resources import Node, Placement, beside_server, cluster_nodes
 from actors.server_room import ServerRoom
 from fedsim.errors import DoesNotFit, FedsimError, NoRoomNow, OutOfMemory, PoolFailed
 from fedsim.experiment import Experiment
+from jobs.dealing import placed
 from jobs.joining import connected
 from jobs.placing import most_workers, placement_of
 from jobs.plan import Plan
@@ -134,7 +135,7 @@ def _measure(
     except DEATHS as error:
         raise shortage(gave_up("the process that measured died", 1, error), spec) from error
     except RayTaskError as error:
-        raise shortage(cause_of(error, "the process that measured"), spec) from None
+        raise shortage(placed(cause_of(error, "the process that measured")), spec) from None
     finally:
         ray.kill(prober)
         server.close()

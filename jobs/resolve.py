@@ -26,6 +26,7 @@ from fedsim.plugins import Registry
 from fedsim.pools import stack_widths
 from jobs.client_tests import public_faults, task_faults, tests_faults
 from jobs.curricula import algorithm_of, curriculum_faults, expert_epochs
+from jobs.dealing import dealing_faults
 from jobs.facts import Facts, facts_of, under
 from jobs.settings import Settings
 from jobs.spec import Choice, JobSpec, parse_spec
@@ -225,16 +226,7 @@ def _data_faults(spec: JobSpec, settings: Settings, facts: Facts, model: bool) -
     """What the data set's own size and shape rule out; of the models, too, where their names are known."""
     errors = task_faults(spec, facts.task)
     errors += public_faults(spec, facts.whole) if spec.data.public.fraction else []
-    entry = PARTITIONS.get(spec.data.partition.kind)
-    if entry is not None and not entry.shares and spec.clients.total > facts.examples:
-        errors.append(
-            FieldError(
-                "clients.total",
-                spec.clients.total,
-                f"more clients than training examples: {spec.data.dataset.name} has {facts.examples:,}",
-                f"at most {facts.examples:,}, or a partition whose clients share examples (kind: sampled)",
-            )
-        )
+    errors += dealing_faults(spec, facts)
     places = Places(settings.data_roots, spec.data.download)
     for number, chosen in enumerate(spec.models if model else ()):
         path = f"model.{number}" if len(spec.models) > 1 else "model"

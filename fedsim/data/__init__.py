@@ -7,12 +7,20 @@ from fedsim.data.dataset import Augmentation, Dataset, Examples, Normalise
 from fedsim.data.federation import Federation, federate
 from fedsim.data.known import Known
 from fedsim.data.partition import Partition, SampledPartition
-from fedsim.data.partitions import PARTITIONS, PartitionEntry, make_partition, partition_faults
+from fedsim.data.partitions import (
+    PARTITIONS,
+    PartitionEntry,
+    make_partition,
+    partition_faults,
+    supply_faults,
+)
 from fedsim.data.partitions.difficulty import difficulty_partition, loss_spread
+from fedsim.data.partitions.stock import Supply
 from fedsim.data.places import Places
 from fedsim.data.registry import (
     DATASETS,
     DatasetEntry,
+    Outline,
     dataset_faults,
     foretold,
     load_dataset,
@@ -32,12 +40,14 @@ __all__ = [
     "Federation",
     "Known",
     "Normalise",
+    "Outline",
     "Parameter",
     "Partition",
     "PartitionEntry",
     "Places",
     "Range",
     "SampledPartition",
+    "Supply",
     "dataset_faults",
     "difficulty_partition",
     "federate",
@@ -48,5 +58,6 @@ __all__ = [
     "outline",
     "parameters_of",
     "partition_faults",
+    "supply_faults",
     "unknown",
 ]

@@ -184,8 +184,24 @@ def dataset_faults(name: str, given: dict[str, Any]) -> list[FieldError]:
     return check(DATASETS[name].load, given)
 
 
-def outline(name: str, *, roots: Sequence[Path], download: bool = False, **given: Any) -> tuple[Dataset, int]:
-    """What a data set is like, and its number of training examples.
+class Outline(NamedTuple):
+    """What a data set is like.
+
+    Attributes:
+        dataset: of a set that is drawn, with one example in each part; whole otherwise.
+        examples: how many there are for training.
+        tests: how many there are for testing.
+        drawn: whether the set is drawn, so that only the run knows its examples.
+    """
+
+    dataset: Dataset
+    examples: int
+    tests: int
+    drawn: bool
+
+
+def outline(name: str, *, roots: Sequence[Path], download: bool = False, **given: Any) -> Outline:
+    """What a data set is like.
 
     As `load_dataset`, but of a set that is drawn one example tells everything: the others are left undrawn.
 
@@ -195,10 +211,11 @@ def outline(name: str, *, roots: Sequence[Path], download: bool = False, **given
     entry = DATASETS.get(name)
     if entry is None or entry.fits is None or dataset_faults(name, given):
         dataset = load_dataset(name, roots=roots, download=download, **given)
-        return dataset, len(dataset.train)
+        return Outline(dataset, len(dataset.train), len(dataset.test), drawn=False)
     values = {p.name: p.default for p in parameters_of(entry)} | given
     entry.fits(**values)
-    return load_dataset(name, roots=roots, **given | {"examples": 1, "test_examples": 1}), values["examples"]
+    dataset = load_dataset(name, roots=roots, **given | {"examples": 1, "test_examples": 1})
+    return Outline(dataset, values["examples"], values["test_examples"], drawn=True)
 
 
 def foretold(name: str, **given: Any) -> Known | None:

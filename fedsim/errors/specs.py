@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 
 class FedsimError(Exception):
@@ -60,6 +60,10 @@ class SpecError(FedsimError):
         lines = "\n".join(f"  - {fault}" for fault in faults)
         super().__init__(f"the {self.subject} has {len(faults)} error{'s' * (len(faults) != 1)}:\n{lines}")
         self.errors = faults
+
+    def within(self, part: str) -> Self:
+        """The same faults with paths that begin with this part of the spec."""
+        return type(self)(fault._replace(path=f"{part}.{fault.path}") for fault in self.errors)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.errors,)

@@ -18,7 +18,14 @@ from safetensors.torch import load_file
 
 from actors.coordinator import Phase
 from fedsim.data import Normalise
-from fedsim.errors import CheckpointError, CoordinatorLost, FedsimError, NoRoomNow, NotReproduced
+from fedsim.errors import (
+    CheckpointError,
+    CoordinatorLost,
+    FedsimError,
+    NoRoomNow,
+    NotReproduced,
+    SpecError,
+)
 from fedsim.models import make_net
 from fedsim.pools import SerialPool
 from fedsim.simulation import simulate
@@ -82,6 +89,17 @@ def driven(
         again=again,
     )
     return notes.records, losses, made.to_end()
+
+
+def test_what_only_the_data_tells_has_the_paths_of_the_spec(tmp_path: Path) -> None:
+    """How many examples of a class are drawn, the run is the first to know."""
+    partition = {"kind": "pathological", "classes": 1}
+    spec = parse_spec({**SPEC, "data": {"dataset": "synthetic", "partition": partition}})
+    with pytest.raises(SpecError) as caught:
+        driven(spec, Settings(home=tmp_path), None)
+    (fault,) = caught.value.errors
+    assert (fault.path, fault.value) == ("data.partition.classes", 1)
+    assert "8 clients of 1 classes leave some of 10 to nobody" in fault.message
 
 
 def expected(spec: JobSpec, settings: Settings) -> list[str]:

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedsim.data.dataset import Array, Indices
 from fedsim.data.partition import Partition
-from fedsim.data.partitions.difficulty import BASE, difficulty
-from fedsim.data.partitions.dirichlet import dirichlet
+from fedsim.data.partitions.difficulty import BASE, difficulty, difficulty_fits, of_base
+from fedsim.data.partitions.dirichlet import dirichlet, dirichlet_fits
 from fedsim.data.partitions.even import iid
-from fedsim.data.partitions.labels import label_skew, pathological, shards
-from fedsim.data.partitions.natural import natural
+from fedsim.data.partitions.labels import (
+    label_skew,
+    label_skew_fits,
+    pathological,
+    pathological_fits,
+    shards,
+    shards_fit,
+)
+from fedsim.data.partitions.natural import natural, natural_fits
 from fedsim.data.partitions.preference import dirichlet_clients
-from fedsim.data.partitions.quantity import quantity
-from fedsim.data.partitions.sampled import sampled
-from fedsim.data.partitions.stock import Stock
+from fedsim.data.partitions.quantity import quantity, quantity_fits
+from fedsim.data.partitions.sampled import sampled, sampled_fits
+from fedsim.data.partitions.stock import Stock, Supply
 from fedsim.errors import FieldError, SpecError
-from fedsim.parameters import check, refuse
+from fedsim.parameters import check, parameters, refuse
 from fedsim.plugins import Registry
 
 
@@ -30,29 +37,46 @@ class PartitionEntry(NamedTuple):
         make: the function; its keyword-only arguments are the parameters.
         summary: one line.
         shares: whether clients may hold the same example, so that there may be more clients than examples.
+        fits: given a `Supply` and every parameter, refuses what is impossible by those figures alone, so that
+            a spec is refused before anything runs; None where only the examples themselves tell.
     """
 
     make: Callable[..., Partition]
     summary: str
     shares: bool = False
+    fits: Callable[..., None] | None = None
 
 
 _OWN: dict[str, PartitionEntry] = {
     "iid": PartitionEntry(iid, "the same number of random examples for everybody"),
-    "dirichlet": PartitionEntry(dirichlet, "each class shared out in proportions drawn from Dir(beta)"),
+    "dirichlet": PartitionEntry(
+        dirichlet, "each class shared out in proportions drawn from Dir(beta)", fits=dirichlet_fits
+    ),
     "dirichlet_clients": PartitionEntry(
         dirichlet_clients, "equal sizes; each client's class mix drawn from a Dirichlet around the data's"
     ),
-    "pathological": PartitionEntry(pathological, "P(pi): a few classes for each client, each split evenly"),
-    "label_skew": PartitionEntry(label_skew, "a share of the classes for each client, each split evenly"),
-    "shards": PartitionEntry(shards, "sorted by class, cut into shards, a few shards for each client"),
-    "quantity": PartitionEntry(quantity, "random examples, in numbers drawn from Dir(beta)"),
-    "difficulty": PartitionEntry(
-        difficulty, "another partition's class counts, with easy and hard examples sorted to the clients"
+    "pathological": PartitionEntry(
+        pathological, "P(pi): a few classes for each client, each split evenly", fits=pathological_fits
     ),
-    "natural": PartitionEntry(natural, "by the data set's own groups: speakers, celebrities, patients"),
+    "label_skew": PartitionEntry(
+        label_skew, "a share of the classes for each client, each split evenly", fits=label_skew_fits
+    ),
+    "shards": PartitionEntry(
+        shards, "sorted by class, cut into shards, a few shards for each client", fits=shards_fit
+    ),
+    "quantity": PartitionEntry(
+        quantity, "random examples, in numbers drawn from Dir(beta)", fits=quantity_fits
+    ),
+    "difficulty": PartitionEntry(
+        difficulty,
+        "another partition's class counts, with easy and hard examples sorted to the clients",
+        fits=difficulty_fits,
+    ),
+    "natural": PartitionEntry(
+        natural, "by the data set's own groups: speakers, celebrities, patients", fits=natural_fits
+    ),
     "sampled": PartitionEntry(
-        sampled, "everybody draws from the whole set; for a million clients", shares=True
+        sampled, "everybody draws from the whole set; for a million clients", shares=True, fits=sampled_fits
     ),
 }
 
@@ -75,8 +99,23 @@ def partition_faults(kind: str, given: dict[str, Any]) -> list[FieldError]:
         if not isinstance(named, str) or named in ("difficulty", "sampled"):
             hint = "such as {kind: dirichlet, beta: 0.2}"
             return [*faults, FieldError("base.kind", named, "has to be the kind of another partition", hint)]
-        faults += [f._replace(path=f"base.{f.path}") for f in partition_faults(named, base)]
+        faults += of_base(partition_faults(named, base))
     return faults
+
+
+def supply_faults(kind: str, given: Mapping[str, Any], supply: Supply) -> list[FieldError]:
+    """Why such a supply cannot be shared out so, as far as its figures tell; paths are argument names.
+
+    Nothing is said while name or parameters are wrong, nor of there being more clients than examples.
+    """
+    if partition_faults(kind, dict(given)) or (fits := PARTITIONS[kind].fits) is None:
+        return []
+    defaults = {each.name: each.default for each in parameters(PARTITIONS[kind].make)}
+    try:
+        fits(supply, **defaults | dict(given))
+    except SpecError as error:
+        return error.errors
+    return []
 
 
 def make_partition(

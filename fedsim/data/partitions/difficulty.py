@@ -7,7 +7,7 @@ default: the same counts, random contents).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -16,7 +16,8 @@ import numpy as np
 from fedsim import rng
 from fedsim.data.dataset import Array, Indices
 from fedsim.data.partition import Partition, from_owners
-from fedsim.data.partitions.stock import Stock
+from fedsim.data.partitions.stock import Stock, Supply
+from fedsim.errors import FieldError, SpecError
 from fedsim.parameters import Count, Share, refuse
 
 BASE: Mapping[str, Any] = MappingProxyType({"kind": "dirichlet", "beta": 0.5})
@@ -37,22 +38,46 @@ def difficulty(
             low client numbers are easy and high ones hard.
         base: kind and parameters of the partition whose class counts every client keeps.
         expert_epochs: how long the expert is trained.
+
+    Raises:
+        SpecError: nobody trained an expert, or there is no such base of these examples.
     """
     if stock.losses is None:
         raise refuse("kind", "difficulty", "needs an expert's losses", "an experiment trains one by itself")
     # The registry knows this function, and this function needs the registry for its base.
     from fedsim.data.partitions import make_partition
 
-    dealt = make_partition(
-        str(base["kind"]),
-        labels=stock.labels,
-        num_clients=stock.num_clients,
-        num_classes=stock.num_classes,
-        seed=stock.seed,
-        groups=stock.groups,
-        **{name: value for name, value in base.items() if name != "kind"},
-    )
+    try:
+        dealt = make_partition(
+            str(base["kind"]),
+            labels=stock.labels,
+            num_clients=stock.num_clients,
+            num_classes=stock.num_classes,
+            seed=stock.seed,
+            groups=stock.groups,
+            **{name: value for name, value in base.items() if name != "kind"},
+        )
+    except SpecError as error:
+        raise SpecError(of_base(error.errors)) from None
     return difficulty_partition(dealt, stock.labels, stock.losses, f_ord, stock.seed)
+
+
+def difficulty_fits(supply: Supply, *, base: Mapping[str, Any], **_: object) -> None:
+    """Refuse a base that cannot be by these figures.
+
+    Raises:
+        SpecError: as `difficulty`.
+    """
+    from fedsim.data.partitions import supply_faults
+
+    given = {name: value for name, value in base.items() if name != "kind"}
+    if faults := supply_faults(str(base["kind"]), given, supply):
+        raise SpecError(of_base(faults))
+
+
+def of_base(faults: Iterable[FieldError]) -> list[FieldError]:
+    """Faults of the base with the difficulty partition's paths; N is one for both."""
+    return [f if f.path == "num_clients" else f._replace(path=f"base.{f.path}") for f in faults]
 
 
 def difficulty_partition(

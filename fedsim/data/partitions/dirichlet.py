@@ -7,6 +7,7 @@ and the whole draw is repeated until every client has its minimum. For a small b
 
 from __future__ import annotations
 
+from math import floor
 from typing import Annotated
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from fedsim.data.dataset import Array, Indices
 from fedsim.data.partition import Partition, deal, from_owners
 from fedsim.data.partitions.repair import fill_up
-from fedsim.data.partitions.stock import Stock
+from fedsim.data.partitions.stock import Stock, Supply
 from fedsim.parameters import Positive, Range, refuse
 
 _TRIES = 200
@@ -38,9 +39,29 @@ def dirichlet(
         share: of each class that is shared out at all; the rest belongs to nobody.
 
     Raises:
-        SpecError: there are not enough examples for the minimum.
+        SpecError: there are not enough examples for the minimum, or for the clients.
     """
-    return share_out(stock, (stock.class_sizes() * share).astype(np.int64), beta, min_size, "dirichlet")
+    class_sizes = (stock.class_sizes() * share).astype(np.int64)
+    _enough(stock.supply(), share, int(class_sizes.sum()))
+    return share_out(stock, class_sizes, beta, min_size, "dirichlet")
+
+
+def dirichlet_fits(supply: Supply, *, share: float, min_size: int | None, **_: object) -> None:
+    """Refuse what `dirichlet` cannot do by these figures.
+
+    Raises:
+        SpecError: as `dirichlet`.
+    """
+    # The most that there can be: of each class the share is rounded down, and so is not more than of all.
+    total = floor(supply.examples * share + 1e-6)
+    _enough(supply, share, total)
+    supply.hold(min_size, total)
+
+
+def _enough(supply: Supply, share: float, total: int) -> None:
+    if total < supply.num_clients:
+        message = f"leaves {total:,}, which are fewer examples than the {supply.num_clients} clients"
+        raise refuse("share", share, message, "raise it, or have fewer clients")
 
 
 def share_out(stock: Stock, class_sizes: Indices, beta: float, min_size: int | None, kind: str) -> Partition:
@@ -54,10 +75,6 @@ def share_out(stock: Stock, class_sizes: Indices, beta: float, min_size: int | N
         kind: names the random stream.
     """
     total = int(class_sizes.sum())
-    if total < stock.num_clients:
-        raise refuse(
-            "share", total, f"leaves fewer examples than the {stock.num_clients} clients", "raise it"
-        )
     minimum = stock.minimum(min_size, total)
     generator = stock.generator(kind)
     counts = _best_draw(class_sizes, stock.num_clients, beta, minimum, generator)

@@ -7,7 +7,7 @@ import numpy as np
 from fedsim.data.dataset import Indices
 from fedsim.data.partition import Partition, deal, from_owners
 from fedsim.data.partitions.repair import fill_up
-from fedsim.data.partitions.stock import Stock, even_sizes
+from fedsim.data.partitions.stock import Stock, Supply, even_sizes
 from fedsim.parameters import Count, Share, refuse
 
 
@@ -24,13 +24,21 @@ def pathological(stock: Stock, *, classes: Count = 2) -> Partition:
     Raises:
         SpecError: there are fewer classes than that, or too few clients to hold them all.
     """
-    present = np.flatnonzero(stock.class_sizes())
-    if classes > len(present):
-        raise refuse("classes", classes, f"there are only {len(present)} classes", "lower it")
-    if classes * stock.num_clients < len(present):
-        message = f"{stock.num_clients} clients of {classes} classes leave some of {len(present)} to nobody"
-        raise refuse("classes", classes, message, "raise it, or have more clients")
-    return _split_among_holders(stock, present, classes, "pathological")
+    pathological_fits(stock.supply(), classes=classes)
+    return _split_among_holders(stock, np.flatnonzero(stock.class_sizes()), classes, "pathological")
+
+
+def pathological_fits(supply: Supply, *, classes: int) -> None:
+    """Refuse what `pathological` cannot do by these figures.
+
+    Raises:
+        SpecError: as `pathological`.
+    """
+    fewest, most = supply.classes
+    if classes > most:
+        raise refuse("classes", classes, f"there are only {most} classes", "lower it")
+    if classes * supply.num_clients < fewest:
+        raise refuse("classes", classes, _left(supply, classes, fewest), "raise it, or have more clients")
 
 
 def label_skew(stock: Stock, *, share: Share = 0.2) -> Partition:
@@ -43,12 +51,30 @@ def label_skew(stock: Stock, *, share: Share = 0.2) -> Partition:
     Raises:
         SpecError: too few clients to hold all classes.
     """
+    label_skew_fits(stock.supply(), share=share)
     present = np.flatnonzero(stock.class_sizes())
-    classes = max(1, round(share * len(present)))
-    if classes * stock.num_clients < len(present):
-        message = f"{stock.num_clients} clients of {classes} classes leave some of {len(present)} to nobody"
+    return _split_among_holders(stock, present, _share_of(len(present), share), "label-skew")
+
+
+def label_skew_fits(supply: Supply, *, share: float) -> None:
+    """Refuse what `label_skew` cannot do by these figures.
+
+    Raises:
+        SpecError: as `label_skew`.
+    """
+    fewest, most = supply.classes
+    # Of more classes a client holds more as well: only what is wrong for every number of them is refused.
+    if all(_share_of(n, share) * supply.num_clients < n for n in range(fewest, most + 1)):
+        message = _left(supply, _share_of(fewest, share), fewest)
         raise refuse("share", share, message, "raise it, or have more clients")
-    return _split_among_holders(stock, present, classes, "label-skew")
+
+
+def _share_of(classes: int, share: float) -> int:
+    return max(1, round(share * classes))
+
+
+def _left(supply: Supply, each: int, classes: int) -> str:
+    return f"{supply.num_clients} clients of {each} classes leave some of {classes} to nobody"
 
 
 def shards(stock: Stock, *, shards_per_client: Count = 2) -> Partition:
@@ -61,10 +87,8 @@ def shards(stock: Stock, *, shards_per_client: Count = 2) -> Partition:
     Raises:
         SpecError: there are more shards than examples.
     """
+    shards_fit(stock.supply(), shards_per_client=shards_per_client)
     number = stock.num_clients * shards_per_client
-    if number > stock.total:
-        message = f"{number:,} shards of {stock.total:,} examples would be empty"
-        raise refuse("shards_per_client", shards_per_client, message, "lower it, or have fewer clients")
     generator = stock.generator("shards")
     shuffled = generator.permutation(stock.total)
     by_class = shuffled[np.argsort(stock.labels[shuffled], kind="stable")]
@@ -72,6 +96,18 @@ def shards(stock: Stock, *, shards_per_client: Count = 2) -> Partition:
     owners = np.empty(stock.total, np.int64)
     owners[by_class] = np.repeat(holder, even_sizes(stock.total, number))
     return from_owners(owners, stock.num_clients)
+
+
+def shards_fit(supply: Supply, *, shards_per_client: int) -> None:
+    """Refuse what `shards` cannot do by these figures.
+
+    Raises:
+        SpecError: as `shards`.
+    """
+    number = supply.num_clients * shards_per_client
+    if number > supply.examples:
+        message = f"{number:,} shards of {supply.examples:,} examples would be empty"
+        raise refuse("shards_per_client", shards_per_client, message, "lower it, or have fewer clients")
 
 
 def _split_among_holders(stock: Stock, present: Indices, classes: int, kind: str) -> Partition:

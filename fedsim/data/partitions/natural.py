@@ -6,7 +6,7 @@ import numpy as np
 
 from fedsim.data.dataset import Indices
 from fedsim.data.partition import Partition, from_owners
-from fedsim.data.partitions.stock import Stock, even_sizes
+from fedsim.data.partitions.stock import Stock, Supply, even_sizes
 from fedsim.parameters import Count, refuse
 
 
@@ -24,20 +24,34 @@ def natural(stock: Stock, *, groups_per_client: Count | None = None) -> Partitio
     Raises:
         SpecError: the data set has no groups, or too few.
     """
-    if stock.groups is None:
-        raise refuse("kind", "natural", "this data set has no natural clients", "use another partition")
-    names, group_of = np.unique(stock.groups, return_inverse=True)
+    natural_fits(stock.supply(), groups_per_client=groups_per_client)
+    groups = np.empty(0, np.int64) if stock.groups is None else stock.groups  # which is refused above
+    names, group_of = np.unique(groups, return_inverse=True)
     owner_of = _owners(len(names), stock, groups_per_client)
     return from_owners(owner_of[group_of], stock.num_clients)
+
+
+def natural_fits(supply: Supply, *, groups_per_client: int | None) -> None:
+    """Refuse what `natural` cannot do by these figures.
+
+    Raises:
+        SpecError: as `natural`.
+    """
+    if not supply.owners:
+        raise refuse("kind", "natural", "this data set has no natural clients", "use another partition")
+    clients, each = supply.num_clients, groups_per_client or 1
+    if clients * each > supply.owners:
+        message = (
+            f"{clients} clients of {each} groups need {clients * each}, the data set has {supply.owners}"
+        )
+        path, value = ("num_clients", clients) if groups_per_client is None else ("groups_per_client", each)
+        hint = f"have at most {supply.owners // each} clients" if supply.owners >= each else "lower it"
+        raise refuse(path, value, message, hint)
 
 
 def _owners(number: int, stock: Stock, per_client: int | None) -> Indices:
     """The client of each group, -1 for groups left out."""
     clients, needed = stock.num_clients, stock.num_clients * (per_client or 1)
-    if needed > number:
-        message = f"{clients} clients of {per_client or 1} groups need {needed}, the data set has {number}"
-        path, value = ("num_clients", clients) if per_client is None else ("groups_per_client", per_client)
-        raise refuse(path, value, message, "have fewer clients")
     if needed == number and per_client is None:
         return np.arange(number)
     sizes = even_sizes(number, clients) if per_client is None else np.full(clients, per_client)

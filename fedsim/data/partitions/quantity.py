@@ -9,7 +9,7 @@ import numpy as np
 
 from fedsim.data.partition import Partition
 from fedsim.data.partitions.dirichlet import share_out
-from fedsim.data.partitions.stock import Stock
+from fedsim.data.partitions.stock import Stock, Supply
 from fedsim.parameters import Positive, Range
 
 
@@ -29,3 +29,12 @@ def quantity(
     # It is the Dirichlet partition of data that has one class.
     one_class = replace(stock, labels=np.zeros(stock.total, np.int64), num_classes=1)
     return share_out(one_class, one_class.class_sizes(), beta, min_size, "quantity")
+
+
+def quantity_fits(supply: Supply, *, min_size: int | None, **_: object) -> None:
+    """Refuse what `quantity` cannot do by these figures.
+
+    Raises:
+        SpecError: as `quantity`.
+    """
+    supply.hold(min_size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedsim.data.partition import SampledPartition
-from fedsim.data.partitions.stock import Stock
+from fedsim.data.partitions.stock import Stock, Supply
 from fedsim.parameters import Count, Positive, refuse
 
 
@@ -21,8 +21,7 @@ def sampled(stock: Stock, *, size: Count = 100, beta: Positive | None = None) ->
     Raises:
         SpecError: a client would hold more than there is.
     """
-    if size > stock.total:
-        raise refuse("size", size, f"there are only {stock.total:,} training examples", "lower it")
+    sampled_fits(stock.supply(), size=size)
     by_class = () if beta is None else _positions(stock)
     return SampledPartition(
         clients=stock.num_clients,
@@ -32,6 +31,16 @@ def sampled(stock: Stock, *, size: Count = 100, beta: Positive | None = None) ->
         by_class=by_class,
         beta=beta,
     )
+
+
+def sampled_fits(supply: Supply, *, size: int, **_: object) -> None:
+    """Refuse what `sampled` cannot do by these figures.
+
+    Raises:
+        SpecError: as `sampled`.
+    """
+    if size > supply.examples:
+        raise refuse("size", size, f"there are only {supply.examples:,} training examples", "lower it")
 
 
 def _positions(stock: Stock) -> tuple[np.ndarray, ...]:

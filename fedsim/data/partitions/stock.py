@@ -3,12 +3,45 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from fedsim import rng
 from fedsim.data.dataset import Array, Indices
 from fedsim.parameters import refuse
+
+
+class Supply(NamedTuple):
+    """What can be said of a stock before it is there: a partition may be impossible by these figures alone.
+
+    Attributes:
+        examples: how many there are to share out, or the most that there can be.
+        num_clients: N.
+        classes: how many have examples: at least, and at most.
+        owners: how many natural clients there are, or the most that there can be; 0 where there are none.
+    """
+
+    examples: int
+    num_clients: int
+    classes: tuple[int, int]
+    owners: int
+
+    def hold(self, minimum: int | None, total: int | None = None) -> None:
+        """Refuse a minimum size that so many clients cannot hold.
+
+        Args:
+            minimum: what was asked for; None for nothing.
+            total: how many examples are shared out; all of them when not given.
+
+        Raises:
+            SpecError: naming `min_size`.
+        """
+        there, needed = self.examples if total is None else total, (minimum or 0) * self.num_clients
+        if needed > there:
+            message = f"{self.num_clients} clients of at least {minimum} examples need {needed:,}"
+            message += f", there are {there:,}"
+            raise refuse("min_size", minimum, message, "lower it, or have fewer clients")
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +77,12 @@ class Stock:
         """How many examples each class has, int64 [C]."""
         return np.bincount(self.labels, minlength=self.num_classes).astype(np.int64)
 
+    def supply(self) -> Supply:
+        """The same in figures."""
+        present = int(np.count_nonzero(self.class_sizes()))
+        owners = 0 if self.groups is None else len(np.unique(self.groups))
+        return Supply(self.total, self.num_clients, (present, present), owners)
+
     def minimum(self, asked: int | None, total: int) -> int:
         """The minimum size to keep: what was asked for, or 10, or less where the examples are few.
 
@@ -56,10 +95,7 @@ class Stock:
         """
         if asked is None:
             return min(10, max(1, total // (2 * self.num_clients)))
-        if asked * self.num_clients > total:
-            message = f"{self.num_clients} clients of at least {asked} examples need "
-            message += f"{asked * self.num_clients:,}, there are {total:,}"
-            raise refuse("min_size", asked, message, "lower it, or have fewer clients")
+        self.supply().hold(asked, total)
         return asked
 
 

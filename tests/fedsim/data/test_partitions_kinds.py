@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsim.data import Partition, make_partition
+from fedsim.data import Partition, Supply, make_partition, supply_faults
 from fedsim.errors import SpecError
 from tests.fedsim.data.labelled import CLASSES, covers_once, federations, make
 
@@ -149,11 +149,62 @@ def test_natural_clients_of_ten_celebrities_leave_the_others_out():
         ("natural", {}, "kind", "no natural clients"),
         ("natural", {"groups": np.arange(10) % 4}, "num_clients", "need 5, the data set has 4"),
         ("dirichlet", {"share": 0.2}, "share", "fewer examples than the 5 clients"),
+        ("difficulty", {"base": {"kind": "natural"}}, "base.kind", "no natural clients"),
     ],
 )
 def test_what_the_classes_and_groups_cannot_serve_is_refused(kind: str, given: dict, path: str, words: str):
     with pytest.raises(SpecError) as caught:
-        make_partition(kind, labels=np.arange(10) % 2, num_clients=5, num_classes=2, seed=0, **given)
+        make_partition(
+            kind,
+            labels=np.arange(10) % 2,
+            num_clients=5,
+            num_classes=2,
+            seed=0,
+            losses=np.zeros(10),
+            **given,
+        )
     (fault,) = caught.value.errors
     assert fault.path == path
     assert words in fault.message
+
+
+TEN = Supply(examples=10, num_clients=5, classes=(2, 2), owners=0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "paths"),
+    [
+        ("pathological", {"classes": 3}, ["classes"]),
+        ("pathological", {}, []),
+        ("label_skew", {"share": 0.1}, []),
+        ("shards", {"shards_per_client": 3}, ["shards_per_client"]),
+        ("natural", {}, ["kind"]),
+        ("dirichlet", {"min_size": 3}, ["min_size"]),
+        ("dirichlet", {"min_size": 2}, []),
+        ("dirichlet", {"min_size": 2, "share": 0.9}, ["min_size"]),
+        ("dirichlet", {"share": 0.4}, ["share"]),
+        ("quantity", {"min_size": 3}, ["min_size"]),
+        ("sampled", {"size": 11}, ["size"]),
+        ("difficulty", {"base": {"kind": "pathological", "classes": 3}}, ["base.classes"]),
+        ("iid", {}, []),
+        # What is wrong whatever the data is, somebody else says.
+        ("pathological", {"clases": 3}, []),
+        ("nobody", {}, []),
+    ],
+)
+def test_figures_alone_tell_what_cannot_be(kind: str, given: dict, paths: list[str]):
+    assert [fault.path for fault in supply_faults(kind, given, TEN)] == paths
+
+
+def test_figures_that_are_bounds_refuse_only_what_is_certain():
+    """Of 3 to 8 classes 2 clients of one class leave some, at a share of 0.2 of 8 it may be enough."""
+    known = TEN._replace(num_clients=2, classes=(3, 8), owners=6)
+    assert not supply_faults("pathological", {"classes": 8}, known)
+    assert [f.path for f in supply_faults("pathological", {"classes": 1}, known)] == ["classes"]
+    assert [f.path for f in supply_faults("label_skew", {"share": 0.2}, known)] == ["share"]
+    assert not supply_faults("label_skew", {"share": 0.2}, known._replace(classes=(2, 8)))
+    assert not supply_faults("natural", {"groups_per_client": 3}, known)
+    (fault,) = supply_faults("natural", {"groups_per_client": 4}, known)
+    assert (fault.path, fault.hint) == ("groups_per_client", "have at most 1 clients")
+    (fault,) = supply_faults("difficulty", {"base": {"kind": "natural"}}, known._replace(num_clients=7))
+    assert fault.path == "num_clients"
