@@ -1,9 +1,8 @@
-"""What is known of a data set before anything runs: looked up once, and again when its file has changed."""
+"""What is known of a data set before anything runs: looked up once, and again when its files have changed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
@@ -11,10 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedsim.data import foretold, outline
+from fedsim.data import foretold, outline, whereabouts
 from fedsim.data.dataset import Array
 from fedsim.data.partitions import main_label
+from fedsim.data.places import leads_out
 from fedsim.errors import DataError, DataNotFound, FieldError, SpecError
+from jobs.file_state import state_of
 from jobs.settings import Settings
 from jobs.spec import JobSpec
 
@@ -97,7 +98,7 @@ def _facts_of(
     A check fetches no data set: it is asked while somebody types, and the run fetches it.
     """
     known = foretold(name, **dict(params)) if download else None
-    state = _state(dict(params), roots)
+    state = _state(name, dict(params), roots)
     with _DEALING:
         turn = _turn(name, params)
     # Whoever asks while somebody reads waits for what he finds, and does not decode it all a second time.
@@ -116,16 +117,12 @@ def _turn(name: str, params: tuple[tuple[str, Any], ...]) -> Lock:
     return Lock()
 
 
-def _state(params: dict[str, Any], roots: tuple[Path, ...]) -> tuple[tuple[int, int], ...]:
-    """When what a user names in the data roots was last written, and its size."""
-    stats = []
-    named: tuple[Any, ...] = (params.get("path"), f"{params.get('tokenizer')}/tokenizer.json")
-    for path in (each for each in named if isinstance(each, str)):
-        for root in roots:
-            # What is not there, or no path at all, is for the loader to refuse.
-            with suppress(OSError, ValueError):
-                stats.append((root.expanduser() / path).stat())
-    return tuple((stat.st_mtime_ns, stat.st_size) for stat in stats)
+def _state(name: str, params: dict[str, Any], roots: tuple[Path, ...]) -> int:
+    """What the files look like that a data set, and a tokenizer that is named, may be read from."""
+    places = whereabouts(name, roots, params)
+    if isinstance(tokenizer := params.get("tokenizer"), str) and not leads_out(tokenizer):
+        places += [root.expanduser() / tokenizer / "tokenizer.json" for root in roots]
+    return state_of(places)
 
 
 @lru_cache(maxsize=32)
@@ -134,9 +131,9 @@ def _read_facts(
     params: tuple[tuple[str, Any], ...],
     roots: tuple[Path, ...],
     download: bool,
-    state: tuple[tuple[int, int], ...],
+    state: int,
 ) -> Facts:
-    """What was found stands until the state of the user's file is another."""
+    """What was found stands until the state of its files is another."""
     found = outline(name, roots=roots, download=download, **dict(params))
     data = found.dataset
     parts = data.train, data.test

@@ -26,6 +26,7 @@ from fedsim.data.registry import (
     load_dataset,
     outline,
     parameters_of,
+    whereabouts,
 )
 from fedsim.parameters import Parameter, Range, unknown
 
@@ -60,4 +61,5 @@ __all__ = [
     "partition_faults",
     "supply_faults",
     "unknown",
+    "whereabouts",
 ]

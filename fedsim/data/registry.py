@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ from fedsim.data import known
 from fedsim.data.dataset import Dataset
 from fedsim.data.known import Known
 from fedsim.data.partitions import PartitionEntry
-from fedsim.data.places import FETCH, Places
+from fedsim.data.places import FETCH, Places, leads_out
 from fedsim.data.sources.celeba import GDOWN, celeba
 from fedsim.data.sources.chexpert import chexpert
 from fedsim.data.sources.cifar import cifar10, cifar100
@@ -28,6 +29,9 @@ from fedsim.errors import FieldError, SpecError
 from fedsim.parameters import Parameter, check, parameters, refuse
 from fedsim.plugins import Registry
 
+_PLACE = re.compile(r"(?<!\S)(ROOT)?/(?!PATH\b)([\w./-]*\w)")
+"""A place in the words of `looks`: below each data root, or an absolute path."""
+
 
 class DatasetEntry(NamedTuple):
     """A registered data set.
@@ -35,7 +39,8 @@ class DatasetEntry(NamedTuple):
     Attributes:
         load: the function; its keyword-only arguments are the parameters.
         summary: one line.
-        looks: where it looks for its files, ROOT being each data root.
+        looks: where it looks for its files, ROOT being each data root and PATH the parameter `path`; these
+            places are watched for changes.
         get: how to come by them.
         fits: of a set that is drawn, refuses parameters that make it too large.
         known: of a set that can be fetched, tells what it is like before it is here, by its parameters.
@@ -77,7 +82,7 @@ _OWN: dict[str, DatasetEntry] = {
     "fashion_mnist": DatasetEntry(
         fashion_mnist,
         "70,000 pictures of clothes of 28x28, 10 classes",
-        "ROOT/FashionMNIST/raw, ROOT/fashion-mnist, /usr/share/datasets/fashion-mnist",
+        "ROOT/FashionMNIST/raw, ROOT/fashion-mnist, ROOT/fashion_mnist, /usr/share/datasets/fashion-mnist",
         f"Debian's package dataset-fashion-mnist, or {FETCH}",
         known=known.mnist,
     ),
@@ -91,7 +96,7 @@ _OWN: dict[str, DatasetEntry] = {
     "cifar10": DatasetEntry(
         cifar10,
         "60,000 photographs of 32x32, 10 classes",
-        "ROOT/cifar-10-batches-py; image folders in ROOT/cifar10 or ROOT/cifar10-jpeg",
+        "ROOT/cifar-10-batches-py; image folders in ROOT/cifar10, ROOT/cifar-10 or ROOT/cifar10-jpeg",
         f"{FETCH}, or unpack the Python version",
         known=known.cifar10,
     ),
@@ -103,12 +108,15 @@ _OWN: dict[str, DatasetEntry] = {
         known=known.cifar100,
     ),
     "cinic10": DatasetEntry(
-        cinic10, "270,000 photographs of 32x32, 10 classes", "ROOT/CINIC-10", "unpack CINIC-10.tar.gz"
+        cinic10,
+        "270,000 photographs of 32x32, 10 classes",
+        "ROOT/CINIC-10, ROOT/cinic-10, ROOT/cinic10",
+        "unpack CINIC-10.tar.gz",
     ),
     "svhn": DatasetEntry(
         svhn,
         "99,289 house-number digits of 32x32, 10 classes",
-        "ROOT/svhn",
+        "ROOT/svhn, ROOT/SVHN",
         FETCH,
         known=known.svhn,
     ),
@@ -121,32 +129,32 @@ _OWN: dict[str, DatasetEntry] = {
     "celeba": DatasetEntry(
         celeba,
         "faces with a yes-or-no attribute, celebrities as natural clients",
-        "ROOT/celeba",
+        "ROOT/celeba, ROOT/CelebA",
         f"{FETCH}{GDOWN}, or put img_align_celeba and its lists there",
         known=known.celeba,
     ),
     "chexpert": DatasetEntry(
         chexpert,
         "chest X-rays with 14 findings, patients as natural clients",
-        "ROOT/CheXpert-v1.0-small",
+        "ROOT/CheXpert-v1.0-small, ROOT/CheXpert-v1.0, ROOT/chexpert",
         "Stanford gives it out on request",
     ),
     "reuters": DatasetEntry(
         reuters,
         "newswire stories, the 20 most frequent topics",
-        "ROOT/reuters21578",
+        "ROOT/reuters21578, ROOT/reuters-21578, ROOT/Reuters21578",
         "unpack reuters21578.tar.gz",
     ),
     "speech_commands": DatasetEntry(
         speech_commands,
         "spoken words as spectrograms, 10 or 35 classes, speakers as natural clients",
-        "ROOT/speech_commands_v0.02, ROOT/SpeechCommands/speech_commands_v0.02",
+        "ROOT/speech_commands_v0.02, ROOT/SpeechCommands/speech_commands_v0.02, ROOT/speech_commands",
         "unpack speech_commands_v0.02.tar.gz",
     ),
     "spoken_digits": DatasetEntry(
         spoken_digits,
         "3,000 spoken digits as spectrograms, 10 classes, 6 speakers as natural clients",
-        "ROOT/spoken-digits, ROOT/free-spoken-digit-dataset/recordings",
+        "ROOT/spoken-digits, ROOT/free-spoken-digit-dataset/recordings, ROOT/fsdd/recordings",
         "the Free Spoken Digit Dataset",
     ),
     "image_folder": DatasetEntry(
@@ -182,6 +190,25 @@ def dataset_faults(name: str, given: dict[str, Any]) -> list[FieldError]:
     if name not in DATASETS:
         return [DATASETS.fault("name", name)]
     return check(DATASETS[name].load, given)
+
+
+def whereabouts(name: str, roots: Sequence[Path], given: Mapping[str, Any]) -> list[Path]:
+    """The files and folders that a data set may be read from, as its entry says, be they there or not.
+
+    Args:
+        name: of the data set; one that nobody knows is nowhere.
+        roots: the data roots.
+        given: its parameters; a `path` that leads out of the data roots is nowhere.
+    """
+    if name not in DATASETS:
+        return []
+    places = _PLACE.findall(DATASETS[name].looks)
+    if isinstance(mine := given.get("path"), str) and not leads_out(mine):
+        places.append(("ROOT", mine))
+    found = list[Path]()
+    for start, place in places:
+        found += [root.expanduser() / place for root in roots] if start else [Path("/", place)]
+    return found
 
 
 class Outline(NamedTuple):

@@ -1,12 +1,13 @@
 """The registry, and the data sets that need no files of the user's."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.stats import norm
 
-from fedsim.data import DATASETS, load_dataset
+from fedsim.data import DATASETS, load_dataset, parameters_of, whereabouts
 from fedsim.data.places import Places
 from fedsim.data.sources.idx import read_idx
 from fedsim.data.sources.mnist import fashion_mnist
@@ -148,3 +149,33 @@ def test_wrong_requests_are_refused_by_path(name: str, given: dict, path: str):
 def test_every_data_set_says_where_it_looks_and_how_to_get_it(entry):
     assert entry.looks
     assert entry.get
+
+
+@pytest.mark.parametrize("name", list(DATASETS))
+def test_every_place_that_a_loader_looks_in_is_said(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[Path] = []
+
+    def find(places: Places, candidates: Iterable[str]) -> None:
+        looked.extend(root / candidate for root in places.roots for candidate in candidates)
+
+    def installed(places: Places, package: str) -> None:
+        looked.append(places.system / package)
+
+    monkeypatch.setattr(Places, "find", find)
+    monkeypatch.setattr(Places, "installed", installed)
+    given = {"path": "mine/data"} if "path" in {p.name for p in parameters_of(DATASETS[name])} else {}
+    drawn = DATASETS[name].fits is not None or name == "digits"
+    if not drawn:
+        with pytest.raises(DataNotFound):
+            DATASETS[name].load(Places((tmp_path,)), **given)
+        assert looked
+    assert set(whereabouts(name, (tmp_path,), given)) == set(looked)
+
+
+def test_a_path_out_of_the_data_roots_is_nowhere(tmp_path: Path) -> None:
+    assert whereabouts("npz", (tmp_path,), {"path": "mine.npz"}) == [tmp_path / "mine.npz"]
+    for path in ("/etc", "../other", 3, None):
+        assert whereabouts("npz", (tmp_path,), {"path": path}) == []
+    assert whereabouts("nobody", (tmp_path,), {"path": "mine.npz"}) == []
