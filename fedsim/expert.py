@@ -8,6 +8,7 @@ epoch, and its losses are kept in a cache under a key made of everything that th
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Callable, Generator
 from functools import partial
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from . import tree
 from .algorithms.fedavg import FedAvg
+from .data.artifact import UNREADABLE
 from .data.dataset import Dataset
 from .data.partition import Partition
 from .errors import DataError
@@ -31,6 +33,8 @@ from .public import AT_ONCE
 from .simulation import simulate
 from .visit import Local
 from .worker import one_thread
+
+_LOG = logging.getLogger(__name__)
 
 Losses: TypeAlias = NDArray[np.float32]
 
@@ -61,8 +65,9 @@ def expert_losses(
     file = None if cache is None else cache / f"expert-{_key(data, net, epochs, seed)}.npy"
     if file is not None and file.is_file():
         yield "reading the expert's losses"
-        kept: Losses = np.load(file)
-        return kept
+        kept = _kept(file, len(data.train))
+        if kept is not None:
+            return kept
     population = Population(
         dataset=data,
         partition=Partition(np.arange(len(data.train)), np.array([0, len(data.train)])),
@@ -123,6 +128,19 @@ def _built(build: Callable[..., Any]) -> tuple[Any, ...]:
     if isinstance(build, partial):
         return *_built(build.func), build.args, sorted(build.keywords.items())
     return build.__module__, build.__qualname__
+
+
+def _kept(file: Path, examples: int) -> Losses | None:
+    """The losses that were kept; None where the file is damaged, and they are to be made again."""
+    try:
+        losses = np.load(file, allow_pickle=False)
+    except UNREADABLE as error:
+        _LOG.warning("%s is damaged, so that an expert is trained again: %s", file, error)
+        return None
+    if not isinstance(losses, np.ndarray) or losses.shape != (examples,) or losses.dtype != np.float32:
+        _LOG.warning("%s does not hold a loss for each example, so that an expert is trained again", file)
+        return None
+    return losses
 
 
 def _keep(file: Path, losses: Losses) -> None:

@@ -47,6 +47,35 @@ def test_the_losses_are_those_of_a_trained_model_and_are_kept(tmp_path: Path) ->
     assert len(other) == 10
 
 
+def shorter(file: Path) -> None:
+    np.save(file, np.load(file)[:-1])
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda file: file.write_bytes(file.read_bytes()[:-5]), "is damaged"),
+        (lambda file: file.write_bytes(b""), "is damaged"),
+        (lambda file: file.write_bytes(b"\x93NUMPY\x01\x00\xff"), "is damaged"),
+        (lambda file: np.save(file, np.array([None]), allow_pickle=True), "is damaged"),
+        (shorter, "does not hold a loss for each example"),
+    ],
+)
+def test_losses_that_were_kept_and_are_damaged_are_made_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Any, words: str
+) -> None:
+    data = gaussian_dataset()
+    net = make_net("logistic", input_shape=data.input_shape, num_classes=data.num_classes)
+    _, losses = finish(expert_losses(data, net, epochs=1, seed=1, cache=tmp_path))
+    (file,) = tmp_path.iterdir()
+    damage(file)
+    said, again = finish(expert_losses(data, net, epochs=1, seed=1, cache=tmp_path))
+    assert said[:2] == ["reading the expert's losses", "training an expert on all data, 1 epochs"]
+    assert np.array_equal(again, losses)
+    assert f"{file} {words}" in caplog.text
+    assert np.array_equal(np.load(file), losses)
+
+
 def test_an_expert_that_diverged_tells_nothing_and_is_not_kept(tmp_path: Path) -> None:
     """Its losses would order examples by chance, and be found again."""
     data = gaussian_dataset()

@@ -7,23 +7,38 @@ import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
 from fedsim.data.augment import Steps
 from fedsim.data.cache import cached
-from fedsim.data.dataset import Array, Dataset, Examples, Indices
+from fedsim.data.dataset import Array, Augmentation, Dataset, Examples, Indices, Normalise
 from fedsim.data.decode import Channels, to_pixels
 from fedsim.data.places import TEXT_EXTRA, Places
 from fedsim.data.sources.folders import Size, cut_off, cut_positions
 from fedsim.data.sources.groups import numbered
 from fedsim.data.sources.images import Normalisation, preparation
+from fedsim.data.sources.numeric import features
 from fedsim.data.text import TRAINED, fingerprint, tokenise
 from fedsim.errors import DataError, DataNotFound
 from fedsim.parameters import Range, Share, refuse, unknown
 
 _PARTS = ("train", "test")
+
+
+class _Reading(NamedTuple):
+    """How the inputs are read: the parameters of `hugging_face` of these names."""
+
+    inputs: str
+    train: str
+    test: str | None
+    test_share: float
+    size: int | None
+    channels: Channels
+    tokenizer: str
+    vocabulary: int
+    length: int
 
 
 def hugging_face(
@@ -67,43 +82,61 @@ def hugging_face(
         SpecError: a column or a part is not there, or `normalise` or `augment` is given for other inputs
             than images.
         DataNotFound: there is no such folder, or the package `datasets` is missing.
-        DataError: the folder cannot be read, the inputs are not equally large, the labels are no class
-            numbers, or the two parts are not alike.
+        DataError: the folder cannot be read, the inputs are not equally large or no finite numbers, the
+            labels are no class numbers, or the two parts are not alike.
     """
     folder = places.named("hugging_face", path, "save it there with save_to_disk")
     parts = _parts(folder, train, test)
     _check_columns(parts, {"inputs": inputs, "labels": labels, "groups": groups})
-    kind = _kind(folder, parts, inputs, labels)
-    read: Callable[[], dict[str, Array]] = {
-        "text": lambda: _texts(
-            places, [p[inputs][:] for p in parts], test_share, tokenizer, vocabulary, length
-        ),
-        "image": lambda: _by_part(_images(folder, p[inputs], size, channels) for p in parts),
-        "numbers": lambda: _by_part(_numbers(folder, p[inputs][:]) for p in parts),
-    }[kind]
-    tokens = fingerprint(places, tokenizer) if kind == "text" else tokenizer
-    if kind == "text" and tokenizer == TRAINED and len(parts) == 1:
-        tokens += f" of all but {test_share}"
-    version = 2 if kind == "image" else 1  # 1 made images of 16 bits white
-    recipe = f"{version} {inputs} {train} {test} {size} {channels} {tokens} {vocabulary} {length}"
-    files = sorted(f for f in folder.rglob("*") if f.is_file())
-    arrays = cached(places, folder, files, f"hugging_face {recipe}", read)
+    how = _Reading(inputs, train, test, test_share, size, channels, tokenizer, vocabulary, length)
+    arrays = _arrays(places, folder, parts, _kind(folder, parts, inputs, labels), how)
     examples = _examples(folder, arrays, parts, labels, groups)
     first, second = examples if len(examples) == 2 else cut_off(examples[0], test_share)
-    normalised, augmented = preparation(first.x, normalise, augment)
     classes = _classes(parts[0].features[labels], first.y, second.y)
+    tokens = int(arrays.get("vocabulary", 0))
+    return _dataset(folder, first, second, classes, tokens, *preparation(first.x, normalise, augment))
+
+
+def _dataset(
+    folder: Path,
+    train: Examples,
+    test: Examples,
+    classes: tuple[str, ...],
+    vocabulary: int,
+    normalise: Normalise,
+    augment: Augmentation | None,
+) -> Dataset:
     return Dataset(
         name="hugging_face",
-        train=first,
-        test=second,
+        train=train,
+        test=test,
         num_classes=len(classes),
-        input_shape=first.x.shape[1:],
+        input_shape=train.x.shape[1:],
         classes=classes,
-        normalise=normalised,
-        augment=augmented,
+        normalise=normalise,
+        augment=augment,
         source=str(folder),
-        vocabulary=int(arrays.get("vocabulary", 0)),
+        vocabulary=vocabulary,
     )
+
+
+def _arrays(places: Places, folder: Path, parts: Sequence[Any], kind: str, how: _Reading) -> dict[str, Array]:
+    """The inputs of each part, out of the cache where they were read in this way before."""
+    column, tokens = how.inputs, how.tokenizer
+    read: Callable[[], dict[str, Array]] = {
+        "text": lambda: _texts(places, [part[column][:] for part in parts], how),
+        "image": lambda: _by_part(_images(folder, part[column], how.size, how.channels) for part in parts),
+        "numbers": lambda: _by_part(_numbers(folder, column, part[column][:]) for part in parts),
+    }[kind]
+    if kind == "text":
+        tokens = fingerprint(places, how.tokenizer)
+        if how.tokenizer == TRAINED and len(parts) == 1:
+            tokens += f" of all but {how.test_share}"
+    version = 1 if kind == "text" else 2  # 1 made images of 16 bits white, and kept numbers that are none
+    recipe = f"{version} {column} {how.train} {how.test} {how.size} {how.channels}"
+    recipe += f" {tokens} {how.vocabulary} {how.length}"
+    files = sorted(f for f in folder.rglob("*") if f.is_file())
+    return cached(places, folder, files, f"hugging_face {recipe}", read)
 
 
 def _examples(
@@ -187,18 +220,18 @@ def _by_part(arrays: Iterable[Array]) -> dict[str, Array]:
     return dict(zip(_PARTS, arrays, strict=False))
 
 
-def _texts(
-    places: Places,
-    texts: Sequence[Sequence[str]],
-    share: float,
-    tokenizer: str,
-    vocabulary: int,
-    length: int,
-) -> dict[str, Array]:
+def _texts(places: Places, texts: Sequence[Sequence[str]], how: _Reading) -> dict[str, Array]:
     """The parts as tokens. Of a single one, no tokenizer is trained on what becomes the test set."""
-    rows = cut_positions(len(texts[0]), share) if len(texts) == 1 else None
+    rows = cut_positions(len(texts[0]), how.test_share) if len(texts) == 1 else None
     both = texts if rows is None else [[texts[0][row] for row in part] for part in rows]
-    tokens = tokenise(places, both[0], both[1], tokenizer=tokenizer, vocabulary=vocabulary, length=length)
+    tokens = tokenise(
+        places,
+        both[0],
+        both[1],
+        tokenizer=how.tokenizer,
+        vocabulary=how.vocabulary,
+        length=how.length,
+    )
     made = {"train": tokens.train, "test": tokens.test}
     if rows is not None:  # whole again, in the order of the folder: it is cut with everything else
         made = {"train": np.concatenate([tokens.train, tokens.test])[np.argsort(np.concatenate(rows))]}
@@ -210,9 +243,19 @@ def _images(folder: Path, images: Iterable[Any], size: int | None, channels: Cha
     return _stacked(folder, pixels, "give a size to scale them to")
 
 
-def _numbers(folder: Path, rows: Sequence[Any]) -> Array:
-    found = _stacked(folder, [np.asarray(row, np.float32) for row in rows], "make them equally long")
-    return found[:, None] if found.ndim == 1 else found
+def _numbers(folder: Path, column: str, rows: Sequence[Any]) -> Array:
+    named = (f"{folder}: example {number} of column {column!r}" for number in range(len(rows)))
+    found = [_row(what, row) for what, row in zip(named, rows, strict=True)]
+    return _stacked(folder, found, "make them equally long")
+
+
+def _row(what: str, row: Any) -> Array:
+    """One example, float32 of at least one dimension; what is missing in it is none."""
+    try:
+        numbers = np.atleast_1d(np.asarray(row, np.float64))
+    except (ValueError, TypeError, OverflowError) as error:
+        raise DataError(f"{what} holds no numbers ({error})", "choose another column for inputs") from error
+    return features(what, numbers)
 
 
 def _stacked(folder: Path, rows: Sequence[Array], way_out: str) -> Array:

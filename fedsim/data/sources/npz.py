@@ -14,6 +14,7 @@ from fedsim.data.places import Places
 from fedsim.data.sources.folders import cut_off
 from fedsim.data.sources.groups import numbered
 from fedsim.data.sources.images import Normalisation, preparation
+from fedsim.data.sources.numeric import features, refuse_unless
 from fedsim.errors import DataError
 from fedsim.parameters import Share
 
@@ -127,7 +128,7 @@ def _inputs(file: Path, name: str, x: Array, tokens: bool) -> Array:
     if tokens:
         return _tokens(file, name, x)
     if x.dtype != np.uint8 or x.ndim not in (3, 4):
-        return _features(file, name, x)
+        return features(f"{file}: {name}", x)
     if x.ndim == 3:
         return x[:, None]
     if x.shape[1] not in (1, 3) and x.shape[3] in (1, 3):
@@ -137,19 +138,5 @@ def _inputs(file: Path, name: str, x: Array, tokens: bool) -> Array:
 
 def _tokens(file: Path, name: str, x: Array) -> Array:
     whole = (x >= 0) & (x <= np.iinfo(np.int32).max) & (x == np.floor(x))
-    _refuse_unless(whole, file, name, x, "a token is a whole number of at least 0 and below 2^31")
+    refuse_unless(whole, f"{file}: {name}", x, "a token is a whole number of at least 0 and below 2^31")
     return x.astype(np.int32)
-
-
-def _features(file: Path, name: str, x: Array) -> Array:
-    with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and is refused
-        found = x.astype(np.float32)
-    if x.dtype.kind == "f":
-        _refuse_unless(np.isfinite(found), file, name, x, "expected finite numbers, within float32")
-    return found
-
-
-def _refuse_unless(fine: Array, file: Path, name: str, x: Array, wanted: str) -> None:
-    if not fine.all():
-        first = tuple(int(place) for place in np.unravel_index(fine.argmin(), fine.shape))
-        raise DataError(f"{file}: {name} holds {x[first]} at position {first}", wanted)

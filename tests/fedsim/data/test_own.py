@@ -276,6 +276,29 @@ def test_hugging_face_labels_that_are_no_class_numbers_are_refused(tmp_path: Pat
         hub(tmp_path, inputs="row", labels="kind")
 
 
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (
+            [[1.0, 2.0], [3.0, float("nan")]],
+            r"example 1 of column 'row' holds nan at position \(1,\) \(expected finite",
+        ),
+        ([1.0, float("inf")], r"example 1 of column 'row' holds inf at position \(0,\)"),
+        ([[1e300, 1.0], [1.0, 1.0]], r"example 0 of column 'row' holds 1e\+300 at position \(0,\)"),
+        ([[1, None], [1, 2]], "example 0 of column 'row' holds nan"),
+        ([["a"], ["b"]], "example 0 of column 'row' holds no numbers"),
+        ([{"a": 1}, {"a": 2}], "example 0 of column 'row' holds no numbers"),
+        ([[[1.0], [1.0, 2.0]]] * 2, "example 0 of column 'row' holds no numbers"),
+    ],
+)
+def test_hugging_face_inputs_that_are_no_numbers_are_refused(tmp_path: Path, rows: list, words: str):
+    datasets = pytest.importorskip("datasets", reason="the extra 'text' is not installed")
+    datasets.Dataset.from_dict({"row": rows, "label": [0, 1]}).save_to_disk(str(tmp_path / "mine"))
+    for _ in range(2):  # nor are they kept
+        with pytest.raises(DataError, match=f"mine: {words}"):
+            hub(tmp_path, inputs="row")
+
+
 def test_hugging_face_parts_that_are_not_alike_are_refused(tmp_path: Path):
     datasets = pytest.importorskip("datasets", reason="the extra 'text' is not installed")
 
