@@ -8,7 +8,7 @@ import pytest
 
 from jobs.artifacts import save_personal
 from jobs.records import Cost
-from jobs.states import JobState
+from jobs.states import FailureReason, JobState
 from tests.api.axe import violations
 from tests.api.browser import COPY, NEEDS_CHROMIUM, NO_CLIPBOARD, Browser, until
 from tests.api.service import RunningService, a_round
@@ -32,7 +32,7 @@ def test_the_curve_grows_while_the_job_runs(browser: Browser, service: RunningSe
     assert browser.text("#job-state") == "running"
     for number in (2, 3, 4):
         service.store.add_round(job.id, a_round(number))
-        until(lambda at=number: f"at round {at}" in browser.text("#chart-words"), seconds=5)
+        until(lambda at=number: f"at round {at}" in browser.text("#chart-words"))
     until(lambda: browser.script(POINTS) == 4)
     assert browser.text("#job-rounds") == "4 of 4 rounds"
     service.store.advance(job.id, JobState.RUNNING, JobState.SUCCEEDED)
@@ -116,6 +116,8 @@ def test_what_is_chosen_stands_there_before_anything_is_scored(
     unscored = a_round(1).model_copy(update={"metrics": {"train_loss": 2.0}})
     service.store.add_round(job.id, unscored)
     until(lambda: "train loss" in browser.text("#facts-reached"))
+    # The choice is offered anew when the curves are drawn, a moment after the figures.
+    until(lambda: browser.count('[name="what"] option[value="loss"]'))
     assert browser.value('[name="what"]') == "accuracy"
     service.store.add_round(job.id, a_round(2))
     until(lambda: "at round 2" in browser.text("#chart-words"))
@@ -157,7 +159,7 @@ def test_the_log_the_spec_and_the_downloads(browser: Browser, service: RunningSe
         # By the keyboard: what is still loading above may move a line away from under the mouse.
         summary.send_keys("\n")
     until(lambda: browser.text("#log") == "first line\nlast line\n")
-    assert 'name: "123"\n' in browser.text("#spec")
+    until(lambda: 'name: "123"\n' in browser.text("#spec"))
     assert "partition: {kind: dirichlet, beta: 0.5, min_size: 1}" in browser.text("#spec")
     browser.script(COPY)
     browser.script("document.querySelector('#copy-spec').click()")
@@ -178,7 +180,7 @@ def test_a_spec_is_copied_without_a_clipboard(browser: Browser, service: Running
     browser.open(f"{service.url}/#/jobs/{job.id}")
     until(lambda: browser.visible("#downloads button"))
     browser.script("document.querySelector('#spec').closest('details').open = true")
-    until(lambda: browser.visible("#copy-spec"))
+    until(lambda: 'name: "123"\n' in browser.text("#spec"))
     browser.script(NO_CLIPBOARD)
     copy = browser.find("#copy-spec")
     copy.send_keys("\n")
@@ -216,11 +218,13 @@ def test_the_log_goes_on_with_a_resumed_job(browser: Browser, service: RunningSe
     with log.open("a") as file:
         file.write("it goes on\n")
     until(lambda: browser.text("#log") == "it fails\nit goes on\n")
-    counted = f"""return performance.getEntriesByType('resource')
-        .filter(({{ name }}) => name.endsWith('/jobs/{job.id}')).length"""
-    before = browser.script(counted)
+    counted = f"""return [performance.now(), performance.getEntriesByType('resource')
+        .filter(({{ name }}) => name.endsWith('/jobs/{job.id}')).length]"""
+    began, before = browser.script(counted)
     time.sleep(6.5)
-    assert browser.script(counted) - before <= 3
+    ended, after = browser.script(counted)
+    # Every 3 s, by the page's own clock.
+    assert after - before <= (ended - began) / 3000 + 1
 
 
 def test_the_clients_and_what_they_hold(browser: Browser, service: RunningService) -> None:
@@ -229,13 +233,31 @@ def test_the_clients_and_what_they_hold(browser: Browser, service: RunningServic
     save_personal(service.settings, job.id, "\n".join(["client,tests,correct,loss", *rows]))
     browser.open(f"{service.url}/#/jobs/{job.id}")
     until(lambda: browser.visible('[data-file="personal.csv"]'))
-    browser.click(".clients summary")
-    until(lambda: browser.count("#class-map .hm image") == 1, seconds=40)
-    assert "A client holds" in browser.text("#class-map-words")
+    browser.unfold(".clients summary")
+    until(lambda: "A client holds" in browser.text("#class-map-words"), seconds=40)
+    until(lambda: browser.count("#class-map .hm image") == 1)
     # Clients 0 to 9 have 0.0 to 0.9, clients 10 and 11 0.0 and 0.1 again; a tenth of twelve is one.
     words = "Mean over clients 0.3833; of the worst tenth (marked) 0.0000; the worst 0.0000, the best 0.9000."
     until(lambda: browser.text("#client-scores-words") == words)
     assert violations(browser) == []
+
+
+def test_a_job_says_why_it_failed(browser: Browser, service: RunningService) -> None:
+    job = service.running(name="will fail")
+    message = "the file train-images is truncated"
+    service.store.advance(
+        job.id, JobState.RUNNING, JobState.FAILED, reason=FailureReason.BAD_DATA, message=message
+    )
+    row = f'tr[data-job="{job.id}"]'
+    browser.open(service.url)
+    until(lambda: browser.visible(f"{row} a"))
+    browser.click(f"{row} a")
+    until(lambda: browser.text("#job-note") == message)
+    assert browser.text("#job-state") == "failed"
+    until(lambda: f"bad data: {message}" in browser.text("#events"))
+    until(lambda: browser.text("#chart-words") == "No round has been scored yet.")
+    browser.driver.back()
+    until(lambda: browser.visible(row))
 
 
 def test_an_unknown_job_is_said_to_be_unknown(browser: Browser, service: RunningService) -> None:

@@ -253,10 +253,10 @@ def test_ace_pfls_clusters_colour_the_map_of_clients(
     groups = {each: [k for k in range(8) if cluster_of[k] == each] for each in range(3)}
     assert ace.said("clusters") == [[len(who) for who in groups.values()]] * 7
     look(browser, service, ace)
-    browser.click(".clients summary")
-    until(lambda: browser.count("#class-map .hm image") == 3, seconds=40)
+    browser.unfold(".clients summary")
     sizes = ", ".join(f"{each} with {len(who)}" for each, who in groups.items())
-    assert f"Clusters of the method: {sizes}." in browser.text("#class-map-words")
+    until(lambda: f"Clusters of the method: {sizes}." in browser.text("#class-map-words"), seconds=40)
+    until(lambda: browser.count("#class-map .hm image") == 3)
     assert browser.text("#class-map .legendtext").split("\n") == [f"cluster {each}" for each in groups]
     assert browser.text("#class-map .xtitle") == "clients, by cluster"
     script = """return document.getElementById("class-map").data.map(

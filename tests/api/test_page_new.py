@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import httpx
 import pytest
@@ -191,7 +192,7 @@ def test_a_clone_keeps_labels_and_not_the_name_of_its_method(
     labels = {"note": "a, b=c", "kept": ""}
     job = service.store.create(spec, labels=labels)[0]
     browser.open(f"{service.url}/#/new?from={job.id}")
-    until(lambda: browser.text("#verdict") == TAKEN)
+    until(lambda: browser.text("#verdict") == TAKEN, seconds=40)
     browser.choose(field("algorithm"), "fedprox")
     browser.click("#submit")
     until(lambda: browser.text("#job-head") == "fedprox")
@@ -204,11 +205,11 @@ def test_a_plan_is_told_beside_the_form(
     form: Browser, service: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The page's part; planners measure for half a minute, and are tested for themselves."""
-    asked, answers = [], iter([FITS, DOES_NOT_FIT])
+    asked, answers, measured = [], iter([FITS, DOES_NOT_FIT]), threading.Event()
 
     async def planned(spec: object, gone: object) -> Plan:
         asked.append(spec.name)  # type: ignore[attr-defined]
-        await asyncio.sleep(0.2)
+        await asyncio.to_thread(measured.wait, 20)
         found = next(answers, None)
         if found is None:
             raise ServiceError("8 plans are being made or wait for it", "ask later", status=503)
@@ -219,6 +220,7 @@ def test_a_plan_is_told_beside_the_form(
     form.click("#plan-start")
     assert "Measuring" in form.text("#plan")
     assert form.find("#plan-start").get_attribute("aria-disabled")
+    measured.set()
     until(lambda: "It fits." in form.text("#plan"))
     words = form.text("#plan")
     for figure in ("10 of 50", "2, with 5 clients each at most", "2 s", "43 s", "192 kB", "7.7 MB", "300 MB"):

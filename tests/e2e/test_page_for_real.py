@@ -41,12 +41,12 @@ def test_a_job_is_planned_submitted_watched_and_cancelled(
         area.dispatchEvent(new Event("input"));
     """
     browser.script(fill, SPEC)
-    until(lambda: browser.value('[name="rounds"]') == "400")
-    until(lambda: "would take this spec" in browser.text("#verdict"))
+    until(lambda: browser.value('[name="rounds"]') == "400", seconds=60)
+    until(lambda: "would take this spec" in browser.text("#verdict"), seconds=60)
     browser.click("#plan-start")
-    until(lambda: "It fits." in browser.text("#plan"), seconds=240)
+    until(lambda: "It fits." in browser.text("#plan"), seconds=310)
     browser.click("#submit")
-    until(lambda: browser.text("#job-head") == "by hand")
+    until(lambda: browser.text("#job-head") == "by hand", seconds=60)
     job = browser.script("return location.hash").rsplit("/", 1)[1]
     # The curve grows while the job runs; the marks are where its blocks open, after 2 rounds and no more.
     until(lambda: "at round" in browser.text("#chart-words"), seconds=120)
