@@ -5,11 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
-import threading
 from pathlib import Path
 
 import pytest
 
+from api import live
 from api.commands import completion
 from api.commands import demo as demo_command
 from jobs.spec import parse_spec, presets
@@ -110,7 +110,14 @@ def test_watch_says_what_a_quiet_job_waits_for(
     monkeypatch.setattr("api.live.QUIET", 0.1)
     job = service.queued()
     service.store.explain({job.id: "2 jobs are ahead of it"})
-    threading.Timer(0.6, service.store.request_cancel, [job.id]).start()
+    said = live.Lines.phase
+
+    def heard(view: live.Lines, text: str) -> None:
+        said(view, text)
+        if "are ahead" in text:
+            service.store.request_cancel(job.id)
+
+    monkeypatch.setattr(live.Lines, "phase", heard)
     outcome = online("watch", job.id)
     assert outcome.code == 1
     assert "waits in the queue: 2 jobs are ahead of it" in outcome.err

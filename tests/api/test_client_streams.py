@@ -175,7 +175,8 @@ def test_a_log_that_is_silent_is_asked_for_anew(
 
         def later() -> None:
             until(lambda: len(asked) >= 4)
-            path.write_bytes(b"one\nhalf\nend\n")
+            with path.open("ab") as file:
+                file.write(b"f\nend\n")
             service.store.advance(job.id, JobState.RUNNING, JobState.SUCCEEDED)
 
         thread = threading.Thread(target=later)

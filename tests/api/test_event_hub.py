@@ -53,8 +53,18 @@ def heard_rounds(stream: Sequence[bytes]) -> list[int]:
     return [message.data["round"] for message in messages(lines) if message.type == "round"]
 
 
-async def collect(stream: AsyncIterator[bytes]) -> list[bytes]:
-    return [data async for data in stream]
+async def collect(stream: AsyncIterator[bytes], heard: list[bytes] | None = None) -> list[bytes]:
+    """Read a stream to its end; what it has sent so far stands in `heard` meanwhile."""
+    heard = [] if heard is None else heard
+    async for data in stream:
+        heard.append(data)
+    return heard
+
+
+async def all_heard(*streams: list[bytes]) -> None:
+    """Wait until each of the streams has sent something."""
+    while not all(streams):
+        await asyncio.sleep(0.01)
 
 
 def test_many_watchers_share_one_poller(store: JobStore, job_id: str) -> None:
@@ -154,13 +164,14 @@ def test_an_id_from_the_future_does_not_keep_others_waiting(store: JobStore, job
 
 def test_silence_is_broken_by_comments(store: JobStore, job_id: str) -> None:
     async def scene() -> list[bytes]:
-        hub = EventHub(store, period=0.02, keep_alive=0.05)
-        stream = asyncio.create_task(collect(hub.stream(job_id)))
-        await asyncio.sleep(0.3)
+        hub, heard = EventHub(store, period=0.02, keep_alive=0.05), list[bytes]()
+        stream = asyncio.create_task(collect(hub.stream(job_id), heard))
+        while heard.count(KEEP_ALIVE) < 2 and not stream.done():
+            await asyncio.sleep(0.01)
         hub.close()
         return await stream
 
-    assert asyncio.run(scene()).count(KEEP_ALIVE) >= 2
+    assert asyncio.run(asyncio.wait_for(scene(), 30)).count(KEEP_ALIVE) >= 2
 
 
 def test_a_store_that_fails_ends_the_streams_and_is_asked_again_later(
@@ -169,9 +180,9 @@ def test_a_store_that_fails_ends_the_streams_and_is_asked_again_later(
     counting = CountingStore(store)
 
     async def scene() -> list[int]:
-        hub = EventHub(counting, period=0.02)
-        watchers = [asyncio.create_task(collect(hub.stream(job_id))) for _ in range(3)]
-        await asyncio.sleep(0.1)
+        hub, heard = EventHub(counting, period=0.02), [list[bytes]() for _ in range(3)]
+        watchers = [asyncio.create_task(collect(hub.stream(job_id), each)) for each in heard]
+        await all_heard(*heard)
         counting.broken = True
         await asyncio.gather(*watchers)
         counting.broken = False
@@ -187,9 +198,9 @@ def test_when_nobody_watches_nobody_asks(store: JobStore, job_id: str) -> None:
     counting = CountingStore(store)
 
     async def scene() -> int:
-        hub = EventHub(counting, period=0.02)
-        watcher = asyncio.create_task(collect(hub.stream(job_id)))
-        await asyncio.sleep(0.1)
+        hub, heard = EventHub(counting, period=0.02), list[bytes]()
+        watcher = asyncio.create_task(collect(hub.stream(job_id), heard))
+        await all_heard(heard)
         watcher.cancel()
         await asyncio.sleep(0.1)
         before = counting.asked

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 
 import httpx
@@ -13,6 +12,7 @@ from api.limits import MOST_CALLERS, RateLimit, network_of
 from fedsim.errors import SettingsError
 from jobs.settings import Limits, Settings
 from jobs.states import JobState
+from tests.api.browser import until
 from tests.api.service import running_service
 
 JOBS = "/api/v1/jobs"
@@ -116,11 +116,8 @@ def test_streams_are_limited_and_come_free(tmp_path: Path) -> None:
         service.store.advance(job.id, JobState.RUNNING, JobState.FAILED)
         for watcher in watchers:
             watcher.join(10)
-        assert httpx.get(urls[0], timeout=10).status_code == 200
-        end = time.monotonic() + 10
-        while "fedsim_streams 0.0" not in httpx.get(f"{service.url}/metrics").text:
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        until(lambda: httpx.get(urls[0], timeout=10).status_code == 200)
+        until(lambda: "fedsim_streams 0.0" in httpx.get(f"{service.url}/metrics").text)
 
 
 def test_the_limit_of_bodies_is_a_setting(tmp_path: Path) -> None:

@@ -162,7 +162,8 @@ def test_probes_are_not_worth_a_line(quiet: tuple[RunningService, io.StringIO]) 
     service, stream = quiet
     for path in ("/healthz", "/readyz", "/metrics"):
         assert httpx.get(f"{service.url}{path}").is_success
-    assert lines_of(stream) == []
+    assert httpx.get(f"{service.url}{JOBS}").is_success
+    assert [line["path"] for line in lines_of(stream, 1)] == [JOBS]
 
 
 def test_the_format_is_one_of_two() -> None:

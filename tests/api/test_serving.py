@@ -23,6 +23,7 @@ from fedsim.errors import SettingsError
 from jobs import local_ray, ray_files, ray_keeper
 from jobs.ray_files import Addresses
 from jobs.settings import Settings
+from tests.api.browser import until
 from tests.api.service import RunningService, a_round
 
 SERVER = """
@@ -83,32 +84,32 @@ def test_a_signal_ends_it_in_order_even_with_a_watcher(server: Process, number: 
 
     def watch() -> None:
         with httpx.stream("GET", f"{server.url}/api/v1/jobs/{job.id}/events", timeout=20) as response:
-            heard.extend(response.iter_lines())
+            for line in response.iter_lines():
+                heard.append(line)
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    time.sleep(0.5)
+    until(lambda: "event: state" in heard)
     began = time.monotonic()
     os.kill(server.process.pid, number)
     assert server.process.wait(10) == code
     watcher.join()
     assert time.monotonic() - began < 4
-    assert "event: state" in heard
     assert heard[-2].startswith(": the service is stopping")
     assert Started.read(server.settings) is None
 
 
 def test_before_it_ends_it_says_so_and_goes_on_serving(tmp_path: Path) -> None:
-    server = Process(tmp_path, drain=1)
+    server = Process(tmp_path, drain=3)
     try:
-        assert httpx.get(f"{server.url}/readyz").status_code == 200
-        os.kill(server.process.pid, signal.SIGTERM)
-        time.sleep(0.3)
-        unready = httpx.get(f"{server.url}/readyz")
-        assert (unready.status_code, unready.json()["detail"]) == (503, "the service is stopping")
-        assert httpx.get(f"{server.url}/healthz").status_code == 200
-        assert httpx.get(f"{server.url}/api/v1/jobs").status_code == 200
-        assert server.process.wait(10) == 0
+        with httpx.Client(base_url=server.url) as http:
+            assert http.get("/readyz").status_code == 200
+            os.kill(server.process.pid, signal.SIGTERM)
+            until(lambda: http.get("/readyz").status_code == 503)
+            assert http.get("/readyz").json()["detail"] == "the service is stopping"
+            assert http.get("/healthz").status_code == 200
+            assert http.get("/api/v1/jobs").status_code == 200
+        assert server.process.wait(20) == 0
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{server.url}/healthz")
     finally:
@@ -116,11 +117,12 @@ def test_before_it_ends_it_says_so_and_goes_on_serving(tmp_path: Path) -> None:
 
 
 def test_it_ends_when_nobody_uses_it(tmp_path: Path) -> None:
-    server = Process(tmp_path, idle_exit=1.0)
+    server = Process(tmp_path, idle_exit=2.0)
     try:
-        for _ in range(6):
-            time.sleep(0.3)
-            assert httpx.get(f"{server.url}/api/v1/jobs").is_success
+        with httpx.Client(base_url=server.url) as http:
+            for _ in range(10):
+                time.sleep(0.3)
+                assert http.get("/api/v1/jobs").is_success
         assert server.process.poll() is None
         assert server.process.wait(10) == 0
     finally:
@@ -128,11 +130,11 @@ def test_it_ends_when_nobody_uses_it(tmp_path: Path) -> None:
 
 
 def test_it_does_not_end_while_a_job_waits(tmp_path: Path) -> None:
-    server = Process(tmp_path, idle_exit=0.5)
+    server = Process(tmp_path, idle_exit=1.5)
     try:
         with FedSimClient(server.url) as client:
             job = client.submit({"algorithm": "fedavg"})
-            time.sleep(1.5)
+            time.sleep(2.5)
             assert server.process.poll() is None
             job.cancel()
         assert server.process.wait(10) == 0

@@ -118,7 +118,7 @@ def submit(http: httpx.Client, spec: dict[str, Any]) -> str:
     return str(answer.json()["id"])
 
 
-def wait_for(http: httpx.Client, job: str, states: set[str], seconds: float = 60) -> dict[str, Any]:
+def wait_for(http: httpx.Client, job: str, states: set[str], seconds: float = 120) -> dict[str, Any]:
     deadline = time.monotonic() + seconds
     while True:
         found: dict[str, Any] = http.get(f"/jobs/{job}").json()

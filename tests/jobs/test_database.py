@@ -158,7 +158,7 @@ def postgres_url(tmp_path):
 
 def test_locks_of_postgresql_are_waited_for_and_held_for_so_long_only(postgres_url, monkeypatch):
     monkeypatch.setattr(
-        database, "PATIENCE", {"lock_timeout": "200ms", "idle_in_transaction_session_timeout": "1s"}
+        database, "PATIENCE", {"lock_timeout": "200ms", "idle_in_transaction_session_timeout": "2s"}
     )
     lock = text("SELECT pg_advisory_xact_lock(7)")
     engine = make_engine(postgres_url)
@@ -168,7 +168,7 @@ def test_locks_of_postgresql_are_waited_for_and_held_for_so_long_only(postgres_u
         with pytest.raises(OperationalError, match="lock timeout"):
             other.execute(lock)
         other.rollback()
-        time.sleep(1.5)
+        time.sleep(3)
         with pytest.raises(OperationalError, match="idle-in-transaction"):
             holder.execute(lock)
     with engine.begin() as another:

@@ -27,7 +27,7 @@ def processes_of(addresses):
     return found
 
 
-def eventually(condition, seconds=20.0):
+def eventually(condition, seconds=60.0):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
