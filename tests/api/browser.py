@@ -160,8 +160,8 @@ class Browser:
         self.driver.quit()
 
 
-def until(condition: Callable[[], object], seconds: float = 15) -> None:
-    """Wait until something has come about."""
+def until(condition: Callable[[], object], seconds: float = 30) -> None:
+    """Wait until something has come about; a machine that does other things too takes its time."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not come about in time"
