@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from . import tree
 from .algorithms.fedavg import FedAvg
-from .data.artifact import UNREADABLE
+from .data.damage import UNREADABLE
 from .data.dataset import Dataset
 from .data.partition import Partition
 from .errors import DataError

@@ -51,7 +51,8 @@ def dealing_faults(spec: JobSpec, facts: Facts) -> list[FieldError]:
         errors.append(FieldError("data.partition.kind", "difficulty", message, "use another partition"))
     if entry is None:
         return errors
-    if not entry.shares and spec.clients.total > supply.examples:
+    counted = seen is not None or spec.data.tests.kind != "merged"  # tests that are merged count as well
+    if not entry.shares and counted and spec.clients.total > supply.examples:
         errors.append(_too_many(spec, supply.examples))
     elif seen is not None:
         faults = supply_faults(partition.kind, partition.params, supply)
@@ -72,7 +73,7 @@ def _supply(spec: JobSpec, facts: Facts) -> Supply:
     fewest = sum(size > gone for size in sizes)
     if merged and sizes:
         sizes = tuple(sum(pair) for pair in zip(sizes, seen.tested_classes, strict=True))
-    most = sum(size > 0 for size in sizes) or facts.num_classes
+    most = sum(size > 0 for size in sizes) or facts.num_classes + (facts.task == "labels")
     return Supply(there, clients, (fewest, min(most, there)), seen.all_owners if merged else seen.owners)
 
 
@@ -83,10 +84,11 @@ def _tests_left(spec: JobSpec, seen: Seen) -> int:
 
 def _too_many(spec: JobSpec, examples: int) -> FieldError:
     name = spec.data.dataset.name
+    examples_of = "training and test" if spec.data.tests.kind == "merged" else "training"
     return FieldError(
         "clients.total",
         spec.clients.total,
-        f"more clients than training examples: {name} has {examples:,}",
+        f"more clients than {examples_of} examples: {name} has {examples:,}",
         f"at most {examples:,}, or a partition whose clients share examples (kind: sampled)",
     )
 

@@ -31,7 +31,8 @@ class Seen(NamedTuple):
         classes: how many training examples each class has (the first label of each, and none, where there are
             several); () for examples that are only drawn by the run.
         tested_classes: the same of the test examples.
-        owners: how many natural clients have training examples; 0 where the data set names none.
+        owners: how many natural clients have training examples; 0 where the data set names none, and as many
+            as there are examples where these are only drawn by the run.
         all_owners: how many have training or test examples; 0 unless both parts name them.
     """
 
@@ -141,6 +142,8 @@ def _read_facts(
     groups = [part.groups for part in parts if part.groups is not None]
     owners = 0 if data.train.groups is None else len(np.unique(data.train.groups))
     everybody = len(np.unique(np.concatenate(groups))) if len(groups) == len(parts) else 0
+    if found.drawn:  # one example was, of which all that is known is that somebody owns it
+        owners, everybody = found.examples * bool(owners), (found.examples + found.tests) * bool(everybody)
     seen = Seen(found.tests, train, test, owners, everybody)
     return Facts(found.examples, data.input_shape, data.num_classes, data.vocabulary, data.task, seen=seen)
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedsim.data.damage import UNREADABLE
 from fedsim.data.dataset import Dataset, Indices
 from fedsim.data.federation import Federation
 from fedsim.data.partition import Partition, SampledPartition
@@ -21,9 +20,6 @@ from fedsim.errors import DataError
 from fedsim.parameters import refuse
 
 FORMAT = 1
-
-UNREADABLE = (OSError, EOFError, ValueError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error)
-"""What NumPy and `zipfile` raise for a damaged `.npz` file; a RuntimeError stands for senseless flags."""
 
 
 def digest(partition: Partition) -> str:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedsim.data.damage import UNREADABLE
 from fedsim.data.dataset import Array
 from fedsim.data.leftovers import sweep
 from fedsim.data.places import Places
@@ -103,7 +104,7 @@ def _entry(entry: Path) -> dict[str, Array] | None:
         names: list[str] = json.loads((entry / "arrays.json").read_text())
         # np.asarray: a plain array over the mapped file, since the memmap type would follow it everywhere.
         return {name: np.asarray(np.load(entry / f"{name}.npy", mmap_mode="r")) for name in names}
-    except (OSError, ValueError, EOFError):
+    except UNREADABLE:
         return None
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedsim.data import DATASETS, Dataset, DatasetEntry, Examples
+from fedsim.data.places import Places
 from fedsim.errors import DataError, FieldError, SpecError
 from jobs.dealing import placed, spec_path
 from jobs.partitioning import deal
@@ -125,6 +127,30 @@ def test_a_data_set_that_is_not_here_is_refused_nothing(tmp_path: Path) -> None:
         {"kind": "dirichlet", "min_size": 99_999},
     ):
         assert not faults(spec_of(partition, dataset="mnist", download=True), nowhere)
+    few = spec_of("iid", 100, dataset="mnist", download=True, limit=50)
+    assert [fault.path for fault in faults(few, nowhere)] == ["clients.total"]
+    few = spec_of("iid", 100, dataset="mnist", download=True, limit=50, tests="merged")
+    assert not faults(few, nowhere)
+
+
+def test_of_a_set_that_is_drawn_nobody_knows_how_many_own_it(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings
+) -> None:
+    """A look at it draws a single example, which has a single owner."""
+
+    def owned(_places: Places, *, examples: int = 40, test_examples: int = 8) -> Dataset:
+        parts = (
+            Examples(np.zeros((n, 3), np.float32), np.arange(n) % 2, np.arange(n) % 8)
+            for n in (examples, test_examples)
+        )
+        return Dataset("owned", *parts, 2, (3,), ("a", "b"))
+
+    entry = DatasetEntry(owned, "drawn", "nowhere", "nothing to do", fits=lambda **_: None)
+    monkeypatch.setattr(DATASETS, "own", {**DATASETS.own, "owned": entry})
+    assert not faults(spec_of("natural", 8, dataset="owned"), settings)
+    assert [fault.path for fault in faults(spec_of("natural", 41, dataset="owned"), settings)] == [
+        "clients.total"
+    ]
 
 
 @pytest.mark.parametrize(

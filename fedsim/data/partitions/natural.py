@@ -45,7 +45,8 @@ def natural_fits(supply: Supply, *, groups_per_client: int | None) -> None:
             f"{clients} clients of {each} groups need {clients * each}, the data set has {supply.owners}"
         )
         path, value = ("num_clients", clients) if groups_per_client is None else ("groups_per_client", each)
-        hint = f"have at most {supply.owners // each} clients" if supply.owners >= each else "lower it"
+        most = supply.owners // each
+        hint = f"have at most {most} client{'s' * (most > 1)}" if most else "lower it"
         raise refuse(path, value, message, hint)
 
 

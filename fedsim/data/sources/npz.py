@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsim.data.artifact import UNREADABLE
 from fedsim.data.augment import Steps
+from fedsim.data.damage import UNREADABLE
 from fedsim.data.dataset import Array, Dataset, Examples, Indices
 from fedsim.data.places import Places
 from fedsim.data.sources.folders import cut_off

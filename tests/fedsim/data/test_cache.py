@@ -67,7 +67,7 @@ def test_a_renamed_file_is_other_content(source: Path):
     assert load(source)[1] == 1
 
 
-@pytest.mark.parametrize("damage", ["truncate", "empty", "remove", "garble"])
+@pytest.mark.parametrize("damage", ["truncate", "empty", "remove", "header", "garble"])
 def test_a_damaged_entry_is_made_again(source: Path, damage: str):
     load(source)
     (entry,) = (p for p in (source.parent / ".fedsim-cache").iterdir() if p.is_dir())
@@ -77,6 +77,9 @@ def test_a_damaged_entry_is_made_again(source: Path, damage: str):
         (entry / "x.npy").write_bytes(b"")
     elif damage == "remove":
         (entry / "x.npy").unlink()
+    elif damage == "header":  # of which NumPy's parser makes a TokenError
+        whole = (entry / "x.npy").read_bytes()
+        (entry / "x.npy").write_bytes(whole.replace(b"}", b" ", 1))
     else:
         (entry / "arrays.json").write_text("{")
     assert load(source) == ([1, 2, 3], 1)

@@ -205,6 +205,6 @@ def test_figures_that_are_bounds_refuse_only_what_is_certain():
     assert not supply_faults("label_skew", {"share": 0.2}, known._replace(classes=(2, 8)))
     assert not supply_faults("natural", {"groups_per_client": 3}, known)
     (fault,) = supply_faults("natural", {"groups_per_client": 4}, known)
-    assert (fault.path, fault.hint) == ("groups_per_client", "have at most 1 clients")
+    assert (fault.path, fault.hint) == ("groups_per_client", "have at most 1 client")
     (fault,) = supply_faults("difficulty", {"base": {"kind": "natural"}}, known._replace(num_clients=7))
     assert fault.path == "num_clients"

@@ -1,0 +1,142 @@
+"""Data sets in the Hugging Face format, as `save_to_disk` writes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedsim.data import load_dataset
+from fedsim.data.sources.folders import cut_positions
+from fedsim.errors import DataError, SpecError
+
+
+def hub(root: Path, **given):
+    return load_dataset("hugging_face", roots=[root], path="mine", **given)
+
+
+def test_hugging_face_images_with_named_classes(tmp_path: Path):
+    datasets = pytest.importorskip("datasets", reason="the extra 'text' is not installed")
+    images = [np.full((8, 8, 3), i, np.uint8) for i in range(6)]
+    features = datasets.Features(
+        {"image": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"])}
+    )
+    table = {"image": images, "label": [0, 1] * 3}
+    part = datasets.Dataset.from_dict(table, features=features)
+    datasets.DatasetDict({"train": part, "test": part.select(range(2))}).save_to_disk(str(tmp_path / "mine"))
+    data = hub(tmp_path)
+    assert data.classes == ("cat", "dog")
+    assert data.train.x[:, 0, 0, 0].tolist() == list(range(6))
+    assert len(data.test) == 2
+    assert hub(tmp_path, size=16, channels=1).input_shape == (1, 16, 16)
+    with pytest.raises(SpecError, match="train"):
+        hub(tmp_path, test="trainn")
+    with pytest.raises(SpecError, match="did you mean 'label'"):
+        hub(tmp_path, labels="labels")
+
+
+def test_hugging_face_numbers_and_groups_in_a_single_part(tmp_path: Path):
+    datasets = pytest.importorskip("datasets", reason="the extra 'text' is not installed")
+    table = {"row": [[1.0, 2.0]] * 8, "label": [0, 2] * 4, "who": ["b", "a"] * 4}
+    datasets.Dataset.from_dict(table).save_to_disk(str(tmp_path / "mine"))
+    with pytest.raises(SpecError, match=r"augment.*is for images of uint8"):
+        hub(tmp_path, inputs="row", augment=["flip"])
+    data = hub(tmp_path, inputs="row", groups="who", test_share=0.25)
+    assert data.num_classes == 3
+    assert (len(data.train), len(data.test)) == (6, 2)
+    assert data.train.groups is not None
+    assert np.array_equal(data.train.groups, (data.train.y == 0).astype(int))
+
+
+def test_hugging_face_groups_are_numbered_alike_in_both_parts(tmp_path: Path):
+    datasets = pytest.importorskip("datasets", reason="the extra 'text' is not installed")
+    table = {"row": [[1.0], [2.0], [3.0]], "label": [0, 1, 0], "who": ["a", "b", "c"]}
+    part = datasets.Dataset.from_dict(table)
+    both = {"train": part, "test": part.select([1, 2])}
+    datasets.DatasetDict(both).save_to_disk(str(tmp_path / "mine"))
+    data = hub(tmp_path, inputs="row", groups="who")
+    assert data.train.groups is not None
+    assert data.test.groups is not None
+    assert (data.train.groups.tolist(), data.test.groups.tolist()) == ([0, 1, 2], [1, 2])
+
+
+def test_hugging_face_texts(tmp_path: Path):
+    datasets = pytest.importorskip("datasets", reason="the extra 'text' is not installed")
+    table = {"text": ["the cat sat", "the dog ran"] * 10, "label": [0, 1] * 10}
+    datasets.Dataset.from_dict(table).save_to_disk(str(tmp_path / "mine"))
+    data = hub(tmp_path, inputs="text", length=8, vocabulary=100)
+    assert data.input_shape == (8,)
+    assert data.train.x.dtype == np.int32
+    assert 0 < data.vocabulary <= 100
+
+
+def test_a_tokenizer_is_not_trained_on_the_texts_that_are_cut_off(tmp_path: Path):
+    """[PAD], [UNK] and [CLS] are 0, 1 and 2; the test texts have a word that no training text has."""
+    datasets = pytest.importorskip("datasets", reason="the extra 'text' is not installed")
+    tested = cut_positions(20, 0.25)[1]
+    table = {"text": ["the zzz" if row in tested else "the cat" for row in range(20)], "label": [0, 1] * 10}
+    datasets.Dataset.from_dict(table).save_to_disk(str(tmp_path / "mine"))
+    given = {"inputs": "text", "length": 8, "vocabulary": 100}
+    data = hub(tmp_path, test_share=0.25, **given)
+    assert (data.train.x != 1).all()
+    assert (np.bincount(data.test.x.ravel())[1], len(data.test)) == (3 * 5, 5)
+    assert len({tuple(row) for row in data.train.x.tolist()}) == 1
+    # Another share leaves other texts to train on, so the cache has nothing for it.
+    assert (hub(tmp_path, test_share=0.0, **given).train.x != 1).all()
+
+
+def test_a_folder_that_save_to_disk_did_not_write_is_named(tmp_path: Path):
+    pytest.importorskip("datasets", reason="the extra 'text' is not installed")
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(DataError, match="mine: was not written by save_to_disk"):
+        hub(tmp_path)
+
+
+@pytest.mark.parametrize("labels", [[0.2, 1.7], ["no", "yes"], [[0, 1], [1, 0]], [[0], [0, 1]], [0, None]])
+def test_hugging_face_labels_that_are_no_class_numbers_are_refused(tmp_path: Path, labels: list):
+    datasets = pytest.importorskip("datasets", reason="the extra 'text' is not installed")
+    datasets.Dataset.from_dict({"row": [[1.0]] * 2, "kind": labels}).save_to_disk(str(tmp_path / "mine"))
+    with pytest.raises(DataError, match=r"mine: column 'kind' .*class_encode_column\('kind'\)"):
+        hub(tmp_path, inputs="row", labels="kind")
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (
+            [[1.0, 2.0], [3.0, float("nan")]],
+            r"example 1 of column 'row' holds nan at position \(1,\) \(expected finite",
+        ),
+        ([1.0, float("inf")], r"example 1 of column 'row' holds inf at position \(0,\)"),
+        ([[1e300, 1.0], [1.0, 1.0]], r"example 0 of column 'row' holds 1e\+300 at position \(0,\)"),
+        ([[1, None], [1, 2]], "example 0 of column 'row' holds nan"),
+        ([["a"], ["b"]], "example 0 of column 'row' holds no numbers"),
+        ([{"a": 1}, {"a": 2}], "example 0 of column 'row' holds no numbers"),
+        ([[[1.0], [1.0, 2.0]]] * 2, "example 0 of column 'row' holds no numbers"),
+    ],
+)
+def test_hugging_face_inputs_that_are_no_numbers_are_refused(tmp_path: Path, rows: list, words: str):
+    datasets = pytest.importorskip("datasets", reason="the extra 'text' is not installed")
+    datasets.Dataset.from_dict({"row": rows, "label": [0, 1]}).save_to_disk(str(tmp_path / "mine"))
+    for _ in range(2):  # nor are they kept
+        with pytest.raises(DataError, match=f"mine: {words}"):
+            hub(tmp_path, inputs="row")
+
+
+def test_hugging_face_parts_that_are_not_alike_are_refused(tmp_path: Path):
+    datasets = pytest.importorskip("datasets", reason="the extra 'text' is not installed")
+
+    def part(rows: list, names: tuple[str, ...] = ("cat", "dog")):
+        label = datasets.Dataset.from_dict({"row": rows, "label": [0, 1]})
+        return label.cast_column("label", datasets.ClassLabel(names=list(names)))
+
+    for train, test, words in (
+        (part([[1.0, 2.0]] * 2), part([[1.0]] * 2), "shape"),
+        (part([[1]] * 2), part([[0.5]] * 2), "holds 'numbers'"),
+        (part([[1.0]] * 2), part([[1.0]] * 2, ("dog", "cat")), "classes of column 'label'"),
+    ):
+        folder = tmp_path / words[:5]
+        datasets.DatasetDict({"train": train, "test": test}).save_to_disk(str(folder / "mine"))
+        with pytest.raises(DataError, match=rf"mine: .*{words}.* to train on, and .* to test on"):
+            hub(folder, inputs="row")
