@@ -2,7 +2,7 @@
 
 Ten clients of two classes each, the presets' nets, 24 rounds of images, 28 of texts and eight of speech, seed
 2002; the mean accuracy of the clients' own models on test examples in their own class proportions. Measured:
-0.66, 0.82 and 0.77, where always saying what a client has most of is right with 0.62, 0.72 and 0.62.
+0.75, 0.83 and 0.94, where always saying what a client has most of is right with 0.62, 0.72 and 0.62.
 
 And what the two readings of the filter do at the paper's temperature, on the 8x8 digits: eight clients of two
 classes each, an MLP, 30 rounds, K = 5 of 10, seed 2002. Measured: 0.41 and 0.99; with all ten entries 0.99,
@@ -44,9 +44,9 @@ def most_frequent(population: Population) -> float:
 @pytest.mark.parametrize(
     ("preset", "items", "more"),
     [
-        ("ace-cifar10-small", ("data.limit=2500", "data.public.fraction=0.03", "rounds=24"), 0.02),
+        ("ace-cifar10-small", ("data.limit=2500", "data.public.fraction=0.03", "rounds=24"), 0.06),
         ("ace-reuters-small", ("rounds=28",), 0.05),
-        ("ace-digits-small", (), 0.05),
+        ("ace-digits-small", (), 0.2),
     ],
 )
 def test_clients_learn_more_than_which_class_is_frequent(
