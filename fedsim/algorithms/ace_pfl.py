@@ -26,13 +26,13 @@ with D_v the examples of v's clients, s_n^b what the client's best model of earl
 mean of s^1 to s^(r-1). T_r and the curves are in `fedsim.distillation`, the loss in `fedsim.triple`.
 
 Deviations: Eq. 3 prints D_v inside the sum, so that its weights do not sum to 1; here they are D_n. What is
-kept of a prediction is brought to the sum 1 again, and the divergences have the teacher first, for with zeros
-in s^r the printed order is infinite. At T = 40 all probabilities are alike, and a class taken for impossible
-outweighs everything else: `unsent: even`, no part of the paper, gives what is not sent equal shares of the
-rest. The printed L_GD, KL(s^r || m), has no gradient; `l_gd: literal` is that. The best model is chosen on
-examples that the client keeps apart. Under partial participation the weights are over those that came. Who
-says what is no number, having diverged, is left out of the mean. All clients of an architecture begin with
-one model. With several labels per example a prediction has a probability for each.
+kept has the sum 1 again, and the divergences have the teacher first, for with zeros in s^r the printed order
+is infinite. At T = 40 all probabilities are alike, and a class taken for impossible outweighs everything
+else: with `unsent: zero`, which is the paper's, clients end in no numbers, so that what is not sent has equal
+shares of the rest here. The printed L_GD, KL(s^r || m), has no gradient; `l_gd: literal` is that. The best
+model is chosen on examples that the client keeps apart. Under partial participation the weights are over
+those that came. Who says what is no number, having diverged, is left out of the mean. All clients of an
+architecture begin with one model. Of several labels each has a probability.
 
 Reference result: see docs/results.md.
 """
@@ -92,7 +92,7 @@ class AcePFL(Algorithm):
         ground: what moving a unit costs in the distances, see `clustering.emd`.
         selection: of the client that the distances are to (`vector`): each number draws another time.
         top_k: how many entries of a prediction travel, at most; K in the paper.
-        unsent: what the others are taken for: 0, what is kept then of sum 1, or equal shares of the rest.
+        unsent: what the others are taken for: equal shares of the rest, or 0, the kept of sum 1 (the paper).
         curve: of the temperature; see `distillation.Temperature`, as for the next.
         t0, k1, k2, r0, stage: its constants, and what its stages are counted by.
         alpha1, alpha2, alpha3, alpha4: weights of the labels' loss and of the three divergences.
@@ -111,7 +111,7 @@ class AcePFL(Algorithm):
     ground: Ground = "identity"
     selection: Annotated[int, Range(minimum=0)] = 0
     top_k: Count = 5
-    unsent: Unsent = "zero"
+    unsent: Unsent = "even"
     curve: Curve = "f1"
     t0: Positive = 30.0
     k1: Annotated[float, Range(minimum=0)] = 5.0

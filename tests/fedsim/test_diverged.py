@@ -24,7 +24,7 @@ SIZES = [21, 34, 12, 40]
 ONE_SHOT = {"local_rounds": 1, "server_epochs": 2, "server_batch_size": 20}
 
 METHODS = [
-    AcePFL(clusters=2, top_k=2),
+    AcePFL(clusters=2, top_k=2, unsent="zero"),
     AcePFL(clustering="none", unsent="even"),
     FedDF(steps=6, batch_size=12, check_every=3),
     FedKD(**ONE_SHOT),
