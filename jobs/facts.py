@@ -81,7 +81,7 @@ def facts_of(spec: JobSpec, settings: Settings) -> Facts:
     try:
         facts = _facts_of(chosen.name, params, settings.data_roots, spec.data.download)
     except SpecError as error:
-        raise SpecError(under("data.dataset", error.errors)) from None
+        raise error.within("data.dataset") from None
     except DataError as error:
         error.errors = [FieldError("data.dataset.name", chosen.name, error.message, error.hint)]
         raise
