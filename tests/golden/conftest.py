@@ -1,0 +1,18 @@
+"""Actors that the cases share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from actors.crew import Crew
+from actors.resources import Placement
+
+
+@pytest.fixture(scope="package", params=[1, 2])
+def crew(request: pytest.FixtureRequest, ray_cluster: None) -> Iterator[Crew]:
+    """One actor, then two."""
+    crew = Crew(Placement(request.param, 0.5, 0))
+    yield crew
+    crew.close()

@@ -1,0 +1,97 @@
+"""Running the cases, and the file that holds their digests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from actors.crew import Crew
+from actors.ray_pool import RayPool
+from actors.resources import Placement
+from fedsim.experiment import Experiment
+from fedsim.pools import SerialPool, StackedPool
+from fedsim.simulation import simulate
+from jobs.resolve import resolve
+from jobs.settings import Settings
+from jobs.spec import load_spec, parse_spec
+
+from .cases import PRESETS, method_specs, preset_overrides
+
+FILE = Path(__file__).parent / "digests.json"
+STACK = 3
+"""How many clients train at once in the stacked runs."""
+
+
+def processor() -> str:
+    """The kind of processor, since another one may differ in the last bit."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    model = next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown"
+    )
+    return f"{model}, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__.partition('+')[0]}"
+
+
+def recorded() -> dict[str, Any]:
+    """{processor: {case: {pool: digests}}}."""
+    return json.loads(FILE.read_text()) if FILE.exists() else {}
+
+
+def method_experiments(settings: Settings) -> dict[str, Experiment]:
+    """The small cases, by name."""
+    return {name: resolve(parse_spec(spec), settings) for name, spec in method_specs().items()}
+
+
+def preset_experiments(settings: Settings) -> dict[str, Experiment]:
+    """One preset of each paper, by name; they need Fashion-MNIST."""
+    return {name: resolve(load_spec(name, preset_overrides(name)), settings) for name in PRESETS}
+
+
+def serial_digests(experiment: Experiment) -> list[str]:
+    """The digests of a run in this process, one client after the other."""
+    population = experiment.population()
+    return _digests(experiment, population, SerialPool(experiment.algorithm, population))
+
+
+def stacked_digests(experiment: Experiment) -> list[str]:
+    """The digests of a run in this process, three clients at once."""
+    population = experiment.population()
+    return _digests(experiment, population, StackedPool(experiment.algorithm, population, STACK))
+
+
+def ray_digests(experiment: Experiment, crew: Crew) -> list[str]:
+    """The digests of a run on these actors."""
+    population = experiment.population()
+    return _digests(experiment, population, RayPool(experiment.algorithm, population, crew))
+
+
+def _digests(experiment: Experiment, population: Any, pool: Any) -> list[str]:
+    """Of every round: of the server's state, and of what the clients keep."""
+    return [
+        f"{result.digest[:16]} {(result.memory_digest or '')[:16]}".rstrip()
+        for result in simulate(experiment.algorithm, population, pool, personal="last")
+    ]
+
+
+def record(settings: Settings) -> None:
+    """Record all cases on this processor, in the place of what was recorded there."""
+    import ray
+
+    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
+    found = dict(_recorded_now(settings, {n: Crew(Placement(n, 0.5, 0)) for n in (1, 2)}))
+    ray.shutdown()
+    FILE.write_text(json.dumps(recorded() | {processor(): found}, indent=1, sort_keys=True) + "\n")
+
+
+def _recorded_now(settings: Settings, crews: dict[int, Crew]) -> Iterator[tuple[str, dict[str, Any]]]:
+    cases = method_experiments(settings) | preset_experiments(settings)
+    for name, experiment in cases.items():
+        serial = serial_digests(experiment)
+        for workers, crew in crews.items():
+            if (there := ray_digests(experiment, crew)) != serial:
+                raise AssertionError(f"{name}: {workers} workers gave {there}, one process {serial}")
+        print(name, serial[-1], flush=True)
+        yield name, {"one by one": serial, "stacked": stacked_digests(experiment)}

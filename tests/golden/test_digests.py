@@ -1,0 +1,46 @@
+"""No digest is another than the recorded one: a change that means to move one records anew, and says why."""
+
+from __future__ import annotations
+
+import pytest
+
+from actors.crew import Crew
+from fedsim.experiment import Experiment
+from jobs.resolve import resolve
+from jobs.settings import Settings
+from jobs.spec import load_spec, parse_spec
+from tests.reference.runs import NEEDS_FASHION_MNIST
+
+from .cases import PRESETS, method_specs, preset_overrides
+from .recording import processor, ray_digests, recorded, serial_digests, stacked_digests
+
+RECORDED = recorded().get(processor())
+pytestmark = pytest.mark.skipif(
+    RECORDED is None, reason=f"nothing was recorded on {processor()}: python -m tests.golden records it"
+)
+
+
+def experiment_of(case: str) -> Experiment:
+    settings = Settings.from_env()
+    if case in PRESETS:
+        return resolve(load_spec(case, preset_overrides(case)), settings)
+    return resolve(parse_spec(method_specs()[case]), settings)
+
+
+CASES = [*method_specs(), *(pytest.param(name, marks=NEEDS_FASHION_MNIST) for name in PRESETS)]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_by_one(case: str) -> None:
+    assert serial_digests(experiment_of(case)) == RECORDED[case]["one by one"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_three_clients_at_once(case: str) -> None:
+    assert stacked_digests(experiment_of(case)) == RECORDED[case]["stacked"]
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("case", CASES)
+def test_one_and_two_workers(case: str, crew: Crew) -> None:
+    assert ray_digests(experiment_of(case), crew) == RECORDED[case]["one by one"]
