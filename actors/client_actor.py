@@ -12,20 +12,19 @@ from typing import Any, NamedTuple
 import ray
 import torch
 
-from fedsim import tree
-from fedsim.blocks import Block
-from fedsim.chaos import kills_actor
+from actors.client_messages import Letter, opened
+from actors.device import claim
+from fedsim.base import tree
+from fedsim.base.memory_usage import private_peak
+from fedsim.base.tree import Tree
+from fedsim.clients.population import Population
 from fedsim.core import Algorithm, Local, PersonalScores, Score
-from fedsim.examiner import examine
-from fedsim.faults import Faults
-from fedsim.memory import private_peak
-from fedsim.population import Population
-from fedsim.replay import CudaRecording
-from fedsim.tree import Tree
-from fedsim.worker import Worker
-
-from .device import claim
-from .letters import Letter, opened
+from fedsim.engine.blocks import Block
+from fedsim.engine.chaos import kills_actor
+from fedsim.engine.faults import Faults
+from fedsim.engine.personal_evaluation import examine
+from fedsim.engine.worker import Worker
+from fedsim.stacking.graph_replay import CudaRecording
 
 FLUSH_SECONDS = 0.05
 """How long an actor that is about to kill itself waits, for the answer to its last task to get out."""

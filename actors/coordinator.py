@@ -15,19 +15,19 @@ from typing import Any, TypeAlias
 import ray
 import torch
 
-from fedsim import tree
-from fedsim.checkpoint import Checkpoint, Checkpoints
-from fedsim.choice import Chosen, better
+from actors.actor_group import Crew
+from actors.device import claim, notice
+from actors.ray_pool import RayPool
+from actors.resources import Placement
+from fedsim.base import tree
+from fedsim.checkpoints.checkpoint import Checkpoints
+from fedsim.clients.population import Population
 from fedsim.data import Partition, SampledPartition
-from fedsim.experiment import Experiment
-from fedsim.faults import DEFAULT, Faults
-from fedsim.population import Population
-from fedsim.simulation import Examining, Learning, RoundResult, first_state, stages
-
-from .crew import Crew
-from .device import claim, notice
-from .ray_pool import RayPool
-from .resources import Placement
+from fedsim.engine.experiment import Experiment
+from fedsim.engine.faults import DEFAULT, Faults
+from fedsim.engine.model_selection import Chosen, better
+from fedsim.engine.resume_point import Checkpoint
+from fedsim.engine.simulation import Examining, Learning, RoundResult, first_state, stages
 
 RECALLED_AT_ONCE = 500
 

@@ -9,16 +9,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import ray
 
-from fedsim import tree, wire
-from fedsim.blocks import Block, cut, shares, spans
+from actors.actor_errors import LOSSES, first_line
+from actors.actor_group import Crew
+from actors.calls import Submit, Task, Work
+from actors.client_messages import Letter, letters
+from fedsim.base import tree, wire
+from fedsim.base.digest import Fingerprint, memory_marks
+from fedsim.base.tree import Tree
+from fedsim.clients.population import Population
 from fedsim.core import Algorithm, Context, Examination, Reduced, Score, Survey
-from fedsim.digest import Fingerprint, memory_marks
-from fedsim.errors import StackTooWide
-from fedsim.evaluation import total
-from fedsim.examiner import examination_work, examinees
-from fedsim.faults import DEFAULT, Faults
-from fedsim.personal import joined
-from fedsim.pools import (
+from fedsim.core.personal_scores import joined
+from fedsim.engine.blocks import Block, cut, shares, spans
+from fedsim.engine.faults import DEFAULT, Faults
+from fedsim.engine.personal_evaluation import examination_work, examinees
+from fedsim.engine.pools import (
     broadcast,
     bytes_down,
     deployed,
@@ -30,16 +34,11 @@ from fedsim.pools import (
     stack_widths,
     survey_traffic,
 )
-from fedsim.population import Population
-from fedsim.reduce import SpanResult, combine
-from fedsim.tree import Tree
-from fedsim.widths import Stack, width_of
-from fedsim.worker import num_shards
-
-from .crew import Crew
-from .deaths import LOSSES, first_line
-from .letters import Letter, letters
-from .work import Submit, Task, Work
+from fedsim.engine.reduction import SpanResult, combine
+from fedsim.engine.scores import total
+from fedsim.engine.worker import num_shards
+from fedsim.errors import StackTooWide
+from fedsim.stacking.stack_size import Stack, width_of
 
 SPAN_MEMORY_BYTES = 256 << 20
 """About how much the memories of one span's clients may take in an actor, or on its share of a GPU."""
@@ -67,8 +66,8 @@ class RayPool:
         population: the federation.
         crew: the actors.
         faults: what a client that raises does, and how often a dead actor's work is begun again.
-        stack: how many clients train at once in an actor; see `fedsim.widths`.
-        graphs: have the steps of such clients played as CUDA graphs; see `fedsim.replay`.
+        stack: how many clients train at once in an actor; see `fedsim.stacking.stack_size`.
+        graphs: have the steps of such clients played as CUDA graphs; see `fedsim.stacking.graph_replay`.
 
     Attributes:
         population: over the object store's arrays, as every actor of this node reads them.

@@ -16,19 +16,12 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
+from benchmarks.cluster_figure import Clustering, cluster_map
 from benchmarks.machine import here
-from fedsim.clustering import (
-    Real,
-    Whole,
-    distance_matrix,
-    distances_to,
-    distributions,
-    grouped,
-    mean_within,
-)
+from fedsim.core.census import Real, Whole
 from fedsim.data import load_dataset, make_partition
 from fedsim.data.statistics import class_counts
-from fedsim.figures import Clustering, cluster_map
+from fedsim.techniques.clustering import distance_matrix, distances_to, distributions, grouped, mean_within
 
 FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "clusters.svg"
 PARTITIONS: dict[str, dict[str, Any]] = {

@@ -27,11 +27,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.machine import here
 from benchmarks.workloads import WORKLOADS
 from fedsim.algorithms import FedAvg
+from fedsim.clients.population import Population
 from fedsim.core import Algorithm
 from fedsim.curriculum import DataCurriculum
-from fedsim.pools import SerialPool
-from fedsim.population import Population
-from fedsim.simulation import simulate
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import simulate
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "random": {"order": "random"},

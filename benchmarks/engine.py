@@ -19,15 +19,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from actors.crew import Crew
+from actors.actor_group import Crew
 from actors.ray_pool import RayPool
 from actors.resources import Placement
 from benchmarks.machine import here, start_ray
 from benchmarks.workloads import WORKLOADS, PlainLoop, Workload
 from fedsim.algorithms import FedAvg
+from fedsim.clients.population import Population
 from fedsim.core import Context, Report, Visit
-from fedsim.population import Population
-from fedsim.simulation import simulate
+from fedsim.engine.simulation import simulate
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,9 +18,9 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.tables import page
-from fedsim import rng
+from fedsim.base import rng
 from fedsim.data import make_partition
-from fedsim.inequitable import ALONE, KINDS, Powers, worth
+from fedsim.techniques.last_models import ALONE, KINDS, Powers, worth
 
 NAME = "kdia-frequencies"
 FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "frequencies.svg"
@@ -123,7 +123,7 @@ def draw(ended: dict[float, list[Seen]], courses: dict[str, Real]) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    # As fedsim.figures: without pyplot, and equal pictures are equal files.
+    # As benchmarks.cluster_figure: without pyplot, and equal pictures are equal files.
     with matplotlib.rc_context({"svg.hashsalt": NAME, "svg.fonttype": "none", "font.size": 8}):
         canvas = Figure(figsize=(7.0, 2.8), layout="constrained")
         FigureCanvasAgg(canvas)

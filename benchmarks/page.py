@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.machine import here
 from benchmarks.service import fill, served
 from jobs.settings import Settings
-from jobs.store import JobStore
+from jobs.store.job_store import JobStore
 from tests.api.browser import Browser
 
 SIGNS = {

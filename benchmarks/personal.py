@@ -20,17 +20,17 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from actors.crew import Crew
+from actors.actor_group import Crew
 from actors.ray_pool import RayPool
 from actors.resources import Placement
 from benchmarks.machine import here, start_ray
 from fedsim.algorithms.fedbabu import FedBABU
+from fedsim.base.progress import finished
+from fedsim.clients.population import Population
 from fedsim.core import Local, PersonalScores
 from fedsim.data import federate, load_dataset
+from fedsim.engine.simulation import first_state
 from fedsim.models import make_net
-from fedsim.population import Population
-from fedsim.simulation import first_state
-from fedsim.stepwise import finished
 
 
 def federation(clients: int) -> Population:

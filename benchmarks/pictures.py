@@ -23,9 +23,9 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from api.client import FedSimClient
-from api.job_handle import JobHandle
-from jobs.states import JobState
+from api.sdk.client import FedSimClient
+from api.sdk.job_handle import JobHandle
+from jobs.store.states import JobState
 from tests.api.browser import Browser, until
 from tests.e2e.server import running_server
 

@@ -19,9 +19,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.machine import here
-from jobs.execute import execute
-from jobs.joining import connected
-from jobs.planner import plan
+from jobs.plan.planner import plan
+from jobs.run.execute import execute
+from jobs.run.ray_connection import connected
 from jobs.settings import Settings
 from jobs.spec import JobSpec, load_spec
 

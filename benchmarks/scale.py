@@ -27,14 +27,14 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from actors.crew import Crew
+from actors.actor_group import Crew
 from actors.ray_pool import RayPool
 from actors.resources import Placement
 from benchmarks.machine import here, start_ray
 from fedsim.algorithms import KDIA, FedAvg
 from fedsim.core import Algorithm, Local
-from fedsim.experiment import Experiment
-from fedsim.simulation import simulate
+from fedsim.engine.experiment import Experiment
+from fedsim.engine.simulation import simulate
 
 PHASES = ("total", "train", "server", "learn")
 

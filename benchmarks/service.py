@@ -31,11 +31,11 @@ from sqlalchemy import insert, text
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.machine import here
-from jobs.database import writing
 from jobs.settings import Settings
 from jobs.spec import parse_spec
-from jobs.store import JobStore
-from jobs.tables import events, jobs, labels, rounds
+from jobs.store.database import writing
+from jobs.store.job_store import JobStore
+from jobs.store.tables import events, jobs, labels, rounds
 from tests.api.service import a_round
 
 METHODS = ("fedavg", "fedprox", "scaffold", "fednova")

@@ -36,18 +36,18 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.machine import here
-from fedsim import rng
 from fedsim.algorithms import FedAvg
+from fedsim.base import rng
+from fedsim.base.memory_usage import private_peak
+from fedsim.clients.population import Population
 from fedsim.core import Local
 from fedsim.data.dataset import Dataset, Examples, Normalise
 from fedsim.data.partition import Partition
-from fedsim.effort import Meter
-from fedsim.memory import private_peak
+from fedsim.engine.pools import SerialPool, StackedPool
+from fedsim.engine.simulation import first_state
 from fedsim.models import make_net
-from fedsim.pools import SerialPool, StackedPool
-from fedsim.population import Population
-from fedsim.simulation import first_state
-from fedsim.widths import width_of
+from fedsim.stacking.stack_size import width_of
+from fedsim.training.effort import Meter
 
 MODELS: Mapping[str, tuple[tuple[int, int, int], Mapping[str, Any]]] = {
     "lenet5": ((1, 28, 28), {}),

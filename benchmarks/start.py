@@ -41,7 +41,7 @@ def first_record(spec: Path) -> float:
     Raises:
         RuntimeError: if it ends without one.
     """
-    command = [sys.executable, "-m", "api.cli", "run", str(spec), "--format", "jsonl"]
+    command = [sys.executable, "-m", "api.cli.main", "run", str(spec), "--format", "jsonl"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     began = perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:

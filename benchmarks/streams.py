@@ -27,13 +27,13 @@ from urllib.parse import urlsplit
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from api.client import FedSimClient
-from api.local_service import free_port, who_answers
+from api.sdk.client import FedSimClient
+from api.server.local_service import free_port, who_answers
 from benchmarks.machine import here
-from jobs.local_ray import stop_ray
+from jobs.local_ray.embedded_ray import stop_ray
 from jobs.settings import Settings
-from jobs.states import FINAL, JobState
-from jobs.store import JobStore
+from jobs.store.job_store import JobStore
+from jobs.store.states import FINAL, JobState
 
 ROOT = Path(__file__).parents[1]
 WARM = 5
@@ -127,7 +127,7 @@ class Service:
         self.settings = Settings(home=home)
         self.url = f"http://127.0.0.1:{(port := free_port())}"
         environment = os.environ | {"PYTHONPATH": str(ROOT), "FEDSIM_HOME": str(home)}
-        command = [sys.executable, "-m", "api.cli", "serve", "--port", str(port)]
+        command = [sys.executable, "-m", "api.cli.main", "serve", "--port", str(port)]
         self.environment = environment
         self.process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
         self.client = FedSimClient(self.url)

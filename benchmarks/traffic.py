@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks.tables import page
-from fedsim import wire
 from fedsim.algorithms.ace_pfl import AcePFL
+from fedsim.base import wire
 from fedsim.models import make_net
-from fedsim.net import Net
+from fedsim.models.net import Net
 
 CLIENTS = 20
 NAME = "ace-traffic"

@@ -19,12 +19,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from fedsim.clients.population import Population
 from fedsim.core import Local
 from fedsim.data import load_dataset, make_partition
 from fedsim.data.dataset import Dataset, Examples, Normalise
 from fedsim.data.partition import Partition
 from fedsim.models import make_net
-from fedsim.population import Population
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ asyncio; `JobSpec` is the spec as a typed value::
 
 **Use the science.** The rest of this package knows no service: plain PyTorch and NumPy.
 
-- `fedsim.simulation.simulate` is the round loop; `fedsim.core` holds the types that go round in it.
+- `fedsim.engine.simulation.simulate` is the round loop; `fedsim.core` holds the types that go round in it.
 - `fedsim.algorithms` has one file per paper, `fedsim.models` one per family, `fedsim.data` the data sets and
   partitions.
-- `fedsim.pools` says where clients train: one after the other here; `actors` adds Ray.
+- `fedsim.engine.pools` says where clients train: one after the other here; `actors` adds Ray.
 - `fedsim.errors` is the one tree of everything that can go wrong.
 
 `import fedsim` itself loads none of them, so that the command line and the SDK start at once.
@@ -26,8 +26,8 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from api.async_client import AsyncFedSimClient
-    from api.client import FedSimClient
+    from api.sdk.async_client import AsyncFedSimClient
+    from api.sdk.client import FedSimClient
     from jobs.spec import JobSpec
 
 __all__ = ["AsyncFedSimClient", "FedSimClient", "JobSpec", "__version__"]
@@ -59,11 +59,11 @@ def __getattr__(name: str) -> Any:
 def _public(name: str) -> Any:
     # The public names live above this package and cost time to import: they are looked up when asked for.
     if name == "FedSimClient":
-        from api.client import FedSimClient
+        from api.sdk.client import FedSimClient
 
         return FedSimClient
     if name == "AsyncFedSimClient":
-        from api.async_client import AsyncFedSimClient
+        from api.sdk.async_client import AsyncFedSimClient
 
         return AsyncFedSimClient
     if name == "JobSpec":

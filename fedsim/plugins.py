@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module, metadata
 from typing import Any, NamedTuple, TypeVar
 
+from fedsim.base.parameters import parameters, unknown
 from fedsim.errors import FieldError
-from fedsim.parameters import parameters, unknown
 
 VARIABLE = "FEDSIM_PLUGINS"
 GROUPS = ("fedsim.algorithms", "fedsim.models", "fedsim.datasets", "fedsim.partitions")

@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import event, make_url, text
 
 from fedsim.errors import StoreFull
-from jobs.database import make_engine
 from jobs.spec import parse_spec
+from jobs.store.database import make_engine
 
 POSTGRES = os.environ.get("FEDSIM_TEST_POSTGRES_URL", "")
 NO_POSTGRES = "FEDSIM_TEST_POSTGRES_URL names no PostgreSQL to test on"

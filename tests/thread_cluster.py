@@ -4,10 +4,10 @@ import threading
 import time
 
 from actors.resources import Node
-from jobs.book import Book
-from jobs.ray_job import RayJob
-from jobs.records import RoundRecord
-from jobs.states import JobState
+from jobs.run.ledger import Book
+from jobs.run.ray_job import RayJob
+from jobs.store.records import RoundRecord
+from jobs.store.states import JobState
 
 RUNS = RayJob(ended=False, message="", exit_code=None)
 

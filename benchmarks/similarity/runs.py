@@ -15,24 +15,24 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from benchmarks.similarity.features import similarity
 from benchmarks.tables.journal import read_lines, rounded, write_line
 from benchmarks.tables.work import code_version, settle
-from fedsim import rng
 from fedsim.algorithms import KDIA, FedAvg
+from fedsim.base import rng
+from fedsim.clients.population import Population
 from fedsim.data.partition import Partition
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import simulate
 from fedsim.errors import FedsimError
-from fedsim.generator_training import Labels, untrained
-from fedsim.net import Params
-from fedsim.pools import SerialPool
-from fedsim.population import Population
-from fedsim.similarity import similarity
-from fedsim.simulation import simulate
-from jobs.grid import fingerprint
-from jobs.resolve import resolve
+from fedsim.models.net import Params
+from fedsim.techniques.generator_training import Labels, untrained
 from jobs.settings import Settings
 from jobs.spec import JobSpec, load_spec
+from jobs.spec.grid import fingerprint
+from jobs.spec.resolve import resolve
 
-LOG = logging.getLogger("fedsim.similarity")
+LOG = logging.getLogger("benchmarks.similarity.features")
 
 BETAS = {0.1: 0.01, 0.5: 1.0, 5.0: 0.01}
 """The paper's lambda_gen by Dirichlet's beta."""
@@ -72,7 +72,7 @@ class Pair(NamedTuple):
 
 
 class Features(BaseModel):
-    """What `fedsim.similarity` says of a generator."""
+    """What `benchmarks.similarity.features` says of a generator."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from benchmarks.similarity.runs import ALIKE, BETAS, SEEDS, WAYS, Found, Measured, Pair, missing
 from benchmarks.tables.markdown import spread
 from fedsim.errors import FedsimError
-from fedsim.generator_training import Labels
+from fedsim.techniques.generator_training import Labels
 
 ABOUT = """## KDIA: generated and real features (paper 003, Fig. 7)
 

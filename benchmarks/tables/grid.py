@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from jobs.grid import Run, cells, fingerprint, grid_runs, set_items
 from jobs.spec import JobSpec, parse_spec, parse_text, preset_text
-from jobs.spec_text import apply_overrides
+from jobs.spec.grid import Run, cells, fingerprint, grid_runs, set_items
+from jobs.spec.text import apply_overrides
 
 __all__ = ["FOLDER", "Run", "Table", "TableError", "fingerprint", "load_table", "read_table", "tables"]
 

@@ -11,18 +11,18 @@ import torch
 
 from benchmarks.tables.grid import Run, Table
 from benchmarks.tables.journal import Entry, numbers, rounded, scored
+from fedsim.clients.population import Population
 from fedsim.core import Local
+from fedsim.core.personal_scores import sorted_curve
+from fedsim.engine.experiment import Experiment
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import RoundResult, simulate
 from fedsim.errors import FedsimError
-from fedsim.experiment import Experiment
-from fedsim.personal import sorted_curve
-from fedsim.pools import SerialPool
-from fedsim.population import Population
-from fedsim.simulation import RoundResult, simulate
-from jobs.final_model import FinalModel
-from jobs.records import RoundRecord
-from jobs.resolve import resolve
+from jobs.run.final_model import FinalModel
 from jobs.settings import Settings
 from jobs.spec import JobSpec
+from jobs.spec.resolve import resolve
+from jobs.store.records import RoundRecord
 
 
 @dataclass(frozen=True)

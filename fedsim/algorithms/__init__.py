@@ -5,37 +5,37 @@ from __future__ import annotations
 from inspect import isabstract
 from typing import Any
 
-from ..core import Algorithm
-from ..plugins import Registry
-from .ace_pfl import AcePFL
-from .cd2_pfed import CD2PFed
-from .fedad import FedAD
-from .fedala import FedALA
-from .fedavg import FedAvg
-from .fedavgm import FedAvgM
-from .fedbabu import FedBABU
-from .fedcl import FedCL
-from .fedcog import FedCOG
-from .feddf import FedDF
-from .feddisco import FedDisco
-from .feddistill import FedDistill, FedDistillPlus
-from .fedensemble import FedEnsemble
-from .fedgen import FedGen
-from .fedgkd import FedGKD
-from .fedkd import FedKD
-from .fednova import FedNova
-from .fedper import FedPer
-from .fedprox import FedProx
-from .fedrep import FedRep
-from .fedrod import FedROD
-from .kdia import KDIA
-from .kt_pfl import KTpFL
-from .layer_schedule import LayerSchedule
-from .lg_fedavg import LGFedAvg
-from .moon import Moon
-from .per_fedavg import PerFedAvg
-from .pfedme import PFedMe
-from .scaffold import Scaffold
+from fedsim.algorithms.ace_pfl import AcePFL
+from fedsim.algorithms.cd2_pfed import CD2PFed
+from fedsim.algorithms.fedad import FedAD
+from fedsim.algorithms.fedala import FedALA
+from fedsim.algorithms.fedavg import FedAvg
+from fedsim.algorithms.fedavgm import FedAvgM
+from fedsim.algorithms.fedbabu import FedBABU
+from fedsim.algorithms.fedcl import FedCL
+from fedsim.algorithms.fedcog import FedCOG
+from fedsim.algorithms.feddf import FedDF
+from fedsim.algorithms.feddisco import FedDisco
+from fedsim.algorithms.feddistill import FedDistill, FedDistillPlus
+from fedsim.algorithms.fedensemble import FedEnsemble
+from fedsim.algorithms.fedgen import FedGen
+from fedsim.algorithms.fedgkd import FedGKD
+from fedsim.algorithms.fedkd import FedKD
+from fedsim.algorithms.fednova import FedNova
+from fedsim.algorithms.fedper import FedPer
+from fedsim.algorithms.fedprox import FedProx
+from fedsim.algorithms.fedrep import FedRep
+from fedsim.algorithms.fedrod import FedROD
+from fedsim.algorithms.kdia import KDIA
+from fedsim.algorithms.kt_pfl import KTpFL
+from fedsim.algorithms.layer_schedule import LayerSchedule
+from fedsim.algorithms.lg_fedavg import LGFedAvg
+from fedsim.algorithms.moon import Moon
+from fedsim.algorithms.per_fedavg import PerFedAvg
+from fedsim.algorithms.pfedme import PFedMe
+from fedsim.algorithms.scaffold import Scaffold
+from fedsim.core import Algorithm
+from fedsim.plugins import Registry
 
 _OWN: dict[str, type[Algorithm]] = {
     "ace_pfl": AcePFL,

@@ -8,7 +8,7 @@ learns from the mean of what all say, from its own best model so far, and from w
 Wire:
     down    predictions  what all said in the last round, its `top_k` largest entries of each row
             share        free: what a client counts in the mean, which the server applies in reality
-            census       once: a client's label distribution (see `fedsim.census`)
+            census       once: a client's label distribution (see `fedsim.core.census`)
     up      predictions  the `top_k` largest entries of each row, and whether they are numbers, OVERALL_MEAN
             census       once: the distance to that distribution
     keeps   model, best and its score, the mean of what all said before, and of how many rounds
@@ -23,7 +23,8 @@ at the beginning of its next visit, and before it is scored. With r from 1 and c
     loss  = alpha1 CE + T_r^2 (alpha2 KL(s^r || s_n) + alpha3 KL(s_n^b || s_n) + alpha4 KL(m || s_n)) (Eq. 4)
 
 with D_v the examples of v's clients, s_n^b what the client's best model of earlier rounds says, and m the
-mean of s^1 to s^(r-1). T_r and the curves are in `fedsim.distillation`, the loss in `fedsim.triple`.
+mean of s^1 to s^(r-1). T_r and the curves are in `fedsim.techniques.soft_predictions`, the loss in
+`fedsim.techniques.triple_distillation`.
 
 Deviations: Eq. 3 prints D_v inside the sum, so that its weights do not sum to 1; here they are D_n. What is
 kept has the sum 1 again, and the divergences have the teacher first, for with zeros in s^r the printed order
@@ -47,19 +48,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import tree, wire
-from ..census import Answers, Census
-from ..clustering import Ground, grouped, mean_within
-from ..core import Algorithm, Context, Effort, Reduced, Reduction, Report, ServerState, Visit
-from ..distillation import TO_THE_END, Curve, Stage, Temperature, Unsent, noisy, softened, top_k
-from ..lessons import finite
-from ..local import Descent, descend, own_loss
-from ..net import Params
-from ..parameters import Count, Positive, Range
-from ..privacy import Kind, Mechanism, budgets
-from ..public import public_set
-from ..tree import Tree
-from ..triple import TEACHERS, GlobalTerm, Strategy, Taught, TripleDistillation
+from fedsim.base import tree, wire
+from fedsim.base.parameters import Count, Positive, Range
+from fedsim.base.privacy import Kind, Mechanism, budgets
+from fedsim.base.tree import Tree
+from fedsim.core import Algorithm, Context, Effort, Reduced, Reduction, Report, ServerState, Visit
+from fedsim.core.census import Answers, Census, Ground
+from fedsim.models.net import Params
+from fedsim.techniques.clustering import grouped, mean_within
+from fedsim.techniques.server_distillation import finite
+from fedsim.techniques.soft_predictions import (
+    TO_THE_END,
+    Curve,
+    Stage,
+    Temperature,
+    Unsent,
+    noisy,
+    softened,
+    top_k,
+)
+from fedsim.techniques.triple_distillation import TEACHERS, GlobalTerm, Strategy, Taught, TripleDistillation
+from fedsim.training.local_loop import Descent, descend, own_loss
 
 Weight = Annotated[float, Range(minimum=0)]
 NOBODY = 1e-9  # the share of the weights below which nobody is heard: sums are rounded
@@ -195,7 +204,7 @@ class AcePFL(Algorithm):
 
     def aggregate(self, ctx: Context, state: AceState, reduced: Reduced) -> AceState:
         """Eq. 3, over those who said numbers."""
-        said, several = reduced["predictions"], public_set(ctx).several_labels
+        said, several = reduced["predictions"], ctx.require_public_set().several_labels
         heard = 1 - said["silent"] if said else 0.0  # the weights of those; 1 exactly, where it is everybody
         if heard < NOBODY:
             return replace(state, predictions=None)
@@ -214,7 +223,7 @@ class AcePFL(Algorithm):
             if ctx.round == 0 and ctx.num_clients <= MOST_NAMED:
                 said["cluster_of"] = state.clusters.tolist()
         labels = self._noise(self.label_epsilon if self.clustering != "none" else None)
-        sent = len(public_set(ctx)) * (ctx.round + 1)
+        sent = len(ctx.require_public_set()) * (ctx.round + 1)
         spent = budgets(labels, self._noise(self.prediction_epsilon), sent)
         return {**said, "privacy": spent} if spent else said
 
@@ -230,7 +239,7 @@ class AcePFL(Algorithm):
     def draw(self, ctx: Context, rng: np.random.Generator) -> Tree:
         """The noise of the predictions, of scale 1."""
         noise = self._noise(self.prediction_epsilon)
-        shape = (len(public_set(ctx)), ctx.num_classes)
+        shape = (len(ctx.require_public_set()), ctx.num_classes)
         return {} if noise is None else {"noise": noise.standard(rng, shape)}
 
     def received(self, ctx: Context, visit: Visit) -> Params:
@@ -252,7 +261,7 @@ class AcePFL(Algorithm):
 
     def _said(self, ctx: Context, visit: Visit, params: Params) -> Tensor:
         """s_n^r on the public set, as it travels: `[public examples, classes]`."""
-        public, temperature = public_set(ctx), self.temperature(ctx)(ctx.round + 1)
+        public, temperature = ctx.require_public_set(), self.temperature(ctx)(ctx.round + 1)
         soft = softened(public.predictions(lambda x: ctx.net(params, x)), temperature, public.several_labels)
         noise = self._noise(self.prediction_epsilon)
         if noise is not None:
@@ -271,7 +280,7 @@ class AcePFL(Algorithm):
         if said is None:
             return model, memory, None
         size = self.public_batch_size or ctx.local.batch_size
-        steps = public_set(ctx).shuffled(ctx.seed, round, epochs=self.public_epochs, batch_size=size)
+        steps = ctx.require_public_set().shuffled(ctx.seed, round, epochs=self.public_epochs, batch_size=size)
         temperature = self.temperature(ctx)(round)
         teachers = self._triple.teachers(ctx, visit.memory, said, temperature)
         taught = visit._replace(batches=steps, instruction={**visit.instruction, TEACHERS: teachers})
@@ -286,7 +295,7 @@ class AcePFL(Algorithm):
 
     def effort(self, ctx: Context, state: AceState, steps: int) -> Sequence[Effort]:
         """The local steps, what is said of the public set, and once something came the steps on it."""
-        public, moving = public_set(ctx), ctx.net.parameters
+        public, moving = ctx.require_public_set(), ctx.net.parameters
         found = [Effort(steps, moving), Effort(1, (), examples=len(public))]
         if state.predictions is not None:
             size, passes = self.public_batch_size or ctx.local.batch_size, self.public_epochs

@@ -39,15 +39,15 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
-from .. import tree
-from ..channels import masked, masks, private_channels, shared_part, with_shared
-from ..core import Batch, Context, Effort, Reduced, Report, Visit
-from ..errors import FieldError
-from ..local import Trained, divergence
-from ..net import Net, Params
-from ..parameters import Range, Share
-from ..tree import Tree
-from .fedavg import OWN, FedAvg
+from fedsim.algorithms.fedavg import OWN, FedAvg
+from fedsim.base import tree
+from fedsim.base.parameters import Range, Share
+from fedsim.base.tree import Tree
+from fedsim.core import Batch, Context, Effort, Reduced, Report, Visit
+from fedsim.errors import FieldError
+from fedsim.models.net import Net, Params
+from fedsim.techniques.channel_split import masked, masks, private_channels, shared_part, with_shared
+from fedsim.training.local_loop import Trained, divergence
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,15 +37,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..attention import has_maps, look
-from ..core import Batch, Context, Visit
-from ..errors import FieldError
-from ..lessons import softened, taught_loss
-from ..net import Net, Params
-from ..parameters import Count, Range
-from ..public import public_set
-from ..tree import Tree
-from .one_shot import OneShot
+from fedsim.algorithms.one_shot import OneShot
+from fedsim.base.parameters import Count, Range
+from fedsim.base.tree import Tree
+from fedsim.core import Batch, Context, Visit
+from fedsim.errors import FieldError
+from fedsim.models.net import Net, Params
+from fedsim.techniques.grad_cam import has_maps, look
+from fedsim.techniques.server_distillation import softened, taught_loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +69,7 @@ class FedAD(OneShot):
 
     def said(self, ctx: Context, visit: Visit, params: Params) -> Tree:
         """Logits, attention maps and label counts."""
-        public = public_set(ctx)
+        public = ctx.require_public_set()
         if not self.lambda_att:
             logits = public.predictions(lambda x: ctx.net(params, x))
             return {"logits": logits, "counts": visit.label_counts}

@@ -38,14 +38,14 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
-from .. import rng, tree
-from ..core import Batch, Context, Effort, Report, Visit
-from ..errors import FieldError
-from ..local import cross_entropy
-from ..net import Net, Params
-from ..parameters import Positive, Range
-from ..tree import Tree
-from .fedavg import OWN, FedAvg
+from fedsim.algorithms.fedavg import OWN, FedAvg
+from fedsim.base import rng, tree
+from fedsim.base.parameters import Positive, Range
+from fedsim.base.tree import Tree
+from fedsim.core import Batch, Context, Effort, Report, Visit
+from fedsim.errors import FieldError
+from fedsim.models.net import Net, Params
+from fedsim.training.local_loop import cross_entropy
 
 MIX = "mix"
 """Where a client's memory has its mixing weights."""

@@ -25,11 +25,11 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from .. import tree
-from ..core import Algorithm, Batch, Context, Effort, Reduced, Reduction, Report, ServerState, Visit
-from ..local import Descent, Trained, cross_entropy, descend
-from ..net import Params
-from ..tree import Tree
+from fedsim.base import tree
+from fedsim.base.tree import Tree
+from fedsim.core import Algorithm, Batch, Context, Effort, Reduced, Reduction, Report, ServerState, Visit
+from fedsim.models.net import Params
+from fedsim.training.local_loop import Descent, Trained, cross_entropy, descend
 
 OWN = "own"
 """Where a client's memory has the keys that it keeps to itself."""

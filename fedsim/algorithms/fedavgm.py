@@ -26,12 +26,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from .. import tree
-from ..core import Context, Reduced, ServerState
-from ..net import Params
-from ..parameters import Range
-from ..tree import Tree
-from .fedavg import FedAvg, towards
+from fedsim.algorithms.fedavg import FedAvg, towards
+from fedsim.base import tree
+from fedsim.base.parameters import Range
+from fedsim.base.tree import Tree
+from fedsim.core import Context, Reduced, ServerState
+from fedsim.models.net import Params
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,15 +27,15 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from .. import tree
-from ..core import Context, Local, Visit
-from ..errors import FieldError
-from ..local import fine_tuned
-from ..net import Net
-from ..parameters import Range
-from ..tree import Tree
-from .fedavg import FedAvg
-from .personal_parts import without_body
+from fedsim.algorithms.fedavg import FedAvg
+from fedsim.algorithms.personal_parts import without_body
+from fedsim.base import tree
+from fedsim.base.parameters import Range
+from fedsim.base.tree import Tree
+from fedsim.core import Context, Local, Visit
+from fedsim.errors import FieldError
+from fedsim.models.net import Net
+from fedsim.training.local_loop import fine_tuned
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,13 +17,14 @@ Wire:
     keeps   model, visits  what it trained last, and how often it came
     server  params, the sums, the draws from all mixtures, the phase, the label counts, the generator
 
-A local step descends (Eq. 19) the SuperLoss of the batch, mean over it, and, from the second round on,
-alpha times that of as many generated features. After the last step the client fits a mixture of L Gaussians
-to the difficulties (l - tau) sigma of all its examples. The server draws from it, and the draws of all
-clients, sorted, are the global distribution of difficulty, beta. The generator is asked for features of a
-label, a difficulty drawn from beta, and noise, and descends the SuperLoss of the mean of the cohort's logits
-(Eq. 18) and the diversity loss. Who is frozen and when a phase ends: see `fedsim.phases`. The new global
-model is the plain mean of the last models of all clients that ever came (Eq. 21), as a running sum in O(K).
+A local step descends (Eq. 19) the SuperLoss of the batch, mean over it, and, from the second round on, alpha
+times that of as many generated features. After the last step the client fits a mixture of L Gaussians to the
+difficulties (l - tau) sigma of all its examples. The server draws from it, and the draws of all clients,
+sorted, are the global distribution of difficulty, beta. The generator is asked for features of a label, a
+difficulty drawn from beta, and noise, and descends the SuperLoss of the mean of the cohort's logits (Eq. 18)
+and the diversity loss. Who is frozen and when a phase ends: see `fedsim.techniques.learning_phases`. The new
+global model is the plain mean of the last models of all clients that ever came (Eq. 21), as a running sum in
+O(K).
 
 Deviations: tau is log C, as in the public code, since the literal 10 gives every example below
 10 - 2 lambda / e the same weight e. The phases' levels ascend, as in the paper's experiments; its text has
@@ -47,19 +48,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import rng as streams
-from .. import tree
-from ..core import Batch, Context, Reduced, Reduction, Report, Visit
-from ..curriculum.scores import losses_of
-from ..generator_training import Critic, Lessons, joint_judge
-from ..inequitable import Powers, moved_on, part_of, settled, taught
-from ..local import Trained, example_losses, masked_mean
-from ..mixtures import drawn, fitted, pooled, quantile
-from ..parameters import Count, Positive, Range, Share
-from ..phases import Phases, Standing
-from ..superloss import SuperLoss
-from ..tree import Tree
-from .fedgen import FedGen, FedGenState, label_counts
+from fedsim.algorithms.fedgen import FedGen, FedGenState, label_counts
+from fedsim.base import rng as streams
+from fedsim.base import tree
+from fedsim.base.parameters import Count, Positive, Range, Share
+from fedsim.base.tree import Tree
+from fedsim.core import Batch, Context, Reduced, Reduction, Report, Visit
+from fedsim.curriculum.scores import losses_of
+from fedsim.techniques.gaussian_mixtures import drawn, fitted, pooled, quantile
+from fedsim.techniques.generator_training import Critic, Lessons, joint_judge
+from fedsim.techniques.last_models import Powers, moved_on, part_of, settled, taught
+from fedsim.techniques.learning_phases import Phases, Standing
+from fedsim.techniques.superloss import SuperLoss
+from fedsim.training.local_loop import Trained, example_losses, masked_mean
 
 Level = Annotated[float, Range(above=0, below=1)]
 

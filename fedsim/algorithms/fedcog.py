@@ -39,15 +39,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .. import tree
-from ..core import Batch, Context, Effort, Report, Visit
-from ..errors import FieldError
-from ..flops import input_flops
-from ..local import Trained, divergence, masked_mean
-from ..net import Net, Params
-from ..parameters import Count, Positive, Range
-from ..tree import Tree
-from .fedavg import FedAvg
+from fedsim.algorithms.fedavg import FedAvg
+from fedsim.base import tree
+from fedsim.base.parameters import Count, Positive, Range
+from fedsim.base.tree import Tree
+from fedsim.core import Batch, Context, Effort, Report, Visit
+from fedsim.errors import FieldError
+from fedsim.models.net import Net, Params
+from fedsim.training.flops import input_flops
+from fedsim.training.local_loop import Trained, divergence, masked_mean
 
 MOMENTS = (0.5, 0.9)
 """Adam's two decay rates while inputs are made up."""

@@ -40,9 +40,15 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from .. import rng, wire
-from ..core import Batch, Context, Progress, Reduced, Reduction, Report, ServerState, Visit
-from ..lessons import (
+from fedsim.algorithms.fedavg import FedAvg
+from fedsim.base import rng, wire
+from fedsim.base.parameters import Count, Positive, Range
+from fedsim.base.tree import Tree
+from fedsim.clients.sampling import kept_apart
+from fedsim.core import Batch, Context, Progress, Reduced, Reduction, Report, ServerState, Visit
+from fedsim.core.public_set import ROWS, PublicSet
+from fedsim.models.net import Params
+from fedsim.techniques.server_distillation import (
     Course,
     Lesson,
     correct_share,
@@ -52,13 +58,7 @@ from ..lessons import (
     steps_over,
     taught_loss,
 )
-from ..local import Trained
-from ..net import Params
-from ..parameters import Count, Positive, Range
-from ..public import ROWS, PublicSet, public_set
-from ..sampling import kept_apart
-from ..tree import Tree
-from .fedavg import FedAvg
+from fedsim.training.local_loop import Trained
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,13 +114,13 @@ class FedDF(FedAvg):
     def charge(self, ctx: Context, name: str, payload: Tree) -> int:
         """A model's bytes, or those of its logits of the public set."""
         if self.charged == "logits":
-            return wire.NUMBER_BYTES * len(public_set(ctx)) * ctx.num_classes
+            return wire.NUMBER_BYTES * len(ctx.require_public_set()) * ctx.num_classes
         return super().charge(ctx, name, payload)
 
     def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
         """The model, and what it says of the public set."""
         report = super().finish(ctx, visit, trained)
-        logits = public_set(ctx).predictions(lambda x: ctx.net(trained.params, x))
+        logits = ctx.require_public_set().predictions(lambda x: ctx.net(trained.params, x))
         sound = finite(logits)
         said = {"logits": torch.where(sound, logits, 0.0), "sound": sound.float()}
         return report._replace(upload={**report.upload, "said": said})
@@ -156,7 +156,7 @@ class FedDF(FedAvg):
             start: the mean of its clients' models.
             said: the mean of everybody's logits of the public set.
         """
-        public = public_set(ctx).on(ctx.device)
+        public = ctx.require_public_set().on(ctx.device)
         chosen = kept_apart(rng.stream(ctx.seed, "apart"), len(public), self.apart)
         aside = torch.from_numpy(chosen).to(public.y.device)
         rows = (~aside).nonzero().squeeze(1)

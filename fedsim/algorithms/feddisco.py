@@ -35,13 +35,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .. import tree
-from ..core import Context, Reduced, Reduction, Report, Visit
-from ..local import Trained
-from ..net import Params
-from ..parameters import Range
-from ..tree import Tree
-from .fedavg import FedAvg
+from fedsim.algorithms.fedavg import FedAvg
+from fedsim.base import tree
+from fedsim.base.parameters import Range
+from fedsim.base.tree import Tree
+from fedsim.core import Context, Reduced, Reduction, Report, Visit
+from fedsim.models.net import Params
+from fedsim.training.local_loop import Trained
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,12 +38,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..core import Batch, Context, Reduced, Reduction, Report, ServerState, Visit
-from ..local import Trained, cross_entropy, masked_mean
-from ..net import Params
-from ..parameters import Range
-from ..tree import Tree
-from .fedavg import FedAvg
+from fedsim.algorithms.fedavg import FedAvg
+from fedsim.base.parameters import Range
+from fedsim.base.tree import Tree
+from fedsim.core import Batch, Context, Reduced, Reduction, Report, ServerState, Visit
+from fedsim.models.net import Params
+from fedsim.training.local_loop import Trained, cross_entropy, masked_mean
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,14 +39,14 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from .. import rng as streams
-from .. import tree
-from ..core import Context, Reduced, Reduction, Report, ServerState, Visit
-from ..local import Trained
-from ..net import Params
-from ..parameters import Count
-from ..tree import Tree
-from .fedavg import FedAvg
+from fedsim.algorithms.fedavg import FedAvg
+from fedsim.base import rng as streams
+from fedsim.base import tree
+from fedsim.base.parameters import Count
+from fedsim.base.tree import Tree
+from fedsim.core import Context, Reduced, Reduction, Report, ServerState, Visit
+from fedsim.models.net import Params
+from fedsim.training.local_loop import Trained
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,17 +45,31 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import rng as streams
-from .. import tree
-from ..core import Batch, Context, Effort, Progress, Reduced, Reduction, Report, ServerState, Visit
-from ..flops import feature_flops
-from ..generator_training import Critic, Lessons, Schedule, by_label, judges, train_generator, untrained
-from ..generators import Diversity, Generator, Output, draw_labels, make_generator
-from ..local import Trained, cross_entropy, divergence
-from ..net import Params
-from ..parameters import Count, Positive, Range, Share
-from ..tree import Tree
-from .fedavg import FedAvg
+from fedsim.algorithms.fedavg import FedAvg
+from fedsim.base import rng as streams
+from fedsim.base import tree
+from fedsim.base.parameters import Count, Positive, Range, Share
+from fedsim.base.tree import Tree
+from fedsim.core import Batch, Context, Effort, Progress, Reduced, Reduction, Report, ServerState, Visit
+from fedsim.models.net import Params
+from fedsim.techniques.generator_training import (
+    Critic,
+    Lessons,
+    Schedule,
+    by_label,
+    judges,
+    train_generator,
+    untrained,
+)
+from fedsim.techniques.generators import (
+    Diversity,
+    Generator,
+    Output,
+    draw_labels,
+    feature_flops,
+    make_generator,
+)
+from fedsim.training.local_loop import Trained, cross_entropy, divergence
 
 LEAST = 1e-4
 """Where the falling strengths of the generated features end."""
@@ -67,7 +81,7 @@ class FedGenState(ServerState):
 
     Attributes:
         labels: by which chances clients draw labels, float32 `[classes]`; zeros before the first round.
-        generator: as in `fedsim.generator_training`; {} where there is none.
+        generator: as in `fedsim.techniques.generator_training`; {} where there is none.
     """
 
     labels: Tensor

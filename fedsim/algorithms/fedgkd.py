@@ -31,13 +31,13 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from .. import tree
-from ..core import Batch, Context, Effort, Reduced, ServerState, Visit
-from ..local import cross_entropy, divergence
-from ..net import Params
-from ..parameters import Count, Positive, Range
-from ..tree import Tree
-from .fedavg import FedAvg
+from fedsim.algorithms.fedavg import FedAvg
+from fedsim.base import tree
+from fedsim.base.parameters import Count, Positive, Range
+from fedsim.base.tree import Tree
+from fedsim.core import Batch, Context, Effort, Reduced, ServerState, Visit
+from fedsim.models.net import Params
+from fedsim.training.local_loop import cross_entropy, divergence
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,15 +30,14 @@ from typing import Annotated, Literal
 import numpy as np
 from torch import Tensor
 
-from .. import wire
-from ..core import Batch, Context, Visit
-from ..errors import FieldError
-from ..lessons import softened, taught_loss
-from ..net import Net, Params
-from ..parameters import Positive, Range
-from ..public import public_set
-from ..tree import Tree
-from .one_shot import OneShot
+from fedsim.algorithms.one_shot import OneShot
+from fedsim.base import wire
+from fedsim.base.parameters import Positive, Range
+from fedsim.base.tree import Tree
+from fedsim.core import Batch, Context, Visit
+from fedsim.errors import FieldError
+from fedsim.models.net import Net, Params
+from fedsim.techniques.server_distillation import softened, taught_loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,12 +67,12 @@ class FedKD(OneShot):
         """The noise on the upload, where there is any."""
         if not self.laplace or not self.uploading(ctx):
             return {}
-        shape = len(public_set(ctx)), ctx.num_classes
+        shape = len(ctx.require_public_set()), ctx.num_classes
         return {"laplace": rng.laplace(scale=self.laplace, size=shape).astype(np.float32)}
 
     def said(self, ctx: Context, visit: Visit, params: Params) -> Tree:
         """Logits, and label counts."""
-        logits = public_set(ctx).predictions(lambda x: ctx.net(params, x))
+        logits = ctx.require_public_set().predictions(lambda x: ctx.net(params, x))
         if self.laplace:
             logits = logits + visit.drawn["laplace"]
         if self.levels:

@@ -39,11 +39,11 @@ from typing import ClassVar
 
 import torch
 
-from ..core import Context, Reduced, Reduction, Report, Visit
-from ..local import Trained
-from ..net import Params
-from ..tree import Tree
-from .fedavg import FedAvg, towards
+from fedsim.algorithms.fedavg import FedAvg, towards
+from fedsim.base.tree import Tree
+from fedsim.core import Context, Reduced, Reduction, Report, Visit
+from fedsim.models.net import Params
+from fedsim.training.local_loop import Trained
 
 
 @dataclass(frozen=True, kw_only=True)

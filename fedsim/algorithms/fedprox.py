@@ -24,11 +24,11 @@ from typing import Annotated
 
 from torch import Tensor
 
-from .. import tree
-from ..core import Batch, Context, Visit
-from ..net import Params
-from ..parameters import Range
-from .fedavg import FedAvg
+from fedsim.algorithms.fedavg import FedAvg
+from fedsim.base import tree
+from fedsim.base.parameters import Range
+from fedsim.core import Batch, Context, Visit
+from fedsim.models.net import Params
 
 
 @dataclass(frozen=True, kw_only=True)

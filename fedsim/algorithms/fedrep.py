@@ -28,13 +28,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..core import Context, Effort, Report, Visit
-from ..errors import FieldError
-from ..net import Net
-from ..parameters import Count
-from ..tree import Tree
-from ..visit import Repeated
-from .personal_parts import PersonalParts, without_body
+from fedsim.algorithms.personal_parts import PersonalParts, without_body
+from fedsim.base.parameters import Count
+from fedsim.base.tree import Tree
+from fedsim.core import Context, Effort, Report, Visit
+from fedsim.core.client_task import Repeated
+from fedsim.errors import FieldError
+from fedsim.models.net import Net
 
 
 @dataclass(frozen=True, kw_only=True)

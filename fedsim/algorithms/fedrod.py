@@ -39,12 +39,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from .. import tree
-from ..core import Batch, Context, Effort, Report, Visit
-from ..local import Trained, cross_entropy
-from ..net import Params
-from ..tree import Tree
-from .fedavg import FedAvg
+from fedsim.algorithms.fedavg import FedAvg
+from fedsim.base import tree
+from fedsim.base.tree import Tree
+from fedsim.core import Batch, Context, Effort, Report, Visit
+from fedsim.models.net import Params
+from fedsim.training.local_loop import Trained, cross_entropy
 
 PREFIX = "personal."
 """What the personal head's keys have before the generic head's names."""

@@ -50,11 +50,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import rng as streams
-from .. import tree
-from ..core import Batch, Context, Effort, Progress, Reduced, Reduction, Report, ServerState, Visit
-from ..flops import feature_flops
-from ..generator_training import (
+from fedsim.algorithms.fedavg import FedAvg
+from fedsim.base import rng as streams
+from fedsim.base import tree
+from fedsim.base.parameters import Count, Positive, Range
+from fedsim.base.tree import Tree
+from fedsim.core import Batch, Context, Effort, Progress, Reduced, Reduction, Report, ServerState, Visit
+from fedsim.models.net import Params
+from fedsim.techniques.generator_training import (
     Labels,
     Lessons,
     Schedule,
@@ -64,13 +67,9 @@ from ..generator_training import (
     train_generator,
     untrained,
 )
-from ..generators import Diversity, Generator, Output, make_generator
-from ..inequitable import KINDS, Kind, moved_on, part_of, settled, taught
-from ..local import Trained, cross_entropy, divergence
-from ..net import Params
-from ..parameters import Count, Positive, Range
-from ..tree import Tree
-from .fedavg import FedAvg
+from fedsim.techniques.generators import Diversity, Generator, Output, feature_flops, make_generator
+from fedsim.techniques.last_models import KINDS, Kind, moved_on, part_of, settled, taught
+from fedsim.training.local_loop import Trained, cross_entropy, divergence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +77,8 @@ class KDIAState(ServerState):
     """What the server knows.
 
     Attributes:
-        sums: the teacher's running sums, as in `fedsim.inequitable`.
-        generator: as in `fedsim.generator_training`; {} where there is none.
+        sums: the teacher's running sums, as in `fedsim.techniques.last_models`.
+        generator: as in `fedsim.techniques.generator_training`; {} where there is none.
     """
 
     sums: Tree

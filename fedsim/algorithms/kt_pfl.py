@@ -45,15 +45,15 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..core import Batch, Context, Effort, Reduced, Reduction, Report, ServerState, Visit
-from ..lessons import finite, softened, taught_loss
-from ..local import Descent, descend
-from ..net import Params
-from ..parameters import Count, Positive, Range
-from ..public import ROWS, public_set
-from ..tree import Tree
-from .fedavg import OWN
-from .personal_parts import PersonalParts
+from fedsim.algorithms.fedavg import OWN
+from fedsim.algorithms.personal_parts import PersonalParts
+from fedsim.base.parameters import Count, Positive, Range
+from fedsim.base.tree import Tree
+from fedsim.core import Batch, Context, Effort, Reduced, Reduction, Report, ServerState, Visit
+from fedsim.core.public_set import ROWS
+from fedsim.models.net import Params
+from fedsim.techniques.server_distillation import finite, softened, taught_loss
+from fedsim.training.local_loop import Descent, descend
 
 SHARPNESS = 5.0
 """By what coefficients are multiplied before their softmax, and whose powers scale their gradients."""
@@ -170,7 +170,7 @@ class KTpFL(PersonalParts):
         """The teacher, then the client's own examples, then what it says of this round's public ones."""
         model = self.listened(ctx, visit, self.start(ctx, visit))
         trained = self.descend(ctx, visit, model, ctx.net.parameters)
-        public = public_set(ctx)
+        public = ctx.require_public_set()
         rows = public.chosen(ctx.seed, ctx.round, self.public_size)
         logits = public.predictions(lambda x: ctx.net(trained.params, x), rows)
         soft = softened(logits, self.temperature, public.several_labels)
@@ -181,7 +181,7 @@ class KTpFL(PersonalParts):
         """The model after it has learnt from its teacher, if it has one."""
         if "teacher" not in visit.instruction:
             return model
-        public, before = public_set(ctx), ctx.round - 1
+        public, before = ctx.require_public_set(), ctx.round - 1
         rows = public.chosen(ctx.seed, before, self.public_size)
         batches = public.shuffled(
             ctx.seed, before, epochs=self.public_epochs, batch_size=self.public_batch_size, rows=rows
@@ -201,7 +201,7 @@ class KTpFL(PersonalParts):
 
     def effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
         """The local training, what is said of public examples, and once there are teachers their steps."""
-        public, moving = min(self.public_size, len(public_set(ctx))), ctx.net.parameters
+        public, moving = min(self.public_size, len(ctx.require_public_set())), ctx.net.parameters
         found = [Effort(steps, moving), Effort(1, (), examples=public)]
         if state.said is not None:
             passes = self.public_epochs

@@ -37,15 +37,15 @@ from dataclasses import dataclass, replace
 from math import inf, isfinite
 from typing import Annotated, Any, Literal
 
-from .. import tree
-from ..core import Context, Local, Reduced, ServerState, Visit
-from ..errors import FieldError
-from ..local import fine_tuned
-from ..net import Net
-from ..parameters import Count, Range
-from ..tree import Tree
-from .fedavg import FedAvg
-from .personal_parts import without_body
+from fedsim.algorithms.fedavg import FedAvg
+from fedsim.algorithms.personal_parts import without_body
+from fedsim.base import tree
+from fedsim.base.parameters import Count, Range
+from fedsim.base.tree import Tree
+from fedsim.core import Context, Local, Reduced, ServerState, Visit
+from fedsim.errors import FieldError
+from fedsim.models.net import Net
+from fedsim.training.local_loop import fine_tuned
 
 Whole = Annotated[int, Range(0)]
 

@@ -24,10 +24,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..core import Context
-from ..errors import FieldError
-from ..net import Net
-from .personal_parts import PersonalParts, without_body
+from fedsim.algorithms.personal_parts import PersonalParts, without_body
+from fedsim.core import Context
+from fedsim.errors import FieldError
+from fedsim.models.net import Net
 
 
 @dataclass(frozen=True, kw_only=True)

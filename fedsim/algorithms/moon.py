@@ -34,12 +34,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..core import Batch, Context, Effort, Report, Visit
-from ..local import Trained, cross_entropy, masked_mean
-from ..net import Params
-from ..parameters import Positive, Range
-from ..tree import Tree
-from .fedavg import FedAvg
+from fedsim.algorithms.fedavg import FedAvg
+from fedsim.base.parameters import Positive, Range
+from fedsim.base.tree import Tree
+from fedsim.core import Batch, Context, Effort, Report, Visit
+from fedsim.models.net import Params
+from fedsim.training.local_loop import Trained, cross_entropy, masked_mean
 
 
 @dataclass(frozen=True, kw_only=True)

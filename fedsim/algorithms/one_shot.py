@@ -28,16 +28,16 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from .. import tree
-from ..core import Batch, Context, Effort, Progress, Reduced, Reduction, Report, ServerState, Visit
-from ..errors import FieldError
-from ..lessons import Course, distilled, ensemble, finite
-from ..local import Descent, descend
-from ..net import Net, Params
-from ..parameters import Count, Positive
-from ..public import ROWS, public_set
-from ..tree import Tree
-from .fedavg import OWN, FedAvg
+from fedsim.algorithms.fedavg import OWN, FedAvg
+from fedsim.base import tree
+from fedsim.base.parameters import Count, Positive
+from fedsim.base.tree import Tree
+from fedsim.core import Batch, Context, Effort, Progress, Reduced, Reduction, Report, ServerState, Visit
+from fedsim.core.public_set import ROWS
+from fedsim.errors import FieldError
+from fedsim.models.net import Net, Params
+from fedsim.techniques.server_distillation import Course, distilled, ensemble, finite
+from fedsim.training.local_loop import Descent, descend
 
 LESSON = "lesson"
 """What is sent once to every client, and where its memory has it."""
@@ -169,7 +169,7 @@ class OneShot(FedAvg):
         """The central models, in the round of the upload."""
         if not self.uploading(ctx) or not state.lesson:
             return state  # type: ignore[no-any-return]
-        public = public_set(ctx).on(ctx.device)
+        public = ctx.require_public_set().on(ctx.device)
         lesson = tree.map(lambda leaf: leaf.to(public.y.device), state.lesson)
         batches = public.shuffled(
             ctx.seed, ctx.round, epochs=self.server_epochs, batch_size=self.server_batch_size
@@ -225,7 +225,7 @@ class OneShot(FedAvg):
 
     def listened(self, ctx: Context, visit: Visit, model: Params, lesson: Tree) -> tuple[Params, Tensor]:
         """The model after it has learnt from the lesson, and the mean loss."""
-        batches = public_set(ctx).shuffled(
+        batches = ctx.require_public_set().shuffled(
             ctx.seed, ctx.round, epochs=self.public_epochs, batch_size=self.public_batch_size
         )
         local = ctx.local if self.public_lr is None else replace(ctx.local, lr=self.public_lr)
@@ -239,7 +239,7 @@ class OneShot(FedAvg):
 
     def effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
         """The local training, what is said of the public set, and with a lesson the steps on it."""
-        public, moving = len(public_set(ctx)), ctx.net.parameters
+        public, moving = len(ctx.require_public_set()), ctx.net.parameters
         found = [Effort(steps if self.private or not state.lesson else 0, moving)]
         if state.lesson:
             passes, each = self.public_epochs, -(-public // self.public_batch_size)

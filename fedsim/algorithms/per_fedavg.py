@@ -36,12 +36,12 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
-from ..core import Batch, Batches, Context, Effort, Local, Report, Visit
-from ..local import cross_entropy, fine_tuned
-from ..net import Params
-from ..parameters import Positive
-from ..tree import Tree
-from .fedavg import FedAvg
+from fedsim.algorithms.fedavg import FedAvg
+from fedsim.base.parameters import Positive
+from fedsim.base.tree import Tree
+from fedsim.core import Batch, Batches, Context, Effort, Local, Report, Visit
+from fedsim.models.net import Params
+from fedsim.training.local_loop import cross_entropy, fine_tuned
 
 
 class Pairs:

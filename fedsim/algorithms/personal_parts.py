@@ -7,11 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..core import Context
-from ..errors import FieldError
-from ..net import Net
-from ..tree import Tree
-from .fedavg import FedAvg
+from fedsim.algorithms.fedavg import FedAvg
+from fedsim.base.tree import Tree
+from fedsim.core import Context
+from fedsim.errors import FieldError
+from fedsim.models.net import Net
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,13 +34,13 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
-from .. import tree
-from ..core import Batch, Context, Effort, Reduced, Report, Visit
-from ..local import Trained
-from ..net import Params
-from ..parameters import Count, Positive, Range
-from ..tree import Tree
-from .fedavg import OWN, FedAvg, towards
+from fedsim.algorithms.fedavg import OWN, FedAvg, towards
+from fedsim.base import tree
+from fedsim.base.parameters import Count, Positive, Range
+from fedsim.base.tree import Tree
+from fedsim.core import Batch, Context, Effort, Reduced, Report, Visit
+from fedsim.models.net import Params
+from fedsim.training.local_loop import Trained
 
 CENTRE = "centre"
 """Where the instruction has the model that theta is held to."""

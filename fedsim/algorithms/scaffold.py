@@ -43,13 +43,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
-from .. import tree
-from ..core import Context, Reduced, Reduction, Report, ServerState, Visit
-from ..local import Trained
-from ..net import Params
-from ..parameters import Range
-from ..tree import Tree
-from .fedavg import FedAvg, towards
+from fedsim.algorithms.fedavg import FedAvg, towards
+from fedsim.base import tree
+from fedsim.base.parameters import Range
+from fedsim.base.tree import Tree
+from fedsim.core import Context, Reduced, Reduction, Report, ServerState, Visit
+from fedsim.models.net import Params
+from fedsim.training.local_loop import Trained
 
 
 @dataclass(frozen=True, kw_only=True)

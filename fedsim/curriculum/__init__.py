@@ -1,9 +1,9 @@
 """Ordered learning around any algorithm: which examples a client sees first, which clients come first."""
 
-from .clients import ClientCurriculum, Selection, aged
-from .data import DataCurriculum
-from .pacing import FAMILIES, opened
-from .scores import RULES, judge, ranked
+from fedsim.curriculum.clients import ClientCurriculum, Selection, aged
+from fedsim.curriculum.data import DataCurriculum
+from fedsim.curriculum.pacing import FAMILIES, opened
+from fedsim.curriculum.scores import RULES, judge, ranked
 
 __all__ = [
     "FAMILIES",

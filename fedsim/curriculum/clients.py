@@ -40,15 +40,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .. import rng as streams
-from ..census import Answers
-from ..core import Context, Progress, Reduced, Reduction, Report, Visit
-from ..parameters import Range, Share
-from ..tree import Tree
-from ..wire import payload_bytes
-from .pacing import Family, opened
-from .scores import Order, losses_of, ranked
-from .wrapper import Wrapper
+from fedsim.base import rng as streams
+from fedsim.base.parameters import Range, Share
+from fedsim.base.tree import Tree
+from fedsim.base.wire import payload_bytes
+from fedsim.core import Context, Progress, Reduced, Reduction, Report, Visit
+from fedsim.core.census import Answers
+from fedsim.curriculum.pacing import Family, opened
+from fedsim.curriculum.scores import Order, losses_of, ranked
+from fedsim.curriculum.wrapper import Wrapper
 
 
 @dataclass(frozen=True, kw_only=True)

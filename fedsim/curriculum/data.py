@@ -29,14 +29,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import Context, Pacing, Report, Visit
-from ..errors import FedsimError
-from ..net import Params
-from ..parameters import Share
-from ..tree import Tree
-from .pacing import Family, opened
-from .scores import RULES, Easiness, Order, ScoreName, judge, ranked
-from .wrapper import Wrapper
+from fedsim.base.parameters import Share
+from fedsim.base.tree import Tree
+from fedsim.core import Context, Pacing, Report, Visit
+from fedsim.curriculum.pacing import Family, opened
+from fedsim.curriculum.scores import RULES, Easiness, Order, ScoreName, judge, ranked
+from fedsim.curriculum.wrapper import Wrapper
+from fedsim.errors import FedsimError
+from fedsim.models.net import Params
 
 
 @dataclass(frozen=True, kw_only=True)

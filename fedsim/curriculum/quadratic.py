@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsim import rng
+from fedsim.base import rng
 
 Array = NDArray[np.float64]
 Order = Literal["curriculum", "anti", "random", "vanilla"]

@@ -28,11 +28,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .. import tree
-from ..core import Context
-from ..local import example_losses
-from ..net import Params
-from ..visit import Held
+from fedsim.base import tree
+from fedsim.core import Context
+from fedsim.core.client_task import Held
+from fedsim.models.net import Params
+from fedsim.training.local_loop import example_losses
 
 ScoreName: TypeAlias = Literal[
     "global_loss",

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .quadratic import (
+from fedsim.curriculum.quadratic import (
     Array,
     Order,
     Quadratic,

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..census import Answers, Census
-from ..core import Algorithm, Context, Effort, Local, Pacing, Progress, Reduced, Report, Visit
-from ..errors import FieldError
-from ..net import Net, Params
-from ..tree import Tree
+from fedsim.base.tree import Tree
+from fedsim.core import Algorithm, Context, Effort, Local, Pacing, Progress, Reduced, Report, Visit
+from fedsim.core.census import Answers, Census
+from fedsim.errors import FieldError
+from fedsim.models.net import Net, Params
 
 ATTRIBUTES = (
     "uploads",

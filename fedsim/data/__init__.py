@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from fedsim.data.clienttests import CONVENTIONS
+from fedsim.base.parameters import Parameter, Range, unknown
+from fedsim.data.client_tests import CONVENTIONS
 from fedsim.data.dataset import Augmentation, Dataset, Examples, Normalise
 from fedsim.data.federation import Federation, federate
 from fedsim.data.known import Known
 from fedsim.data.partition import Partition, SampledPartition
-from fedsim.data.partitions import (
-    PARTITIONS,
-    PartitionEntry,
-    make_partition,
-    partition_faults,
-    supply_faults,
-)
+from fedsim.data.partitions import PARTITIONS, PartitionEntry, make_partition, partition_faults, supply_faults
 from fedsim.data.partitions.difficulty import difficulty_partition, loss_spread
 from fedsim.data.partitions.stock import Supply
 from fedsim.data.places import Places
@@ -28,7 +23,6 @@ from fedsim.data.registry import (
     parameters_of,
     whereabouts,
 )
-from fedsim.parameters import Parameter, Range, unknown
 
 __all__ = [
     "CONVENTIONS",

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from fedsim.base.parameters import refuse
 from fedsim.data.damage import UNREADABLE
 from fedsim.data.dataset import Dataset, Indices
 from fedsim.data.federation import Federation
 from fedsim.data.partition import Partition, SampledPartition
 from fedsim.data.statistics import class_counts, distance_to_all, summary
 from fedsim.errors import DataError
-from fedsim.parameters import refuse
 
 FORMAT = 1
 

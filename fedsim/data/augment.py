@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from fedsim import tree
+from fedsim.base import tree
 
 Step: TypeAlias = Literal["crop", "reflect_crop", "flip", "rotate"]
 Steps: TypeAlias = tuple[Step, ...]

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedsim import tree
+from fedsim.base import tree
 from fedsim.errors import DataError
 
 Array: TypeAlias = NDArray[Any]

@@ -7,18 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from fedsim import rng
-from fedsim.data.clienttests import (
-    CONVENTIONS,
-    FOR_SEVERAL_LABELS,
-    merged,
-    share_tests,
-    split_clients,
-)
+from fedsim.base import rng
+from fedsim.base.parameters import refuse, unknown
+from fedsim.data.client_tests import CONVENTIONS, FOR_SEVERAL_LABELS, merged, share_tests, split_clients
 from fedsim.data.dataset import Array, Dataset, Examples
 from fedsim.data.partition import Partition, SampledPartition
 from fedsim.data.partitions import make_partition
-from fedsim.parameters import refuse, unknown
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedsim import rng
+from fedsim.base import rng
 from fedsim.data.dataset import Array, Indices
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fedsim.base.parameters import refuse
 from fedsim.errors import DataNotFound
-from fedsim.parameters import refuse
 
 FETCH = "fetch it with --set data.download=true"
 """The way out for a data set that upstream lets anybody download."""

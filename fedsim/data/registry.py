@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedsim.base.parameters import Parameter, check, parameters, refuse
 from fedsim.data import known
 from fedsim.data.dataset import Dataset
 from fedsim.data.known import Known
@@ -26,7 +27,6 @@ from fedsim.data.sources.svhn import svhn
 from fedsim.data.sources.synthetic import features_fit, pixels_fit, synthetic, synthetic_images
 from fedsim.data.sources.tinyimagenet import tiny_imagenet
 from fedsim.errors import FieldError, SpecError
-from fedsim.parameters import Parameter, check, parameters, refuse
 from fedsim.plugins import Registry
 
 _PLACE = re.compile(r"(?<!\S)(ROOT)?/(?!PATH\b)([\w./-]*\w)")

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedsim.base.parameters import refuse
 from fedsim.data.dataset import Array
 from fedsim.data.places import FETCH, TEXT_EXTRA, Places, leads_out
 from fedsim.errors import DataError, DataNotFound
-from fedsim.parameters import refuse
 
 TRAINED = "bpe"
 _PADDING_NAMES = ("[PAD]", "<pad>")

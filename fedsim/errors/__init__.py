@@ -37,7 +37,7 @@ Errors cross process boundaries (Ray pickles them), so those with arguments of t
 
 from __future__ import annotations
 
-from .runs import (
+from fedsim.errors.runs import (
     CheckpointError,
     ClientFailed,
     CohortFailed,
@@ -55,7 +55,7 @@ from .runs import (
     RayUnavailable,
     StackTooWide,
 )
-from .service import (
+from fedsim.errors.service import (
     ArtifactNotFound,
     BadPageToken,
     Conflict,
@@ -65,13 +65,7 @@ from .service import (
     StoreFull,
     Unreachable,
 )
-from .specs import (
-    FedsimError,
-    FieldError,
-    RequestError,
-    SettingsError,
-    SpecError,
-)
+from fedsim.errors.specs import FedsimError, FieldError, RequestError, SettingsError, SpecError
 
 __all__ = [
     "ArtifactNotFound",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .specs import FedsimError, FieldError
+from fedsim.errors.specs import FedsimError, FieldError
 
 
 class DoesNotFit(FedsimError):

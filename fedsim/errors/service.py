@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from .specs import FedsimError, FieldError
+from fedsim.errors.specs import FedsimError, FieldError
 
 
 class StoreError(FedsimError):

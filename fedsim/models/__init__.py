@@ -15,19 +15,19 @@ from typing import Any, TypeAlias
 
 from torch import nn
 
-from ..data.places import Places
-from ..net import DRAWS, RUNNING, Net
-from ..parameters import parameters
-from ..plugins import Registry
-from .audio import mel_cnn
-from .cnn import fedavg_cnn, fedgen_cnn, moon_cnn
-from .distilbert import NOWHERE, FirstToken, distilbert
-from .googlenet import googlenet
-from .lenet import lenet5
-from .linear import logistic, mlp
-from .resnet import resnet9, resnet18, resnet34, resnet50
-from .transformer import small_transformer
-from .vgg import vgg16, vgg19
+from fedsim.base.parameters import parameters
+from fedsim.data.places import Places
+from fedsim.models.audio import mel_cnn
+from fedsim.models.cnn import fedavg_cnn, fedgen_cnn, moon_cnn
+from fedsim.models.distilbert import NOWHERE, FirstToken, distilbert
+from fedsim.models.googlenet import googlenet
+from fedsim.models.lenet import lenet5
+from fedsim.models.linear import logistic, mlp
+from fedsim.models.net import DRAWS, RUNNING, Net
+from fedsim.models.resnet import resnet9, resnet18, resnet34, resnet50
+from fedsim.models.transformer import small_transformer
+from fedsim.models.vgg import vgg16, vgg19
+from fedsim.plugins import Registry
 
 ModelFunction: TypeAlias = Callable[..., nn.Sequential]
 

@@ -7,9 +7,9 @@ from typing import Literal
 
 from torch import nn
 
-from ..layers import Norm, Residual, norm2d
-from ..parameters import Count
-from .inputs import image_shape
+from fedsim.base.parameters import Count
+from fedsim.models.inputs import image_shape
+from fedsim.models.layers import Norm, Residual, norm2d
 
 
 def mel_cnn(

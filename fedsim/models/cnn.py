@@ -7,9 +7,9 @@ from typing import Literal
 
 from torch import nn
 
-from ..layers import Norm, norm2d
-from .inputs import image_shape
-from .lenet import two_valid_convolutions
+from fedsim.models.inputs import image_shape
+from fedsim.models.layers import Norm, norm2d
+from fedsim.models.lenet import two_valid_convolutions
 
 
 def fedavg_cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Sequential:

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..data.places import TEXT_EXTRA, Places, leads_out
-from ..errors import DataNotFound
-from ..parameters import Count, refuse
-from ..vision import torchvision_ready
-from .inputs import Dropout, token_length
+from fedsim.base.parameters import Count, refuse
+from fedsim.base.torchvision_setup import torchvision_ready
+from fedsim.data.places import TEXT_EXTRA, Places, leads_out
+from fedsim.errors import DataNotFound
+from fedsim.models.inputs import Dropout, token_length
 
 _POSITIONS = 512
 NOWHERE = Places()

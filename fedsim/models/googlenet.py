@@ -10,9 +10,9 @@ from typing import Any
 
 from torch import nn
 
-from ..layers import Norm, group_normalised
-from ..vision import torchvision_ready
-from .inputs import Dropout, Stem, image_shape
+from fedsim.base.torchvision_setup import torchvision_ready
+from fedsim.models.inputs import Dropout, Stem, image_shape
+from fedsim.models.layers import Norm, group_normalised
 
 
 def googlenet(

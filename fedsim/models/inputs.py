@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypeAlias
 
-from ..parameters import Range
+from fedsim.base.parameters import Range
 
 Stem: TypeAlias = Literal["small", "standard"]
 """How an ImageNet model meets its images: as made for 32x32 ones, or as published for 224x224."""

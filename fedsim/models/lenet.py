@@ -9,7 +9,7 @@ from collections import OrderedDict
 
 from torch import nn
 
-from .inputs import image_shape
+from fedsim.models.inputs import image_shape
 
 
 def lenet5(input_shape: tuple[int, ...], num_classes: int) -> nn.Sequential:

@@ -7,7 +7,7 @@ from math import prod
 
 from torch import nn
 
-from ..parameters import Count
+from fedsim.base.parameters import Count
 
 
 def logistic(input_shape: tuple[int, ...], num_classes: int) -> nn.Sequential:

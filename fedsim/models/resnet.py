@@ -11,9 +11,9 @@ from typing import Any
 
 from torch import nn
 
-from ..layers import Norm, Residual, norm2d
-from ..vision import torchvision_ready
-from .inputs import Stem, image_shape
+from fedsim.base.torchvision_setup import torchvision_ready
+from fedsim.models.inputs import Stem, image_shape
+from fedsim.models.layers import Norm, Residual, norm2d
 
 
 def resnet9(input_shape: tuple[int, ...], num_classes: int, *, norm: Norm = "batch") -> nn.Sequential:

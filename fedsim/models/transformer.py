@@ -14,8 +14,8 @@ from collections import OrderedDict
 import torch
 from torch import Tensor, nn
 
-from ..parameters import Count
-from .inputs import Dropout, token_length
+from fedsim.base.parameters import Count
+from fedsim.models.inputs import Dropout, token_length
 
 
 def small_transformer(

@@ -11,9 +11,9 @@ from typing import Any, Literal, TypeAlias
 
 from torch import nn
 
-from ..layers import Averaged, group_normalised
-from ..vision import torchvision_ready
-from .inputs import Dropout, Stem, image_shape
+from fedsim.base.torchvision_setup import torchvision_ready
+from fedsim.models.inputs import Dropout, Stem, image_shape
+from fedsim.models.layers import Averaged, group_normalised
 
 VggNorm: TypeAlias = Literal["batch", "group", "none"]
 

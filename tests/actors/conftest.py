@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from actors.crew import Crew
+from actors.actor_group import Crew
 from actors.resources import Placement
 
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import ray
 
-from actors.crew import Crew
+from actors.actor_group import Crew
 from actors.ray_pool import RayPool
 from actors.resources import Placement
+from fedsim.engine.faults import Faults
+from fedsim.engine.simulation import simulate
 from fedsim.errors import FedsimError
-from fedsim.faults import Faults
-from fedsim.simulation import simulate
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import Everything
 

@@ -16,10 +16,10 @@ import ray
 from ray.cluster_utils import Cluster
 
 from fedsim.errors import DoesNotFit
-from jobs.execute import execute
-from jobs.records import RoundRecord
+from jobs.run.execute import execute
 from jobs.settings import Settings
 from jobs.spec import load_spec
+from jobs.store.records import RoundRecord
 
 PRESET = "large-n-low-c"
 SMALL = (

@@ -12,20 +12,20 @@ import torch
 
 from actors.coordinator import CoordinatorProcess, Keeping
 from actors.resources import Placement
-from fedsim import tree
 from fedsim.algorithms import KDIA, FedAvg
-from fedsim.checkpoint import Checkpoints
-from fedsim.choice import Chosen, better
+from fedsim.base import tree
+from fedsim.base.digest import digest
+from fedsim.checkpoints.checkpoint import Checkpoints
+from fedsim.clients.population import Population
 from fedsim.core import Local
 from fedsim.data.dataset import Examples
-from fedsim.digest import digest
-from fedsim.experiment import Experiment
-from fedsim.pools import SerialPool
-from fedsim.population import Population
-from fedsim.results import RoundResult
-from fedsim.simulation import first_state, simulate
-from jobs.final_model import FinalModel
-from jobs.records import RoundRecord
+from fedsim.engine.experiment import Experiment
+from fedsim.engine.model_selection import Chosen, better
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.results import RoundResult
+from fedsim.engine.simulation import first_state, simulate
+from jobs.run.final_model import FinalModel
+from jobs.store.records import RoundRecord
 from tests.fedsim.federations import federation, public_examples
 from tests.fedsim.methods import QUICK
 

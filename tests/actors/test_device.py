@@ -14,8 +14,8 @@ from actors.client_actor import ClientProcess
 from actors.coordinator import CoordinatorProcess, Phase
 from actors.device import IN_PLACE, Claim, claim, driver, notice
 from actors.resources import Placement
+from fedsim.engine.faults import DEFAULT
 from fedsim.errors import DoesNotFit
-from fedsim.faults import DEFAULT
 
 VERSION = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n"
 

@@ -16,17 +16,17 @@ import pytest
 import ray
 from ray.exceptions import ActorDiedError, OutOfMemoryError
 
-from actors import crew as crew_module
-from actors.crew import Crew
-from actors.deaths import gave_up
+from actors import actor_group as crew_module
+from actors.actor_errors import gave_up
+from actors.actor_group import Crew
 from actors.ray_pool import RayPool
 from actors.resources import Placement
+from fedsim.clients.population import Population
 from fedsim.core import Algorithm
+from fedsim.engine.faults import Chaos, Faults
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import RoundResult, simulate
 from fedsim.errors import CohortFailed, FedsimError, NodeLost, OutOfMemory, PoolFailed
-from fedsim.faults import Chaos, Faults
-from fedsim.pools import SerialPool
-from fedsim.population import Population
-from fedsim.simulation import RoundResult, simulate
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import Everything
 from tests.fedsim.test_faults import RETRY, SKIP, Fragile, Moody

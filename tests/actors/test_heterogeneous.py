@@ -14,17 +14,17 @@ import pytest
 import ray
 import torch
 
-from actors.crew import Crew
+from actors.actor_group import Crew
 from actors.ray_pool import RayPool
 from actors.resources import Placement
 from fedsim.algorithms.ace_pfl import AcePFL
+from fedsim.clients.population import Population
 from fedsim.core import Context, Local, Report, Visit
 from fedsim.data.dataset import Examples
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import simulate
 from fedsim.models import make_net
-from fedsim.net import Net
-from fedsim.pools import SerialPool
-from fedsim.population import Population
-from fedsim.simulation import simulate
+from fedsim.models.net import Net
 from tests.fedsim.federations import federation, gaussian_dataset, public_examples
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")

@@ -8,14 +8,14 @@ import pytest
 import ray
 import torch
 
-from actors.crew import Crew
-from actors.letters import Shared, letters, opened
+from actors.actor_group import Crew
+from actors.client_messages import Shared, letters, opened
 from actors.ray_pool import RayPool
 from actors.resources import Placement
 from fedsim.algorithms import FedEnsemble
-from fedsim.digest import digest
-from fedsim.pools import SerialPool, instruct
-from fedsim.simulation import first_state, simulate
+from fedsim.base.digest import digest
+from fedsim.engine.pools import SerialPool, instruct
+from fedsim.engine.simulation import first_state, simulate
 from tests.fedsim.federations import federation
 
 

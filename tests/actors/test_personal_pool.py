@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from actors.crew import Crew
+from actors.actor_group import Crew
 from actors.ray_pool import RayPool
 from actors.resources import Placement
+from fedsim.base.tree import Tree
+from fedsim.clients.population import Population
 from fedsim.core import Context, Visit
-from fedsim.pools import SerialPool
-from fedsim.population import Population
-from fedsim.simulation import Examining, RoundResult, simulate, stages
-from fedsim.tree import Tree
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import Examining, RoundResult, simulate, stages
 from tests.fedsim.federations import parted
 from tests.fedsim.methods import Keeper, Tuned
 
@@ -71,7 +71,7 @@ def test_actors_score_clients_as_the_reference_does(
     crew: Crew, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Memories by reference, the next round's clients in line behind; an actor dies over a client."""
-    monkeypatch.setattr("fedsim.scoring.TELL_SECONDS", 0.0)
+    monkeypatch.setattr("fedsim.engine.scoring.TELL_SECONDS", 0.0)
     population = parted(clients=12, cohort_size=5)
     algorithm = Deadly(mark=tmp_path / "mark", size=max(population.partition.sizes().tolist()))
     pool, results, told = RayPool(algorithm, population, crew), list[RoundResult](), list[int]()

@@ -16,23 +16,23 @@ import pytest
 import ray
 import torch
 
+from actors.actor_group import Crew
 from actors.coordinator import Coordinator, Phase
-from actors.crew import Crew
 from actors.device import notice
 from actors.ray_pool import RayPool
 from actors.resources import Placement
-from fedsim import tree
 from fedsim.algorithms import ALGORITHMS, FedAvg, FedCL, LayerSchedule
+from fedsim.base import tree
+from fedsim.base.tree import Tree
+from fedsim.clients.population import Population
 from fedsim.core import Algorithm, Context, Local, Visit
 from fedsim.data import Dataset, Examples
+from fedsim.engine.experiment import Experiment
+from fedsim.engine.faults import Faults
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import RoundResult, simulate
 from fedsim.errors import ClientFailed, DoesNotFit, PoolFailed
-from fedsim.experiment import Experiment
-from fedsim.faults import Faults
 from fedsim.models import make_net
-from fedsim.pools import SerialPool
-from fedsim.population import Population
-from fedsim.simulation import RoundResult, simulate
-from fedsim.tree import Tree
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import FREEZING, Everything, quick
 
@@ -120,7 +120,7 @@ def test_clients_on_fractions_of_gpus() -> None:
 
 def test_resources_that_are_in_use_are_waited_for_and_then_named(monkeypatch: pytest.MonkeyPatch) -> None:
     first = Crew(Placement(2, 0.5, 1))
-    monkeypatch.setattr("actors.crew.PLACEMENT_SECONDS", 1.0)
+    monkeypatch.setattr("actors.actor_group.PLACEMENT_SECONDS", 1.0)
     try:
         began = time.monotonic()
         with pytest.raises(DoesNotFit, match=r"1 workers x 0\.5 CPU and 1 GPU did not come free within 1 s"):

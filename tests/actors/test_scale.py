@@ -10,16 +10,16 @@ import pytest
 import torch
 from ray.experimental import get_local_object_locations
 
-from actors.crew import LEAST_STORED_BYTES, Crew
+from actors.actor_group import LEAST_STORED_BYTES, Crew
 from actors.ray_pool import SPAN_MEMORY_BYTES, RayPool, most_blocks
 from actors.resources import Placement
 from fedsim.algorithms import FedAvg
+from fedsim.clients.population import Population
 from fedsim.core import Algorithm, Context, Local, Report, Visit
 from fedsim.data.partition import SampledPartition
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import simulate
 from fedsim.models import make_net
-from fedsim.pools import SerialPool
-from fedsim.population import Population
-from fedsim.simulation import simulate
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import Everything
 

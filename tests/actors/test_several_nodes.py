@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from fedsim.pools import SerialPool
-from fedsim.simulation import simulate
-from jobs.resolve import resolve
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import simulate
 from jobs.settings import Settings
 from jobs.spec import load_spec
+from jobs.spec.resolve import resolve
 from tests.actors.several_nodes import PRESET, SMALL
 
 

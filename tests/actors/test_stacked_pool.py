@@ -10,22 +10,22 @@ import pytest
 import torch
 from torch import Tensor
 
+from actors.actor_group import Crew
 from actors.coordinator import CoordinatorProcess, Keeping
-from actors.crew import Crew
-from actors.prober import Probe
+from actors.plan.prober import Probe
+from actors.plan.trials import Trials
 from actors.ray_pool import RayPool
 from actors.resources import Placement
-from actors.trials import Trials
 from fedsim.algorithms import FedBABU, LayerSchedule
 from fedsim.algorithms.scaffold import Scaffold
-from fedsim.checkpoint import Checkpoints
+from fedsim.checkpoints.checkpoint import Checkpoints
+from fedsim.clients.population import Population
 from fedsim.core import Batch, Context, Visit
-from fedsim.experiment import Experiment
-from fedsim.faults import Chaos, Faults
-from fedsim.net import Params
-from fedsim.pools import SerialPool, StackedPool
-from fedsim.population import Population
-from fedsim.simulation import RoundResult, first_state, simulate
+from fedsim.engine.experiment import Experiment
+from fedsim.engine.faults import Chaos, Faults
+from fedsim.engine.pools import SerialPool, StackedPool
+from fedsim.engine.simulation import RoundResult, first_state, simulate
+from fedsim.models.net import Params
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import quick
 from tests.fedsim.stacks import check_closed, deep

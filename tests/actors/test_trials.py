@@ -9,19 +9,19 @@ from typing import Literal
 import pytest
 import torch
 
+from actors.actor_group import Crew
 from actors.client_actor import ClientProcess
-from actors.crew import Crew
 from actors.device import CUDA_CONTEXT_BYTES, memory_cap
-from actors.prober import awaited, size_of
+from actors.plan.prober import awaited, size_of
+from actors.plan.trials import Trials
 from actors.ray_pool import RayPool
 from actors.resources import Placement
-from actors.trials import Trials
 from fedsim.algorithms import ALGORITHMS, FedAvg, LayerSchedule
 from fedsim.core import Local
-from fedsim.costs import client_work
 from fedsim.curriculum import ClientCurriculum
-from fedsim.pools import SerialPool
-from fedsim.simulation import simulate
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import simulate
+from fedsim.training.work import client_work
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import quick
 from tests.fedsim.test_learning import Slow

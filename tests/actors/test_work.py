@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from actors.work import Submit, Task, Work
+from actors.calls import Submit, Task, Work
 from fedsim.errors import MethodFailed
 
 

@@ -14,14 +14,14 @@ import ray
 import torch
 from ray.cluster_utils import Cluster
 
-from actors.crew import Crew
+from actors.actor_group import Crew
 from actors.ray_pool import RayPool
 from actors.resources import Placement
 from fedsim.core import Context, Report, Visit
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import simulate
 from fedsim.errors import FedsimError, NodeLost
-from fedsim.local import Trained
-from fedsim.pools import SerialPool
-from fedsim.simulation import simulate
+from fedsim.training.local_loop import Trained
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import Everything
 

@@ -10,11 +10,11 @@ from typing import Any, cast
 
 import httpx
 
-from api.app import create_app
-from api.async_client import AsyncFedSimClient
-from api.client import FedSimClient
-from api.job_handle import JobView
-from api.sweeps import SweepView
+from api.sdk.async_client import AsyncFedSimClient
+from api.sdk.client import FedSimClient
+from api.sdk.job_handle import JobView
+from api.sdk.sweeps import SweepView
+from api.server.app import create_app
 from tests.api.service import IdleQueue, RunningService
 
 

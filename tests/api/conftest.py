@@ -9,7 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from api import cli, connection
+from api.cli import main as cli
+from api.sdk import connection
 from fedsim import FedSimClient
 from tests.api.blocking import Answer, Answering, client_maker, response
 from tests.api.browser import Browser

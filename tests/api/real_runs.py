@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from fedsim.pools import SerialPool
-from fedsim.simulation import simulate
-from jobs.records import Job, RoundRecord
-from jobs.resolve import resolve
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import simulate
 from jobs.settings import Settings
 from jobs.spec import parse_spec
+from jobs.spec.resolve import resolve
+from jobs.store.records import Job, RoundRecord
 from tests.api.service import RunningService
 from tests.fedsim.methods import QUICK
 

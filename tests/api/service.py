@@ -17,15 +17,15 @@ import uvicorn
 from fastapi import FastAPI
 
 from actors.resources import Node
-from api.app import create_app
-from api.serving import bind
+from api.server.app import create_app
+from api.server.serving import bind
 from fedsim.errors import RayUnavailable
-from jobs.cluster import ClusterState, JobActors, NodeState, Share
-from jobs.records import Job, RoundRecord
+from jobs.local_ray.cluster import ClusterState, JobActors, NodeState, Share
 from jobs.settings import Limits, Settings
 from jobs.spec import parse_spec
-from jobs.states import JobState
-from jobs.store import JobStore
+from jobs.store.job_store import JobStore
+from jobs.store.records import Job, RoundRecord
+from jobs.store.states import JobState
 from tests.databases import service_database
 
 LIMITS = Limits()

@@ -11,13 +11,13 @@ import yaml
 from safetensors import safe_open
 from safetensors.numpy import load
 
-from api.artifact_file import written_aside
-from api.commands.run import write_files
-from fedsim.choice import Chosen
+from api.cli.commands.run import write_files
+from api.sdk.artifact_file import written_aside
+from fedsim.checkpoints.storage import Folder
+from fedsim.engine.model_selection import Chosen
 from fedsim.errors import CheckpointError
-from fedsim.storage import Folder
-from jobs.artifacts import content, save_chosen, save_model, save_partition, save_personal
-from jobs.execute import RunResult
+from jobs.run.artifacts import content, save_chosen, save_model, save_partition, save_personal
+from jobs.run.execute import RunResult
 from jobs.settings import Settings
 from jobs.spec import parse_spec
 from tests.api.service import RunningService

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import typer
 
-from api import cli
-from api.commands.catalogue import _stacking
-from api.commands.run import had_more
-from api.local_service import Started
+from api.cli import main as cli
+from api.cli.commands.catalogue import _stacking
+from api.cli.commands.run import had_more
+from api.server.local_service import Started
 from fedsim.algorithms import ALGORITHMS
 from fedsim.errors import (
     ClientFailed,
@@ -38,7 +38,7 @@ COMMANDS = (
 def test_help_names_every_command_and_comes_at_once() -> None:
     began = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "api.cli", "--help"], capture_output=True, text=True
+        [sys.executable, "-X", "importtime", "-m", "api.cli.main", "--help"], capture_output=True, text=True
     )
     seconds = time.monotonic() - began
     assert done.returncode == 0
@@ -107,7 +107,7 @@ def test_each_error_has_its_exit_code(error: FedsimError, code: int) -> None:
 
 
 def test_nobody_there_is_exit_4(fedsim: Fedsim, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.connection.PAUSES", (0.0,))
+    monkeypatch.setattr("api.sdk.connection.PAUSES", (0.0,))
     outcome = fedsim("list", "--url", "http://127.0.0.1:9")
     assert outcome.code == 4
     assert "fedsim serve" in outcome.err

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from api import live
-from api.commands import completion
-from api.commands import demo as demo_command
+from api.cli import live
+from api.cli.commands import completion
+from api.cli.commands import demo as demo_command
 from jobs.spec import parse_spec, presets
-from jobs.states import JobState
+from jobs.store.states import JobState
 from tests.api.service import Fedsim, RunningService, play_cluster
 
 
@@ -107,7 +107,7 @@ def test_watch_in_all_formats(online: Fedsim, service: RunningService) -> None:
 def test_watch_says_what_a_quiet_job_waits_for(
     online: Fedsim, service: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("api.live.QUIET", 0.1)
+    monkeypatch.setattr("api.cli.live.QUIET", 0.1)
     job = service.queued()
     service.store.explain({job.id: "2 jobs are ahead of it"})
     said = live.Lines.phase
@@ -202,7 +202,7 @@ def test_the_shell_is_offered_presets_files_and_jobs(
     (tmp_path / "mine.yaml").write_text("algorithm: fedavg")
     assert list(completion.complete_spec(f"{tmp_path}/mi")) == [(f"{tmp_path}/mine.yaml", "")]
     monkeypatch.setenv("FEDSIM_URL", "http://127.0.0.1:9")
-    monkeypatch.setattr("api.connection.PAUSES", ())
+    monkeypatch.setattr("api.sdk.connection.PAUSES", ())
     assert list(completion.complete_job("")) == []
     monkeypatch.setenv("_FEDSIM_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", "fedsim submit dem")

@@ -15,20 +15,13 @@ from typing import Any
 
 import pytest
 
-from api.async_client import AsyncFedSimClient, AsyncJobHandle
-from api.client import JobHandle
-from api.rounds import Rounds
+from api.sdk.async_client import AsyncFedSimClient, AsyncJobHandle
+from api.sdk.client import JobHandle
+from api.sdk.rounds import Rounds
 from fedsim import FedSimClient, JobSpec
-from fedsim.errors import (
-    ArtifactNotFound,
-    Conflict,
-    JobNotFound,
-    ServiceError,
-    SettingsError,
-    SpecError,
-)
+from fedsim.errors import ArtifactNotFound, Conflict, JobNotFound, ServiceError, SettingsError, SpecError
 from jobs.spec import parse_spec
-from jobs.states import JobState
+from jobs.store.states import JobState
 from tests.api.blocking import client_of
 from tests.api.service import RunningService, a_round, running_service
 

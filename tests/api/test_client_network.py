@@ -9,14 +9,12 @@ import httpx
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from api import following
-from api.following import Following
+from api.sdk import following
+from api.sdk.following import Following
 from fedsim import FedSimClient
-from fedsim.errors import (
-    Unreachable,
-)
-from jobs.records import Job
-from jobs.states import JobState
+from fedsim.errors import Unreachable
+from jobs.store.records import Job
+from jobs.store.states import JobState
 from tests.api.service import RunningService, a_round, running_service
 
 

@@ -10,10 +10,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from api import calls, flows, following, live
+from api.cli import live
+from api.sdk import calls, flows, following
 from fedsim import FedSimClient
 from fedsim.errors import JobNotFound, ServiceError, Unreachable
-from jobs.states import JobState
+from jobs.store.states import JobState
 from tests.api.blocking import Answering
 from tests.api.browser import until
 from tests.api.service import RunningService, a_job, a_round

@@ -9,8 +9,8 @@ import pytest
 
 from fedsim import FedSimClient
 from fedsim.errors import Conflict, JobNotFound, SpecError
-from jobs.cloning import cloned_spec
 from jobs.spec import parse_spec
+from jobs.spec.cloning import cloned_spec
 from tests.api.service import JOBS, Fedsim, RunningService, problem
 
 

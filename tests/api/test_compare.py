@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from api.comparison import Reached, Run, Scored, compare
+from api.reports.comparison import Reached, Run, Scored, compare
 from fedsim.errors import SettingsError
-from jobs.records import RoundRecord
+from jobs.store.records import RoundRecord
 from tests.api.service import Fedsim, RunningService, a_round
 
 

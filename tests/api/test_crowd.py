@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from api.app import create_app
+from api.server.app import create_app
 from fedsim import FedSimClient
-from jobs.dispatch import Dispatcher
-from jobs.records import Job
+from jobs.queue.dispatcher import Dispatcher
 from jobs.settings import Settings
-from jobs.states import FINAL, JobState
-from jobs.store import JobStore
+from jobs.store.job_store import JobStore
+from jobs.store.records import Job
+from jobs.store.states import FINAL, JobState
 from tests.api.service import RunningService
 from tests.databases import NO_POSTGRES, POSTGRES, empty_database
 from tests.thread_cluster import ThreadCluster

@@ -26,14 +26,14 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from api.app import create_app
-from api.planning import Gone
+from api.server.app import create_app
+from api.server.plan_process import Gone
 from fedsim.errors import ServiceError
-from jobs.artifacts import ARTIFACTS, save_model
+from jobs.run.artifacts import ARTIFACTS, save_model
 from jobs.settings import Limits, Settings
 from jobs.spec import JobSpec, parse_spec
-from jobs.states import JobState
-from jobs.store import JobStore
+from jobs.store.job_store import JobStore
+from jobs.store.states import JobState
 from tests.api.service import IdleQueue, a_round
 from tests.databases import service_database
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from api.events import KEEP_ALIVE, EventHub, frame
-from api.stream import Message, messages
-from jobs.records import JobEvent
+from api.sdk.stream import Message, messages
+from api.server.events import KEEP_ALIVE, EventHub, frame
 from jobs.settings import Settings
 from jobs.spec import parse_spec
-from jobs.states import JobState
-from jobs.store import JobStore
+from jobs.store.job_store import JobStore
+from jobs.store.records import JobEvent
+from jobs.store.states import JobState
 from tests.api.service import a_round
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from api.dependencies import last_event
-from api.log_file import Endings, follow_file, last_lines
-from api.stream import Message, messages
-from jobs.states import JobState
+from api.sdk.stream import Message, messages
+from api.server.dependencies import last_event
+from api.server.log_file import Endings, follow_file, last_lines
+from jobs.store.states import JobState
 from tests.api.service import JOBS, RunningService, a_round
 
 

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 from fastapi import FastAPI
 from sqlalchemy.exc import OperationalError
 
-from api.activity import Activity
-from api.local_service import Started
-from api.serving import Server
+from api.server.activity import Activity
+from api.server.local_service import Started
+from api.server.serving import Server
 from jobs.settings import Settings
 
 IDLE = 60.0

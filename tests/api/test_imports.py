@@ -45,8 +45,8 @@ def test_the_public_surface() -> None:
     import fedsim
 
     assert {"AsyncFedSimClient", "FedSimClient", "JobSpec", "__version__"} <= set(dir(fedsim))
-    assert fedsim.FedSimClient.__module__ == "api.client"
-    assert fedsim.AsyncFedSimClient.__module__ == "api.async_client"
+    assert fedsim.FedSimClient.__module__ == "api.sdk.client"
+    assert fedsim.AsyncFedSimClient.__module__ == "api.sdk.async_client"
     assert fedsim.JobSpec.__module__ == "jobs.spec"
     with pytest.raises(AttributeError, match="nonsense"):
         _ = fedsim.nonsense
@@ -62,7 +62,7 @@ def test_submitting_from_the_sdk_loads_no_science() -> None:
 
 
 @pytest.mark.parametrize(
-    "file", ["api/__init__.py", "api/client.py", "jobs/__init__.py", "actors.py", "api.py"]
+    "file", ["api/__init__.py", "api/sdk/client.py", "jobs/__init__.py", "actors.py", "api.py"]
 )
 def test_a_package_in_front_of_ours_is_named(file: str, tmp_path: Path) -> None:
     theirs = tmp_path / file

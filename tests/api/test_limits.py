@@ -8,10 +8,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from api.limits import MOST_CALLERS, RateLimit, network_of
+from api.server.limits import MOST_CALLERS, RateLimit, network_of
 from fedsim.errors import SettingsError
 from jobs.settings import Limits, Settings
-from jobs.states import JobState
+from jobs.store.states import JobState
 from tests.api.browser import until
 from tests.api.service import running_service
 

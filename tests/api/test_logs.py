@@ -14,11 +14,11 @@ from typing import Any
 import httpx
 import pytest
 
-from api import logs
-from api.commands.serve import announce
-from api.routes import streams
+from api.cli.commands.serve import announce
+from api.server import logs
+from api.server.routes import streams
+from fedsim.base.secret_urls import HIDDEN
 from fedsim.errors import SettingsError
-from fedsim.secret_urls import HIDDEN
 from jobs.settings import Settings
 from tests.api.service import RunningService, running_service
 

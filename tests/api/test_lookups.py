@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-from api.errors import Crowded
-from api.lookups import Lookups, Pulse
-from api.service import Service
+from api.server.errors import Crowded
+from api.server.service import Service
+from api.server.slow_lookups import Lookups, Pulse
 from fedsim import FedSimClient
 from fedsim.errors import SpecError
 from tests.api.service import RunningService, running_service

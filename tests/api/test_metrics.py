@@ -13,13 +13,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import update
 
-from api.limits import Streams
-from api.metrics import Metrics
-from jobs import tables
-from jobs.records import RoundRecord
+from api.server.limits import Streams
+from api.server.metrics import Metrics
 from jobs.spec import parse_spec
-from jobs.states import JobState
-from jobs.store import JobStore
+from jobs.store import tables
+from jobs.store.job_store import JobStore
+from jobs.store.records import RoundRecord
+from jobs.store.states import JobState
 from tests.api.service import RunningService, a_round, running_service
 from tests.databases import service_database
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.states import JobState
+from jobs.store.states import JobState
 from tests.api.axe import violations
 from tests.api.browser import NEEDS_CHROMIUM, Browser, until
 from tests.api.service import RunningService, a_round, running_service

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from api.comparison import Run, compare
-from jobs.cluster import Share
-from jobs.records import Cost, Job
+from api.reports.comparison import Run, compare
+from jobs.local_ray.cluster import Share
 from jobs.spec import parse_spec
-from jobs.states import JobState
+from jobs.store.records import Cost, Job
+from jobs.store.states import JobState
 from tests.api.axe import violations
 from tests.api.browser import COPY, NEEDS_CHROMIUM, Browser, until
 from tests.api.service import RunningService, a_round, running_service

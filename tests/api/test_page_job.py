@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from jobs.artifacts import save_personal
-from jobs.records import Cost
-from jobs.states import FailureReason, JobState
+from jobs.run.artifacts import save_personal
+from jobs.store.records import Cost
+from jobs.store.states import FailureReason, JobState
 from tests.api.axe import violations
 from tests.api.browser import COPY, NEEDS_CHROMIUM, NO_CLIPBOARD, Browser, until
 from tests.api.service import RunningService, a_round

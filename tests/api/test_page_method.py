@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from api.report_method import marks, method_curves
+from api.reports.method_curves import marks, method_curves
 from tests.api.axe import violations
 from tests.api.browser import NEEDS_CHROMIUM, Browser, until
 from tests.api.real_runs import SPECS, RealJob, real_job

@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from fedsim.errors import ServiceError
-from jobs.plan import Plan
+from jobs.plan.plan import Plan
 from jobs.spec import parse_spec
-from jobs.states import JobState
+from jobs.store.states import JobState
 from tests.api.axe import violations
 from tests.api.browser import NEEDS_CHROMIUM, Browser, until
 from tests.api.service import RunningService

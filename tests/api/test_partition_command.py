@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from api.partition_page import SHOWN
+from api.reports.partition_page import SHOWN
 from fedsim.data.artifact import load_partition
-from jobs.partitioning import SURVEYED
+from jobs.run.partition_report import SURVEYED
 from tests.api.service import Fedsim
 
 

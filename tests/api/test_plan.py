@@ -11,10 +11,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from api.client import FedSimClient
-from api.planning import Planning
+from api.sdk.client import FedSimClient
+from api.server.plan_process import Planning
 from fedsim.errors import ServiceError, SpecError
-from jobs.plan import Plan
+from jobs.plan.plan import Plan
 from jobs.settings import Settings
 from jobs.spec import load_spec
 from tests.api.browser import until

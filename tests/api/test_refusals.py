@@ -10,7 +10,7 @@ import httpx
 import pytest
 from sqlalchemy.exc import TimeoutError as NoConnection
 
-from api.dependencies import Submission, _read_as
+from api.server.dependencies import Submission, _read_as
 from fedsim.errors import RequestError, StoreFull
 from tests.api.service import JOBS, RunningService, problem, submit
 

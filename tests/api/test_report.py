@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from api.report_events import MOST, events
-from api.report_figures import clients_figure, figures
-from api.report_map import map_figure, partition_map
-from api.report_method import marks, method_curves
-from api.report_page import Reported, report_page
-from jobs.artifacts import save_personal
-from jobs.records import Cost, Engine, total_cost
+from api.reports.class_map import map_figure, partition_map
+from api.reports.events import MOST, events
+from api.reports.figures import clients_figure, figures
+from api.reports.method_curves import marks, method_curves
+from api.reports.page import Reported, report_page
+from jobs.run.artifacts import save_personal
+from jobs.store.records import Cost, Engine, total_cost
 from tests.api.browser import NEEDS_CHROMIUM, Browser, until
 from tests.api.said import CUT_SHORT, CUT_SHORT_MARKS, PHASE_CURVES, PHASE_MARKS, PHASES
 from tests.api.service import Fedsim, RunningService, a_round

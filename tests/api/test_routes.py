@@ -10,8 +10,8 @@ import httpx
 import jsonschema
 import pytest
 
-from jobs.records import RoundRecord
-from jobs.states import JobState
+from jobs.store.records import RoundRecord
+from jobs.store.states import JobState
 from tests.api.browser import until
 from tests.api.service import JOBS, RunningService, a_round, problem
 

@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 
 from fedsim.algorithms import FedAvg
+from fedsim.base.tree import to_numpy
+from fedsim.clients.population import Population
 from fedsim.core import Algorithm
-from fedsim.pools import SerialPool
-from fedsim.population import Population
-from fedsim.simulation import simulate
-from fedsim.tree import to_numpy
-from jobs.artifacts import save_model
-from jobs.model_notes import model_notes
-from jobs.resolve import resolve
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import simulate
+from jobs.run.artifacts import save_model
+from jobs.run.model_metadata import model_notes
 from jobs.settings import Settings
 from jobs.spec import parse_spec, read_spec
-from jobs.states import JobState
+from jobs.spec.resolve import resolve
+from jobs.store.states import JobState
 from tests.api.service import RunningService, a_round
 
 PAGE = (Path(__file__).parents[2] / "docs" / "sdk.md").read_text("utf-8")

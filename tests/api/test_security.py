@@ -8,12 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from api.addresses import is_loopback
-from api.security import (
-    AllowedHosts,
-    read_token_file,
-    require_token_beyond_loopback,
-)
+from api.sdk.addresses import is_loopback
+from api.server.security import AllowedHosts, read_token_file, require_token_beyond_loopback
 from fedsim.errors import SettingsError
 from jobs.settings import Limits
 from tests.api.service import RunningService, running_service

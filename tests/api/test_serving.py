@@ -16,12 +16,14 @@ from pathlib import Path
 import httpx
 import pytest
 
-from api.local_service import Started, free_port, who_answers
-from api.serving import address_of, bind
+from api.server.local_service import Started, free_port, who_answers
+from api.server.serving import address_of, bind
 from fedsim import FedSimClient
 from fedsim.errors import SettingsError
-from jobs import local_ray, ray_files, ray_keeper
-from jobs.ray_files import Addresses
+from jobs.local_ray import embedded_ray as local_ray
+from jobs.local_ray import files as ray_files
+from jobs.local_ray import keeper as ray_keeper
+from jobs.local_ray.files import Addresses
 from jobs.settings import Settings
 from tests.api.browser import until
 from tests.api.service import RunningService, a_round
@@ -76,7 +78,7 @@ def test_a_signal_ends_it_in_order_even_with_a_watcher(server: Process, number: 
     assert (note.url, note.pid) == (server.url, server.process.pid)
     assert note.answers()
     from jobs.spec import parse_spec
-    from jobs.store import JobStore
+    from jobs.store.job_store import JobStore
 
     with JobStore.open(server.settings.database_url) as store:
         job, _ = store.create(parse_spec({"algorithm": "fedavg"}))
@@ -145,7 +147,7 @@ def test_it_does_not_end_while_a_job_waits(tmp_path: Path) -> None:
 def test_stop_ends_the_service_that_was_started_here(
     server: Process, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from api import cli
+    from api.cli import main as cli
 
     monkeypatch.setenv("FEDSIM_HOME", str(server.settings.home))
     monkeypatch.setattr(sys, "argv", ["fedsim", "stop"])
@@ -174,7 +176,7 @@ def test_stop_spares_jobs_whose_service_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """They go on while nobody answers; it takes --force to end them."""
-    from api import cli
+    from api.cli import main as cli
 
     ended: list[Settings] = []
     monkeypatch.setattr(local_ray, "stop_ray", ended.append)
@@ -195,7 +197,7 @@ def test_stop_spares_jobs_whose_service_is_gone(
 def test_stop_spares_active_jobs(
     service: RunningService, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from api import cli
+    from api.cli import main as cli
 
     job = service.running()
     Started(os.getpid(), service.url, service.app.state.instance).write(service.settings)
@@ -249,7 +251,7 @@ def test_addresses_are_those_of_this_machine() -> None:
 def test_serve_refuses_to_be_open_to_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from api import cli
+    from api.cli import main as cli
 
     monkeypatch.setenv("FEDSIM_HOME", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["fedsim", "serve", "--host", "0.0.0.0"])
@@ -262,8 +264,8 @@ def test_rounds_of_a_job_survive_the_server(tmp_path: Path) -> None:
     with FedSimClient(first.url) as client:
         job = client.submit({"algorithm": "fedavg", "rounds": 2})
     first.end()
-    from jobs.states import JobState
-    from jobs.store import JobStore
+    from jobs.store.job_store import JobStore
+    from jobs.store.states import JobState
 
     with JobStore.open(first.settings.database_url) as store:
         store.advance(job.id, JobState.QUEUED, JobState.STARTING)

@@ -13,8 +13,8 @@ import pytest
 
 from fedsim import FedSimClient
 from fedsim.errors import SpecError
-from jobs.records import Job
-from jobs.states import JobState
+from jobs.store.records import Job
+from jobs.store.states import JobState
 from tests.api.blocking import client_of
 from tests.api.service import Fedsim, RunningService, a_round
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedsim.errors import MethodFailed
-from jobs.states import JobState
+from jobs.store.states import JobState
 from tests.api.service import Fedsim, RunningService, a_round
 
 

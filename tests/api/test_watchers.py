@@ -7,7 +7,7 @@ import threading
 import time
 
 from benchmarks.streams import watch_all
-from jobs.states import JobState
+from jobs.store.states import JobState
 from tests.api.service import RunningService, a_round
 
 ROUNDS = 12

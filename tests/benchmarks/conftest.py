@@ -8,8 +8,7 @@ import pytest
 
 from benchmarks.tables.grid import Table, read_table
 from jobs.settings import Settings
-
-from .small_table import SMALL
+from tests.benchmarks.small_table import SMALL
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from benchmarks import frequencies
 from benchmarks.frequencies import COHORT, ROUNDS, TRIFREQS, outliers, rounds, section
 from benchmarks.tables.page import PAGE
-from fedsim.inequitable import ALONE
+from fedsim.techniques.last_models import ALONE
 
 
 def test_the_weights_are_the_papers_frequencies() -> None:

@@ -11,8 +11,8 @@ from benchmarks.similarity.__main__ import main
 from benchmarks.similarity.runs import WAYS, Measured, central, measured, pairs, read
 from benchmarks.similarity.section import section
 from benchmarks.tables.journal import write_line
-from fedsim import tree
 from fedsim.algorithms import KDIA
+from fedsim.base import tree
 from fedsim.errors import FedsimError
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import QUICK

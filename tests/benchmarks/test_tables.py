@@ -16,17 +16,16 @@ from benchmarks.tables.markdown import render
 from benchmarks.tables.one_run import Pending, Populations, execute
 from benchmarks.tables.work import missing, run_table, take
 from fedsim.algorithms import ALGORITHMS
+from fedsim.clients.population import Population
 from fedsim.core import Algorithm
+from fedsim.engine.experiment import Experiment
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import RoundResult, simulate
 from fedsim.errors import FedsimError
-from fedsim.experiment import Experiment
-from fedsim.pools import SerialPool
-from fedsim.population import Population
-from fedsim.simulation import RoundResult, simulate
-from jobs.resolve import resolve
 from jobs.settings import Settings
 from jobs.spec import parse_spec
-
-from .small_table import SMALL, entry
+from jobs.spec.resolve import resolve
+from tests.benchmarks.small_table import SMALL, entry
 
 
 def test_every_cell_is_run_with_every_seed_seed_by_seed(table: Table) -> None:

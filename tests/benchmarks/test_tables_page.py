@@ -11,12 +11,11 @@ from benchmarks.tables.journal import Entry, Scored, fall, numbers, swing
 from benchmarks.tables.markdown import render
 from benchmarks.tables.one_run import Pending, Populations, execute
 from benchmarks.tables.page import place
-from fedsim.pools import SerialPool
-from fedsim.simulation import simulate
-from jobs.resolve import resolve
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import simulate
 from jobs.settings import Settings
-
-from .small_table import entry
+from jobs.spec.resolve import resolve
+from tests.benchmarks.small_table import entry
 
 
 def test_rendered_figures(table: Table) -> None:

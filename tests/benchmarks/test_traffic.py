@@ -8,8 +8,8 @@ from benchmarks.tables.page import PAGE
 from benchmarks.traffic import SETTINGS, Setting, round_bytes, section
 from fedsim.algorithms import AcePFL, FedAvg, KTpFL, Scaffold
 from fedsim.core import Algorithm
-from fedsim.pools import SerialPool
-from fedsim.simulation import simulate
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import simulate
 from tests.fedsim.federations import federation
 
 CIFAR = {setting.name: setting for setting in SETTINGS}["CIFAR-10"]

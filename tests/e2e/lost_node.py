@@ -16,10 +16,10 @@ import numpy as np
 import ray
 from ray.cluster_utils import Cluster
 
-from jobs.execute import execute
-from jobs.records import RoundRecord
+from jobs.run.execute import execute
 from jobs.settings import Settings
 from jobs.spec import parse_spec
+from jobs.store.records import RoundRecord
 from tests.e2e.test_restarts import STATEFUL
 
 QUICK_TO_NOTICE = {

@@ -15,12 +15,12 @@ from typing import Any
 
 import httpx
 
-from fedsim.pools import SerialPool
-from fedsim.simulation import simulate
-from jobs.local_ray import find_ray, stop_ray
-from jobs.resolve import resolve
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import simulate
+from jobs.local_ray.embedded_ray import find_ray, stop_ray
 from jobs.settings import Settings
 from jobs.spec import parse_spec
+from jobs.spec.resolve import resolve
 from tests.databases import service_database
 
 QUICK: dict[str, Any] = {
@@ -45,7 +45,7 @@ class Server:
 
     def start(self) -> None:
         """Start it, and wait until it is ready to run jobs."""
-        command = [sys.executable, "-m", "api.cli", "serve", "--port", str(self.port)]
+        command = [sys.executable, "-m", "api.cli.main", "serve", "--port", str(self.port)]
         environment = {**os.environ, **self.environment, **self.settings.secrets()}
         environment["FEDSIM_HOME"] = str(self.settings.home)
         with (self.settings.make_home() / "serve.out").open("ab") as out:
@@ -137,8 +137,8 @@ def undisturbed(spec: dict[str, Any], settings: Settings) -> list[str]:
 
 
 def runner_pid(job: str) -> int:
-    """The process that runs a job: `python -m jobs.runner JOB`, not the shell around it."""
-    wanted = ["-m", "jobs.runner", job]
+    """The process that runs a job: `python -m jobs.run.runner JOB`, not the shell around it."""
+    wanted = ["-m", "jobs.run.runner", job]
     for folder in Path("/proc").iterdir():
         with suppress(OSError, ValueError):
             if (folder / "cmdline").read_text().rstrip("\0").split("\0")[1:] == wanted:

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from jobs.settings import Settings
-from jobs.store import JobStore
+from jobs.store.job_store import JobStore
 from tests.e2e.server import QUICK, Server, runner_pid, submit, undisturbed, wait_for
 
 STATEFUL: dict[str, Any] = {

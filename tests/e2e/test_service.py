@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from api.client import FedSimClient
+from api.sdk.client import FedSimClient
 from fedsim.errors import SpecError
-from jobs.store import JobStore
+from jobs.store.job_store import JobStore
 from tests.e2e.server import QUICK, Server, submit, wait_for
 
 LONG = {**QUICK, "name": "long", "rounds": 100_000}

@@ -12,10 +12,10 @@ from typing import Any
 import httpx
 import pytest
 
-from jobs.ray_files import read_addresses
-from jobs.records import Job
-from jobs.states import FINAL, JobState
-from jobs.store import JobStore
+from jobs.local_ray.files import read_addresses
+from jobs.store.job_store import JobStore
+from jobs.store.records import Job
+from jobs.store.states import FINAL, JobState
 from tests.e2e.server import Server, runner_pid, running_server, submit, undisturbed
 from tests.e2e.test_restarts import STATEFUL, whole
 

@@ -204,7 +204,7 @@ def test_the_command_exits_with_the_code_of_the_fault(
     arguments: list[str], code: int, words: list[str], tmp_path: Path
 ) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "api.cli", *arguments],
+        [sys.executable, "-m", "api.cli.main", *arguments],
         env={"PATH": "/usr/bin:/bin", "FEDSIM_HOME": str(tmp_path), "HOME": str(tmp_path), "COLUMNS": "200"},
         capture_output=True,
         text=True,

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from fedsim import tree
-from fedsim.checkpoint import Checkpoints
-from fedsim.history import Memories
-from fedsim.packing import pack, unpack
-from fedsim.storage import Folder
+from fedsim.base import tree
+from fedsim.checkpoints.checkpoint import Checkpoints
+from fedsim.checkpoints.history import Memories
+from fedsim.checkpoints.serialization import pack, unpack
+from fedsim.checkpoints.storage import Folder
 
 
 def alter_a_memory(folder: Path, *, said: bool = True) -> None:

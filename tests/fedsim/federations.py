@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from fedsim.clients.population import Population
 from fedsim.core import Local
 from fedsim.data.dataset import Dataset, Examples
 from fedsim.data.federation import federate
 from fedsim.data.partition import Partition
 from fedsim.models import make_net
-from fedsim.population import Population
 
 
 def gaussian_dataset(examples: int = 240, classes: int = 4, features: int = 12, seed: int = 0) -> Dataset:

@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedsim import rng
 from fedsim.algorithms.fedrod import PREFIX
+from fedsim.base import rng
+from fedsim.clients.population import Population
+from fedsim.clients.sampling import draws
 from fedsim.core import Local
-from fedsim.population import Population
-from fedsim.sampling import draws
 from tests.fedsim.federations import federation
 
 BODY, HEAD = ("fc1.0.weight", "fc1.0.bias"), ("head.weight", "head.bias")

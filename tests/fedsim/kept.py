@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedsim.checkpoint import Checkpoints
+from fedsim.base.digest import digest
+from fedsim.checkpoints.checkpoint import Checkpoints
+from fedsim.clients.population import Population
 from fedsim.core import Algorithm, ServerState
-from fedsim.digest import digest
-from fedsim.pools import SerialPool
-from fedsim.population import Population
-from fedsim.simulation import RoundResult, simulate
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import RoundResult, simulate
 from tests.fedsim.methods import Everything, quick
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from fedsim.clients.population import Population
 from fedsim.core import Algorithm, Local
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import RoundResult, simulate
 from fedsim.models import make_net
-from fedsim.pools import SerialPool
-from fedsim.population import Population
-from fedsim.simulation import RoundResult, simulate
 from tests.fedsim.federations import federation
 from tests.fedsim.replay import Array
 

@@ -8,15 +8,15 @@ from typing import Any, ClassVar
 
 import torch
 
-from fedsim import tree
 from fedsim.algorithms import ALGORITHMS, FedAvg
+from fedsim.base import tree
+from fedsim.base.tree import Tree
+from fedsim.clients.population import Population
 from fedsim.core import Algorithm, Context, Local, Reduced, Reduction, Report, Visit
-from fedsim.local import Trained, fine_tuned
-from fedsim.net import Params
-from fedsim.pools import SerialPool
-from fedsim.population import Population
-from fedsim.simulation import RoundResult, simulate
-from fedsim.tree import Tree
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import RoundResult, simulate
+from fedsim.models.net import Params
+from fedsim.training.local_loop import Trained, fine_tuned
 
 MOMENTUM = Local(epochs=2, batch_size=8, lr=0.05, momentum=0.9, weight_decay=1e-3)
 

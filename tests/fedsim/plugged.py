@@ -10,12 +10,12 @@ from typing import Annotated
 from torch import nn
 
 from fedsim.algorithms import ALGORITHMS, FedAvg
+from fedsim.base.parameters import Range
 from fedsim.data import DATASETS, PARTITIONS, Dataset, DatasetEntry, Partition, PartitionEntry
 from fedsim.data.partitions.even import iid
 from fedsim.data.partitions.stock import Stock
 from fedsim.data.places import Places
 from fedsim.models import MODELS
-from fedsim.parameters import Range
 from tests.fedsim.federations import gaussian_dataset
 
 __version__ = "7.1"

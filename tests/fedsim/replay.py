@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from fedsim import rng
-from fedsim.population import Population
-from fedsim.sampling import draws
+from fedsim.base import rng
+from fedsim.clients.population import Population
+from fedsim.clients.sampling import draws
 
 Array = np.ndarray[Any, Any]
 Cohorts = Sequence[Sequence[int]]

@@ -9,16 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim import tree
+from fedsim.base import tree
+from fedsim.clients.population import Population
 from fedsim.core import Algorithm, Local
 from fedsim.data.dataset import Examples, Normalise
+from fedsim.engine.pools import SerialPool, StackedPool
+from fedsim.engine.simulation import RoundResult, simulate
 from fedsim.models import make_net
-from fedsim.net import Net
-from fedsim.pools import SerialPool, StackedPool
-from fedsim.population import Population
-from fedsim.simulation import RoundResult, simulate
-
-from .federations import federation, partition
+from fedsim.models.net import Net
+from tests.fedsim.federations import federation, partition
 
 SIZES = [3, 8, 11, 16, 17, 0, 20, 24]
 """Smaller than a batch of 8, just a batch, not whole batches, and nothing at all."""

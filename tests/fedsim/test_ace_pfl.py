@@ -12,17 +12,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedsim import rng, wire
 from fedsim.algorithms.ace_pfl import AcePFL
+from fedsim.base import rng, wire
+from fedsim.clients.population import Population
+from fedsim.clients.sampling import draws, kept_apart
 from fedsim.core import Local
 from fedsim.data.dataset import Dataset, Examples
-from fedsim.enrolment import enrolled
+from fedsim.engine.initial_state import enrolled
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import RoundResult, simulate
 from fedsim.models import make_net
-from fedsim.pools import SerialPool
-from fedsim.population import Population
-from fedsim.public import public_set
-from fedsim.sampling import draws, kept_apart
-from fedsim.simulation import RoundResult, simulate
 from tests.fedsim.federations import federation
 
 LOCAL = Local(epochs=1, batch_size=8, lr=0.05)
@@ -87,7 +86,7 @@ class PaperLoop:
 
     def __init__(self, population: Population, algorithm: AcePFL) -> None:
         self.population, self.algorithm = population, algorithm
-        self.public = public_set(population.context(0))
+        self.public = population.context(0).require_public_set()
         data = population.dataset
         self.train = torch.tensor(data.train.x), torch.tensor(data.train.y)
         self.test = torch.tensor(data.test.x), torch.tensor(data.test.y)

@@ -7,16 +7,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedsim import rng
 from fedsim.algorithms import ALGORITHMS, FedAvg, FedProx
+from fedsim.base import rng
+from fedsim.base.digest import digest
+from fedsim.clients.population import Population
+from fedsim.clients.sampling import draws
 from fedsim.core import Algorithm, Batch, Local
-from fedsim.digest import digest
-from fedsim.local import cross_entropy
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import RoundResult, simulate
 from fedsim.models import make_net
-from fedsim.pools import SerialPool
-from fedsim.population import Population
-from fedsim.sampling import draws
-from fedsim.simulation import RoundResult, simulate
+from fedsim.training.local_loop import cross_entropy
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import quick
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from fedsim.algorithms import FedAvg, FedNova, FedProx, Scaffold
 from fedsim.core import Algorithm, Local
-from fedsim.local import sgd
-from fedsim.pools import SerialPool
+from fedsim.engine.pools import SerialPool
+from fedsim.training.local_loop import sgd
 from tests.fedsim import replay
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import run

@@ -7,9 +7,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsim.blocks import MOST_BLOCKS, Node, TreeSum, cut, pieces, shares, spans
+from fedsim.clients.sampling import draws
 from fedsim.core import Pacing
-from fedsim.sampling import draws
+from fedsim.engine.blocks import MOST_BLOCKS, Node, TreeSum, cut, pieces, shares, spans
 
 
 @given(st.integers(1, 60), st.integers(1, 40), st.integers(1, 20))

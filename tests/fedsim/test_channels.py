@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim import tree
 from fedsim.algorithms import CD2PFed, FedAvg
 from fedsim.algorithms.fedavg import OWN
-from fedsim.channels import cuts, masks, private_channels, shared_part, with_shared
+from fedsim.base import tree
+from fedsim.clients.population import Population
 from fedsim.core import Batch
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import simulate
 from fedsim.models import MODELS, make_net, reads_tokens
-from fedsim.pools import SerialPool
-from fedsim.population import Population
-from fedsim.simulation import simulate
+from fedsim.techniques.channel_split import cuts, masks, private_channels, shared_part, with_shared
 from tests.fedsim.federations import federation
 from tests.fedsim.replay import Array
 

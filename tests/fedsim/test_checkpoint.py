@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim import tree
 from fedsim.algorithms import ALGORITHMS, FedAvg, FedCL
-from fedsim.checkpoint import Checkpoints
+from fedsim.base import tree
+from fedsim.base.digest import digest
+from fedsim.base.secret_urls import secrets_in, without_secrets
+from fedsim.checkpoints.checkpoint import Checkpoints
+from fedsim.checkpoints.history import FILE_BYTES, Memories, Records
+from fedsim.checkpoints.serialization import pack, unpack
+from fedsim.checkpoints.storage import Folder
 from fedsim.core import ServerState
-from fedsim.digest import digest
-from fedsim.history import FILE_BYTES, Memories, Records
-from fedsim.packing import pack, unpack
-from fedsim.secret_urls import secrets_in, without_secrets
-from fedsim.storage import Folder
 from tests.fedsim.federations import federation
 from tests.fedsim.kept import Wrapped, method, run, same_memories
 from tests.fedsim.methods import FREEZING, Everything

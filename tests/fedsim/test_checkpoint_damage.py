@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from fedsim.checkpoint import Checkpoints
+from fedsim.checkpoints.checkpoint import Checkpoints
+from fedsim.engine.simulation import RoundResult
 from fedsim.errors import CheckpointError
-from fedsim.simulation import RoundResult
 from tests.fedsim.altered import alter_a_memory, reseal
 from tests.fedsim.federations import federation
 from tests.fedsim.kept import Wrapped, run

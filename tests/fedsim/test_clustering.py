@@ -13,11 +13,18 @@ from hypothesis import strategies as st
 from scipy.stats import wasserstein_distance
 from sklearn.metrics import adjusted_rand_score
 
-from fedsim.census import Census
-from fedsim.clustering import distance_matrix, distances_to, distributions, emd, grouped, mean_within
-from fedsim.enrolment import asked, census_traffic, label_counts
-from fedsim.figures import COLOURS, Clustering, cluster_map, places
-from fedsim.privacy import Mechanism, noisy_shares
+from benchmarks.cluster_figure import COLOURS, Clustering, cluster_map, places
+from fedsim.base.privacy import Mechanism, noisy_shares
+from fedsim.core.census import Census
+from fedsim.engine.initial_state import asked, census_traffic, label_counts
+from fedsim.techniques.clustering import (
+    distance_matrix,
+    distances_to,
+    distributions,
+    emd,
+    grouped,
+    mean_within,
+)
 from tests.fedsim.federations import federation
 
 COUNTS = st.integers(2, 12).flatmap(
@@ -153,7 +160,7 @@ def test_a_matrix_of_many_clients_is_told_of(
 ) -> None:
     asked(Census(ask="matrix"), federation())
     assert not caplog.records
-    monkeypatch.setattr("fedsim.enrolment.MANY_PAIRS", 45)
+    monkeypatch.setattr("fedsim.engine.initial_state.MANY_PAIRS", 45)
     asked(Census(ask="matrix"), federation())
     assert "comparing 45 pairs" in caplog.text
 

@@ -8,9 +8,10 @@ import sys
 import numpy as np
 import pytest
 
+from fedsim.clients.sampling import draws
 from fedsim.core import Local
-from fedsim.costs import Costs, Work, client_work, dealt, fit, together
-from fedsim.sampling import draws
+from fedsim.engine.cost_model import Costs, dealt, fit, together
+from fedsim.training.work import Work, client_work
 
 
 @pytest.mark.parametrize("num_examples", [0, 1, 9, 10, 11, 25])

@@ -12,18 +12,17 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from fedsim import tree
 from fedsim.algorithms import ALGORITHMS, KDIA, Scaffold
+from fedsim.base import tree
+from fedsim.base.tree import Tree
+from fedsim.clients.population import Population, Shelf
 from fedsim.core import Local, Reduced, Traffic
+from fedsim.engine.pools import SerialPool, broadcast, instruct
+from fedsim.engine.reduction import SpanResult, share
+from fedsim.engine.simulation import first_state
 from fedsim.errors import FedsimError
-from fedsim.pools import SerialPool, broadcast, instruct
-from fedsim.population import Population, Shelf
-from fedsim.reduce import SpanResult, share
-from fedsim.simulation import first_state
-from fedsim.tree import Tree
-
-from .federations import federation
-from .methods import QUICK
+from tests.fedsim.federations import federation
+from tests.fedsim.methods import QUICK
 
 ELSEWHERE = torch.device("meta")
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from fedsim.core import Batch
-from fedsim.distillation import Lesson, Temperature, noisy, softened, top_k
-from fedsim.public import ROWS
-from fedsim.triple import TripleDistillation
+from fedsim.core.public_set import ROWS
+from fedsim.techniques.soft_predictions import Lesson, Temperature, noisy, softened, top_k
+from fedsim.techniques.triple_distillation import TripleDistillation
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim import tree
 from fedsim.algorithms import AcePFL, FedAD, FedDF, FedKD, KTpFL
+from fedsim.base import tree
+from fedsim.clients.population import Population
 from fedsim.core import Algorithm, Local
+from fedsim.engine.pools import SerialPool, StackedPool
+from fedsim.engine.simulation import RoundResult, simulate
 from fedsim.models import make_net
-from fedsim.pools import SerialPool, StackedPool
-from fedsim.population import Population
-from fedsim.simulation import RoundResult, simulate
 from tests.fedsim.federations import federation
 
 SIZES = [21, 34, 12, 40]

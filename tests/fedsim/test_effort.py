@@ -23,22 +23,22 @@ import torch
 from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedsim import rng
 from fedsim.algorithms import ALGORITHMS
 from fedsim.algorithms.fedavg import FedAvg
+from fedsim.base import rng
+from fedsim.clients.population import Population
 from fedsim.core import Context, Effort, Local
 from fedsim.data import Dataset, Examples
 from fedsim.data.federation import federate
-from fedsim.effort import Cost, Meter, paper_updates
-from fedsim.flops import example_flops
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import first_state, simulate
 from fedsim.models import make_net
-from fedsim.net import Net
-from fedsim.pools import SerialPool
-from fedsim.population import Population
-from fedsim.simulation import first_state, simulate
-from jobs.resolve import cohort_size
+from fedsim.models.net import Net
+from fedsim.training.effort import Cost, Meter, paper_updates
+from fedsim.training.flops import example_flops
 from jobs.spec import parse_spec, parse_text, preset_text
-from jobs.spec_text import apply_overrides
+from jobs.spec.resolve import cohort_size
+from jobs.spec.text import apply_overrides
 from tests.fedsim.federations import federation
 
 CONV1, CONV2, FC1, FC2 = 921_600, 6_553_600, 1_048_576, 10_240

@@ -6,10 +6,9 @@ import pytest
 
 from fedsim.algorithms import KDIA, FedAvg, FedCL, FedCOG, FedGen
 from fedsim.core import Algorithm, Local
-from fedsim.effort import Meter
-from fedsim.flops import feature_flops
-from fedsim.generators import make_generator
 from fedsim.models import make_net
+from fedsim.techniques.generators import feature_flops, make_generator
+from fedsim.training.effort import Meter
 from tests.fedsim.federations import federation
 
 

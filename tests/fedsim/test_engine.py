@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim import rng, tree, wire
 from fedsim.algorithms import FedAvg
+from fedsim.base import rng, tree, wire
+from fedsim.base.digest import digest
 from fedsim.core import Context, Local, Progress, Reduced, Visit
-from fedsim.digest import digest
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import simulate
 from fedsim.errors import (
     ClientFailed,
     DataError,
@@ -27,9 +29,7 @@ from fedsim.errors import (
     ServiceError,
     SpecError,
 )
-from fedsim.local import sgd
-from fedsim.pools import SerialPool
-from fedsim.simulation import simulate
+from fedsim.training.local_loop import sgd
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import Everything
 

@@ -16,11 +16,11 @@ from torch import nn
 from fedsim.algorithms import FedAvg
 from fedsim.data import loss_spread
 from fedsim.data.augment import augmentation
+from fedsim.engine.experiment import Experiment
+from fedsim.engine.expert import _key, expert_losses
 from fedsim.errors import DataError, SpecError
-from fedsim.experiment import Experiment
-from fedsim.expert import _key, expert_losses
 from fedsim.models import make_net
-from fedsim.net import Net
+from fedsim.models.net import Net
 from tests.fedsim.federations import gaussian_dataset
 
 

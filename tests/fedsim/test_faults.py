@@ -11,15 +11,15 @@ import pytest
 import torch
 
 from fedsim.algorithms import FedAvg
-from fedsim.chaos import fails_client, kills_actor
+from fedsim.base.digest import Fingerprint, memory_mark, memory_marks
+from fedsim.clients.population import Population
 from fedsim.core import Context, Visit
-from fedsim.digest import Fingerprint, memory_mark, memory_marks
+from fedsim.engine.chaos import fails_client, kills_actor
+from fedsim.engine.faults import Chaos, Faults, parse_chaos
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import RoundResult, simulate
 from fedsim.errors import ClientFailed, CohortFailed, FedsimError, MethodFailed, OutOfMemory, SettingsError
-from fedsim.faults import Chaos, Faults, parse_chaos
-from fedsim.local import Trained
-from fedsim.pools import SerialPool
-from fedsim.population import Population
-from fedsim.simulation import RoundResult, simulate
+from fedsim.training.local_loop import Trained
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import Everything
 

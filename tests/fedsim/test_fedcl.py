@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim import tree
 from fedsim.algorithms import FedAvg, FedCL
 from fedsim.algorithms.fedcl import EQUALLY
+from fedsim.base import tree
+from fedsim.clients.population import Population
 from fedsim.core import Local, Reduced
 from fedsim.curriculum import ClientCurriculum, DataCurriculum
-from fedsim.inequitable import moved_on, part_of, settled, taught
-from fedsim.phases import Standing
-from fedsim.pools import SerialPool
-from fedsim.population import Population
-from fedsim.simulation import RoundResult, simulate
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import RoundResult, simulate
+from fedsim.techniques.last_models import moved_on, part_of, settled, taught
+from fedsim.techniques.learning_phases import Standing
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import FREEZING, MOMENTUM, QUICK, run, same_models
 from tests.fedsim.test_fedcl_clients import entropies, superloss

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from scipy.special import lambertw
 
 from fedsim.algorithms import FedCL
-from fedsim.generators import draw_labels
-from fedsim.mixtures import fitted
-from fedsim.net import Params
-from fedsim.pools import SerialPool
-from fedsim.population import Population
+from fedsim.clients.population import Population
+from fedsim.engine.pools import SerialPool
+from fedsim.models.net import Params
+from fedsim.techniques.gaussian_mixtures import fitted
+from fedsim.techniques.generators import draw_labels
 from tests.fedsim.federations import federation
 from tests.fedsim.linear_models import softmax
 from tests.fedsim.methods import QUICK, run
@@ -83,7 +83,7 @@ def test_difficulties_are_numpys_over_all_that_a_client_holds(
     scored_by: Literal["trained", "received"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Eqs 6 and 12 after one visit; 38 examples are looked at sixteen at a time."""
-    monkeypatch.setattr("fedsim.population.AT_ONCE", 16)
+    monkeypatch.setattr("fedsim.clients.population.AT_ONCE", 16)
     method, population = FedCL(**LIGHT, scored_by=scored_by), federation()
     ctx = population.context(0)
     state, pool = method.init(ctx), SerialPool(method, population)

@@ -10,10 +10,10 @@ import torch
 
 from fedsim.algorithms import FedAvg, FedCOG
 from fedsim.algorithms.fedcog import lacking
+from fedsim.checkpoints.serialization import pack, unpack
 from fedsim.data.dataset import Examples
+from fedsim.engine.pools import SerialPool
 from fedsim.models import make_net
-from fedsim.packing import pack, unpack
-from fedsim.pools import SerialPool
 from tests.fedsim.federations import federation, gaussian_dataset
 from tests.fedsim.linear_models import softmax
 from tests.fedsim.methods import MOMENTUM, run, visited

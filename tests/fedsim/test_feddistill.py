@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from fedsim.algorithms import FedAvg, FedDistill, FedDistillPlus
+from fedsim.clients.population import Population
 from fedsim.core import Context, Visit
-from fedsim.pools import SerialPool
-from fedsim.population import Population
-from fedsim.simulation import simulate
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import simulate
 from tests.fedsim.federations import federation
 from tests.fedsim.linear_models import softmax
 from tests.fedsim.methods import MOMENTUM, run, same_models

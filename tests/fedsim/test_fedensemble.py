@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim import wire
 from fedsim.algorithms import FedAvg, FedEnsemble, FedGen
+from fedsim.base import wire
 from fedsim.core import Local
-from fedsim.pools import SerialPool
-from fedsim.simulation import simulate
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import simulate
 from tests.fedsim.federations import federation
 from tests.fedsim.linear_models import softmax
 from tests.fedsim.methods import MOMENTUM, QUICK, run, same_models

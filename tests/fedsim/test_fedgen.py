@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim import tree
 from fedsim.algorithms import FedAvg, FedGen
+from fedsim.base import tree
+from fedsim.base.wire import Traffic
+from fedsim.clients.population import Population
 from fedsim.core import Context, Local, Reduced, Visit
 from fedsim.data.dataset import Dataset, Examples
-from fedsim.exchange import Traffic
-from fedsim.generators import draw_labels, make_generator
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import simulate
 from fedsim.models import make_net
-from fedsim.pools import SerialPool
-from fedsim.population import Population
-from fedsim.simulation import simulate
+from fedsim.techniques.generators import draw_labels, make_generator
 from tests.fedsim.federations import federation, partition
 from tests.fedsim.linear_models import softmax
 from tests.fedsim.methods import MOMENTUM, QUICK, run, same_models

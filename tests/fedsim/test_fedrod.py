@@ -14,9 +14,9 @@ from torch import Tensor
 from fedsim.algorithms import FedROD
 from fedsim.algorithms.fedrod import ABSENT, PREFIX, prior
 from fedsim.core import Batch, Context, Visit
-from fedsim.net import Params
-from fedsim.pools import SerialPool, StackedPool
-from fedsim.simulation import first_state, simulate
+from fedsim.engine.pools import SerialPool, StackedPool
+from fedsim.engine.simulation import first_state, simulate
+from fedsim.models.net import Params
 from tests.fedsim.handmade import BODY, HEAD, SETTINGS, features, small
 
 

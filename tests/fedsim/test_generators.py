@@ -11,11 +11,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedsim import rng, tree
+from benchmarks.similarity.features import mean_cosine, pooled, similarity
 from fedsim.algorithms import KDIA, FedAvg
+from fedsim.base import rng, tree
 from fedsim.core import Progress
-from fedsim.generator_training import Lessons, Schedule, joint_judge, jointly, train_generator, untrained
-from fedsim.generators import (
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import simulate
+from fedsim.engine.worker import one_thread
+from fedsim.models import make_net
+from fedsim.models.net import Net
+from fedsim.techniques.generator_training import (
+    Lessons,
+    Schedule,
+    joint_judge,
+    jointly,
+    train_generator,
+    untrained,
+)
+from fedsim.techniques.generators import (
     Generator,
     entrance,
     flat_generator,
@@ -24,12 +37,6 @@ from fedsim.generators import (
     pairs_diversity,
     ratio_diversity,
 )
-from fedsim.models import make_net
-from fedsim.net import Net
-from fedsim.pools import SerialPool
-from fedsim.similarity import mean_cosine, pooled, similarity
-from fedsim.simulation import simulate
-from fedsim.worker import one_thread
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import QUICK
 

@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim import inequitable, tree
 from fedsim.algorithms import KDIA, FedAvg, FedAvgM, FedCOG, FedDisco, FedGKD, FedProx, Moon
+from fedsim.base import tree
+from fedsim.clients.population import Population
 from fedsim.core import Algorithm, Context, Local, Visit
 from fedsim.data.dataset import Dataset, Examples
-from fedsim.effort import Meter
-from fedsim.inequitable import KINDS, moved_on, part_of, settled, taught, worth
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import simulate
 from fedsim.models import make_net
-from fedsim.pools import SerialPool
-from fedsim.population import Population
-from fedsim.simulation import simulate
+from fedsim.techniques import last_models as inequitable
+from fedsim.techniques.last_models import KINDS, moved_on, part_of, settled, taught, worth
+from fedsim.training.effort import Meter
 from tests.fedsim.federations import federation, partition
 from tests.fedsim.linear_models import softmax
 from tests.fedsim.methods import MOMENTUM, QUICK, run, same_models

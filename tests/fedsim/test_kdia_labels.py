@@ -10,9 +10,9 @@ import torch
 
 from fedsim.algorithms import KDIA
 from fedsim.core import Batch, Local
-from fedsim.generator_training import Schedule, client_labels
-from fedsim.pools import SerialPool
-from fedsim.simulation import simulate
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import simulate
+from fedsim.techniques.generator_training import Schedule, client_labels
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import QUICK
 from tests.fedsim.stacks import same_as_one_by_one

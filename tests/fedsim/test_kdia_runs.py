@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim import tree
 from fedsim.algorithms import KDIA
+from fedsim.base import tree
 from fedsim.core import Context, Local, Visit
-from fedsim.generator_training import joint_judge, train_generator
-from fedsim.inequitable import KINDS, taught
-from fedsim.pools import SerialPool
-from fedsim.simulation import simulate
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import simulate
+from fedsim.techniques.generator_training import joint_judge, train_generator
+from fedsim.techniques.last_models import KINDS, taught
 from tests.fedsim.federations import federation
 from tests.fedsim.test_kdia import direct
 

@@ -19,14 +19,14 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedsim.algorithms import FedAvg, FedBABU, LayerSchedule
+from fedsim.clients.population import Population
 from fedsim.core import Algorithm, Context, Local, Reduced, Visit
 from fedsim.curriculum import ClientCurriculum
 from fedsim.data.dataset import Dataset, Examples
-from fedsim.effort import paper_updates
+from fedsim.engine.pools import SerialPool, StackedPool
+from fedsim.engine.simulation import RoundResult, first_state, simulate
 from fedsim.models import make_net
-from fedsim.pools import SerialPool, StackedPool
-from fedsim.population import Population
-from fedsim.simulation import RoundResult, first_state, simulate
+from fedsim.training.effort import paper_updates
 from tests.fedsim.federations import partition
 from tests.fedsim.stacks import TOLERANCE, check_closed, close, deep
 

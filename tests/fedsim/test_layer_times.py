@@ -11,13 +11,13 @@ import pytest
 
 from fedsim.algorithms import LayerSchedule
 from fedsim.algorithms.layer_schedule import PlateauState
-from fedsim.digest import digest
+from fedsim.base.digest import digest
+from fedsim.checkpoints.serialization import pack, unpack
+from fedsim.engine.simulation import first_state
 from fedsim.errors import SpecError
-from fedsim.packing import pack, unpack
-from fedsim.simulation import first_state
-from jobs.resolve import resolve
 from jobs.settings import Settings
 from jobs.spec import parse_spec
+from jobs.spec.resolve import resolve
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import run
 from tests.fedsim.stacks import deep

@@ -14,14 +14,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedsim import rng
 from fedsim.algorithms import FedBABU, LayerSchedule
+from fedsim.base import rng
+from fedsim.clients.population import Population
+from fedsim.clients.sampling import draws
 from fedsim.core import Algorithm, Local
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import RoundResult, simulate
 from fedsim.models import make_net
-from fedsim.pools import SerialPool
-from fedsim.population import Population
-from fedsim.sampling import draws
-from fedsim.simulation import RoundResult, simulate
 from tests.fedsim.federations import parted
 
 ORDERS: list[Any] = ["vanilla", "anti"]

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch.func import vmap
 
-from fedsim import layers
-from fedsim.layers import averaged, pooled_by_matrices
+from fedsim.models import layers
+from fedsim.models.layers import averaged, pooled_by_matrices
 
 
 @pytest.mark.parametrize(("height", "width", "size"), [(7, 7, 3), (1, 1, 7), (4, 6, 4), (5, 9, 8), (8, 8, 4)])

@@ -12,8 +12,8 @@ import torch
 
 from fedsim.algorithms.fedavg import FedAvg
 from fedsim.core import Context, Progress, Reduced
-from fedsim.learning import seconds_to_learn
-from fedsim.pools import SerialPool
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.server_training import seconds_to_learn
 from tests.fedsim.federations import federation
 
 

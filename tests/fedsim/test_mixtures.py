@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim import rng
-from fedsim.mixtures import FLOOR, drawn, fitted, pooled, quantile
+from fedsim.base import rng
+from fedsim.techniques.gaussian_mixtures import FLOOR, drawn, fitted, pooled, quantile
 
 
 def test_a_known_mixture_is_recovered() -> None:

@@ -12,14 +12,14 @@ from fedsim.algorithms import FedAD, FedKD
 from fedsim.algorithms.fedavg import OWN
 from fedsim.algorithms.fedkd import rounded
 from fedsim.algorithms.one_shot import LESSON, rows_of
-from fedsim.attention import look
+from fedsim.clients.population import Population
 from fedsim.core import Batch, Local
+from fedsim.core.public_set import ROWS
 from fedsim.data.dataset import Examples
+from fedsim.engine.pools import SerialPool, StackedPool
+from fedsim.engine.simulation import simulate
 from fedsim.models import make_net
-from fedsim.pools import SerialPool, StackedPool
-from fedsim.population import Population
-from fedsim.public import ROWS, public_set
-from fedsim.simulation import simulate
+from fedsim.techniques.grad_cam import look
 from tests.fedsim.federations import federation, public_examples
 from tests.fedsim.linear_models import SIZES, C, N, linear, logits_of, matrix, run, softmax
 from tests.fedsim.replay import Client, start
@@ -54,8 +54,10 @@ def test_fedkd_uploads_once_and_everybody_goes_on() -> None:
     assert matrix(results[1].state.params) == pytest.approx(start(population))
     for number in (3, 4):
         for client in range(7):
-            batches = public_set(population.context(0)).shuffled(
-                population.seed, number, epochs=1, batch_size=128
+            batches = (
+                population.context(0)
+                .require_public_set()
+                .shuffled(population.seed, number, epochs=1, batch_size=128)
             )
             (rows,) = (batch.noise[ROWS].numpy() for batch in batches)
             inputs = np.hstack([x[rows], np.ones((N, 1))])
@@ -73,8 +75,10 @@ def test_fedkd_after_the_upload_without_private_training() -> None:
     far = []
     for client, memory in pool.memories().items():
         assert torch.equal(memory[LESSON]["logits"], lesson)
-        said = public_set(population.context(0)).predictions(
-            lambda x, m=memory: population.nets[0](m[OWN], x)
+        said = (
+            population.context(0)
+            .require_public_set()
+            .predictions(lambda x, m=memory: population.nets[0](m[OWN], x))
         )
         before = logits_of(Client(population, 0, client).sgd(start(population)), public_examples().x)
         far.append((float((said - lesson).abs().mean()), np.abs(before - lesson.numpy()).mean()))
@@ -84,7 +88,7 @@ def test_fedkd_after_the_upload_without_private_training() -> None:
 
 def test_fedkd_by_divergence() -> None:
     population = linear()
-    public, net = public_set(population.context(0)), population.nets[0]
+    public, net = population.context(0).require_public_set(), population.nets[0]
     batch, params = public.batch(torch.arange(6)), net.init(9)
     taught = torch.randn(N, C, generator=torch.Generator().manual_seed(1))
     algorithm = FedKD(distance_by="kl", temperature=3.0)
@@ -152,7 +156,7 @@ def test_attention_is_grad_cam() -> None:
     """The head is linear on the mean over h x w places, so d score / d A_k is weight[y, k] / (h w)."""
     population = images()
     net, params = population.nets[0], population.nets[0].init(4)
-    public = public_set(population.context(0))
+    public = population.context(0).require_public_set()
     batch = public.batch(torch.arange(6))
     maps = net.run(params, batch.x, stop="pool").detach().numpy()
     assert maps.shape == (6, 8, 2, 2)

@@ -3,8 +3,8 @@
 import pytest
 
 from fedsim.algorithms.kdia import KDIA
-from fedsim.parameter_notes import notes
-from jobs.catalog import Kind, catalogue
+from fedsim.base.parameter_docs import notes
+from jobs.spec.catalog import Kind, catalogue
 
 
 def documented(first: int, *, second: float, third: str, fourth: bool) -> None:

@@ -2,9 +2,9 @@ from typing import Annotated, Literal
 
 import pytest
 
+from fedsim.base.parameters import Positive, Range, Share, check, mismatch, parameters, require
 from fedsim.data import DATASETS, PARTITIONS, parameters_of, unknown
 from fedsim.errors import SpecError
-from fedsim.parameters import Positive, Range, Share, check, mismatch, parameters, require
 
 
 def example(

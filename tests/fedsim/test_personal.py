@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim import tree
 from fedsim.algorithms.fedavg import FedAvg
+from fedsim.base import tree
+from fedsim.base.tree import Tree
+from fedsim.clients.population import Population
 from fedsim.core import Context, Examination, PersonalScores, Visit
+from fedsim.core.personal_scores import from_rows, joined, sorted_curve, summary
+from fedsim.engine.faults import Faults
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import first_state, simulate
 from fedsim.errors import ClientFailed
-from fedsim.faults import Faults
-from fedsim.local import cross_entropy, sgd
-from fedsim.net import Params
-from fedsim.personal import from_rows, joined, sorted_curve, summary
-from fedsim.pools import SerialPool
-from fedsim.population import Population
-from fedsim.simulation import first_state, simulate
-from fedsim.tree import Tree
+from fedsim.models.net import Params
+from fedsim.training.local_loop import cross_entropy, sgd
 from tests.fedsim.federations import parted
 from tests.fedsim.methods import Keeper, Tuned
 

@@ -8,9 +8,9 @@ import pytest
 
 from fedsim.algorithms import KDIA, FedGKD, Scaffold
 from fedsim.algorithms.fedavg import FedAvg
-from fedsim.pools import SerialPool
-from fedsim.population import Population
-from fedsim.simulation import simulate
+from fedsim.clients.population import Population
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import simulate
 from tests.fedsim.federations import parted
 from tests.fedsim.methods import Tuned
 

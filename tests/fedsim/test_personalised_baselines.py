@@ -11,18 +11,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedsim import rng
 from fedsim.algorithms import FedALA, FedAvg, PerFedAvg, PFedMe
 from fedsim.algorithms.fedavg import OWN
+from fedsim.base import rng
+from fedsim.base.tree import Tree
+from fedsim.clients.population import Population
 from fedsim.core import Algorithm, Batch, Local
-from fedsim.effort import Cost, Meter
-from fedsim.flops import example_flops
-from fedsim.local import cross_entropy
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import RoundResult, first_state, simulate
 from fedsim.models import make_net
-from fedsim.pools import SerialPool
-from fedsim.population import Population
-from fedsim.simulation import RoundResult, first_state, simulate
-from fedsim.tree import Tree
+from fedsim.training.effort import Cost, Meter
+from fedsim.training.flops import example_flops
+from fedsim.training.local_loop import cross_entropy
 from tests.fedsim.federations import federation
 from tests.fedsim.replay import Array, Client, gradient, start
 

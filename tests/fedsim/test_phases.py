@@ -9,11 +9,11 @@ from typing import cast
 import numpy as np
 import torch
 
-from fedsim import rng
 from fedsim.algorithms import FedCL
+from fedsim.base import rng
+from fedsim.checkpoints.serialization import pack, unpack
 from fedsim.core import Context
-from fedsim.packing import pack, unpack
-from fedsim.phases import Phases, Standing
+from fedsim.techniques.learning_phases import Phases, Standing
 
 DRAWS = 20
 

@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
+from fedsim.base.parameter_docs import notes
+from fedsim.base.parameters import check
 from fedsim.data import DATASETS, Dataset, DatasetEntry, Places
-from fedsim.parameter_notes import notes
-from fedsim.parameters import check
 
 PAGE = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text("utf-8")
 

@@ -19,16 +19,16 @@ import yaml
 from fedsim import plugins
 from fedsim.algorithms import ALGORITHMS, FedAvg, FedProx
 from fedsim.data import DATASETS, PARTITIONS, dataset_faults
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import simulate
 from fedsim.errors import SpecError
 from fedsim.models import MODELS, mlp
-from fedsim.pools import SerialPool
-from fedsim.simulation import simulate
-from jobs.catalog import Kind, catalogue
-from jobs.execute import execute
-from jobs.model_notes import model_notes
-from jobs.resolve import plugins_of, resolve
+from jobs.run.execute import execute
+from jobs.run.model_metadata import model_notes
 from jobs.settings import Settings
 from jobs.spec import parse_spec
+from jobs.spec.catalog import Kind, catalogue
+from jobs.spec.resolve import plugins_of, resolve
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "plugins.md").read_text("utf-8")
@@ -276,7 +276,7 @@ def command(site: Path, home: Path, *arguments: str) -> Any:
     environment |= {"PYTHONPATH": os.pathsep.join([str(ROOT), str(site)]), "FEDSIM_HOME": str(home)}
     environment |= {"FEDSIM_PLUGINS": "other_mine", "FEDSIM_RAY_NUM_CPUS": "1"}
     done = subprocess.run(
-        [sys.executable, "-m", "api.cli", *arguments, "--format", "json"],
+        [sys.executable, "-m", "api.cli.main", *arguments, "--format", "json"],
         capture_output=True,
         text=True,
         env=environment,

@@ -11,18 +11,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedsim.algorithms import ALGORITHMS, FedAvg
+from fedsim.base.precision import _flags, tensor_cores
+from fedsim.clients.population import Population
 from fedsim.core import Batch, Context, Local, Visit
+from fedsim.engine.pools import SerialPool, StackedPool
+from fedsim.engine.simulation import simulate
 from fedsim.errors import SettingsError, SpecError
-from fedsim.net import Params
-from fedsim.pools import SerialPool, StackedPool
-from fedsim.population import Population
-from fedsim.precision import _flags, tensor_cores
-from fedsim.simulation import simulate
-from jobs.keeping import experiment_of
+from fedsim.models.net import Params
+from jobs.run.checkpointing import experiment_of
 from jobs.spec import parse_spec
-
-from .federations import federation
-from .methods import quick
+from tests.fedsim.federations import federation
+from tests.fedsim.methods import quick
 
 
 @dataclass(frozen=True, kw_only=True)

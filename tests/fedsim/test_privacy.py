@@ -12,12 +12,12 @@ import pytest
 from scipy.stats import norm
 
 from fedsim.algorithms.ace_pfl import AcePFL
-from fedsim.census import Census
-from fedsim.clustering import mean_within
+from fedsim.base.privacy import Mechanism, budgets
+from fedsim.clients.population import Population
+from fedsim.core.census import Census
 from fedsim.data.dataset import Dataset, Examples
-from fedsim.enrolment import asked, enrolled
-from fedsim.population import Population
-from fedsim.privacy import Mechanism, budgets
+from fedsim.engine.initial_state import asked, enrolled
+from fedsim.techniques.clustering import mean_within
 from tests.fedsim.federations import federation
 
 LABELS = 3

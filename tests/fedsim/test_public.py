@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim import rng, tree, wire
 from fedsim.algorithms import FedAvg
+from fedsim.base import rng, tree, wire
+from fedsim.base.tree import Tree
+from fedsim.clients.population import Population
+from fedsim.clients.sampling import count_apart, kept_apart
 from fedsim.core import Algorithm, Context, Local, Reduced, Reduction, Report, ServerState, Visit
+from fedsim.core.public_set import ROWS
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import simulate
 from fedsim.errors import DataError
-from fedsim.local import cross_entropy, sgd
 from fedsim.models import make_net
-from fedsim.pools import SerialPool
-from fedsim.population import Population
-from fedsim.public import ROWS, public_set
-from fedsim.sampling import count_apart, kept_apart
-from fedsim.simulation import simulate
-from fedsim.tree import Tree
+from fedsim.training.local_loop import cross_entropy, sgd
 from tests.fedsim.federations import federation
 
 
@@ -52,7 +52,7 @@ class Told(Algorithm):
         return sum(wire.sparse_bytes(leaf) for _, leaf in tree.leaves(payload))
 
     def train(self, ctx: Context, visit: Visit) -> Report:
-        public, net = public_set(ctx), ctx.net
+        public, net = ctx.require_public_set(), ctx.net
         steps = public.shuffled(ctx.seed, ctx.round, epochs=2, batch_size=16)
         trained = sgd(
             ctx,
@@ -130,7 +130,7 @@ def test_what_is_kept_apart_has_all_classes_though_they_come_in_turns() -> None:
 
 
 def test_everybody_sees_the_public_set_in_the_same_order_which_changes_by_round() -> None:
-    public = public_set(federation().context(0))
+    public = federation().context(0).require_public_set()
 
     def order(round: int) -> torch.Tensor:
         steps = public.shuffled(7, round, epochs=2, batch_size=16)
@@ -152,7 +152,7 @@ def test_everybody_sees_the_public_set_in_the_same_order_which_changes_by_round(
 def test_without_a_public_set_it_says_so() -> None:
     population = replace(federation(), public=None)
     with pytest.raises(DataError, match=r"data\.public\.fraction: 0\.1"):
-        public_set(population.context(0))
+        population.context(0).require_public_set()
 
 
 def test_sparse_bytes_are_eight_for_each_entry() -> None:
@@ -160,9 +160,9 @@ def test_sparse_bytes_are_eight_for_each_entry() -> None:
 
 
 def test_a_spec_without_a_public_set_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from jobs import client_tests, curricula, resolve
     from jobs.settings import Settings
-    from jobs.spec import parse_spec
+    from jobs.spec import client_test_checks as client_tests
+    from jobs.spec import curricula, parse_spec, resolve
 
     for module in (resolve, client_tests, curricula):
         monkeypatch.setattr(module, "ALGORITHMS", {"told": Told, "fedavg": FedAvg})

@@ -11,16 +11,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedsim import tree
 from fedsim.algorithms import FedAvg, FedDF, KTpFL
 from fedsim.algorithms.fedavg import OWN
+from fedsim.base import tree
+from fedsim.clients.population import Population
 from fedsim.core import Batch, Local, Progress
-from fedsim.lessons import Course, correct_share, distilled, ensemble, softened, taught_loss
-from fedsim.local import divergence
-from fedsim.pools import SerialPool
-from fedsim.population import Population
-from fedsim.public import public_set
-from fedsim.simulation import Learning, stages
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import Learning, stages
+from fedsim.techniques.server_distillation import (
+    Course,
+    correct_share,
+    distilled,
+    ensemble,
+    softened,
+    taught_loss,
+)
+from fedsim.training.local_loop import divergence
 from tests.fedsim.federations import federation, public_examples
 from tests.fedsim.linear_models import SIZES, C, N, linear, logits_of, matrix, mixed, run, softmax
 from tests.fedsim.replay import Array, Client, start
@@ -56,7 +62,7 @@ def test_an_ensemble_listens_to_who_holds_a_class() -> None:
 
 def test_a_distillation_ends_when_it_gains_nothing_and_keeps_its_best() -> None:
     population = linear()
-    public, net = public_set(population.context(0)), population.nets[0]
+    public, net = population.context(0).require_public_set(), population.nets[0]
     first = net.init(3)
     rows = torch.arange(30, 40)
     judge = correct_share(net, public, rows)
@@ -142,7 +148,7 @@ def test_models_are_scored_after_what_they_depend_on() -> None:
 
 
 def test_the_servers_training_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedsim.learning.TELL_SECONDS", 0.0)
+    monkeypatch.setattr("fedsim.engine.server_training.TELL_SECONDS", 0.0)
     population = linear(rounds=1)
     algorithm = FedDF(steps=60, batch_size=10, check_every=100)
     said = list(stages(algorithm, population, SerialPool(algorithm, population)))
@@ -170,7 +176,7 @@ def test_feddf_of_two_architectures_and_both_ways_to_charge() -> None:
 
 
 def public_rows(population: Population, round: int, size: int) -> Array:
-    return public_set(population.context(0)).chosen(population.seed, round, size).numpy()
+    return population.context(0).require_public_set().chosen(population.seed, round, size).numpy()
 
 
 def test_kt_pfl_by_hand() -> None:

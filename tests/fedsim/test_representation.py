@@ -17,13 +17,13 @@ import torch.nn.functional as F
 from fedsim.algorithms import FedBABU, FedPer, FedRep, FedROD, LGFedAvg
 from fedsim.algorithms.fedavg import OWN
 from fedsim.algorithms.fedrod import PREFIX
+from fedsim.clients.population import Population
 from fedsim.core import Local
 from fedsim.curriculum import ClientCurriculum
-from fedsim.pools import SerialPool
-from fedsim.population import Population
-from fedsim.simulation import first_state, simulate
-from jobs.curricula import curriculum_faults
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import first_state, simulate
 from jobs.spec import parse_spec
+from jobs.spec.curricula import curriculum_faults
 from tests.fedsim.federations import federation
 from tests.fedsim.handmade import BODY, HEAD, SETTINGS, Hand, HandBABU, HandRep, HandROD, features, small
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim import tree
 from fedsim.algorithms import FedAvg, Scaffold
+from fedsim.base import tree
 from fedsim.core import Context, Local, Visit
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import simulate
 from fedsim.models import make_net
-from fedsim.pools import SerialPool
-from fedsim.simulation import simulate
 from tests.fedsim import replay
 from tests.fedsim.federations import federation, gaussian_dataset
 from tests.fedsim.methods import run

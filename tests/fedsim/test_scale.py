@@ -9,14 +9,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedsim import rng
 from fedsim.algorithms import FedAvg
+from fedsim.base import rng
+from fedsim.clients.population import Population
 from fedsim.core import Local
 from fedsim.data.dataset import Indices
 from fedsim.data.partition import Partition, SampledPartition
-from fedsim.pools import SerialPool
-from fedsim.population import Population
-from fedsim.simulation import simulate
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import simulate
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import Everything
 

@@ -11,24 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from fedsim.algorithms import ALGORITHMS, FedAvg, FedCL
-from fedsim.blocks import cut
 from fedsim.core import Context, Local, Report, Visit
 from fedsim.curriculum import ClientCurriculum, DataCurriculum
-from fedsim.local import Trained
+from fedsim.engine.blocks import cut
+from fedsim.engine.pools import SerialPool, StackedPool
 from fedsim.models import make_net
-from fedsim.net import Net
-from fedsim.pools import SerialPool, StackedPool
-from fedsim.widths import width_of
-
-from .methods import FREEZING, quick
-from .stacks import (
-    SIZES,
-    close,
-    pictures,
-    run,
-    same_as_one_by_one,
-    small,
-)
+from fedsim.models.net import Net
+from fedsim.stacking.stack_size import width_of
+from fedsim.training.local_loop import Trained
+from tests.fedsim.methods import FREEZING, quick
+from tests.fedsim.stacks import SIZES, close, pictures, run, same_as_one_by_one, small
 
 
 @pytest.fixture

@@ -13,24 +13,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedsim.algorithms import FedAvg
-from fedsim.company import Together
 from fedsim.core import Batch, Context, Report, Visit
+from fedsim.engine.faults import Chaos, Faults
+from fedsim.engine.pools import SerialPool, StackedPool
 from fedsim.errors import ClientFailed, SettingsError
-from fedsim.faults import Chaos, Faults
-from fedsim.local import Trained, cross_entropy, masked_mean
-from fedsim.masks import IGNORED, heeds_mask
 from fedsim.models import make_net
-from fedsim.net import Params
-from fedsim.pools import SerialPool, StackedPool
-from fedsim.stacked import _Loop
-
-from .federations import federation
-from .methods import quick
-from .stacks import (
-    close,
-    run,
-    small,
-)
+from fedsim.models.net import Params
+from fedsim.stacking.lockstep import Together
+from fedsim.stacking.mask_check import IGNORED, heeds_mask
+from fedsim.stacking.stacked import _Loop
+from fedsim.training.local_loop import Trained, cross_entropy, masked_mean
+from tests.fedsim.federations import federation
+from tests.fedsim.methods import quick
+from tests.fedsim.stacks import close, run, small
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +171,7 @@ def test_too_little_memory_halves_the_width_and_loses_nothing(monkeypatch: pytes
 
     population, algorithm = small(), quick("scaffold")
     expected, kept = run(algorithm, population, StackedPool(algorithm, population, 4))
-    monkeypatch.setattr("fedsim.stacked._Loop.make", limited)
+    monkeypatch.setattr("fedsim.stacking.stacked._Loop.make", limited)
     pool = StackedPool(algorithm, population, 8)
     found, memories = run(algorithm, population, pool)
     assert (found.digest, found.memory_digest) == (expected.digest, expected.memory_digest)

@@ -9,7 +9,7 @@ import torch
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import lambertw
 
-from fedsim.superloss import SuperLoss, lambert_w
+from fedsim.techniques.superloss import SuperLoss, lambert_w
 
 
 def test_lambert_w_from_the_branch_point_on() -> None:

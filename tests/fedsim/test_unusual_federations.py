@@ -14,21 +14,21 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim import tree
 from fedsim.algorithms import ALGORITHMS, FedAD, FedCOG
+from fedsim.base import tree
+from fedsim.clients.population import Population
 from fedsim.core import Local
+from fedsim.core.public_set import PublicSet
 from fedsim.data.dataset import Dataset, Examples
-from fedsim.lessons import correct_share
-from fedsim.local import right
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.results import RoundResult
+from fedsim.engine.simulation import simulate
+from fedsim.engine.worker import score
 from fedsim.models import make_net
-from fedsim.pools import SerialPool
-from fedsim.population import Population
-from fedsim.public import PublicSet
-from fedsim.results import RoundResult
-from fedsim.simulation import simulate
-from fedsim.worker import score
-from jobs.client_tests import task_faults
+from fedsim.techniques.server_distillation import correct_share
+from fedsim.training.local_loop import right
 from jobs.spec import parse_spec
+from jobs.spec.client_test_checks import task_faults
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import quick
 

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from fedsim.algorithms import FedAvg
-from fedsim.choice import Chosen, better
 from fedsim.data.federation import take_validation
-from fedsim.pools import SerialPool
-from fedsim.simulation import simulate
-from fedsim.worker import num_shards
-from jobs.final_model import FinalModel
-from jobs.records import Engine, RoundRecord, Seconds, Traffic
-from jobs.resolve import resolve
+from fedsim.engine.model_selection import Chosen, better
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import simulate
+from fedsim.engine.worker import num_shards
+from jobs.run.final_model import FinalModel
 from jobs.settings import Settings
 from jobs.spec import parse_spec
+from jobs.spec.resolve import resolve
+from jobs.store.records import Engine, RoundRecord, Seconds, Traffic
 from tests.fedsim.federations import federation, gaussian_dataset
 
 

@@ -9,17 +9,16 @@ from typing import Any
 
 import torch
 
-from actors.crew import Crew
+from actors.actor_group import Crew
 from actors.ray_pool import RayPool
 from actors.resources import Placement
-from fedsim.experiment import Experiment
-from fedsim.pools import SerialPool, StackedPool
-from fedsim.simulation import simulate
-from jobs.resolve import resolve
+from fedsim.engine.experiment import Experiment
+from fedsim.engine.pools import SerialPool, StackedPool
+from fedsim.engine.simulation import simulate
 from jobs.settings import Settings
 from jobs.spec import load_spec, parse_spec
-
-from .cases import PRESETS, method_specs, preset_overrides
+from jobs.spec.resolve import resolve
+from tests.golden.cases import PRESETS, method_specs, preset_overrides
 
 FILE = Path(__file__).parent / "digests.json"
 STACK = 3

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from actors.crew import Crew
-from fedsim.experiment import Experiment
-from jobs.resolve import resolve
+from actors.actor_group import Crew
+from fedsim.engine.experiment import Experiment
 from jobs.settings import Settings
 from jobs.spec import load_spec, parse_spec
+from jobs.spec.resolve import resolve
+from tests.golden.cases import PRESETS, method_specs, preset_overrides
+from tests.golden.recording import processor, ray_digests, recorded, serial_digests, stacked_digests
 from tests.reference.runs import NEEDS_FASHION_MNIST
-
-from .cases import PRESETS, method_specs, preset_overrides
-from .recording import processor, ray_digests, recorded, serial_digests, stacked_digests
 
 RECORDED = recorded().get(processor())
 pytestmark = pytest.mark.skipif(

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsim.checkpoint import Checkpoints
-from fedsim.pools import SerialPool
-from fedsim.simulation import first_state, simulate
-from jobs.keeping import experiment_of
-from jobs.resolve import resolve
+from fedsim.checkpoints.checkpoint import Checkpoints
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import first_state, simulate
+from jobs.run.checkpointing import experiment_of
 from jobs.settings import Settings
 from jobs.spec import load_spec
-from jobs.states import JobState
-from jobs.store import JobStore
+from jobs.spec.resolve import resolve
+from jobs.store.job_store import JobStore
+from jobs.store.states import JobState
 
 OLD = Path(__file__).parent / "old"
 """Written by `fedsim run spec.yaml --set rounds=2`, and by a service that ran two jobs."""

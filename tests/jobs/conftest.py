@@ -1,11 +1,10 @@
 import pytest
 
-from jobs.local_ray import ensure_ray, stop_ray
+from jobs.local_ray.embedded_ray import ensure_ray, stop_ray
 from jobs.settings import Settings
-from jobs.store import JobStore
+from jobs.store.job_store import JobStore
 from tests.databases import KINDS, empty_database
-
-from .desk import Desk
+from tests.jobs.desk import Desk
 
 
 @pytest.fixture(scope="session")

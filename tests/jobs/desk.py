@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 from actors.resources import Node
 from fedsim.errors import JobRefused, RayUnavailable
-from jobs.dispatch import Dispatcher
-from jobs.ray_job import RayJob
+from jobs.queue.dispatcher import Dispatcher
+from jobs.run.ray_job import RayJob
 from jobs.settings import Settings
 from jobs.spec import parse_spec
 from tests.thread_cluster import RUNS

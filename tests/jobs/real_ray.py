@@ -12,7 +12,7 @@ import ray
 from ray._private.authentication.http_token_authentication import get_auth_headers_if_auth_enabled
 from ray.util.placement_group import placement_group
 
-from jobs.cluster import cluster_state
+from jobs.local_ray.cluster import cluster_state
 
 
 def main() -> None:

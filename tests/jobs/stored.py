@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
-from jobs.records import RoundRecord
 from jobs.spec import JobSpec, load_spec, parse_spec
-from jobs.states import JobState
+from jobs.store.records import RoundRecord
+from jobs.store.states import JobState
 
 SPEC = parse_spec({"algorithm": "fedavg", "rounds": 3})
 

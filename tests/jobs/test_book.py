@@ -7,12 +7,12 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.exc import TimeoutError as NoConnection
 
 from fedsim.errors import StoreError, StoreFull
-from jobs import book
-from jobs.book import Book, patiently
-from jobs.database import _full
+from jobs.run import ledger as book
+from jobs.run.ledger import Book, patiently
 from jobs.spec import parse_spec
-from jobs.states import JobState
-from jobs.store import JobStore
+from jobs.store.database import _full
+from jobs.store.job_store import JobStore
+from jobs.store.states import JobState
 from tests.databases import fill_up
 from tests.thread_cluster import a_record
 

@@ -11,12 +11,12 @@ from PIL import Image
 from fedsim.algorithms.ace_pfl import AcePFL
 from fedsim.data.partitions import main_label
 from fedsim.data.sources.chexpert import FINDINGS
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import simulate
 from fedsim.errors import SpecError
-from fedsim.pools import SerialPool
-from fedsim.simulation import simulate
-from jobs.resolve import resolve
 from jobs.settings import Settings
 from jobs.spec import load_spec
+from jobs.spec.resolve import resolve
 
 SHOWN = (2, 5, 10)  # Cardiomegaly, Edema, Pleural Effusion: each a bright band of its own
 SMALL = (

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.class_map import FILE, class_map
-from jobs.partitioning import deal
+from jobs.run.class_map import FILE, class_map
+from jobs.run.partition_report import deal
 from jobs.settings import Settings
 from jobs.spec import parse_spec
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 
+from fedsim.base.progress import finished
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import first_state, simulate
 from fedsim.errors import SpecError
-from fedsim.pools import SerialPool
-from fedsim.simulation import first_state, simulate
-from fedsim.stepwise import finished
-from jobs.records import Cost, RoundRecord, total_cost
-from jobs.resolve import resolve
 from jobs.settings import Settings
 from jobs.spec import JobSpec, parse_spec
+from jobs.spec.resolve import resolve
+from jobs.store.records import Cost, RoundRecord, total_cost
 
 
 def spec(tests: Any, **parts: Any) -> JobSpec:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jobs.cluster import ACTORS, GROUPS, JOBS, NODES, ClusterState, cluster_state
+from jobs.local_ray.cluster import ACTORS, GROUPS, JOBS, NODES, ClusterState, cluster_state
 
 
 def listed(*rows: dict[str, Any]) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def test_actors_are_those_of_our_jobs() -> None:
 
 
 def test_names_of_ray_jobs_are_those_that_the_reconciler_gives() -> None:
-    from jobs.cluster import SUBMISSION
+    from jobs.local_ray.cluster import SUBMISSION
 
     for life in ("0", "3", "2-1"):
         found = SUBMISSION.fullmatch(f"fedsim-0f3k2m9xyzab-{life}")

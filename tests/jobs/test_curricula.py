@@ -11,11 +11,10 @@ import pytest
 
 from fedsim.algorithms import ALGORITHMS, FedAvg
 from fedsim.curriculum import ClientCurriculum, DataCurriculum
-from fedsim.experiment import Experiment
-from jobs import curricula
-from jobs.resolve import resolve
+from fedsim.engine.experiment import Experiment
 from jobs.settings import Settings
-from jobs.spec import parse_spec
+from jobs.spec import curricula, parse_spec
+from jobs.spec.resolve import resolve
 
 BASE: dict[str, Any] = {"algorithm": "fedprox", "clients": {"total": 10}, "model": "logistic"}
 

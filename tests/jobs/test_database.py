@@ -13,18 +13,20 @@ from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
 from fedsim.errors import StoreError
-from jobs import database, tables
-from jobs.database import alembic_config, connect, make_engine, migrating, writing
-from jobs.migrations import HEAD
-from jobs.states import JobState
-from jobs.store import JobStore
+from jobs.store import database, tables
+from jobs.store.database import alembic_config, connect, make_engine, migrating, writing
+from jobs.store.job_store import JobStore
+from jobs.store.states import JobState
+from jobs.store.tables import HEAD
 from tests.databases import NO_POSTGRES, POSTGRES, empty_database
-
-from .stored import SPEC, record, running
+from tests.jobs.stored import SPEC, record, running
 
 
 def test_two_openers_of_an_empty_database_both_get_it(url):
-    code = "import sys; from jobs.store import JobStore; print(len(JobStore.open(sys.argv[1]).list().jobs))"
+    code = (
+        "import sys; from jobs.store.job_store import JobStore;"
+        "print(len(JobStore.open(sys.argv[1]).list().jobs))"
+    )
     openers = [
         subprocess.Popen([sys.executable, "-c", code, url], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         for _ in range(4)
@@ -37,7 +39,7 @@ def test_processes_share_a_store(store, url):
     """Three processes write 30 rounds each, every round twice over all: each is there once."""
     job_id = running(store)
     code = (
-        "import sys\nfrom jobs.store import JobStore\nfrom tests.jobs.stored import record\n"
+        "import sys\nfrom jobs.store.job_store import JobStore\nfrom tests.jobs.stored import record\n"
         "store = JobStore.open(sys.argv[1])\n"
         "print(sum(store.add_round(sys.argv[2], record(n)) for n in range(30)))"
     )

@@ -12,11 +12,11 @@ import pytest
 from fedsim.data import DATASETS, Dataset, DatasetEntry, Examples
 from fedsim.data.places import Places
 from fedsim.errors import DataError, FieldError, SpecError
-from jobs.dealing import placed, spec_path
-from jobs.partitioning import deal
-from jobs.resolve import resolve
+from jobs.run.partition_report import deal
 from jobs.settings import Settings
 from jobs.spec import JobSpec, parse_spec
+from jobs.spec.partition_checks import placed, spec_path
+from jobs.spec.resolve import resolve
 
 
 def spec_of(partition: Any, clients: int = 4, **data: Any) -> JobSpec:

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from fedsim.errors import RayUnavailable
-from jobs.dispatch import Dispatcher
-from jobs.local_ray import ensure_ray
-from jobs.ray_files import read_addresses
+from jobs.local_ray.embedded_ray import ensure_ray
+from jobs.local_ray.files import read_addresses
+from jobs.queue.dispatcher import Dispatcher
 from jobs.settings import Settings
 from jobs.spec import parse_spec
-from jobs.states import ACTIVE, FINAL, FailureReason, JobState
-from jobs.store import JobStore
+from jobs.store.job_store import JobStore
+from jobs.store.states import ACTIVE, FINAL, FailureReason, JobState
 from tests.api.browser import until
 from tests.databases import service_database
 
@@ -167,7 +167,7 @@ class NoRay:
 
 
 def test_a_job_that_kills_ray_while_it_starts_is_not_started_for_ever(tmp_path):
-    from jobs.reconcile import Reconciler
+    from jobs.queue.reconcile import Reconciler
 
     settings, ray = Settings(tmp_path / "home"), NoRay()
     with JobStore.open(settings.database_url) as store:
@@ -220,8 +220,8 @@ def test_a_job_that_was_never_submitted_is_submitted(bench):
 
 
 def test_two_submissions_are_one_run(bench):
-    from jobs.ray_jobs import RayJobs
-    from jobs.reconcile import Reconciler
+    from jobs.queue.ray_jobs import RayJobs
+    from jobs.queue.reconcile import Reconciler
 
     ray = RayJobs(ensure_ray(bench.settings))
     reconciler = Reconciler(bench.store, bench.settings, [sys.executable, str(bench.script)])
@@ -265,8 +265,8 @@ def test_without_ray_the_queue_says_so_and_waits(tmp_path):
 
 
 def test_ray_that_does_not_answer_is_unavailable():
-    from jobs.local_ray import RayAddress
-    from jobs.ray_jobs import RayJobs
+    from jobs.local_ray.embedded_ray import RayAddress
+    from jobs.queue.ray_jobs import RayJobs
 
     for address in ("http://127.0.0.1:9", "127.0.0.1:9"):
         began = time.monotonic()

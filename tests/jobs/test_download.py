@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedsim.base.progress import finished
+from fedsim.base.torchvision_setup import torchvision_ready
 from fedsim.data import DATASETS, load_dataset
 from fedsim.data.places import FETCH
 from fedsim.errors import DataError, DataNotFound, SpecError
-from fedsim.stepwise import finished
-from fedsim.vision import torchvision_ready
-from jobs.resolve import resolve
 from jobs.settings import Settings
 from jobs.spec import parse_spec
+from jobs.spec.resolve import resolve
 from tests.fedsim.data.samples import write_idx
 
 FILES = tuple(

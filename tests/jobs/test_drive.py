@@ -17,31 +17,24 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from actors.coordinator import Phase
+from fedsim.base.tree import borrow
 from fedsim.data import Normalise
-from fedsim.errors import (
-    CheckpointError,
-    CoordinatorLost,
-    FedsimError,
-    NoRoomNow,
-    NotReproduced,
-    SpecError,
-)
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import simulate
+from fedsim.errors import CheckpointError, CoordinatorLost, FedsimError, NoRoomNow, NotReproduced, SpecError
 from fedsim.models import make_net
-from fedsim.pools import SerialPool
-from fedsim.simulation import simulate
-from fedsim.tree import borrow
-from jobs.drive import Drive, Run
-from jobs.execute import Notes
-from jobs.final_model import FinalModel
-from jobs.keeping import keeping_of
-from jobs.planner import plan
-from jobs.records import RoundRecord
-from jobs.resolve import resolve
-from jobs.runner import run
+from jobs.plan.planner import plan
+from jobs.run.checkpointing import keeping_of
+from jobs.run.drive import Drive, Run
+from jobs.run.execute import Notes
+from jobs.run.final_model import FinalModel
+from jobs.run.runner import run
 from jobs.settings import Settings
 from jobs.spec import JobSpec, parse_spec
-from jobs.states import FailureReason, JobState
-from jobs.store import JobStore
+from jobs.spec.resolve import resolve
+from jobs.store.job_store import JobStore
+from jobs.store.records import RoundRecord
+from jobs.store.states import FailureReason, JobState
 from tests.api.service import a_round
 from tests.fedsim.altered import alter_a_memory
 
@@ -128,7 +121,7 @@ def test_the_server_takes_its_share_of_a_gpu_and_leaves_the_rest_to_the_workers(
 
 
 def test_a_server_whose_share_others_hold_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actors.server_room.PLACEMENT_SECONDS", 0.5)
+    monkeypatch.setattr("actors.server_placement.PLACEMENT_SECONDS", 0.5)
     asked = {"workers": 1, "cpus_per_worker": 0.5, "server_gpus": 0.5}
     spec, settings = parse_spec({**SPEC, "rounds": 1, "resources": asked}), Settings(tmp_path / "home")
     experiment, gpus = resolve(spec, settings), ray.cluster_resources()["GPU"]
@@ -191,7 +184,7 @@ def test_a_drive_is_told_the_widths_of_the_rounds_that_may_run_again(
         given.append(arguments[2])
         raise Told
 
-    monkeypatch.setattr("jobs.drive.Drive", made)
+    monkeypatch.setattr("jobs.run.drive.Drive", made)
     spec, settings = parse_spec(SPEC), Settings(tmp_path / "home")
     with pytest.raises(Told):
         driven(spec, settings, str(tmp_path / "c"), records=[a_round(n + 1) for n in range(5)], resume=resume)

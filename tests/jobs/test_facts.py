@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from api import calls
+from api.sdk import calls
 from fedsim.data import outline
 from fedsim.errors import DataError, DataNotFound, SpecError
-from jobs import facts
-from jobs.resolve import resolve
 from jobs.settings import Settings
-from jobs.spec import parse_spec
+from jobs.spec import facts, parse_spec
+from jobs.spec.resolve import resolve
 
 
 def spec_of(dataset: Any, **fields: Any) -> Any:
@@ -37,7 +36,9 @@ def test_a_trained_tokenizer_does_not_go_with_published_weights(tmp_path: Path) 
 
 
 def test_published_weights_lie_in_a_data_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobs.resolve.facts_of", lambda *_: facts.Facts(100, (16,), 3, 50, "classes", 100))
+    monkeypatch.setattr(
+        "jobs.spec.resolve.facts_of", lambda *_: facts.Facts(100, (16,), 3, 50, "classes", 100)
+    )
     texts = {"name": "reuters", "tokenizer": "words"}
     both = [{"name": "distilbert", "pretrained": "/etc"}, {"name": "distilbert", "pretrained": "../home"}]
     with pytest.raises(SpecError) as caught:

@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jobs import file_state
-from jobs.facts import facts_of
-from jobs.file_state import MOST_ENTRIES, state_of
 from jobs.settings import Settings
-from jobs.spec import parse_spec
+from jobs.spec import file_state, parse_spec
+from jobs.spec.facts import facts_of
+from jobs.spec.file_state import MOST_ENTRIES, state_of
 from tests.fedsim.data.samples import write_idx, write_image
 
 

@@ -2,12 +2,11 @@
 
 import pytest
 
-from jobs.ray_job import ray_job_of
-from jobs.reconcile import Reconciler
+from jobs.queue.reconcile import Reconciler
 from jobs.spec import parse_spec
-from jobs.states import JobState
-
-from .desk import ENDED, later
+from jobs.store.records import ray_job_of
+from jobs.store.states import JobState
+from tests.jobs.desk import ENDED, later
 
 
 def test_a_runner_that_hangs_is_ended_and_the_job_goes_on_in_another(desk, monkeypatch):

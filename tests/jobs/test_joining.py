@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import ray
 
-from jobs import ray_jobs
-from jobs.joining import connected
-from jobs.local_ray import RayAddress
-from jobs.planner import _this_machine
-from jobs.ray_files import token
-from jobs.ray_jobs import RayJobs
+from jobs.local_ray.embedded_ray import RayAddress
+from jobs.local_ray.files import token
+from jobs.local_ray.machine import LONGEST_DIRECTORY, cpus
+from jobs.plan.planner import _this_machine
+from jobs.queue import ray_jobs
+from jobs.queue.ray_jobs import RayJobs
+from jobs.run.ray_connection import connected
 from jobs.settings import Settings
-from jobs.this_machine import LONGEST_DIRECTORY, cpus
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 import fedsim
 from fedsim.algorithms import ALGORITHMS
 from fedsim.core import Algorithm
-from jobs.keeping import experiment_of
+from jobs.run.checkpointing import experiment_of
 from jobs.spec import parse_spec
 
 SPEC: dict[str, Any] = {"algorithm": "scaffold", "rounds": 9, "model": "logistic", "local": {"steps": 2}}

@@ -9,11 +9,11 @@ import pytest
 from sqlalchemy import event, insert, text
 
 from fedsim.errors import BadPageToken, JobNotFound, SpecError
-from jobs.database import writing
-from jobs.records import Job, RoundRecord
 from jobs.spec import parse_spec
-from jobs.states import ACTIVE, JobState
-from jobs.tables import events, jobs, labels, rounds
+from jobs.store.database import writing
+from jobs.store.records import Job, RoundRecord
+from jobs.store.states import ACTIVE, JobState
+from jobs.store.tables import events, jobs, labels, rounds
 
 
 def created(store, algorithm="fedavg", **options):

@@ -7,11 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from api.planning import Planning
+from api.server.plan_process import Planning
 from fedsim.errors import RayUnavailable
-from jobs.local_ray import ensure_ray, find_ray, stop_ray
-from jobs.ray_files import ALIVE, Addresses, keeper_lives, locked, read_addresses, token, write_addresses
-from jobs.ray_keeper import ask, jobs_run, object_store_bytes
+from jobs.local_ray.embedded_ray import ensure_ray, find_ray, stop_ray
+from jobs.local_ray.files import (
+    ALIVE,
+    Addresses,
+    keeper_lives,
+    locked,
+    read_addresses,
+    token,
+    write_addresses,
+)
+from jobs.local_ray.keeper import ask, jobs_run, object_store_bytes
 from jobs.settings import Settings
 
 
@@ -40,7 +48,9 @@ def test_a_running_ray_is_found_again(ray_home):
     assert first == second
     assert first.jobs.startswith("http://127.0.0.1:")
     assert first.gcs.startswith("127.0.0.1:")
-    code = "from jobs.local_ray import ensure_ray; from jobs.settings import Settings; import sys\n"
+    code = (
+        "from jobs.local_ray.embedded_ray import ensure_ray; from jobs.settings import Settings; import sys\n"
+    )
     code += "print(ensure_ray(Settings(sys.argv[1])).gcs)"
     other = subprocess.run([sys.executable, "-c", code, ray_home], capture_output=True, text=True, check=True)
     assert other.stdout.strip() == first.gcs
@@ -101,7 +111,7 @@ def test_a_ray_that_does_not_start_says_what_its_log_says(tmp_path, monkeypatch)
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray/__init__.py").write_text("raise SystemExit('broken on purpose')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr("jobs.local_ray.package_path", lambda: f"{tmp_path}:{Path.cwd()}")
+    monkeypatch.setattr("jobs.local_ray.embedded_ray.package_path", lambda: f"{tmp_path}:{Path.cwd()}")
     with pytest.raises(RayUnavailable, match="broken on purpose") as caught:
         ensure_ray(Settings(tmp_path / "home"), timeout=30)
     assert "exit code 1" in str(caught.value)

@@ -13,15 +13,15 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from api.errors import problem
+from api.server.errors import problem
 from fedsim.algorithms import ALGORITHMS
+from fedsim.base.parameters import parameters
 from fedsim.data import DATASETS, PARTITIONS
 from fedsim.errors import DataError, DataNotFound, FedsimError, SpecError
 from fedsim.models import MODELS
-from fedsim.parameters import parameters
-from jobs.resolve import parse_whole, resolve
 from jobs.settings import Settings
 from jobs.spec import JobSpec, json_schema, parse_spec, parse_text
+from jobs.spec.resolve import parse_whole, resolve
 
 PLAIN = st.one_of(
     st.none(),

@@ -7,12 +7,12 @@ import pytest
 from alembic import command
 from sqlalchemy import text
 
-from jobs.database import alembic_config, make_engine, migrating
-from jobs.records import RoundRecord
 from jobs.spec import parse_spec
-from jobs.states import JobState
-from jobs.store import JobStore
-from jobs.tables import UtcTime
+from jobs.store.database import alembic_config, make_engine, migrating
+from jobs.store.job_store import JobStore
+from jobs.store.records import RoundRecord
+from jobs.store.states import JobState
+from jobs.store.tables import UtcTime
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 RECORD = {

@@ -12,7 +12,7 @@ import torch
 from fedsim.data import Dataset, Examples, Normalise
 from fedsim.data.sources.images import normalisation
 from fedsim.models import MODELS, make_net
-from jobs.model_notes import model_notes
+from jobs.run.model_metadata import model_notes
 from jobs.spec import parse_spec
 
 IMAGES = {

@@ -11,14 +11,14 @@ import pytest
 
 from actors.resources import Placement
 from fedsim.errors import DoesNotFit, FedsimError, NodeLost, NoRoomNow
-from jobs import drive as drive_module
-from jobs import setting_up
-from jobs.drive import Run
-from jobs.runner import Watch
-from jobs.setting_up import SettingUp
+from jobs.run import drive as drive_module
+from jobs.run import startup as setting_up
+from jobs.run.drive import Run
+from jobs.run.runner import Watch
+from jobs.run.startup import SettingUp
 from jobs.spec import parse_spec
-from jobs.states import JobState
-from jobs.store import JobStore
+from jobs.store.job_store import JobStore
+from jobs.store.states import JobState
 
 TAKEN = NoRoomNow("2 workers x 1 CPU and 0 GPU did not come free within 10 s")
 UNFIT = DoesNotFit("2 workers x 1 CPU asked, 1 fit (head has 1 CPU and 0 GPU: 1 fit)")

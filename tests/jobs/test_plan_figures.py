@@ -8,28 +8,27 @@ from typing import Any
 import pytest
 
 from actors.client_actor import Usage
-from actors.measured import Measured
-from actors.outlook import Change, Outlook
+from actors.plan.forecast import Change, Outlook
+from actors.plan.measured import Measured
+from actors.plan.trial import without
 from actors.resources import Node, Placement
-from actors.trial import without
-from api.commands.plan import rows
+from api.cli.commands.plan import rows
 from fedsim.algorithms import FedAvg, FedGKD, LayerSchedule
 from fedsim.core import Algorithm, Traffic
 from fedsim.curriculum import ClientCurriculum
-from fedsim.enrolment import enrolled
+from fedsim.engine.initial_state import enrolled
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import simulate
 from fedsim.errors import DoesNotFit
-from fedsim.pools import SerialPool
-from fedsim.simulation import simulate
-from jobs.placing import most_workers
-from jobs.plan import Plan
-from jobs.plan_advice import advice
-from jobs.plan_figures import check_room, drafted, with_figures, with_nodes, with_workers
-from jobs.resolve import resolve
+from jobs.plan.advice import advice
+from jobs.plan.figures import check_room, drafted, with_figures, with_nodes, with_workers
+from jobs.plan.plan import Plan
+from jobs.run.placement import most_workers
 from jobs.settings import Settings
+from jobs.spec.resolve import resolve
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import quick
-
-from .stored import spec
+from tests.jobs.stored import spec
 
 GIGABYTE = 10**9
 

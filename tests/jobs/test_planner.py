@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from fedsim.errors import ClientFailed, DoesNotFit, OutOfMemory
-from jobs.execute import execute
-from jobs.plan import Plan
-from jobs.planner import plan, shortage
+from jobs.plan.plan import Plan
+from jobs.plan.planner import plan, shortage
+from jobs.run.execute import execute
 from jobs.settings import Settings
-
-from .stored import spec
+from tests.jobs.stored import spec
 
 
 @pytest.mark.slow
@@ -99,7 +98,7 @@ def test_an_error_of_another_kind_stays_what_it_is() -> None:
 def test_a_planner_process_answers_errors_as_data(tmp_path: Path) -> None:
     wrong = io.StringIO(json.dumps({"algorithm": "fedavg", "rounds": 0})).getvalue()
     done = subprocess.run(
-        [sys.executable, "-m", "jobs.planner"], input=wrong, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "jobs.plan.planner"], input=wrong, capture_output=True, text=True, check=False
     )
     answer = json.loads(done.stdout)
     assert (done.returncode, answer["code"]) == (1, "BAD_SPEC")

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import pytest
 
 from fedsim.errors import FieldError, SpecError
-from jobs.resolve import name_faults
 from jobs.spec import apply_overrides, parse_spec, parse_text, preset_text, presets
+from jobs.spec.resolve import name_faults
 
 Items = tuple[str, ...]
 """`--set` items that belong together."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from jobs.private import keep_private
+from jobs.home_permissions import keep_private
 
 
 def mode(path: Path) -> int:

@@ -11,10 +11,10 @@ import requests
 
 from actors.resources import beside_server
 from fedsim.errors import RayUnavailable
-from jobs import ray_jobs
-from jobs.cluster import MOST
-from jobs.local_ray import RayAddress
-from jobs.ray_jobs import RayJobs
+from jobs.local_ray.cluster import MOST
+from jobs.local_ray.embedded_ray import RayAddress
+from jobs.queue import ray_jobs
+from jobs.queue.ray_jobs import RayJobs
 from tests.jobs.test_cluster import listed, node
 
 

@@ -10,18 +10,18 @@ import pytest
 
 from actors.resources import Node
 from fedsim.errors import JobRefused, RayUnavailable, StoreFull
-from jobs import reconcile, room
-from jobs.dispatch import Dispatcher
-from jobs.handover import take
-from jobs.ray_job import NO_ANSWER, NO_ROOM
-from jobs.reconcile import Reconciler
+from jobs.queue import capacity as room
+from jobs.queue import reconcile
+from jobs.queue.dispatcher import Dispatcher
+from jobs.queue.reconcile import Reconciler
+from jobs.queue.waiting import EXPLAINED
+from jobs.run.ray_job import NO_ANSWER, NO_ROOM
+from jobs.run.runner_secrets import take
 from jobs.settings import Settings
 from jobs.spec import parse_spec
-from jobs.states import ACTIVE, FINAL, FailureReason, JobState
-from jobs.waiting import EXPLAINED
+from jobs.store.states import ACTIVE, FINAL, FailureReason, JobState
+from tests.jobs.desk import ENDED, Desk, Scripted, later
 from tests.thread_cluster import ThreadCluster
-
-from .desk import ENDED, Desk, Scripted, later
 
 
 def test_a_job_that_ray_refuses_holds_nobody_up_for_long(desk):

@@ -19,13 +19,13 @@ from fedsim.errors import (
     StoreError,
     StoreFull,
 )
-from jobs import runner
-from jobs.ray_job import NO_ANSWER, NO_ROOM
-from jobs.runner import Watch, _fail, main, run
+from jobs.run import runner
+from jobs.run.ray_job import NO_ANSWER, NO_ROOM
+from jobs.run.runner import Watch, _fail, main, run
 from jobs.settings import Settings
 from jobs.spec import parse_spec
-from jobs.states import ACTIVE, FailureReason, JobState
-from jobs.store import JobStore
+from jobs.store.job_store import JobStore
+from jobs.store.states import ACTIVE, FailureReason, JobState
 
 
 @pytest.mark.parametrize(

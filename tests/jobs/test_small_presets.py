@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedsim.pools import SerialPool
-from fedsim.simulation import simulate
-from jobs.resolve import resolve
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import simulate
 from jobs.settings import Settings
 from jobs.spec import load_spec
+from jobs.spec.resolve import resolve
 from tests.fedsim.data.samples import TEN, write_batch, write_folders, write_idx, write_wav
 
 WORDS = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from fedsim.errors import SpecError
-from jobs.spec_faults import shown
-from jobs.spec_text import apply_overrides, parse_text, set_fields
+from jobs.spec.error_messages import shown
+from jobs.spec.text import apply_overrides, parse_text, set_fields
 
 PAIRS = "".join(f'"{number}": 1,' for number in range(60_000))
 

@@ -3,7 +3,7 @@ from itertools import product
 import pytest
 
 from fedsim.errors import Conflict
-from jobs.states import ACTIVE, FINAL, TRANSITIONS, JobState, check_transition
+from jobs.store.states import ACTIVE, FINAL, TRANSITIONS, JobState, check_transition
 
 LEGAL = {
     "QUEUED": {"STARTING", "CANCELLED", "FAILED"},

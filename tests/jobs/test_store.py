@@ -9,12 +9,11 @@ from itertools import pairwise
 import pytest
 
 from fedsim.errors import Conflict, JobNotFound, SpecError
-from jobs import tables
 from jobs.spec import JobSpec, parse_spec
-from jobs.states import ACTIVE, FailureReason, JobState
-from jobs.submission import check_submission
-
-from .stored import SPEC, record, running
+from jobs.spec.submission import check_submission
+from jobs.store import tables
+from jobs.store.states import ACTIVE, FailureReason, JobState
+from tests.jobs.stored import SPEC, record, running
 
 
 def test_a_new_job_waits_in_the_queue(store):

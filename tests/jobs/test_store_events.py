@@ -6,10 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from fedsim.errors import Conflict
-from jobs.records import RoundRecord
-from jobs.states import JobState
-
-from .stored import record, running
+from jobs.store.records import RoundRecord
+from jobs.store.states import JobState
+from tests.jobs.stored import record, running
 
 
 def test_rounds_are_written_exactly_once(store):

@@ -3,11 +3,10 @@
 import pytest
 
 from fedsim.errors import BadPageToken, Conflict, JobNotFound, SpecError
-from jobs import tables
 from jobs.spec import parse_spec
-from jobs.states import ACTIVE, JobState
-
-from .stored import SPEC, record, running
+from jobs.store import tables
+from jobs.store.states import ACTIVE, JobState
+from tests.jobs.stored import SPEC, record, running
 
 
 def test_the_queue_goes_by_priority_then_age(store):

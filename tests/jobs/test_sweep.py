@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fedsim.errors import SpecError
-from jobs.sweep import members, read_sweep
+from jobs.spec.sweep import members, read_sweep
 
 SWEEP = """
 base: base.yaml

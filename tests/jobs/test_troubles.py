@@ -7,14 +7,13 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from fedsim.errors import RayUnavailable
-from jobs import reconcile
-from jobs.dispatch import UNFORESEEN
-from jobs.local_ray import _did_not_start
-from jobs.reconcile import Reconciler
+from jobs.local_ray.embedded_ray import _did_not_start
+from jobs.queue import reconcile
+from jobs.queue.dispatcher import UNFORESEEN
+from jobs.queue.reconcile import Reconciler
 from jobs.settings import Settings
-from jobs.states import FailureReason, JobState
-
-from .desk import ENDED
+from jobs.store.states import FailureReason, JobState
+from tests.jobs.desk import ENDED
 
 
 def test_a_job_whose_folder_cannot_be_written_holds_nobody_up(desk):

@@ -11,8 +11,8 @@ import pytest
 import typer
 import yaml
 
-from api.cli import EXIT_CODES, app
-from jobs.sweep import members, read_sweep
+from api.cli.main import EXIT_CODES, app
+from jobs.spec.sweep import members, read_sweep
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text("utf-8")
 EXAMPLES = [

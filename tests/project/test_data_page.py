@@ -12,9 +12,9 @@ import yaml
 
 from fedsim.data import DATASETS, PARTITIONS
 from fedsim.models import MODELS, make_net
-from jobs.resolve import resolve
 from jobs.settings import Settings
 from jobs.spec import parse_spec
+from jobs.spec.resolve import resolve
 
 PAGE = Path(__file__).parents[2] / "docs" / "data.md"
 

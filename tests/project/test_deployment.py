@@ -18,11 +18,11 @@ import typer
 import yaml
 from ray.scripts import scripts as ray_scripts
 
-from api.app import create_app
-from api.cli import app
-from api.serving import GRACE_SECONDS
+from api.cli.main import app
+from api.server.app import create_app
+from api.server.serving import GRACE_SECONDS
 from jobs.settings import Settings
-from jobs.store import JobStore
+from jobs.store.job_store import JobStore
 from tests.api.service import IdleQueue
 
 ROOT = Path(__file__).parents[2]

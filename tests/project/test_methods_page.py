@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedsim.algorithms import ALGORITHMS
-from fedsim.parameters import parameters, written
+from fedsim.base.parameters import parameters, written
 
 PAGE = (Path(__file__).parents[2] / "docs" / "methods.md").read_text("utf-8")
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from api.app import create_app
-from api.errors import CODE_OF_STATUS, STATUS_OF_CODE
+from api.server.app import create_app
+from api.server.errors import CODE_OF_STATUS, STATUS_OF_CODE
 from jobs.settings import Settings
-from jobs.states import FailureReason, JobState
+from jobs.store.states import FailureReason, JobState
 from tests.api.service import IdleQueue
 
 ROOT = Path(__file__).parents[2]

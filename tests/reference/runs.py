@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from fedsim.engine.experiment import Experiment
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import RoundResult, simulate
 from fedsim.errors import DataNotFound
-from fedsim.experiment import Experiment
-from fedsim.pools import SerialPool
-from fedsim.simulation import RoundResult, simulate
 
 NEEDS_FASHION_MNIST = pytest.mark.skipif(
     not Path("/usr/share/datasets/fashion-mnist").is_dir(), reason="dataset-fashion-mnist is not installed"

@@ -26,7 +26,7 @@ from actors.coordinator import Coordinator, Phase
 from actors.resources import Placement
 from fedsim.algorithms import FedAvg
 from fedsim.core import Context, Local, Report, Visit
-from fedsim.experiment import Experiment
+from fedsim.engine.experiment import Experiment
 
 COHORT = 100
 

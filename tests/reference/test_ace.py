@@ -14,10 +14,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedsim.population import Population
-from jobs.resolve import resolve
+from fedsim.clients.population import Population
 from jobs.settings import Settings
 from jobs.spec import load_spec, parse_spec
+from jobs.spec.resolve import resolve
 from tests.reference.runs import last_metrics, skipped_without_data
 
 pytestmark = [pytest.mark.slow, pytest.mark.reference]

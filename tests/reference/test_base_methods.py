@@ -19,7 +19,7 @@ import pytest
 
 from fedsim.algorithms import ALGORITHMS
 from fedsim.core import Local
-from fedsim.experiment import Experiment
+from fedsim.engine.experiment import Experiment
 from tests.reference.runs import NEEDS_FASHION_MNIST, rounds
 
 pytestmark = [pytest.mark.reference, NEEDS_FASHION_MNIST]

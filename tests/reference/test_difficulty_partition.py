@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedsim.data import Dataset, difficulty_partition, load_dataset, loss_spread, make_partition
-from fedsim.expert import expert_losses
+from fedsim.engine.expert import expert_losses
 from fedsim.models import make_net
 from tests.reference.runs import NEEDS_FASHION_MNIST
 

@@ -15,8 +15,8 @@ import pytest
 
 from fedsim.algorithms import FedAvg, FedCL
 from fedsim.core import Algorithm, Local
-from fedsim.experiment import Experiment
-from fedsim.simulation import RoundResult
+from fedsim.engine.experiment import Experiment
+from fedsim.engine.simulation import RoundResult
 from tests.reference.runs import rounds
 
 pytestmark = pytest.mark.reference

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from jobs.execute import RunResult, execute
-from jobs.resolve import resolve
+from jobs.run.execute import RunResult, execute
 from jobs.settings import Settings
 from jobs.spec import load_spec
+from jobs.spec.resolve import resolve
 from tests.reference.runs import NEEDS_FASHION_MNIST, last_metrics
 
 pytestmark = pytest.mark.reference

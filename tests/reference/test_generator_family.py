@@ -16,7 +16,7 @@ import pytest
 
 from fedsim.algorithms import ALGORITHMS
 from fedsim.core import Local
-from fedsim.experiment import Experiment
+from fedsim.engine.experiment import Experiment
 from tests.reference.runs import last_metrics
 
 pytestmark = pytest.mark.slow

@@ -18,7 +18,7 @@ import pytest
 
 from fedsim.algorithms import CD2PFed, FedAD, FedALA, FedAvg, FedDF, FedKD, KTpFL, PerFedAvg, PFedMe
 from fedsim.core import Algorithm, Local
-from fedsim.experiment import Experiment
+from fedsim.engine.experiment import Experiment
 from tests.reference.runs import NEEDS_FASHION_MNIST, last_metrics
 
 pytestmark = [pytest.mark.reference, NEEDS_FASHION_MNIST]

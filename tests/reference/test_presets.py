@@ -15,9 +15,9 @@ import math
 
 import pytest
 
-from jobs.resolve import resolve
 from jobs.settings import Settings
 from jobs.spec import load_spec
+from jobs.spec.resolve import resolve
 from tests.reference.runs import rounds, skipped_without_data
 
 pytestmark = pytest.mark.reference

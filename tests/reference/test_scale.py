@@ -82,7 +82,7 @@ def test_a_million_clients_run_from_a_spec(
 ) -> None:
     spec = tmp_path / "million.yaml"
     spec.write_text(SPEC.replace("EXAMPLES", str(examples)).replace("PARTITION", partition))
-    command = ("-m", "api.cli", "run", str(spec), "--format", "jsonl", "--set")
+    command = ("-m", "api.cli.main", "run", str(spec), "--format", "jsonl", "--set")
     runs = [answer(tmp_path, *command, f"resources.workers={number}") for number in workers]
     assert {run["cohort"] for run in runs} == {50}
     assert len({run["digest"] for run in runs}) == 1

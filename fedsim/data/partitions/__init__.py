@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedsim.base.parameters import check, parameters, refuse
 from fedsim.data.dataset import Array, Indices
 from fedsim.data.partition import Partition
 from fedsim.data.partitions.difficulty import BASE, difficulty, difficulty_fits, of_base
@@ -26,7 +27,6 @@ from fedsim.data.partitions.quantity import quantity, quantity_fits
 from fedsim.data.partitions.sampled import sampled, sampled_fits
 from fedsim.data.partitions.stock import Stock, Supply
 from fedsim.errors import FieldError, SpecError
-from fedsim.parameters import check, parameters, refuse
 from fedsim.plugins import Registry
 
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from fedsim import rng
+from fedsim.base import rng
+from fedsim.base.parameters import Count, Share, refuse
 from fedsim.data.dataset import Array, Indices
 from fedsim.data.partition import Partition, from_owners
 from fedsim.data.partitions.stock import Stock, Supply
 from fedsim.errors import FieldError, SpecError
-from fedsim.parameters import Count, Share, refuse
 
 BASE: Mapping[str, Any] = MappingProxyType({"kind": "dirichlet", "beta": 0.5})
 """The partition whose class counts are kept where nothing is said."""

@@ -12,11 +12,11 @@ from typing import Annotated
 
 import numpy as np
 
+from fedsim.base.parameters import Positive, Range, refuse
 from fedsim.data.dataset import Array, Indices
 from fedsim.data.partition import Partition, deal, from_owners
 from fedsim.data.partitions.repair import fill_up
 from fedsim.data.partitions.stock import Stock, Supply
-from fedsim.parameters import Positive, Range, refuse
 
 _TRIES = 200
 _LOOKS = 3

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedsim.base.parameters import Count, Share, refuse
 from fedsim.data.dataset import Indices
 from fedsim.data.partition import Partition, deal, from_owners
 from fedsim.data.partitions.repair import fill_up
 from fedsim.data.partitions.stock import Stock, Supply, even_sizes
-from fedsim.parameters import Count, Share, refuse
 
 
 def pathological(stock: Stock, *, classes: Count = 2) -> Partition:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedsim.base.parameters import Count, refuse
 from fedsim.data.dataset import Indices
 from fedsim.data.partition import Partition, from_owners
 from fedsim.data.partitions.stock import Stock, Supply, even_sizes
-from fedsim.parameters import Count, refuse
 
 
 def natural(stock: Stock, *, groups_per_client: Count | None = None) -> Partition:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedsim.base.parameters import Positive
 from fedsim.data.dataset import Array, Indices
 from fedsim.data.partition import Partition, deal, from_owners
 from fedsim.data.partitions.stock import Stock, even_sizes
-from fedsim.parameters import Positive
 
 _PASSES = 50
 

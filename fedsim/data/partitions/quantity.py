@@ -7,10 +7,10 @@ from typing import Annotated
 
 import numpy as np
 
+from fedsim.base.parameters import Positive, Range
 from fedsim.data.partition import Partition
 from fedsim.data.partitions.dirichlet import share_out
 from fedsim.data.partitions.stock import Stock, Supply
-from fedsim.parameters import Positive, Range
 
 
 def quantity(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedsim.base.parameters import Count, Positive, refuse
 from fedsim.data.partition import SampledPartition
 from fedsim.data.partitions.stock import Stock, Supply
-from fedsim.parameters import Count, Positive, refuse
 
 
 def sampled(stock: Stock, *, size: Count = 100, beta: Positive | None = None) -> SampledPartition:

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedsim import rng
+from fedsim.base import rng
+from fedsim.base.parameters import refuse
 from fedsim.data.dataset import Array, Indices
-from fedsim.parameters import refuse
 
 
 class Supply(NamedTuple):

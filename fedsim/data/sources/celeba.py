@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from fedsim import rng
+from fedsim.base import rng
+from fedsim.base.parameters import Count, Range, refuse, unknown
 from fedsim.data.augment import Steps
 from fedsim.data.cache import cached
 from fedsim.data.dataset import Array, Dataset, Examples, Indices
@@ -18,7 +19,6 @@ from fedsim.data.sources.download import fetch
 from fedsim.data.sources.folders import Size
 from fedsim.data.sources.images import Normalisation, image_dataset
 from fedsim.errors import DataError
-from fedsim.parameters import Count, Range, refuse, unknown
 
 _FOLDERS = ("celeba", "CelebA")
 _TEST_SHARE = 0.2

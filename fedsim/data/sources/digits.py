@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsim import rng
+from fedsim.base import rng
 from fedsim.data.dataset import Dataset, Examples, Normalise
 from fedsim.data.places import Places
 

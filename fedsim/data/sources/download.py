@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedsim.base.torchvision_setup import torchvision_ready
 from fedsim.data.leftovers import sweep
 from fedsim.errors import DataNotFound
-from fedsim.vision import torchvision_ready
 
 _ASIDE = ".fetching-"
 

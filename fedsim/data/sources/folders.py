@@ -9,7 +9,8 @@ from typing import Annotated, TypeVar
 
 import numpy as np
 
-from fedsim import rng
+from fedsim.base import rng
+from fedsim.base.parameters import Range, Share
 from fedsim.data.augment import Steps
 from fedsim.data.cache import cached
 from fedsim.data.dataset import Dataset, Examples, Indices
@@ -17,7 +18,6 @@ from fedsim.data.decode import Channels, decode, image_files, may_be_deep
 from fedsim.data.places import Places
 from fedsim.data.sources.images import Normalisation, image_dataset
 from fedsim.errors import DataError
-from fedsim.parameters import Range, Share
 
 Size = Annotated[int, Range(4, 1024)]
 T = TypeVar("T")

@@ -11,6 +11,7 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
+from fedsim.base.parameters import Range, Share, refuse, unknown
 from fedsim.data.augment import Steps
 from fedsim.data.cache import cached
 from fedsim.data.dataset import Array, Augmentation, Dataset, Examples, Indices, Normalise
@@ -22,7 +23,6 @@ from fedsim.data.sources.images import Normalisation, preparation
 from fedsim.data.sources.numeric import features
 from fedsim.data.text import TRAINED, fingerprint, tokenise
 from fedsim.errors import DataError, DataNotFound
-from fedsim.parameters import Range, Share, refuse, unknown
 
 _PARTS = ("train", "test")
 

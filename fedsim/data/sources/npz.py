@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedsim.base.parameters import Share
 from fedsim.data.augment import Steps
 from fedsim.data.damage import UNREADABLE
 from fedsim.data.dataset import Array, Dataset, Examples, Indices
@@ -16,7 +17,6 @@ from fedsim.data.sources.groups import numbered
 from fedsim.data.sources.images import Normalisation, preparation
 from fedsim.data.sources.numeric import features, refuse_unless
 from fedsim.errors import DataError
-from fedsim.parameters import Share
 
 
 def npz(

@@ -11,12 +11,12 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
+from fedsim.base.parameters import Range, refuse
 from fedsim.data.cache import cached
 from fedsim.data.dataset import Dataset, Examples
 from fedsim.data.places import Places
 from fedsim.data.text import TRAINED, fingerprint, tokenise
 from fedsim.errors import DataError
-from fedsim.parameters import Range, refuse
 
 _FOLDERS = ("reuters21578", "reuters-21578", "Reuters21578")
 _FILES = 22

@@ -12,13 +12,13 @@ from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 
+from fedsim.base.parameters import Range, Share, refuse
 from fedsim.data.audio import RECIPE, spectrograms
 from fedsim.data.cache import cached
 from fedsim.data.dataset import Array, Dataset, Examples
 from fedsim.data.places import Places
 from fedsim.data.sources.folders import class_folders, cut_positions, in_turns
 from fedsim.errors import DataError
-from fedsim.parameters import Range, Share, refuse
 
 _COMMANDS = ("speech_commands_v0.02", "SpeechCommands/speech_commands_v0.02", "speech_commands")
 _TEN_WORDS = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go")

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import numpy as np
 
-from fedsim import rng
+from fedsim.base import rng
+from fedsim.base.parameters import Range, refuse
 from fedsim.data.augment import Steps
 from fedsim.data.dataset import Array, Dataset, Examples
 from fedsim.data.decode import Channels
 from fedsim.data.places import Places
 from fedsim.data.sources.images import image_dataset
-from fedsim.parameters import Range, refuse
 
 MOST_VALUES = 2**31
 """Values of all examples together: 8 GiB of features, 2 GiB of pixels."""

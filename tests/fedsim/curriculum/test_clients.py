@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 import torch
 
-from actors.crew import Crew
+from actors.actor_group import Crew
 from actors.ray_pool import RayPool
-from fedsim import rng
 from fedsim.algorithms import FedAvg, FedProx
-from fedsim.checkpoint import Checkpoints
+from fedsim.base import rng
+from fedsim.base.digest import digest
+from fedsim.checkpoints.checkpoint import Checkpoints
+from fedsim.clients.population import Population
 from fedsim.core import Algorithm, Context, Local
 from fedsim.curriculum import ClientCurriculum, DataCurriculum, aged, opened
 from fedsim.curriculum.pacing import Family
 from fedsim.curriculum.scores import Order
-from fedsim.digest import digest
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import RoundResult, simulate
 from fedsim.models import make_net
-from fedsim.pools import SerialPool
-from fedsim.population import Population
-from fedsim.simulation import RoundResult, simulate
 from jobs.spec import JobSpec
 from tests.fedsim.curriculum.test_data import METHODS, method
 from tests.fedsim.federations import federation

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from actors.crew import Crew
+from actors.actor_group import Crew
 from actors.ray_pool import RayPool
 from fedsim.algorithms import ALGORITHMS, FedAvg, FedProx
+from fedsim.clients.population import Population
 from fedsim.core import Algorithm, Context, Local, Pacing, Report, Visit
 from fedsim.curriculum import RULES, DataCurriculum, opened
 from fedsim.curriculum.wrapper import Wrapper
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import RoundResult, simulate
 from fedsim.errors import FedsimError
 from fedsim.models import make_net
-from fedsim.pools import SerialPool
-from fedsim.population import Population
-from fedsim.simulation import RoundResult, simulate
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import Everything, quick
 

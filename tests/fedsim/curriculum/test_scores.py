@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim import rng
 from fedsim.algorithms import FedAvg
+from fedsim.base import rng
+from fedsim.clients.population import Population
 from fedsim.core import Context, Visit
+from fedsim.core.client_task import Batch
 from fedsim.curriculum import RULES, DataCurriculum, judge, ranked
 from fedsim.curriculum.pacing import FAMILIES, Family
 from fedsim.curriculum.scores import Order, ScoreName
+from fedsim.engine.pools import SerialPool
 from fedsim.errors import FedsimError
 from fedsim.models import make_net
-from fedsim.pools import SerialPool
-from fedsim.population import Population
-from fedsim.visit import Batch
 from jobs.spec import JobSpec
 from tests.fedsim.federations import federation
 

@@ -12,14 +12,14 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from actors.crew import Crew
+from actors.actor_group import Crew
 from actors.ray_pool import RayPool
 from fedsim.algorithms import FedAvg
 from fedsim.core import Context, ServerState
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import simulate
 from fedsim.errors import ClientFailed
 from fedsim.models import make_net
-from fedsim.pools import SerialPool
-from fedsim.simulation import simulate
 from tests.fedsim.federations import federation
 
 

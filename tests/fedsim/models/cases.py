@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedsim.models import make_net
-from fedsim.net import Net
+from fedsim.models.net import Net
 
 
 class Case(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fedsim.models import make_net
-from fedsim.net import Net
+from fedsim.models.net import Net
 
 SMALL, STANDARD = {"stem": "small"}, {"stem": "standard"}
 PLAIN = {"norm": "none", "classifier": "standard"}

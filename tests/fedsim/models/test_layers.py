@@ -9,17 +9,17 @@ import pytest
 import torch
 from torch import nn
 
-from fedsim import tree
 from fedsim.algorithms import FedAvg
+from fedsim.base import tree
+from fedsim.clients.population import Population
 from fedsim.core import Local
 from fedsim.data.dataset import Dataset, Examples
-from fedsim.layers import BatchNorm, group_norm, guard
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import simulate
 from fedsim.models import make_net
-from fedsim.net import Net
-from fedsim.pools import SerialPool
-from fedsim.population import Population
-from fedsim.simulation import simulate
-from fedsim.steps import compiled
+from fedsim.models.compiled import compiled
+from fedsim.models.layers import BatchNorm, group_norm, guard
+from fedsim.models.net import Net
 from tests.fedsim.federations import partition
 
 

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from fedsim.algorithms import FedAvg
+from fedsim.base.parameters import parameters, require
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import simulate
 from fedsim.errors import SpecError
 from fedsim.models import MODELS, make_net, reads_tokens, why_unstackable
-from fedsim.net import Net
-from fedsim.parameters import parameters, require
-from fedsim.pools import SerialPool
-from fedsim.simulation import simulate
+from fedsim.models.net import Net
 from tests.fedsim.federations import federation
 from tests.fedsim.models.cases import ALL, DEFAULT, STACKABLE, STACKABLE_AND_LARGE, Case
 

@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from fedsim.algorithms import FedAvg
+from fedsim.clients.population import Population
 from fedsim.core import Local
 from fedsim.data.dataset import Dataset, Examples
 from fedsim.data.places import Places
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import simulate
 from fedsim.errors import DataNotFound, SpecError
 from fedsim.models import make_net, why_unstackable
-from fedsim.net import Net
-from fedsim.pools import SerialPool
-from fedsim.population import Population
-from fedsim.simulation import simulate
+from fedsim.models.net import Net
 from tests.fedsim.federations import partition
 
 TINY = {"layers": 2, "width": 16, "heads": 2, "hidden": 32}

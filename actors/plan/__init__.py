@@ -1,0 +1,1 @@
+"""Measuring an experiment on the actors that would run it."""

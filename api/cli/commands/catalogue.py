@@ -1,0 +1,199 @@
+"""`fedsim algorithms`, `models`, `datasets`, `partitions`, `presets`, `schema`: what a spec can say."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from api.cli.commands.options import DataFormat, Format, Url
+
+if TYPE_CHECKING:
+    from api.server.service import Kind
+
+Name = Annotated[
+    str | None, typer.Argument(metavar="[NAME]", help="One of them, with what each parameter means.")
+]
+
+_PLACES = {"Looks in": "looks", "To get it": "get"}
+
+_BOUNDS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
+
+_STACKED = {"algorithms": "methods", "models": "models with their defaults"}
+
+
+def algorithms(name: Name = None, format: DataFormat = Format.TEXT, url: Url = None) -> None:
+    """List the methods, with their hyper-parameters."""
+    _show("algorithms", name, format, url)
+
+
+def models(name: Name = None, format: DataFormat = Format.TEXT, url: Url = None) -> None:
+    """List the models, with whether clients can train at once."""
+    _show("models", name, format, url)
+
+
+def datasets(name: Name = None, format: DataFormat = Format.TEXT, url: Url = None) -> None:
+    """List the data sets, with where each looks for its files."""
+    _show("datasets", name, format, url)
+
+
+def partitions(name: Name = None, format: DataFormat = Format.TEXT, url: Url = None) -> None:
+    """List the ways to deal a data set out to clients."""
+    _show("partitions", name, format, url)
+
+
+def presets(format: DataFormat = Format.TEXT) -> None:
+    """List the specs that come with fedsim."""
+    from api.cli.display import data, plain, print_json, table
+    from jobs.spec import preset_text
+    from jobs.spec import presets as summaries
+
+    found = summaries()
+    if format is Format.JSON:
+        print_json([{"name": n, "summary": s, "text": preset_text(n)} for n, s in found.items()])
+    else:
+        data().print(table(("preset", "summary"), ((plain(n), plain(s)) for n, s in found.items())))
+
+
+class SchemaFormat(StrEnum):
+    """How the schema is printed: there is one way, and the option is taken as by every other command."""
+
+    JSON = "json"
+
+
+def schema(
+    format: Annotated[SchemaFormat, typer.Option("--format", help="What it is in any case.")] = (
+        SchemaFormat.JSON
+    ),
+) -> None:
+    """Print the JSON schema of a spec."""
+    from api.cli.display import print_json
+    from jobs.spec import json_schema
+
+    print_json(json_schema())
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    for command in (algorithms, models, datasets, partitions, presets, schema):
+        app.command(rich_help_panel="What a spec can say")(command)
+
+
+def _show(kind: Kind, name: str | None, format: Format, url: str | None) -> None:
+    from api.cli.display import data, plain, print_json, table
+
+    entries = _entries(kind, url)
+    if name is not None:
+        entry = _named(entries, kind, name)
+        if format is Format.JSON:
+            print_json(entry)
+        else:
+            _show_one(entry)
+        return
+    if format is Format.JSON:
+        print_json(entries)
+        return
+    columns = [kind[:-1], "summary", "parameters"]
+    rows = [[e["name"], _summary(e), _parameters(e["parameters"])] for e in entries]
+    if kind == "datasets":
+        columns.insert(2, "looks in")
+        for row, entry in zip(rows, entries, strict=True):
+            row.insert(2, entry["looks"])
+    if kind == "models":
+        columns.insert(1, "at once")
+        for row, entry in zip(rows, entries, strict=True):
+            row.insert(1, "yes" if entry["stacks"] else "no")
+    data().print(table(columns, ([plain(cell) for cell in row] for row in rows)))
+    if kind in _STACKED:
+        data().print(plain(_stacking(entries, _STACKED[kind])))
+
+
+def _summary(entry: dict[str, Any]) -> str:
+    # A service of an older version does not say whose they are: all are its own.
+    plugin = entry.get("plugin")
+    return f"{entry['summary']} [{plugin}]" if plugin else str(entry["summary"])
+
+
+def _stacking(entries: list[dict[str, Any]], what: str) -> str:
+    """With which of them clients can train at once, in a sentence."""
+    alone: dict[str, list[str]] = {}
+    for entry in entries:
+        if not entry["stacks"]:
+            alone.setdefault(entry["why_not_stacked"], []).append(entry["name"])
+    told = "; ".join(f"{', '.join(names)} ({why})" for why, names in alone.items())
+    rest = f"; one by one with {told}" if alone else ""
+    able = sum(1 for entry in entries if entry["stacks"])
+    return f"Clients can train at once (resources.stack) with {able} of {len(entries)} {what}{rest}."
+
+
+def _entries(kind: Kind, url: str | None) -> list[dict[str, Any]]:
+    if url is not None:
+        from api.sdk.client import FedSimClient
+
+        with FedSimClient(url) as client:
+            return client.catalogue(kind)
+    from jobs.spec.catalog import catalogue
+
+    return catalogue(kind)
+
+
+def _parameters(schema: dict[str, Any]) -> str:
+    from fedsim.base.parameters import written
+
+    properties: dict[str, dict[str, Any]] = schema.get("properties", {})
+    return " ".join(
+        f"{name}={written(each['default'])}" if "default" in each else name
+        for name, each in properties.items()
+    )
+
+
+def _named(entries: list[dict[str, Any]], kind: Kind, name: str) -> dict[str, Any]:
+    from fedsim.base.parameters import unknown
+    from fedsim.errors import FieldError, RequestError
+
+    known = {entry["name"]: entry for entry in entries}
+    if name not in known:
+        raise RequestError([FieldError("name", name, f"is no {kind[:-1]}", unknown(name, known))])
+    return known[name]
+
+
+def _show_one(entry: dict[str, Any]) -> None:
+    """One entry: what it is, where it is from, and what each parameter may be and means."""
+    from api.cli.display import data, plain, table
+    from fedsim.base.parameters import written
+
+    told = [f"{entry['name']}: {_summary(entry)}", entry.get("documentation", "")]
+    told += [f"{word}: {entry[key]}" for word, key in _PLACES.items() if entry.get(key)]
+    if not entry.get("stacks", True):
+        told.append(f"Clients do not train at once: {entry['why_not_stacked']}.")
+    data().print(plain("\n\n".join(filter(None, told))))
+    schema = entry["parameters"]
+    if properties := schema.get("properties", {}):
+        rows = (
+            (
+                name,
+                _allowed(each),
+                written(each["default"]) if "default" in each else "has to be given",
+                each.get("description", ""),
+            )
+            for name, each in properties.items()
+        )
+        data().print(
+            table(
+                ("parameter", "may be", "default", "meaning"), ([plain(cell) for cell in row] for row in rows)
+            )
+        )
+
+
+def _allowed(schema: dict[str, Any]) -> str:
+    """What a JSON schema allows, in words: "number above 0 or null"."""
+    if "anyOf" in schema:
+        return " or ".join(map(_allowed, schema["anyOf"]))
+    if "enum" in schema:
+        return ", ".join(map(str, schema["enum"]))
+    words = [schema.get("type", "anything")]
+    words += [f"{word} {schema[key]:g}" for key, word in _BOUNDS.items() if key in schema]
+    if "items" in schema:
+        words.append(f"of {_allowed(schema['items'])}")
+    return " ".join(words)

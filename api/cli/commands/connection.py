@@ -1,0 +1,16 @@
+"""The client that a command uses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from api.sdk.client import FedSimClient
+
+
+def connect(url: str | None) -> FedSimClient:
+    """Make a client for the service named, else the one started here, else the one at the default address."""
+    from api.sdk.client import FedSimClient
+    from api.server.local_service import default_url
+
+    return FedSimClient(url or default_url())

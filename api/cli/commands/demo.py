@@ -1,0 +1,120 @@
+"""`fedsim demo`: a whole federated job in half a minute, on this machine."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from api.cli.commands.options import DataFormat, Format
+
+if TYPE_CHECKING:
+    from api.sdk.job_handle import JobHandle
+    from api.server.local_service import Detached
+    from jobs.settings import Settings
+
+IDLE_EXIT = 900
+"""Seconds after which the service that the demo started ends by itself, when nobody uses it."""
+
+
+def demo(
+    seed: Annotated[int | None, typer.Option(min=0, help="Another seed than the preset's.")] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep/--no-keep", help="Leave the service running, for the page.")
+    ] = True,
+    format: DataFormat = Format.TEXT,
+) -> None:
+    """Run a small federated job from start to end, and leave its page open. Begin with this one."""
+    from api.cli.display import say
+    from api.sdk.client import FedSimClient
+    from api.server.local_service import Started
+    from jobs.settings import Settings
+
+    settings = Settings.from_env()
+    url, started = _service(settings)
+    try:
+        with FedSimClient(url) as client:
+            succeeded = _run(client.submit("demo", set={} if seed is None else {"seed": seed}), format)
+    finally:
+        if started is not None and not keep:
+            _stop(settings)
+    if keep:
+        say(f"\nThe page: {url}/")
+        ending = f"ends by itself after {IDLE_EXIT // 60} idle minutes, or now" if started else "ends"
+        if started is not None or Started.read(settings) is not None:
+            say(f"The service {ending} with: fedsim stop")
+    raise typer.Exit(0 if succeeded else 1)
+
+
+def _service(settings: Settings) -> tuple[str, Detached | None]:
+    """Find a service that answers, or start one; returns its address, and what was started."""
+    from api.cli.display import say, waiting
+    from api.server.local_service import (
+        DEFAULT_PORT,
+        Detached,
+        default_url,
+        free_port,
+        wait_until_ready,
+        who_answers,
+    )
+    from fedsim.errors import Unreachable
+
+    url = default_url()
+    found = who_answers(url)
+    if found == "fedsim":
+        say(f"using the service at {url}")
+        with waiting("waiting for the service") as show:
+            wait_until_ready(url, show)
+        return url, None
+    if "FEDSIM_URL" in os.environ:
+        raise Unreachable(f"no fedsim answers at FEDSIM_URL, {url}", "unset it to start a service here")
+    port = DEFAULT_PORT
+    if found == "somebody":
+        port = free_port()
+        say(f"something else answers at {url}; taking port {port}")
+    started = Detached(settings, port, IDLE_EXIT)
+    say(f"starting a service at {started.url} (its log is {started.log})")
+    with waiting("waiting for the service") as show:
+        started.wait(show)
+    return started.url, started
+
+
+def _run(job: JobHandle, format: Format) -> bool:
+    """Show a job to its end, then the table of its rounds; returns whether it succeeded."""
+    from api.cli.display import data, print_json, rounds_table, say
+    from api.cli.live import follow, live_view
+
+    spec = job.job.spec
+    clients, partition = spec["clients"], spec["data"]["partition"]
+    say(
+        f"job {job.id}: {spec['algorithm']['name']} on {spec['data']['dataset']['name']}, "
+        f"{clients['total']} clients ({partition['kind']}), {clients['fraction']:g} of them in a round"
+    )
+    with live_view(job.job.name, job.job.rounds_total) as view:
+        follow(job, view)
+    rounds = job.rounds()
+    if format is Format.JSON:
+        records = [record.model_dump(mode="json") for record in rounds]
+        print_json({"job": job.job.model_dump(mode="json"), "rounds": records})
+    else:
+        data().print(rounds_table(rounds))
+    accuracy = job.job.last_metrics.get("global_accuracy")
+    reached = f" with a global accuracy of {accuracy:.4f}" if isinstance(accuracy, float) else ""
+    say(f"job {job.id} {job.state}{reached}" + (f": {job.job.message}" if job.job.message else ""))
+    return job.state == "SUCCEEDED"
+
+
+def _stop(settings: Settings) -> None:
+    from api.server.local_service import Started
+    from jobs.local_ray.embedded_ray import stop_ray
+
+    started = Started.read(settings)
+    if started is not None:
+        started.stop()
+    stop_ray(settings)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(rich_help_panel="Begin here")(demo)

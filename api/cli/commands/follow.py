@@ -1,0 +1,190 @@
+"""What a job does and leaves: `fedsim watch`, `events`, `logs`, `rounds`, `artifacts`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from api.cli.commands.connection import connect
+from api.cli.commands.options import (
+    DataFormat,
+    Format,
+    Job,
+    RoundsFormat,
+    RunFormat,
+    RunsFormat,
+    Url,
+    make_folder,
+)
+
+if TYPE_CHECKING:
+    from api.sdk.job_handle import JobHandle
+    from api.sdk.stream import Message
+
+
+def watch(job: Job, format: RunsFormat = RunFormat.TEXT, url: Url = None) -> None:
+    """Watch a job until it has ended; exit 1 unless it succeeds."""
+    from api.cli.display import print_json, print_line
+
+    with connect(url) as client:
+        handle = client.job(job)
+        if format is RunFormat.JSONL:
+            for record in handle.watch():
+                print_line(record.model_dump(mode="json"))
+            raise typer.Exit(0 if handle.state == "SUCCEEDED" else 1)
+        code = to_the_end(handle)
+        if format is RunFormat.JSON:
+            rounds = [record.model_dump(mode="json") for record in handle.rounds()]
+            print_json({"job": handle.job.model_dump(mode="json"), "rounds": rounds})
+    raise typer.Exit(code)
+
+
+def to_the_end(handle: JobHandle) -> int:
+    """Show a job until it has ended; gives the exit code: 0 if it has succeeded, else 1."""
+    from api.cli.display import say
+    from api.cli.live import follow, live_view
+
+    try:
+        with live_view(handle.job.name, handle.job.rounds_total) as view:
+            follow(handle, view)
+    except KeyboardInterrupt:
+        name = handle.id
+        say(f"the job goes on: `fedsim watch {name}` comes back to it, `fedsim cancel {name}` ends it")
+        raise
+    ended = handle.job
+    say(f"job {ended.id} {ended.state}" + (f": {ended.message}" if ended.message else ""))
+    return 0 if ended.state == "SUCCEEDED" else 1
+
+
+def events(
+    job: Job,
+    after: Annotated[int, typer.Option(min=0, help="Leave out the events up to this id.")] = 0,
+    format: RunsFormat = RunFormat.TEXT,
+    url: Url = None,
+) -> None:
+    """Print everything that happens to a job, from its start until it has ended."""
+    from api.cli.display import print_json, print_line
+
+    found: list[dict[str, Any]] = []
+    with connect(url) as client:
+        for event in client.job(job).events(after):
+            if format is RunFormat.TEXT:
+                print(_event_line(event), flush=True)
+            elif format is RunFormat.JSONL:
+                print_line(event._asdict())
+            else:
+                found.append(event._asdict())
+    if format is RunFormat.JSON:
+        print_json(found)
+
+
+def _event_line(event: Message) -> str:
+    from api.cli.live import score
+    from jobs.store.records import RoundRecord
+
+    if event.type == "round":
+        text = f"{event.data['round']}  {score(RoundRecord.model_validate(event.data))}"
+    else:
+        names = ("at", "state", "reason", "message")
+        text = "  ".join(str(event.data[name]) for name in names if event.data.get(name))
+    return f"{event.id:>6}  {event.type:<7}  {text}"
+
+
+def logs(
+    job: Job,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+    tail: Annotated[int, typer.Option(min=0, help="How many of the last lines.")] = 500,
+    format: DataFormat = Format.TEXT,
+    url: Url = None,
+) -> None:
+    """Print a job's own log. As JSON one object, with -f one text for each line."""
+    from api.cli.display import print_json, print_line
+
+    with connect(url) as client:
+        handle = client.job(job)
+        if follow:
+            for line in handle.follow_logs(tail):
+                if format is Format.JSON:
+                    print_line(line)
+                else:
+                    print(line, flush=True)
+            return
+        text = handle.logs(tail)
+    if format is Format.JSON:
+        print_json({"job": handle.id, "lines": text.splitlines()})
+    else:
+        sys.stdout.write(text)
+
+
+def rounds(
+    job: Job,
+    format: Annotated[RoundsFormat, typer.Option("--format", help="How to print them.")] = RoundsFormat.TEXT,
+    url: Url = None,
+) -> None:
+    """Print the records of a job's rounds."""
+    from api.cli.display import data, print_json, print_line, rounds_table
+    from api.sdk.round_table import columns, csv_lines
+
+    with connect(url) as client:
+        records = client.job(job).rounds()
+    if format is RoundsFormat.TEXT:
+        data().print(rounds_table(records))
+    elif format is RoundsFormat.CSV:
+        sys.stdout.writelines(csv_lines(columns(records), records))
+    elif format is RoundsFormat.JSON:
+        print_json([record.model_dump(mode="json") for record in records])
+    else:
+        for record in records:
+            print_line(record.model_dump(mode="json"))
+
+
+def artifacts(
+    job: Job,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME...]", help="Fetch these; without any, list them.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Fetch into DIR; without names all of them.")
+    ] = None,
+    format: DataFormat = Format.TEXT,
+    url: Url = None,
+) -> None:
+    """List the files that a job has left, or fetch them."""
+    from api.cli.display import print_json, say
+
+    folder = Path() if out is None else make_folder(out)
+    with connect(url) as client:
+        handle = client.job(job)
+        if not names and out is None:
+            _list_artifacts(handle, format)
+            return
+        written = []
+        for name in names or [each.name for each in handle.artifacts()]:
+            written.append(str(handle.artifact(name, folder)))
+            say(f"wrote {written[-1]}")
+    if format is Format.JSON:
+        print_json({"job": handle.id, "files": written})
+
+
+def _list_artifacts(handle: JobHandle, format: Format) -> None:
+    from api.cli.display import data, plain, print_json, table
+    from api.reports.formatting import size
+
+    found = handle.artifacts()
+    if format is Format.JSON:
+        print_json([each.model_dump(mode="json") for each in found])
+        return
+    rows = (
+        (plain(each.name), "" if each.bytes is None else size(each.bytes), plain(each.description))
+        for each in found
+    )
+    data().print(table(("artifact", "size", "what it is"), rows, numbers=("size",)))
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    for command in (watch, events, logs, rounds, artifacts):
+        app.command(rich_help_panel="Jobs")(command)

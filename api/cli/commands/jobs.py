@@ -1,0 +1,258 @@
+"""Jobs of a service: `fedsim submit`, `clone`, `list`, `show`, `cancel`, `resume`, `delete`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from api.cli.commands.connection import connect
+from api.cli.commands.follow import to_the_end
+from api.cli.commands.options import DataFormat, Format, Job, Jobs, Sets, Spec, Url, parse_labels
+from fedsim.errors import SettingsError
+from jobs.store.states import JobState
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from api.sdk.client import FedSimClient
+    from api.sdk.job_handle import JobHandle
+    from jobs.store.records import Job as Record
+
+
+NO_JOBS = "no jobs; submit one with: fedsim submit demo"
+
+MOST_SUMMED = 5_000
+"""Rounds of a job that `show` still reads, to sum them up."""
+
+
+class Order(StrEnum):
+    """What a list of jobs may be ordered by."""
+
+    CREATED = "created_at"
+    CREATED_LAST = "-created_at"
+    NAME = "name"
+    NAME_LAST = "-name"
+    PRIORITY = "priority"
+    PRIORITY_LAST = "-priority"
+    STATE = "state"
+    STATE_LAST = "-state"
+
+
+def submit(
+    spec: Spec,
+    sets: Sets = None,
+    priority: Annotated[int, typer.Option(help="Higher ones leave the queue first.")] = 0,
+    label: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="To find the job by. Repeatable.")
+    ] = None,
+    idempotency_key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Submissions with the same key are one job.")
+    ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for its end; exit 1 unless it succeeds.")
+    ] = False,
+    format: DataFormat = Format.TEXT,
+    url: Url = None,
+) -> None:
+    """Submit a job to the service and print its id."""
+    from api.cli.display import print_json
+    from jobs.spec.text import parse_sets
+
+    fields = parse_sets(sets or ())
+    labels = parse_labels(label)
+    with connect(url) as client:
+        handle = client.submit(
+            spec, set=fields, priority=priority, labels=labels, idempotency_key=idempotency_key
+        )
+        if format is Format.TEXT:
+            print(handle.id, flush=True)
+        code = to_the_end(handle) if wait else 0
+        if format is Format.JSON:
+            print_json(handle.job.model_dump(mode="json"))
+    raise typer.Exit(code)
+
+
+def list_jobs(
+    state: Annotated[
+        list[JobState] | None,
+        typer.Option(case_sensitive=False, help="Only jobs in this state. Repeatable: in any of them."),
+    ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(help="Only jobs with this label: NAME or NAME=VALUE. Repeatable: with all of them."),
+    ] = None,
+    algorithm: Annotated[str | None, typer.Option(help="Only jobs of this method.")] = None,
+    search: Annotated[
+        str | None, typer.Option(help="Only jobs with this in their name, id or method.")
+    ] = None,
+    order_by: Annotated[Order, typer.Option(help="'-' in front: the largest first.")] = Order.CREATED_LAST,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
+    every: Annotated[bool, typer.Option("--all", help="All of them, however many.")] = False,
+    format: DataFormat = Format.TEXT,
+    url: Url = None,
+) -> None:
+    """List the jobs, the youngest first."""
+    from api.cli.display import say
+
+    with connect(url) as client:
+        # One more than is shown tells whether there are more.
+        found = client.jobs(
+            state=[each.value for each in state or ()] or None,
+            label=label,
+            algorithm=algorithm,
+            search=search,
+            order_by=order_by.value,
+            limit=None if every else limit + 1,
+        )
+        jobs = [handle.job for handle in found]
+    shown = jobs if every else jobs[:limit]
+    if shown or format is Format.JSON:
+        _print_jobs(shown, format)
+    else:
+        say("no such jobs" if state or label or algorithm or search else NO_JOBS)
+    if len(shown) < len(jobs):
+        say(f"there are more than these {limit}: --limit shows more of them, --all all")
+
+
+def _print_jobs(jobs: Sequence[Record], format: Format) -> None:
+    from api.cli.display import data, jobs_table, print_json
+
+    if format is Format.JSON:
+        print_json([job.model_dump(mode="json") for job in jobs])
+    else:
+        data().print(jobs_table(jobs))
+
+
+def show(job: Job, format: DataFormat = Format.TEXT, url: Url = None) -> None:
+    """Show one job: its state, what its rounds cost, its latest metrics and its spec."""
+    from api.cli.display import print_json
+    from api.cli.job_text import describe
+
+    with connect(url) as client:
+        handle = client.job(job)
+        found = handle.job
+        # Of a job with very many rounds, its report has the sums.
+        summed = format is Format.TEXT and found.rounds_done <= MOST_SUMMED
+        records = handle.rounds() if summed else ()
+    if format is Format.JSON:
+        print_json(found.model_dump(mode="json"))
+    else:
+        describe(found, records)
+
+
+def cancel(jobs: Jobs, format: DataFormat = Format.TEXT, url: Url = None) -> None:
+    """Cancel jobs: a waiting one at once, a running one within seconds."""
+    from api.cli.display import print_json, say
+
+    with connect(url) as client:
+        handles = _find(client, jobs)
+        for handle in handles:
+            handle.cancel()
+            say(f"job {handle.id} is {handle.state}")
+    if format is Format.JSON:
+        found = [handle.job.model_dump(mode="json") for handle in handles]
+        print_json(found if len(jobs) > 1 else found[0])
+
+
+def _find(client: FedSimClient, jobs: Sequence[str]) -> list[JobHandle]:
+    """Find all jobs before anything is done to the first: a mistyped id stops everything."""
+    return list({handle.id: handle for handle in map(client.job, jobs)}.values())
+
+
+def resume(
+    job: Job,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for its end; exit 1 unless it succeeds.")
+    ] = False,
+    format: DataFormat = Format.TEXT,
+    url: Url = None,
+) -> None:
+    """Have a job that failed or was cancelled go on from its last checkpoint."""
+    from api.cli.display import print_json, say
+
+    with connect(url) as client:
+        handle = client.job(job)
+        handle.resume()
+        if format is Format.TEXT:
+            done = handle.job.rounds_done
+            say(f"job {handle.id} is {handle.state} again, with {done} of {handle.job.rounds_total} rounds")
+        code = to_the_end(handle) if wait else 0
+        if format is Format.JSON:
+            print_json(handle.job.model_dump(mode="json"))
+    raise typer.Exit(code)
+
+
+def clone(
+    job: Job,
+    sets: Sets = None,
+    priority: Annotated[int | None, typer.Option(help="By default the priority of JOB.")] = None,
+    label: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="In place of JOB's labels. Repeatable.")
+    ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for its end; exit 1 unless it succeeds.")
+    ] = False,
+    format: DataFormat = Format.TEXT,
+    url: Url = None,
+) -> None:
+    """Queue a new job with the spec of another one, and print its id."""
+    from api.cli.display import print_json
+    from jobs.spec.text import parse_sets
+
+    fields = parse_sets(sets or ())
+    labels = None if label is None else parse_labels(label)
+    with connect(url) as client:
+        handle = client.job(job).clone(set=fields, priority=priority, labels=labels)
+        if format is Format.TEXT:
+            print(handle.id, flush=True)
+        code = to_the_end(handle) if wait else 0
+        if format is Format.JSON:
+            print_json(handle.job.model_dump(mode="json"))
+    raise typer.Exit(code)
+
+
+def delete(
+    jobs: Jobs,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    format: DataFormat = Format.TEXT,
+    url: Url = None,
+) -> None:
+    """Remove jobs that have ended, with their rounds and files; asks first."""
+    from api.cli.display import print_json, say
+
+    with connect(url) as client:
+        handles = _find(client, jobs)
+        if not yes:
+            _confirm(handles)
+        for handle in handles:
+            handle.delete()
+            say(f"job {handle.id} is deleted")
+    if format is Format.JSON:
+        print_json({"deleted": [handle.id for handle in handles]})
+
+
+def _confirm(handles: Sequence[JobHandle]) -> None:
+    from api.cli.display import say
+
+    for handle in islice(handles, 10):
+        say(f"{handle.id}  {handle.job.name}  {handle.state}, {handle.job.rounds_done} rounds")
+    count = "this job" if len(handles) == 1 else f"these {len(handles)} jobs"
+    try:
+        sure = typer.confirm(f"Delete {count}, with rounds and files?", err=True)
+    except typer.Abort:
+        say("")  # the question's line has no end yet
+        sure = False
+    if not sure:
+        raise SettingsError("nothing was deleted", "answer y, or give --yes")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    panel = "Jobs"
+    app.command(rich_help_panel=panel)(submit)
+    app.command("list", rich_help_panel=panel)(list_jobs)
+    for command in (show, cancel, resume, clone, delete):
+        app.command(rich_help_panel=panel)(command)

@@ -1,0 +1,148 @@
+"""`fedsim run`: a spec, here and now, without a service."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from api.cli.commands.options import Chaos, Out, RunFormat, RunsFormat, Sets, Spec, make_folder
+from fedsim.errors import SettingsError
+
+if TYPE_CHECKING:
+    from jobs.run.execute import RunResult
+    from jobs.spec import JobSpec
+    from jobs.store.records import RoundRecord
+
+
+def run(
+    spec: Spec,
+    sets: Sets = None,
+    out: Out = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the last checkpoint in DIR, if there is one.")
+    ] = False,
+    chaos: Chaos = None,
+    format: RunsFormat = RunFormat.TEXT,
+) -> None:
+    """Run a spec here and now, without a service."""
+    from api.cli.display import data, print_json, rounds_table, say
+    from fedsim.engine.faults import parse_chaos
+    from jobs.settings import Settings
+    from jobs.spec import read_spec
+    from jobs.spec.resolve import parse_whole
+
+    if resume and out is None:
+        raise SettingsError(
+            "--resume without --out", "name the folder of the run that is to go on: --out DIR"
+        )
+    faults = parse_chaos(chaos or ())
+    loaded = parse_whole(read_spec(spec, sets or ()))
+    folder = make_folder(out) if out is not None else None
+    # By its whole path: the coordinator may work in another folder, as on a Ray that runs already.
+    kept = None if folder is None else str(folder.absolute() / "checkpoints")
+    result = _execute(loaded, Settings.from_env(), format, checkpoints=kept, resume=resume, chaos=faults)
+    if note := had_more(loaded.rounds, len(result.records)):
+        say(note)
+    document = {
+        "spec": loaded.model_dump(mode="json"),
+        "rounds": [record.model_dump(mode="json") for record in result.records],
+        "result": {"final": result.final, "best": result.best, **result.chosen, "totals": result.totals},
+    }
+    if folder is not None:
+        names = write_files(folder, document, result, resumed=resume)
+        say(f"wrote {', '.join(names[:-1])} and {names[-1]} into {folder}")
+    if format is RunFormat.JSON:
+        print_json(document)
+    elif format is RunFormat.TEXT:
+        data().print(rounds_table(result.records))
+
+
+def had_more(asked: int, had: int) -> str:
+    """What to say where a run that went on had more rounds already than are asked for; else "".
+
+    Args:
+        asked: rounds of the spec.
+        had: rounds of the run.
+    """
+    if had <= asked:
+        return ""
+    return f"note: this run has {had} rounds already; rounds: {asked} takes none of them away"
+
+
+def _execute(spec: JobSpec, settings: Any, format: RunFormat, **options: Any) -> RunResult:
+    from api.cli.display import print_line
+    from api.cli.live import live_view
+
+    with live_view(spec.name, spec.rounds) as view:
+        view.phase("loading the libraries")
+        from jobs.run.execute import execute
+
+        def on_round(record: RoundRecord) -> None:
+            view.round(record)
+            if format is RunFormat.JSONL:
+                print_line(record.model_dump(mode="json"))
+
+        return execute(spec, settings, on_round=on_round, on_phase=view.phase, **options)
+
+
+def write_files(
+    folder: Path, document: dict[str, Any], result: RunResult, *, resumed: bool = False
+) -> list[str]:
+    """Write a finished run: spec.yaml, rounds.jsonl, rounds.csv, result.json, model.safetensors.
+
+    And perhaps two files more: personal.csv, where clients' own models were scored, and chosen.safetensors,
+    where there is a validation split.
+
+    Args:
+        folder: where to.
+        document: spec, rounds and result, as `--format json` prints them.
+        result: the run.
+        resumed: whether it went on from what an earlier one left there.
+
+    Returns:
+        The files' names.
+    """
+    import yaml
+
+    from api.sdk.round_table import columns, csv_lines
+
+    lines = (json.dumps(each, ensure_ascii=False) + "\n" for each in document["rounds"])
+    records = result.records
+    files = {
+        "spec.yaml": yaml.safe_dump(document["spec"], sort_keys=False, allow_unicode=True),
+        "rounds.jsonl": "".join(lines),
+        "rounds.csv": "".join(csv_lines(columns(records), records)),
+        "result.json": json.dumps(document["result"], indent=2, ensure_ascii=False) + "\n",
+    }
+    if result.personal is not None:
+        files["personal.csv"] = result.personal.to_csv()
+    elif not resumed:
+        (folder / "personal.csv").unlink(missing_ok=True)  # an earlier run's, whose clients were others
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return [*files, *_models(folder, result)]
+
+
+def _models(folder: Path, result: RunResult) -> list[str]:
+    """Write the last model, and the one that validation chose; an earlier run's goes where there is none."""
+    from jobs.run.artifacts import CHOSEN, MODEL, chosen_content, model_content
+
+    chosen = result.chosen_model
+    contents = {
+        MODEL: model_content(result.model, result.notes) if result.model else None,
+        CHOSEN: None if chosen is None else chosen_content(chosen, result.notes),
+    }
+    for name, content in contents.items():
+        if content is None:
+            (folder / name).unlink(missing_ok=True)
+        else:
+            (folder / name).write_bytes(content)
+    return [name for name, content in contents.items() if content is not None]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(rich_help_panel="Begin here")(run)

@@ -1,0 +1,148 @@
+"""`fedsim serve` and `fedsim stop`: the service itself."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from socket import socket
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from jobs.settings import Settings
+
+
+class LogFormat(StrEnum):
+    """How the service writes its own log."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def serve(
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8000,
+    ray_address: Annotated[
+        str | None, typer.Option(help="A Ray cluster to use, 'auto' to find one; by default a local one.")
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="A file that holds the token to ask for; or set FEDSIM_TOKEN.")
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="Another name under which the service may be called. Repeatable.")
+    ] = None,
+    log_format: Annotated[
+        LogFormat | None, typer.Option(help="json: an object a line, every request among them.")
+    ] = None,
+    idle_exit: Annotated[
+        float | None,
+        typer.Option(min=1, metavar="SECONDS", help="End after so long without requests and active jobs."),
+    ] = None,
+) -> None:
+    """Run the service: REST, page and queue in one process, with a local Ray unless an address is given."""
+    from api.server.security import read_token_file, require_token_beyond_loopback
+    from api.server.serving import bind
+    from jobs.settings import Settings
+
+    token = read_token_file(token_file) if token_file else None
+    settings = Settings.from_env(ray_address=ray_address, token=token, log_format=log_format)
+    require_token_beyond_loopback(host, settings.token)
+    raise typer.Exit(_serve(settings, host, bind(host, port), allow_host or (), idle_exit))
+
+
+def _serve(
+    settings: Settings, host: str, listener: socket, allowed: Sequence[str], idle_exit: float | None
+) -> int:
+    from api.server import logs
+    from api.server.app import create_app
+    from api.server.security import AllowedHosts
+    from api.server.serving import serve as run
+    from jobs.home_permissions import keep_private
+    from jobs.store.job_store import JobStore
+
+    logs.install(settings)
+    keep_private(settings.make_home())
+
+    with JobStore.open(settings.database_url) as store:
+        app = create_app(settings, store, hosts=AllowedHosts.for_address(host, allowed))
+        return run(app, settings, host, listener, idle_exit=idle_exit, announce=partial(announce, settings))
+
+
+def announce(settings: Settings, url: str) -> None:
+    """Say that the service answers: in words, or as a line of its log where that is JSON.
+
+    Both go to standard error, and whoever reads JSON there wants nothing else.
+    """
+    from api.cli.display import say
+
+    text = f"fedsim answers at {url} (page; REST under /api/v1); home: {settings.home}"
+    if settings.log_format == LogFormat.JSON:
+        logging.getLogger("fedsim.api").info(text)
+    else:
+        say(f"{text}; Ctrl-C stops it")
+
+
+def stop(
+    force: Annotated[
+        bool, typer.Option("--force", help="Even while jobs are active; they are lost.")
+    ] = False,
+) -> None:
+    """Stop the service that was started on this machine, and its local Ray."""
+    from api.cli.display import say
+    from api.server.local_service import Started
+    from fedsim.errors import ServiceError
+    from jobs.local_ray.embedded_ray import stop_ray
+    from jobs.settings import Settings
+
+    settings = Settings.from_env()
+    started = Started.read(settings)
+    running = started is not None and started.answers()
+    if started is not None and running:
+        if not force:
+            _refuse_while_active(started.url)
+        if not started.stop():
+            raise ServiceError(f"the service at {started.url} (process {started.pid}) does not end")
+        say(f"the service at {started.url} has ended")
+    elif not force:
+        _refuse_while_ray_works(settings)
+    stop_ray(settings)
+    if not running:
+        say(f"no service of {settings.home} is running")
+
+
+def _refuse_while_ray_works(settings: Settings) -> None:
+    from fedsim.errors import Conflict
+    from jobs.local_ray.files import keeper_lives, read_addresses, token
+    from jobs.local_ray.keeper import jobs_run
+
+    ray = read_addresses(settings.home)
+    if ray is not None and ray.gcs and keeper_lives(settings.home) and jobs_run(ray, token(settings.home)):
+        raise Conflict(
+            f"no service of {settings.home} answers, but its Ray has jobs",
+            "`fedsim serve` takes them up; stop all the same with `fedsim stop --force`",
+        )
+
+
+def _refuse_while_active(url: str) -> None:
+    from api.sdk.client import FedSimClient
+    from fedsim.errors import Conflict
+
+    with FedSimClient(url) as client:
+        active = [
+            job.id for state in ("RUNNING", "STARTING", "CANCELLING") for job in client.jobs(state=state)
+        ]
+    if active:
+        raise Conflict(
+            f"{len(active)} job{'s' * (len(active) != 1)} active: {', '.join(active)}",
+            "cancel first, or stop all the same with `fedsim stop --force`",
+        )
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    for command in (serve, stop):
+        app.command(rich_help_panel="The service")(command)

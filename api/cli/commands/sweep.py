@@ -1,0 +1,118 @@
+"""`fedsim sweep`: a grid of specs and seeds as one group of jobs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from api.cli.commands.options import DataFormat, Format, Sets, Url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from api.sdk.sweeps import Cell, News, SweepView
+
+
+def sweep(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="A YAML or JSON file with base, axes and seeds, or '-'.")
+    ],
+    sets: Sets = None,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Wait for the jobs' end; exit 1 unless all succeed.")
+    ] = True,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Have jobs that failed or were cancelled go on.")
+    ] = False,
+    format: DataFormat = Format.TEXT,
+    url: Url = None,
+) -> None:
+    """Submit a grid of specs and seeds as one group; again, only what is missing. Ends with a table."""
+    from api.cli.commands.connection import connect
+    from api.cli.display import data, print_json, say, waiting
+    from jobs.spec.sweep import read_sweep
+
+    grid = read_sweep(file, sets or ())
+    with connect(url) as client:
+        with waiting(f"submitting {grid.name}") as show:
+            handle = client.sweep(grid, resume=resume, news=_now_and_then(show))
+        say(f"group {grid.name}: {progress(handle)}; `fedsim list --label group={grid.name}` shows its jobs")
+        try:
+            with waiting(progress(handle)) as show:
+                done = handle.wait(news=lambda view: show(progress(view))) if wait else True
+        except KeyboardInterrupt:
+            say("the jobs go on; the same command comes back to them")
+            raise
+    if format is Format.JSON:
+        print_json(handle.document())
+    else:
+        data().print(_table(handle))
+    for line in _faults(handle):
+        say(line)
+    raise typer.Exit(0 if done else 1)
+
+
+def _now_and_then(show: Callable[[str], None]) -> News:
+    """Show how the submissions come along, at most once a second: hundreds of them take only seconds."""
+    from time import monotonic
+
+    last = monotonic()
+
+    def news(view: SweepView) -> None:
+        nonlocal last
+        if monotonic() - last > 1:
+            last = monotonic()
+            show(f"submitting {view.sweep.name}: {len(view.found)} of {len(view.members)} runs have a job")
+
+    return news
+
+
+def progress(view: SweepView) -> str:
+    """Say how many runs are in which state."""
+    states = ", ".join(f"{count} {state}" for state, count in sorted(view.counts().items()))
+    return f"{len(view.members)} runs: {states}"
+
+
+def _table(view: SweepView) -> Any:
+    from api.cli.display import plain, table
+
+    heads = (*view.sweep.axes, view.sweep.metric, "runs")
+    rows = ([*map(plain, cell.labels.values()), _figure(cell), _runs(cell)] for cell in view.cells())
+    return table(heads, rows, numbers=heads[-2:])
+
+
+def _figure(cell: Cell) -> str:
+    if cell.mean is None:
+        return ""
+    return f"{cell.mean:.4f}" + ("" if cell.std is None else f" ± {cell.std:.4f}")
+
+
+def _runs(cell: Cell) -> str:
+    return f"{len(cell.values)} of {cell.expected}"
+
+
+def _faults(view: SweepView) -> list[str]:
+    """What did not work, a line for each job; at most a few."""
+    ended = [(member, view.job_of(member)) for member in view.members]
+    bad = [(m, job) for m, job in ended if job is not None and job.state in ("FAILED", "CANCELLED")]
+    lines = [f"{m.run}: job {job.id} {job.state}: {job.message or ''}" for m, job in bad[:5]]
+    if len(bad) > len(lines):
+        lines.append(f"and {len(bad) - len(lines)} more")
+    if bad:
+        lines.append("`fedsim sweep FILE --resume` has them go on from their checkpoints")
+    return lines + _without_metric(view)
+
+
+def _without_metric(view: SweepView) -> list[str]:
+    """That runs have succeeded and have no figure, which would else be an empty table."""
+    metric, done = view.sweep.metric, [job for job in view.found.values() if job.state == "SUCCEEDED"]
+    if not done or any(metric in job.last_metrics for job in done):
+        return []
+    there = ", ".join(sorted({name for job in done for name in job.last_metrics}))
+    return [f"no run has the metric {metric!r}; `metric` in the file may be one of: {there}"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(rich_help_panel="Jobs")(sweep)

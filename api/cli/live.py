@@ -1,0 +1,196 @@
+"""Watching a job in a terminal: a bar that moves, or plain lines where there is no terminal."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from api.cli.display import say, words
+from api.reports.formatting import number, share
+from fedsim.errors import ServiceError
+from jobs.store.records import RoundRecord
+from jobs.store.states import FINAL
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from api.sdk.job_handle import JobHandle
+    from api.sdk.stream import Message
+    from jobs.store.records import Job
+
+QUIET = 3.0
+"""Seconds without news after which the service is asked what is being waited for."""
+
+STATE_WORDS = {
+    "QUEUED": "waits in the queue",
+    "STARTING": "is being started on the cluster",
+    "RUNNING": "runs: data, actors and the first round are being prepared",
+    "CANCELLING": "is being cancelled",
+}
+
+
+class View(Protocol):
+    """Something that shows how a job comes along."""
+
+    def phase(self, text: str) -> None:
+        """Show what is being waited for."""
+
+    def round(self, record: RoundRecord) -> None:
+        """Show a round that has ended."""
+
+    def note(self, text: str) -> None:
+        """Show a remark that stays."""
+
+
+class Bar:
+    """A progress bar with the accuracy beside it, for a terminal."""
+
+    def __init__(self, progress: Progress, name: str, total: int) -> None:
+        self.progress, self.name = progress, name
+        self.task = progress.add_task(name, total=total, score="")
+
+    def phase(self, text: str) -> None:
+        """Show what is being waited for."""
+        self.progress.update(self.task, score=text)
+
+    def round(self, record: RoundRecord) -> None:
+        """Show a round that has ended."""
+        self.progress.update(self.task, completed=record.round, score=score(record))
+
+    def note(self, text: str) -> None:
+        """Show a remark that stays."""
+        self.progress.console.print(text, markup=False)
+
+
+class Lines:
+    """A line for every round, at most one each second, for a file or a pipe."""
+
+    def __init__(self, name: str, total: int) -> None:
+        self.name, self.total = name, total
+        self.said = ""
+        self.next_at = 0.0
+
+    def phase(self, text: str) -> None:
+        """Show what is being waited for, once."""
+        if text != self.said:
+            self.said = text
+            say(f"{self.name}: {text}")
+
+    def round(self, record: RoundRecord) -> None:
+        """Show a round that has ended."""
+        now = time.monotonic()
+        if now >= self.next_at or record.round == self.total:
+            self.next_at = now + 1
+            say(f"{self.name}: round {record.round}/{self.total}  {score(record)}")
+
+    def note(self, text: str) -> None:
+        """Show a remark that stays."""
+        say(text)
+
+
+def score(record: RoundRecord) -> str:
+    """Write what a round has reached, on a line."""
+    metrics = record.metrics
+    parts = (
+        ("accuracy", share(metrics.get("global_accuracy"))),
+        ("personal", share(metrics.get("personal_accuracy"))),
+        ("loss", number(metrics.get("global_loss"))),
+        ("clients failed", str(len(record.failed) or "")),
+        ("actors replaced", str(record.engine.restarts or "")),
+    )
+    return "  ".join(f"{name} {text}" for name, text in parts if text)
+
+
+@contextmanager
+def live_view(name: str, total: int) -> Iterator[View]:
+    """Open the view that suits where the words go.
+
+    Args:
+        name: the job's name.
+        total: how many rounds it has.
+    """
+    if not sys.stderr.isatty():
+        yield Lines(name, total)
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as RichProgress
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[score]}", markup=False),
+    )
+    console = words()
+    # On a console that wraps softly the bar would be as long as it likes.
+    console.soft_wrap = False
+    with RichProgress(*columns, console=console) as progress:
+        yield Bar(progress, name, total)
+
+
+def follow(handle: JobHandle, view: View) -> None:
+    """Show everything that happens to a job until it has ended, and what it waits for while nothing does.
+
+    Args:
+        handle: the job; holds its last state afterwards.
+        view: where to show it.
+    """
+    inbox: queue.Queue[Message | BaseException | None] = queue.Queue()
+    threading.Thread(target=_read, args=(handle, inbox), daemon=True, name="events").start()
+    running = False
+    while True:
+        try:
+            item = inbox.get(timeout=QUIET)
+        except queue.Empty:
+            if not running:
+                view.phase(_waiting(handle))
+            continue
+        if item is None:
+            break
+        if isinstance(item, BaseException):
+            raise item
+        running = item.type == "round" or (running and item.type != "state")
+        _show(item, view)
+    # Of a service that is started again in this moment, too, the end is heard.
+    handle.refresh(patient=True)
+
+
+def _read(handle: JobHandle, inbox: queue.Queue[Message | BaseException | None]) -> None:
+    try:
+        for message in handle.events():
+            inbox.put(message)
+    except BaseException as error:
+        inbox.put(error)
+    inbox.put(None)
+
+
+def _show(message: Message, view: View) -> None:
+    content: dict[str, Any] = message.data
+    if message.type == "round":
+        view.round(RoundRecord.model_validate(content))
+    elif message.type == "warning":
+        view.note(f"warning: {content.get('message', '')}")
+    elif content.get("state") in STATE_WORDS:
+        view.phase(f"the job {STATE_WORDS[content['state']]}")
+
+
+def _waiting(handle: JobHandle) -> str:
+    from api.sdk.following import passes
+
+    try:
+        job: Job = handle.refresh()
+    except ServiceError as error:
+        if not passes(error):
+            raise
+        return "the service does not answer; trying again"
+    if job.state in FINAL:
+        return f"the job is {job.state}"
+    reason = f": {job.waiting}" if job.waiting else ""
+    return f"the job {STATE_WORDS[job.state]}{reason}"

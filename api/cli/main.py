@@ -1,0 +1,153 @@
+"""The `fedsim` command.
+
+Exit codes: 0 done, 1 the job failed, 2 bad arguments or a bad spec, 3 it does not fit the cluster, 4 the
+service cannot be reached or refuses, 5 a bug of fedsim, 130 stopped by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import traceback
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from api.cli.commands import (
+    catalogue,
+    compare,
+    demo,
+    follow,
+    jobs,
+    partition,
+    plan,
+    report,
+    run,
+    serve,
+    sweep,
+    verify,
+)
+from fedsim.errors import (
+    CheckpointError,
+    ClientFailed,
+    CohortFailed,
+    DataError,
+    DoesNotFit,
+    FedsimError,
+    MethodFailed,
+    NotReproduced,
+    OutOfMemory,
+    PoolFailed,
+    RayUnavailable,
+    ServiceError,
+    SettingsError,
+    SpecError,
+    StoreError,
+)
+
+EXIT_CODES: dict[type[FedsimError], int] = {
+    SpecError: 2,
+    SettingsError: 2,
+    DataError: 2,
+    DoesNotFit: 3,
+    StoreError: 4,
+    ServiceError: 4,
+    RayUnavailable: 4,
+    ClientFailed: 1,
+    CohortFailed: 1,
+    MethodFailed: 1,
+    OutOfMemory: 1,
+    PoolFailed: 1,
+    CheckpointError: 1,
+    NotReproduced: 1,
+}
+BUG = 5
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="fedsim",
+    help="Federated-learning simulations as a service. Begin with: fedsim demo",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        import fedsim
+
+        print(f"fedsim {fedsim.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    pass
+
+
+for part in (demo, serve, run, jobs, follow, sweep, compare, report, verify, catalogue, partition, plan):
+    part.register(app)
+
+
+def main() -> None:
+    """Run the command line, and end the process with the exit code."""
+    sys.exit(_run())
+
+
+def _run() -> int:
+    try:
+        typer.main.get_command(app)(prog_name="fedsim")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(bool(end.code))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read the output has had enough; the interpreter must not complain about it at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except FedsimError as error:
+        from api.cli.display import print_error, say
+
+        print_error(error)
+        if trace := getattr(error, "trace", ""):
+            say(f"  where it was raised stands in {_write_trace(trace)}")
+        return exit_code(error)
+    except Exception:
+        kept = _write_trace(traceback.format_exc())
+        print(f"fedsim: a bug, not your mistake; its trace is in {kept}", file=sys.stderr)
+        return BUG
+    return 0
+
+
+def exit_code(error: FedsimError) -> int:
+    """Give the exit code of an error."""
+    return next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), BUG)
+
+
+def _write_trace(trace: str) -> Path:
+    name = f"bug-{datetime.now(UTC):%Y%m%dT%H%M%S}-{os.getpid()}.txt"
+    home = Path(os.environ.get("FEDSIM_HOME") or "~/.fedsim").expanduser()
+    for folder in (home / "bugs", Path(tempfile.gettempdir())):
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            # A trace may hold anything: for its owner only, and never through a link that somebody laid.
+            descriptor = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(trace)
+        except OSError:
+            continue
+        return folder / name
+    print(trace, file=sys.stderr)
+    return Path("standard error")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What is made of runs: reports, comparisons, verifications, pages of a partition."""

@@ -1,0 +1,152 @@
+"""Who holds what, as a report draws it: the client x class map, in the colours of the method's clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from api.reports.colours import COLOURS, DPI, WIDTH
+from api.reports.method_curves import flat
+from jobs.store.records import RoundRecord
+
+TITLE = "Examples of each class by client"
+
+
+class Cluster(NamedTuple):
+    """Clients that stand together.
+
+    Attributes:
+        name: the method's number for it; None where the method has no clusters.
+        clients: their numbers.
+        colour: as `#rrggbb`.
+    """
+
+    name: int | None
+    clients: list[int]
+    colour: str
+
+
+class PartitionMap(NamedTuple):
+    """A partition as it is drawn.
+
+    Attributes:
+        classes: their names.
+        counts: examples by client and class, of the first clients.
+        clients: how many there are.
+        clusters: all clients of `counts`, each once.
+    """
+
+    classes: list[str]
+    counts: list[list[int]]
+    clients: int
+    clusters: list[Cluster]
+
+    @property
+    def clustered(self) -> bool:
+        """Whether the method has told clusters."""
+        return self.clusters[0].name is not None
+
+    @property
+    def x_title(self) -> str:
+        """What stands along."""
+        shown = (
+            "" if len(self.counts) == self.clients else f", the first {len(self.counts)} of {self.clients:,}"
+        )
+        return ("clients, by cluster" if self.clustered else "client") + shown
+
+
+def partition_map(found: Mapping[str, Any], records: Sequence[RoundRecord]) -> PartitionMap | None:
+    """Take a map as `GET /jobs/{id}/class-map` gives it, with the clusters that the method told last."""
+    counts = found["counts"]
+    if not counts:
+        return None
+    labels = _labels(records, len(counts))
+    if labels is None:
+        clusters = [Cluster(None, list(range(len(counts))), COLOURS[0])]
+    else:
+        order = sorted(range(len(counts)), key=lambda client: (labels[client], client))
+        groups = [(name, list(who)) for name, who in groupby(order, key=lambda client: labels[client])]
+        clusters = [Cluster(name, who, COLOURS[i % len(COLOURS)]) for i, (name, who) in enumerate(groups)]
+    return PartitionMap(list(found["classes"]), counts, found["clients"], clusters)
+
+
+def _labels(records: Sequence[RoundRecord], clients: int) -> list[int] | None:
+    """Each client's cluster: a list of whole numbers whose name says so, as long as there are clients."""
+    for record in reversed(records):
+        for name, value in flat(record.method):
+            is_told = "cluster" in name and isinstance(value, list) and len(value) >= clients
+            if is_told and all(isinstance(each, int) for each in value):
+                return list(value)
+    return None
+
+
+def map_figure(drawn: PartitionMap) -> Any:
+    """Draw it for a page, as a figure of plotly."""
+    from plotly import graph_objects
+
+    figure = graph_objects.Figure()
+    first = 0
+    for name, clients, colour in drawn.clusters:
+        figure.add_heatmap(
+            x=list(range(first, first + len(clients))),
+            y=drawn.classes,
+            z=_cells(drawn, clients),
+            customdata=[clients] * len(drawn.classes),
+            colorscale=[[0, "#ffffff"], [1, colour]],
+            zmin=0,
+            zmax=_strongest(drawn),
+            xgap=1 if len(drawn.counts) <= 60 else 0,
+            ygap=1,
+            showscale=False,
+            name=f"cluster {name}",
+            showlegend=drawn.clustered,
+            hovertemplate="client %{customdata}, class %{y}: %{z} examples<extra></extra>",
+        )
+        first += len(clients)
+    figure.update_layout(
+        template="plotly_white",
+        height=max(240, 22 * len(drawn.classes) + 110),
+        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
+        xaxis={"title": {"text": drawn.x_title}, "showgrid": False, "showticklabels": not drawn.clustered},
+        yaxis={"type": "category", "autorange": "reversed", "showgrid": False},
+        margin={"l": 60, "r": 20, "t": 30, "b": 50},
+    )
+    return figure
+
+
+def save_map(drawn: PartitionMap, path: Path) -> Path:
+    """Draw it for a paper, as a PNG picture."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.colors import LinearSegmentedColormap
+    from matplotlib.figure import Figure
+
+    canvas = Figure(figsize=(WIDTH, 1 + 0.12 * min(len(drawn.classes), 40)), layout="constrained")
+    FigureCanvasAgg(canvas)
+    axes = canvas.subplots()
+    first, rows = 0, len(drawn.classes)
+    for _, clients, colour in drawn.clusters:
+        extent = (first - 0.5, first + len(clients) - 0.5, rows - 0.5, -0.5)
+        shades = LinearSegmentedColormap.from_list("cluster", ["#ffffff", colour])
+        axes.imshow(
+            _cells(drawn, clients), extent=extent, cmap=shades, vmin=0, vmax=_strongest(drawn), aspect="auto"
+        )
+        first += len(clients)
+    axes.set_xlim(-0.5, first - 0.5)
+    axes.set_xlabel(drawn.x_title, fontsize=8)
+    if rows <= 40:
+        axes.set_yticks(range(rows), drawn.classes)
+    if drawn.clustered:
+        axes.set_xticks([])
+    axes.tick_params(labelsize=7 if rows <= 12 else 5)
+    canvas.savefig(path, dpi=DPI)
+    return path
+
+
+def _cells(drawn: PartitionMap, clients: Sequence[int]) -> list[list[int]]:
+    return [[drawn.counts[client][index] for client in clients] for index in range(len(drawn.classes))]
+
+
+def _strongest(drawn: PartitionMap) -> int:
+    return max(1, max(map(max, drawn.counts)))

@@ -1,0 +1,185 @@
+"""What a report draws of a run: groups of curves over its rounds."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from operator import add
+from typing import NamedTuple
+
+from api.reports.method_curves import marks, method_curves
+from jobs.store.records import RoundRecord, total_cost
+
+ACCURACY, LOSS = "accuracy", "loss"
+PHASES = {
+    "train": "training",
+    "evaluate": "scoring",
+    "personal": "scoring own models",
+    "server": "server",
+    "learn": "learning",
+    "survey": "survey",
+}
+LEFT_OUT = re.compile(r"_std(_|$)|_before$")
+"""Deviations are no scores, and what was before fine-tuning is no score of the model: neither is drawn."""
+
+LEAST_SECONDS = 0.0005
+"""A phase that never took as long is none: each begins and ends with a look at the clock."""
+
+MOST_POINTS = 60
+"""Of a curve whose points are seen each for itself."""
+
+PASSING = 0.04
+"""How high a mark stands of what only passes, as a share of the picture."""
+
+
+class Curve(NamedTuple):
+    """One curve: what it is called, where its points are, which values it has there."""
+
+    name: str
+    x: list[float]
+    y: list[float]
+
+
+class Figure(NamedTuple):
+    """One picture.
+
+    Attributes:
+        name: for files, such as `accuracy-by-traffic`.
+        title: for people.
+        x_title: of the axis along.
+        y_title: of the axis up.
+        curves: at least one.
+        marks: where something about the method changes along, what, and what of it goes on from there.
+    """
+
+    name: str
+    title: str
+    x_title: str
+    y_title: str
+    curves: list[Curve]
+    marks: list[tuple[float, str, str]] = []  # noqa: RUF012
+
+
+def figures(records: Sequence[RoundRecord]) -> list[Figure]:
+    """Find what can be drawn of a run: scores by round, traffic, seconds; what the method says; its cost."""
+    rounds = [float(record.round) for record in records]
+    sent = list(accumulate((record.bytes.down + record.bytes.up) / 1e6 for record in records))
+    changes = marks(records)
+    by_round = [(rounds[place], text, lasting) for place, text, lasting in changes]
+    by_traffic = [(sent[place], text, lasting) for place, text, lasting in changes]
+    spent = list(accumulate(record.seconds.total for record in records))
+    by_seconds = [(spent[place], text, lasting) for place, text, lasting in changes]
+    scores = _metrics(records, rounds, ACCURACY)
+    found = [
+        Figure("accuracy", "Accuracy by round", "round", "accuracy", scores, by_round),
+        Figure("loss", "Loss by round", "round", "loss", _metrics(records, rounds, LOSS), by_round),
+        Figure(
+            "accuracy-by-traffic",
+            "Accuracy by simulated traffic",
+            "traffic, down and up (MB)",
+            "accuracy",
+            _metrics(records, sent, ACCURACY),
+            by_traffic,
+        ),
+        Figure(
+            "accuracy-by-seconds",
+            "Accuracy by seconds of computing",
+            "seconds of computing",
+            "accuracy",
+            _metrics(records, spent, ACCURACY),
+            by_seconds,
+        ),
+        *_of_the_method(records, rounds, by_round),
+        Figure(
+            "updates",
+            "Trainable-parameter updates so far",
+            "round",
+            "parameter updates",
+            list(_spent(records, rounds, "updates")),
+            by_round,
+        ),
+        Figure("flops", "FLOPs so far", "round", "FLOPs", list(_spent(records, rounds, "flops")), by_round),
+        Figure("seconds", "Seconds of each round", "round", "seconds", list(_phases(records, rounds))),
+    ]
+    return [figure for figure in found if figure.curves]
+
+
+def clients_figure(text: str) -> list[Figure]:
+    """Draw each client's own model, from worst to best.
+
+    Args:
+        text: of a `personal.csv`; empty where nobody's own model was scored.
+    """
+    rows = [(int(row["correct"]), int(row["tests"])) for row in csv.DictReader(io.StringIO(text))]
+    shares = sorted(correct / tests for correct, tests in rows if tests)
+    if not shares:
+        return []
+    places = [float(place) for place in range(1, len(shares) + 1)]
+    curve = Curve("own model", places, shares)
+    return [
+        Figure("clients", "Clients' own models, from worst to best", "clients, sorted", "accuracy", [curve])
+    ]
+
+
+def _of_the_method(
+    records: Sequence[RoundRecord], rounds: Sequence[float], changes: list[tuple[float, str, str]]
+) -> Iterator[Figure]:
+    """What the method moves from round to round, and metrics that are no scores."""
+    for name, lines in method_curves(records).items():
+        words = name.replace("_", " ").replace(".", ": ")
+        curves = [_told(line, rounds, values) for line, values in lines]
+        yield Figure(_file("method", name), f"Method: {words}", "round", words, curves, changes)
+    metrics = dict.fromkeys(name for record in records for name in record.metrics)
+    for name in metrics:
+        if not re.search(f"{ACCURACY}|{LOSS}", name):
+            curve = _curve(records, rounds, name)
+            if len(set(curve.y)) > 1:
+                yield Figure(_file("metric", name), curve.name, "round", curve.name, [curve], changes)
+
+
+def _file(kind: str, name: str) -> str:
+    return f"{kind}-" + re.sub(r"[^a-z0-9]+", "-", name.lower())
+
+
+def _told(name: str, rounds: Sequence[float], values: Sequence[float | None]) -> Curve:
+    points = [(x, float(y)) for x, y in zip(rounds, values, strict=True) if y is not None]
+    return Curve(name, [x for x, _ in points], [y for _, y in points])
+
+
+def _metrics(records: Sequence[RoundRecord], x: Sequence[float], kind: str) -> list[Curve]:
+    names = dict.fromkeys(name for record in records for name in record.metrics)
+    wanted = [name for name in names if kind in name and not LEFT_OUT.search(name)]
+    drawn = (_curve(records, x, name) for name in wanted)
+    return [curve for curve in drawn if curve.x]
+
+
+def _curve(records: Sequence[RoundRecord], x: Sequence[float], metric: str) -> Curve:
+    points = [
+        (place, float(value))
+        for place, record in zip(x, records, strict=True)
+        if isinstance(value := record.metrics.get(metric), int | float)
+    ]
+    name = metric.replace("_", " ").replace("worst10", "of the worst tenth")
+    return Curve(name, [point[0] for point in points], [point[1] for point in points])
+
+
+def _spent(records: Sequence[RoundRecord], x: list[float], part: str) -> Iterator[Curve]:
+    """What the clients' training had cost until each round; with fine-tuning besides, where there was any."""
+    if all(record.cost is None for record in records):
+        return
+    spent = [total_cost([record]) for record in records]
+    training = [float(getattr(cost, part)) for cost in spent]
+    tuning = [float(getattr(cost, f"tuning_{part}")) for cost in spent]
+    yield Curve("training", x, list(accumulate(training)))
+    if any(tuning):
+        yield Curve("with fine-tuning", x, list(accumulate(map(add, training, tuning))))
+
+
+def _phases(records: Sequence[RoundRecord], x: list[float]) -> Iterator[Curve]:
+    for phase, name in PHASES.items():
+        values = [float(getattr(record.seconds, phase)) for record in records]
+        if max(values, default=0) > LEAST_SECONDS:
+            yield Curve(name, x, values)

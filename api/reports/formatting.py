@@ -1,0 +1,45 @@
+"""Numbers as text: shares, bytes, large counts and durations, each with its unit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def share(value: Any) -> str:
+    """Write a share of one, such as an accuracy; nothing where there is none."""
+    return f"{value:.4f}" if isinstance(value, int | float) else ""
+
+
+def number(value: Any) -> str:
+    """Write a number with four significant digits; nothing where there is none."""
+    return f"{value:.4g}" if isinstance(value, int | float) else ""
+
+
+def size(count: int) -> str:
+    """Write a number of bytes with a unit."""
+    amount = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} TB"
+
+
+def amount(count: int) -> str:
+    """Write a large number with three digits and a unit: thousand, million, 10^9, ... as in FLOPs."""
+    value = float(count)
+    for unit in ("", "k", "M", "G", "T", "P"):
+        if value < 999.5:
+            return f"{value:.3g}{unit and f' {unit}'}"
+        value /= 1000
+    return f"{value:.4g} E"
+
+
+def duration(seconds: float) -> str:
+    """Write a duration with a unit."""
+    if seconds < 1:
+        return f"{1000 * seconds:.3g} ms"
+    for length, unit in ((3_600, "h"), (60, "min")):
+        if seconds >= 10 * length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.3g} s"

@@ -1,0 +1,195 @@
+"""A run as one HTML file that needs no network: its figures, its curves, its spec."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from math import ceil
+from typing import Any, NamedTuple
+
+import yaml
+
+from api.reports.class_map import TITLE, PartitionMap, map_figure
+from api.reports.colours import COLOURS
+from api.reports.events import events
+from api.reports.figures import MOST_POINTS, PASSING, Curve, Figure, clients_figure, figures
+from api.reports.formatting import size
+from api.reports.headline import headline
+from api.reports.method_curves import marks
+from jobs.store.records import RoundRecord
+
+LEGEND_COLUMNS = 3
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>
+body {{ font: 15px/1.5 system-ui, sans-serif; color: #1a1f26; max-width: 1000px;
+  margin: 2rem auto; padding: 0 1rem; }}
+h1 {{ font-size: 1.5rem; margin: 0; overflow-wrap: anywhere; }}
+h2 {{ font-size: 1.1rem; margin: 2rem 0 .3rem; }}
+p {{ margin: .25rem 0; color: #545d68; overflow-wrap: anywhere; }}
+table {{ border-collapse: collapse; }}
+th, td {{ padding: .15rem 1.2rem .15rem 0; text-align: left; font-weight: 400;
+  border-bottom: 1px solid #e6e9ed; }}
+th {{ color: #545d68; }}
+td {{ font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }}
+pre {{ background: #f0f2f5; padding: .8rem 1rem; overflow: auto; border-radius: .4rem; }}
+</style>
+</head>
+<body>
+<h1>{title}</h1>
+<p>{facts}</p>
+{figures}
+{pictures}
+<h2>Spec</h2>
+<pre tabindex="0">{spec}</pre>
+</body>
+</html>
+"""
+
+
+class Reported(NamedTuple):
+    """What a report is about.
+
+    Attributes:
+        run: what it is called: a job's id, a folder.
+        name: in its spec.
+        state: of a job; empty for a run in files.
+        message: what happened to it, for people.
+        spec: as plain data, every default filled in.
+        records: its rounds, in their order.
+        personal: the text of its `personal.csv`; empty where there is none.
+        holdings: who holds what; None where that is not known here.
+        unmapped: why it is not known; empty where it is, or where nobody holds anything.
+    """
+
+    run: str
+    name: str
+    state: str
+    message: str
+    spec: Mapping[str, Any]
+    records: Sequence[RoundRecord]
+    personal: str = ""
+    holdings: PartitionMap | None = None
+    unmapped: str = ""
+
+    def figures(self) -> list[Figure]:
+        """Give everything that is drawn of it."""
+        return [*figures(self.records), *clients_figure(self.personal)]
+
+
+def report_page(reported: Reported) -> str:
+    """Write the report of a run.
+
+    Args:
+        reported: the run.
+
+    Returns:
+        HTML with the chart library inside, some 5 MB.
+    """
+    drawn = [_picture(figure, first=not number) for number, figure in enumerate(reported.figures())]
+    if reported.holdings is not None:
+        drawn.append(_chart(TITLE, "partition", map_figure(reported.holdings), first=not drawn))
+    elif reported.unmapped:
+        drawn.append(f"<h2>{TITLE}</h2>\n<p>There is no map: {escape(reported.unmapped)}</p>")
+    words = [reported.run, reported.state.lower(), reported.message]
+    marked, happened = _marked(reported.records), events(reported.records)
+    told = [_table("Marks of the method", marked), _table("Events", happened)]
+    return _PAGE.format(
+        title=escape(reported.name),
+        facts=escape(" · ".join(word for word in words if word)),
+        figures=_table("Figures", facts(reported)),
+        pictures="\n".join([*drawn, *filter(None, told)]) or "<p>No round has ended.</p>",
+        spec=escape(yaml.safe_dump(dict(reported.spec), sort_keys=False, allow_unicode=True)),
+    )
+
+
+def facts(reported: Reported) -> Iterable[tuple[str, str]]:
+    """What a run has reached and cost, as pairs of words."""
+    records = reported.records
+    yield "rounds", str(len(records))
+    last: dict[str, Any] = {}
+    for record in records:
+        last |= {name: value for name, value in record.metrics.items() if value is not None}
+    for name, value in last.items():
+        yield (
+            name.replace("_", " ").replace("worst10", "of the worst tenth"),
+            f"{value:.4f}" if isinstance(value, float) else str(value),
+        )
+    if accuracy := headline(last):
+        scored = [record for record in records if isinstance(record.metrics.get(accuracy), int | float)]
+        best = max(scored, key=lambda record: record.metrics[accuracy])  # type: ignore[arg-type, return-value]
+        yield f"best {accuracy.replace('_', ' ')}", f"{best.metrics[accuracy]:.4f} at round {best.round}"
+    yield "actors replaced", str(sum(record.engine.restarts for record in records))
+    yield "clients left out, because they failed", str(sum(len(record.failed) for record in records))
+    yield "traffic down", size(sum(record.bytes.down for record in records))
+    yield "traffic up", size(sum(record.bytes.up for record in records))
+    yield "seconds of computing", f"{sum(record.seconds.total for record in records):.1f}"
+    if costs := [record.cost for record in records if record.cost is not None]:
+        yield "parameter updates", f"{sum(cost.updates for cost in costs):.4g}"
+        yield "FLOPs", f"{sum(cost.flops for cost in costs):.4g}"
+    if records:
+        yield "digest after the last round", records[-1].digest
+
+
+def _marked(records: Sequence[RoundRecord]) -> Iterable[tuple[str, str]]:
+    """What a method says in words of its rounds, where that changes."""
+    return ((f"round {records[place].round}", text) for place, text, _ in marks(records))
+
+
+def _table(title: str, pairs: Iterable[tuple[str, str]]) -> str:
+    """Pairs of words as a table; empty where there are none."""
+    lines = "".join(f'<tr><th scope="row">{escape(a)}</th><td>{escape(b)}</td></tr>\n' for a, b in pairs)
+    return f"<h2>{escape(title)}</h2>\n<table><tbody>{lines}</tbody></table>" if lines else ""
+
+
+def _picture(figure: Figure, *, first: bool) -> str:
+    from plotly import graph_objects
+
+    drawn = graph_objects.Figure()
+    for number, curve in enumerate(figure.curves):
+        colour = COLOURS[number % len(COLOURS)]
+        drawn.add_scatter(
+            x=curve.x, y=curve.y, name=curve.name, mode=_mode(curve), line={"color": colour, "width": 2}
+        )
+    drawn.update_layout(
+        template="plotly_white",
+        height=420,
+        showlegend=len(figure.curves) > 1,
+        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
+        xaxis={"title": {"text": figure.x_title}, "rangemode": "tozero"},
+        yaxis={"title": {"text": figure.y_title}},
+        margin={"l": 60, "r": 20, "t": 30 + 20 * ceil(len(figure.curves) / LEGEND_COLUMNS), "b": 50},
+        hovermode="x unified",
+    )
+    for x, _, lasting in figure.marks:
+        # What only passes, such as who is frozen, is a tick.
+        place = {"x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1 if lasting else PASSING}
+        line = {"color": "#868f99", "width": 1, "dash": "dot" if lasting else "solid"}
+        drawn.add_shape(type="line", line=line, **place)
+    for number, (x, _, lasting) in enumerate(mark for mark in figure.marks if mark[2]):
+        words = {"text": escape(lasting[:60]), "showarrow": False, "xanchor": "left", "font": {"size": 11}}
+        drawn.add_annotation(x=x, yref="paper", y=0.02 + 0.07 * (number % 3), xshift=3, **words)
+    return _chart(figure.title, figure.name, drawn, first=first)
+
+
+def _mode(curve: Curve) -> str:
+    # What was scored once, after the last round, is a point.
+    return "lines+markers" if len(curve.x) <= MOST_POINTS else "lines"
+
+
+def _chart(title: str, name: str, drawn: Any, *, first: bool) -> str:
+    from plotly import io
+
+    chart = io.to_html(
+        drawn,
+        include_plotlyjs=first,
+        full_html=False,
+        div_id=f"chart-{name}",
+        config={"displayModeBar": False, "responsive": True},
+    )
+    return f"<h2>{escape(title)}</h2>\n{chart}"

@@ -1,0 +1,124 @@
+"""A partition as one page that needs no network: client x class map, sizes, distances to the whole."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jobs.run.partition_report import Dealing
+
+SHOWN = 200
+"""Clients that still can be told apart in a picture."""
+
+COLOURS = {"sizes": "#4477aa", "distances": "#ee6677"}
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>
+body {{ font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 1200px; padding: 0 1rem; }}
+h1 {{ font-size: 1.4rem; margin: 0 0 .25rem; }}
+p, ul {{ margin: .25rem 0; color: #444; }}
+</style>
+</head>
+<body>
+<h1>{title}</h1>
+<p>{facts}</p>
+{notes}
+{picture}
+</body>
+</html>
+"""
+
+
+def partition_page(dealing: Dealing) -> str:
+    """Draw a partition.
+
+    Args:
+        dealing: the partition with its figures.
+
+    Returns:
+        HTML with the plotting library inside, some 5 MB.
+    """
+    import plotly.io
+
+    picture = plotly.io.to_html(
+        _figure(dealing),
+        include_plotlyjs=True,
+        full_html=False,
+        div_id="partition",
+        config={"displaylogo": False, "modeBarButtons": [["toImage", "resetScale2d"]], "responsive": True},
+    )
+    figures = dealing.document()["statistics"]
+    facts = (
+        f"{figures['examples']:,} examples; a client holds {figures['sizes']['min']:,.0f} "
+        f"to {figures['sizes']['max']:,.0f}, median {figures['sizes']['median']:,.0f}. Classes per client: "
+        f"median {figures['classes_per_client']['median']:g} of {len(dealing.classes)}. "
+        f"Mean distance to the whole: {figures['distance_to_all']['mean']:.3f}."
+    )
+    notes = "".join(f"<li>{escape(note)}</li>" for note in _notes(dealing))
+    return _PAGE.format(
+        title=escape(dealing.title()),
+        facts=escape(facts),
+        notes=notes and f"<ul>{notes}</ul>",
+        picture=picture,
+    )
+
+
+def _notes(dealing: Dealing) -> tuple[str, ...]:
+    total = len(dealing.sizes)
+    if total <= SHOWN:
+        return dealing.notes
+    return (*dealing.notes, f"the pictures show the first {SHOWN} of {total:,} clients")
+
+
+def _figure(dealing: Dealing) -> Any:
+    from plotly.subplots import make_subplots
+
+    counts = dealing.counts[:SHOWN]
+    height = min(900, max(240, 22 * len(dealing.classes)))
+    below = 180
+    figure = make_subplots(
+        rows=3,
+        shared_xaxes=True,
+        vertical_spacing=0.06,
+        row_heights=[height, below, below],
+        subplot_titles=(
+            "Examples of each class",
+            "Examples of each client",
+            "Earth mover's distance of the class mix to that of all clients",
+        ),
+    )
+    figure.add_trace(_map(dealing, counts.T.tolist()), row=1, col=1)
+    clients = list(range(len(counts)))
+    bars = {"sizes": dealing.sizes[:SHOWN].tolist(), "distances": dealing.distances[:SHOWN].tolist()}
+    for row, (name, values) in enumerate(bars.items(), start=2):
+        hover = (
+            "client %{x}: %{y}<extra></extra>" if name == "sizes" else "client %{x}: %{y:.3f}<extra></extra>"
+        )
+        figure.add_bar(x=clients, y=values, marker_color=COLOURS[name], hovertemplate=hover, row=row, col=1)
+    figure.update_xaxes(title_text="client", row=3, col=1)
+    # Names of classes may be numbers, and stay names; the first one stands on top.
+    figure.update_yaxes(type="category", autorange="reversed", row=1, col=1)
+    figure.update_yaxes(range=[0, 1], row=3, col=1)
+    figure.update_layout(
+        height=height + 2 * below + 160, showlegend=False, template="plotly_white", margin={"t": 40, "r": 20}
+    )
+    return figure
+
+
+def _map(dealing: Dealing, counts: list[list[int]]) -> Any:
+    from plotly import graph_objects
+
+    return graph_objects.Heatmap(
+        z=counts,
+        y=list(dealing.classes),
+        colorscale="Blues",
+        zmin=0,
+        colorbar={"title": "examples", "y": 1, "yanchor": "top", "len": 0.4},
+        hovertemplate="client %{x}, %{y}: %{z}<extra></extra>",
+    )

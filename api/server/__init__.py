@@ -1,0 +1,1 @@
+"""The service: the web application, its routes, its security and its logs."""

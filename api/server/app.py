@@ -1,0 +1,134 @@
+"""The web application: what it is made of, and what begins and ends with it."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+from fastapi import Depends, FastAPI
+from fastapi.routing import APIRoute
+
+import fedsim
+from api.sdk.calls import PREFIX
+from api.server import errors
+from api.server.activity import Activity
+from api.server.dependencies import known_parameters
+from api.server.head import Heads
+from api.server.limits import Streams
+from api.server.metrics import Metrics
+from api.server.openapi import Application
+from api.server.requests import Requests
+from api.server.routes import (
+    artifacts,
+    catalog,
+    check,
+    class_map,
+    cluster,
+    curves,
+    health,
+    jobs,
+    page,
+    plan,
+    streams,
+)
+from api.server.security import AllowedHosts, Guard
+from api.server.service import Queue, Service
+from jobs.settings import Settings
+from jobs.store.job_store import JobStore
+
+REFUSALS = errors.problems(401, 403, 422, 429)
+
+
+def create_app(
+    settings: Settings,
+    store: JobStore | None = None,
+    dispatcher: Queue | None = None,
+    *,
+    hosts: AllowedHosts | None = None,
+) -> FastAPI:
+    """Make the application.
+
+    Args:
+        settings: where things are, and the token.
+        store: the jobs; by default the store that the settings name.
+        dispatcher: what brings queued jobs to the cluster; by default a `Dispatcher`, with a Ray of its own
+            where the settings name none.
+        hosts: the names under which the server may be called; by default those of loopback.
+    """
+    app = Application(
+        title="fedsim",
+        version=fedsim.__version__,
+        summary="Federated-learning simulations as a service.",
+        lifespan=_lifespan(settings, store, dispatcher),
+        openapi_url=f"{PREFIX}/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        generate_unique_id_function=_operation_id,
+        telemetry={"auto_configure": False},
+    )
+    app.state.instance = secrets.token_hex(8)
+    app.state.activity = Activity()
+    app.state.streams = Streams(settings.limits.streams)
+    app.state.metrics = Metrics(app.state.streams)
+    app.state.stopping = False
+    errors.install(app)
+    for part in (jobs, streams, artifacts, catalog, plan, check, cluster, curves, class_map):
+        app.include_router(
+            part.router, prefix=PREFIX, responses=REFUSALS, dependencies=[Depends(known_parameters)]
+        )
+    app.include_router(health.router)
+    page.mount(app)
+    # The last one added is the outermost.
+    app.add_middleware(Heads)
+    app.add_middleware(Guard, token=settings.token, hosts=hosts or AllowedHosts(), limits=settings.limits)
+    app.add_middleware(app.state.activity.layer)
+    app.add_middleware(errors.LastResort)
+    app.add_middleware(Requests, metrics=app.state.metrics)
+    return app
+
+
+def _lifespan(
+    settings: Settings, store: JobStore | None, dispatcher: Queue | None
+) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    """What begins before the first request and ends after the last."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        service = await asyncio.to_thread(_build, settings, store, dispatcher)
+        app.state.service = service
+        app.state.loop = asyncio.get_running_loop()
+        service.queue.start()
+        if dispatcher is None:
+            threading.Thread(target=_warm_up, args=(service,), daemon=True, name="warm up").start()
+        try:
+            yield
+        finally:
+            service.close()
+            await asyncio.to_thread(service.queue.stop)
+
+    return lifespan
+
+
+def _operation_id(route: APIRoute) -> str:
+    return route.name
+
+
+def _build(settings: Settings, store: JobStore | None, dispatcher: Queue | None) -> Service:
+    if store is None:
+        settings.make_home()
+        store = JobStore.open(settings.database_url)
+    if dispatcher is None:
+        from jobs.queue.dispatcher import Dispatcher
+
+        dispatcher = Dispatcher(store, settings)
+    return Service(settings, store, dispatcher)
+
+
+def _warm_up(service: Service) -> None:
+    # The first submission would wait seconds for these imports.
+    import jobs.spec.resolve  # noqa: F401
+
+    service.catalogue.entries("algorithms")

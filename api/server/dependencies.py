@@ -1,0 +1,242 @@
+"""What routes are given: the service's parts, and the parameters and bodies that several of them read."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Depends, Header, HTTPException, Path, Request
+from fastapi.dependencies.models import Dependant
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    Strict,
+    StringConstraints,
+    ValidationError,
+)
+from pydantic_core import PydanticCustomError
+from starlette.concurrency import run_in_threadpool
+
+from api.server.limits import Streams
+from api.server.request_errors import MAX_PART, fault_of
+from api.server.service import Service
+from fedsim.errors import FieldError, RequestError
+from jobs.settings import Settings
+from jobs.spec import parse_text
+from jobs.spec.error_messages import shown
+from jobs.store.job_store import JobStore
+
+SUBMISSION_TYPES = (
+    "application/json",
+    "application/yaml",
+    "application/x-yaml",
+    "text/yaml",
+    "text/x-yaml",
+)
+
+SHAPES = {
+    "Submission": "a submission is {spec: {...}, priority: 0, labels: {}}",
+    "Cloning": "a clone is {set: {path: value}, priority: 0, labels: {}}, all of them optional",
+}
+"""What a body looks like, by its model."""
+
+MAX_KEYS = 50
+"""How many fields a body may have: all known ones and a few mistaken ones, each of which is told."""
+
+MAX_FIELDS = 200
+"""How many fields of a clone's spec may be set."""
+
+MAX_LABELS = 32
+
+LAST_ID = 2**31 - 1
+"""The last number of an event that every database can hold, and be asked about."""
+
+LabelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,63}$")]
+LabelValue = Annotated[str, StringConstraints(max_length=200)]
+
+
+def _few(value: Any) -> Any:
+    """Refuse a mapping for its size at once: pydantic would look at every one of its entries before."""
+    if isinstance(value, dict) and len(value) > MAX_LABELS:
+        raise PydanticCustomError("too_many", "are too many", {"count": len(value), "most": MAX_LABELS})
+    return value
+
+
+Labels = Annotated[dict[LabelName, LabelValue], BeforeValidator(_few), Field(max_length=MAX_LABELS)]
+
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+class Submission(BaseModel):
+    """A job to queue: the body of `POST /jobs`, as JSON or as YAML."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    spec: dict[str, Any] = Field(description="The spec; `GET /schema` has its JSON schema.")
+    priority: Annotated[int, Strict()] = Field(
+        default=0, ge=-1000, le=1000, description="Higher ones leave the queue first."
+    )
+    labels: Labels = Field(default_factory=dict, description="Names and values to find the job by.")
+
+
+class Cloning(BaseModel):
+    """What a clone has of its own: the body of `POST /jobs/{id}/clone`; the rest is the first job's."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    set: dict[str, JsonValue] = Field(
+        default_factory=dict,
+        max_length=MAX_FIELDS,
+        description="Fields of the spec to set on top, by dotted path.",
+    )
+    priority: Annotated[int, Strict()] | None = Field(
+        default=None, ge=-1000, le=1000, description="By default the first job's."
+    )
+    labels: Labels | None = Field(default=None, description="In place of the first job's.")
+
+
+def service(request: Request) -> Service:
+    """Give the running service."""
+    found: Service = request.app.state.service
+    return found
+
+
+def store(request: Request) -> JobStore:
+    """Give the store."""
+    return service(request).store
+
+
+def streams(request: Request) -> Streams:
+    """Give the count of open streams."""
+    found: Streams = request.app.state.streams
+    return found
+
+
+def settings(request: Request) -> Settings:
+    """Give the settings."""
+    return service(request).settings
+
+
+async def submission(request: Request) -> Submission:
+    """Read a submission from the body, as JSON or YAML.
+
+    Raises:
+        HTTPException: the body is of another type (415).
+        SpecError: the body cannot be read.
+        RequestError: the body is not shaped like a `Submission`.
+    """
+    # A large text takes a second to read, and so do its faults: not on the event loop.
+    return await run_in_threadpool(_read_as, Submission, await _body(request))
+
+
+async def cloning(request: Request) -> Cloning:
+    """Read what a clone has of its own from the body, as JSON or YAML; nothing where there is none.
+
+    Raises:
+        HTTPException, SpecError, RequestError: as `submission`.
+    """
+    body = await _body(request)
+    return await run_in_threadpool(_read_as, Cloning, body) if body.strip() else Cloning()
+
+
+async def known_parameters(request: Request) -> None:
+    """Make sure that the query has no parameter that the address does not know.
+
+    Raises:
+        RequestError: it names them.
+    """
+    if not request.query_params:
+        return
+    known = sorted(_query_names(request.scope["route"].dependant))
+    faults = [
+        FieldError(name[:MAX_PART], value, "is no parameter of this address", _instead(name, known))
+        for name, value in request.query_params.items()
+        if name not in known
+    ]
+    if faults:
+        raise RequestError(faults)
+
+
+def _query_names(dependant: Dependant) -> set[str]:
+    own = {each.alias for each in dependant.query_params}
+    return own.union(*(_query_names(each) for each in dependant.dependencies))
+
+
+def _instead(name: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name[:MAX_PART].lower(), known, n=1)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return f"parameters here: {', '.join(known)}" if known else "it has none"
+
+
+async def spec(request: Request) -> Any:
+    """Read a spec from the body, as JSON or YAML: plain data, unchecked.
+
+    Raises:
+        HTTPException: the body is of another type (415).
+        SpecError: the body cannot be read.
+    """
+    return await run_in_threadpool(_read_text, await _body(request))
+
+
+async def _body(request: Request) -> bytes:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind and kind not in SUBMISSION_TYPES:
+        raise HTTPException(415, f"the body is {kind}; send application/json or application/yaml")
+    return await request.body()
+
+
+def _read_text(body: bytes) -> Any:
+    try:
+        return parse_text(body.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise HTTPException(400, f"the body is not UTF-8: {error.reason} at byte {error.start}") from None
+
+
+def _read_as(model: type[Body], body: bytes) -> Body:
+    data, shape = _read_text(body), SHAPES[model.__name__]
+    if isinstance(data, dict) and len(data) > MAX_KEYS:
+        # Each would be a fault of its own.
+        many = FieldError("body", None, f"{len(data):,} fields are too many", f"at most {MAX_KEYS}; {shape}")
+        raise RequestError([many])
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise RequestError(_faults(error, shape)) from None
+
+
+def _faults(error: ValidationError, shape: str) -> list[FieldError]:
+    """The faults of a body, each with as much of its value as is told: who answers has no work with them."""
+    found = []
+    for item in error.errors(include_url=False):
+        context = {"model": shape} | item.get("ctx", {})
+        fault = fault_of({**item, "loc": ("body", *item["loc"]), "ctx": context})
+        found.append(fault._replace(value=shown(fault.value)))
+    return found
+
+
+def last_event(
+    last_event_id: Annotated[
+        str | None, Header(description="The id of the last event that was received; go on after it.")
+    ] = None,
+) -> int:
+    """Read where an event stream is to go on; what is no id of ours means from the start."""
+    text = last_event_id or ""
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) <= len(str(LAST_ID)) else 0
+    return number if number <= LAST_ID else 0
+
+
+JobId = Annotated[str, Path(description="The job's id.", min_length=1, max_length=64)]
+ServiceOf = Annotated[Service, Depends(service)]
+StoreOf = Annotated[JobStore, Depends(store)]
+SettingsOf = Annotated[Settings, Depends(settings)]
+StreamsOf = Annotated[Streams, Depends(streams)]
+SubmissionBody = Annotated[Submission, Depends(submission)]
+CloningBody = Annotated[Cloning, Depends(cloning)]
+SpecBody = Annotated[Any, Depends(spec)]
+LastEvent = Annotated[int, Depends(last_event)]

@@ -1,0 +1,223 @@
+"""What happens to a job, as Server-Sent Events, for any number of watchers.
+
+One `Feed` per watched job asks the store a few times a second, off the event loop, and keeps the latest
+events as the bytes that go out; every watcher of the job reads along in the same feed at a pace of its own.
+The round loop never sees any of them. A watcher that lags behind what the feed keeps, or that starts with an
+old `Last-Event-ID`, reads the store instead.
+
+On the wire: `id` is the event's number in the store, `event` its type (state, round, warning), `data` a JSON
+object: of a round its record, of the others what the store wrote and `at`. The event of a final state says
+`terminal: true`, and closes; so does a warning where the job was deleted meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import NamedTuple, Protocol
+
+from fedsim.errors import JobNotFound
+from jobs.store.records import JobEvent
+
+logger = logging.getLogger("fedsim.api")
+
+KEEP_ALIVE = b": still here\n\n"
+GOODBYE = b": the service is stopping; come again with the last id\n\n"
+PAGE = 500
+
+
+class EventSource(Protocol):
+    """What the streams need of a store."""
+
+    def events(self, job_id: str, after: int = 0, limit: int = PAGE) -> Sequence[JobEvent]:
+        """Events of a job with an id above `after`, oldest first."""
+
+
+class Frame(NamedTuple):
+    """An event ready to be sent."""
+
+    id: int
+    terminal: bool
+    data: bytes
+
+
+def frame(event: JobEvent) -> Frame:
+    """Write an event in the format of Server-Sent Events."""
+    data = dict(event.data)
+    if event.type != "round":
+        data["at"] = event.at.isoformat()
+    text = json.dumps(data, separators=(",", ":"))
+    wire = f"id: {event.id}\nevent: {event.type}\ndata: {text}\n\n"
+    return Frame(event.id, bool(data.get("terminal")), wire.encode())
+
+
+def deleted(job_id: str, after: int) -> Frame:
+    """Write the last event of a job that was deleted while somebody watched it."""
+    data = {"message": "the job was deleted", "terminal": True}
+    return frame(JobEvent(id=after + 1, job_id=job_id, type="warning", at=datetime.now(UTC), data=data))
+
+
+class Feed:
+    """The events of one job, asked of the store by one task for all watchers.
+
+    Args:
+        store: where the events are.
+        job_id: the job.
+        after: the id of the event after which the feed begins.
+        period: seconds between two questions to the store.
+        keep: how many of the latest events stay in memory.
+    """
+
+    def __init__(self, store: EventSource, job_id: str, after: int, period: float, keep: int) -> None:
+        self.store, self.job_id, self.period = store, job_id, period
+        self.start = after
+        self.frames: deque[Frame] = deque(maxlen=keep)
+        self.watchers = 0
+        self.failed = False
+        self._grown = asyncio.Event()
+        self._task = asyncio.create_task(self._poll(), name=f"events of {job_id}")
+
+    @property
+    def ended(self) -> bool:
+        """Whether the latest event is terminal; the store is not asked for more.
+
+        A resume takes the end back in the store, not in memory: such a feed is for those who listen already.
+        """
+        return bool(self.frames) and self.frames[-1].terminal
+
+    @property
+    def head(self) -> int:
+        """The id of the latest event that the feed has seen."""
+        return self.frames[-1].id if self.frames else self.start
+
+    async def _poll(self) -> None:
+        try:
+            while not self.ended:
+                events = await asyncio.to_thread(self.store.events, self.job_id, self.head, PAGE)
+                self._take([frame(event) for event in events])
+                await asyncio.sleep(self.period if len(events) < PAGE else 0)
+        except JobNotFound:
+            self._take([deleted(self.job_id, self.head)])
+        except Exception:
+            # The watchers' streams end, and they come again: by then the store may answer.
+            logger.exception("the events of job %s cannot be read", self.job_id)
+            self.failed = True
+            self._wake()
+
+    def _take(self, frames: Sequence[Frame]) -> None:
+        if not frames:
+            return
+        overflow = len(self.frames) + len(frames) - (self.frames.maxlen or 0)
+        self.frames.extend(frames)
+        if overflow > 0:
+            self.start = self.frames[0].id - 1
+        self._wake()
+
+    def _wake(self) -> None:
+        self._grown.set()
+        self._grown = asyncio.Event()
+
+    def covers(self, after: int) -> bool:
+        """Tell whether everything since `after` is in memory."""
+        return after >= self.start
+
+    def since(self, after: int) -> list[Frame]:
+        """Give the frames after the event `after`."""
+        return [item for item in self.frames if item.id > after]
+
+    async def wait(self, seconds: float) -> bool:
+        """Wait until there is more, at most so long; False when the time is over."""
+        grown = self._grown
+        try:
+            await asyncio.wait_for(grown.wait(), seconds)
+        except TimeoutError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Stop asking, and let every watcher know."""
+        self._task.cancel()
+        self._wake()
+
+
+class EventHub:
+    """All feeds, one per job that somebody watches.
+
+    Args:
+        store: where the events are.
+        period: seconds between two questions to the store about one job.
+        keep_alive: seconds of silence after which a comment is sent, so that nobody on the way hangs up.
+        keep: how many of the latest events of each job stay in memory.
+    """
+
+    def __init__(
+        self, store: EventSource, *, period: float = 0.2, keep_alive: float = 15.0, keep: int = 1024
+    ) -> None:
+        self.store, self.period, self.keep_alive, self.keep = store, period, keep_alive, keep
+        self.closing = False
+        self._feeds: dict[str, Feed] = {}
+
+    async def stream(self, job_id: str, after: int = 0) -> AsyncIterator[bytes]:
+        """Send a job's events after the event `after`, until one is terminal and nothing follows it.
+
+        An `after` that is not an event of this job is taken for 0: better to hear twice than never.
+        """
+        try:
+            after = await asyncio.to_thread(self._known, job_id, after)
+        except JobNotFound:
+            yield deleted(job_id, after).data
+            return
+        async with self._feed(job_id, after) as feed:
+            seen = after
+            while not self.closing:
+                frames = await self._next(feed, seen)
+                for item in frames:
+                    yield item.data
+                if frames:
+                    seen = frames[-1].id
+                    if frames[-1].terminal:
+                        return
+                elif feed.failed:
+                    return
+                elif not await feed.wait(self.keep_alive):
+                    yield KEEP_ALIVE
+            yield GOODBYE
+
+    def _known(self, job_id: str, after: int) -> int:
+        events = self.store.events(job_id, after - 1, 1) if after > 0 else []
+        return after if events and events[0].id == after else 0
+
+    async def _next(self, feed: Feed, seen: int) -> list[Frame]:
+        if feed.covers(seen):
+            return feed.since(seen)
+        try:
+            events = await asyncio.to_thread(self.store.events, feed.job_id, seen, PAGE)
+        except JobNotFound:
+            return [deleted(feed.job_id, seen)]
+        return [frame(event) for event in events]
+
+    @asynccontextmanager
+    async def _feed(self, job_id: str, after: int) -> AsyncIterator[Feed]:
+        feed = self._feeds.get(job_id)
+        if feed is None or feed.failed or feed.ended:
+            feed = self._feeds[job_id] = Feed(self.store, job_id, after, self.period, self.keep)
+        feed.watchers += 1
+        try:
+            yield feed
+        finally:
+            feed.watchers -= 1
+            if feed.watchers == 0:
+                feed.close()
+                if self._feeds.get(job_id) is feed:
+                    del self._feeds[job_id]
+
+    def close(self) -> None:
+        """End every stream, so that the server can stop; clients come again with `Last-Event-ID`."""
+        self.closing = True
+        for feed in self._feeds.values():
+            feed.close()

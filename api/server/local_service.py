@@ -1,0 +1,209 @@
+"""The service on this machine: who answers at an address, what was started here, and starting one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import httpx
+
+from api.sdk import calls
+from api.sdk.client import DEFAULT_URL, FedSimClient
+from fedsim.errors import ServiceError, Unreachable
+from jobs.settings import Settings
+
+DEFAULT_PORT = 8000
+START_SECONDS = 120.0
+LOG_LINES = 15
+
+
+class Started(NamedTuple):
+    """A service that was started on this machine, as it wrote itself down in `home/serve.json`.
+
+    Attributes:
+        pid: its process.
+        url: where it answers.
+        instance: what it calls itself in `/healthz`; tells it from whoever came to the same address later.
+    """
+
+    pid: int
+    url: str
+    instance: str
+
+    @classmethod
+    def read(cls, settings: Settings) -> Started | None:
+        """Read who was started last; None where nobody was, or has ended in good order."""
+        try:
+            data = json.loads(note_path(settings).read_text(encoding="utf-8"))
+            return cls(int(data["pid"]), str(data["url"]), str(data["instance"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def write(self, settings: Settings) -> None:
+        """Write the note, all of it or nothing."""
+        path = note_path(settings)
+        aside = path.with_suffix(f".{self.pid}.tmp")
+        aside.write_text(json.dumps(self._asdict()), encoding="utf-8")
+        aside.replace(path)
+
+    def forget(self, settings: Settings) -> None:
+        """Remove the note, unless another service has written its own over it."""
+        if Started.read(settings) == self:
+            note_path(settings).unlink(missing_ok=True)
+
+    def answers(self) -> bool:
+        """Tell whether this very service is there."""
+        health = _health(self.url)
+        return health is not None and health.get("instance") == self.instance
+
+    def stop(self, seconds: float = 20.0) -> bool:
+        """Ask it to end, and wait; False when it is still there after so many seconds.
+
+        A service that still waits for its callers after half of them is asked again: then it waits no longer.
+        """
+        for _ in range(2):
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGTERM)
+            end = time.monotonic() + seconds / 2
+            while self.answers() and time.monotonic() < end:
+                time.sleep(0.1)
+            if not self.answers():
+                return True
+        return False
+
+
+def note_path(settings: Settings) -> Path:
+    """Give the file in which a started service writes itself down."""
+    return settings.make_home() / "serve.json"
+
+
+def default_url() -> str:
+    """Give the service meant when none is named: FEDSIM_URL, else what was started here, else port 8000."""
+    named = os.environ.get("FEDSIM_URL")
+    if named:
+        return named
+    started = Started.read(Settings.from_env())
+    return started.url if started is not None and started.answers() else DEFAULT_URL
+
+
+def _health(url: str) -> dict[str, Any] | None:
+    try:
+        body = httpx.get(f"{url}/healthz", timeout=2.0, trust_env=False).json()
+    except (httpx.HTTPError, ValueError):
+        return None
+    return body if isinstance(body, dict) and body.get("service") == "fedsim" else None
+
+
+def who_answers(url: str) -> Literal["fedsim", "somebody", "nobody"]:
+    """Tell who answers at an address: a fedsim, somebody else, or nobody."""
+    if _health(url) is not None:
+        return "fedsim"
+    address = httpx.URL(url)
+    try:
+        with socket.create_connection((address.host, address.port or 80), timeout=2.0):
+            return "somebody"
+    except OSError:
+        return "nobody"
+
+
+def free_port() -> int:
+    """Find a port of loopback on which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Detached:
+    """A service started in the background, that outlives this command.
+
+    Args:
+        settings: whose home it gets, and where its log goes.
+        port: where it is to listen, on loopback.
+        idle_exit: seconds without any use after which it ends by itself.
+    """
+
+    def __init__(self, settings: Settings, port: int, idle_exit: int) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self.log = settings.make_home() / "serve.log"
+        # -P: a folder named `api` or `jobs` where the user stands must not be taken for ours.
+        command = [sys.executable, "-P", "-m", "api.cli.main", "serve", "--port", str(port)]
+        command += ["--idle-exit", str(idle_exit)]
+        root = str(Path(__file__).parents[2])
+        path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, "PYTHONPATH": path},
+            )
+
+    def wait(self, say: Callable[[str], None]) -> None:
+        """Wait until jobs can run there; ends it when they cannot.
+
+        Args:
+            say: told what is being waited for, again and again.
+
+        Raises:
+            ServiceError: it has ended, or takes too long; the message holds the end of its log.
+        """
+        try:
+            wait_until_ready(self.url, say, self._check_alive)
+        except BaseException as error:
+            self.process.terminate()
+            if isinstance(error, ServiceError):
+                raise ServiceError(f"{error.message}; {self._log_end()}") from error
+            raise
+
+    def _check_alive(self) -> None:
+        if self.process.poll() is not None:
+            raise ServiceError("the service ended while it was being started")
+
+    def _log_end(self) -> str:
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:]
+        return f"the end of {self.log}:\n" + "\n".join(lines)
+
+
+def wait_until_ready(url: str, say: Callable[[str], None], check: Callable[[], None] = lambda: None) -> None:
+    """Wait until jobs can run on the service at an address.
+
+    Args:
+        url: the address.
+        say: told what is being waited for, again and again.
+        check: called now and then; raises when waiting has become useless.
+
+    Raises:
+        ServiceError: it takes too long.
+    """
+    end = time.monotonic() + START_SECONDS
+    with FedSimClient(url) as client:
+        while (waiting := _missing(client)) is not None:
+            say(waiting)
+            check()
+            if time.monotonic() > end:
+                raise ServiceError(f"{url} is not ready after {START_SECONDS:.0f} s: {waiting}")
+            time.sleep(0.2)
+
+
+def _missing(client: FedSimClient) -> str | None:
+    try:
+        client.send(calls.readiness())
+    except Unreachable:
+        return "the service is being started"
+    except ServiceError as error:
+        if error.code != "NOT_READY":
+            raise
+        return error.message
+    return None

@@ -1,0 +1,87 @@
+"""The service's own log: one line for each thing that happened, as text or as JSON, without secrets."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Collection
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+from fedsim.base.secret_urls import hide, secrets_in
+from jobs.settings import Settings
+
+request_id: ContextVar[str] = ContextVar("request_id", default="")
+"""The id of the request that is being served; empty outside of one."""
+
+
+def secrets_of(settings: Settings) -> frozenset[str]:
+    """Name what must never be read in a log: the token, and the passwords in the URLs."""
+    found = {settings.token} if settings.token else set()
+    return frozenset(found | secrets_in(settings.database_url) | secrets_in(settings.storage or ""))
+
+
+class TextFormatter(logging.Formatter):
+    """A line for people.
+
+    Args:
+        secrets: texts that are replaced wherever they stand.
+    """
+
+    def __init__(self, secrets: Collection[str] = ()) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+        self.secrets = frozenset(secrets)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write a record."""
+        return self.hide(super().format(record))
+
+    def hide(self, text: str) -> str:
+        """Replace every secret."""
+        return hide(text, self.secrets)
+
+
+class JsonFormatter(TextFormatter):
+    """A line for programs: one JSON object, with `time`, `level`, `logger`, `message` and what else is known.
+
+    A record may bring fields of its own, as `extra={"fields": {...}}`.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write a record."""
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if request_id.get():
+            line["request_id"] = request_id.get()
+        line |= getattr(record, "fields", {})
+        if record.exc_info:
+            line["trace"] = self.formatException(record.exc_info)
+        # Before it is written as JSON, which would write some characters of a secret in another way.
+        clean = {name: self.hide(value) if isinstance(value, str) else value for name, value in line.items()}
+        return json.dumps(clean, ensure_ascii=False, default=str)
+
+
+def install(settings: Settings, stream: TextIO | None = None) -> logging.Handler:
+    """Have everything that this process logs written in the format of the settings.
+
+    Args:
+        settings: the format, and the secrets.
+        stream: where to; by default standard error.
+
+    Returns:
+        The handler.
+    """
+    handler = logging.StreamHandler(stream)
+    formatter = JsonFormatter if settings.log_format == "json" else TextFormatter
+    handler.setFormatter(formatter(secrets_of(settings)))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.getLogger("fedsim").setLevel(logging.INFO)
+    # People at a terminal want to hear of refusals and failures, not of every request.
+    quiet = logging.WARNING if settings.log_format == "text" else logging.INFO
+    logging.getLogger("fedsim.access").setLevel(quiet)
+    return handler

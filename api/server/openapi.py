@@ -1,0 +1,52 @@
+"""The OpenAPI description: what FastAPI finds out by itself, and the models that it cannot see.
+
+The body of a submission is read by hand (it may be YAML) and refusals are written by hand, so their models
+are added here, as is the token.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from pydantic import BaseModel
+
+from api.server.dependencies import SUBMISSION_TYPES, Cloning, Submission
+from api.server.errors import Problem
+from jobs.spec import JobSpec
+
+
+def _body(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
+    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
+    content = {kind: {"schema": schema} for kind in SUBMISSION_TYPES[:2]}
+    return {"requestBody": {"required": required, "content": content}}
+
+
+SUBMISSION_BODY = _body(Submission)
+CLONING_BODY = _body(Cloning, required=False)
+SPEC_BODY = _body(JobSpec)
+
+
+class Application(FastAPI):
+    """A FastAPI application whose description is complete."""
+
+    def openapi(self) -> dict[str, Any]:
+        """Describe every route, model and refusal."""
+        if self.openapi_schema:
+            return self.openapi_schema
+        description = super().openapi()
+        components = description.setdefault("components", {})
+        models = components.setdefault("schemas", {})
+        for model in (Problem, Submission, Cloning, JobSpec):
+            models.update(_schemas(model))
+        models["Submission"]["properties"]["spec"] = {"$ref": "#/components/schemas/JobSpec"}
+        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        # Either the token or nothing: a service on loopback may ask for none.
+        description["security"] = [{"token": []}, {}]
+        return description
+
+
+def _schemas(model: type[BaseModel]) -> dict[str, Any]:
+    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+    inner: dict[str, Any] = schema.pop("$defs", {})
+    return {**inner, model.__name__: schema}

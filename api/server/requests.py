@@ -1,0 +1,93 @@
+"""The outermost layer: every request gets an id, a line in the log and a place in the metrics."""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+import time
+from typing import Any
+from urllib.parse import quote
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api.sdk.calls import PREFIX
+from api.server.logs import request_id
+from api.server.metrics import Metrics
+
+logger = logging.getLogger("fedsim.access")
+
+REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
+REFUSALS_TO_NOTE = frozenset({401, 403, 429})
+CLOSED_EARLY = 499
+"""Stands for the status where the caller went, or we failed, before there was one."""
+
+
+class Requests:
+    """Names, counts and logs requests. Headers, queries and bodies are never logged.
+
+    Args:
+        app: what serves them.
+        metrics: what counts them.
+    """
+
+    def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:
+        self.app, self.metrics = app, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        name, status, began = _id_of(scope), CLOSED_EARLY, time.perf_counter()
+
+        async def named(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = [*message.get("headers", ()), (b"x-request-id", name.encode())]
+                message = {**message, "headers": headers}
+            await send(message)
+
+        mark = request_id.set(name)
+        try:
+            await self.app(scope, receive, named)
+        finally:
+            self._note(scope, status, time.perf_counter() - began)
+            request_id.reset(mark)
+
+    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+        method = scope["method"] if scope["method"] in METHODS else "other"
+        route = route_of(scope)
+        self.metrics.count_request(method, route, status, seconds)
+        path = quote(scope["path"])
+        fields: dict[str, Any] = {"method": method, "path": path[:500], "route": route, "status": status}
+        fields |= {"ms": round(1000 * seconds, 1), "client": (scope.get("client") or ("",))[0]}
+        logger.log(_level(path, status), "%s %s %d", method, path[:500], status, extra={"fields": fields})
+
+
+def _level(path: str, status: int) -> int:
+    if status >= 500 and path not in PROBES:
+        return logging.ERROR
+    if status in REFUSALS_TO_NOTE:
+        return logging.WARNING
+    return logging.DEBUG if path in PROBES else logging.INFO
+
+
+def _id_of(scope: Scope) -> str:
+    """Take the caller's id where it is well formed; make one else."""
+    given = Headers(scope=scope).get("x-request-id", "")
+    return given if REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
+
+
+def route_of(scope: Scope) -> str:
+    """Name the route that served a request, its parameters by their names: there are only so many."""
+    path = getattr(scope.get("route"), "path", None)
+    if path is not None:
+        # A route knows its path below the prefix that it is included under.
+        under = scope["path"].startswith(f"{PREFIX}/") and not path.startswith(f"{PREFIX}/")
+        return f"{PREFIX}{path}" if under else str(path)
+    return "/static" if scope["path"].startswith("/static/") else "none"

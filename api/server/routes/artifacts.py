@@ -1,0 +1,82 @@
+"""Artifacts: the files that a job leaves, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Response
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, Field
+
+from api.reports.document import report_lines
+from api.server.dependencies import JobId, ServiceOf
+from api.server.errors import problems
+from jobs.run.artifacts import ARTIFACTS, REPORT, SPEC, content, spec_text, written
+from jobs.store.job_store import JobStore
+from jobs.store.records import Job
+
+router = APIRouter(tags=["jobs"])
+
+Name = Annotated[str, Path(min_length=1, max_length=100, description="One of the names in the list.")]
+BINARY = {"type": "string", "format": "binary"}
+SHAPES: dict[str, dict[str, Any]] = {
+    kind.media_type: {"schema": BINARY if kind.media_type.endswith("octet-stream") else {"type": "object"}}
+    for kind in ARTIFACTS.values()
+}
+FILES: dict[int | str, dict[str, Any]] = {200: {"description": "The file.", "content": SHAPES}}
+
+
+class Artifact(BaseModel):
+    """A file that a job leaves."""
+
+    name: str
+    media_type: str
+    description: str
+    bytes: int | None = Field(description="Its size; null for one that is put together when asked for.")
+
+
+class ArtifactList(BaseModel):
+    """The artifacts that a job has now."""
+
+    artifacts: list[Artifact]
+
+
+@router.get("/jobs/{job_id}/artifacts", responses=problems(404, 422, 503))
+def list_artifacts(job_id: JobId, service: ServiceOf) -> ArtifactList:
+    """List the files that a job has now; model and partition come with its success."""
+    service.store.get(job_id)
+    sizes: dict[str, int | None] = {SPEC: None, REPORT: None, **written(service.settings, job_id)}
+    found = [
+        Artifact(name=name, **kind._asdict(), bytes=sizes[name])
+        for name, kind in ARTIFACTS.items()
+        if name in sizes
+    ]
+    return ArtifactList(artifacts=found)
+
+
+@router.get(
+    "/jobs/{job_id}/artifacts/{name}",
+    response_class=StreamingResponse,
+    responses=problems(404, 422, 503, also=FILES),
+)
+def get_artifact(job_id: JobId, name: Name, service: ServiceOf) -> Response:
+    """Get one of these files. What a model or a partition holds are plain arrays (safetensors), no code."""
+    job = service.store.get(job_id)
+    headers = {"Content-Disposition": f'attachment; filename="{job_id}-{name}"'}
+    if name == SPEC:
+        return _file(name, [spec_text(job)], headers)
+    if name == REPORT:
+        return _file(name, _report(service.store, job), headers)
+    size, pieces = content(service.settings, job_id, name)
+    return _file(name, pieces, headers | {"Content-Length": str(size)})
+
+
+def _file(name: str, pieces: Iterable[str | bytes], headers: dict[str, str]) -> Response:
+    return StreamingResponse(pieces, headers=headers, media_type=ARTIFACTS[name].media_type)
+
+
+def _report(store: JobStore, job: Job) -> Iterable[str]:
+    from api.server.routes.jobs import all_rounds
+
+    return report_lines(job, all_rounds(store, job.id, 0))

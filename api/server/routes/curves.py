@@ -1,0 +1,46 @@
+"""Curves of many jobs at once, in a few points each, for lists."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field, StringConstraints
+
+from api.server.dependencies import StoreOf
+from api.server.errors import problems
+
+router = APIRouter(tags=["jobs"])
+
+MOST = 100
+
+Id = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]{1,32}$")]
+Metric = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
+
+
+class JobCurve(BaseModel):
+    """A metric of one job."""
+
+    job_id: str
+    rounds: list[int] = Field(description="The rounds at which it is given, rising.")
+    values: list[float]
+    bytes: int = Field(description="Simulated traffic of the job so far, both ways.")
+    seconds: float = Field(description="Of computing so far.")
+
+
+class Curves(BaseModel):
+    """A metric of several jobs; jobs that do not exist are left out."""
+
+    curves: list[JobCurve]
+
+
+@router.get("/curves", responses=problems(422))
+def list_curves(
+    store: StoreOf,
+    job: Annotated[list[Id], Query(min_length=1, max_length=MOST, description="Ids of jobs.")],
+    metric: Annotated[Metric, Query(description="Its name in the round records.")] = "global_accuracy",
+    points: Annotated[int, Query(ge=2, le=500, description="About how many of each job.")] = 40,
+) -> Curves:
+    """Read a metric of several jobs at evenly spaced rounds."""
+    found = store.curves(job, metric, points)
+    return Curves(curves=[JobCurve(**curve._asdict()) for curve in found])

@@ -1,0 +1,224 @@
+"""Jobs: submit, clone, look, cancel, delete; their rounds."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, Field, StringConstraints
+from starlette.concurrency import run_in_threadpool
+
+from api.sdk.round_table import columns, csv_lines
+from api.server.dependencies import (
+    Cloning,
+    CloningBody,
+    JobId,
+    ServiceOf,
+    StoreOf,
+    Submission,
+    SubmissionBody,
+)
+from api.server.errors import problems
+from api.server.openapi import CLONING_BODY, SUBMISSION_BODY
+from api.server.service import Service
+from jobs.spec.cloning import cloned_spec
+from jobs.store.job_store import JobStore
+from jobs.store.records import Job, JobPage, RoundRecord
+from jobs.store.states import JobState
+
+router = APIRouter(tags=["jobs"])
+
+logger = logging.getLogger("fedsim.api")
+
+CSV_PAGE = 500
+
+Key = Annotated[
+    str | None,
+    Header(min_length=1, max_length=200, description="Submissions with the same key and body are one job."),
+]
+Label = Annotated[str, StringConstraints(max_length=300)]
+OrderBy = Literal["created_at", "-created_at", "name", "-name", "priority", "-priority", "state", "-state"]
+
+REPEATED: dict[int | str, dict[str, Any]] = {
+    200: {"model": Job, "description": "This key and body were sent before; the job they made."}
+}
+AS_CSV: dict[int | str, dict[str, Any]] = {200: {"content": {"text/csv": {"schema": {"type": "string"}}}}}
+
+
+class RoundPage(BaseModel):
+    """A part of a job's round records, in their order."""
+
+    rounds: list[RoundRecord]
+    next_after: int | None = Field(
+        description="Ask again with `after` set to this for more; null when these are the last so far."
+    )
+
+
+@router.post(
+    "/jobs",
+    status_code=201,
+    responses=problems(400, 409, 413, 415, 422, 503, also=REPEATED),
+    openapi_extra=SUBMISSION_BODY,
+)
+async def submit_job(
+    submission: SubmissionBody, service: ServiceOf, response: Response, idempotency_key: Key = None
+) -> Job:
+    """Queue a job. It is checked first: a spec that cannot run here is refused with all its faults."""
+    rest: dict[str, Any] = {
+        "priority": submission.priority,
+        "labels": submission.labels,
+        "idempotency_key": idempotency_key,
+    }
+    spec = await run_in_threadpool(service.parse, submission.spec)
+    # A submission that comes again is answered as before, whatever has become of the data and the nodes.
+    earlier = await run_in_threadpool(service.store.submitted, spec, **rest)
+    if earlier is None:
+        await service.checks.run(service.check, spec)
+        job, created = await run_in_threadpool(service.store.create, spec, **rest)
+    else:
+        job, created = earlier, False
+    response.headers["Location"] = f"/api/v1/jobs/{job.id}"
+    if not created:
+        response.status_code = 200
+    service.queue.wake()
+    return job
+
+
+@router.get("/jobs", responses=problems(400, 422))
+def list_jobs(
+    store: StoreOf,
+    state: Annotated[
+        list[JobState] | None,
+        Query(max_length=10, description="Only jobs in these states."),
+    ] = None,
+    label: Annotated[
+        list[Label] | None,
+        Query(max_length=32, description="Only jobs with all of these labels: `name` or `name=value`."),
+    ] = None,
+    algorithm: Annotated[str | None, Query(max_length=100, description="Only jobs of this method.")] = None,
+    search: Annotated[
+        str | None, Query(max_length=100, description="Only jobs with this in their name, id or algorithm.")
+    ] = None,
+    order_by: Annotated[
+        OrderBy, Query(description="`-` in front: largest first. `-priority` is the order of the queue.")
+    ] = "-created_at",
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+    page_token: Annotated[
+        str | None, Query(max_length=1000, description="`next_page_token` of the page before.")
+    ] = None,
+) -> JobPage:
+    """List jobs, a page at a time."""
+    return store.list(
+        state, label, order_by, limit, page_token=page_token, algorithm=algorithm, search=search
+    )
+
+
+@router.get("/jobs/{job_id}", responses=problems(404, 422))
+def get_job(job_id: JobId, store: StoreOf) -> Job:
+    """Look at a job."""
+    return store.get(job_id)
+
+
+@router.delete("/jobs/{job_id}", status_code=204, responses=problems(404, 409, 422))
+def delete_job(job_id: JobId, service: ServiceOf) -> None:
+    """Forget a job that has ended, with its rounds and its files."""
+    service.store.delete(job_id)
+    if service.settings.storage is not None:
+        # Not before there is need for it: the drivers of object stores take their time to import.
+        from jobs.run.artifacts import remove_files
+
+        for left in remove_files(service.settings, job_id):
+            logger.error("job %s was deleted, and files of it stay behind: %s", job_id, left)
+    shutil.rmtree(service.settings.job_dir(job_id), onerror=_left_behind)
+
+
+def _left_behind(_: Any, path: str, __: Any) -> None:
+    if Path(path).exists():
+        logger.error("a job was deleted, and %s stays behind", path, exc_info=True)
+
+
+@router.post("/jobs/{job_id}/cancel", responses=problems(404, 422))
+def cancel_job(job_id: JobId, service: ServiceOf) -> Job:
+    """Wish a job to end. Wishing twice, or when it has ended, changes nothing."""
+    job = service.store.request_cancel(job_id)
+    service.queue.wake()
+    return job
+
+
+@router.post("/jobs/{job_id}/resume", responses=problems(404, 409, 422))
+def resume_job(job_id: JobId, service: ServiceOf) -> Job:
+    """Have a job that failed or was cancelled go on from its last checkpoint: it queues again."""
+    job = service.store.resume(job_id)
+    service.queue.wake()
+    return job
+
+
+@router.post(
+    "/jobs/{job_id}/clone",
+    status_code=201,
+    responses=problems(400, 404, 409, 413, 415, 422, 503, also=REPEATED),
+    openapi_extra=CLONING_BODY,
+)
+async def clone_job(
+    job_id: JobId,
+    wishes: CloningBody,
+    service: ServiceOf,
+    response: Response,
+    idempotency_key: Key = None,
+) -> Job:
+    """Queue a new job with the spec of another one, in whatever state that is; its rounds begin anew."""
+    submission = await run_in_threadpool(_clone_of, job_id, wishes, service)
+    return await submit_job(submission, service, response, idempotency_key)
+
+
+def _clone_of(job_id: str, wishes: Cloning, service: Service) -> Submission:
+    job = service.store.get(job_id)
+    return Submission(
+        spec=cloned_spec(job.spec, wishes.set),
+        priority=job.priority if wishes.priority is None else wishes.priority,
+        labels=job.labels if wishes.labels is None else wishes.labels,
+    )
+
+
+@router.get(
+    "/jobs/{job_id}/rounds",
+    response_model=RoundPage,
+    responses=problems(404, 422, also=AS_CSV),
+)
+def list_rounds(
+    request: Request,
+    job_id: JobId,
+    store: StoreOf,
+    after: Annotated[int, Query(ge=0, le=2**31 - 1, description="Only rounds above this number.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=10_000, description="At most so many; CSV comes whole.")] = 1000,
+) -> RoundPage | Response:
+    """Read a job's round records. With `Accept: text/csv` as a table of all of them."""
+    store.get(job_id)
+    if "text/csv" in request.headers.get("accept", ""):
+        headers = {"Content-Disposition": f'attachment; filename="{job_id}.csv"'}
+        return StreamingResponse(_csv(store, job_id, after), headers=headers, media_type="text/csv")
+    # One more than asked for tells whether there is more.
+    records = store.rounds(job_id, after, limit + 1)
+    page = list(records[:limit])
+    return RoundPage(rounds=page, next_after=page[-1].round if len(records) > limit else None)
+
+
+def _csv(store: JobStore, job_id: str, after: int) -> Iterator[str]:
+    # The head names every column, and metrics may begin late: the records are read twice, not kept.
+    names = columns(all_rounds(store, job_id, after))
+    yield from csv_lines(names, all_rounds(store, job_id, after))
+
+
+def all_rounds(store: JobStore, job_id: str, after: int) -> Iterator[RoundRecord]:
+    """Read the rounds after this one, a page at a time."""
+    while True:
+        records = store.rounds(job_id, after, CSV_PAGE)
+        yield from records
+        if len(records) < CSV_PAGE:
+            return
+        after = records[-1].round

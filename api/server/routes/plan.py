@@ -1,0 +1,30 @@
+"""The plan of a spec: what it needs here and what it will take."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+
+from api.server.dependencies import ServiceOf, SpecBody
+from api.server.errors import problems
+from api.server.openapi import SPEC_BODY
+from jobs.plan.plan import Plan
+from jobs.spec import JobSpec
+
+router = APIRouter(tags=["plan"])
+
+
+@router.post("/plan", responses=problems(400, 413, 415, 422, 503), openapi_extra=SPEC_BODY)
+async def make_plan(request: Request, data: SpecBody, service: ServiceOf) -> Plan:
+    """Measure a spec on the cluster; takes from half a minute to five minutes.
+
+    What does not fit is an answer too: `fits` is false, and `message` has the arithmetic.
+    """
+
+    def checked() -> JobSpec:
+        from jobs.spec.resolve import resolve
+
+        spec = service.parse(data)
+        resolve(spec, service.settings)
+        return spec
+
+    return await service.planning.plan(await service.checks.run(checked), request.is_disconnected)

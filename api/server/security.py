@@ -1,0 +1,233 @@
+"""Who may ask: the token, the `Host` and `Origin` of a request, and how much it may bring along.
+
+The threats are three. Somebody else on the network: only loopback is served without a token. A web page
+elsewhere that makes the reader's browser post to a local server (it sends a foreign `Origin`), or that points
+a name of its own at 127.0.0.1 (it sends a foreign `Host`). And a body that fills the memory.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import socket
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api.sdk.addresses import LOOPBACK_NAMES, is_loopback
+from api.server.errors import problem
+from api.server.limits import RateLimit
+from fedsim.errors import SettingsError
+from jobs.settings import Limits
+
+OPEN_PATHS = frozenset({"/", "/healthz", "/readyz", "/favicon.ico"})
+"""Answered without a token: health, and the empty page, which has to load before it can ask for one."""
+
+OPEN_PREFIX = "/static/"
+
+API_HEADERS = ((b"cache-control", b"no-store"),)
+SAFE_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+)
+
+
+def require_token_beyond_loopback(host: str, token: str | None) -> None:
+    """Refuse to listen where others can reach the service while it asks for no token.
+
+    Raises:
+        SettingsError: the address is not a loopback address and there is no token.
+    """
+    if is_loopback(host) or token:
+        return
+    raise SettingsError(
+        f"others can reach --host {host!r}, and the service would ask them for no token",
+        "set FEDSIM_TOKEN or give --token-file, or listen on 127.0.0.1",
+    )
+
+
+def read_token_file(path: Path) -> str:
+    """Read a token from a file: its text without the white space around it.
+
+    Raises:
+        SettingsError: the file cannot be read, or is empty.
+    """
+    try:
+        token = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"--token-file {str(path)!r} cannot be read: {error}") from error
+    if not token:
+        raise SettingsError(f"--token-file {str(path)!r} holds no token", "write a long random word into it")
+    return token
+
+
+@dataclass(frozen=True)
+class AllowedHosts:
+    """The names under which this server may be called.
+
+    Attributes:
+        names: host names without a port, in small letters.
+        addresses: whether any plain IP address is good too. A page elsewhere can bend a name of its own
+            towards this server, never an address, so this is safe wherever the server may be called by
+            address at all.
+        origins: hosts behind which a proxy may stand, whose pages may call although `Host` differs.
+    """
+
+    names: frozenset[str] = LOOPBACK_NAMES
+    addresses: bool = False
+    origins: frozenset[str] = frozenset()
+
+    @classmethod
+    def for_address(cls, host: str, extra: Collection[str] = ()) -> AllowedHosts:
+        """Allow what belongs to the address listened on, and the names in `extra`."""
+        more = frozenset(name.lower() for name in extra)
+        if is_loopback(host):
+            return cls(LOOPBACK_NAMES | {host.lower()} | more, False, more)
+        own = {host.lower(), socket.gethostname().lower()}
+        return cls(LOOPBACK_NAMES | own | more, True, more)
+
+    def allow_host(self, header: str) -> bool:
+        """Tell whether a `Host` header names this server."""
+        name = _host_name(header)
+        return name in self.names or (self.addresses and _is_address(name))
+
+    def allow_origin(self, origin: str, host: str) -> bool:
+        """Tell whether a page of `origin` may call a server that was addressed as `host`."""
+        try:
+            parts = urlsplit(origin)
+        except ValueError:
+            return False
+        if parts.scheme not in ("http", "https"):
+            return False
+        return parts.netloc.lower() == host.lower() or (parts.hostname or "") in self.origins
+
+
+def _host_name(header: str) -> str:
+    try:
+        return urlsplit(f"//{header}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+class Guard:
+    """The layer in front of every route: host, origin, token and size of a request, headers of an answer."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        token: str | None,
+        hosts: AllowedHosts,
+        limits: Limits,
+    ) -> None:
+        self.app, self.hosts, self.body_limit = app, hosts, limits.body_bytes
+        self.rate = RateLimit(limits.requests_per_minute)
+        self.token = token.encode() if token else None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, or refuse it."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        add_headers = _with_headers(send, scope["path"])
+        headers = Headers(scope=scope)
+        refusal = self._too_often(scope) or self._refusal(scope["path"], headers)
+        if refusal is not None:
+            await refusal(scope, receive, add_headers)
+            return
+        await self._limited(scope, receive, add_headers)
+
+    def _too_often(self, scope: Scope) -> Response | None:
+        if scope["path"] in OPEN_PATHS or scope["path"].startswith(OPEN_PREFIX):
+            return None
+        seconds = self.rate.wait((scope.get("client") or ("",))[0])
+        if not seconds:
+            return None
+        detail = f"more than {self.rate.per_minute:,} requests in a minute came from this address"
+        headers = {"Retry-After": str(seconds)}
+        return problem(429, detail, hint=f"ask again in {seconds} s", headers=headers)
+
+    def _refusal(self, path: str, headers: Headers) -> Response | None:
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if not self.hosts.allow_host(host):
+            hint = "call it by its address, or start it with --allow-host NAME"
+            return problem(403, f"this server does not answer to the name {host!r}", hint=hint)
+        if origin is not None and not self.hosts.allow_origin(origin, host):
+            detail = f"pages of {origin!r} may not call this server"
+            return problem(403, detail, hint="open the server's own page")
+        # Missing and wrong tokens get one and the same answer, so that it tells nothing about the right one.
+        if not self._open(path) and not self._authorised(headers.get("authorization", "")):
+            return problem(401, "this server asks for a token", headers={"WWW-Authenticate": "Bearer"})
+        if _length(headers) > self.body_limit:
+            return self._too_large()
+        return None
+
+    def _too_large(self) -> Response:
+        return problem(413, f"the body is larger than {self.body_limit:,} bytes", hint="send a shorter one")
+
+    def _open(self, path: str) -> bool:
+        return path in OPEN_PATHS or path.startswith(OPEN_PREFIX)
+
+    def _authorised(self, header: str) -> bool:
+        if self.token is None:
+            return True
+        scheme, _, token = header.partition(" ")
+        return scheme.lower() == "bearer" and hmac.compare_digest(token.strip().encode(), self.token)
+
+    async def _limited(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # A body without a length is counted while it comes; the announced ones were refused before.
+        seen, started = 0, False
+
+        async def count() -> Message:
+            nonlocal seen
+            message = await receive()
+            seen += len(message.get("body", b""))
+            if seen > self.body_limit:
+                raise _TooLarge
+            return message
+
+        async def note_start(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self.app(scope, count, note_start)
+        except _TooLarge:
+            if started:
+                raise
+            await self._too_large()(scope, receive, send)
+
+
+class _TooLarge(Exception):
+    """The body has grown over the limit."""
+
+
+def _length(headers: Headers) -> int:
+    text = headers.get("content-length", "0")
+    return int(text) if text.isdecimal() else 0
+
+
+def _with_headers(send: Send, path: str) -> Send:
+    extra = SAFE_HEADERS if path.startswith(OPEN_PREFIX) else SAFE_HEADERS + API_HEADERS
+
+    async def send_with_headers(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), *extra]}
+        await send(message)
+
+    return send_with_headers

@@ -1,0 +1,1 @@
+"""What everything stands on: trees of tensors, random streams, wire costs, digests, parameter checks."""

@@ -1,0 +1,266 @@
+"""Checkpoints: a run's round, server state, client memories and records, from which it goes on bit for bit.
+
+All randomness of a run is addressed by its round (see `fedsim.base.rng`), so the number of the round is also
+the position of every random stream.
+
+A checkpoint is a manifest, `manifest-000020.json`, that names the files it needs, each with its SHA-256. The
+manifest is written last, so there is a checkpoint or there is none; the last two are kept. Nothing in the
+files is ever executed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fedsim.base.digest import digest
+from fedsim.checkpoints.history import Memories, Records, StoredFile
+from fedsim.checkpoints.serialization import pack, unpack
+from fedsim.checkpoints.storage import Folder
+from fedsim.engine.model_selection import Chosen
+from fedsim.engine.results import RoundResult
+from fedsim.engine.resume_point import Checkpoint
+from fedsim.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from fedsim.engine.client_pool import ClientPool
+
+FORMAT = 1
+KEPT = 2
+MANIFEST = re.compile(r"manifest-(\d{6,})\.json")
+OURS = re.compile(r"\.?(manifest|state|chosen|memories|records|probe)-[0-9a-z.-]+")
+
+
+@dataclass(frozen=True)
+class _Manifest:
+    """A readable manifest: its file's name, its round and all that it says."""
+
+    name: str
+    round: int
+    content: Mapping[str, Any]
+
+    def files(self) -> set[str]:
+        """The names of all files that it needs, its own included."""
+        entries = [self.content["state"], *self.content["memories"], *self.content["records"]]
+        chosen = self.content.get("chosen")
+        return {self.name, *(entry["name"] for entry in [*entries, *([chosen] if chosen else [])])}
+
+
+class Checkpoints:
+    """The checkpoints of one run, in one folder.
+
+    Args:
+        url: the folder: a path, or any URL that fsspec knows.
+        experiment: what makes the run what it is, as plain data; a checkpoint of another experiment is
+            refused.
+
+    Raises:
+        CheckpointError: the URL cannot be used; every method raises it, naming the URL and the cause.
+    """
+
+    def __init__(self, url: str, experiment: Mapping[str, Any] | None = None) -> None:
+        self.folder = Folder(url)
+        self.experiment = json.loads(json.dumps(experiment or {}))
+        self._memories, self._records = Memories(self.folder), Records(self.folder)
+        self._changed: set[int] = set()
+        self._fresh: list[Mapping[str, Any]] = []
+        self._kept: list[_Manifest] = []
+        self._chosen: tuple[Chosen, StoredFile] | None = None
+
+    def probe(self) -> None:
+        """Make sure that checkpoints can be written, before hours of work depend on it."""
+        self.folder.probe()
+
+    def clear(self) -> None:
+        """Remove all checkpoints, as at the start of another run."""
+        found = [name for name in self.folder.list() if OURS.fullmatch(name)]
+        self.folder.remove(sorted(found, key=lambda name: not MANIFEST.fullmatch(name)))
+
+    def progress(self) -> tuple[int, int] | None:
+        """Of the newest checkpoint that can be read: its round, and the rounds that the run had in all."""
+        for manifest in self._manifests(lambda _: None):
+            return manifest.round, int(manifest.content["rounds"])
+        return None
+
+    def check(self) -> None:
+        """Refuse to go on from the newest checkpoint if it is of another experiment.
+
+        Raises:
+            CheckpointError: it is; the message names the fields that differ.
+        """
+        for manifest in self._manifests(lambda _: None):
+            self._check_experiment(manifest)
+            return
+
+    def load(self, template: Any, warn: Callable[[str], None] = lambda _: None) -> Checkpoint | None:
+        """The newest checkpoint that is whole.
+
+        Args:
+            template: a server state of the right type, such as `Algorithm.init` gives.
+            warn: told of every checkpoint that is damaged and left out.
+
+        Returns:
+            None where there is no checkpoint.
+
+        Raises:
+            CheckpointError: there are some, and none of them is whole; or they are of another experiment.
+        """
+        damaged: list[str] = []
+
+        def note(what: str) -> None:
+            damaged.append(what)
+            warn(f"a checkpoint is left out: {what}")
+
+        for manifest in self._manifests(note):
+            self._check_experiment(manifest)
+            try:
+                return self._open(manifest, template)
+            except CheckpointError as error:
+                note(str(error))
+        if damaged:
+            hint = "repair it, or remove the folder and begin anew"
+            raise CheckpointError(f"no checkpoint in {self.folder.url} is whole: {'; '.join(damaged)}", hint)
+        return None
+
+    def note(self, result: RoundResult) -> None:
+        """Take note of a finished round: whose memories it changed, and its record."""
+        self._changed.update(result.cohort)
+        self._fresh.append(result.record())
+
+    def save(self, result: RoundResult, pool: ClientPool, rounds: int, chosen: Chosen | None = None) -> None:
+        """Write a checkpoint after a round, and remove what is no longer needed.
+
+        Args:
+            result: the round, the state included; it and all rounds before have been noted.
+            pool: holds the memories, as they are after this round.
+            rounds: how many the run has in all.
+            chosen: the model that validation has chosen until now; it is written when it is another one.
+        """
+        state = StoredFile.write(self.folder, "state", result.round, pack(result.state))
+        if chosen is not None and (self._chosen is None or self._chosen[0] is not chosen):
+            file = StoredFile.write(self.folder, "chosen", result.round, pack(vars(chosen)))
+            self._chosen = chosen, file
+        self._memories.save(result.round, self._changed, pool.memories)
+        self._records.save(result.round, self._fresh)
+        content: dict[str, Any] = {
+            "format": FORMAT,
+            "round": result.round,
+            "rounds": rounds,
+            "experiment": self.experiment,
+            "digest": result.digest,
+            "memory_digest": result.memory_digest,
+            "width": result.engine.get("width"),
+            "state": state.entry(),
+            "chosen": self._chosen[1].entry() if self._chosen else None,
+            "memories": self._memories.entries(),
+            "records": self._records.entries(),
+        }
+        name = f"manifest-{result.round:06d}.json"
+        self.folder.write(name, _sealed(content))
+        self._changed, self._fresh = set(), []
+        self._kept = [*self._kept, _Manifest(name, result.round, content)][-KEPT:]
+        self._tidy()
+
+    def _tidy(self) -> None:
+        """Remove what no kept manifest needs: manifests first, so that none ever lacks its files."""
+        needed = {file for manifest in self._kept for file in manifest.files()}
+        spare = [name for name in self.folder.list() if OURS.fullmatch(name) and name not in needed]
+        self.folder.remove(sorted(spare, key=lambda name: not MANIFEST.fullmatch(name)))
+
+    def _manifests(self, note: Callable[[str], None]) -> Iterator[_Manifest]:
+        """The readable manifests, the newest first."""
+        numbers = [(int(m[1]), m[0]) for name in self.folder.list() if (m := MANIFEST.fullmatch(name))]
+        for number, name in sorted(numbers, reverse=True):
+            try:
+                yield _Manifest(name, number, _unsealed(self.folder.read(name), self.folder.name(name)))
+            except CheckpointError as error:
+                note(str(error))
+
+    def _check_experiment(self, manifest: _Manifest) -> None:
+        before, counts = manifest.content["experiment"], "rounds" in self.experiment
+        if counts:
+            # Checkpoints of before it counted say it beside the experiment.
+            before = {"rounds": manifest.content["rounds"], **before}
+        found = differences(before, self.experiment)
+        if found:
+            more = "" if counts else " (more rounds are welcome)"
+            hint = f"go on with the spec as it was{more}, or begin anew in another folder"
+            raise CheckpointError(
+                f"{self.folder.name(manifest.name)} is of another experiment: {'; '.join(found)}", hint
+            )
+
+    def _open(self, manifest: _Manifest, template: Any) -> Checkpoint:
+        """Read a checkpoint, make sure that all its files are whole, and go on from it."""
+        content, where = manifest.content, self.folder.name(manifest.name)
+        state = self._unpacked(StoredFile.of(content["state"]), template)
+        chosen = content.get("chosen") and StoredFile.of(content["chosen"])
+        if digest(state) != content["digest"]:
+            raise CheckpointError(f"{where} is damaged: the state's digest is not the one that was written")
+        memories = Memories(self.folder, content["memories"])
+        records = Records(self.folder, content["records"])
+        kept = content.get("memory_digest")
+        if kept is None:
+            memories.check()
+        elif memories.digest() != kept:
+            raise CheckpointError(f"{where} is damaged: the memories' digest is not the one that was written")
+        records.check()
+        self._chosen = (Chosen(**self._unpacked(chosen)), chosen) if chosen else None
+        newer = [name for name in self.folder.list() if _number(name) > manifest.round]
+        self.folder.remove(newer)
+        self._memories, self._records, self._kept = memories, records, [manifest]
+        said = str(content["digest"]), content.get("width")
+        best = self._chosen[0] if self._chosen else None
+        return Checkpoint(manifest.round, state, memories, records, *said, chosen=best, memory_digest=kept)
+
+    def _unpacked(self, file: StoredFile, template: Any = None) -> Any:
+        """The value in a file of this checkpoint."""
+        try:
+            return unpack(file.read(self.folder), template)
+        except ValueError as error:
+            raise CheckpointError(f"{self.folder.name(file.name)} {error}") from error
+
+
+def _number(name: str) -> int:
+    found = MANIFEST.fullmatch(name)
+    return int(found[1]) if found else -1
+
+
+def _sealed(content: Mapping[str, Any]) -> bytes:
+    """A manifest's bytes, with the SHA-256 of what they say."""
+    seal = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return json.dumps({**content, "sha256": seal}, indent=1).encode()
+
+
+def _unsealed(data: bytes, name: str) -> dict[str, Any]:
+    """What a manifest says.
+
+    Raises:
+        CheckpointError: it is cut off or changed, or of another version of fedsim.
+    """
+    try:
+        content: dict[str, Any] = json.loads(data)
+        seal = content.pop("sha256")
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise CheckpointError(f"{name} is damaged: {error!r}") from error
+    if content.get("format") != FORMAT:
+        hint = "read it with the fedsim that wrote it"
+        raise CheckpointError(f"{name} has the format {content.get('format')!r}, not {FORMAT}", hint)
+    if hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest() != seal:
+        raise CheckpointError(f"{name} is damaged: it is not what was written")
+    return content
+
+
+def differences(before: Any, now: Any, path: str = "") -> list[str]:
+    """How two pieces of plain data differ, in words, field by field."""
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        keys = sorted(before.keys() | now.keys())
+        return [
+            line
+            for key in keys
+            for line in differences(before.get(key), now.get(key), f"{path}.{key}".lstrip("."))
+        ]
+    return [] if before == now else [f"{path} was {before!r}, is {now!r}"]

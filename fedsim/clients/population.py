@@ -1,0 +1,284 @@
+"""The federation as the engine sees it: everybody's data, the architectures, the local training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedsim.base import rng, tree
+from fedsim.base.tree import Tree
+from fedsim.clients.sampling import Positions, draws, kept_apart
+from fedsim.core import Algorithm, Batch, Context, Local, Pacing, Visit
+from fedsim.core.public_set import AT_ONCE, PublicSet
+from fedsim.data.dataset import Dataset, Examples
+from fedsim.data.partition import Partition
+from fedsim.models.net import Net
+
+
+@dataclass(frozen=True, kw_only=True)
+class Population:
+    """Who takes part, with what.
+
+    It holds arrays and recipes only, so that it can be put into an object store once and mapped by every
+    actor of a node without a copy.
+
+    Attributes:
+        dataset: the examples of everybody, and the test set.
+        partition: which of the training examples each client holds.
+        tests: which of the test examples each client's own model is scored on; None for all of them.
+        nets: the architectures; client k runs `nets[k % len(nets)]`.
+        local: the local training.
+        seed: of the experiment.
+        cohort_size: clients per round.
+        public: labelled examples that no client holds, for the methods that use such; None where there are
+            none.
+        validation: labelled examples that no client holds, on which the deployed models are scored besides;
+            None where there are none.
+        rounds: how many the run has.
+        difficulty: the expert's loss of every training example, float32 `[n]`; None unless it is needed.
+    """
+
+    dataset: Dataset
+    partition: Partition
+    nets: tuple[Net, ...]
+    local: Local
+    seed: int
+    cohort_size: int
+    rounds: int
+    public: Examples | None = None
+    validation: Examples | None = None
+    difficulty: NDArray[np.float32] | None = None
+    tests: Partition | None = None
+
+    def context(self, round: int) -> Context:
+        """What the clients of a round (counted from 0) have in common."""
+        return Context(
+            round=round,
+            rounds=self.rounds,
+            seed=self.seed,
+            num_clients=self.partition.num_clients,
+            cohort_size=self.cohort_size,
+            mean_examples=self.partition.mean_size,
+            num_classes=self.dataset.num_classes,
+            input_shape=self.dataset.input_shape,
+            local=self.local.in_round(round),
+            nets=self.nets,
+            public=self._public(),
+        )
+
+    def _public(self) -> PublicSet | None:
+        """The public set over the arrays themselves."""
+        if self.public is None:
+            return None
+        return PublicSet(tree.borrow(self.public.x), tree.borrow(self.public.y), self.dataset.normalise)
+
+    def steps(self, client: int) -> int:
+        """Local steps of this client in a round."""
+        return self.local.steps_for(self.partition.size(client))
+
+    def num_tests(self, client: int) -> int:
+        """How many test examples this client's own model is scored on."""
+        return len(self.dataset.test) if self.tests is None else self.tests.size(client)
+
+    def tests_of(self, client: int) -> Positions:
+        """Which test examples this client's own model is scored on."""
+        return np.arange(len(self.dataset.test)) if self.tests is None else self.tests.client(client)
+
+
+class Shelf:
+    """The training examples as tensors on one device, from which visits are made.
+
+    Args:
+        population: whose arrays to use; on the CPU the tensors share their memory.
+        device: where the clients train.
+    """
+
+    def __init__(self, population: Population, device: torch.device) -> None:
+        self.population, self.device = population, device
+        train = population.dataset.train
+        self.x = tree.borrow(train.x).to(device)
+        self.y = tree.borrow(train.y).to(device)
+        public = population.context(0).public
+        self.public = None if public is None else public.on(device)
+
+    def context(self, round: int) -> Context:
+        """A round as the clients here see it: with the public set on their device."""
+        return replace(self.population.context(round), public=self.public)
+
+    def visit(
+        self,
+        algorithm: Algorithm,
+        ctx: Context,
+        client: int,
+        broadcast: Tree,
+        instruction: Tree,
+        memory: Tree | None,
+    ) -> Visit:
+        """Everything that this client may look at in this round.
+
+        Args:
+            algorithm: whose client code will run.
+            ctx: the round, for this client.
+            client: its number.
+            broadcast: what everybody received.
+            instruction: what it received besides.
+            memory: what it kept; None on its first visit.
+        """
+        visit = self.arrival(algorithm, ctx, client, broadcast, instruction, memory)
+        steps, pacing = ctx.local.steps_for(visit.num_examples), None
+        if algorithm.has("schedule"):
+            stream = rng.stream(ctx.seed, "schedule", ctx.round, client)
+            pacing = algorithm.schedule(ctx, stream, visit, steps)
+        if algorithm.has("draw"):
+            drawn = algorithm.draw(ctx, rng.stream(ctx.seed, "draw", ctx.round, client))
+            visit = visit._replace(
+                drawn=tree.map(lambda a: tree.sent(torch.as_tensor(a), self.device), drawn)
+            )
+        return visit._replace(batches=self.batches(algorithm, ctx, client, pacing))
+
+    def arrival(
+        self,
+        algorithm: Algorithm,
+        ctx: Context,
+        client: int,
+        broadcast: Tree,
+        instruction: Tree,
+        memory: Tree | None,
+    ) -> Visit:
+        """As `visit`, but without local steps."""
+        held, apart = self._held(algorithm, ctx, client)
+        if memory is None:
+            # A method makes numbers of its own, such as that it never came, wherever torch puts them.
+            memory = tree.map(lambda leaf: leaf.to(self.device), algorithm.remember(ctx, broadcast))
+        return Visit(
+            batches=(),
+            num_examples=len(held),
+            label_counts=self._label_counts(held, ctx.num_classes),
+            known_counts=self._known_counts(held, ctx.num_classes),
+            broadcast=broadcast,
+            instruction=instruction,
+            memory=memory,
+            held=ShelfExamples(self, held),
+            apart=None if apart is None else ShelfExamples(self, apart),
+        )
+
+    def _held(self, algorithm: Algorithm, ctx: Context, client: int) -> tuple[Positions, Positions | None]:
+        """Which training examples this client trains on, and which it keeps apart."""
+        held = self.population.partition.client(client)
+        if not algorithm.has("reserved"):
+            return held, None
+        apart = kept_apart(rng.stream(ctx.seed, "apart", client), len(held), algorithm.reserved(ctx))
+        return held[~apart], held[apart]
+
+    def batches(
+        self,
+        algorithm: Algorithm,
+        ctx: Context,
+        client: int,
+        pacing: Pacing | None = None,
+        occasion: str = "",
+    ) -> ShelfBatches:
+        """The local steps of this client, as `ctx.local` says.
+
+        Args:
+            algorithm: whose noise comes with them.
+            ctx: the round, for this client.
+            client: its number.
+            pacing: which examples a step may draw; None for all.
+            occasion: what they are for, so that another one's are drawn independently; "" for the round.
+        """
+        held, address = self._held(algorithm, ctx, client)[0], (ctx.round, client)
+        steps, size = ctx.local.steps_for(len(held)), ctx.local.batch_size
+        shuffle = rng.stream(ctx.seed, f"{occasion}shuffle", *address)
+        noise: Tree = {}
+        if algorithm.has("noise"):
+            stream = rng.stream(ctx.seed, f"{occasion}method", *address)
+            noise = algorithm.noise(ctx, stream, steps, size, len(held))
+        rows = [held[chosen] for chosen in draws(shuffle, len(held), steps, size, pacing)]
+        augmented = self.population.dataset.augment is not None
+        seed = rng.torch_seed(ctx.seed, f"{occasion}augment", *address) if augmented else 0
+        return ShelfBatches(self, rows, noise, seed)
+
+    def examples(self, rows: Positions, augment_seed: int | None = None) -> Batch:
+        """These examples as one batch: augmented if there is a seed for it, then normalised."""
+        index, dataset = tree.sent(tree.borrow(rows), self.device), self.population.dataset
+        x = self.x[index]
+        if augment_seed is not None and dataset.augment is not None:
+            x = dataset.augment(x, torch.Generator().manual_seed(augment_seed))
+        return Batch(tree.arranged(dataset.normalise(x)), self.y[index])
+
+    def _label_counts(self, rows: Positions, num_classes: int) -> Tensor:
+        labels = self.population.dataset.train.y[rows]
+        several = labels.ndim > 1
+        counts = (labels > 0.5).sum(0) if several else np.bincount(labels, minlength=num_classes)
+        return tree.sent(torch.from_numpy(counts.astype(np.float32)), self.device)
+
+    def _known_counts(self, rows: Positions, num_classes: int) -> Tensor:
+        labels = self.population.dataset.train.y[rows]
+        counts = (~np.isnan(labels)).sum(0) if labels.ndim > 1 else np.full(num_classes, len(rows))
+        return tree.sent(torch.from_numpy(counts.astype(np.float32)), self.device)
+
+
+class ShelfExamples:
+    """A client's examples, gathered from the shelf when they are asked for.
+
+    Args:
+        shelf: where they are.
+        rows: which of the training set they are.
+    """
+
+    def __init__(self, shelf: Shelf, rows: Positions) -> None:
+        self.shelf, self.rows = shelf, rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def difficulty(self) -> Positions | None:
+        """The expert's loss of each; see `Held`."""
+        every = self.shelf.population.difficulty
+        return None if every is None else every[self.rows]
+
+    def batches(self) -> Iterator[Batch]:
+        """All of them, `AT_ONCE` at a time; see `Held`."""
+        for start in range(0, len(self.rows), AT_ONCE):
+            yield self.shelf.examples(self.rows[start : start + AT_ONCE])
+
+
+class ShelfBatches:
+    """A visit's batches, gathered from the shelf one at a time: normalised and augmented on the batch.
+
+    Args:
+        shelf: where the examples are.
+        rows: the examples of each step.
+        noise: the method's randomness; leading axis local steps.
+        augment_seed: of this visit's augmentation.
+    """
+
+    def __init__(self, shelf: Shelf, rows: list[Positions], noise: Tree, augment_seed: int) -> None:
+        self.shelf, self.rows, self.noise, self.augment_seed = shelf, rows, noise, augment_seed
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, step: int) -> Batch:
+        batch = self.shelf.examples(self.rows[step], (self.augment_seed + step) % 2**63)
+        return batch._replace(noise=self.drawn(step, batch.x)) if self.noise else batch
+
+    def drawn(self, step: int, x: Tensor) -> Tree:
+        """A step's noise, for these inputs."""
+        return tree.map(lambda each: _drawn(each[step], x), self.noise)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return (self[step] for step in range(len(self)))
+
+
+def _drawn(values: Positions, x: Tensor) -> Tensor:
+    """Noise where the inputs are; numbers that are not whole have their type."""
+    drawn = tree.sent(torch.as_tensor(values), x.device)
+    return drawn.to(x.dtype) if drawn.is_floating_point() and x.is_floating_point() else drawn

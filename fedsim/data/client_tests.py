@@ -1,0 +1,146 @@
+"""What each client is tested on: positions in the global test set, client by client.
+
+Papers score personalised models in different ways, and the numbers must not be mixed:
+
+| convention | a client is tested on | used by |
+| --- | --- | --- |
+| `global` | nothing of its own: everybody is scored on the whole test set | KDIA, curricula |
+| `labels` | for every class that it holds, 1/N of that class's test examples | FedGen, FedCL |
+| `matched` | a share of the test set in its own class proportions; together, all of it | ACE-pFL as read |
+| `classes` | every test example of the classes that it holds (clients overlap) | FedZoo-Bench |
+| `merged` | a quarter of its own examples, cut from training and test set merged | PFLlib, layer schedules |
+
+Where examples have several labels, `matched` goes by the first that each carries, as partitions do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from fedsim.base import rng
+from fedsim.base.parameters import refuse
+from fedsim.data.dataset import Dataset, Examples, Indices
+from fedsim.data.partition import Partition, deal, from_owners
+from fedsim.data.partitions import main_label
+from fedsim.data.statistics import class_counts
+
+_MOST_PAIRS = 100_000_000
+
+
+def by_labels(held: Indices, labels: Indices, generator: np.random.Generator) -> Partition:
+    """For every class that a client holds, an N-th of that class's test examples, nobody's twice.
+
+    Args:
+        held: int64 [N, C], training examples of each class per client.
+        labels: int64 [m], the test labels.
+        generator: decides which examples.
+    """
+    each = np.bincount(labels, minlength=held.shape[1]) // len(held)
+    return from_owners(deal(labels, np.where(held > 0, each, 0), generator), len(held))
+
+
+def matched(held: Indices, labels: Indices, generator: np.random.Generator) -> Partition:
+    """Every class's test examples shared out in proportion to its training examples.
+
+    Args:
+        held: int64 [N, C], training examples of each class per client.
+        labels: int64 [m], the test labels.
+        generator: decides which examples.
+    """
+    available = np.bincount(labels, minlength=held.shape[1])
+    edges = np.cumsum(held, axis=0) * (available / np.maximum(held.sum(axis=0), 1))
+    counts = np.diff(np.rint(edges).astype(np.int64), axis=0, prepend=0)
+    return from_owners(deal(labels, counts, generator), len(held))
+
+
+def all_of_its_classes(held: Indices, labels: Indices, _generator: np.random.Generator) -> Partition:
+    """Every test example of every class that a client holds; the same example serves several clients.
+
+    Args:
+        held: int64 [N, C], training examples of each class per client.
+        labels: int64 [m], the test labels.
+
+    Raises:
+        SpecError: the clients are so many that the lists would not fit.
+    """
+    sizes = (held > 0) @ np.bincount(labels, minlength=held.shape[1])
+    if sizes.sum() > _MOST_PAIRS:
+        message = f"{len(held):,} clients would be tested on {int(sizes.sum()):,} examples"
+        raise refuse("tests", "classes", message, "use 'matched'")
+    positions = [np.flatnonzero(labels == label) for label in range(held.shape[1])]
+    nothing = np.empty(0, np.int64)
+    indices = [np.concatenate([nothing, *(positions[c] for c in np.flatnonzero(row))]) for row in held]
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    return Partition(np.concatenate([np.sort(mine) for mine in indices]), offsets)
+
+
+SHARES: Mapping[str, Callable[[Indices, Indices, np.random.Generator], Partition]] = {
+    "labels": by_labels,
+    "matched": matched,
+    "classes": all_of_its_classes,
+}
+
+CONVENTIONS = ("global", *SHARES, "merged")
+
+FOR_SEVERAL_LABELS = ("global", "matched", "merged")
+"""The conventions that also say something where each example has several labels."""
+
+
+def share_tests(convention: str, dataset: Dataset, partition: Partition, seed: int) -> Partition:
+    """Shares out the test set by a convention that leaves the training partition as it is.
+
+    Args:
+        convention: a key of `SHARES`.
+        dataset: whose test set.
+        partition: of its training set.
+        seed: of the experiment.
+    """
+    train, test, classes = dataset.train.y, dataset.test.y, dataset.num_classes
+    if dataset.task == "labels":
+        train, test, classes = main_label(train), main_label(test), classes + 1
+    held = class_counts(partition, train, classes)
+    return SHARES[convention](held, test, rng.stream(seed, f"tests-{convention}"))
+
+
+def merged(dataset: Dataset) -> Dataset:
+    """The data set with its test examples behind its training examples, all of them to be shared out."""
+    train, test = dataset.train, dataset.test
+    groups = None
+    if train.groups is not None and test.groups is not None:
+        groups = np.concatenate([train.groups, test.groups])
+    both = Examples(np.concatenate([train.x, test.x]), np.concatenate([train.y, test.y]), groups)
+    return replace(dataset, train=both)
+
+
+def split_clients(
+    dataset: Dataset, partition: Partition, seed: int, share: float = 0.25
+) -> tuple[Dataset, Partition, Partition]:
+    """Cuts a share of every client's examples off for testing.
+
+    Args:
+        dataset: `merged`.
+        partition: of all its examples.
+        seed: of the experiment.
+        share: tested on, rounded down, so that nobody is left without training examples.
+
+    Returns:
+        The data set with the union of the cut-off examples as its test set, what is left to train on, and the
+        partition of the new test set.
+    """
+    generator = rng.stream(seed, "tests-merged")
+    holder = np.repeat(np.arange(partition.num_clients), partition.sizes())
+    # A random order inside each client: sort by holder, ties by a random key.
+    order = np.lexsort((generator.random(len(holder)), holder))
+    place = np.arange(len(holder)) - partition.offsets[holder]
+    tested = np.zeros(len(holder), np.bool_)
+    tested[order] = place < np.floor(partition.sizes() * share)[holder]
+    owners = np.full(len(dataset.train), -1, np.int64)
+    owners[partition.indices[~tested]] = holder[~tested]
+    train = from_owners(owners, partition.num_clients, partition.notes)
+    cut = partition.indices[tested]
+    edges = np.concatenate([[0], np.cumsum(np.bincount(holder[tested], minlength=partition.num_clients))])
+    tests = Partition(np.arange(len(cut)), edges)
+    return replace(dataset, test=dataset.train.take(cut)), train, tests

@@ -1,0 +1,1 @@
+"""The round engine: the round loop, the pools that run clients, reduction, evaluation, faults and results."""

@@ -1,0 +1,41 @@
+"""When chaos strikes: drawn from the run's seed, so that a run with faults can be had again.
+
+The policies stand in `fedsim.engine.faults`, which needs no numbers drawn and loads in no time.
+"""
+
+from __future__ import annotations
+
+from fedsim.base import rng
+from fedsim.engine.faults import Faults
+
+
+def kills_actor(faults: Faults, seed: int, round: int, start: int, attempt: int) -> bool:
+    """Whether the actor that has this span in hand is to die before it begins.
+
+    Args:
+        faults: the policy.
+        seed: of the run.
+        round: counted from 0.
+        start: the span's first block.
+        attempt: how often the span was begun before.
+    """
+    may = attempt < faults.max_retries
+    return may and _strikes(faults.chaos.kill_actor, seed, "chaos-actor", round, start, attempt)
+
+
+def fails_client(faults: Faults, seed: int, round: int, client: int, attempt: int) -> bool:
+    """Whether a client is to raise.
+
+    Args:
+        faults: the policy.
+        seed: of the run.
+        round: counted from 0.
+        client: its number.
+        attempt: how often it was trained before in this round.
+    """
+    may = faults.client_error != "retry" or attempt < faults.max_retries
+    return may and _strikes(faults.chaos.fail_client, seed, "chaos-client", round, client, attempt)
+
+
+def _strikes(probability: float, seed: int, purpose: str, *numbers: int) -> bool:
+    return probability > 0 and rng.stream(seed, purpose, *numbers).random() < probability

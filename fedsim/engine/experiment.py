@@ -1,0 +1,176 @@
+"""Experiment: everything that a run needs, as names and numbers; small enough to send anywhere."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from fedsim.base.parameters import refuse
+from fedsim.base.progress import finished
+from fedsim.clients.population import Population
+from fedsim.core import Algorithm, Local
+from fedsim.data import Dataset, federate, load_dataset
+from fedsim.data.federation import take_public, take_validation
+from fedsim.data.partitions.difficulty import EXPERT_EPOCHS
+from fedsim.data.places import Places
+from fedsim.engine.expert import Losses, expert_losses
+from fedsim.errors import DataNotFound, SpecError
+from fedsim.models import make_net
+from fedsim.models.net import Net
+from fedsim.stacking.stack_size import Stack
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """One run's description, resolved: the algorithm as an object, everything else by name.
+
+    Attributes:
+        algorithm: the method.
+        local: the local training.
+        seed, rounds: of the run.
+        num_clients, cohort_size: N and K.
+        dataset: its name and parameters, as `load_dataset` takes them.
+        partition: its kind and parameters, as `make_partition` takes them.
+        models: names and parameters, as `make_net` takes them, dealt to the clients in turn.
+        tests: what each client's own model is tested on: a name in `fedsim.data.CONVENTIONS`.
+        test_share: of each client's examples, with the convention `merged`.
+        public: the share of the data that is taken away first, as a labelled public set.
+        validation: the share of the training data that is taken away then, to choose the final model by.
+        roots: the folders to look for data in.
+        cache: a folder for what takes long to compute, such as an expert's losses.
+        limit: use only the first so many training examples.
+        download: whether data may be fetched.
+        expert_epochs: have an expert, trained so long on everybody's data, say how hard each example is; None
+            where nothing asks for it.
+        evaluate_every: score the deployed models after every so many rounds, and after the last.
+        personal: after which of these rounds the clients' own models are scored; see `personal_due`.
+        stack: how many clients train at once; see `fedsim.stacking.stack_size`.
+        widths: how many that are of each architecture, where `stack` is a number; () where it is none.
+        graphs: whether their steps are played as CUDA graphs; see `fedsim.stacking.graph_replay`.
+    """
+
+    algorithm: Algorithm
+    local: Local = field(default_factory=Local)
+    seed: int = 0
+    rounds: int
+    num_clients: int
+    cohort_size: int
+    dataset: tuple[str, Mapping[str, Any]]
+    partition: tuple[str, Mapping[str, Any]]
+    models: tuple[tuple[str, Mapping[str, Any]], ...]
+    tests: str = "global"
+    test_share: float = 0.25
+    public: float = 0.0
+    validation: float = 0.0
+    roots: tuple[Path, ...] = ()
+    cache: Path | None = None
+    limit: int | None = None
+    download: bool = False
+    expert_epochs: int | None = None
+    evaluate_every: int = 1
+    personal: Literal["auto", "never", "last", "always"] = "auto"
+    stack: Stack = "auto"
+    widths: tuple[int, ...] = ()
+    graphs: bool = False
+
+    def population(self) -> Population:
+        """Load the data, deal it out and build the models.
+
+        Raises:
+            DataNotFound, DataError: if the data is missing or not what it should be.
+            SpecError: if the partition or a model does not suit the data; paths are argument names of
+                `federate`, and those of `load_dataset` and `make_net` below `dataset` and `model`.
+        """
+        return finished(self.preparing())
+
+    def preparing(self) -> Generator[str, None, Population]:
+        """As `population`, saying on the way what is being done; returns the population at the end."""
+        name = self.dataset[0]
+        data = yield from self._loaded()
+        data, public = take_public(data, self.public, self.seed)
+        data, validation = take_validation(data, self.validation, self.seed)
+        places = Places(self.roots, self.download)
+        nets = tuple(self._net(number, data, places) for number in range(len(self.models)))
+        kind, dealing = self.partition
+        epochs = None
+        if kind == "difficulty":
+            if data.task != "classes":
+                raise refuse("kind", kind, f"needs one class per example, and {name} has several labels")
+            epochs = int(dealing.get("expert_epochs", EXPERT_EPOCHS))
+        difficulty = losses = yield from self._expert(data, nets[0], epochs)
+        if self.expert_epochs != epochs:
+            difficulty = yield from self._expert(data, nets[0], self.expert_epochs)
+        yield f"dealing {len(data.train):,} examples to {self.num_clients:,} clients"
+        shared = federate(
+            data,
+            kind,
+            num_clients=self.num_clients,
+            seed=self.seed,
+            tests=self.tests,
+            test_share=self.test_share,
+            losses=losses,
+            **dealing,
+        )
+        if shared.tests is None and not len(shared.dataset.test):
+            _LOG.warning(
+                "%s has no test examples, so that no model is scored%s: give data.dataset a test_share "
+                "above 0, or let every client keep some of its own (data.tests: merged)",
+                name,
+                " but on the validation split" if validation is not None else "",
+            )
+        return Population(
+            dataset=shared.dataset,
+            partition=shared.train,
+            tests=shared.tests,
+            public=public,
+            validation=validation,
+            nets=nets,
+            local=self.local,
+            seed=self.seed,
+            cohort_size=self.cohort_size,
+            rounds=self.rounds,
+            difficulty=difficulty,
+        )
+
+    def _loaded(self) -> Generator[str, None, Dataset]:
+        """The data set; fetched first, where it is not here and may be."""
+        name, params = self.dataset
+        yield f"loading {name}"
+        try:
+            return load_dataset(name, roots=self.roots, limit=self.limit, **params)
+        except DataNotFound:
+            if not self.download:
+                raise
+        except SpecError as error:
+            raise error.within("dataset") from None
+        yield f"downloading {name} into {self.roots[0] if self.roots else 'no data root'}"
+        try:
+            return load_dataset(name, roots=self.roots, limit=self.limit, download=True, **params)
+        except SpecError as error:
+            raise error.within("dataset") from None
+
+    def _net(self, number: int, data: Dataset, places: Places) -> Net:
+        """One of the models, for this data."""
+        name, params = self.models[number]
+        try:
+            return make_net(
+                name,
+                input_shape=data.input_shape,
+                num_classes=data.num_classes,
+                vocabulary=data.vocabulary,
+                places=places,
+                **params,
+            )
+        except SpecError as error:
+            raise error.within(f"model.{number}" if len(self.models) > 1 else "model") from None
+
+    def _expert(self, data: Dataset, net: Net, epochs: int | None) -> Generator[str, None, Losses | None]:
+        """An expert's losses, where somebody asks for one."""
+        if epochs is None:
+            return None
+        return (yield from expert_losses(data, net, epochs=epochs, seed=self.seed, cache=self.cache))

@@ -1,0 +1,151 @@
+"""The expert: a model of the clients' own architecture, trained centrally on everybody's data.
+
+"When Do Curricula Work in Federated Learning?" (ICCV 2023) measures how hard an example is by the loss of
+such a model; the paper gives no recipe for it. Here it is plain SGD with momentum, started anew in every
+epoch, and its losses are kept in a cache under a key made of everything that they depend on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Callable, Generator
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedsim.algorithms.fedavg import FedAvg
+from fedsim.base import tree
+from fedsim.clients.population import Population
+from fedsim.core.client_task import Local
+from fedsim.core.public_set import AT_ONCE
+from fedsim.data.damage import UNREADABLE
+from fedsim.data.dataset import Dataset
+from fedsim.data.partition import Partition
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import simulate
+from fedsim.engine.worker import one_thread
+from fedsim.errors import DataError
+from fedsim.models.net import Net, Params
+from fedsim.training.local_loop import example_losses
+
+_LOG = logging.getLogger(__name__)
+
+Losses: TypeAlias = NDArray[np.float32]
+
+RECIPE = Local(epochs=1, batch_size=64, lr=0.02, momentum=0.9)
+
+
+def expert_losses(
+    data: Dataset, net: Net, *, epochs: int, seed: int, cache: Path | None = None
+) -> Generator[str, None, Losses]:
+    """Train an expert, saying how far it is; the generator's return value is its losses.
+
+    Args:
+        data: trained on all of `data.train`.
+        net: the architecture.
+        epochs: passes over the data.
+        seed: of the experiment.
+        cache: a folder to keep the losses in, and to look for them first; None keeps nothing.
+
+    Yields:
+        Sentences for people who wait.
+
+    Returns:
+        The cross-entropy of every training example under the trained expert, float32 `[n]`.
+
+    Raises:
+        DataError: its training diverged, so that it tells nothing of the examples.
+    """
+    file = None if cache is None else cache / f"expert-{_key(data, net, epochs, seed)}.npy"
+    if file is not None and file.is_file():
+        yield "reading the expert's losses"
+        kept = _kept(file, len(data.train))
+        if kept is not None:
+            return kept
+    population = Population(
+        dataset=data,
+        partition=Partition(np.arange(len(data.train)), np.array([0, len(data.train)])),
+        nets=(net,),
+        local=RECIPE,
+        seed=seed,
+        cohort_size=1,
+        rounds=epochs,
+    )
+    params: Params = {}
+    yield f"training an expert on all data, {epochs} epochs"
+    for result in simulate(FedAvg(), population, SerialPool(FedAvg(), population)):
+        params = result.state.params
+        yield f"training an expert: epoch {result.round} of {epochs}, {_score(result.metrics)}"
+    losses = _losses(data, net, params)
+    if bad := int((~np.isfinite(losses)).sum()):
+        raise DataError(
+            f"the expert has diverged: its loss of {bad:,} of {len(losses):,} examples is not a number",
+            "scale the inputs (data.dataset.normalise), or choose another model",
+        )
+    if file is not None:
+        _keep(file, losses)
+    return losses
+
+
+def _score(metrics: Any) -> str:
+    found = metrics.get("global_accuracy")
+    return "on data without a test set" if found is None else f"test accuracy {found:.3f}"
+
+
+@torch.inference_mode()
+def _losses(data: Dataset, net: Net, params: Params) -> Losses:
+    x, y = tree.borrow(data.train.x), tree.borrow(data.train.y)
+    parts = zip(torch.split(x, AT_ONCE), torch.split(y, AT_ONCE), strict=True)
+    laid_out = tree.map(tree.arranged, params)
+    with one_thread():
+        found = [example_losses(net(laid_out, tree.arranged(data.normalise(a))), b) for a, b in parts]
+    return torch.cat(found).numpy()
+
+
+def _key(data: Dataset, net: Net, epochs: int, seed: int) -> str:
+    """A name for all that the losses depend on: the data and how it is read, model, recipe and seed."""
+    sha = hashlib.sha256()
+    for array in (data.train.x, data.train.y):
+        sha.update(f"{array.dtype} {array.shape}".encode())
+        sha.update(np.ascontiguousarray(array).data)
+    shapes = [(key, tuple(value.shape)) for key, value in net.init(seed).items()]
+    read, model = (data.normalise, data.augment), (net.name, shapes, _built(net.build))
+    sha.update(repr((read, model, RECIPE, epochs, seed)).encode())
+    return sha.hexdigest()[:24]
+
+
+def _built(build: Callable[..., Any]) -> tuple[Any, ...]:
+    """How a model is built, in words that are the same in every process.
+
+    Dropout, heads and published weights change what is learnt, and leave the shapes as they are.
+    """
+    if isinstance(build, partial):
+        return *_built(build.func), build.args, sorted(build.keywords.items())
+    return build.__module__, build.__qualname__
+
+
+def _kept(file: Path, examples: int) -> Losses | None:
+    """The losses that were kept; None where the file is damaged, and they are to be made again."""
+    try:
+        losses = np.load(file, allow_pickle=False)
+    except UNREADABLE as error:
+        _LOG.warning("%s is damaged, so that an expert is trained again: %s", file, error)
+        return None
+    if not isinstance(losses, np.ndarray) or losses.shape != (examples,) or losses.dtype != np.float32:
+        _LOG.warning("%s does not hold a loss for each example, so that an expert is trained again", file)
+        return None
+    return losses
+
+
+def _keep(file: Path, losses: Losses) -> None:
+    """Write the losses, all of them or nothing; several processes may do so at once."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    aside = file.with_suffix(f".{os.getpid()}.tmp.npy")
+    np.save(aside, losses)
+    aside.replace(file)

@@ -1,0 +1,88 @@
+"""What happens when something breaks: one policy for every pool, and faults made on purpose."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Literal, TypeAlias
+
+from fedsim.errors import SettingsError
+
+ClientError: TypeAlias = Literal["fail", "skip", "retry"]
+
+
+@dataclass(frozen=True)
+class Chaos:
+    """Faults made on purpose, for tests and for people who want to see what a run survives.
+
+    They are drawn from the run's seed. A killed actor never changes a result, and never dies in the last
+    attempt that the policy allows, so that chaos alone cannot fail a run. A client that is made to fail is
+    treated as the policy says.
+
+    Attributes:
+        kill_actor: the probability that an actor kills its own process before it trains a span of clients.
+        fail_client: the probability that a client raises.
+    """
+
+    kill_actor: float = 0.0
+    fail_client: float = 0.0
+
+
+CALM = Chaos()
+"""No faults made on purpose."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Faults:
+    """The policy of a run, obeyed by every pool in the same way.
+
+    Attributes:
+        client_error: what a client that raises does. "fail" ends the run. "skip" leaves its work out of the
+            round: its memory stays as it was, it is named in the record, and what was sent down to it
+            counts. "retry" trains it again at once with the same seeds, which helps where the cause may
+            pass, such as a GPU that is out of memory; if it raises every time, the run ends.
+        max_retries: how often a client is trained again, and how often the work of a dead actor.
+        chaos: faults made on purpose.
+    """
+
+    client_error: ClientError = "fail"
+    max_retries: int = 3
+    chaos: Chaos = CALM
+
+    @property
+    def client_attempts(self) -> int:
+        """How often a client is trained at most in one round."""
+        return 1 + self.max_retries if self.client_error == "retry" else 1
+
+
+DEFAULT = Faults()
+"""The policy where none is named."""
+
+
+def parse_chaos(items: Iterable[str]) -> Chaos:
+    """Read faults to be made, written as NAME=PROBABILITY: `kill-actor=0.1`, `fail-client=0.05`.
+
+    Raises:
+        SettingsError: for a name that is none, or a probability that is none.
+    """
+    names = [known.name.replace("_", "-") for known in fields(Chaos)]
+    found = {}
+    for item in items:
+        name, _, text = item.partition("=")
+        if name not in names:
+            close = difflib.get_close_matches(name, names, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(names)}"
+            raise SettingsError(f"chaos {item!r} names no fault", hint)
+        found[name.replace("-", "_")] = _probability(item, text)
+    return Chaos(**found)
+
+
+def _probability(item: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise SettingsError(f"chaos {item!r} has no probability", "write a number from 0 to 1 after the '='")
+    return value

@@ -1,0 +1,101 @@
+"""The server state before round 1, and the census that it may rest on."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+
+from fedsim.base import rng, wire
+from fedsim.base.privacy import Mechanism, noisy_shares
+from fedsim.clients.population import Population
+from fedsim.core import Algorithm, Traffic
+from fedsim.core.census import Answers, Census, Real
+from fedsim.core.error_attribution import server_side
+from fedsim.data.partitions import main_label
+from fedsim.engine.worker import one_thread
+from fedsim.techniques.clustering import distance_matrix, distances_to, distributions
+
+_LOG = logging.getLogger(__name__)
+
+MANY_PAIRS = 1_000_000
+"""From so many pairs of clients on, which take a minute and a half, the log says that they are compared."""
+
+
+def enrolled(algorithm: Algorithm, population: Population) -> tuple[Any, Traffic]:
+    """The server state before round 1, and what asking the clients for it cost."""
+    ctx = population.context(0)
+    with one_thread(), server_side(algorithm, "init"):
+        state = algorithm.init(ctx)
+    if not algorithm.has("label_census"):
+        return state, Traffic()
+    with one_thread(), server_side(algorithm, "label_census"):
+        question = algorithm.label_census(ctx)
+        if question is None:
+            return state, Traffic()
+        answers = asked(question, population)
+        return algorithm.counted(ctx, state, answers), census_traffic(question, *answers.shares.shape)
+
+
+def first_state(algorithm: Algorithm, population: Population) -> Any:
+    """As `enrolled`, the state alone."""
+    return enrolled(algorithm, population)[0]
+
+
+def asked(question: Census, population: Population) -> Answers:
+    """What all clients answer, worked out here without a message to any of them."""
+    counts = label_counts(population, once=question.noise is not None)
+    told = distributions(counts)
+    if question.noise is not None:
+        told = _noisy(question.noise, counts, population.seed)
+    sizes = np.array([population.partition.size(k) for k in range(len(counts))], np.int64)
+    if question.ask == "matrix":
+        if (pairs := len(counts) * (len(counts) - 1) // 2) >= MANY_PAIRS:
+            _LOG.warning(
+                "comparing %s pairs of label distributions; `vector` compares one client", f"{pairs:,}"
+            )
+        return Answers(sizes, distance_matrix(told, question.ground), None, told)
+    # Who counts nothing has no distribution that the others could be compared with.
+    able = np.flatnonzero(counts.any(1)) if counts.any() else np.arange(len(counts))
+    other = (question.selection,) if question.selection else ()
+    reference = int(able[rng.stream(population.seed, "census", *other).integers(len(able))])
+    return Answers(sizes, distances_to(told, told[reference], question.ground), reference, told)
+
+
+def label_counts(population: Population, once: bool = False) -> Real:
+    """How many training examples of each class every client has, float64 `[N, classes]`.
+
+    Args:
+        population: of the clients.
+        once: where an example has several labels, count it for the first that it carries alone, or as one
+            more class if it carries none; otherwise for each of them. Noise needs it: an example then moves
+            no more than two counts.
+    """
+    labels, classes = population.dataset.train.y, population.dataset.num_classes
+    if labels.ndim > 1 and once:
+        labels, classes = main_label(labels), classes + 1
+    clients = range(population.partition.num_clients)
+    held = (labels[population.partition.client(client)] for client in clients)
+    if labels.ndim > 1:
+        return np.array([(y > 0.5).sum(0) for y in held], np.float64).reshape(-1, classes)
+    return np.array([np.bincount(y, minlength=classes) for y in held], np.float64).reshape(-1, classes)
+
+
+def census_traffic(question: Census, clients: int, classes: int) -> Traffic:
+    """What the census costs, once.
+
+    A matrix takes C numbers up from everybody. A vector takes C numbers up from the client that was drawn,
+    and for everybody else C down and one up.
+    """
+    others, distribution = clients - 1, wire.NUMBER_BYTES * classes
+    if question.ask == "matrix":
+        return wire.traffic({}, {"census": clients * distribution})
+    return wire.traffic(
+        {"census": others * distribution}, {"census": distribution + others * wire.NUMBER_BYTES}
+    )
+
+
+def _noisy(noise: Mechanism, counts: Real, seed: int) -> Real:
+    streams = (rng.stream(seed, "census-noise", client) for client in range(len(counts)))
+    return np.array([noisy_shares(row, noise, s) for row, s in zip(counts, streams, strict=True)])

@@ -1,0 +1,78 @@
+"""Which model a run ends with: the deployed one that did best on the validation split, in any round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from fedsim.base.tree import Tree
+    from fedsim.clients.population import Population
+    from fedsim.core import Algorithm
+    from fedsim.engine.results import RoundResult
+
+SUFFIX = "_validation_accuracy"
+
+
+class Candidate(NamedTuple):
+    """A deployed model that was scored on the validation set.
+
+    Attributes:
+        model: its name.
+        validation_accuracy: by which one chooses.
+        accuracy: on the test set; None where the data has none.
+    """
+
+    model: str
+    validation_accuracy: float
+    accuracy: float | None
+
+
+def candidates(metrics: Mapping[str, Any]) -> Iterator[Candidate]:
+    """The models of a round among which one may choose, by name; none without a validation split."""
+    for metric, value in sorted(metrics.items()):
+        model, found, rest = metric.rpartition(SUFFIX)
+        test = metrics.get(f"{model}_accuracy")
+        if found and not rest and isinstance(value, float):
+            yield Candidate(model, value, test if isinstance(test, float) else None)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The best model so far, itself.
+
+    Attributes:
+        round: after which it was deployed, from 1.
+        model: its name among the deployed ones.
+        validation_accuracy: by which it was chosen.
+        params: the model, as `Algorithm.deployed` has it; with several architectures one for each, by its
+            number as text.
+    """
+
+    round: int
+    model: str
+    validation_accuracy: float
+    params: Tree
+
+    def notes(self) -> dict[str, str]:
+        """All but the model, as text."""
+        accuracy = repr(self.validation_accuracy)
+        return {"round": str(self.round), "model": self.model, "validation_accuracy": accuracy}
+
+
+def better(
+    before: Chosen | None, algorithm: Algorithm, population: Population, result: RoundResult
+) -> Chosen | None:
+    """The best model after one more round: the same object as before where none of this round beats it."""
+    from fedsim.engine.pools import (
+        deployed,  # here, since the rest of the module is read where there is no torch
+    )
+
+    found = max(candidates(result.metrics), key=lambda each: each.validation_accuracy, default=None)
+    if found is None or (before is not None and not found.validation_accuracy > before.validation_accuracy):
+        return before
+    models = deployed(algorithm, population.context(result.round - 1), result.state)
+    named = {number: each[found.model] for number, each in models.items() if found.model in each}
+    params = named if len(population.nets) > 1 else named["0"]
+    return Chosen(result.round, found.model, found.validation_accuracy, params)

@@ -1,0 +1,163 @@
+"""Scoring clients' own models: what a worker does for each, and what pools share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from fedsim.base import rng, tree, wire
+from fedsim.base.precision import tensor_cores
+from fedsim.base.tree import Tree
+from fedsim.clients.population import Population
+from fedsim.core import Algorithm, Context, Score, Visit
+from fedsim.core.error_attribution import server_side
+from fedsim.core.personal_scores import PersonalScores
+from fedsim.core.public_set import AT_ONCE
+from fedsim.engine.retries import attempted
+from fedsim.engine.scores import added
+from fedsim.engine.worker import Worker, one_thread, score
+from fedsim.training.work import client_work
+
+BACKWARD = 3
+"""A training step costs about so many forward passes."""
+
+
+class Row(NamedTuple):
+    """One client's scores: of its own model, and of the one before fine-tuning, if there is fine-tuning."""
+
+    client: int
+    after: Score
+    before: Score | None
+
+
+class Examinees(NamedTuple):
+    """Who is scored.
+
+    Attributes:
+        clients: those with test examples, in ascending order.
+        untested: how many others were asked for.
+    """
+
+    clients: list[int]
+    untested: int
+
+
+def examinees(population: Population, clients: Iterable[int] | None) -> Examinees:
+    """Those of these clients, by default of all, that have test examples."""
+    asked = range(population.partition.num_clients) if clients is None else sorted(set(clients))
+    tested = [client for client in asked if population.num_tests(client)]
+    return Examinees(tested, len(asked) - len(tested))
+
+
+def tunes(algorithm: Algorithm, ctx: Context) -> bool:
+    """Whether clients fine-tune before they are scored."""
+    with server_side(algorithm, "tuning"):
+        return any(algorithm.tuning(ctx.for_model(model)) is not None for model in range(len(ctx.nets)))
+
+
+def examination_work(algorithm: Algorithm, population: Population, ctx: Context, client: int) -> int:
+    """How much work it is to score this client's own model, in forward passes of one example, about."""
+    tuning, tests = algorithm.tuning(ctx.for_client(client)), population.num_tests(client)
+    if tuning is None:
+        return tests
+    return 2 * tests + BACKWARD * client_work(tuning, population.partition.size(client)).examples
+
+
+def examine(
+    worker: Worker,
+    round: int,
+    clients: Sequence[int],
+    broadcasts: Mapping[str, Tree],
+    instructions: Mapping[int, Tree],
+    memories: Mapping[int, Tree | None],
+) -> PersonalScores:
+    """Score the own models of some clients, each for itself.
+
+    Args:
+        worker: who does it.
+        round: that just ended, counted from 0.
+        clients: all with test examples.
+        broadcasts: what all clients of each architecture received, by its number as text.
+        instructions: what each received besides.
+        memories: what each keeps; None or missing if it never came.
+
+    Raises:
+        ClientFailed: if a client's code raised, and the policy does not say otherwise.
+        OutOfMemory: if that is why.
+    """
+    ctx, rows = worker.shelf.context(round), list[Row]()
+    failed, received = list[int](), 0
+    with one_thread(), tensor_cores("float32", worker.device):
+        for client in clients:
+            mine = ctx.for_client(client)
+            down, instruction = broadcasts[str(mine.model)], instructions.get(client, {})
+            charge = partial(worker.algorithm.charge, mine)
+            received += sum(wire.message_bytes({**down, **instruction}, charge).values())
+            row = _tried(worker, mine, client, down, instruction, memories.get(client))
+            if row is None:
+                failed.append(client)
+            else:
+                rows.append(row)
+    return replace(_table(rows), failed=tuple(failed), bytes_down=received)
+
+
+def _table(rows: Sequence[Row]) -> PersonalScores:
+    before = [row.before for row in rows if row.before is not None]
+    return PersonalScores(
+        clients=np.array([row.client for row in rows], np.int64),
+        tests=np.array([row.after.examples for row in rows], np.int64),
+        correct=np.array([row.after.correct for row in rows], np.int64),
+        loss=np.array([row.after.loss for row in rows], np.float64),
+        before_correct=np.array([score.correct for score in before], np.int64) if before else None,
+        before_loss=np.array([score.loss for score in before], np.float64) if before else None,
+    )
+
+
+def _tried(
+    worker: Worker, ctx: Context, client: int, broadcast: Tree, instruction: Tree, memory: Tree | None
+) -> Row | None:
+    """One client's scores, as the policy has it; None for a client that is left out."""
+    return attempted(
+        lambda attempt: _scored(worker, ctx, client, broadcast, instruction, memory),
+        client=client,
+        stage="personalise",
+        faults=worker.faults,
+        device=worker.device,
+    ).value
+
+
+def _scored(
+    worker: Worker, ctx: Context, client: int, broadcast: Tree, instruction: Tree, memory: Tree | None
+) -> Row:
+    algorithm, shelf = worker.algorithm, worker.shelf
+    visit = shelf.arrival(algorithm, ctx, client, broadcast, instruction, memory)
+    tuning = algorithm.tuning(ctx)
+    if tuning is None:
+        return Row(client, _score(worker, ctx, client, visit), None)
+    ctx = replace(ctx, local=replace(tuning, precision=ctx.local.precision))
+    before = _score(worker, ctx, client, visit)
+    visit = visit._replace(batches=shelf.batches(algorithm, ctx, client, occasion="personal-"))
+    return Row(client, _score(worker, ctx, client, visit), before)
+
+
+def _score(worker: Worker, ctx: Context, client: int, visit: Visit) -> Score:
+    """How the model that the client makes of this visit does on its test examples."""
+    # Dropout draws where the method trains on what came down, too, so it does not depend on the batches.
+    address = (ctx.seed, "personal-dropout", ctx.round, client)
+    random = rng.torch_stream(*address) if ctx.net.stochastic else nullcontext()
+    with random, tensor_cores(ctx.local.precision, worker.device):
+        model = tree.map(tree.arranged, worker.algorithm.personalise(ctx, visit))
+    total, rows = Score(0, 0.0, 0), worker.population.tests_of(client)
+    with torch.inference_mode():
+        for start in range(0, len(rows), AT_ONCE):
+            index = tree.borrow(rows[start : start + AT_ONCE])
+            stored, y = worker.test_x[index].to(worker.device), worker.test_y[index].to(worker.device)
+            x = tree.arranged(worker.population.dataset.normalise(stored))
+            total = added(total, score(worker.algorithm.predict_personal(ctx, model, x), y))
+    return total

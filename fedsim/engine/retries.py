@@ -1,0 +1,63 @@
+"""A client's work under the fault policy: tried once, tried again, or left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import torch
+
+from fedsim.core.error_attribution import as_text, client_side
+from fedsim.engine.faults import Faults
+from fedsim.errors import StackTooWide
+
+Outcome = TypeVar("Outcome")
+
+
+@dataclass(frozen=True)
+class Attempted(Generic[Outcome]):
+    """What became of it.
+
+    Attributes:
+        value: what the work gave; None where the client is left out.
+        again: how often it was tried again before it went well.
+        error: why the client is left out, in one line; None where it is not.
+    """
+
+    value: Outcome | None
+    again: int = 0
+    error: str | None = None
+
+
+def attempted(
+    work: Callable[[int], Outcome], *, client: int, stage: str, faults: Faults, device: torch.device
+) -> Attempted[Outcome]:
+    """Do one client's work as the policy has it.
+
+    Args:
+        work: it; takes how often it was tried before. Until it returns it must leave nothing behind.
+        client: whose.
+        stage: what it is called where it goes wrong, such as "train".
+        faults: the policy.
+        device: where it runs; what a failed attempt left in a GPU's cache is freed before the next.
+
+    Raises:
+        ClientFailed: if it raised every time, and the policy is not to skip.
+        OutOfMemory: if that is why.
+        StackTooWide: as it is, whatever the policy: no client failed, and all of them are trained again.
+    """
+    reason = ""
+    for attempt in range(faults.client_attempts):
+        if attempt and device.type == "cuda":
+            torch.cuda.empty_cache()
+        try:
+            return Attempted(work(attempt), attempt)
+        except StackTooWide:
+            raise
+        except Exception as error:
+            # Whoever kept the error would keep its frames, and with them the memory that ran out.
+            reason = as_text(error)
+            if faults.client_error != "skip" and attempt + 1 == faults.client_attempts:
+                raise client_side(client, stage, error) from error
+    return Attempted(None, error=reason)

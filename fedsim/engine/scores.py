@@ -1,0 +1,30 @@
+"""Scores: how the deployed models do on the test set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from fedsim.core import Score
+
+
+def total(parts: Iterable[Mapping[str, Score]]) -> dict[str, Score]:
+    """The score over several parts of the test set, added in the order given (losses are floats)."""
+    found: dict[str, Score] = {}
+    for part in parts:
+        for name, score in part.items():
+            found[name] = added(found.get(name, Score(0, 0.0, 0)), score)
+    return found
+
+
+def added(first: Score, second: Score) -> Score:
+    """The score over two parts together."""
+    return Score(first.correct + second.correct, first.loss + second.loss, first.examples + second.examples)
+
+
+def metrics(scores: Mapping[str, Score]) -> dict[str, float]:
+    """`NAME_accuracy` (share of the test set) and `NAME_loss` (mean cross-entropy, nats) of every model."""
+    found: dict[str, float] = {}
+    for name, score in scores.items():
+        found[f"{name}_accuracy"] = score.correct / max(score.examples, 1)
+        found[f"{name}_loss"] = score.loss / max(score.examples, 1)
+    return found

@@ -1,0 +1,182 @@
+"""A module compiled into direct function calls of (params, x).
+
+Faster than calling modules, and free of state, which is what lets `torch.func` take gradients and stack
+clients; a module that is not known here runs through `torch.func.functional_call`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedsim.models.layers import BatchNorm, Residual, batch_norm
+
+Params: TypeAlias = Mapping[str, Tensor]
+Step: TypeAlias = Callable[[Params, Tensor], Tensor]
+
+
+def float_state(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and floating-point buffers by name (integer counters stay with the module)."""
+    return {key: value for key, value in module.state_dict().items() if value.is_floating_point()}
+
+
+def constants(module: nn.Module) -> dict[str, Tensor]:
+    """Buffers that are neither keys nor BatchNorm's counter, which counts for nothing here."""
+    known = float_state(module)
+    return {
+        name: value
+        for name, value in module.named_buffers()
+        if name not in known and not name.endswith("num_batches_tracked")
+    }
+
+
+def compiled(module: nn.Module, prefix: str) -> list[Step]:
+    """The module as a list of functions of (params, x)."""
+    if type(module).forward is nn.Sequential.forward:
+        return _chain(module, prefix)
+    make = _LAYERS.get(type(module))
+    if make is not None:
+        return [make(module, prefix)]
+    if next(iter(float_state(module)), None) is None:
+        return [lambda params, x: module(x)]
+    return [_general(module, prefix)]
+
+
+def _chain(module: nn.Module, prefix: str) -> list[Step]:
+    children = [(f"{prefix}.{name}", child) for name, child in module.named_children()]
+    return [step for path, child in _pool_first(children) for step in compiled(child, path)]
+
+
+def _pool_first(children: list[tuple[str, nn.Module]]) -> list[tuple[str, nn.Module]]:
+    """ReLU then max pooling, done the other way round.
+
+    Max commutes with every monotone function, so the values and the gradients are the same; they are
+    computed on a quarter of the numbers.
+    """
+    ordered = list(children)
+    for i in range(len(ordered) - 1):
+        if isinstance(ordered[i][1], nn.ReLU) and isinstance(ordered[i + 1][1], nn.MaxPool2d):
+            ordered[i], ordered[i + 1] = ordered[i + 1], ordered[i]
+    return ordered
+
+
+def _linear(module: nn.Linear, prefix: str) -> Step:
+    weight, bias = f"{prefix}.weight", f"{prefix}.bias"
+    if module.bias is None:
+        return lambda params, x: F.linear(x, params[weight])
+    return lambda params, x: F.linear(x, params[weight], params[bias])
+
+
+def _conv2d(module: nn.Conv2d, prefix: str) -> Step:
+    if module.padding_mode != "zeros" or isinstance(module.padding, str):
+        return _general(module, prefix)
+    weight, bias = f"{prefix}.weight", f"{prefix}.bias"
+    stride, padding, dilation, groups = module.stride, module.padding, module.dilation, module.groups
+    if module.bias is None:
+        return lambda params, x: F.conv2d(x, params[weight], None, stride, padding, dilation, groups)
+    return lambda params, x: F.conv2d(x, params[weight], params[bias], stride, padding, dilation, groups)
+
+
+def _group_norm(module: nn.GroupNorm, prefix: str) -> Step:
+    if not module.affine:
+        return lambda params, x: F.group_norm(x, module.num_groups, eps=module.eps)
+    weight, bias = f"{prefix}.weight", f"{prefix}.bias"
+    return lambda params, x: F.group_norm(x, module.num_groups, params[weight], params[bias], module.eps)
+
+
+def _batch_norm(module: BatchNorm, prefix: str) -> Step:
+    momentum, eps = module.momentum, module.eps
+    if momentum is None or not module.track_running_stats:
+        return _general(module, prefix)
+    mean, variance = f"{prefix}.running_mean", f"{prefix}.running_var"
+    weight, bias = f"{prefix}.weight", f"{prefix}.bias"
+
+    def call(params: Params, x: Tensor) -> Tensor:
+        gain, shift = (params[weight], params[bias]) if module.affine else (None, None)
+        return batch_norm(x, params[mean], params[variance], gain, shift, module.training, momentum, eps)
+
+    return call
+
+
+def _residual(module: Residual, prefix: str) -> Step:
+    steps = _chain(module, prefix)
+
+    def call(params: Params, x: Tensor) -> Tensor:
+        out = x
+        for step in steps:
+            out = step(params, out)
+        return x + out
+
+    return call
+
+
+def _max_pool2d(module: nn.MaxPool2d, prefix: str) -> Step:
+    """Pairs of rows, then pairs of columns: the same numbers in a third to a tenth of the time.
+
+    Only where nothing is differentiated, because equals would share a gradient that pooling gives to the
+    first of them; and only where channels come last, as they do on a CPU.
+    """
+    if not _by_twos(module):
+        return lambda params, x: module(x)
+
+    def call(params: Params, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled() or x.device.type != "cpu" or x.dim() != 4 or x.stride(1) != 1:
+            return F.max_pool2d(x, 2)
+        count, channels, height, width = x.shape
+        even = x[:, :, : height // 2 * 2, : width // 2 * 2].permute(0, 2, 3, 1)
+        pairs = even.reshape(count, height // 2, 2, width // 2, 2 * channels)
+        rows = torch.maximum(pairs[:, :, 0], pairs[:, :, 1])
+        return torch.maximum(rows[..., :channels], rows[..., channels:]).permute(0, 3, 1, 2)
+
+    return call
+
+
+def _by_twos(module: nn.MaxPool2d) -> bool:
+    """Whether it takes the largest of every 2 x 2, and nothing else."""
+    sizes = {module.kernel_size, module.stride}
+    return (
+        sizes <= {2, (2, 2)}
+        and module.padding == 0
+        and module.dilation == 1
+        and not (module.ceil_mode or module.return_indices)
+    )
+
+
+def _relu(module: nn.ReLU, prefix: str) -> Step:
+    return lambda params, x: F.relu(x)
+
+
+def _flatten(module: nn.Flatten, prefix: str) -> Step:
+    first, last = module.start_dim, module.end_dim
+    return lambda params, x: x.flatten(first, last)
+
+
+def _general(module: nn.Module, prefix: str) -> Step:
+    """Any module, through functional_call; batch statistics are updated in the caller's tensors."""
+    names = {name: f"{prefix}.{name}" for name in float_state(module)}
+    fixed = constants(module)
+
+    def call(params: Params, x: Tensor) -> Tensor:
+        mine = {name: params[key] for name, key in names.items()}
+        mine |= {name: value.to(x.device) for name, value in fixed.items()}
+        output: Tensor = functional_call(module, mine, (x,))
+        return output
+
+    return call
+
+
+_LAYERS: dict[type[nn.Module], Callable[[Any, str], Step]] = {
+    nn.Linear: _linear,
+    nn.Conv2d: _conv2d,
+    nn.GroupNorm: _group_norm,
+    BatchNorm: _batch_norm,
+    Residual: _residual,
+    nn.MaxPool2d: _max_pool2d,
+    nn.ReLU: _relu,
+    nn.Flatten: _flatten,
+}

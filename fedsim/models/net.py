@@ -1,0 +1,232 @@
+"""Net: a model as pure functions of its parameters, split in named blocks from body to head.
+
+A model is built as an `nn.Sequential` of named blocks whose last one is the head (the classifier). Net
+keeps that module for its structure alone, without memory for weights: parameters are a plain dict of tensors
+that the caller owns, so that one instance per process serves every client. Blocks made of common layers are
+compiled into direct function calls, which is both faster than calling modules and what lets many clients be
+stacked; any other module runs through `torch.func.functional_call`.
+
+Running statistics of BatchNorm are keys like parameters; a forward pass in training mode updates them in the
+caller's tensors. A batch with a single value per channel, such as a last batch of one example on 1x1 maps,
+has no batch statistics: it is normalised by the running ones and leaves them as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedsim.base import rng, tree
+from fedsim.models.compiled import Params, compiled, constants, float_state
+from fedsim.models.layers import batch_statistics, guard, running_statistics
+
+__all__ = ["Net", "Params"]
+
+
+class Net:
+    """A model as pure functions of its parameters.
+
+    Args:
+        build: makes the module: an `nn.Sequential` of named blocks, the head last. It must be picklable (a
+            module-level function, or a `functools.partial` of one), because a Net travels as its recipe.
+            Tensors that the module keeps have to be parameters or buffers: it is built on the meta device,
+            and on the real one where it has buffers that are no keys.
+        name: how messages and records call it.
+
+    Attributes:
+        blocks: block name -> its keys, parameters and buffers, from body to head.
+        keys: every key, in the module's order: parameters, and the float buffers of normalisation layers,
+            which are averaged and counted like parameters but never trained.
+        parameters: the keys that a gradient step may move.
+        head, body: the keys of the last block and of all others.
+        base: the names of the blocks of the body that have parameters.
+        stochastic: whether the forward pass draws random numbers while training (dropout). What torch has for
+            it is known; a module that draws otherwise says so itself, in an attribute of this name: True.
+        unstackable: why many clients of this net cannot train as one, "" if they can. A module can say so
+            itself, in an attribute of this name.
+    """
+
+    def __init__(self, build: Callable[[], nn.Sequential], name: str = "model") -> None:
+        self.build, self.name = build, name
+        self.module = _apart(lambda: guard(_structure(build)).requires_grad_(False))
+        state = float_state(self.module)
+        self.keys = tuple(state)
+        self.parameters = tuple(key for key, _ in self.module.named_parameters())
+        self.block_names = tuple(name for name, _ in self.module.named_children())
+        self.blocks = {
+            block: tuple(key for key in self.keys if key.startswith(f"{block}."))
+            for block in self.block_names
+        }
+        self.head = frozenset(self.blocks[self.block_names[-1]])
+        self.body = frozenset(self.keys) - self.head
+        trained = set(self.parameters)
+        self.base = tuple(name for name in self.block_names[:-1] if trained.intersection(self.blocks[name]))
+        self._first: dict[tuple[int, int, str], dict[str, Tensor]] = {}
+        self.stochastic = any(_draws(layer) for layer in self.module.modules())
+        self.unstackable = _why_unstackable(self.module)
+        self._steps = {name: compiled(block, name) for name, block in self.module.named_children()}
+        self.module.eval()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.build, self.name)
+
+    @property
+    def stackable(self) -> bool:
+        """Whether many clients of this net can train as one, by `torch.func.vmap` over their parameters."""
+        return not self.unstackable
+
+    def count(self, *blocks: str) -> int:
+        """Number of parameters, of the whole net or of these blocks; buffers are not counted."""
+        return self.count_of({key for block in blocks for key in self.blocks[block]} if blocks else self.keys)
+
+    def count_of(self, keys: Collection[str]) -> int:
+        """Number of parameters under these keys; buffers are not counted."""
+        return sum(p.numel() for key, p in self.module.named_parameters() if key in keys)
+
+    def init(self, seed: int, number: int = 0) -> dict[str, Tensor]:
+        """Fresh parameters and buffers by the model's own initialisers, the same for the same seed.
+
+        Args:
+            seed: of the experiment.
+            number: which of the experiment's architectures this is: of one stream, those that begin with
+                layers of one shape would have the same weights there, bit for bit.
+        """
+        with rng.torch_stream(seed, "init", *([number] if number else [])):
+            module = self.build()
+        return {key: value.detach().clone() for key, value in float_state(module).items()}
+
+    def first(self, seed: int, device: torch.device | None = None, number: int = 0) -> Params:
+        """The values of `init`, made once and kept: for reading only.
+
+        Whoever knows the seed has them, so that what was never trained need not be sent.
+        """
+        kept = (seed, number, str(device or "cpu"))
+        if kept not in self._first:
+            with torch.inference_mode(False):  # or no later training could use them
+                fresh = self.init(seed, number)
+                self._first = {kept: {key: tree.arranged(value.to(device)) for key, value in fresh.items()}}
+        return self._first[kept]
+
+    @contextmanager
+    def training(self, frozen: Collection[str] = ()) -> Iterator[None]:
+        """Run the forward passes inside in training mode (dropout, batch statistics).
+
+        Args:
+            frozen: blocks that stay in evaluation mode, so that their running statistics do not move either.
+        """
+        self.module.train()
+        for name in frozen:
+            self.module.get_submodule(name).eval()
+        try:
+            yield
+        finally:
+            self.module.eval()
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Run the forward passes inside the block in evaluation mode, as for a teacher within training."""
+        if not self.module.training:
+            yield
+            return
+        frozen = [block for block in self.module.children() if not block.training]
+        self.module.eval()
+        try:
+            yield
+        finally:
+            self.module.train()
+            for block in frozen:
+                block.eval()
+
+    def run(self, params: Params, x: Tensor, start: str | None = None, stop: str | None = None) -> Tensor:
+        """The forward pass from block `start` (default: the first) up to, but not including, block `stop`.
+
+        Args:
+            params: at least the keys of the blocks that run.
+            x: the input of block `start`, `[batch, ...]`.
+            start: name of the first block to run.
+            stop: name of the block to stop before; None runs to the end.
+
+        Raises:
+            ValueError: if there is no such block.
+        """
+        for wanted in (start, stop):
+            if wanted is not None and wanted not in self.blocks:
+                raise ValueError(f"{self.name} has no block {wanted!r}; its blocks: {', '.join(self.blocks)}")
+        running = start is None
+        for name, steps in self._steps.items():
+            running = running or name == start
+            if name == stop:
+                break
+            if running:
+                for step in steps:
+                    x = step(params, x)
+        return x
+
+    def __call__(self, params: Params, x: Tensor) -> Tensor:
+        """Logits `[batch, classes]` of inputs `[batch, ...]`."""
+        return self.run(params, x)
+
+    def features(self, params: Params, x: Tensor) -> Tensor:
+        """What the head receives: the output of the body."""
+        return self.run(params, x, stop=self.block_names[-1])
+
+    def classify(self, params: Params, features: Tensor) -> Tensor:
+        """Logits of features, by the head alone."""
+        return self.run(params, features, start=self.block_names[-1])
+
+
+RUNNING = "BatchNorm keeps running statistics; GroupNorm (norm: group) does not"
+DRAWS = "dropout draws from a stream of each client's own; without it (dropout: 0) there is none"
+
+_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+
+
+def _apart(make: Callable[[], nn.Module]) -> nn.Module:
+    """What is made in a thread of its own, where no `torch.func.vmap` is under way.
+
+    Initialisers may draw nothing inside of it, and a loss may be the first in its process to need a net, such
+    as a generator: a stack would be made one by one then, in some processes and not in others.
+    """
+    with ThreadPoolExecutor(1) as apart:
+        return apart.submit(make).result()
+
+
+def _structure(build: Callable[[], nn.Sequential]) -> nn.Module:
+    """The module without memory for its weights, unless it has buffers whose values are no keys."""
+    with torch.random.fork_rng(devices=[]):
+        with torch.device("meta"):
+            module = build()
+        return build() if constants(module) else module
+
+
+def _drops(layer: nn.Module) -> bool:
+    """Whether it is dropout, or has a rate of it, as attention and recurrent layers have."""
+    rate = layer.p if isinstance(layer, _DROPOUTS) else getattr(layer, "dropout", 0)
+    return isinstance(rate, int | float) and rate > 0
+
+
+def _draws(layer: nn.Module) -> bool:
+    """Whether it draws random numbers while training."""
+    return _drops(layer) or isinstance(layer, nn.RReLU) or getattr(layer, "stochastic", False) is True
+
+
+def _why_unstackable(module: nn.Module) -> str:
+    own = "; ".join({str(m.unstackable): None for m in module.modules() if hasattr(m, "unstackable")})
+    if own:
+        return own  # which no parameter changes
+    if running_statistics(module):
+        return RUNNING
+    if batch_statistics(module):
+        return (
+            "BatchNorm looks across a batch, and a stack fills batches up; GroupNorm (norm: group) does not"
+        )
+    drawing = [layer for layer in module.modules() if _draws(layer)]
+    if any(map(_drops, drawing)):
+        return DRAWS
+    names = ", ".join(dict.fromkeys(type(layer).__name__ for layer in drawing))
+    return f"{names} draws from a stream of each client's own, as dropout does" if names else ""

@@ -1,0 +1,261 @@
+"""The local loops of many clients as one: stacked parameters, and one call of the loss under `vmap`.
+
+Clients do not touch each other, so the gradient of the sum of their losses, by the stacked parameters, is the
+gradient of each by its own. The clients with the most steps come first: those that are still at work are
+always the first so many, and who has made its last step leaves the stack. So no step is ever made in vain,
+and no momentum has to be kept from moving. A batch that is smaller than another's of the same step is filled
+up with its own first example, and its mask says so; a loss that does not heed it is not stacked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from fedsim.base import tree
+from fedsim.base.precision import lowered
+from fedsim.base.tree import Tree
+from fedsim.core import Batch, Context, Visit
+from fedsim.models.net import Params
+from fedsim.stacking.graph_replay import LEAST_STEPS, Recorder, Tape
+from fedsim.stacking.mask_check import IGNORED, Heeding, has_mask, heeds_mask, most_examples, part_of
+from fedsim.stacking.stacked_batches import joint_batch
+from fedsim.training.local_loop import Descent, Trained, Update, moved, still
+
+
+class Piled(NamedTuple):
+    """The trees of many clients as one.
+
+    Attributes:
+        leaves: the tree; each leaf has the clients as its first dimension, unless all have the very same one.
+        dims: a tree of 0 for the leaves of the former kind, None for the latter.
+    """
+
+    leaves: Tree
+    dims: Tree
+
+    def first(self, clients: int) -> Tree:
+        """That of the first so many clients."""
+        return tree.map(lambda leaf, dim: leaf if dim is None else leaf[:clients], self.leaves, self.dims)
+
+    def of(self, number: int) -> Tree:
+        """That of one client."""
+        return tree.map(lambda leaf, dim: leaf if dim is None else leaf[number], self.leaves, self.dims)
+
+
+def piled(trees: Sequence[Tree]) -> Piled:
+    """The trees of many clients, all of one shape, as one."""
+    dims = tree.map(lambda *leaves: None if _same(leaves) else 0, *trees)
+    return Piled(tree.map(lambda *leaves: leaves[0] if _same(leaves) else torch.stack(leaves), *trees), dims)
+
+
+def _same(leaves: Sequence[Any]) -> bool:
+    return all(leaf is leaves[0] for leaf in leaves)
+
+
+def grouped(descents: Sequence[Descent]) -> list[list[int]]:
+    """Which of these local loops can be one: the numbers of each group, the most steps first."""
+    groups: list[tuple[_Kind, list[int]]] = []
+    for number, descent in enumerate(descents):
+        kind = _kind(descent)
+        for other, members in groups:
+            if other == kind:
+                members.append(number)
+                break
+        else:
+            groups.append((kind, [number]))
+    return [sorted(members, key=lambda n: -len(descents[n].visit.batches)) for _, members in groups]
+
+
+class _Kind(NamedTuple):
+    """What local loops have in common that can be one."""
+
+    works: bool
+    loss: Any
+    ctx: Context
+    moving: tuple[str, ...]
+    shapes: Any
+
+
+def _kind(descent: Descent) -> _Kind:
+    visit = descent.visit
+    own = (descent.start, visit.broadcast, visit.instruction, visit.memory, visit.drawn, descent.correction)
+    moving = tuple(moved(descent.ctx, descent.start, descent.trainable))
+    return _Kind(len(visit.batches) > 0, descent.loss, descent.ctx, moving, _shapes(own))
+
+
+def _shapes(value: Any) -> Any:
+    """What has to be alike in trees that are to be one: paths, shapes and number types."""
+    if isinstance(value, Tensor):
+        return value.shape, value.dtype
+    if isinstance(value, Mapping):
+        return {key: _shapes(each) for key, each in value.items()}
+    return [_shapes(each) for each in value] if isinstance(value, list | tuple) else type(value)
+
+
+def descend_together(
+    descents: Sequence[Descent], recorder: Recorder | None = None, heeding: Heeding | None = None
+) -> list[Trained]:
+    """The outcome of local loops of one group, in their order: as `Descent.alone`, up to rounding.
+
+    Args:
+        descents: as `grouped` puts them together; all have steps, the first one the most.
+        recorder: records steps, so that they are played; None for making each of them anew.
+        heeding: what is known of losses; what is found out is added to it.
+
+    Raises:
+        ValueError: if a batch has to be filled up, and the loss does not leave out what its mask says.
+    """
+    loop = _Loop(descents, recorder, {} if heeding is None else heeding)
+    with loop.ctx.net.training(still(loop.ctx, loop.moving)):
+        for step in range(loop.steps[0]):
+            loop.make(step)
+    return loop.outcomes()
+
+
+@dataclass
+class _Loop:
+    """The joint loop while it is made.
+
+    Attributes:
+        descents: whose.
+        recorder: records steps, if they are to be played.
+        heeding: which losses leave out what a mask says.
+        active: how many clients are still at work.
+        weights: what moves, of those.
+        own: what else the loss reads of those: parameters that stay as they are, and the visits.
+        shifts: what is added to their gradients, if anything is.
+        begun: the first step that so many made together.
+        tape: such a step, recorded.
+    """
+
+    descents: Sequence[Descent]
+    recorder: Recorder | None = None
+    heeding: Heeding = field(default_factory=dict)
+    active: int = field(init=False, default=0)
+    weights: list[Tensor] = field(init=False, default_factory=list)
+    own: tuple[Tree, Tree] = field(init=False, default=({}, {}))
+    shifts: list[Tensor] = field(init=False, default_factory=list)
+    begun: int = field(init=False, default=0)
+    tape: Tape | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        first = self.descents[0]
+        self.ctx, self.loss = first.ctx, first.loss
+        self.moving = moved(first.ctx, first.start, first.trainable)
+        self.steps = [len(descent.visit.batches) for descent in self.descents]
+        starts = [descent.start for descent in self.descents]
+        self.stacks = [torch.stack([start[key].detach() for start in starts]) for key in self.moving]
+        self.fixed = piled([tree.drop(start, self.moving) for start in starts])
+        self.shown = piled([_shown(descent.visit) for descent in self.descents])
+        corrections = [d.correction for d in self.descents if d.correction is not None]
+        self.shift = piled([tree.select(each, self.moving) for each in corrections]) if corrections else None
+        self.update = Update(self.ctx)
+        self.total = torch.zeros(len(starts), device=first.visit.device)
+
+    def make(self, step: int) -> None:
+        """One step of all clients that have so many."""
+        active = sum(steps > step for steps in self.steps)
+        if active != self.active:
+            self._narrow(active)
+            self.begun, self.tape = step, None
+        batch, dims = joint_batch([descent.visit.batches for descent in self.descents[:active]], step)
+        if has_mask(batch):
+            self._check_mask(batch, dims)
+        if self.recorder is not None and self.tape is None and self._repeats(step):
+            self.tape = Tape(self.recorder, self._make, batch, dims)
+        if self.tape is not None and self.tape.fits(batch):
+            self.tape.play(batch)
+        else:
+            self._make(batch, dims)
+
+    def _check_mask(self, batch: Batch, dims: Any) -> None:
+        """Raise if the loss does not heed masks; it is tried once, on one client's part of this batch."""
+        key = self.loss, self.ctx.model
+        if key not in self.heeding:
+            number = most_examples(batch)
+            fixed, shown = self.fixed.of(number), self.shown.of(number)
+            weights = {key: stack[number] for key, stack in zip(self.moving, self.weights, strict=True)}
+            heeds = heeds_mask(
+                lambda moving, part: self._one(moving, fixed, shown, part),
+                weights,
+                part_of(batch, dims, number),
+                self.ctx.local.precision,
+            )
+            if heeds is None:
+                return
+            self.heeding[key] = heeds
+        if not self.heeding[key]:
+            raise ValueError(IGNORED)
+
+    def _repeats(self, step: int) -> bool:
+        """Whether enough steps to come are like one that was made already, momentum and rate included."""
+        constant = not self.ctx.local.lr_alpha
+        return constant and step > self.begun and self.steps[self.active - 1] - step >= LEAST_STEPS
+
+    def _make(self, batch: Batch, dims: Any) -> None:
+        active = self.active
+        with lowered(self.ctx.local.precision, self.total.device):
+            values = self._values(batch, dims)
+        gradients = list(torch.autograd.grad(values.sum(), self.weights)) if self.weights else []
+        with torch.no_grad():
+            if self.shifts:
+                gradients = list(torch._foreach_add(gradients, self.shifts))
+            self.update(self.weights, gradients)
+            self.total[:active] += values.detach()
+
+    def _narrow(self, active: int) -> None:
+        self.active = active
+        self.weights = [stack[:active].detach().requires_grad_() for stack in self.stacks]
+        self.own = self.fixed.first(active), self.shown.first(active)
+        shift = {} if self.shift is None else self.shift.first(active)
+        self.shifts = [shift[key] for key in self.moving] if shift else []
+        self.update.narrow(active)
+
+    def _values(self, batch: Batch, dims: Any) -> Tensor:
+        """The loss of each client that is at work."""
+        moving = dict(zip(self.moving, self.weights, strict=True))
+        every = vmap(self._one, in_dims=(0, self.fixed.dims, self.shown.dims, dims))
+        values: Tensor = every(moving, *self.own, batch)
+        return values
+
+    def _one(self, moving: Params, fixed: Params, shown: Tree, batch: Batch) -> Tensor:
+        """The loss of a client."""
+        first = self.descents[0]
+        params = {key: moving[key] if key in moving else fixed[key] for key in first.start}
+        return self.loss(self.ctx, _view(first.visit, shown), params, batch)
+
+    def outcomes(self) -> list[Trained]:
+        """What each client has in the end; copies, so that who keeps one does not keep the whole stack."""
+        found = []
+        for number, (descent, steps) in enumerate(zip(self.descents, self.steps, strict=True)):
+            own = {
+                key: tree.arranged(stack[number]).clone()
+                for key, stack in zip(self.moving, self.stacks, strict=True)
+            }
+            params = {key: own.get(key, value) for key, value in descent.start.items()}
+            found.append(Trained(params, self.total[number] / steps, steps))
+        return found
+
+
+def _shown(visit: Visit) -> Tree:
+    """What a loss may read of a visit, as a tree."""
+    return {
+        "num_examples": torch.full((), visit.num_examples, device=visit.device),
+        "label_counts": visit.label_counts,
+        "known_counts": visit.known_counts,
+        "broadcast": visit.broadcast,
+        "instruction": visit.instruction,
+        "memory": visit.memory,
+        "drawn": visit.drawn,
+    }
+
+
+def _view(visit: Visit, shown: Mapping[str, Any]) -> Visit:
+    """The visit that a loss sees; what it may not read is not there, rather than another client's."""
+    return visit._replace(**shown, batches=(), held=cast(Any, None), apart=None, company=None)

@@ -1,0 +1,104 @@
+"""One step's batches of many clients as one.
+
+A batch that is smaller than another's is filled up with its own first example, and the mask says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsim.base import tree
+from fedsim.base.tree import Tree
+from fedsim.clients.population import ShelfBatches
+from fedsim.core import Batch, Batches
+from fedsim.core.client_task import Repeated
+
+
+def joint_batch(batches: Sequence[Batches], step: int) -> tuple[Batch, Batch]:
+    """A step's batches of many clients.
+
+    Args:
+        batches: of each client.
+        step: which.
+
+    Returns:
+        The batch, with the clients as the first dimension of its parts, and for each of its parts where the
+        clients are in it: 0, or None for a mask that is not needed.
+    """
+    origins = [_origin(each, step) for each in batches]
+    gathered = _gathered(origins)
+    return gathered or _joined([each[number] for each, number in origins])
+
+
+def _origin(batches: Batches, step: int) -> tuple[Batches, int]:
+    """Where a step's batch comes from in the end."""
+    while isinstance(batches, Repeated):
+        inner = batches.batches
+        batches, step = inner, step % len(inner)
+    return batches, step
+
+
+def _gathered(origins: Sequence[tuple[Batches, int]]) -> tuple[Batch, Batch] | None:
+    """The joint batch out of one gathering from the shelf; None where batches are made in another way."""
+    found = [(each, number) for each, number in origins if type(each) is ShelfBatches]
+    shelf = found[0][0].shelf if len(found) == len(origins) else None
+    if shelf is None or shelf.population.dataset.augment is not None:
+        return None
+    rows = [each.rows[number] for each, number in found]
+    lengths = np.array([len(each) for each in rows])
+    index = np.stack([np.concatenate([each, each[:1].repeat(lengths.max() - len(each))]) for each in rows])
+    batch = shelf.examples(index.reshape(-1))
+    x, y = (part.view(*index.shape, *part.shape[1:]) for part in (batch.x, batch.y))
+    noise, dims = _noise([each.drawn(number, x) for each, number in found])
+    return _masked(x, y, lengths, noise, dims)
+
+
+def _joined(parts: Sequence[Batch]) -> tuple[Batch, Batch]:
+    """The joint batch of these."""
+    lengths = np.array([len(part.y) for part in parts])
+    noise, dims = _noise([part.noise for part in parts])
+    x = torch.stack([_filled(part.x, lengths.max()) for part in parts])
+    y = torch.stack([_filled(part.y, lengths.max()) for part in parts])
+    return _masked(x, y, lengths, noise, dims)
+
+
+def _masked(
+    x: Tensor, y: Tensor, lengths: np.ndarray[Any, Any], noise: Tree, dims: Any
+) -> tuple[Batch, Batch]:
+    """The batch with its mask, unless every row is an example."""
+    most = int(lengths.max())
+    if most == lengths.min():
+        return Batch(x, y, None, noise), Batch(0, 0, None, dims)  # type: ignore[arg-type]
+    real = np.arange(most) < lengths[:, None]
+    mask = tree.sent(torch.from_numpy(real.astype(np.float32)), y.device)
+    return Batch(x, y, mask, noise), Batch(0, 0, 0, dims)  # type: ignore[arg-type]
+
+
+def _noise(parts: Sequence[Tree]) -> tuple[Tree, Tree]:
+    """A step's noise of many clients, and where the clients are in it.
+
+    A part that is another batch is filled up like one. What is not of one shape for all, such as a share of
+    something that is divided by a client's steps, cannot be what one step of all of them reads: it is left
+    out.
+    """
+    leaves, dims = dict[str, Any](), dict[str, Any]()
+    for name, first in parts[0].items():
+        every = [part[name] for part in parts]
+        if isinstance(first, Batch):
+            leaves[name], dims[name] = _joined(every)
+        elif isinstance(first, Mapping):
+            leaves[name], dims[name] = _noise(every)
+        elif all(each.shape == first.shape for each in every):
+            leaves[name], dims[name] = torch.stack(every), 0
+    return leaves, dims
+
+
+def _filled(rows: Tensor, count: int) -> Tensor:
+    """These rows, and the first one again as often as there are too few."""
+    missing = count - len(rows)
+    return torch.cat([rows, rows[:1].expand(missing, *rows.shape[1:])]) if missing else rows

@@ -1,0 +1,160 @@
+"""A model cut by its channels: the first ones of every layer shared, the last ones private.
+
+The inputs of the first layer and the outputs of the last one belong to both parts. What is between a shared
+and a private channel is private. A normalisation's numbers belong to their channel.
+
+It needs a chain of convolutions and linear layers, with residual connections where both sides have the same
+channels. Where maps are flattened, a channel is as many inputs as it has places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from fedsim.base import tree
+from fedsim.base.tree import Tree
+from fedsim.models.net import Net, Params
+
+_NORMALISATIONS = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm)
+_LAYERS = (nn.Conv1d, nn.Conv2d, nn.Linear)
+
+
+class Extent(tuple[int, int]):
+    """One dimension that is cut: how many channels it has, and how many places each of them takes."""
+
+    __slots__ = ()
+
+    def shared(self, share: float) -> int:
+        """How many places are shared where this share of the channels is private, rounded down."""
+        channels, places = self
+        return (channels - int(share * channels)) * places
+
+
+Cuts: TypeAlias = Mapping[str, tuple[Extent | None, ...]]
+"""{key: of each dimension that may be cut, what it is; None for one that belongs to both parts}."""
+
+
+@lru_cache(maxsize=32)
+def cuts(net: Net) -> Cuts:
+    """How each of a net's tensors is cut.
+
+    Raises:
+        ValueError: if the net is no such chain.
+    """
+    layers = [(name, module) for name, module in net.module.named_modules() if isinstance(module, _LAYERS)]
+    if not layers:
+        raise ValueError(f"{net.name} has no layers of channels")
+    last, found, seen = layers[-1][0], dict[str, tuple[Extent | None, ...]](), list[int]()
+    for name, module in net.module.named_modules():
+        own = [f"{name}.{key}" for key, _ in (*module.named_parameters(recurse=False), *_buffers(module))]
+        own = [key for key in own if key in net.keys]
+        if not own:
+            continue
+        if isinstance(module, _LAYERS):
+            wide, narrow = _width(module), _inputs(net, module, seen)
+            out = None if name == last else Extent((wide, 1))
+            found |= {key: (out, narrow) if key.endswith(".weight") else (out,) for key in own}
+            seen.append(wide)
+        elif isinstance(module, _NORMALISATIONS) and seen and _channels(module) in seen:
+            found |= {key: (Extent((_channels(module), 1)),) for key in own}
+        else:
+            raise ValueError(f"{net.name} has a layer of channels that do not follow one another: {name}")
+    return found
+
+
+def _buffers(module: nn.Module) -> list[tuple[str, Tensor]]:
+    return list(module.named_buffers(recurse=False))
+
+
+def _width(module: nn.Conv1d | nn.Conv2d | nn.Linear) -> int:
+    return module.out_features if isinstance(module, nn.Linear) else module.out_channels
+
+
+def _channels(module: nn.Module) -> int:
+    return int(module.num_channels if isinstance(module, nn.GroupNorm) else module.num_features)  # type: ignore[arg-type]
+
+
+def _inputs(net: Net, module: nn.Conv1d | nn.Conv2d | nn.Linear, seen: list[int]) -> Extent | None:
+    """The inputs of a layer, given the widths of those before it; None for the first layer."""
+    if not seen:
+        return None
+    if isinstance(module, nn.Linear):
+        places, rest = divmod(module.in_features, seen[-1])
+        if not rest and places:
+            return Extent((seen[-1], places))
+    elif module.groups == 1 and module.in_channels in seen:
+        return Extent((module.in_channels, 1))
+    raise ValueError(f"{net.name} has a layer whose inputs are not the channels of an earlier one: {module}")
+
+
+def shared_part(net: Net, params: Tree, share: float) -> dict[str, Tensor]:
+    """The shared channels of a model where this share of them is private: smaller tensors."""
+    return {key: value[_shared(net, key, share)] for key, value in params.items()}
+
+
+def with_shared(net: Net, params: Params, part: Tree, share: float) -> dict[str, Tensor]:
+    """A model whose shared channels are these."""
+    whole = dict(params)
+    for key, value in part.items():
+        whole[key] = params[key].clone()
+        whole[key][_shared(net, key, share)] = value
+    return whole
+
+
+def _shared(net: Net, key: str, share: float) -> tuple[slice, ...]:
+    return tuple(slice(None) if extent is None else slice(extent.shared(share)) for extent in cuts(net)[key])
+
+
+def _private(net: Net, key: str, share: float) -> tuple[slice, ...]:
+    return tuple(
+        slice(None) if extent is None else slice(extent.shared(share), None) for extent in cuts(net)[key]
+    )
+
+
+def private_channels(net: Net, share: float) -> int:
+    """How many channels are private in all layers together."""
+    return sum(
+        extents[0][0] - extents[0].shared(share)
+        for key, extents in cuts(net).items()
+        if extents[0] is not None and key.endswith(".bias")
+    )
+
+
+@dataclass(frozen=True)
+class Masks:
+    """1 where a number is used, else 0, over a net's parameters.
+
+    Attributes:
+        shared: by a forward pass through the shared channels alone.
+        private: by one through the private channels alone.
+    """
+
+    shared: Tree
+    private: Tree
+
+
+@lru_cache(maxsize=8)
+def masks(net: Net, share: float, device: torch.device) -> Masks:
+    """The masks of a net where this share of its channels is private."""
+    with torch.inference_mode(False):
+        ones = {key: torch.zeros(_shape(net, key), device=device) for key in net.parameters}
+        both = Masks(ones, tree.map(torch.clone, ones))
+        for key in net.parameters:
+            both.shared[key][_shared(net, key, share)] = 1.0
+            both.private[key][_private(net, key, share)] = 1.0
+    return both
+
+
+def _shape(net: Net, key: str) -> torch.Size:
+    return net.module.get_parameter(key).shape
+
+
+def masked(params: Params, mask: Tree) -> dict[str, Tensor]:
+    """A model with these parameters alone; its running statistics are copies, which nobody reads again."""
+    return {key: value * mask[key] if key in mask else value.clone() for key, value in params.items()}

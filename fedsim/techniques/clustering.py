@@ -1,0 +1,107 @@
+"""Which clients hold alike labels: the earth mover's distance of their distributions (POT), and k-means.
+
+ACE-pFL (He et al., IEEE/ACM Transactions on Networking 2025), Section III-B and Algorithm 2. The optimal
+transport is POT's `emd2`, k-means scikit-learn's; both are loaded when they are first needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedsim.base import rng
+from fedsim.core.census import Ground, Real, Whole
+
+STARTS = 10
+"""How often k-means begins anew; the best end counts."""
+
+MEASURED = 60
+"""At most so many clients of a cluster are compared with one another for its mean distance."""
+
+
+def distributions(counts: Real) -> Real:
+    """Label distributions, float64 `[n, classes]`, of clients with these counts; even for who has none."""
+    total = counts.sum(-1, keepdims=True)
+    even = np.full_like(counts, 1 / counts.shape[-1])
+    shares: Real = np.where(total > 0, counts / np.where(total > 0, total, 1), even)
+    return shares
+
+
+def emd(first: Real, second: Real, ground: Ground = "identity") -> float:
+    """The earth mover's distance E(R_i, R_j) of two distributions over the classes.
+
+    With the ground distance `identity` it is their total variation, half the sum of |R_i - R_j|: 0 for equal
+    distributions and 1 for those without a class in common. With `sorted` the C frequencies of one client are
+    assigned to those of the other, each weighing 1/C, so it does not know which class is which.
+
+    Args:
+        first: float64 `[classes]`, each at least 0 and of sum 1.
+        second: the same.
+        ground: what moving a unit costs.
+
+    Returns:
+        At least 0.
+    """
+    from ot import emd2  # loading it takes longer than most of what imports this module needs
+
+    classes = len(first)
+    if ground == "identity":
+        return max(0.0, float(emd2(first, second, 1.0 - np.eye(classes))))
+    even = np.full(classes, 1 / classes)
+    return max(0.0, float(emd2(even, even, np.abs(first[:, None] - second[None, :]))))
+
+
+def distances_to(shares: Real, reference: Real, ground: Ground = "identity") -> Real:
+    """The distance of each of these distributions, `[n, classes]`, to one of them: float64 `[n]`, in O(n)."""
+    return np.array([emd(share, reference, ground) for share in shares])
+
+
+def distance_matrix(shares: Real, ground: Ground = "identity") -> Real:
+    """The distance of each of these distributions to each other: float64 `[n, n]`, symmetric, in O(n^2)."""
+    matrix = np.zeros((len(shares), len(shares)))
+    for row, share in enumerate(shares):
+        matrix[row, :row] = matrix[:row, row] = distances_to(shares[:row], share, ground)
+    return matrix
+
+
+def grouped(features: Real, clusters: int, seed: int) -> Whole:
+    """K-means.
+
+    Args:
+        features: float64 `[n, d]`, or `[n]`: distances to one client.
+        clusters: how many at most; there are fewer where fewer clients differ.
+        seed: of the experiment.
+
+    Returns:
+        The cluster of each client, int64 `[n]`, numbered from 0 in the order of their first members.
+    """
+    from sklearn.cluster import KMeans
+    from threadpoolctl import threadpool_limits
+
+    points = features.reshape(len(features), -1).round(9)  # what differs by rounding alone is the same
+    found = min(clusters, len(np.unique(points, axis=0)))
+    state = rng.torch_seed(seed, "clusters") % 2**32
+    with threadpool_limits(1):  # sums taken by several threads differ in their last bits
+        labels = KMeans(n_clusters=found, n_init=STARTS, random_state=state).fit_predict(points)
+    order = {label: number for number, label in enumerate(dict.fromkeys(labels.tolist()))}
+    return np.array([order[label] for label in labels.tolist()], np.int64)
+
+
+def mean_within(shares: Real, labels: Sequence[int] | Whole, ground: Ground = "identity") -> list[float]:
+    """The mean distance between every two clients of each cluster; 0 for a cluster of one.
+
+    Args:
+        shares: float64 `[n, classes]`.
+        labels: each client's cluster, from 0 on. Of a large one, `MEASURED` clients stand for all, chosen
+            evenly in their order.
+        ground: what moving a unit costs.
+    """
+    every, means = np.asarray(labels), list[float]()
+    for cluster in range(int(every.max()) + 1):
+        members = np.flatnonzero(every == cluster)
+        if len(members) > MEASURED:
+            members = members[np.linspace(0, len(members) - 1, MEASURED).round().astype(np.int64)]
+        pairs = len(members) * (len(members) - 1)
+        means.append(float(distance_matrix(shares[members], ground).sum() / pairs) if pairs else 0.0)
+    return means

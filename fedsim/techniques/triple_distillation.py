@@ -1,0 +1,159 @@
+"""Triple distillation: a client learns from what all say, from its own best model, and from what all said.
+
+ACE-pFL (He et al., IEEE/ACM Transactions on Networking 2025), Section III-D.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from fedsim.base import tree
+from fedsim.base.tree import Tree
+from fedsim.core import Batch, Context, Visit
+from fedsim.core.public_set import ROWS
+from fedsim.models.net import Params
+from fedsim.techniques.soft_predictions import Lesson, softened
+from fedsim.training.local_loop import cross_entropy, right
+
+Strategy: TypeAlias = Literal["single", "double", "triple"]
+GlobalTerm: TypeAlias = Literal["live", "literal"]
+
+TEACHERS = "teachers"
+"""Where the instruction of a visit to the public set has what the teachers say."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TripleDistillation:
+    """The personal loss of a client, and what it has to keep for it.
+
+    Attributes:
+        alphas: weights of the labels' loss and of the three divergences.
+        strategy: `single` has the first divergence alone, `double` the first two.
+        l_gd: `live` compares the client's prediction with the past, `literal` the server's, a constant.
+    """
+
+    alphas: tuple[float, float, float, float]
+    strategy: Strategy = "triple"
+    l_gd: GlobalTerm = "live"
+
+    def teachers(self, ctx: Context, memory: Tree, said: Tensor, temperature: float) -> dict[str, Tensor]:
+        """What a client learns from: `global`, and `best` and `past` as soon as it has them.
+
+        Args:
+            ctx: the round, for this client.
+            memory: what it keeps, see `kept`.
+            said: s^r.
+            temperature: T_r.
+
+        Returns:
+            Soft predictions `[public examples, classes]`.
+        """
+        public, found = ctx.require_public_set(), {"global": said}
+        if self.strategy != "single" and "best" in memory:
+            logits = public.predictions(lambda x: ctx.net(memory["best"], x))
+            found["best"] = softened(logits, temperature, public.several_labels)
+        if self.strategy == "triple" and "past" in memory:
+            found["past"] = memory["past"]
+        return found
+
+    def loss(
+        self,
+        ctx: Context,
+        params: Params,
+        batch: Batch,
+        teachers: Mapping[str, Tensor],
+        temperature: float,
+    ) -> Tensor:
+        """Eq. 4 on a batch of the public set: a scalar."""
+        logits, several = ctx.net(params, batch.x), ctx.require_public_set().several_labels
+        terms = self.terms(logits, batch, teachers, temperature, several).values()
+        return sum(terms, torch.zeros((), device=logits.device))
+
+    def terms(
+        self,
+        logits: Tensor,
+        batch: Batch,
+        teachers: Mapping[str, Tensor],
+        temperature: float,
+        several_labels: bool = False,
+    ) -> dict[str, Tensor]:
+        """The terms of Eq. 4 that there are, each with its weight: `ce`, `kd`, `sd` and `gd`."""
+        lesson = Lesson(temperature=temperature, several_labels=several_labels)
+        parts = {name: teacher[batch.noise[ROWS]] for name, teacher in teachers.items()}
+        label, first, second, third = self.alphas
+        found = {
+            "ce": label * cross_entropy(logits, batch),
+            "kd": first * lesson.loss(parts["global"], logits),
+        }
+        if "best" in parts:
+            found["sd"] = second * lesson.loss(parts["best"], logits)
+        if "past" in parts and self.l_gd == "live":
+            found["gd"] = third * lesson.loss(parts["past"], logits)
+        elif "past" in parts:
+            found["gd"] = third * lesson.between(parts["global"], parts["past"])
+        return found
+
+    def kept(self, ctx: Context, visit: Visit, model: Params, said: Tensor) -> Tree:
+        """What the client keeps for later rounds: its best model so far, and the mean of what all said.
+
+        Args:
+            ctx: the round, for this client.
+            visit: with what it kept so far.
+            model: it, after this round.
+            said: s^r.
+
+        Returns:
+            `best` and `score`, `past` and `heard` (of how many rounds), as far as the strategy needs them. Of
+            two models that are equally good the later one is the best.
+        """
+        memory, found = visit.memory, dict[str, Any]()
+        if self.strategy != "single":
+            score = accuracy(ctx, visit, model)
+            before, best = memory.get("score", score), memory.get("best", model)
+            found["best"] = tree.map(lambda new, old: torch.where(score >= before, new, old), model, best)
+            found["score"] = torch.maximum(score, before)
+        if self.strategy == "triple":
+            heard = memory.get("heard", torch.zeros((), device=said.device)) + 1
+            past = memory.get("past", torch.zeros_like(said))
+            found |= {"past": past + (said - past) / heard, "heard": heard}
+        return found
+
+
+@dataclass(frozen=True)
+class Taught:
+    """What a local loop on the public set descends, for `Descent.loss`.
+
+    Attributes:
+        triple: the loss.
+        temperature: of the distillation.
+    """
+
+    triple: TripleDistillation
+    temperature: float
+
+    def __call__(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+        """Eq. 4 on a batch, with the client's teachers out of its instruction."""
+        teachers: Mapping[str, Tensor] = visit.instruction[TEACHERS]
+        return self.triple.loss(ctx, params, batch, teachers, self.temperature)
+
+
+def accuracy(ctx: Context, visit: Visit, model: Params) -> Tensor:
+    """The share of what a client keeps apart of which its model is right: a scalar, 0 where there is none."""
+    correct = torch.zeros((), device=visit.device)
+    examples = torch.zeros((), device=visit.device)
+    with torch.no_grad():
+        for batch in visit.apart.batches() if visit.apart is not None else ():
+            logits = ctx.net(model, batch.x)
+            if batch.y.dim() == 2:
+                known = ~torch.isnan(batch.y)
+                correct = correct + (right(logits, batch.y) & known).sum()
+                examples = examples + known.sum()
+            else:
+                correct = correct + right(logits, batch.y).sum()
+                examples = examples + len(batch.y)
+    return correct / examples.clamp(min=1)

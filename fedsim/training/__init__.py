@@ -1,0 +1,1 @@
+"""The local loop, its losses, the Adam of the server, and what training costs."""

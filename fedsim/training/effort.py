@@ -1,0 +1,134 @@
+"""What training costs the clients: trainable-parameter updates, and floating-point operations.
+
+Both are counted, not measured: from what each kind of local step moves (`Algorithm.effort`), how many steps
+the clients make, and what one example costs in one such step (`fedsim.training.flops`), found once for each
+architecture and set of trainable keys.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedsim.base import tree
+from fedsim.clients.population import Population
+from fedsim.clients.sampling import count_apart
+from fedsim.core import Algorithm, Context, Effort, Local
+from fedsim.core.error_attribution import server_side
+from fedsim.training.flops import example_flops
+from fedsim.training.work import Work, client_work
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What clients' training cost.
+
+    Attributes:
+        updates: how often a parameter was moved: the moving parameters, summed over all local steps.
+        flops: floating-point operations of the forward and backward passes.
+    """
+
+    updates: int = 0
+    flops: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.updates + other.updates, self.flops + other.flops)
+
+
+NOTHING = Cost()
+
+
+def paper_updates(trainable: Iterable[int], *, batches: int = 50, clients: int = 100) -> int:
+    """Trainable-parameter updates as Tables 3 and 4 of the layer-scheduling paper count them.
+
+    Every client is counted in every round, whether it came or not, with the same number of batches.
+
+    Args:
+        trainable: how many parameters train, round by round.
+        batches: of a client in a round.
+        clients: N.
+    """
+    return sum(trainable) * batches * clients
+
+
+@dataclass
+class Meter:
+    """Counts what rounds cost.
+
+    Args:
+        algorithm: the method.
+        population: the federation.
+    """
+
+    algorithm: Algorithm
+    population: Population
+    _steps: dict[tuple[int, frozenset[str]], tuple[int, int]] = field(
+        default_factory=dict, init=False, repr=False
+    )
+
+    def training(self, ctx: Context, state: Any, clients: Sequence[int]) -> Cost:
+        """What a round of these clients cost them all together, begun from this state of the server."""
+
+        def effort(mine: Context, steps: int) -> Sequence[Effort]:
+            return self.algorithm.effort(mine, state, steps)
+
+        return self._sum(ctx, clients, lambda mine: mine.local, effort)
+
+    def tuning(self, ctx: Context, clients: Sequence[int]) -> Cost:
+        """What these clients' fine-tuning for a personal evaluation cost them."""
+        if not self.algorithm.has("tuning"):
+            return NOTHING
+        return self._sum(ctx, clients, self.algorithm.tuning, self.algorithm.tuning_effort)
+
+    def _sum(
+        self,
+        ctx: Context,
+        clients: Sequence[int],
+        local: Callable[[Context], Local | None],
+        effort: Callable[[Context, int], Sequence[Effort]],
+    ) -> Cost:
+        # Most clients are like others: what is worked out once for each kind costs a round next to nothing.
+        kinds = Counter((c % len(ctx.nets), self._size(ctx.for_client(c), c)) for c in clients)
+        total = NOTHING
+        with server_side(self.algorithm, "effort"):
+            for (model, size), times in kinds.items():
+                mine = ctx.for_model(model)
+                training = local(mine)
+                if training is not None:
+                    work = client_work(training, size)
+                    one = self._cost(mine, work, effort(mine, work.steps))
+                    total += Cost(times * one.updates, times * one.flops)
+        return total
+
+    def _size(self, ctx: Context, client: int) -> int:
+        """How many examples this client trains on."""
+        size, share = self.population.partition.size(client), self.algorithm.reserved(ctx)
+        return size - count_apart(size, share) if share else size
+
+    def _cost(self, ctx: Context, work: Work, efforts: Sequence[Effort]) -> Cost:
+        """Of one client: where steps are of several kinds, each kind has its share of the examples."""
+        updates = flops = 0
+        for effort in efforts:
+            moving, each = self._step(ctx, frozenset(effort.trainable))
+            forward = self._step(ctx, frozenset())[1] if effort.forwards else 0
+            each += effort.forwards * forward + _LINEAR_PASSES * effort.extra + effort.per_example
+            moves = effort.steps if effort.moves is None else effort.moves
+            updates += moves * (moving + effort.extra)
+            share = work.examples * effort.steps // max(1, work.steps)
+            flops += (share if effort.examples is None else effort.examples) * each + effort.besides
+        return Cost(updates, flops)
+
+    def _step(self, ctx: Context, keys: frozenset[str]) -> tuple[int, int]:
+        """How many parameters a step moves that moves these keys, and the operations of one example in it."""
+        address = (ctx.model, keys)
+        if address not in self._steps:
+            dataset = self.population.dataset
+            example = dataset.normalise(tree.borrow(dataset.train.x[:1]))[0]
+            self._steps[address] = ctx.net.count_of(keys), example_flops(ctx.net, keys, example)
+        return self._steps[address]
+
+
+_LINEAR_PASSES = 4
+"""Operations of an example for each weight of a linear layer: forward, and backward for the weights alone."""

@@ -1,0 +1,1 @@
+"""The Ray that `fedsim serve` brings along, its keeper, and what a cluster has."""

@@ -1,0 +1,187 @@
+"""The cluster as it is now: its nodes, what is free on each, and whose actors are where."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+KINDS = ("CPU", "GPU")
+LIVING = frozenset({"ALIVE", "PENDING_CREATION", "RESTARTING", "DEPENDENCIES_UNREADY"})
+SUPERVISOR = "JobSupervisor"
+MOST = 10_000
+"""Rows that Ray gives at once."""
+
+SUBMISSION = re.compile(r"fedsim-([a-z0-9]+)-[0-9-]+")
+"""The name of the Ray job of one of our jobs; see `jobs.store.records.ray_job_of`."""
+
+_STATE = f"detail=1&limit={MOST}&filter_keys=state&filter_predicates"
+_IS, _NOT = f"{_STATE}=%3D&filter_values", f"{_STATE}=%21%3D&filter_values"
+NODES = f"/api/v0/nodes?{_IS}=ALIVE"
+GROUPS = f"/api/v0/placement_groups?{_NOT}=REMOVED"
+ACTORS = f"/api/v0/actors?{_NOT}=DEAD"
+JOBS = "/api/jobs/"
+
+Ask = Callable[[str], Any]
+"""Gives the answer of Ray's dashboard at a path, as plain data."""
+
+
+class Share(BaseModel):
+    """So much of one kind of resource; fractions are shares of one CPU or GPU."""
+
+    model_config = ConfigDict(frozen=True)
+
+    total: float = Field(ge=0)
+    free: float = Field(ge=0, description="Not reserved by any actor; a fraction may lie on several GPUs.")
+
+
+class NodeState(BaseModel):
+    """One living node."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    address: str
+    head: bool
+    cpus: Share
+    gpus: Share
+
+
+class JobActors(BaseModel):
+    """What one job has on the cluster."""
+
+    model_config = ConfigDict(frozen=True)
+
+    job_id: str = Field(description="The job; empty for actors that belong to none.")
+    actors: int = Field(ge=0)
+    waiting: int = Field(ge=0, description="Of these, how many are not alive yet.")
+    cpus: float = Field(ge=0, description="Reserved by the job.")
+    gpus: float = Field(ge=0)
+    nodes: list[str] = Field(description="Ids of the nodes that they are on.")
+
+
+class ClusterState(BaseModel):
+    """The whole cluster."""
+
+    model_config = ConfigDict(frozen=True)
+
+    nodes: list[NodeState]
+    cpus: Share
+    gpus: Share
+    jobs: list[JobActors]
+
+
+class Reserved(dict[str, float]):
+    """How much of each kind is reserved."""
+
+    def take(self, resources: Mapping[str, float]) -> None:
+        """Reserve more."""
+        for kind in KINDS:
+            self[kind] = self.get(kind, 0.0) + resources.get(kind, 0.0)
+
+
+def cluster_state(ask: Ask) -> ClusterState:
+    """Read the state of the cluster.
+
+    Args:
+        ask: asks Ray's dashboard; what it raises is raised on.
+    """
+    nodes = living(ask)
+    groups, actors = _rows(ask(GROUPS)), [row for row in _rows(ask(ACTORS)) if _counts(row)]
+    owners = _owners(ask(JOBS))
+    by_node: defaultdict[str, Reserved] = defaultdict(Reserved)
+    by_job: defaultdict[str, Reserved] = defaultdict(Reserved)
+    for job, node, resources in (*_bundles(groups), *_free_actors(actors)):
+        by_node[node].take(resources)
+        by_job[owners.get(job, "")].take(resources)
+    states = [_node(node, by_node[node["node_id"]]) for node in nodes]
+    return ClusterState(
+        nodes=sorted(states, key=lambda node: (not node.head, node.address, node.id)),
+        cpus=_sum(node.cpus for node in states),
+        gpus=_sum(node.gpus for node in states),
+        jobs=_jobs(actors, owners, by_job),
+    )
+
+
+def living(ask: Ask) -> list[dict[str, Any]]:
+    """What Ray says of each living node.
+
+    Args:
+        ask: asks Ray's dashboard; what it raises is raised on.
+    """
+    return [node for node in _rows(ask(NODES)) if node["state"] == "ALIVE"]
+
+
+def _rows(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = answer["data"]["result"]["result"]
+    return found
+
+
+def _counts(actor: Mapping[str, Any]) -> bool:
+    """Whether it lives, and is not one that Ray keeps beside each job."""
+    return actor["state"] in LIVING and actor.get("class_name") != SUPERVISOR
+
+
+def _owners(answer: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Of Ray's numbers of jobs, the ids of ours."""
+    owners = {}
+    for job in answer:
+        ours = SUBMISSION.fullmatch(job.get("submission_id") or "")
+        if ours and job.get("job_id"):
+            owners[job["job_id"]] = ours[1]
+    return owners
+
+
+def _bundles(groups: Iterable[Mapping[str, Any]]) -> Iterable[tuple[str, str, Mapping[str, float]]]:
+    """Reserved together: the job, the node, and how much."""
+    for group in groups:
+        if group["state"] in ("CREATED", "RESCHEDULING"):
+            for bundle in group["bundles"]:
+                if bundle.get("node_id"):
+                    yield group["creator_job_id"], bundle["node_id"], bundle["unit_resources"]
+
+
+def _free_actors(actors: Iterable[Mapping[str, Any]]) -> Iterable[tuple[str, str, Mapping[str, float]]]:
+    """Reserved by actors outside of any group; those inside take what their group has."""
+    for actor in actors:
+        if actor["state"] == "ALIVE" and not actor.get("placement_group_id"):
+            yield actor["job_id"], actor["node_id"], actor.get("required_resources") or {}
+
+
+def _node(node: Mapping[str, Any], reserved: Reserved) -> NodeState:
+    total = node.get("resources_total") or {}
+    cpus, gpus = (_share(total.get(kind, 0.0), reserved.get(kind, 0.0)) for kind in KINDS)
+    head = bool(node.get("is_head_node"))
+    return NodeState(id=node["node_id"], address=node["node_ip"], head=head, cpus=cpus, gpus=gpus)
+
+
+def _share(total: float, reserved: float) -> Share:
+    # Ray counts in steps of 0.0001; sums of floats are a little off.
+    return Share(total=total, free=max(0.0, round(total - reserved, 4)))
+
+
+def _sum(shares: Iterable[Share]) -> Share:
+    both = [(share.total, share.free) for share in shares]
+    return Share(total=sum(total for total, _ in both), free=round(sum(free for _, free in both), 4))
+
+
+def _jobs(
+    actors: Iterable[Mapping[str, Any]], owners: Mapping[str, str], reserved: Mapping[str, Reserved]
+) -> list[JobActors]:
+    mine: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for actor in actors:
+        mine[owners.get(actor["job_id"], "")].append(actor)
+    return [
+        JobActors(
+            job_id=job_id,
+            actors=len(mine[job_id]),
+            waiting=sum(actor["state"] != "ALIVE" for actor in mine[job_id]),
+            cpus=round(reserved.get(job_id, Reserved()).get("CPU", 0.0), 4),
+            gpus=round(reserved.get(job_id, Reserved()).get("GPU", 0.0), 4),
+            nodes=sorted({actor["node_id"] for actor in mine[job_id] if actor.get("node_id")}),
+        )
+        for job_id in sorted(mine.keys() | reserved.keys())
+    ]

@@ -1,0 +1,226 @@
+"""`python -m jobs.local_ray.keeper`: the process that holds the local Ray and ends it when nobody needs it.
+
+It is detached from whoever started it, so that jobs outlive a killed API. It ends, and Ray with it, when Ray
+ends, when it is told to (SIGTERM), when its `ray.json` is gone or names another keeper, or when for a while
+no API has shown a sign of life and Ray has no job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from jobs.home_permissions import MASK
+from jobs.local_ray.files import (
+    ADDRESSES,
+    ALIVE,
+    LOCK,
+    TOKEN,
+    Addresses,
+    locked,
+    read_addresses,
+    token,
+    write_addresses,
+)
+from jobs.local_ray.machine import PREFIX, cpus, short_directory
+from jobs.settings import Settings
+
+GIBIBYTE = 2**30
+LOOK_SECONDS = 0.1
+STOP_SECONDS = 10.0
+ENDED = frozenset({"STOPPED", "SUCCEEDED", "FAILED"})
+
+
+def main() -> int:
+    """Keep a Ray; 0 when it was ended on purpose, 1 when it ended by itself or never started."""
+    settings = Settings.from_env()
+    os.umask(MASK)
+    home = settings.make_home()
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    with locked(home / LOCK, wait=False) as got:
+        if not got:
+            sys.stderr.write("another keeper holds the local Ray already\n")
+            return 0
+        _remove_remains(home)
+        return _keep(settings, home, stop)
+
+
+def _keep(settings: Settings, home: Path, stop: threading.Event) -> int:
+    temporary = tempfile.mkdtemp(prefix=PREFIX, dir=short_directory())
+    ports = _free_ports(3)
+    addresses = Addresses(os.getpid(), temporary, f"http://127.0.0.1:{ports[0]}")
+    write_addresses(home, addresses)
+    ray = _start(settings, home, addresses, ports)
+    try:
+        return _watch(settings, home, addresses, ray, stop)
+    finally:
+        _end(ray)
+        shutil.rmtree(temporary, ignore_errors=True)
+        if _is_mine(home):
+            (home / ADDRESSES).unlink(missing_ok=True)
+
+
+def _start(settings: Settings, home: Path, addresses: Addresses, ports: list[int]) -> subprocess.Popen[bytes]:
+    """Start the head of Ray on loopback, with what fedsim does not need left out."""
+    dashboard, metrics, client = ports
+    options = {
+        "--port": 0,
+        "--node-ip-address": "127.0.0.1",
+        "--dashboard-host": "127.0.0.1",
+        "--dashboard-port": dashboard,
+        "--dashboard-agent-listen-port": 0,
+        "--ray-client-server-port": client,
+        "--min-worker-port": 0,
+        "--max-worker-port": 0,
+        "--include-log-monitor": "false",
+        "--object-store-memory": object_store_bytes(),
+        "--temp-dir": addresses.temporary,
+        "--num-cpus": cpus(settings),
+        "--num-gpus": settings.ray_num_gpus,
+    }
+    given = [f"{name}={value}" for name, value in options.items() if value is not None]
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", *given]
+    environment = os.environ | {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(home / TOKEN),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        # Ray else listens on the machine's outward address, and breaks when a laptop changes networks.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "DASHBOARD_METRIC_PORT": str(metrics),
+        # Told to end, Ray else waits half a minute for the jobs that run.
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+    }
+    # An address or a token of some other Ray in our environment must not reach this one.
+    for name in ("RAY_ADDRESS", "RAY_AUTH_TOKEN"):
+        environment.pop(name, None)
+    token(home)
+    return subprocess.Popen(command, env=environment, start_new_session=True, preexec_fn=_end_with_parent)
+
+
+def _end_with_parent() -> None:
+    """Ask the kernel (Linux) to end Ray when the keeper is killed: nobody else would."""
+    if sys.platform == "linux":
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+
+
+def _watch(
+    settings: Settings, home: Path, addresses: Addresses, ray: subprocess.Popen[bytes], stop: threading.Event
+) -> int:
+    """Wait for a reason to end."""
+    ready, last_needed = False, time.monotonic()
+    while not stop.wait(LOOK_SECONDS if not ready else 1.0):
+        if ray.poll() is not None:
+            sys.stderr.write(f"Ray ended with exit code {ray.returncode}\n")
+            return 1
+        if not _is_mine(home):
+            sys.stderr.write("ray.json is gone or names another keeper: ending\n")
+            return 0
+        if not ready:
+            ready = _announce(home, addresses)
+        elif _recently(home / ALIVE, settings.ray_idle_seconds):
+            last_needed = time.monotonic()
+        elif time.monotonic() - last_needed > settings.ray_idle_seconds:
+            if not jobs_run(addresses, token(home)):
+                sys.stderr.write("no API and no job needs Ray any more: ending\n")
+                return 0
+            last_needed = time.monotonic()
+    return 0
+
+
+def _announce(home: Path, addresses: Addresses) -> bool:
+    """Write the address that `ray start` leaves in its directory once it has started."""
+    file = Path(addresses.temporary, "ray_current_cluster")
+    gcs = file.read_text("ascii").strip() if file.exists() else ""
+    if gcs and ask(addresses.dashboard, "/api/version", token(home)) is not None:
+        write_addresses(home, replace(addresses, gcs=gcs))
+        return True
+    return False
+
+
+def _is_mine(home: Path) -> bool:
+    written = read_addresses(home)
+    return written is not None and written.pid == os.getpid()
+
+
+def _recently(file: Path, seconds: float) -> bool:
+    try:
+        return time.time() - file.stat().st_mtime < seconds
+    except OSError:
+        return False
+
+
+def jobs_run(addresses: Addresses, secret: str) -> bool:
+    """Whether Ray has a job that has not ended; also where it does not say."""
+    found = ask(addresses.dashboard, "/api/jobs/", secret)
+    return found is None or any(job.get("status") not in ENDED for job in found)
+
+
+def ask(dashboard: str, path: str, secret: str) -> Any:
+    """The answer of Ray's dashboard as JSON; None where it gives none."""
+    request = urllib.request.Request(dashboard + path, headers={"Authorization": f"Bearer {secret}"})
+    # No proxy of the environment stands between a process and loopback.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with contextlib.suppress(OSError, ValueError), opener.open(request, timeout=5) as answer:
+        return json.load(answer)
+    return None
+
+
+def _end(ray: subprocess.Popen[bytes]) -> None:
+    """End Ray: politely first, then its whole process group."""
+    if ray.poll() is None:
+        ray.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            ray.wait(STOP_SECONDS)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(ray.pid, signal.SIGKILL)
+    ray.wait()
+
+
+def object_store_bytes() -> int:
+    """A quarter of the memory that we may use, at most 2 GiB, and no more than /dev/shm has free."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with contextlib.suppress(OSError, ValueError):
+        total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text("ascii")))
+    size = min(2 * GIBIBYTE, total // 4)
+    with contextlib.suppress(OSError):
+        size = min(size, int(shutil.disk_usage("/dev/shm").free * 0.9))
+    # Ray refuses less than 75 MiB.
+    return max(size, 80 * 2**20)
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports of loopback that are free now."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def _remove_remains(home: Path) -> None:
+    """Clear away what a killed keeper left; its Ray has ended with it."""
+    left = read_addresses(home)
+    if left is not None and Path(left.temporary).name.startswith(PREFIX):
+        shutil.rmtree(left.temporary, ignore_errors=True)
+    (home / ADDRESSES).unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

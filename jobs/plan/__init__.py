@@ -1,0 +1,1 @@
+"""Plans: what a spec needs and how long it takes, from measurements."""

@@ -1,0 +1,213 @@
+"""Running an experiment on Ray, from wherever one is: the command line, or the runner inside a Ray job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from actors.coordinator import Keeping
+from fedsim.checkpoints.checkpoint import Checkpoints
+from fedsim.core.personal_scores import PersonalScores
+from fedsim.engine.faults import CALM, Chaos
+from fedsim.engine.model_selection import Chosen
+from fedsim.errors import CheckpointError, FedsimError
+from jobs.run.checkpointing import keeping_of
+from jobs.run.drive import Drive, Run
+from jobs.run.final_model import FinalModel
+from jobs.run.model_metadata import model_notes
+from jobs.run.ray_connection import connected
+from jobs.settings import Settings
+from jobs.spec import JobSpec
+from jobs.spec.resolve import resolve
+from jobs.store.records import Marks, RoundRecord, total_cost
+
+
+def _nothing(_: Any) -> None:
+    """The default listener."""
+
+
+@dataclass
+class RunResult:
+    """The outcome of a run.
+
+    Attributes:
+        records: one per round.
+        model: the global model at the end, as NumPy arrays by parameter name.
+        personal: how the clients' own models did when they were last scored; None where they were not.
+        chosen_model: the model that validation chose, with its round and name; None without validation.
+        notes: what one needs to use the models, as `model_notes` has it.
+    """
+
+    records: list[RoundRecord] = field(default_factory=list)
+    model: dict[str, Any] = field(default_factory=dict)
+    personal: PersonalScores | None = None
+    chosen_model: Chosen | None = None
+    notes: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def final(self) -> dict[str, Any]:
+        """The metrics of the last round."""
+        return dict(self.records[-1].metrics) if self.records else {}
+
+    @property
+    def best(self) -> dict[str, Any]:
+        """The round with the best global accuracy on the test set: a figure that flatters, so it is named."""
+        return best_round(self.records)
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """`best_by_validation` and `best_on_test`: round, model and accuracies; see `FinalModel`."""
+        final = FinalModel()
+        for record in self.records:
+            final.add(record)
+        return final.document()
+
+    @property
+    def totals(self) -> dict[str, Any]:
+        """Rounds, seconds, bytes and cost of the whole run."""
+        return {
+            "rounds": len(self.records),
+            "seconds": round(sum(record.seconds.total for record in self.records), 3),
+            "bytes": {
+                "down": sum(record.bytes.down for record in self.records),
+                "up": sum(record.bytes.up for record in self.records),
+                "personal": sum(record.bytes.personal for record in self.records),
+            },
+            "cost": total_cost(self.records).model_dump(),
+        }
+
+
+def best_round(records: Sequence[RoundRecord]) -> dict[str, Any]:
+    """The round with the best global accuracy, {} if none was scored."""
+    scored = [record for record in records if record.metrics.get("global_accuracy") is not None]
+    if not scored:
+        return {}
+    best = max(scored, key=lambda record: float(record.metrics["global_accuracy"]))  # type: ignore[arg-type]
+    return {"round": best.round, "global_accuracy": best.metrics["global_accuracy"]}
+
+
+class Notes:
+    """The ledger of a run that ends with this process: its records, in a list.
+
+    Args:
+        records: the list.
+        on_round: called with each record.
+    """
+
+    def __init__(self, records: list[RoundRecord], on_round: Callable[[RoundRecord], None]) -> None:
+        self.records, self._on_round = records, on_round
+
+    def known(self) -> int:
+        """How many rounds there are."""
+        return len(self.records)
+
+    def marks(self, round: int) -> Marks | None:
+        """The digests of a round; None for one that is not there."""
+        return self.records[round - 1].marks() if round <= len(self.records) else None
+
+    def widths(self, since: int) -> dict[int, int]:
+        """How many clients trained at once in each round after that one."""
+        return {record.round: record.engine.width for record in self.records[since:]}
+
+    def working(self) -> None:
+        """Nobody needs to be told."""
+
+    def add(self, record: RoundRecord) -> None:
+        """Take the next record."""
+        self.records.append(record)
+        self._on_round(record)
+
+
+def execute(
+    spec: JobSpec,
+    settings: Settings,
+    *,
+    checkpoints: str | None = None,
+    resume: bool = False,
+    chaos: Chaos = CALM,
+    on_round: Callable[[RoundRecord], None] = _nothing,
+    on_phase: Callable[[str], None] = _nothing,
+) -> RunResult:
+    """Run a spec here and now, and wait for its end.
+
+    Args:
+        spec: what to run.
+        settings: where data and Ray are.
+        checkpoints: the folder, or fsspec URL, for the run's checkpoints; None for none.
+        resume: whether to go on from the last of them, if there is one.
+        chaos: faults to be made on purpose.
+        on_round: called with each round's record as it ends, those out of a checkpoint included.
+        on_phase: called with what is being waited for, while the run is set up.
+
+    Returns:
+        Every round's record, and the final model.
+
+    Raises:
+        SpecError, DataNotFound, DataError, DoesNotFit: before anything runs.
+        CheckpointError: if checkpoints cannot be written, or those there are cannot be gone on from.
+        FedsimError: if the run itself fails; the rounds before were handed to `on_round`.
+    """
+    on_phase("checking the spec")
+    experiment = resolve(spec, settings)
+    keeping = _kept(spec, checkpoints, resume=resume)
+    on_phase(
+        "starting Ray" if settings.ray_address is None else f"connecting to Ray at {settings.ray_address}"
+    )
+    result = RunResult()
+
+    def examined(scores: PersonalScores) -> None:
+        result.personal = scores
+
+    def ended(drive: Drive) -> None:
+        result.chosen_model = drive.chosen()
+        result.notes = model_notes(spec, drive.about_data(), len(result.records))
+
+    with connected(settings):
+        run = Run(
+            experiment,
+            spec,
+            keeping,
+            Notes(result.records, on_round),
+            on_phase,
+            _nothing,
+            _restarts(spec.faults.max_restarts, on_phase),
+            on_end=ended,
+            on_personal=examined,
+            chaos=chaos,
+        )
+        result.model = run.to_end()
+    return result
+
+
+def _restarts(most: int, on_phase: Callable[[str], None]) -> Callable[[FedsimError], bool]:
+    """What is asked after each loss: whether to begin again, which is said, or there were too many."""
+    losses = list[FedsimError]()
+
+    def again(error: FedsimError) -> bool:
+        losses.append(error)
+        if len(losses) > most:
+            return False
+        on_phase(f"beginning again after a loss: {error}")
+        return True
+
+    return again
+
+
+def _kept(spec: JobSpec, checkpoints: str | None, *, resume: bool) -> Keeping | None:
+    """How the run is checkpointed; None for not at all."""
+    keeping = keeping_of(spec, checkpoints, resume=resume)
+    if keeping is not None and not resume:
+        _spare_the_unfinished(keeping)
+    return keeping
+
+
+def _spare_the_unfinished(keeping: Keeping) -> None:
+    """Refuse to begin anew where a run was cut off: its checkpoints would be lost."""
+    progress = Checkpoints(keeping.url).progress()
+    if progress is not None and progress[0] < progress[1]:
+        raise CheckpointError(
+            f"{keeping.url} has the checkpoint of a run that ended early, after round {progress[0]} of "
+            f"{progress[1]}",
+            "add --resume to go on with it, or name another folder",
+        )

@@ -1,0 +1,55 @@
+"""What the metadata of exported weights says, so that a file is enough to use them: text, by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from fedsim.base.parameters import parameters
+from fedsim.models import MODELS
+from jobs.spec import Choice, JobSpec
+from jobs.spec.resolve import plugins_of
+
+MOST_TEXT = 16_384
+"""The names of more classes than fit into so many characters are left out: the file is about the weights."""
+
+
+def model_notes(spec: JobSpec, data: Mapping[str, Any], round: int) -> dict[str, str]:
+    """The metadata of a run's weights.
+
+    Args:
+        spec: of the run.
+        data: as `Dataset.about` has it.
+        round: after which the weights were those of the run.
+
+    Returns:
+        As text: `round`, `seed` and `task`. As JSON: `net`, the model's name and parameters with input_shape
+        and num_classes, which are the arguments of `fedsim.models.make_net` (a list of them with several
+        architectures); `normalise`, the arguments of `fedsim.data.Normalise`; `dataset` and `algorithm`, name
+        and parameters; `classes`, unless their names are very long; and `plugins`, where there are any, the
+        packages with their versions that the run needed.
+    """
+    nets = [_net(model, data) for model in spec.models]
+    algorithm, dataset = spec.algorithm, spec.data.dataset
+    notes = {
+        "round": str(round),
+        "seed": str(spec.seed),
+        "task": str(data["task"]),
+        "net": json.dumps(nets if len(nets) > 1 else nets[0]),
+        "normalise": json.dumps(data["normalise"]),
+        "dataset": json.dumps({"name": dataset.name, **dataset.params}),
+        "algorithm": json.dumps({"name": algorithm.name, **algorithm.params}),
+    }
+    if used := plugins_of(spec):
+        notes["plugins"] = json.dumps(used)
+    classes = json.dumps(data["classes"], ensure_ascii=False)
+    return notes | ({"classes": classes} if len(classes) <= MOST_TEXT else {})
+
+
+def _net(model: Choice, data: Mapping[str, Any]) -> dict[str, Any]:
+    """What `make_net` takes; with the defaults, which another version may have changed."""
+    defaults = {each.name: each.default for each in parameters(MODELS[model.name])}
+    sizes = {"input_shape": data["input_shape"], "num_classes": data["num_classes"]}
+    tokens = {"vocabulary": data["vocabulary"]} if data["vocabulary"] else {}
+    return {"name": model.name, **sizes, **tokens, **defaults, **model.params}

@@ -1,0 +1,146 @@
+"""A spec's partition, made and measured without training anything on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedsim.clients.population import Population
+from fedsim.data import Federation, SampledPartition
+from fedsim.data.artifact import digest, save_partition
+from fedsim.data.dataset import Array, Indices
+from fedsim.data.statistics import class_counts, distance_to_all, summary
+from fedsim.engine.experiment import Experiment
+from fedsim.errors import SpecError
+from jobs.settings import Settings
+from jobs.spec import JobSpec
+from jobs.spec.partition_checks import placed
+from jobs.spec.resolve import resolve
+
+SURVEYED = 2_000
+"""Clients of a sampled partition that are drawn for its figures: there may be a million, and none is kept."""
+
+
+@dataclass(frozen=True, eq=False)
+class Dealing:
+    """A partition as it was made, with its figures.
+
+    Attributes:
+        federation: who has what.
+        about: what made it: data set, partition, clients, seed, limit, public and validation share.
+        sizes: examples of each client, int64 [N].
+        counts: the client x class map, int64 [n, C]; n is N, or `SURVEYED` where clients only sample.
+        distances: of those clients' class mixes to that of all of them, float64 [n].
+        notes: what had to be done to make it, and what its figures leave out.
+    """
+
+    federation: Federation
+    about: dict[str, Any]
+    sizes: Indices
+    counts: Indices
+    distances: Array
+    notes: tuple[str, ...]
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes' names, by number."""
+        return self.federation.dataset.classes
+
+    @property
+    def sampled(self) -> bool:
+        """Whether clients draw their examples when asked, so that there is nothing to save."""
+        return isinstance(self.federation.train, SampledPartition)
+
+    def title(self) -> str:
+        """What it is, in a line."""
+        partition = dict(self.about["partition"])
+        kind, data = partition.pop("kind"), self.about["dataset"]["name"]
+        how = ", ".join(f"{name} {value}" for name, value in partition.items())
+        dealt = f"{kind} ({how})" if how else kind
+        return f"{data}, {dealt}, {len(self.sizes):,} clients, seed {self.about['seed']}"
+
+    def document(self) -> dict[str, Any]:
+        """Everything that is known of it, as plain data."""
+        public, train = self.federation.public, self.federation.train
+        return {
+            "about": self.about,
+            "digest": None if self.sampled else digest(train),
+            "notes": list(self.notes),
+            "surveyed_clients": len(self.counts),
+            "public_examples": 0 if public is None else len(public),
+            "classes": list(self.classes),
+            "statistics": summary(self.counts, self.sizes),
+        }
+
+    def save(self, folder: Path) -> list[Path]:
+        """Write the partition as `partition.npz` and `partition.json`; nothing for a sampled one.
+
+        Returns:
+            The files.
+        """
+        return [] if self.sampled else [*save_partition(folder / "partition", self.federation, self.about)]
+
+
+def deal(spec: JobSpec, settings: Settings, on_phase: Callable[[str], None]) -> Dealing:
+    """Make the partition that the jobs of this spec use.
+
+    Args:
+        spec: of which `seed`, `clients`, `data` and `evaluation.validation` matter, and `model` where an
+            expert is trained.
+        settings: where data is looked for.
+        on_phase: told what is being done.
+
+    Raises:
+        SpecError, DataNotFound, DataError: as `resolve`.
+    """
+    on_phase("checking the spec")
+    experiment = resolve(spec, settings)
+    try:
+        population = _prepared(experiment, on_phase)
+    except SpecError as error:
+        raise placed(error) from None
+    federation = Federation(population.dataset, population.partition, population.tests, population.public)
+    return measure(federation, _about(spec))
+
+
+def measure(federation: Federation, about: dict[str, Any]) -> Dealing:
+    """Take a federation's figures.
+
+    Args:
+        federation: who has what.
+        about: what made it.
+    """
+    train, data = federation.train, federation.dataset
+    notes, number = train.notes, train.num_clients
+    some = None
+    if isinstance(train, SampledPartition) and number > SURVEYED:
+        some = range(SURVEYED)
+        notes = (*notes, f"classes and distances are those of the first {SURVEYED:,} of {number:,} clients")
+    counts = class_counts(train, data.train.y, data.num_classes, some)
+    return Dealing(federation, about, train.sizes(), counts, distance_to_all(counts), notes)
+
+
+def _prepared(experiment: Experiment, on_phase: Callable[[str], None]) -> Population:
+    preparing = experiment.preparing()
+    while True:
+        try:
+            on_phase(next(preparing))
+        except StopIteration as end:
+            population: Population = end.value
+            return population
+
+
+def _about(spec: JobSpec) -> dict[str, Any]:
+    data = spec.data
+    return {
+        "dataset": data.dataset.model_dump(mode="json"),
+        "partition": data.partition.model_dump(mode="json"),
+        "clients": spec.clients.total,
+        "seed": spec.seed,
+        "limit": data.limit,
+        "public": data.public.fraction,
+        "validation": spec.evaluation.validation,
+        "tests": data.tests.model_dump(mode="json"),
+    }

@@ -1,0 +1,73 @@
+"""Joining a Ray cluster from this process, or having one of its own for a while."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+
+import ray
+
+from fedsim.errors import RayUnavailable
+from jobs.local_ray.files import TOKEN, token
+from jobs.local_ray.machine import PREFIX, cpus, short_directory, sockets_fit
+from jobs.settings import Settings
+
+
+@contextmanager
+def connected(settings: Settings) -> Iterator[None]:
+    """A connection to the cluster that the settings name, or to a Ray of this process's own.
+
+    A Ray that this process started ends with the block.
+
+    Raises:
+        RayUnavailable: the address is that of a dashboard, which takes jobs and no processes.
+    """
+    if (settings.ray_address or "").startswith(("http://", "https://")):
+        raise RayUnavailable(
+            f"{settings.ray_address} takes jobs, but a process has to be on the cluster to join it",
+            "submit a job, or run this on the head with --ray-address auto (FEDSIM_RAY_ADDRESS=auto)",
+        )
+    os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+    if ray.is_initialized():
+        yield
+        return
+    with ExitStack() as afterwards:
+        options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+        if settings.ray_address is None:
+            options |= _own_ray(settings, afterwards)
+        ray.init(address=settings.ray_address or "local", **options)
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+def _own_ray(settings: Settings, afterwards: ExitStack) -> dict[str, Any]:
+    """How Ray is started here; what it leaves behind is to be removed afterwards."""
+    _give_token(settings)
+    options: dict[str, Any] = {"include_dashboard": False, "num_cpus": cpus(settings)}
+    if settings.ray_num_gpus is not None:
+        options["num_gpus"] = settings.ray_num_gpus
+    short = short_directory()
+    if short is not None and not sockets_fit():
+        made = tempfile.TemporaryDirectory(prefix=PREFIX, dir=short, ignore_cleanup_errors=True)
+        options["_temp_dir"] = afterwards.enter_context(made)
+    return options
+
+
+def _give_token(settings: Settings) -> None:
+    """Have Ray ask for the token in fedsim's home.
+
+    Left to itself it writes one that all users can read to ~/.ray, and every Ray that is started here later
+    asks for that. Where tokens are set up already, by the user or by a Ray before, they stay as they are.
+    """
+    if "RAY_AUTH_MODE" in os.environ:
+        return
+    with suppress(OSError):
+        home = settings.make_home()
+        token(home)
+        os.environ.setdefault("RAY_AUTH_TOKEN_PATH", str(home / TOKEN))

@@ -1,0 +1,46 @@
+"""The spec of a job: what a researcher writes, how it is checked, and the experiment that it becomes."""
+
+from jobs.spec.curriculum_fields import Curriculum
+from jobs.spec.fields import (
+    MAX_CLIENTS,
+    MAX_NAME,
+    MAX_ROUNDS,
+    Choice,
+    Clients,
+    ClientTests,
+    Data,
+    Evaluation,
+    Local,
+    Partition,
+    Public,
+)
+from jobs.spec.job_spec import JobSpec, json_schema, load_spec, parse_spec, preset_text, presets, read_spec
+from jobs.spec.run_fields import Checkpointing, Faults, Resources
+from jobs.spec.text import apply_overrides, parse_text
+
+__all__ = [
+    "MAX_CLIENTS",
+    "MAX_NAME",
+    "MAX_ROUNDS",
+    "Checkpointing",
+    "Choice",
+    "ClientTests",
+    "Clients",
+    "Curriculum",
+    "Data",
+    "Evaluation",
+    "Faults",
+    "JobSpec",
+    "Local",
+    "Partition",
+    "Public",
+    "Resources",
+    "apply_overrides",
+    "json_schema",
+    "load_spec",
+    "parse_spec",
+    "parse_text",
+    "preset_text",
+    "presets",
+    "read_spec",
+]

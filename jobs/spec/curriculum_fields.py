@@ -1,0 +1,61 @@
+"""The sections of a spec about ordered learning."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from jobs.spec.fields import Number, Section, Whole
+
+
+class Pace(Section):
+    """How many are open at a time; see docs/methods.md."""
+
+    pacing: Literal["linear", "quadratic", "root", "exponential", "step"] = Field(
+        default="linear", description="family of the pacing function"
+    )
+    a: Number = Field(default=0.8, ge=0, le=1, description="share of the budget after which all are open")
+    b: Number = Field(default=0.2, ge=0, le=1, description="share that is open at first")
+    order: Literal["curriculum", "anti", "random"] = Field(
+        default="curriculum", description="easy first, hard first, or others at every step"
+    )
+
+
+class DataCurriculum(Pace):
+    """Ordered learning inside the clients."""
+
+    score: Literal[
+        "global_loss",
+        "local_loss",
+        "both_loss",
+        "global_prediction",
+        "local_prediction",
+        "both_prediction",
+        "expert_loss",
+    ] = Field(default="global_loss", description="what makes an example easy")
+    budget: Literal["local", "global"] = Field(
+        default="local", description="pace over the steps of a round, or of the whole run"
+    )
+    expert_epochs: Whole = Field(
+        default=20, ge=1, le=10_000, description="how long the expert of 'expert_loss' is trained"
+    )
+
+
+class ClientCurriculum(Pace):
+    """An ordered choice of clients; its budget is the rounds of the run."""
+
+    scores: Literal["all", "kept"] = Field(
+        default="all", description="ask every client before each round, or go by what the cohorts said"
+    )
+    half_life: Number = Field(default=10.0, gt=0, description="rounds after which a kept score counts half")
+    batches: Literal["one", "all"] = Field(
+        default="one", description="cohorts drawn from the open clients before they are ranked again"
+    )
+
+
+class Curriculum(Section):
+    """Ordered learning around any method; null is none."""
+
+    data: DataCurriculum | None = Field(default=None, description="the order of the examples in a client")
+    clients: ClientCurriculum | None = Field(default=None, description="the order of the clients")

@@ -1,0 +1,205 @@
+"""The sections of a spec: their fields, defaults and ranges.
+
+Numbers are strict: `"3"`, `true` and `3.0` are no whole numbers, so that a slip in a spec is reported and
+never guessed around. What needs to know which algorithms, models or data sets exist stands in
+`jobs.spec.resolve`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AllowInfNan,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Strict,
+    Tag,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+MAX_ROUNDS = 100_000
+MAX_CLIENTS = 10_000_000
+MAX_NAME = 100
+MAX_MODELS = 32
+TEST_SHARE = 0.25
+
+Whole = Annotated[int, Strict()]
+Number = Annotated[float, Strict(), AllowInfNan(False)]
+Name = Annotated[str, Strict(), Field(min_length=1, max_length=MAX_NAME)]
+
+
+def fault(message: str, hint: str, field: str = "") -> PydanticCustomError:
+    """A fault in our own words, about `field` of the section that is being checked (or the value itself)."""
+    return PydanticCustomError("fedsim", "{message}", {"message": message, "hint": hint, "field": field})
+
+
+class Section(BaseModel):
+    """A part of a spec: frozen, and every field it does not know is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Choice(BaseModel):
+    """One entry of a catalogue with its parameters: `fedprox`, or `{name: fedprox, mu: 0.1}`."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    name: Name
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The parameters beside the name."""
+        return dict(self.model_extra or {})
+
+
+class Partition(BaseModel):
+    """How the training data is dealt to the clients: `iid`, or `{kind: dirichlet, beta: 0.5}`."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    kind: Name
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The parameters beside the kind."""
+        return dict(self.model_extra or {})
+
+
+def _named(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+def _of_kind(value: Any) -> Any:
+    return {"kind": value} if isinstance(value, str) else value
+
+
+def _how_many(value: Any) -> str:
+    return "<several>" if isinstance(value, (list, tuple)) else "<one>"
+
+
+Named = Annotated[Choice, BeforeValidator(_named, json_schema_input_type=str | Choice)]
+Several = Annotated[tuple[Named, ...], Field(min_length=1, max_length=MAX_MODELS)]
+OneOrSeveral = Annotated[
+    Annotated[Named, Tag("<one>")] | Annotated[Several, Tag("<several>")],
+    Discriminator(_how_many),
+]
+OfKind = Annotated[Partition, BeforeValidator(_of_kind, json_schema_input_type=str | Partition)]
+
+
+class Clients(Section):
+    """N clients, of which a fraction C takes part in a round."""
+
+    total: Whole = Field(default=50, ge=1, le=MAX_CLIENTS, description="N, the number of clients")
+    fraction: Number = Field(default=0.2, gt=0, le=1, description="C, the share of the clients in a round")
+
+
+class Public(Section):
+    """A labelled public set, taken away before partitioning."""
+
+    fraction: Number = Field(default=0.0, ge=0, lt=1, description="share of the data")
+
+
+class ClientTests(Section):
+    """What each client's own model is tested on: `merged`, or `{kind: merged, share: 0.25}`."""
+
+    kind: Literal["global", "labels", "matched", "classes", "merged"] = Field(
+        default="global",
+        description="everybody on the whole test set (global), or each client on examples of its own",
+    )
+    share: Number = Field(
+        default=TEST_SHARE, gt=0, lt=1, description="of each client's examples, with kind: merged"
+    )
+
+    @model_validator(mode="after")
+    def _a_share_of_what(self) -> ClientTests:
+        if self.kind != "merged" and self.share != TEST_SHARE:
+            raise fault(
+                f"has no meaning with kind: {self.kind}", "leave it out, or use kind: merged", "share"
+            )
+        return self
+
+
+class Data(Section):
+    """What the clients hold."""
+
+    dataset: Named = Field(default=Choice(name="digits"), description="a data set, with its parameters")
+    partition: OfKind = Field(
+        default=Partition.model_validate({"kind": "dirichlet", "beta": 0.5, "min_size": 1}),
+        description="how the training examples are dealt to the clients",
+    )
+    tests: Annotated[ClientTests, BeforeValidator(_of_kind, json_schema_input_type=str | ClientTests)] = (
+        Field(default=ClientTests(), description="what each client's own model is tested on")
+    )
+    public: Public = Public()
+    limit: Whole | None = Field(default=None, ge=1, description="use the first n training examples only")
+    download: Annotated[bool, Strict()] = Field(
+        default=False, description="fetch the data set where it is missing and upstream allows"
+    )
+
+
+class LearningRateDecay(Section):
+    """Within a round, step i (from 0) has the rate `lr (1 + alpha i)^-power`."""
+
+    alpha: Number = Field(default=0.001, ge=0, le=1000)
+    power: Number = Field(default=0.75, ge=0, le=1000)
+
+
+class Local(Section):
+    """What a client does in a round; `steps` replaces `epochs`."""
+
+    epochs: Whole | None = Field(default=5, ge=1, le=10_000, description="passes over the client's data")
+    steps: Whole | None = Field(default=None, ge=1, le=1_000_000, description="batches, in place of epochs")
+    batch_size: Whole = Field(default=10, ge=1, le=1_000_000)
+    lr: Number = Field(default=0.05, gt=0, le=1000, description="learning rate")
+    momentum: Number = Field(default=0.0, ge=0, lt=1)
+    weight_decay: Number = Field(default=0.0, ge=0, le=1000)
+    lr_decay: LearningRateDecay | None = Field(
+        default=None, description="a rate that falls from step to step and starts anew in every round"
+    )
+    round_decay: Number = Field(
+        default=1.0, gt=0, le=1, description="what the rate is multiplied by from round to round"
+    )
+    precision: Literal["float32", "tf32", "bf16"] = Field(
+        default="float32",
+        description="number type in which steps multiply; parameters stay in float32, and tf32 needs a GPU",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _steps_replace_epochs(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping) or data.get("steps") is None:
+            return data
+        if data.get("epochs") is not None:
+            raise fault(
+                "stands beside 'epochs', and only one of them can be", "leave one of them out", "steps"
+            )
+        return {**data, "epochs": None}
+
+    @model_validator(mode="after")
+    def _some_work(self) -> Local:
+        if self.epochs is None and self.steps is None:
+            raise fault("is null, and so is 'steps'", "give one of them", "epochs")
+        return self
+
+
+class Evaluation(Section):
+    """When and how the models are scored."""
+
+    every: Whole = Field(
+        default=1, ge=1, le=MAX_ROUNDS, description="score on every n-th round, and on the last"
+    )
+    validation: Number = Field(
+        default=0.0, ge=0, lt=1, description="share of the training data kept apart to choose the model by"
+    )
+    personal: Literal["auto", "never", "last", "always"] = Field(
+        default="auto",
+        description="when to score each client's own model; auto: on every scored round, but only "
+        "after the last where clients fine-tune for it; with data.tests: global, only after the last, "
+        "and only where the method has no model for everybody",
+    )

@@ -1,0 +1,89 @@
+"""A grid of specs: axes of named overrides, and seeds; and the runs that it asks for.
+
+It is what a sweep of jobs (`jobs.spec.sweep`) and a table of results have in common.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from pydantic import BaseModel, ConfigDict
+
+from jobs.spec.job_spec import JobSpec
+
+Axes: TypeAlias = Mapping[str, Mapping[str, tuple[str, ...]]]
+"""{axis: {label: `--set` items}}."""
+
+WITHOUT_EFFECT = ("name", "resources", "faults", "checkpoint")
+"""The parts of a spec that do not change its result."""
+
+
+class Run(BaseModel):
+    """One cell of a grid with one seed.
+
+    Attributes:
+        labels: {axis: label}.
+        seed: of the run.
+        items: the `--set` items that make the spec from the base.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    labels: dict[str, str]
+    seed: int
+    items: tuple[str, ...]
+
+    @property
+    def cell(self) -> tuple[str, ...]:
+        """The labels alone, in the order of the axes."""
+        return tuple(self.labels.values())
+
+    def __str__(self) -> str:
+        return ", ".join((*self.cell, f"seed {self.seed}"))
+
+
+def grid_runs(axes: Axes, seeds: Sequence[int], common: Sequence[str] = ()) -> Iterator[Run]:
+    """All runs of a grid, seed by seed, so that every cell has a first figure early.
+
+    Args:
+        axes: of which every combination of labels is a cell.
+        seeds: of each cell.
+        common: `--set` items of every run; those of the axes are written over them.
+    """
+    for seed in seeds:
+        for labels in cells(axes, list(axes)):
+            chosen = dict(zip(axes, labels, strict=True))
+            items = [item for axis, label in chosen.items() for item in axes[axis][label]]
+            yield Run(labels=chosen, seed=seed, items=(*common, *items, f"seed={seed}"))
+
+
+def cells(axes: Axes, names: Sequence[str]) -> list[tuple[str, ...]]:
+    """All combinations of the labels of these axes."""
+    return list(itertools.product(*(axes[name] for name in names)))
+
+
+def set_items(value: Any) -> list[str]:
+    """`PATH=VALUE` items from what a file may hold: nothing, one item, a list of them, or {path: value}."""
+    if value is None:
+        return []
+    if isinstance(value, Mapping):
+        return [f"{path}={json.dumps(entry, ensure_ascii=False)}" for path, entry in value.items()]
+    return [value] if isinstance(value, str) else list(value)
+
+
+def fingerprint(spec: JobSpec, varied: Collection[str] = ()) -> str:
+    """A name for everything that a spec's result depends on, seed included.
+
+    Defaults are left out, so that the name stays when specs learn new fields.
+
+    Args:
+        spec: of the run.
+        varied: parts among those without effect that are told apart all the same.
+    """
+    without = set(WITHOUT_EFFECT).difference(varied)
+    plain = spec.model_dump(mode="json", exclude_defaults=True, exclude=without)
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,184 @@
+"""The spec of a job: what a researcher writes, as a frozen value with every default filled in.
+
+Only shapes and ranges are checked here, without torch, Ray or a database, so that the SDK and the command
+line read a spec in milliseconds. What needs the catalogue or the data is checked by `jobs.spec.resolve`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError, model_validator
+
+from fedsim.errors import FieldError, SpecError
+from jobs.spec.curriculum_fields import Curriculum
+from jobs.spec.error_messages import MAX_VALUES, count_values, plain_faults, shown, translate
+from jobs.spec.fields import (
+    MAX_NAME,
+    MAX_ROUNDS,
+    Choice,
+    Clients,
+    Data,
+    Evaluation,
+    Local,
+    Name,
+    Named,
+    OneOrSeveral,
+    Section,
+    Whole,
+    fault,
+)
+from jobs.spec.run_fields import Checkpointing, Faults, Resources
+from jobs.spec.text import apply_overrides, parse_text
+
+
+class JobSpec(Section):
+    """One federated-learning job. `parse_spec` makes one; `model_dump(mode="json")` gives it back as data."""
+
+    name: Name = Field(default="", validate_default=False, description="by default the algorithm's name")
+    seed: Whole = Field(
+        default=0, ge=0, le=2**63 - 1, description="all randomness of the job comes from this number"
+    )
+    rounds: Whole = Field(default=20, ge=1, le=MAX_ROUNDS)
+    clients: Clients = Clients()
+    data: Data = Data()
+    model: OneOrSeveral = Field(
+        default=Choice(name="mlp"),
+        description="a model with its parameters, or a list of them that is dealt to the clients in turn",
+    )
+    local: Local = Local()
+    algorithm: Named = Field(description="a method, with its hyper-parameters")
+    curriculum: Curriculum = Curriculum()
+    evaluation: Evaluation = Evaluation()
+    resources: Resources = Resources()
+    faults: Faults = Faults()
+    checkpoint: Checkpointing = Checkpointing()
+
+    @property
+    def models(self) -> tuple[Choice, ...]:
+        """The models, one or several."""
+        return self.model if isinstance(self.model, tuple) else (self.model,)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named_after_its_algorithm(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping) or data.get("name") is not None:
+            return data
+        algorithm = data.get("algorithm")
+        name = (
+            algorithm.get("name") if isinstance(algorithm, Mapping) else getattr(algorithm, "name", algorithm)
+        )
+        # A wrong algorithm is reported as such; it must not be reported a second time as a wrong name.
+        usable = isinstance(name, str) and 0 < len(name) <= MAX_NAME
+        return {**data, "name": name if usable else "unnamed"}
+
+    @model_validator(mode="after")
+    def _tensor_cores_are_on_gpus(self) -> JobSpec:
+        if self.local.precision == "tf32" and not self.resources.gpus_per_worker:
+            hint = "set resources.gpus_per_worker, or local.precision: float32"
+            raise fault("is a number type of GPUs, and the workers have none", hint, "local.precision")
+        return self
+
+
+def parse_spec(data: Mapping[str, Any]) -> JobSpec:
+    """Check the shape and the ranges of a spec.
+
+    Args:
+        data: the spec as plain data, shorthands allowed.
+
+    Returns:
+        The spec with every shorthand opened and every default filled in.
+
+    Raises:
+        SpecError: with all faults of the spec at once.
+    """
+    if not isinstance(data, Mapping):
+        hint = "the smallest spec is: algorithm: fedavg"
+        raise SpecError([FieldError("spec", shown(data), "is not a mapping of fields", hint)])
+    if count_values(data) > MAX_VALUES:
+        raise SpecError([FieldError("spec", None, f"holds more than {MAX_VALUES} values", "make it smaller")])
+    errors = {e.path: e for e in plain_faults(data)}
+    try:
+        spec = JobSpec.model_validate(dict(data))
+    except (ValidationError, RecursionError) as error:
+        found = translate(error, json_schema()) if isinstance(error, ValidationError) else []
+        errors |= {e.path: e for e in found}
+    if errors:
+        raise SpecError(errors.values())
+    return spec
+
+
+def load_spec(source: str | Path, overrides: Sequence[str] = ()) -> JobSpec:
+    """Read a spec from a file, from standard input (`-`) or from a preset.
+
+    Args:
+        source: path of a YAML or JSON file, `-`, or the name of a preset; a file wins over a preset.
+        overrides: `PATH=VALUE` items, written over what was read.
+
+    Raises:
+        SpecError: with all faults at once; with path `spec` where nothing could be read.
+    """
+    return parse_spec(read_spec(source, overrides))
+
+
+def read_spec(source: str | Path, overrides: Sequence[str] = ()) -> Any:
+    """As `load_spec`, but the plain data, unchecked."""
+    data = parse_text(_read(source))
+    return apply_overrides(data, overrides) if isinstance(data, Mapping) else data
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of what `parse_spec` accepts."""
+    return JobSpec.model_json_schema(mode="validation")
+
+
+def presets() -> dict[str, str]:
+    """The presets that come with fedsim: name and one-line summary."""
+    return {name: _summary(file.read_text("utf-8")) for name, file in sorted(_preset_files().items())}
+
+
+def preset_text(name: str) -> str:
+    """The YAML text of a preset, comments included.
+
+    Raises:
+        SpecError: with path `spec`, for a name that is no preset.
+    """
+    files = _preset_files()
+    if name not in files:
+        raise _nothing_there(name)
+    return files[name].read_text("utf-8")
+
+
+def _preset_files() -> dict[str, Traversable]:
+    folder = resources.files("jobs.spec") / "presets"
+    return {f.name.removesuffix(".yaml"): f for f in folder.iterdir() if f.name.endswith(".yaml")}
+
+
+def _summary(text: str) -> str:
+    first = text.partition("\n")[0]
+    return first.lstrip("# ").rstrip()
+
+
+def _read(source: str | Path) -> str:
+    if source == "-":
+        return sys.stdin.read()
+    path = Path(source).expanduser()
+    try:
+        if path.is_file():
+            return path.read_text("utf-8")
+    except (OSError, ValueError) as error:
+        raise SpecError([FieldError("spec", str(source), f"cannot be read: {error}", "")]) from None
+    return preset_text(str(source))
+
+
+def _nothing_there(source: str) -> SpecError:
+    names = sorted(_preset_files())
+    close = difflib.get_close_matches(source.lower(), names, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"the presets are: {', '.join(names)}"
+    return SpecError([FieldError("spec", shown(source), "is neither a file nor a preset", hint)])

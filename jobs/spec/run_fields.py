@@ -1,0 +1,69 @@
+"""The sections of a spec about how a job runs, not about what it computes: resources, faults, checkpoints."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from jobs.spec.fields import MAX_ROUNDS, Number, Section, Whole, fault
+
+
+class Resources(Section):
+    """What the job asks of the cluster; no number of workers changes a result."""
+
+    workers: Annotated[Whole, Field(ge=1, le=10_000)] | Literal["auto"] = Field(
+        default="auto", description="how many actors train at once"
+    )
+    cpus_per_worker: Number = Field(default=1.0, gt=0, le=1024)
+    gpus_per_worker: Number = Field(default=0.0, ge=0, le=1024, description="may be a fraction of one GPU")
+    server_gpus: Number = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="share of a GPU on which the server trains what is its own; 0: on its CPU",
+    )
+    stack: Annotated[Whole, Field(ge=1, le=1024)] | Literal["auto", "off"] = Field(
+        default="auto", description="how many clients train at once in an actor"
+    )
+    graphs: bool = Field(
+        default=False, strict=True, description="play the steps of such clients as CUDA graphs; needs GPUs"
+    )
+
+    @model_validator(mode="after")
+    def _whole_gpus(self) -> Resources:
+        gpus = self.gpus_per_worker
+        if self.graphs and not gpus:
+            hint = "set gpus_per_worker, or leave graphs out"
+            raise fault("asks for CUDA graphs, and the workers have no GPU", hint, "graphs")
+        if gpus > 1 and gpus != int(gpus):
+            hint = "allowed: a fraction of one GPU, or a whole number of GPUs"
+            raise fault("is more than one GPU and not whole", hint, "gpus_per_worker")
+        for field in ("cpus_per_worker", "gpus_per_worker", "server_gpus"):
+            if round(getattr(self, field), 4) != getattr(self, field):
+                raise fault("is finer than Ray counts", "allowed: steps of 0.0001", field)
+        return self
+
+
+class Faults(Section):
+    """What happens when something breaks."""
+
+    client_error: Literal["fail", "skip", "retry"] = Field(
+        default="fail",
+        description="a client that raises fails the job, is left out of the round, or is trained again",
+    )
+    max_retries: Whole = Field(
+        default=3,
+        ge=0,
+        le=100,
+        description="how often the work of a dead actor runs again, and a client with client_error: retry",
+    )
+    max_restarts: Whole = Field(
+        default=3, ge=0, le=100, description="how often the job goes on from its checkpoint by itself"
+    )
+
+
+class Checkpointing(Section):
+    """When the job is saved, so that it can go on from there."""
+
+    every: Whole = Field(default=10, ge=0, le=MAX_ROUNDS, description="every n-th round, and the last; 0: no")

@@ -1,0 +1,93 @@
+"""What comes with a spec when a job is submitted: priority, labels, idempotency key; and the job's new id."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import secrets
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from fedsim.errors import FieldError, RequestError
+from jobs.spec.job_spec import JobSpec
+
+MAX_PRIORITY = 1000
+MAX_LABELS = 32
+MAX_LABEL_VALUE = 200
+LABEL_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,63}")
+IDEMPOTENCY_KEY = re.compile(r"[!-~]{1,200}")
+
+_DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
+_EPOCH_MS = 1_577_836_800_000  # 2020-01-01: 40 bits of milliseconds from then last until 2054
+
+
+class Submission(NamedTuple):
+    """A checked submission, as plain data."""
+
+    spec: JobSpec
+    priority: int
+    labels: dict[str, str]
+    idempotency_key: str | None
+
+    def body_hash(self) -> str:
+        """SHA-256 of what was submitted, the key left out: two bodies are the same when their hashes are.
+
+        What has its default is left out too: a version with more fields finds the same body the same.
+        """
+        return self._hash(self.spec.model_dump(mode="json", exclude_defaults=True))
+
+    def has_hash(self, body_hash: str) -> bool:
+        """Whether that is the hash of this body, as it is made now or was made with every default in it."""
+        return body_hash in (self.body_hash(), self._hash(self.spec.model_dump(mode="json")))
+
+    def _hash(self, spec: dict[str, Any]) -> str:
+        text = json.dumps([spec, self.priority, self.labels], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def check_submission(
+    spec: JobSpec, priority: int, labels: Mapping[str, str] | None, idempotency_key: str | None
+) -> Submission:
+    """Make sure that what comes with a spec can be stored and shown.
+
+    Raises:
+        RequestError: with all faults at once; paths `priority`, `labels`, `labels.KEY`, `Idempotency-Key`.
+    """
+    errors = [*_priority_faults(priority), *_label_faults(labels or {})]
+    if idempotency_key is not None and not IDEMPOTENCY_KEY.fullmatch(idempotency_key):
+        hint = "use 1 to 200 printable ASCII characters without spaces"
+        errors.append(FieldError("Idempotency-Key", idempotency_key[:200], "is not a key", hint))
+    if errors:
+        raise RequestError(errors)
+    return Submission(spec, priority, dict(labels or {}), idempotency_key)
+
+
+def _priority_faults(priority: Any) -> list[FieldError]:
+    if isinstance(priority, int) and not isinstance(priority, bool) and abs(priority) <= MAX_PRIORITY:
+        return []
+    hint = f"allowed: a whole number from -{MAX_PRIORITY} to {MAX_PRIORITY}; the highest runs first"
+    return [FieldError("priority", priority, "is not a priority", hint)]
+
+
+def _label_faults(labels: Mapping[str, str]) -> list[FieldError]:
+    if len(labels) > MAX_LABELS:
+        return [FieldError("labels", len(labels), "are too many", f"at most {MAX_LABELS} labels")]
+    faults = []
+    for key, value in labels.items():
+        if not LABEL_KEY.fullmatch(key):
+            hint = (
+                "a key has 1 to 64 letters, digits, '.', '_', '/' or '-', and starts with a letter or digit"
+            )
+            faults.append(FieldError("labels", key[:200], "is not a label's key", hint))
+        elif len(value) > MAX_LABEL_VALUE or not value.isprintable():
+            hint = f"a value is one printable line of at most {MAX_LABEL_VALUE} characters"
+            faults.append(FieldError(f"labels.{key}", value[:200], "is not a label's value", hint))
+    return faults
+
+
+def new_job_id(now: datetime) -> str:
+    """An id of 12 characters that sorts by the time it was made: 8 of milliseconds, 4 of chance."""
+    number = ((int(now.timestamp() * 1000) - _EPOCH_MS) << 20) | secrets.randbits(20)
+    return "".join(_DIGITS[(number >> shift) & 31] for shift in range(55, -1, -5))

@@ -1,0 +1,238 @@
+"""A sweep: a grid of specs and seeds that goes to the service as one group of jobs.
+
+name: fedprox-mu                                  # the group; by default the name of the file
+base: demo                                        # a preset, a file beside this one, or a whole spec
+set: {rounds: 30}                                 # over the base, for all
+axes:
+local.lr: [0.05, 0.1]                           # a path, and its values
+mu: {path: algorithm.mu, values: [0, 0.1]}      # the same, with a name of its own
+data:                                           # labels, and what each of them sets
+iid: {data.partition: iid}
+skewed: {data.partition.kind: dirichlet, data.partition.beta: 0.1}
+seeds: [1, 2, 3]
+metric: global_accuracy                           # of which mean and deviation are shown
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from math import prod
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedsim.errors import FieldError, SpecError
+from jobs.spec.error_messages import shown, translate
+from jobs.spec.fields import MAX_NAME
+from jobs.spec.grid import WITHOUT_EFFECT, Run, cells, fingerprint, grid_runs, set_items
+from jobs.spec.job_spec import JobSpec, parse_spec, read_spec
+from jobs.spec.submission import check_submission
+from jobs.spec.text import apply_overrides, parse_text
+
+MAX_RUNS = 10_000
+
+GROUP = "group"
+"""The label that the jobs of a sweep share; its value is the sweep's name."""
+
+
+class Sweep(BaseModel):
+    """A sweep as it is written, with its base read and its axes opened.
+
+    Attributes:
+        name: of the group.
+        base: the spec that every run begins with.
+        set: `--set` items of every run.
+        axes: {axis: {label: `--set` items}}.
+        seeds: of each cell.
+        metric: a metric of the round records.
+        priority: of every job.
+        labels: of every job, besides those of the sweep.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
+    base: dict[str, Any]
+    set: tuple[str, ...] = ()
+    axes: dict[str, dict[str, tuple[str, ...]]]
+    seeds: tuple[int, ...]
+    metric: str = "global_accuracy"
+    priority: int = 0
+    labels: dict[str, str] = {}
+
+    def cells(self) -> list[tuple[str, ...]]:
+        """All combinations of the axes' labels."""
+        return cells(self.axes, list(self.axes))
+
+    def mark(self, spec: JobSpec) -> str:
+        """The fingerprint of a run's spec.
+
+        How a run is executed tells runs apart only where an axis is about it, as when somebody looks whether
+        results depend on the number of workers.
+        """
+        return fingerprint(spec, self._varied)
+
+    @cached_property
+    def _varied(self) -> frozenset[str]:
+        """The parts of how a run is executed that axes are about: looked for once, not for every run."""
+        items = [item for values in self.axes.values() for each in values.values() for item in each]
+        paths = frozenset(re.split("[.=]", item, maxsplit=1)[0].strip() for item in items)
+        return paths.intersection(WITHOUT_EFFECT) - {"name"}
+
+
+class Member(NamedTuple):
+    """One run of a sweep, ready to be submitted.
+
+    Attributes:
+        run: its place in the grid.
+        spec: what it runs.
+        mark: the fingerprint of the spec, by which its job is known again.
+        labels: of its job.
+        key: its idempotency key.
+    """
+
+    run: Run
+    spec: JobSpec
+    mark: str
+    labels: dict[str, str]
+    key: str
+
+    def body(self) -> dict[str, Any]:
+        """The spec as it is sent."""
+        return self.spec.model_dump(mode="json", exclude_unset=True)
+
+
+def read_sweep(source: str | Path | Mapping[str, Any], more: Sequence[str] = ()) -> Sweep:
+    """Read a sweep.
+
+    Args:
+        source: the path of a YAML or JSON file, `-` for standard input, or what would stand in it.
+        more: `--set` items of every run, over those of the file.
+
+    Raises:
+        SpecError: it cannot be read, or is no sweep; holds every fault.
+    """
+    data, folder, name = _read(source)
+    if not isinstance(data, Mapping):
+        raise _fault("sweep", data, "is not a mapping of fields", "the smallest has base, axes and seeds")
+    opened = {"name": name, **data, "axes": _axes(data.get("axes"))}
+    opened["set"] = [*_items("set", data.get("set")), *more]
+    if "base" in data:
+        opened["base"] = _base(data["base"], folder)
+    try:
+        sweep = Sweep.model_validate(opened)
+    except ValidationError as error:
+        found = translate(error, Sweep.model_json_schema(mode="validation"))
+        raise SpecError(
+            fault._replace(message=fault.message.replace("of a spec", "of a sweep")) for fault in found
+        ) from None
+    if not sweep.seeds:
+        raise _fault("seeds", [], "is empty", "name at least one")
+    if len(set(sweep.seeds)) < len(sweep.seeds):
+        raise _fault("seeds", list(sweep.seeds), "names a seed twice", "name each once")
+    count = prod(map(len, sweep.axes.values())) * len(sweep.seeds)
+    if count > MAX_RUNS:
+        raise _fault("axes", count, "runs are too many", f"allowed: {MAX_RUNS}")
+    return sweep
+
+
+def members(sweep: Sweep) -> list[Member]:
+    """All runs of a sweep, each with its spec.
+
+    Raises:
+        SpecError: specs are wrong; holds every fault once, with the first run that has it.
+    """
+    found: list[Member] = []
+    faults: dict[tuple[str, str], FieldError] = {}
+    for run in grid_runs(sweep.axes, sweep.seeds, sweep.set):
+        try:
+            found.append(_member(sweep, run))
+        except SpecError as error:
+            for fault in error.errors:
+                text = f"{fault.message} (in {run})"
+                faults.setdefault((fault.path, repr(fault.value)), fault._replace(message=text))
+    if faults:
+        raise SpecError(faults.values())
+    return found
+
+
+def _member(sweep: Sweep, run: Run) -> Member:
+    data = apply_overrides(sweep.base, run.items)
+    spec = parse_spec({**data, "name": f"{sweep.name}: {run}"[:MAX_NAME]})
+    own = {_label(axis): label for axis, label in run.labels.items()}
+    labels = {**own, "seed": str(run.seed), **sweep.labels, GROUP: sweep.name}
+    mark = sweep.mark(spec)
+    key = hashlib.sha256(f"{sweep.name}\n{mark}".encode()).hexdigest()[:32]
+    check_submission(spec, sweep.priority, labels, key)
+    return Member(run, spec, mark, labels, key)
+
+
+def _label(axis: str) -> str:
+    """The name of an axis as the name of a label."""
+    return re.sub(r"[^A-Za-z0-9._/-]+", "-", axis).strip("-._/")[:64] or "axis"
+
+
+def _read(source: str | Path | Mapping[str, Any]) -> tuple[Any, Path, str]:
+    """The plain data, the folder that paths are relative to, and the name where none is given."""
+    if isinstance(source, Mapping):
+        return source, Path(), "sweep"
+    if source == "-":
+        return parse_text(sys.stdin.read()), Path(), "sweep"
+    if not isinstance(source, str | Path):
+        return source, Path(), "sweep"
+    path = Path(source).expanduser()
+    try:
+        return parse_text(path.read_text("utf-8")), path.parent, path.stem
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise _fault("sweep", str(source), f"cannot be read: {why}", "name a file") from None
+
+
+def _base(base: Any, folder: Path) -> Any:
+    if not isinstance(base, str):
+        return base
+    beside = folder / base
+    return read_spec(beside if beside.is_file() else base)
+
+
+def _axes(axes: Any) -> Any:
+    if not isinstance(axes, Mapping):
+        return {} if axes is None else axes
+    return {str(axis): _labels(str(axis), value) for axis, value in axes.items()}
+
+
+def _labels(axis: str, value: Any) -> Any:
+    """The labels of one axis with their items, from any of the three ways to write them."""
+    path = f"axes.{axis}"
+    if isinstance(value, Mapping) and set(value) == {"path", "values"}:
+        axis, value = str(value["path"]), value["values"]
+    if isinstance(value, list) and value:
+        return {_text(entry): [f"{axis}={json.dumps(entry, ensure_ascii=False)}"] for entry in value}
+    if isinstance(value, Mapping) and value:
+        return {str(label): list(_items(f"{path}.{label}", items)) for label, items in value.items()}
+    raise _fault(path, value, "is no axis", "write [values], {path, values} or {label: {path: value}}")
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _items(path: str, value: Any) -> Iterator[str]:
+    try:
+        items = set_items(value)
+    except TypeError:
+        items = [value]
+    for item in items:
+        if not isinstance(item, str):
+            raise _fault(path, item, "is nothing to set", "write {path: value}, or PATH=VALUE items")
+        yield item
+
+
+def _fault(path: str, value: Any, message: str, hint: str) -> SpecError:
+    return SpecError([FieldError(path, shown(value), message, hint)])

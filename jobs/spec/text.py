@@ -1,0 +1,292 @@
+"""Reading a spec from text: the YAML that we accept, and the `PATH=VALUE` overrides of the command line.
+
+Specs are data. Tags, anchors, duplicate keys and keys that are not texts are refused. Plain scalars follow
+the core schema of YAML 1.2, not YAML 1.1: `1e-5` is a number, `no` is a text and `12:30` is not 750.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import yaml
+
+from fedsim.errors import FieldError, SpecError
+from jobs.spec.error_messages import MAX_DEPTH as MAX_PARTS
+from jobs.spec.error_messages import MAX_SHOWN, shown
+
+MAX_CHARACTERS = 1_000_000
+MAX_YAML_CHARACTERS = 100_000
+"""YAML takes a hundred times as long to read as JSON does."""
+
+MAX_NODES = 20_000
+"""Keys and values of a YAML text: as many as a spec can have at most."""
+
+MAX_DEPTH = 40
+
+SHORTHANDS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "algorithm": {"name": "fedavg"},
+        "model": {"name": "mlp"},
+        "data.dataset": {"name": "digits"},
+        "data.partition": {"kind": "dirichlet", "beta": 0.5, "min_size": 1},
+        "data.tests": {"kind": "global"},
+    }
+)
+"""Sections that may be written as one word, with what stands there when nothing is written."""
+
+REPLACES: Mapping[str, str] = MappingProxyType({"local.steps": "local.epochs", "local.epochs": "local.steps"})
+"""Fields of which a spec has one or the other: who sets the first wants the second no more."""
+
+_PLAIN = (
+    ("tag:yaml.org,2002:bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("tag:yaml.org,2002:int", r"[-+]?[0-9]+|0x[0-9a-fA-F]+", "-+0123456789"),
+    (
+        "tag:yaml.org,2002:float",
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        "-+0123456789.",
+    ),
+    ("tag:yaml.org,2002:null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+)
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's safe loader, narrowed to plain data."""
+
+    depth = 0
+    nodes = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+            raise yaml.MarkedYAMLError(
+                problem="anchors and aliases are not allowed", problem_mark=event.start_mark
+            )
+        if getattr(event, "tag", None):
+            raise yaml.MarkedYAMLError(
+                problem=f"the tag {event.tag[:MAX_SHOWN]!r} is not allowed", problem_mark=event.start_mark
+            )
+        if self.depth >= MAX_DEPTH:
+            raise yaml.MarkedYAMLError(problem="it is nested too deeply", problem_mark=event.start_mark)
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            problem = f"it holds more than {MAX_NODES:,} keys and values"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
+        self.depth += 1
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self.depth -= 1
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.tag != "tag:yaml.org,2002:str":
+                raise yaml.MarkedYAMLError(problem="a key is not a text", problem_mark=key.start_mark)
+            if key.value in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"the key {key.value[:MAX_SHOWN]!r} stands twice", problem_mark=key.start_mark
+                )
+            seen.add(key.value)
+        return super().construct_mapping(node, deep=deep)
+
+    def construct_number(self, node: Any) -> int | float:
+        text = str(node.value)
+        if node.tag.endswith(":int"):
+            return int(text, 16) if text.startswith("0x") else int(text)
+        return float(re.sub(r"\.(?=inf|nan)", "", text.lower()))
+
+
+# Class attributes of PyYAML's own making: assigned once here, so that SafeLoader itself stays as it is.
+_Loader.yaml_implicit_resolvers = {}
+for _tag, _pattern, _first in _PLAIN:
+    _Loader.add_implicit_resolver(_tag, re.compile(f"^(?:{_pattern})$"), list(_first))
+for _tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float"):
+    _Loader.add_constructor(_tag, _Loader.construct_number)
+
+
+def parse_text(text: str) -> Any:
+    """Plain data from YAML or JSON.
+
+    Raises:
+        SpecError: with path `spec`, for a text that is neither, or holds what a spec may not hold.
+    """
+    if len(text) > MAX_CHARACTERS:
+        raise _bad_text(f"is longer than {MAX_CHARACTERS:,} characters")
+    try:
+        if text.lstrip().startswith("{"):
+            return _parse_json(text)
+        return _parse_yaml(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+        raise _bad_text(f"cannot be read: {error.problem}{where}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise _bad_text(f"cannot be read: {str(error)[:200]}") from None
+
+
+def _bad_text(message: str) -> SpecError:
+    return SpecError([FieldError("spec", None, message, "a spec is one plain YAML or JSON mapping")])
+
+
+def _parse_yaml(text: str) -> Any:
+    if len(text) > MAX_YAML_CHARACTERS:
+        raise _bad_text(f"is longer than {MAX_YAML_CHARACTERS:,} characters, which is the most for YAML")
+    loader = _Loader(text)
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
+
+
+def _parse_json(text: str) -> Any:
+    """JSON proper; a text that only looks like it (YAML's flow style) goes to YAML."""
+    try:
+        data = json.loads(text, object_pairs_hook=_unique)
+    except json.JSONDecodeError:
+        if len(text) > MAX_YAML_CHARACTERS:
+            raise
+        return _parse_yaml(text)
+    if _too_deep(data):
+        raise ValueError("it is nested too deeply")
+    return data
+
+
+def _too_deep(data: Any) -> bool:
+    level = [data]
+    for _ in range(MAX_DEPTH):
+        level = [inner for item in level if isinstance(item, (dict, list)) for inner in _inside(item)]
+        if not level:
+            return False
+    return True
+
+
+def _inside(item: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return item.values() if isinstance(item, dict) else item
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
+        seen = set[str]()
+        for key, _ in pairs:
+            if key in seen:
+                raise ValueError(f"the key {key[:MAX_SHOWN]!r} stands twice")
+            seen.add(key)
+    return mapping
+
+
+def apply_overrides(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """A copy of the data with `PATH=VALUE` items written into it.
+
+    A path into a section that is one word (`algorithm.mu` where `algorithm: fedprox` stands) opens the word
+    to a mapping; a path into a section that is not there starts from its default. Of two fields that replace
+    one another (`local.steps` and `local.epochs`) the one that is set takes the other's place, unless both
+    are set. Values are read as YAML.
+
+    Raises:
+        SpecError: for every item that is not `PATH=VALUE`, or whose path leads through a plain value.
+    """
+    pairs, errors = _pairs(overrides)
+    return _with(data, pairs, errors)
+
+
+def parse_sets(items: Sequence[str]) -> dict[str, Any]:
+    """Fields by dotted path, from `PATH=VALUE` items; values are read as YAML.
+
+    Raises:
+        SpecError: for every item that is not `PATH=VALUE`, or whose value cannot be read.
+    """
+    pairs, errors = _pairs(items)
+    if errors:
+        raise SpecError(errors)
+    return dict(pairs)
+
+
+def set_fields(data: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of the data with values written into it, as `apply_overrides` does it, from plain data.
+
+    Raises:
+        SpecError: for every path that has an empty part, or leads through a plain value.
+    """
+    pairs, errors = list[tuple[str, Any]](), list[FieldError]()
+    for path, value in fields.items():
+        if all(path.split(".")):
+            pairs.append((path, copy.deepcopy(value)))
+        else:
+            errors.append(FieldError("set", path[:200], "is not a path", "for example: local.lr"))
+    return _with(data, pairs, errors)
+
+
+def _pairs(items: Sequence[str]) -> tuple[list[tuple[str, Any]], list[FieldError]]:
+    pairs, errors = list[tuple[str, Any]](), list[FieldError]()
+    for item in items:
+        path, equals, text = item.partition("=")
+        path = path.strip()
+        if not equals or not all(path.split(".")):
+            errors.append(FieldError("set", item, "is not PATH=VALUE", "for example: local.lr=0.01"))
+            continue
+        try:
+            pairs.append((path, parse_text(text)))
+        except SpecError as error:
+            errors.extend(FieldError(path, text, e.message, e.hint) for e in error.errors)
+    return pairs, errors
+
+
+def _with(
+    data: Mapping[str, Any], pairs: Sequence[tuple[str, Any]], errors: list[FieldError]
+) -> dict[str, Any]:
+    """A copy of the data with these values in it; what was wrong before is told with what is wrong here."""
+    result = copy.deepcopy(dict(data))
+    _make_way(result, dict(pairs))
+    for path, value in pairs:
+        try:
+            _write(result, path.split("."), value)
+        except SpecError as error:
+            errors.extend(FieldError(path[:MAX_SHOWN], shown(value), e.message, e.hint) for e in error.errors)
+    if errors:
+        raise SpecError(errors)
+    return result
+
+
+def _make_way(data: dict[str, Any], fields: Mapping[str, Any]) -> None:
+    """Take out of the data what a field that is about to be set replaces."""
+    for path, other in REPLACES.items():
+        section, _, field = other.partition(".")
+        if fields.get(path) is not None and other not in fields and isinstance(data.get(section), dict):
+            data[section].pop(field, None)
+
+
+def _write(data: dict[str, Any], parts: Sequence[str], value: Any) -> None:
+    if len(parts) > MAX_PARTS:
+        hint = f"{MAX_PARTS} parts are enough"
+        raise SpecError([FieldError("set", None, f"is a path of {len(parts):,} parts", hint)])
+    section = data
+    for depth, part in enumerate(parts[:-1], start=1):
+        path = ".".join(parts[:depth])
+        inner = _opened(section.get(part), path, parts[depth])
+        if not isinstance(inner, dict):
+            raise SpecError(
+                [
+                    FieldError(
+                        path, inner, f"{path[:MAX_SHOWN]!r} is a plain value here", "set that path itself"
+                    )
+                ]
+            )
+        section[part] = inner
+        section = inner
+    section[parts[-1]] = value
+
+
+def _opened(value: Any, path: str, next_part: str) -> Any:
+    """The section at a path as a mapping, where it can be one."""
+    if value is None:
+        default = SHORTHANDS.get(path, {})
+        return {} if next_part in ("name", "kind") else dict(default)
+    if isinstance(value, str) and path in SHORTHANDS:
+        return {next(iter(SHORTHANDS[path])): value}
+    return value

@@ -1,0 +1,251 @@
+"""Opening a database: connection settings, transactions that several processes share, and migrations."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from sqlalchemy import (
+    URL,
+    Connection,
+    Engine,
+    ExceptionContext,
+    create_engine,
+    event,
+    inspect,
+    make_url,
+    text,
+)
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as NoConnection
+
+from fedsim.base.secret_urls import hide, secrets_in, without_secrets
+from fedsim.errors import StoreError, StoreFull
+from jobs.store.tables import HEAD
+
+BUSY_SECONDS = 30
+MIGRATION_LOCK = 0x66656473
+
+LIBPQ = frozenset({"psycopg", "psycopg2"})
+"""PostgreSQL's drivers that take libpq's parameters."""
+
+REACH: Mapping[str, int] = MappingProxyType(
+    {
+        "connect_timeout": 10,
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 30_000,
+    }
+)
+"""Parameters of a connection to PostgreSQL: a machine that has fallen silent is given up after half a minute.
+
+In seconds, the last one in milliseconds. Without them the system waits for hours."""
+
+PATIENCE: Mapping[str, str] = MappingProxyType(
+    {"lock_timeout": f"{BUSY_SECONDS}s", "idle_in_transaction_session_timeout": "60s"}
+)
+"""Settings of a session of PostgreSQL: for how long it waits for another's lock, and keeps its own unused."""
+
+IDLE_TOO_LONG = "25P03"
+"""PostgreSQL's code for a session that it ended because it kept a transaction open and did nothing."""
+
+FULL = frozenset({"SQLITE_FULL", "SQLITE_IOERR_SHMSIZE", "53100"})
+"""What SQLite and PostgreSQL call a disk that is full; the second where SQLite's own index finds no room."""
+
+ROOM = "make room on the disk of FEDSIM_HOME, or of the database that FEDSIM_DATABASE_URL names"
+
+SILENCES = (OperationalError, InterfaceError, NoConnection)
+"""What is raised where the database does not answer, or all connections are taken: asked later, it may."""
+
+
+def connect(url: str) -> Engine:
+    """An engine for a database URL, brought to the newest schema.
+
+    Raises:
+        StoreError: a URL that means nothing, a database that does not answer or is newer than this fedsim.
+        StoreFull: there is no room to open it.
+    """
+    engine = make_engine(url)
+    try:
+        migrate(engine)
+    except DBAPIError as error:
+        engine.dispose()
+        shown = without_secrets(engine.url.render_as_string(hide_password=True))
+        cause = hide(str(error.orig), secrets_in(url))
+        raise StoreError(f"cannot open the store {shown}: {cause}", "check FEDSIM_DATABASE_URL") from error
+    except StoreError:
+        engine.dispose()
+        raise
+    return engine
+
+
+def writing(engine: Engine) -> Engine:
+    """The same engine for transactions that write: SQLite takes its write lock when they begin.
+
+    A transaction that reads first and writes later would else fail at once when another process has written
+    in between, however long the busy timeout.
+    """
+    return engine.execution_options(fedsim_writes=True)
+
+
+@contextmanager
+def migrating(engine: Engine) -> Iterator[Connection]:
+    """A transaction that may rebuild tables.
+
+    SQLite changes a column by making the table anew and dropping the old one, and a drop takes with it what
+    refers to the rows: so nothing may be enforced meanwhile. That can be set between transactions only.
+    """
+    with writing(engine).execution_options(fedsim_migrates=True).begin() as connection:
+        yield connection
+    # Its connections enforce nothing: new ones do.
+    engine.dispose()
+
+
+def make_engine(url: str) -> Engine:
+    """An engine for a database URL, its schema left as it is.
+
+    Raises:
+        StoreError: a URL that means nothing, or whose driver is not installed.
+    """
+    try:
+        parsed = make_url(url)
+        if parsed.drivername in ("postgres", "postgresql"):
+            parsed = parsed.set(drivername="postgresql+psycopg")
+        if parsed.get_backend_name() == "sqlite" and parsed.database:
+            Path(parsed.database).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if parsed.get_backend_name() not in ("sqlite", "postgresql"):
+            raise ArgumentError(f"{parsed.get_backend_name()!r} is neither sqlite nor postgresql")
+        # The API's threads each hold a connection for a moment; the pool must not be what they wait for.
+        reach = _reach(parsed)
+        engine = create_engine(parsed, pool_size=5, max_overflow=40, pool_pre_ping=True, connect_args=reach)
+    except (ArgumentError, ImportError, OSError) as error:
+        hint = "for example sqlite:////var/lib/fedsim/fedsim.db or postgresql://user@host/fedsim"
+        raise StoreError(f"cannot use the database URL: {error}", hint) from error
+    event.listen(engine, "handle_error", _full, retval=True)
+    if engine.dialect.name == "sqlite":
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+    else:
+        event.listen(engine, "connect", _prepare_postgresql)
+        event.listen(engine, "handle_error", _ended_by_the_server, retval=True)
+    return engine
+
+
+def _reach(url: URL) -> dict[str, Any]:
+    """What the driver is told beside the URL, whose own parameters stand."""
+    if url.get_backend_name() != "postgresql" or url.get_driver_name() not in LIBPQ:
+        return {}
+    return {name: value for name, value in REACH.items() if name not in url.query}
+
+
+def _prepare_postgresql(connection: Any, _record: Any) -> None:
+    """Settings of one session, where neither the URL nor the server has others.
+
+    They are set by a statement: a pooler in between may refuse a connection that brings them along.
+    """
+    with connection.cursor() as cursor:
+        for name, value in PATIENCE.items():
+            unset = "SELECT set_config(%s, %s, false) WHERE current_setting(%s) = '0'"
+            cursor.execute(unset, (name, value, name))
+    connection.commit()
+
+
+def _full(context: ExceptionContext) -> Exception | None:
+    """A full disk is no silence, though the drivers' errors are of one kind: to ask again makes no room."""
+    error = context.original_exception
+    if not FULL & {getattr(error, "sqlite_errorname", None), getattr(error, "sqlstate", None)}:
+        return None
+    return StoreFull(f"the store's disk is full: {error}", ROOM)
+
+
+def _ended_by_the_server(context: ExceptionContext) -> Exception | None:
+    """A session that the server ended is a silence like any other; the driver calls it an error within."""
+    error = context.original_exception
+    if getattr(error, "sqlstate", None) != IDLE_TOO_LONG:
+        return None
+    context.is_disconnect = True
+    return OperationalError(context.statement, None, error)
+
+
+def _prepare_sqlite(connection: Any, _record: Any) -> None:
+    """Settings of one SQLite connection; transactions are begun by us, not by the driver."""
+    connection.isolation_level = None
+    connection.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000}")
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    _use_write_ahead_log(connection)
+
+
+def _use_write_ahead_log(connection: Any) -> None:
+    """Switch to WAL; the busy timeout does not cover this switch, so two first openers take turns here."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except Exception as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    options = connection.get_execution_options()
+    writes = options.get("fedsim_writes", False)
+    if options.get("fedsim_migrates", False):
+        connection.exec_driver_sql("PRAGMA foreign_keys = OFF")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def migrate(engine: Engine) -> None:
+    """Bring the schema to the newest version; of several processes one does it and the others wait.
+
+    Raises:
+        StoreError: the database was written by a newer fedsim.
+    """
+    with engine.connect() as connection:
+        if _version(connection) == HEAD:
+            return
+    with migrating(engine) as connection:
+        if connection.dialect.name == "postgresql":
+            # However long another process takes to migrate a large store: this one has nothing else to do.
+            connection.execute(text("SET LOCAL lock_timeout = 0"))
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
+        if _version(connection) != HEAD:
+            _upgrade(connection)
+
+
+def _version(connection: Connection) -> str | None:
+    """The revision of a database, None for an empty one; importing Alembic would cost more than asking."""
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    version: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    return version
+
+
+def alembic_config(connection: Connection | None = None) -> Any:
+    """Alembic's configuration for the migrations of this package, on an open connection."""
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", "jobs.store:migrations")
+    config.attributes["connection"] = connection
+    return config
+
+
+def _upgrade(connection: Connection) -> None:
+    from alembic import command
+    from alembic.util import CommandError
+
+    try:
+        command.upgrade(alembic_config(connection), "head")
+    except CommandError as error:
+        hint = "open it with that fedsim, or name another database"
+        raise StoreError(
+            f"the store is of another version of fedsim than this one ({error})", hint
+        ) from error

@@ -1,0 +1,196 @@
+"""Pages of jobs by keyset: a token names the last job of a page, so new jobs never shift the next one."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Collection, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy import Column, ColumnElement, RowMapping, Select, and_, literal, or_, select, tuple_
+
+from fedsim.errors import BadPageToken, FieldError, RequestError
+from jobs.store.rows import storable
+from jobs.store.states import JobState
+from jobs.store.tables import jobs, labels
+
+MAX_LIMIT = 1000
+MAX_LABELS = 32
+MAX_PRIORITY_DIGITS = 9
+
+ORDERS = {
+    "created_at": jobs.c.created_at,
+    "name": jobs.c.name,
+    "priority": jobs.c.priority,
+    "state": jobs.c.state,
+}
+"""What a list of jobs may be ordered by; a leading minus turns the order round. Ties go by id; those of
+priority by age, so that `-priority` is the order of the queue."""
+
+
+class Key(NamedTuple):
+    """A column that a list is sorted by, and whether its largest value comes first."""
+
+    column: Column[Any]
+    descending: bool
+
+
+class JobQuery(NamedTuple):
+    """A list of jobs: which ones, in which order, how many at a time. Every filter narrows it.
+
+    Attributes:
+        states: any of these; none for all.
+        labels: each `key` or `key=value`; a job has all of them.
+        algorithm: the name of its method.
+        search: stands in its name, its id or its algorithm, in capitals or not.
+        order_by: one of `ORDERS`, with a leading minus for the largest first.
+        limit: jobs of a page.
+    """
+
+    states: tuple[str, ...]
+    labels: tuple[str, ...]
+    algorithm: str | None
+    search: str | None
+    order_by: str
+    limit: int
+
+    @property
+    def column(self) -> Column[Any]:
+        """The column of the order."""
+        return ORDERS[self.order_by.removeprefix("-")]
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """What the list is sorted by; the last one tells all jobs apart."""
+        descending = self.order_by.startswith("-")
+        if self.column is not jobs.c.priority:
+            return Key(self.column, descending), Key(jobs.c.id, descending)
+        ages = Key(jobs.c.created_at, not descending), Key(jobs.c.id, not descending)
+        return Key(self.column, descending), *ages
+
+    def statement(self, page_token: str | None) -> Select[Any]:
+        """One row more than the page holds, so that the caller sees whether another page follows.
+
+        The page is found among ids, which indexes hold; whole rows, specs and all, are read for it alone.
+        """
+        found = select(jobs.c.id).where(*self._filters()).limit(self.limit + 1)
+        if page_token is not None:
+            found = found.where(self._beyond(self._read(page_token)))
+        keys = [column.desc() if descending else column.asc() for column, descending in self.keys]
+        return select(jobs).where(jobs.c.id.in_(found.order_by(*keys))).order_by(*keys)
+
+    def token(self, last: RowMapping) -> str:
+        """The token of the page that follows this row."""
+        place = [last[column.name] for column, _ in self.keys]
+        values = [value.isoformat() if isinstance(value, datetime) else value for value in place]
+        text = json.dumps([self._fingerprint(), *values])
+        return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+    def _filters(self) -> Iterator[ColumnElement[bool]]:
+        if self.states:
+            yield jobs.c.state.in_(self.states)
+        for label in self.labels:
+            yield jobs.c.id.in_(_labelled(label))
+        if self.algorithm:
+            yield jobs.c.algorithm == self.algorithm
+        if self.search:
+            columns = (jobs.c.name, jobs.c.id, jobs.c.algorithm)
+            yield or_(*(column.icontains(self.search, autoescape=True) for column in columns))
+
+    def _beyond(self, place: Sequence[Any]) -> ColumnElement[bool]:
+        if self.column is not jobs.c.priority:
+            return _after(self.keys, place)
+        same = and_(self.column == place[0], _after(self.keys[1:], place[1:]))
+        return or_(_after(self.keys[:1], place[:1]), same)
+
+    def _fingerprint(self) -> str:
+        """What a token belongs to: the same filters and the same order."""
+        filters = [sorted(self.states), sorted(self.labels), self.algorithm, self.search]
+        return hashlib.sha256(json.dumps([*filters, self.order_by]).encode()).hexdigest()[:12]
+
+    def _read(self, token: str) -> list[Any]:
+        """The place that a token names; whoever made it up gets no further than to a list of jobs."""
+        try:
+            text = base64.urlsafe_b64decode(token.encode() + b"=" * (-len(token) % 4))
+            fingerprint, *values = json.loads(text)
+            place = [_value(key.column, value) for key, value in zip(self.keys, values, strict=True)]
+        except (ValueError, TypeError, OverflowError, RecursionError):
+            fingerprint, place = None, []
+        if fingerprint != self._fingerprint():
+            hint = "take next_page_token of the page before, with the same filters and order"
+            raise BadPageToken(f"{token[:80]!r} is not a page token of this list", hint)
+        return place
+
+
+def job_query(
+    state: JobState | Collection[JobState] | None,
+    label: str | Collection[str] | None,
+    order_by: str,
+    limit: int,
+    algorithm: str | None = None,
+    search: str | None = None,
+) -> JobQuery:
+    """A checked query.
+
+    Args:
+        state: one state, several, or None for all.
+        label: `key` or `key=value`, one or several; a job has to have all of them.
+        order_by: one of `ORDERS`, with a leading minus for the largest first.
+        limit: jobs of a page, from 1 to 1000.
+        algorithm: the name of a method.
+        search: what stands in a job's name, id or algorithm, in capitals or not.
+
+    Raises:
+        RequestError: with path `order_by`, `limit`, `label`, `algorithm` or `search`.
+    """
+    states = (state,) if isinstance(state, str) else tuple(state or ())
+    asked = (label,) if isinstance(label, str) else tuple(label or ())
+    texts = [*(("label", each) for each in asked), ("algorithm", algorithm), ("search", search)]
+    errors = list(_faults(order_by, limit, len(asked)))
+    for path, text in texts:
+        if text is not None and text != storable(text):
+            errors.append(FieldError(path, storable(text)[:200], "is not a text", "use printable characters"))
+    if errors:
+        raise RequestError(errors)
+    return JobQuery(tuple(JobState(s).value for s in states), asked, algorithm, search, order_by, limit)
+
+
+def _faults(order_by: str, limit: int, asked: int) -> Iterator[FieldError]:
+    if order_by.removeprefix("-") not in ORDERS:
+        yield FieldError("order_by", order_by[:200], "is not an order", f"one of {', '.join(ORDERS)}")
+    if not 1 <= limit <= MAX_LIMIT:
+        yield FieldError("limit", limit, "is out of range", f"allowed: 1 to {MAX_LIMIT}")
+    if asked > MAX_LABELS:
+        yield FieldError("label", asked, "are too many", f"at most {MAX_LABELS} labels")
+
+
+def _after(keys: Sequence[Key], place: Sequence[Any]) -> ColumnElement[bool]:
+    """What comes after a place, by keys that all go the same way."""
+    # A comparison of rows, not several of columns: databases walk an index with it.
+    here = tuple_(*(key.column for key in keys))
+    last = tuple_(*(literal(value, key.column.type) for key, value in zip(keys, place, strict=True)))
+    return here < last if keys[0].descending else here > last
+
+
+def _value(column: Column[Any], value: Any) -> Any:
+    if column is jobs.c.created_at:
+        return datetime.fromisoformat(_text(value)).astimezone(UTC)
+    if column is not jobs.c.priority:
+        return _text(value)
+    if type(value) is not int or len(str(abs(value))) > MAX_PRIORITY_DIGITS:
+        raise ValueError("no priority")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or value != storable(value):
+        raise ValueError("no text")
+    return value
+
+
+def _labelled(label: str) -> Select[Any]:
+    key, equals, value = label.partition("=")
+    query = select(labels.c.job_id).where(labels.c.key == key)
+    return query.where(labels.c.value == value) if equals else query

@@ -1,0 +1,147 @@
+"""The reading side of the job store."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from sqlalchemy import Engine, and_, select
+
+from jobs.spec import JobSpec
+from jobs.spec.submission import check_submission
+from jobs.store.curves import Curve, curves
+from jobs.store.paging import job_query
+from jobs.store.queue_order import IN_LINE, counting, in_line
+from jobs.store.records import Job, JobEvent, JobPage, RoundRecord
+from jobs.store.rows import event_of, job_of, job_with_key, make_sure_same, row_of
+from jobs.store.states import JobState
+from jobs.store.tables import events, jobs, rounds
+from jobs.store.totals import Totals, read_totals
+
+
+class JobReader:
+    """Looks at jobs, their rounds and their events, and changes nothing.
+
+    Args:
+        engine: an engine on a database of the newest schema.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def close(self) -> None:
+        """Give the connections back; nothing must be asked any more."""
+        self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def get(self, job_id: str) -> Job:
+        """One job.
+
+        Raises:
+            JobNotFound: no job has this id.
+        """
+        with self._engine.connect() as connection:
+            return job_of(row_of(connection, job_id))
+
+    def submitted(
+        self, spec: JobSpec, *, priority: int, labels: Mapping[str, str], idempotency_key: str | None
+    ) -> Job | None:
+        """The job that a submission made when it came before; see `JobStore.create` for the arguments.
+
+        Raises:
+            SpecError: a priority, label or key that cannot be stored.
+            Conflict: the key has been used for another body.
+        """
+        submission = check_submission(spec, priority, labels, idempotency_key)
+        if submission.idempotency_key is None:
+            return None
+        with self._engine.connect() as connection:
+            row = job_with_key(connection, submission.idempotency_key)
+        if row is None:
+            return None
+        make_sure_same(row, submission)
+        return job_of(row)
+
+    def list(
+        self,
+        state: JobState | Collection[JobState] | None = None,
+        label: str | Collection[str] | None = None,
+        order_by: str = "-created_at",
+        limit: int = 50,
+        page_token: str | None = None,
+        *,
+        algorithm: str | None = None,
+        search: str | None = None,
+    ) -> JobPage:
+        """A page of jobs; see `jobs.store.paging.job_query` for the arguments.
+
+        Raises:
+            SpecError: a limit, an order or a filter that cannot be.
+            BadPageToken: a token that is not of this list.
+        """
+        query = job_query(state, label, order_by, limit, algorithm, search)
+        with self._engine.connect() as connection:
+            found = connection.execute(query.statement(page_token)).mappings().all()
+        page, more = found[:limit], len(found) > limit
+        return JobPage(
+            jobs=[job_of(r) for r in page], next_page_token=query.token(page[-1]) if more else None
+        )
+
+    def queue(self, limit: int = 100) -> tuple[Job, ...]:
+        """The queued jobs in the order in which they will run: priority, then age."""
+        query = select(jobs).where(jobs.c.id.in_(in_line(limit))).order_by(*IN_LINE)
+        with self._engine.connect() as connection:
+            return tuple(job_of(row) for row in connection.execute(query).mappings())
+
+    def next_queued(self) -> Job | None:
+        """The job that runs next, None where no job waits."""
+        return next(iter(self.queue(limit=1)), None)
+
+    def count(self, states: Collection[JobState]) -> int:
+        """How many jobs are in one of these states."""
+        with self._engine.connect() as connection:
+            return int(connection.execute(counting(states)).scalar_one())
+
+    def totals(self) -> Totals:
+        """What all jobs have done so far."""
+        return read_totals(self._engine)
+
+    def rounds(self, job_id: str, after: int = -1, limit: int | None = None) -> tuple[RoundRecord, ...]:
+        """The rounds of a job with numbers above `after`, in order.
+
+        Raises:
+            JobNotFound: no job has this id.
+        """
+        query = select(rounds.c.record).where(rounds.c.job_id == job_id, rounds.c.round > after)
+        with self._engine.connect() as connection:
+            found = connection.execute(query.order_by(rounds.c.round).limit(limit)).scalars().all()
+            if not found:
+                row_of(connection, job_id)
+        return tuple(RoundRecord.model_validate(record) for record in found)
+
+    def events(self, job_id: str, after: int = 0, limit: int = 1000) -> tuple[JobEvent, ...]:
+        """What happened to a job after the event `after`, in order.
+
+        Raises:
+            JobNotFound: no job has this id.
+        """
+        same = and_(rounds.c.job_id == events.c.job_id, rounds.c.round == events.c.round)
+        query = select(events, rounds.c.record).select_from(events.outerjoin(rounds, same))
+        query = query.where(events.c.job_id == job_id, events.c.id > after).order_by(events.c.id).limit(limit)
+        with self._engine.connect() as connection:
+            found = connection.execute(query).mappings().all()
+            if not found:
+                row_of(connection, job_id)
+        return tuple(event_of(row) for row in found)
+
+    def curves(self, job_ids: Sequence[str], metric: str, points: int) -> Sequence[Curve]:
+        """A metric of several jobs at evenly spaced rounds; see `jobs.store.curves.curves`."""
+        return curves(self._engine, job_ids, metric, points)

@@ -1,0 +1,221 @@
+"""What the store does to rows, inside a transaction that the caller has begun."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, RowMapping, and_, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from fedsim.errors import Conflict, JobNotFound
+from jobs.spec.submission import Submission, new_job_id
+from jobs.store.records import EventType, Job, JobEvent, RoundRecord
+from jobs.store.states import FINAL, STARTED, FailureReason, JobState
+from jobs.store.tables import events, jobs, labels, rounds
+from jobs.store.totals import add_to_totals, start_totals
+
+INSERTS: Mapping[str, Callable[..., Any]] = MappingProxyType(
+    {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+)
+"""The insert of each database that can leave a conflicting row alone."""
+
+STAMPS = MappingProxyType({JobState.STARTING: "submitted_at", JobState.RUNNING: "started_at"})
+"""Times that are set when a state is entered for the first time; a final state sets `finished_at`."""
+
+
+def job_of(row: RowMapping) -> Job:
+    """A row as people see it."""
+    return Job.model_validate({name: row[name] for name in Job.model_fields})
+
+
+def event_of(row: RowMapping) -> JobEvent:
+    """A row of events, joined with the record of its round, as people see it."""
+    data = row["data"] if row["record"] is None else row["record"]
+    return JobEvent(id=row["id"], job_id=row["job_id"], type=row["type"], data=data, at=row["at"])
+
+
+def storable(text: str) -> str:
+    """A text without what PostgreSQL or UTF-8 cannot hold; messages come from anywhere."""
+    return text.replace("\0", "").encode(errors="replace").decode()
+
+
+def no_such_job(job_id: str) -> JobNotFound:
+    """The error for an id that no job has."""
+    return JobNotFound(f"no job has the id {job_id[:80]!r}", "`fedsim list` shows the jobs with their ids")
+
+
+def row_of(connection: Connection, job_id: str, *, lock: bool = False) -> RowMapping:
+    """The row of a job, locked until the transaction ends where asked for.
+
+    Raises:
+        JobNotFound: no job has this id.
+    """
+    query = select(jobs).where(jobs.c.id == job_id)
+    # PostgreSQL cannot even compare with a text that it could not hold.
+    row = None
+    if job_id == storable(job_id):
+        row = connection.execute(query.with_for_update() if lock else query).mappings().one_or_none()
+    if row is None:
+        raise no_such_job(job_id)
+    return row
+
+
+def unsubmitted(seen: Job) -> tuple[ColumnElement[bool], ...]:
+    """That no Ray job of a job is known, and it was neither started again nor resumed since it was seen."""
+    return jobs.c.submission_id.is_(None), jobs.c.restarts == seen.restarts, jobs.c.resumes == seen.resumes
+
+
+def job_with_key(connection: Connection, key: str) -> RowMapping | None:
+    """The row of the job with this idempotency key."""
+    return connection.execute(select(jobs).where(jobs.c.idempotency_key == key)).mappings().one_or_none()
+
+
+def make_sure_same(row: RowMapping, submission: Submission) -> None:
+    """Make sure that a row is of this submission, of which it has the key.
+
+    Raises:
+        Conflict: it is of another body.
+    """
+    if not submission.has_hash(row["body_hash"]):
+        raise Conflict(
+            f"the Idempotency-Key {submission.idempotency_key!r} belongs to another request, job {row['id']}",
+            "use a new key for a new request",
+        )
+
+
+def insert_job(connection: Connection, submission: Submission) -> tuple[RowMapping, bool]:
+    """Insert a job, or find the one that has its idempotency key already."""
+    insert_or_not = INSERTS[connection.dialect.name](jobs).on_conflict_do_nothing().returning(jobs.c.id)
+    while True:
+        now = datetime.now(UTC)
+        job_id = new_job_id(now)
+        if connection.execute(insert_or_not, _new_row(job_id, submission, now)).scalar() is not None:
+            break
+        if submission.idempotency_key is not None:
+            row = job_with_key(connection, submission.idempotency_key)
+            if row is not None:
+                return row, False
+        # Neither inserted nor there by its key: two ids made in one millisecond were the same. Draw again.
+    if submission.labels:
+        pairs = submission.labels.items()
+        connection.execute(insert(labels), [{"job_id": job_id, "key": k, "value": v} for k, v in pairs])
+    row = row_of(connection, job_id)
+    write_event(connection, row, "state", _state_data(row, JobState.QUEUED, None))
+    return row_of(connection, job_id), True
+
+
+def _new_row(job_id: str, submission: Submission, now: datetime) -> dict[str, Any]:
+    spec = submission.spec
+    return {
+        "id": job_id,
+        "name": spec.name,
+        "algorithm": spec.algorithm.name,
+        "state": JobState.QUEUED.value,
+        "priority": submission.priority,
+        "labels": submission.labels,
+        "spec": spec.model_dump(mode="json"),
+        "rounds_total": spec.rounds,
+        "rounds_done": 0,
+        "last_metrics": {},
+        "restarts": 0,
+        "resumes": 0,
+        "idempotency_key": submission.idempotency_key,
+        "body_hash": submission.body_hash(),
+        "events": 0,
+        "created_at": now,
+    }
+
+
+def enter(
+    connection: Connection,
+    row: RowMapping,
+    target: JobState,
+    reason: FailureReason | None,
+    message: str | None,
+    **kept: Any,
+) -> None:
+    """Put a locked job into a state: its times, its restarts and its event with it; `kept` values stay."""
+    if target is JobState.FAILED:
+        reason = reason or FailureReason.INTERNAL
+    message = None if message is None else storable(message)
+    changes: dict[str, Any] = {"state": target.value, "reason": reason, "message": message, "waiting": None}
+    stamp = "finished_at" if target in FINAL else STAMPS.get(target)
+    if stamp and row[stamp] is None:
+        changes[stamp] = datetime.now(UTC)
+        if stamp == "submitted_at":
+            start_totals(connection, row, changes[stamp])
+    if row["state"] in STARTED and target is JobState.STARTING:
+        # A restart is a new Ray job, under a name of its own, unless the runner itself goes on.
+        changes |= {"restarts": row["restarts"] + 1, "submission_id": None, "heartbeat_at": None}
+    if row["state"] in FINAL and target is JobState.QUEUED:
+        changes |= {"restarts": 0, "resumes": row["resumes"] + 1, "finished_at": None}
+        changes |= {"submission_id": None, "heartbeat_at": None, "started_at": None}
+        _reopen(connection, row)
+    data = _state_data(row, target, row["state"]) | {"reason": reason, "message": message}
+    write_event(connection, row, "state", data, **changes | kept)
+
+
+def _reopen(connection: Connection, row: RowMapping) -> None:
+    """The last event, which told of the job's end, is the end no more: who reads on must not stop there."""
+    last = and_(events.c.job_id == row["id"], events.c.id == row["events"])
+    data = connection.execute(select(events.c.data).where(last)).scalar_one()
+    connection.execute(update(events).where(last).values(data={**data, "terminal": False}))
+
+
+def _state_data(row: RowMapping, state: JobState, previous: str | None) -> dict[str, Any]:
+    return {
+        "state": state.value,
+        "previous": previous,
+        "reason": row["reason"],
+        "message": row["message"],
+        "terminal": state in FINAL,
+    }
+
+
+def write_event(
+    connection: Connection,
+    row: RowMapping,
+    kind: EventType,
+    data: dict[str, Any],
+    *,
+    round_number: int | None = None,
+    **changes: Any,
+) -> None:
+    """Write the next event of a locked job, and the changes of its row that the event tells of."""
+    number, job_id = row["events"] + 1, row["id"]
+    connection.execute(update(jobs).where(jobs.c.id == job_id).values(events=number, **changes))
+    event = {"job_id": job_id, "id": number, "type": kind, "round": round_number, "data": data}
+    connection.execute(insert(events), event | {"at": datetime.now(UTC)})
+
+
+def has_round(connection: Connection, row: RowMapping, record: RoundRecord) -> bool:
+    """Whether a locked job has this round already; where that came out differently, a warning says so."""
+    key = and_(rounds.c.job_id == row["id"], rounds.c.round == record.round)
+    digest = connection.execute(select(rounds.c.digest).where(key)).scalar()
+    if digest not in (None, record.digest):
+        text = f"round {record.round} came again with another result"
+        write_warning(connection, row, f"{text}: digest {digest} is kept, {record.digest} came")
+    return digest is not None
+
+
+def insert_round(connection: Connection, row: RowMapping, record: RoundRecord) -> None:
+    """Write a round of a locked job, with its event."""
+    data = record.model_dump(mode="json")
+    key = {"job_id": row["id"], "round": record.round}
+    connection.execute(insert(rounds), key | {"digest": record.digest, "record": data})
+    add_to_totals(connection, row["id"], record)
+    done, metrics = row["rounds_done"] + 1, row["last_metrics"] | data["metrics"]
+    write_event(
+        connection, row, "round", {}, round_number=record.round, rounds_done=done, last_metrics=metrics
+    )
+
+
+def write_warning(connection: Connection, row: RowMapping, text: str) -> bool:
+    """Write a warning of a locked job; the event of the final state stays the last one, so not after it."""
+    if row["state"] in FINAL:
+        return False
+    write_event(connection, row, "warning", {"message": storable(text)})
+    return True
