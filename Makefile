@@ -26,10 +26,10 @@ test: venv
 
 test-postgres: venv
 	FEDSIM_TEST_STORE=postgres $(BIN)/python -m pytest -m "not slow and not reference" \
-	  tests/api/test_routes.py tests/api/test_refusals.py tests/api/test_clone.py tests/api/test_events.py \
-	  tests/api/test_client.py tests/api/test_client_streams.py tests/api/test_sweep.py tests/api/test_logs.py \
-	  tests/api/test_limits.py tests/api/test_security.py tests/api/test_metrics.py tests/api/test_cli_jobs.py \
-	  tests/api/test_description.py tests/jobs/test_dispatch.py tests/e2e/test_service.py
+	  tests/api/server/test_routes.py tests/api/server/test_refusals.py tests/api/server/test_clone.py tests/api/server/test_events.py \
+	  tests/api/sdk/test_client.py tests/api/sdk/test_client_streams.py tests/api/sdk/test_sweep.py tests/api/server/test_logs.py \
+	  tests/api/server/test_limits.py tests/api/server/test_security.py tests/api/server/test_metrics.py tests/api/cli/test_cli_jobs.py \
+	  tests/api/server/test_description.py tests/jobs/queue/test_dispatcher.py tests/e2e/test_service.py
 
 test-reference: venv
 	$(BIN)/python -m pytest -m 'slow or reference' --timeout 900 -o faulthandler_timeout=1500 -n 2 --dist loadfile --no-loadscope-reorder

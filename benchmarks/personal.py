@@ -24,7 +24,7 @@ from actors.actor_group import Crew
 from actors.ray_pool import RayPool
 from actors.resources import Placement
 from benchmarks.machine import here, start_ray
-from fedsim.algorithms.fedbabu import FedBABU
+from fedsim.algorithms.personalized.fedbabu import FedBABU
 from fedsim.base.progress import finished
 from fedsim.clients.population import Population
 from fedsim.core import Local, PersonalScores

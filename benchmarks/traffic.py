@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks.tables import page
-from fedsim.algorithms.ace_pfl import AcePFL
+from fedsim.algorithms.distillation.ace_pfl import AcePFL
 from fedsim.base import wire
 from fedsim.models import make_net
 from fedsim.models.net import Net

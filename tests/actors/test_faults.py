@@ -27,9 +27,9 @@ from fedsim.engine.faults import Chaos, Faults
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import RoundResult, simulate
 from fedsim.errors import CohortFailed, FedsimError, NodeLost, OutOfMemory, PoolFailed
+from tests.fedsim.engine.test_faults import RETRY, SKIP, Fragile, Moody
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import Everything
-from tests.fedsim.test_faults import RETRY, SKIP, Fragile, Moody
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 

@@ -17,7 +17,7 @@ import torch
 from actors.actor_group import Crew
 from actors.ray_pool import RayPool
 from actors.resources import Placement
-from fedsim.algorithms.ace_pfl import AcePFL
+from fedsim.algorithms.distillation.ace_pfl import AcePFL
 from fedsim.clients.population import Population
 from fedsim.core import Context, Local, Report, Visit
 from fedsim.data.dataset import Examples

@@ -17,7 +17,7 @@ from actors.plan.trials import Trials
 from actors.ray_pool import RayPool
 from actors.resources import Placement
 from fedsim.algorithms import FedBABU, LayerSchedule
-from fedsim.algorithms.scaffold import Scaffold
+from fedsim.algorithms.averaging.scaffold import Scaffold
 from fedsim.checkpoints.checkpoint import Checkpoints
 from fedsim.clients.population import Population
 from fedsim.core import Batch, Context, Visit

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedsim.algorithms.fedrod import PREFIX
+from fedsim.algorithms.personalized.fedrod import PREFIX
 from fedsim.base import rng
 from fedsim.clients.population import Population
 from fedsim.clients.sampling import draws

@@ -1,0 +1,1 @@
+"""Methods whose result is one model for everybody, averaged from those of the clients."""

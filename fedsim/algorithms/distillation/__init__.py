@@ -1,0 +1,1 @@
+"""Methods in which clients and server learn from predictions rather than from parameters."""

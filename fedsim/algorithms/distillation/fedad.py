@@ -1,0 +1,103 @@
+"""Ensemble Attention Distillation for Privacy-Preserving Federated Learning (FedAD).
+
+Gong, Sharma, Karanam, Wu, Chen, Doermann, Innanje, ICCV 2021.
+
+Idea: clients train alone and tell once what their models say of public examples, and where they look; a
+central model learns to say what all say together, and to look nowhere that none does and everywhere that all
+do.
+
+This is a reading: there is no public code, and what the paper leaves open is chosen here, as said below.
+
+Wire, beside that of `one_shot`:
+    down    lesson    the ensemble's logits of the public set, and the bounds of the attention
+    up      said      the client's logits of the public set, its attention maps, and its label counts
+
+The ensemble's logit of class c is the mean of the clients' logits of c, weighted by how many examples of c
+each holds. The attention of an example is Grad-CAM's, for its label, on `map_size` by `map_size` places and
+scaled to a largest value of 1. Its bounds are the least and the greatest of the clients' in each place.
+Models descend
+
+    KL(ensemble || model) + lambda_att mean(relu(lower - a) + relu(a - upper)).
+
+Deviations: a public example's label says for which class a model's attention is asked, where the paper has no
+labels; so all clients are asked for the same. Maps are asked of models of images; with `lambda_att: 0` there
+are none, and any model will do. Class weights, bounds and the penalty are this reading's. A class that nobody
+holds is averaged evenly. What clients do after the upload is no part of the paper; see `one_shot`.
+
+Reference result: see docs/results.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedsim.algorithms.distillation.one_shot import OneShot
+from fedsim.base.parameters import Count, Range
+from fedsim.base.tree import Tree
+from fedsim.core import Batch, Context, Visit
+from fedsim.errors import FieldError
+from fedsim.models.net import Net, Params
+from fedsim.techniques.grad_cam import has_maps, look
+from fedsim.techniques.server_distillation import softened, taught_loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAD(OneShot):
+    """One-shot distillation of an ensemble's logits and of the bounds of its attention.
+
+    Attributes:
+        lambda_att: weight of the attention outside its bounds, >= 0; 0 does without maps.
+        map_size: places in a row of an attention map, and rows.
+    """
+
+    lambda_att: Annotated[float, Range(minimum=0)] = 1.0
+    map_size: Count = 4
+
+    def misfits(self, net: Net, rounds: int) -> Sequence[FieldError]:
+        """The parent's, and models without maps."""
+        faults = super().misfits(net, rounds)
+        if not self.lambda_att or has_maps(net):
+            return faults
+        message = f"{net.name} has no convolutions of images, so there is no attention to distil"
+        return (*faults, FieldError("lambda_att", self.lambda_att, message, "0, or a model of images"))
+
+    def said(self, ctx: Context, visit: Visit, params: Params) -> Tree:
+        """Logits, attention maps and label counts."""
+        public = ctx.require_public_set()
+        if not self.lambda_att:
+            logits = public.predictions(lambda x: ctx.net(params, x))
+            return {"logits": logits, "counts": visit.label_counts}
+        with torch.no_grad():
+            looks = [
+                look(ctx.net, ctx.input_shape, params, batch.x, batch.y, self.map_size)
+                for batch in public.batches()
+            ]
+        return {
+            "logits": torch.cat([each.logits for each in looks]),
+            "attention": torch.cat([each.attention for each in looks]),
+            "counts": visit.label_counts,
+        }
+
+    def gathered(self, ctx: Context, said: Sequence[Tree]) -> Tree:
+        """The ensemble's logits, and the bounds of the attention."""
+        logits = self.together(said)
+        if not self.lambda_att:
+            return {"logits": logits}
+        maps = torch.stack([each["attention"] for each in said])
+        return {"logits": logits, "lower": maps.amin(0), "upper": maps.amax(0)}
+
+    def distance(self, ctx: Context, params: Params, batch: Batch, lesson: Tree) -> Tensor:
+        """The divergence, and the attention outside its bounds."""
+        several = batch.y.dim() == 2
+        taught = softened(lesson["logits"], 1.0, several)
+        if not self.lambda_att:
+            return taught_loss(taught, ctx.net(params, batch.x), 1.0, several)
+        logits, seen = look(ctx.net, ctx.input_shape, params, batch.x, batch.y, self.map_size)
+        outside = F.relu(lesson["lower"] - seen) + F.relu(seen - lesson["upper"])
+        return taught_loss(taught, logits, 1.0, several) + self.lambda_att * outside.mean()

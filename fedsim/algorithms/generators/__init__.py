@@ -1,0 +1,1 @@
+"""Methods whose server trains a generator of features."""

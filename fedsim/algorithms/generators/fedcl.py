@@ -1,0 +1,291 @@
+"""FedCL: Federated Multi-Phase Curriculum Learning to Synchronously Correlate User Heterogeneity.
+
+Wang, Guo, Jia, IEEE Transactions on Artificial Intelligence, 2023, arXiv:2211.07248.
+
+Idea: all clients keep one pace. Easy examples count for more than hard ones, and a client that has learnt
+what a phase asks for waits until most of the others have, its last model counting on.
+
+Wire:
+    down    params    the global model
+            generator, labels  as in FedGen; labels are drawn as the clients hold them
+            threshold the difficulty for which clients ask the generator, one number; with it
+    up      params    the trained model, MEAN
+            labels    how many examples of each class the client holds, GATHER
+            difficulty  the mixture of its examples' difficulties, 3 L numbers, GATHER
+            heads     free: the head out of its model, GATHER
+            sums      free: how the client's part of the mean of all last models changes, SUM
+    keeps   model, visits  what it trained last, and how often it came
+    server  params, the sums, the draws from all mixtures, the phase, the label counts, the generator
+
+A local step descends (Eq. 19) the SuperLoss of the batch, mean over it, and, from the second round on, alpha
+times that of as many generated features. After the last step the client fits a mixture of L Gaussians to the
+difficulties (l - tau) sigma of all its examples. The server draws from it, and the draws of all clients,
+sorted, are the global distribution of difficulty, beta. The generator is asked for features of a label, a
+difficulty drawn from beta, and noise, and descends the SuperLoss of the mean of the cohort's logits (Eq. 18)
+and the diversity loss. Who is frozen and when a phase ends: see `fedsim.techniques.learning_phases`. The new
+global model is the plain mean of the last models of all clients that ever came (Eq. 21), as a running sum in
+O(K).
+
+Deviations: tau is log C, as in the public code, since the literal 10 gives every example below
+10 - 2 lambda / e the same weight e. The phases' levels ascend, as in the paper's experiments; its text has
+them descend. A phase's threshold is held from its beginning, the phase ends when a share P of the clients is
+frozen (Algorithm 1: all of them) or after a number of rounds; after the last one plain rounds follow. Only
+clients that came are looked at. Scores are those of the client's trained model. The generator's judge is the
+cohort, not all clients, and its difficulties are those of the round, where Algorithm 1 has the last round's.
+The abstract's auto-regressive auto-encoder is nowhere in the paper.
+
+Reference result: see docs/results.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import log
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsim.algorithms.generators.fedgen import FedGen, FedGenState, label_counts
+from fedsim.base import rng as streams
+from fedsim.base import tree
+from fedsim.base.parameters import Count, Positive, Range, Share
+from fedsim.base.tree import Tree
+from fedsim.core import Batch, Context, Reduced, Reduction, Report, Visit
+from fedsim.curriculum.scores import losses_of
+from fedsim.techniques.gaussian_mixtures import drawn, fitted, pooled, quantile
+from fedsim.techniques.generator_training import Critic, Lessons, joint_judge
+from fedsim.techniques.last_models import Powers, moved_on, part_of, settled, taught
+from fedsim.techniques.learning_phases import Phases, Standing
+from fedsim.techniques.superloss import SuperLoss
+from fedsim.training.local_loop import Trained, example_losses, masked_mean
+
+Level = Annotated[float, Range(above=0, below=1)]
+
+EQUALLY: Mapping[str, Powers] = {"mean": Powers()}
+"""The weight of every client that came and holds examples is 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedCLState(FedGenState):
+    """What the server knows.
+
+    Attributes:
+        sums: over all clients' last models; {} with `selected_only`.
+        counts: of the examples of each class, over all clients that came, float64 `[classes]`.
+        counted: which clients these are, bool `[N]`; nobody where there is no generator.
+        draws: from each client's last mixture, float64 `[N, draws]`; NaN for who has sent none. All of it is
+            copied and sorted in every round.
+        standing: which phase it is, and who is done with it.
+    """
+
+    sums: Tree
+    counts: Tensor
+    counted: Tensor
+    draws: Tensor
+    standing: Standing
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedCL(FedGen):
+    """FedGen's generator, SuperLoss, and phases; without all three and with `selected_only` it is FedAvg.
+
+    That is `alpha: 0, superloss: false, levels: [], selected_only: true`. Of generated features a local step
+    has as many as of examples (Eq. 19).
+
+    Attributes:
+        superloss: whether examples count by their confidence; otherwise the loss is the cross-entropy.
+        lambda_cl: lambda, how much is charged for a confidence other than 1.
+        tau_classes: tau is its logarithm.
+        tau: itself, in nats; it comes before `tau_classes`.
+        levels: T_1 ... T_Z, the quantiles of difficulty that the phases ask for; none for no phases.
+        order: whether the phases go from the smallest level to the largest, or back.
+        v: the share of a client's difficulties that has to be below the threshold.
+        finished: P, the share of the clients that have to be done before the next phase.
+        cap: rounds after which a phase ends in any case; null for the run's rounds, cut evenly.
+        components: L, of each client's mixture.
+        draws: N_k, how many numbers the server draws from each mixture.
+        scored_by: whose losses the difficulties are: of the model as trained, or as received.
+        selected_only: whether the new model is FedAvg's mean of the cohort, in the place of Eq. 21.
+    """
+
+    alpha: Annotated[float, Range(minimum=0)] = 1.0
+    beta: Annotated[float, Range(minimum=0)] = 0.0
+    decay: Share = 1.0
+    samples: Count | None = None
+    superloss: bool = True
+    lambda_cl: Positive = 0.5
+    tau_classes: Annotated[float, Range(above=1, maximum=1e6)] = 10.0
+    tau: Annotated[float, Range(0, 1000)] | None = None
+    levels: tuple[Level, ...] = (0.3, 0.6, 0.9)
+    order: Literal["ascending", "descending"] = "ascending"
+    v: Share = 0.7
+    finished: Annotated[float, Range(above=0, maximum=1)] = 0.8
+    cap: Count | None = None
+    components: Annotated[int, Range(1, 50)] = 3
+    draws: Annotated[int, Range(1, 100_000)] = 100
+    scored_by: Literal["trained", "received"] = "trained"
+    selected_only: bool = False
+
+    scalars: ClassVar[int] = 1
+    uploads: ClassVar[Mapping[str, Reduction]] = {
+        **FedGen.uploads,
+        "difficulty": Reduction.GATHER,
+        "sums": Reduction.SUM,
+    }
+    free: ClassVar = frozenset({"heads", "sums"})
+    stateful: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "levels", tuple(self.levels))
+
+    @property
+    def rule(self) -> SuperLoss:
+        """The confidence-aware loss, which gives the difficulties as well."""
+        return SuperLoss(log(self.tau_classes) if self.tau is None else self.tau, self.lambda_cl)
+
+    def by_rounds(self) -> bool:
+        """Where the phases share out the run."""
+        return bool(self.levels) and self.cap is None
+
+    def phases(self, ctx: Context) -> Phases:
+        """The rules of the phases."""
+        levels = sorted(self.levels, reverse=self.order == "descending")
+        cap = self.cap or max(1, ctx.rounds // max(1, len(levels)))
+        return Phases(tuple(levels), self.v, self.finished, cap)
+
+    def measures(self) -> bool:
+        """Whether anything asks how difficult the clients' examples are."""
+        return bool(self.levels) or self.has_generator()
+
+    # server
+
+    def init(self, ctx: Context) -> FedCLState:
+        """The parent's; nobody has come, and the first phase begins."""
+        begun = super().init(ctx)
+        everybody, nobody = ctx.num_clients, torch.zeros(ctx.num_clients, dtype=torch.bool)
+        return FedCLState(
+            params=begun.params,
+            labels=torch.full_like(begun.labels, 1 / ctx.num_classes),
+            generator=begun.generator,
+            sums={} if self.selected_only else settled(EQUALLY, begun.params),
+            counts=torch.zeros(ctx.num_classes, dtype=torch.float64),
+            counted=nobody,
+            draws=torch.full(
+                (everybody if self.measures() else 0, self.draws), torch.nan, dtype=torch.float64
+            ),
+            standing=Standing(frozen=nobody.clone()),
+        )
+
+    def cohort(self, ctx: Context, state: Any, rng: np.random.Generator) -> Sequence[int]:
+        """A uniform sample of those that are not frozen; all of them where they are few."""
+        if not state.standing.frozen.any():
+            return super().cohort(ctx, state, rng)
+        ready = state.standing.ready.numpy()
+        chosen = rng.choice(len(ready), min(ctx.cohort_size, len(ready)), replace=False)
+        return sorted(ready[chosen].tolist())
+
+    def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+        """What FedGen sends, and the difficulty of the features that clients ask for."""
+        sent = dict(super().broadcast(ctx, state))
+        if self.generates(ctx):
+            sent["threshold"] = {"difficulty": torch.tensor([self.wanted(state)], dtype=torch.float32)}
+        return sent
+
+    def wanted(self, state: Any) -> float:
+        """The phase's threshold, and after the last one its; without phases, the median of all draws."""
+        held = state.standing.threshold if self.levels else quantile(pooled(state.draws), 0.5)
+        return float(np.nan_to_num(held))
+
+    def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> FedCLState:
+        """The mean of all last models (Eq. 21), the draws from what came, and where the phase stands."""
+        now: FedCLState = super().aggregate(ctx, state, reduced)
+        if not self.selected_only:
+            sums = moved_on(EQUALLY, state.sums, reduced["sums"])
+            now = replace(now, sums=sums, params=taught(sums, now.params))
+        if not self.measures():
+            return now
+        came = list(reduced.clients)
+        if self.has_generator():
+            counts = state.counts + (~state.counted[came]).double() @ label_counts(reduced)
+            counted = state.counted.index_fill(0, torch.tensor(came), True)
+            chances = (counts / counts.sum()).float() if counts.any() else state.labels
+            now = replace(now, counts=counts, counted=counted, labels=chances)
+        draws = state.draws.clone()
+        for client, sent in zip(came, reduced["difficulty"], strict=True):
+            stream = streams.stream(ctx.seed, "difficulty", ctx.round, client)
+            draws[client] = drawn(sent["mixture"], self.draws, stream)
+        standing = self.phases(ctx).after(state.standing, ctx.round, came, reduced.num_examples, draws)
+        return replace(now, draws=draws, standing=standing)
+
+    def lessons(self, ctx: Context, state: Any, reduced: Reduced, stream: np.random.Generator) -> Lessons:
+        """Labels as all clients hold them, and difficulties out of all draws."""
+        size, pool = (self.generator_steps, self.generator_batch_size), pooled(state.draws).numpy()
+        chances = state.counts.numpy() / float(state.counts.sum())
+        labels = stream.choice(len(chances), size, p=chances)
+        # Models that have diverged have no difficulties.
+        wanted = stream.choice(pool if len(pool) else np.zeros(1), (*size, 1))
+        return Lessons(list(labels), list(wanted.astype(np.float32)))
+
+    def critic(self, ctx: Context, state: Any, reduced: Reduced, device: torch.device) -> Critic:
+        """The loss of the mean of the cohort's logits (Eq. 18)."""
+        heads = [head for n, head in zip(reduced.num_examples, reduced["heads"], strict=True) if n]
+        shares = [1 / len(heads)] * len(heads)
+        judge = joint_judge(ctx.net, self.generator(ctx).entrance, heads, shares, device)
+        return lambda made, wanted: self._loss(judge(made), Batch(made, wanted))
+
+    def describe(self, ctx: Context, state: Any) -> Mapping[str, Any]:
+        """The phase of the round, its threshold, who is frozen, and why the phase ended, if it did."""
+        return {**(state.standing.said if self.levels else {}), **super().describe(ctx, state)}
+
+    # client
+
+    def weight(self, ctx: Context, visit: Visit) -> float:
+        """All count alike (Eq. 21), also where nobody of a small cohort holds an example."""
+        return super().weight(ctx, visit) if self.selected_only else 1.0
+
+    def remember(self, ctx: Context, broadcast: Tree) -> Tree:
+        """It never came."""
+        if self.selected_only:
+            return {}
+        return {"model": dict(broadcast["params"]), "visits": torch.zeros((), dtype=torch.int64)}
+
+    def fit(self, ctx: Context, visit: Visit, logits: Tensor, batch: Batch) -> Tensor:
+        """The SuperLoss of logits `[batch, classes]`, mean over the batch (Eq. 10)."""
+        return self._loss(logits, batch) if self.superloss else super().fit(ctx, visit, logits, batch)
+
+    def _loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        losses = example_losses(logits, batch.y)
+        return masked_mean(self.rule(losses) if self.superloss else losses, batch.mask)
+
+    def make(self, ctx: Context, visit: Visit, noise: Tensor, labels: Tensor) -> Tensor:
+        """Features `[batch, ...]` of these labels and the difficulty that came."""
+        wanted = visit.broadcast["threshold"]["difficulty"].expand(len(labels), 1)
+        with torch.no_grad():
+            return self.generator(ctx)(visit.broadcast["generator"], noise, labels, wanted)
+
+    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
+        """What FedGen sends; besides, how its part of the mean of all last models changes."""
+        report = super().finish(ctx, visit, trained)
+        upload: dict[str, Tree] = {**report.upload, "difficulty": {}, "sums": {}}
+        if self.selected_only:
+            return report._replace(upload=upload)
+        visits, held = visit.memory["visits"], torch.tensor(visit.num_examples)
+        now, before = visits + 1, (visit.memory["model"], 0 * visits, visits, held)
+        upload["sums"] = {
+            name: tree.sub(part_of(powers, trained.params, 0 * visits, now, held), part_of(powers, *before))
+            for name, powers in EQUALLY.items()
+        }
+        return report._replace(upload=upload, memory={"model": dict(trained.params), "visits": now})
+
+    def conclude(self, ctx: Context, visit: Visit, report: Report) -> Report:
+        """Besides, the mixture of its examples' difficulties (Eq. 12)."""
+        if not self.measures():
+            return report
+        model = self.received(ctx, visit) if self.scored_by == "received" else report.model
+        losses = losses_of(ctx, model or self.received(ctx, visit), visit.held)
+        difficulty = self.rule.difficulty(losses.double()).cpu().numpy()
+        sent = {"mixture": fitted(difficulty, self.components)}
+        return report._replace(upload={**report.upload, "difficulty": sent})

@@ -1,0 +1,51 @@
+"""What the catalogue says of each parameter comes out of docstrings."""
+
+import pytest
+
+from fedsim.algorithms.generators.kdia import KDIA
+from fedsim.base.parameter_docs import notes
+from jobs.spec.catalog import Kind, catalogue
+
+
+def documented(first: int, *, second: float, third: str, fourth: bool) -> None:
+    """Does nothing.
+
+    Of no section: this is no parameter.
+
+    Args:
+        first: one line.
+        second, third: several names, and
+            a second line.
+
+            And a second paragraph.
+
+    Returns:
+        fourth: not a parameter either.
+    """
+
+
+def test_sections_of_parameters_are_read() -> None:
+    assert notes(documented) == {
+        "first": "one line",
+        "second": "several names, and a second line. And a second paragraph",
+        "third": "several names, and a second line. And a second paragraph",
+    }
+
+
+def test_a_class_has_its_bases_words() -> None:
+    class Cheaper(KDIA):
+        """Another.
+
+        Attributes:
+            tau: of its own.
+        """
+
+    assert notes(Cheaper) == notes(KDIA) | {"tau": "of its own"}
+    assert notes(type("Mute", (), {})) == {}
+
+
+@pytest.mark.parametrize("kind", ["algorithms", "models", "datasets", "partitions"])
+def test_every_parameter_of_the_catalogue_has_a_meaning(kind: Kind) -> None:
+    for entry in catalogue(kind):
+        for name, schema in entry["parameters"]["properties"].items():
+            assert schema.get("description"), f"{entry['name']}: {name}"

@@ -1,0 +1,297 @@
+"""Plug-ins: found, named by specs, refused. The package is the one of docs/plugins.md, as it stands there."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fedsim import plugins
+from fedsim.algorithms import ALGORITHMS, FedAvg, FedProx
+from fedsim.data import DATASETS, PARTITIONS, dataset_faults
+from fedsim.engine.pools import SerialPool
+from fedsim.engine.simulation import simulate
+from fedsim.errors import SpecError
+from fedsim.models import MODELS, mlp
+from jobs.run.execute import execute
+from jobs.run.model_metadata import model_notes
+from jobs.settings import Settings
+from jobs.spec import parse_spec
+from jobs.spec.catalog import Kind, catalogue
+from jobs.spec.resolve import plugins_of, resolve
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "plugins.md").read_text("utf-8")
+FILES = dict(re.findall(r"```\w+\n# (\S+)\n(.*?)```", PAGE, flags=re.DOTALL))
+TINY = {
+    "rounds": 2,
+    "clients": {"total": 6, "fraction": 0.5},
+    "local": {"steps": 2},
+    "resources": {"workers": 1, "cpus_per_worker": 0.5},
+}
+MINE = TINY | {"algorithm": "small_weights", "model": "tanh_mlp", "data": {"partition": "sorted_runs"}}
+
+Install = Callable[..., None]
+
+
+@pytest.fixture(autouse=True)
+def afresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing has been looked for yet, and what a test imports is forgotten after it."""
+    monkeypatch.delenv(plugins.VARIABLE, raising=False)
+    monkeypatch.setattr(plugins, "_found", plugins.Found())
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if name.startswith(("fedsim_mine", "other_", "tests.fedsim.plugged")):
+            del sys.modules[name]
+
+
+def write(site: Path, name: str, version: str, points: dict[str, dict[str, str]]) -> None:
+    """What an installer leaves of a distribution, so far as it matters here."""
+    folder = site / f"{name.replace('-', '_')}-{version}.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    lines = [
+        f"[{group}]\n" + "".join(f"{n} = {v}\n" for n, v in named.items()) for group, named in points.items()
+    ]
+    (folder / "entry_points.txt").write_text("\n".join(lines))
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A folder that has the package of the page as if it were installed there."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    project = tomllib.loads(FILES["pyproject.toml"])["project"]
+    (folder / "fedsim_mine.py").write_text(FILES["fedsim_mine.py"])
+    write(folder, project["name"], project["version"], project["entry-points"])
+    return folder
+
+
+@pytest.fixture
+def install(site: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Put that folder on the path, with more distributions of other names."""
+    monkeypatch.syspath_prepend(site)
+
+    def more(name: str, points: dict[str, dict[str, str]]) -> None:
+        write(site, name, "2.0", points)
+
+    return more
+
+
+def digests(spec: dict[str, Any], tmp_path: Path) -> list[str]:
+    experiment = resolve(parse_spec(TINY | spec), Settings(tmp_path))
+    population = experiment.population()
+    pool = SerialPool(experiment.algorithm, population)
+    return [result.digest for result in simulate(experiment.algorithm, population, pool)]
+
+
+def refusal(spec: dict[str, Any], tmp_path: Path) -> str:
+    with pytest.raises(SpecError) as caught:
+        resolve(parse_spec(TINY | spec), Settings(tmp_path))
+    (fault,) = caught.value.errors
+    return str(fault)
+
+
+def entry(kind: Kind, name: str) -> dict[str, Any]:
+    return {each["name"]: each for each in catalogue(kind)}[name]
+
+
+@pytest.mark.usefixtures("install")
+def test_an_installed_package_is_named_like_fedsims_own(tmp_path: Path) -> None:
+    spec = parse_spec(MINE)
+    assert plugins_of(spec) == ["fedsim-mine 0.1.0"]
+    assert plugins_of(parse_spec({"algorithm": "fedavg"})) == []
+    about = resolve(spec, Settings(tmp_path)).population().dataset.about()
+    assert json.loads(model_notes(spec, about, 2)["plugins"]) == ["fedsim-mine 0.1.0"]
+    assert "plugins" not in model_notes(parse_spec({"algorithm": "fedavg"}), about, 2)
+    assert plugins.installed() == {"fedsim-mine": "0.1.0"}
+    assert len(digests(MINE, tmp_path)) == 2
+    assert "gamma" in refusal(MINE | {"algorithm": {"name": "small_weights", "gamma": -1}}, tmp_path)
+    method = entry("algorithms", "small_weights")
+    assert method["plugin"] == "fedsim-mine 0.1.0"
+    assert method["parameters"]["properties"]["gamma"] == {"type": "number", "minimum": 0, "default": 0.1}
+    assert entry("models", "tanh_mlp")["summary"] == "One hidden layer with tanh"
+    assert entry("partitions", "sorted_runs")["plugin"] == "fedsim-mine 0.1.0"
+    assert entry("algorithms", "fedavg")["plugin"] == entry("datasets", "digits")["plugin"] == ""
+    assert "did you mean 'small_weights'?" in refusal({"algorithm": "small_weight"}, tmp_path)
+
+
+@pytest.mark.usefixtures("install")
+def test_the_test_of_the_page_passes() -> None:
+    space: dict[str, Any] = {}
+    exec(FILES["test_fedsim_mine.py"], space)
+    space["test_without_a_penalty_it_is_fedavg"]()
+
+
+def test_the_cluster_of_the_page_is_ours_with_the_package_besides() -> None:
+    (text,) = re.findall(r"```yaml\n(file_mounts.*?)```", PAGE, flags=re.DOTALL)
+    shown, ours = yaml.safe_load(text), yaml.safe_load((ROOT / "ray_cluster.yaml").read_text("utf-8"))
+    assert shown["file_mounts"] == ours["file_mounts"] | {"/home/ray/fedsim-mine": "../fedsim-mine"}
+    assert shown["setup_commands"][:-1] == ours["setup_commands"]
+
+
+@pytest.mark.usefixtures("install")
+def test_the_code_of_a_plugin_is_imported_when_it_is_named() -> None:
+    assert "fedprox" in ALGORITHMS
+    assert MODELS["mlp"] is mlp
+    assert "fedsim_mine" not in sys.modules
+    assert "small_weights" in ALGORITHMS
+    assert "fedsim_mine" in sys.modules
+    assert ALGORITHMS["small_weights"] is ALGORITHMS["small_weights"]
+
+
+def test_without_plugins_there_are_fedsims_own() -> None:
+    assert ALGORITHMS["fedavg"] is FedAvg
+    assert len(ALGORITHMS) == len(ALGORITHMS.own) == len(list(ALGORITHMS))
+    with pytest.raises(KeyError, match="no such model: 'nothing'"):
+        MODELS["nothing"]
+    (fault,) = dataset_faults("digit", {})
+    assert str(fault) == "name: no such data set (got 'digit'); did you mean 'digits'?"
+
+
+def test_a_name_of_fedsims_own_is_refused_with_both_named(
+    install: Install, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    install("other-thing", {"fedsim.algorithms": {"fedprox": "other_thing:Mine"}})
+    told = refusal({"algorithm": "fedprox"}, tmp_path)
+    assert "algorithm.name: is both fedsim's own and other_thing:Mine of other-thing 2.0" in told
+    assert "rename one of them" in told
+    # Nobody else is disturbed; a listing leaves the name out and says so.
+    assert digests({"algorithm": "fedavg", "model": "logistic"}, tmp_path)
+    with caplog.at_level(logging.WARNING):
+        assert "fedprox" not in list(ALGORITHMS)
+    assert "other_thing:Mine of other-thing 2.0" in caplog.text
+
+
+def test_a_name_of_two_packages_is_refused_with_both_named(install: Install, tmp_path: Path) -> None:
+    install("other-thing", {"fedsim.models": {"tanh_mlp": "other_thing:net"}})
+    told = refusal({"algorithm": "fedavg", "model": "tanh_mlp"}, tmp_path)
+    assert "fedsim_mine:tanh_mlp of fedsim-mine 0.1.0" in told
+    assert "other_thing:net of other-thing 2.0" in told
+
+
+def test_a_broken_plugin_is_named_with_its_exception_and_disturbs_nobody(
+    install: Install, site: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (site / "other_broken.py").write_text("raise RuntimeError('no such licence')")
+    (site / "other_odd.py").write_text("def plain(): pass\n")
+    install("other-broken", {"fedsim.algorithms": {"broken": "other_broken:Mine"}})
+    install("other-odd", {"fedsim.partitions": {"odd": "other_odd:plain"}})
+    told = refusal({"algorithm": "broken"}, tmp_path)
+    assert "the plug-in other_broken:Mine of other-broken 2.0 cannot be loaded" in told
+    assert "RuntimeError: no such licence" in told
+    told = refusal({"algorithm": "fedavg", "data": {"partition": "odd"}}, tmp_path)
+    assert "is not a fedsim.data.PartitionEntry" in told
+    assert digests(MINE, tmp_path)
+    with caplog.at_level(logging.WARNING):
+        names = [each["name"] for each in catalogue("algorithms")]
+        assert names == [each["name"] for each in catalogue("algorithms")]
+    assert "small_weights" in names
+    assert "broken" not in names
+    assert caplog.text.count("no such licence") == 1
+
+
+def test_a_module_of_the_variable_registers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(plugins.VARIABLE, " tests.fedsim.plugged, ")
+    assert plugins.variables() == {"FEDSIM_PLUGINS": "tests.fedsim.plugged"}
+    plain = {"algorithm": "plain", "model": "flat", "data": {"dataset": "clouds", "partition": "dealt"}}
+    own = {"algorithm": "fedavg", "model": "logistic", "data": {"dataset": "clouds", "partition": "iid"}}
+    assert digests(plain, tmp_path) == digests(own, tmp_path)
+    assert entry("datasets", "clouds")["plugin"] == "tests.fedsim.plugged"
+    assert plugins.installed() == {"tests.fedsim.plugged": "7.1"}
+    assert Settings.from_env().open_environment()["FEDSIM_PLUGINS"].strip(", ") == "tests.fedsim.plugged"
+
+
+def test_a_broken_module_of_the_variable_is_named_where_a_name_is_missing(
+    site: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.syspath_prepend(site)
+    (site / "other_first.py").write_text("import nothing_of_that_name")
+    monkeypatch.setenv(plugins.VARIABLE, "other_first,tests.fedsim.plugged")
+    with caplog.at_level(logging.WARNING):
+        assert digests({"algorithm": "plain", "model": "flat"}, tmp_path)
+    why = "the module 'other_first' of FEDSIM_PLUGINS cannot be imported: ModuleNotFoundError"
+    assert why in caplog.text
+    assert why in refusal({"algorithm": "mine"}, tmp_path)
+
+
+def test_a_module_that_takes_a_name_of_fedsims_own_leaves_it_to_nobody(
+    site: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(site)
+    text = "from fedsim.algorithms import ALGORITHMS, FedAvg\nclass Mine(FedAvg): pass\n"
+    (site / "other_taken.py").write_text(f"{text}ALGORITHMS.register('fedprox', Mine)")
+    monkeypatch.setenv(plugins.VARIABLE, "other_taken")
+    assert "is both fedsim's own and other_taken.Mine" in refusal({"algorithm": "fedprox"}, tmp_path)
+    assert "ValueError: other_taken.Mine cannot be the algorithm 'fedprox'" in refusal(
+        {"algorithm": "mine"}, tmp_path
+    )
+
+
+@pytest.mark.usefixtures("install")
+def test_registering_refuses_what_is_taken_and_what_is_something_else() -> None:
+    class Mine(FedAvg):
+        pass
+
+    with pytest.raises(ValueError, match="that is fedsim's own"):
+        ALGORITHMS.register("fedprox", Mine)
+    assert ALGORITHMS["fedprox"] is FedProx
+    with pytest.raises(ValueError, match=r"that is fedsim_mine:SmallWeights of fedsim-mine 0\.1\.0"):
+        ALGORITHMS.register("small_weights", Mine)
+    with pytest.raises(TypeError, match=r"whole subclass of fedsim\.core\.Algorithm"):
+        ALGORITHMS.register("mlp", mlp)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"fedsim\.data\.DatasetEntry"):
+        DATASETS.register("mlp", mlp)  # type: ignore[arg-type]
+    for _ in range(2):  # as a cell that is run again
+        ALGORITHMS.register("cell", Mine)
+    assert ALGORITHMS["cell"] is Mine
+    assert set(PARTITIONS) == {*PARTITIONS.own, "sorted_runs"}
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_actors_know_what_a_module_of_the_variable_registers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The coordinator looks model, data set and partition up by name, in a process that Ray started."""
+    monkeypatch.setenv(plugins.VARIABLE, "tests.fedsim.plugged")
+    plain = {"algorithm": "plain", "model": "flat", "data": {"dataset": "clouds", "partition": "dealt"}}
+    result = execute(parse_spec(TINY | plain), Settings(tmp_path))
+    assert [record.digest for record in result.records] == digests(plain, tmp_path)
+
+
+def command(site: Path, home: Path, *arguments: str) -> Any:
+    """What the command prints as JSON, in a process whose path has that folder."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("FEDSIM_")}
+    environment |= {"PYTHONPATH": os.pathsep.join([str(ROOT), str(site)]), "FEDSIM_HOME": str(home)}
+    environment |= {"FEDSIM_PLUGINS": "other_mine", "FEDSIM_RAY_NUM_CPUS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "api.cli.main", *arguments, "--format", "json"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_command_runs_what_plugins_bring(site: Path, tmp_path: Path) -> None:
+    text = "from fedsim.models import MODELS, mlp\ndef mine(input_shape, num_classes, *, hidden: int = 5):\n"
+    text += "    return mlp(input_shape, num_classes, hidden=hidden)\nMODELS.register('mine', mine)\n"
+    (site / "other_mine.py").write_text(text)
+    spec = tmp_path / "mine.yaml"
+    spec.write_text(yaml.safe_dump(MINE | {"model": "mine"}))
+    listed = {each["name"]: each["plugin"] for each in command(site, tmp_path / "home", "models")}
+    assert (listed["mine"], listed["tanh_mlp"], listed["mlp"]) == ("other_mine", "fedsim-mine 0.1.0", "")
+    assert len(command(site, tmp_path / "home", "run", str(spec))["rounds"]) == 2
