@@ -18,7 +18,7 @@ from fedsim.base import tree
 from fedsim.base.memory_usage import private_peak
 from fedsim.base.tree import Tree
 from fedsim.clients.population import Population
-from fedsim.core import Algorithm, Local, PersonalScores, Score
+from fedsim.core import Algorithm, LocalTraining, PersonalScores, Score
 from fedsim.engine.blocks import Block
 from fedsim.engine.chaos import kills_actor
 from fedsim.engine.faults import Faults
@@ -175,7 +175,7 @@ class ClientProcess:
             {client: None if held is None else tree.from_numpy(held, device) for client, held in kept},
         )
 
-    def limit(self, local: Local) -> None:
+    def limit(self, local: LocalTraining) -> None:
         """Train like this from now on, in place of what the population says; for measuring."""
         worker = self._joined()
         worker.population = worker.shelf.population = replace(worker.population, local=local)

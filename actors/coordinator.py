@@ -217,7 +217,9 @@ class CoordinatorProcess:
 
     def _common(self, state: Any) -> dict[str, Any]:
         """The model for everybody; {} without one: the server's is a part then, or as it was at first."""
-        found: dict[str, Any] = tree.to_numpy(state.params) if self.experiment.algorithm.deploys else {}
+        found: dict[str, Any] = (
+            tree.to_numpy(state.params) if self.experiment.algorithm.deploys_models else {}
+        )
         return found
 
     def model(self) -> dict[str, Any]:

@@ -17,9 +17,10 @@ from fedsim.base import tree, wire
 from fedsim.base.digest import Fingerprint, memory_marks
 from fedsim.base.tree import Tree
 from fedsim.clients.population import Population
-from fedsim.core import Algorithm, Context, Examination, Reduced, Score, Survey
+from fedsim.core import Algorithm, Context, Reduced, Score, Survey
 from fedsim.core.personal_scores import joined
 from fedsim.engine.blocks import Block, cut, shares, spans
+from fedsim.engine.client_pool import PersonalEvaluation
 from fedsim.engine.faults import DEFAULT, Faults
 from fedsim.engine.personal_evaluation import examination_work, examinees
 from fedsim.engine.pools import (
@@ -210,7 +211,7 @@ class RayPool:
 
     def evaluate_personal(
         self, algorithm: Algorithm, ctx: Context, state: Any, clients: Iterable[int] | None = None
-    ) -> Examination:
+    ) -> PersonalEvaluation:
         """Begin to score each client's own model, on whichever actors are free; see `ClientPool`."""
         asked, handovers = examinees(self.population, clients), handover(algorithm, ctx, state)
         sent = ray.put(tree.to_numpy(handovers))
@@ -226,7 +227,7 @@ class RayPool:
 
     def _examined(
         self, tasks: Sequence[Task], portions: Sequence[Sequence[int]], untested: int
-    ) -> Examination:
+    ) -> PersonalEvaluation:
         for _ in self._work.progress(tasks):
             yield sum(len(mine) for mine, task in zip(portions, tasks, strict=True) if task.ended)
         return joined([task.value for task in tasks], untested)

@@ -26,7 +26,7 @@ from benchmarks.machine import here, start_ray
 from benchmarks.workloads import WORKLOADS, PlainLoop, Workload
 from fedsim.algorithms import FedAvg
 from fedsim.clients.population import Population
-from fedsim.core import Context, Report, Visit
+from fedsim.core import ClientTask, ClientUpdate, Context
 from fedsim.engine.simulation import simulate
 
 
@@ -34,9 +34,9 @@ from fedsim.engine.simulation import simulate
 class NoTraining(FedAvg):
     """Clients send back what they received: what is left is the engine."""
 
-    def train(self, ctx: Context, visit: Visit) -> Report:
+    def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
         """The model as it came."""
-        return Report({"params": visit.broadcast["params"]}, {}, {})
+        return ClientUpdate({"params": task.broadcast["params"]}, {}, {})
 
 
 class Engine:

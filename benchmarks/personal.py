@@ -27,7 +27,7 @@ from benchmarks.machine import here, start_ray
 from fedsim.algorithms.personalized.fedbabu import FedBABU
 from fedsim.base.progress import finished
 from fedsim.clients.population import Population
-from fedsim.core import Local, PersonalScores
+from fedsim.core import LocalTraining, PersonalScores
 from fedsim.data import federate, load_dataset
 from fedsim.engine.simulation import first_state
 from fedsim.models import make_net
@@ -42,7 +42,7 @@ def federation(clients: int) -> Population:
         partition=shared.train,
         tests=shared.tests,
         nets=(make_net("fedavg_cnn", input_shape=data.input_shape, num_classes=data.num_classes),),
-        local=Local(epochs=1, batch_size=10, lr=0.005),
+        local=LocalTraining(epochs=1, batch_size=10, lr=0.005),
         seed=1,
         cohort_size=max(1, clients // 10),
         rounds=1,

@@ -32,7 +32,7 @@ from actors.ray_pool import RayPool
 from actors.resources import Placement
 from benchmarks.machine import here, start_ray
 from fedsim.algorithms import KDIA, FedAvg
-from fedsim.core import Algorithm, Local
+from fedsim.core import Algorithm, LocalTraining
 from fedsim.engine.experiment import Experiment
 from fedsim.engine.simulation import simulate
 
@@ -69,7 +69,7 @@ class Asked:
         """A federation of so many clients, each with 50 of the same 100,000 examples."""
         return Experiment(
             algorithm=METHODS[self.algorithm],
-            local=Local(epochs=1, batch_size=10, lr=0.05),
+            local=LocalTraining(epochs=1, batch_size=10, lr=0.05),
             seed=self.seed,
             rounds=self.rounds * (self.turns + 1),
             num_clients=clients,

@@ -40,7 +40,7 @@ from fedsim.algorithms import FedAvg
 from fedsim.base import rng
 from fedsim.base.memory_usage import private_peak
 from fedsim.clients.population import Population
-from fedsim.core import Local
+from fedsim.core import LocalTraining
 from fedsim.data.dataset import Dataset, Examples, Normalise
 from fedsim.data.partition import Partition
 from fedsim.engine.pools import SerialPool, StackedPool
@@ -95,7 +95,7 @@ def population(model: str, clients: int, examples: int, batch_size: int) -> Popu
         dataset=data,
         partition=Partition(np.arange(count), np.arange(0, count + 1, examples)),
         nets=(make_net(model, input_shape=shape, num_classes=CLASSES, **params),),
-        local=Local(epochs=1, batch_size=batch_size, lr=0.01),
+        local=LocalTraining(epochs=1, batch_size=batch_size, lr=0.01),
         seed=0,
         cohort_size=clients,
         rounds=1,

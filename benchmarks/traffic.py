@@ -71,7 +71,7 @@ def round_bytes(net: Net, public: int, classes: int, top_k: int, clients: int = 
     """Bytes of a round in which every client receives and sends once; {method: both directions}."""
     soft = torch.empty(public, classes, device="meta")
     unneeded: Any = None  # the charge asks nothing of the round
-    kept = partial(AcePFL(top_k=top_k).charge, unneeded)
+    kept = partial(AcePFL(top_k=top_k).count_bytes, unneeded)
     each = {
         "FedAvg": model_bytes(net),
         "SCAFFOLD": model_bytes(net) + wire.NUMBER_BYTES * net.count(),  # no controls of the buffers

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedsim.clients.population import Population
-from fedsim.core import Local
+from fedsim.core import LocalTraining
 from fedsim.data import load_dataset, make_partition
 from fedsim.data.dataset import Dataset, Examples, Normalise
 from fedsim.data.partition import Partition
@@ -37,7 +37,7 @@ class Workload:
     cohort: int
     rounds: int
     model: str
-    local: Local
+    local: LocalTraining
 
     def dataset(self) -> Dataset:
         """Fashion-MNIST, or seeded noise of CIFAR-10's shape: the values do not change the cost."""
@@ -69,9 +69,11 @@ class Workload:
 
 
 WORKLOADS = {
-    "A": Workload("A", 1000, 50, 50, 12, "lenet5", Local(epochs=1, batch_size=10, lr=0.05)),
-    "B": Workload("B", 100, 500, 10, 2, "moon_cnn", Local(epochs=10, batch_size=64, lr=0.01, momentum=0.9)),
-    "C": Workload("C", 1000, 50, 50, 100, "lenet5", Local(epochs=1, batch_size=10, lr=0.05)),
+    "A": Workload("A", 1000, 50, 50, 12, "lenet5", LocalTraining(epochs=1, batch_size=10, lr=0.05)),
+    "B": Workload(
+        "B", 100, 500, 10, 2, "moon_cnn", LocalTraining(epochs=10, batch_size=64, lr=0.01, momentum=0.9)
+    ),
+    "C": Workload("C", 1000, 50, 50, 100, "lenet5", LocalTraining(epochs=1, batch_size=10, lr=0.05)),
 }
 
 
@@ -138,7 +140,7 @@ def _train(workload: Workload, state: dict[str, Any], clients: list[Any], number
 
 
 def _sgd(
-    model: nn.Module, x: torch.Tensor, y: torch.Tensor, local: Local, generator: torch.Generator
+    model: nn.Module, x: torch.Tensor, y: torch.Tensor, local: LocalTraining, generator: torch.Generator
 ) -> None:
     optimiser = torch.optim.SGD(model.parameters(), local.lr, local.momentum, weight_decay=local.weight_decay)
     for _ in range(local.epochs):

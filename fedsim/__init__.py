@@ -22,15 +22,41 @@ asyncio; `JobSpec` is the spec as a typed value::
 
 from __future__ import annotations
 
-from importlib import metadata
+from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from api.sdk.async_client import AsyncFedSimClient
     from api.sdk.client import FedSimClient
+    from fedsim.base import rng, tree
+    from fedsim.core import Algorithm
+    from fedsim.engine.simulation import simulate
+    from fedsim.models.net import Net
     from jobs.spec import JobSpec
 
-__all__ = ["AsyncFedSimClient", "FedSimClient", "JobSpec", "__version__"]
+__all__ = [
+    "Algorithm",
+    "AsyncFedSimClient",
+    "FedSimClient",
+    "JobSpec",
+    "Net",
+    "__version__",
+    "rng",
+    "simulate",
+    "tree",
+]
+
+_PLACES = {
+    "Algorithm": "fedsim.core",
+    "AsyncFedSimClient": "api.sdk.async_client",
+    "FedSimClient": "api.sdk.client",
+    "JobSpec": "jobs.spec",
+    "Net": "fedsim.models.net",
+    "rng": "fedsim.base.rng",
+    "simulate": "fedsim.engine.simulation",
+    "tree": "fedsim.base.tree",
+}
+"""Where each public name lives; a name that its module does not have is the module itself."""
 
 
 def _version() -> str:
@@ -57,22 +83,13 @@ def __getattr__(name: str) -> Any:
 
 
 def _public(name: str) -> Any:
-    # The public names live above this package and cost time to import: they are looked up when asked for.
-    if name == "FedSimClient":
-        from api.sdk.client import FedSimClient
-
-        return FedSimClient
-    if name == "AsyncFedSimClient":
-        from api.sdk.async_client import AsyncFedSimClient
-
-        return AsyncFedSimClient
-    if name == "JobSpec":
-        from jobs.spec import JobSpec
-
-        return JobSpec
+    # The public names cost time to import, and some live above this package: they are loaded when asked for.
     if name == "__version__":
         return _version()
-    raise AttributeError(f"module 'fedsim' has no attribute {name!r}")
+    if name not in _PLACES:
+        raise AttributeError(f"module 'fedsim' has no attribute {name!r}")
+    module = import_module(_PLACES[name])
+    return getattr(module, name, module)
 
 
 def _in_front() -> tuple[str, str] | None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from statistics import mean
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from fedsim.base import wire
 from fedsim.clients.population import Population
 from fedsim.core import Algorithm
+from fedsim.core.capabilities import ClientSurvey, capability, fullest, select_survey_payload
 from fedsim.engine.pools import broadcast, bytes_down, questioned
 
 MESSAGES = 200
@@ -70,7 +71,7 @@ class Outlook(NamedTuple):
         return Change(last, {name: mean(size.get(name, 0.0) for size in sizes) for name in names})
 
     def _fullest(self, state: Any) -> Any:
-        return self.algorithm.fullest(self.population.context(0), state)
+        return fullest(self.algorithm, self.population.context(0), state)
 
     def _message(self, number: int, state: Any, clients: float) -> dict[str, float]:
         """Bytes by payload that come down in this round to so many clients, alike of all architectures."""
@@ -78,18 +79,20 @@ class Outlook(NamedTuple):
         messages = broadcast(self.algorithm, ctx, state)
         each = bytes_down(self.algorithm, ctx, messages, {}, range(len(messages)))
         found = {name: size * clients / len(messages) for name, size in each.items()}
-        asking = {"survey": self._survey(number)} if self.algorithm.has("survey") else {}
+        asking = {"survey": self._survey(number)} if capability(self.algorithm, ClientSurvey) else {}
         return {**found, **asking}
 
     def _survey(self, number: int) -> float:
         """Bytes of the models that a survey asks about, as far as the first state tells who is asked."""
         ctx = self.population.context(number)
-        asked = len(self.algorithm.survey(ctx, self.state))
+        asked = len(cast(Any, self.algorithm).select_surveyed_clients(ctx, self.state))
         if not asked:
             return 0.0
         models = questioned(self.algorithm, ctx, self.state)
         sizes = [
-            wire.payload_bytes(self.algorithm.survey_payload(ctx.for_model(int(m)), self.state, model))
+            wire.payload_bytes(
+                select_survey_payload(self.algorithm, ctx.for_model(int(m)), self.state, model)
+            )
             for m, model in models.items()
         ]
         return asked * mean(sizes)

@@ -23,6 +23,7 @@ from actors.plan.trials import Trials
 from actors.ray_pool import RayPool
 from actors.resources import Node, Placement, check_memory, cluster_nodes
 from fedsim.clients.population import Population
+from fedsim.core.capabilities import ServerTraining, capability
 from fedsim.engine.blocks import pieces
 from fedsim.engine.cost_model import Costs, dealt
 from fedsim.engine.experiment import Experiment
@@ -111,7 +112,7 @@ class Probe:
         yield Phase("measuring clients")
         models = len(self.population.nets)
         self.costs = tuple(self.trials.costs(number, seconds / 3 / models) for number in range(models))
-        if self.trials.algorithm.has("learn"):
+        if capability(self.trials.algorithm, ServerTraining):
             yield Phase("measuring what the server trains")
             self.learn = self.trials.learn(seconds / 6)
         yield Phase("measuring the evaluation")
@@ -121,7 +122,7 @@ class Probe:
             self.examination, self.examination_bytes = self.trials.examination(seconds / 6)
         results: list[RoundResult] = []
         left = seconds - (perf_counter() - self.began)
-        meanwhile = 0.0 if self.trials.algorithm.learns_first else self.learn
+        meanwhile = 0.0 if getattr(self.trials.algorithm, "trains_before_evaluation", False) else self.learn
         scoring = sum(awaited(meanwhile, self.evaluation, self.examination)[: 1 + (self.examinations() > 1)])
         if self.survey + self.expected(self.trials.workers) + self.learn + scoring < left:
             yield Phase("measuring whole rounds")
@@ -249,9 +250,9 @@ class Probe:
     def after_training(self, steady: Sequence[RoundResult]) -> tuple[float, float, float]:
         """Seconds of what the server trains, of an evaluation and of a scoring of the clients' own models."""
         algorithm, learn = self.trials.algorithm, self.learn
-        if steady and algorithm.has("learn"):
+        if steady and capability(algorithm, ServerTraining):
             learn = mean(result.seconds["learn"] for result in steady)
-        meanwhile = 0.0 if algorithm.learns_first else learn
+        meanwhile = 0.0 if getattr(algorithm, "trains_before_evaluation", False) else learn
         evaluation, examination = awaited(meanwhile, self.evaluation, self.examination)
         examined = [r.seconds["personal"] for r in steady if r.personal is not None]
         scored = [r.seconds["evaluate"] for r in steady if r.round % self.experiment.evaluate_every == 0]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import ray
@@ -22,7 +22,8 @@ from fedsim.base import rng
 from fedsim.base.digest import digest
 from fedsim.base.progress import finished
 from fedsim.clients.population import Population
-from fedsim.core import Algorithm, Local, Traffic
+from fedsim.core import Algorithm, LocalTraining, Traffic
+from fedsim.core.capabilities import ClientSurvey, capability, fullest, select_cohort
 from fedsim.engine.cost_model import Costs, dealt, fit, together
 from fedsim.engine.initial_state import enrolled
 from fedsim.engine.personal_evaluation import examination_work, examinees
@@ -72,7 +73,11 @@ class Trials:
             seconds: to spend, about; where a survey takes longer, a few clients answer for all.
         """
         ctx = self.population.context(0)
-        self.asked = tuple(self.algorithm.survey(ctx, self.state)) if self.algorithm.has("survey") else ()
+        self.asked = (
+            tuple(cast(Any, self.algorithm).select_surveyed_clients(ctx, self.state))
+            if capability(self.algorithm, ClientSurvey)
+            else ()
+        )
         if not self.asked:
             return 0.0
         few = self.asked[: 4 * self.workers]
@@ -83,7 +88,7 @@ class Trials:
             losses, taken = self._ask(self.asked)
         else:
             losses = np.full(len(self.asked), np.nanmean(losses))
-        self.state = self.algorithm.surveyed(ctx, self.state, losses)
+        self.state = cast(Any, self.algorithm).apply_survey(ctx, self.state, losses)
         return taken
 
     def _ask(self, clients: Sequence[int]) -> tuple[NDArray[np.float64], float]:
@@ -97,10 +102,12 @@ class Trials:
         found = []
         for number in range(min(self.population.rounds, LOOKED_AT)):
             stream = rng.stream(self.population.seed, "cohort", number)
-            found.append(list(self.algorithm.cohort(self.population.context(number), self.state, stream)))
+            found.append(
+                list(select_cohort(self.algorithm, self.population.context(number), self.state, stream))
+            )
         return found
 
-    def train(self, cohort: Sequence[int], local: Local) -> Trial:
+    def train(self, cohort: Sequence[int], local: LocalTraining) -> Trial:
         """Run one round of these clients with this local training; its outcome is thrown away."""
         self._limit(local)
         ctx = self.pool.population.context(0)
@@ -113,7 +120,7 @@ class Trials:
         self.done.append(Trial(tuple(cohort), self._busiest(cohort), trained - began, served - trained, up))
         return self.done[-1]
 
-    def _limit(self, local: Local) -> None:
+    def _limit(self, local: LocalTraining) -> None:
         if self.pool.population.local != local:
             ray.get([actor.limit.remote(local) for actor in self.pool.crew.actors])
             self.pool.population = replace(self.population, local=local)
@@ -167,7 +174,7 @@ class Trials:
                 return mine[: self.workers], mine
         return [], []
 
-    def _median(self, cohort: Sequence[int], local: Local, piece: float) -> tuple[Work, float]:
+    def _median(self, cohort: Sequence[int], local: LocalTraining, piece: float) -> tuple[Work, float]:
         first = self.train(cohort, local)
         affordable = max(1, int(REPEATS * piece / first.seconds))
         # What is long is told by what it is longer by, so the short ones must not be left to chance.
@@ -245,7 +252,7 @@ class Trials:
     def _examine(self, clients: Sequence[int]) -> tuple[float, int]:
         # What comes down after the last round is what counts: it may be more than after the first.
         ctx, began = self.population.context(self.population.rounds - 1), perf_counter()
-        state = self.algorithm.fullest(ctx, self.state)
+        state = fullest(self.algorithm, ctx, self.state)
         scores = finished(self.pool.evaluate_personal(self.algorithm, ctx, state, clients))
         return perf_counter() - began, scores.bytes_down
 

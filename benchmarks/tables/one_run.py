@@ -12,7 +12,7 @@ import torch
 from benchmarks.tables.grid import Run, Table
 from benchmarks.tables.journal import Entry, numbers, rounded, scored
 from fedsim.clients.population import Population
-from fedsim.core import Local
+from fedsim.core import LocalTraining
 from fedsim.core.personal_scores import sorted_curve
 from fedsim.engine.experiment import Experiment
 from fedsim.engine.pools import SerialPool
@@ -46,7 +46,7 @@ class Populations:
 
     def of(self, experiment: Experiment) -> Population:
         """The experiment's population, made only if none with the same data and partition is at hand."""
-        neutral: Any = {"algorithm": None, "local": Local(), "rounds": 0, "cohort_size": 0}
+        neutral: Any = {"algorithm": None, "local": LocalTraining(), "rounds": 0, "cohort_size": 0}
         key = repr(replace(experiment, **neutral, evaluate_every=1, personal="auto"))
         if key not in self.made:
             self.made[key] = experiment.population()

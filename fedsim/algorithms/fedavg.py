@@ -27,7 +27,17 @@ from torch import Tensor
 
 from fedsim.base import tree
 from fedsim.base.tree import Tree
-from fedsim.core import Algorithm, Batch, Context, Effort, Reduced, Reduction, Report, ServerState, Visit
+from fedsim.core import (
+    Algorithm,
+    Batch,
+    ClientTask,
+    ClientUpdate,
+    Context,
+    Effort,
+    Reduced,
+    Reduction,
+    ServerState,
+)
 from fedsim.models.net import Params
 from fedsim.training.local_loop import Descent, Trained, cross_entropy, descend
 
@@ -47,19 +57,19 @@ class FedAvg(Algorithm):
     uploads: ClassVar[Mapping[str, Reduction]] = {"params": Reduction.MEAN}
     heterogeneous: ClassVar[bool] = True
 
-    def shared(self, ctx: Context, state: Any) -> Collection[str]:
+    def shared_keys(self, ctx: Context, state: Any) -> Collection[str]:
         """Keys of the parameters and buffers that travel in this round: what comes down goes up again."""
         return ctx.net.keys
 
-    def kept(self, ctx: Context) -> Collection[str]:
+    def private_keys(self, ctx: Context) -> Collection[str]:
         """Keys that are each client's own, kept from visit to visit; only where the method is stateful."""
         return ()
 
-    def trainable(self, ctx: Context, broadcast: Tree) -> Collection[str]:
+    def trainable_keys(self, ctx: Context, broadcast: Tree) -> Collection[str]:
         """Keys that move in a client's round, given what came down to it."""
         return ctx.net.parameters
 
-    def init(self, ctx: Context) -> ServerState:
+    def init_server_state(self, ctx: Context) -> ServerState:
         """A fresh model of every architecture, seeded by the experiment."""
         if len(ctx.nets) == 1:
             return ServerState(params=ctx.fresh())
@@ -67,16 +77,18 @@ class FedAvg(Algorithm):
 
     def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """The shared part of the global model."""
-        return {"params": tree.select(ctx.own(state.params), self.shared(ctx, state))}
+        return {"params": tree.select(ctx.own(state.params), self.shared_keys(ctx, state))}
 
     def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> Any:
         """The server's move, for each architecture that came."""
         params = ctx.each(
-            lambda mine, held, mean: self.move(mine, held, mean, reduced), state.params, reduced["params"]
+            lambda mine, held, mean: self.server_update(mine, held, mean, reduced),
+            state.params,
+            reduced["params"],
         )
         return replace(state, params=params)
 
-    def move(self, ctx: Context, params: Params, mean: Tree, reduced: Reduced) -> Params:
+    def server_update(self, ctx: Context, params: Params, mean: Tree, reduced: Reduced) -> Params:
         """The server's next model of one architecture: the cohort's mean, rounded once from float64.
 
         Args:
@@ -87,54 +99,53 @@ class FedAvg(Algorithm):
         """
         return {**params, **tree.cast_like(mean, tree.select(params, mean))}
 
-    def train(self, ctx: Context, visit: Visit) -> Report:
-        """Local SGD on the loss, from the start."""
-        moving = self.trainable(ctx, visit.broadcast)
-        return self.report(ctx, visit, self.descend(ctx, visit, self.start(ctx, visit), moving))
+    def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
+        """Local SGD on the loss, from the initial parameters."""
+        moving = self.trainable_keys(ctx, task.broadcast)
+        trained = self.train_locally(ctx, task, self.initial_params(ctx, task), moving)
+        return self.collect_update(ctx, task, trained)
 
-    def descend(self, ctx: Context, visit: Visit, start: Params, trainable: Collection[str]) -> Trained:
-        """Local SGD on the loss over the visit's batches, where only these keys move."""
-        return descend(Descent(ctx, visit, start, self.loss, trainable, self.correction(ctx, visit)))
+    def train_locally(
+        self, ctx: Context, task: ClientTask, start: Params, trainable: Collection[str]
+    ) -> Trained:
+        """Local SGD on the loss over the batches of the task, where only these keys move."""
+        return descend(Descent(ctx, task, start, self.loss, trainable, self.gradient_correction(ctx, task)))
 
-    def report(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
-        """What `finish` says, with the client's own model."""
-        report = self.finish(ctx, visit, trained)
-        return report if report.model is not None else report._replace(model=trained.params)
+    def collect_update(self, ctx: Context, task: ClientTask, trained: Trained) -> ClientUpdate:
+        """The result of `make_update`, with the client's trained model."""
+        update = self.make_update(ctx, task, trained)
+        return update if update.model is not None else update._replace(model=trained.params)
 
-    def effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
+    def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
         """Every step moves what is trainable."""
-        return (Effort(steps, self.trainable(ctx, self.broadcast(ctx, state))),)
+        return (Effort(steps, self.trainable_keys(ctx, self.broadcast(ctx, state))),)
 
-    def received(self, ctx: Context, visit: Visit) -> Params:
-        """Where the client's training starts."""
-        return self.start(ctx, visit)
-
-    def start(self, ctx: Context, visit: Visit) -> Params:
+    def initial_params(self, ctx: Context, task: ClientTask) -> Params:
         """Where the client's training starts: all keys of the net.
 
         What came down, what the client keeps, and for the rest the first values, which everybody makes from
         the seed.
         """
-        came: Params = visit.broadcast["params"]
-        whole, own = len(came) == len(ctx.net.keys), visit.memory.get(OWN)
+        came: Params = task.broadcast["params"]
+        whole, own = len(came) == len(ctx.net.keys), task.client_state.get(OWN)
         if whole and not own:
             return came
-        first = {} if whole else ctx.first(visit.device)
+        first = {} if whole else ctx.first(task.device)
         return {**first, **came, **(own or {})}
 
-    def loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+    def loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
         """What a local step descends: a scalar."""
         return cross_entropy(ctx.net(params, batch.x), batch)
 
-    def correction(self, ctx: Context, visit: Visit) -> Tree | None:
+    def gradient_correction(self, ctx: Context, task: ClientTask) -> Tree | None:
         """What is added to every gradient, over the keys that train; None for nothing."""
         return None
 
-    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
+    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> ClientUpdate:
         """What the client sends, keeps and reports."""
-        upload = {"params": tree.select(trained.params, visit.broadcast["params"])}
-        own = tree.select(trained.params, self.kept(ctx))
-        return Report(upload, {OWN: own} if own else {}, {"train_loss": trained.loss})
+        upload = {"params": tree.select(trained.params, task.broadcast["params"])}
+        own = tree.select(trained.params, self.private_keys(ctx))
+        return ClientUpdate(upload, {OWN: own} if own else {}, {"train_loss": trained.loss})
 
 
 def towards(ctx: Context, params: Params, mean: Tree, times: float) -> Tree:

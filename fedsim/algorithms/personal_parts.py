@@ -19,17 +19,17 @@ class PersonalParts(FedAvg):
     """FedAvg over a part of the model; the rest is each client's own, so there is no model for everybody."""
 
     stateful: ClassVar[bool] = True
-    deploys: ClassVar[bool] = False
+    deploys_models: ClassVar[bool] = False
 
     @abstractmethod
-    def shared(self, ctx: Context, state: Any) -> Collection[str]:
+    def shared_keys(self, ctx: Context, state: Any) -> Collection[str]:
         """The part that travels."""
 
-    def kept(self, ctx: Context) -> Collection[str]:
+    def private_keys(self, ctx: Context) -> Collection[str]:
         """The rest."""
-        return frozenset(ctx.net.keys).difference(self.shared(ctx, None))
+        return frozenset(ctx.net.keys).difference(self.shared_keys(ctx, None))
 
-    def deployed(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+    def deploy_models(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """Nothing: what clients keep is nobody else's."""
         return {}
 

@@ -13,7 +13,8 @@ from torch import Tensor
 from fedsim.base import rng, tree
 from fedsim.base.tree import Tree
 from fedsim.clients.sampling import Positions, draws, kept_apart
-from fedsim.core import Algorithm, Batch, Context, Local, Pacing, Visit
+from fedsim.core import Algorithm, Batch, ClientTask, Context, LocalTraining, Pacing
+from fedsim.core.capabilities import BatchPacing, HeldOutExamples, RoundNoise, StepNoise, capability
 from fedsim.core.public_set import AT_ONCE, PublicSet
 from fedsim.data.dataset import Dataset, Examples
 from fedsim.data.partition import Partition
@@ -46,7 +47,7 @@ class Population:
     dataset: Dataset
     partition: Partition
     nets: tuple[Net, ...]
-    local: Local
+    local: LocalTraining
     seed: int
     cohort_size: int
     rounds: int
@@ -110,7 +111,7 @@ class Shelf:
         """A round as the clients here see it: with the public set on their device."""
         return replace(self.population.context(round), public=self.public)
 
-    def visit(
+    def make_task(
         self,
         algorithm: Algorithm,
         ctx: Context,
@@ -118,7 +119,7 @@ class Shelf:
         broadcast: Tree,
         instruction: Tree,
         memory: Tree | None,
-    ) -> Visit:
+    ) -> ClientTask:
         """Everything that this client may look at in this round.
 
         Args:
@@ -129,19 +130,19 @@ class Shelf:
             instruction: what it received besides.
             memory: what it kept; None on its first visit.
         """
-        visit = self.arrival(algorithm, ctx, client, broadcast, instruction, memory)
-        steps, pacing = ctx.local.steps_for(visit.num_examples), None
-        if algorithm.has("schedule"):
+        task = self.make_task_without_batches(algorithm, ctx, client, broadcast, instruction, memory)
+        steps, pacing = ctx.local.steps_for(task.num_examples), None
+        if paced := capability(algorithm, BatchPacing):
             stream = rng.stream(ctx.seed, "schedule", ctx.round, client)
-            pacing = algorithm.schedule(ctx, stream, visit, steps)
-        if algorithm.has("draw"):
-            drawn = algorithm.draw(ctx, rng.stream(ctx.seed, "draw", ctx.round, client))
-            visit = visit._replace(
-                drawn=tree.map(lambda a: tree.sent(torch.as_tensor(a), self.device), drawn)
+            pacing = paced.pace_batches(ctx, stream, task, steps)
+        if noisy := capability(algorithm, RoundNoise):
+            drawn = noisy.draw_round_noise(ctx, rng.stream(ctx.seed, "draw", ctx.round, client))
+            task = task._replace(
+                round_noise=tree.map(lambda a: tree.sent(torch.as_tensor(a), self.device), drawn)
             )
-        return visit._replace(batches=self.batches(algorithm, ctx, client, pacing))
+        return task._replace(batches=self.batches(algorithm, ctx, client, pacing))
 
-    def arrival(
+    def make_task_without_batches(
         self,
         algorithm: Algorithm,
         ctx: Context,
@@ -149,30 +150,30 @@ class Shelf:
         broadcast: Tree,
         instruction: Tree,
         memory: Tree | None,
-    ) -> Visit:
+    ) -> ClientTask:
         """As `visit`, but without local steps."""
         held, apart = self._held(algorithm, ctx, client)
         if memory is None:
             # A method makes numbers of its own, such as that it never came, wherever torch puts them.
-            memory = tree.map(lambda leaf: leaf.to(self.device), algorithm.remember(ctx, broadcast))
-        return Visit(
+            memory = tree.map(lambda leaf: leaf.to(self.device), algorithm.init_client_state(ctx, broadcast))
+        return ClientTask(
             batches=(),
             num_examples=len(held),
             label_counts=self._label_counts(held, ctx.num_classes),
             known_counts=self._known_counts(held, ctx.num_classes),
             broadcast=broadcast,
             instruction=instruction,
-            memory=memory,
-            held=ShelfExamples(self, held),
-            apart=None if apart is None else ShelfExamples(self, apart),
+            client_state=memory,
+            examples=ShelfExamples(self, held),
+            held_out=None if apart is None else ShelfExamples(self, apart),
         )
 
     def _held(self, algorithm: Algorithm, ctx: Context, client: int) -> tuple[Positions, Positions | None]:
         """Which training examples this client trains on, and which it keeps apart."""
         held = self.population.partition.client(client)
-        if not algorithm.has("reserved"):
+        if (splitting := capability(algorithm, HeldOutExamples)) is None:
             return held, None
-        apart = kept_apart(rng.stream(ctx.seed, "apart", client), len(held), algorithm.reserved(ctx))
+        apart = kept_apart(rng.stream(ctx.seed, "apart", client), len(held), splitting.held_out_share(ctx))
         return held[~apart], held[apart]
 
     def batches(
@@ -196,9 +197,9 @@ class Shelf:
         steps, size = ctx.local.steps_for(len(held)), ctx.local.batch_size
         shuffle = rng.stream(ctx.seed, f"{occasion}shuffle", *address)
         noise: Tree = {}
-        if algorithm.has("noise"):
+        if noisy := capability(algorithm, StepNoise):
             stream = rng.stream(ctx.seed, f"{occasion}method", *address)
-            noise = algorithm.noise(ctx, stream, steps, size, len(held))
+            noise = noisy.draw_step_noise(ctx, stream, steps, size, len(held))
         rows = [held[chosen] for chosen in draws(shuffle, len(held), steps, size, pacing)]
         augmented = self.population.dataset.augment is not None
         seed = rng.torch_seed(ctx.seed, f"{occasion}augment", *address) if augmented else 0

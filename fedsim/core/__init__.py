@@ -1,30 +1,30 @@
 """The types that every algorithm speaks: `Algorithm`, `Context`, a client's task and update, `Reduction`."""
 
 from fedsim.base.wire import Traffic
-from fedsim.core.algorithm import Algorithm, Examination, LossFunction
-from fedsim.core.client_task import Batch, Batches, Effort, Local, Pacing, Report, Visit
+from fedsim.core.algorithm import Algorithm
+from fedsim.core.client_task import Batch, Batches, ClientTask, ClientUpdate, Pacing
 from fedsim.core.context import Context
+from fedsim.core.effort import Effort
 from fedsim.core.exchange import Progress, Reduced, Reduction, Score, ServerState, Survey
+from fedsim.core.local_training import LocalTraining
 from fedsim.core.personal_scores import PersonalScores
 
 __all__ = [
     "Algorithm",
     "Batch",
     "Batches",
+    "ClientTask",
+    "ClientUpdate",
     "Context",
     "Effort",
-    "Examination",
-    "Local",
-    "LossFunction",
+    "LocalTraining",
     "Pacing",
     "PersonalScores",
     "Progress",
     "Reduced",
     "Reduction",
-    "Report",
     "Score",
     "ServerState",
     "Survey",
     "Traffic",
-    "Visit",
 ]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from fedsim.base.tree import Tree
-from fedsim.core.client_task import Local
+from fedsim.core.local_training import LocalTraining
 from fedsim.core.public_set import PublicSet
 from fedsim.errors import DataError
 from fedsim.models.net import Net, Params
@@ -43,7 +43,7 @@ class Context:
     mean_examples: float
     num_classes: int
     input_shape: tuple[int, ...]
-    local: Local
+    local: LocalTraining
     nets: tuple[Net, ...]
     model: int = 0
     public: PublicSet | None = None

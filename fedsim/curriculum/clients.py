@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -44,7 +44,8 @@ from fedsim.base import rng as streams
 from fedsim.base.parameters import Range, Share
 from fedsim.base.tree import Tree
 from fedsim.base.wire import payload_bytes
-from fedsim.core import Context, Progress, Reduced, Reduction, Report, Visit
+from fedsim.core import ClientTask, ClientUpdate, Context, Progress, Reduced, Reduction
+from fedsim.core.capabilities import ClientSurvey, CohortSelection, PayloadAccounting, capability, count_bytes
 from fedsim.core.census import Answers
 from fedsim.curriculum.pacing import Family, opened
 from fedsim.curriculum.scores import Order, losses_of, ranked
@@ -92,6 +93,8 @@ class ClientCurriculum(Wrapper):
         ValueError: if the base chooses its clients itself.
     """
 
+    own: ClassVar[frozenset[type]] = frozenset({CohortSelection, PayloadAccounting})
+
     pacing: Family = "linear"
     a: Share = 0.8
     b: Share = 0.2
@@ -102,17 +105,22 @@ class ClientCurriculum(Wrapper):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.base.has("cohort") or self.base.has("survey"):
+        if capability(self.base, CohortSelection) or capability(self.base, ClientSurvey):
             name = type(self.base).__name__
             raise ValueError(f"{name} chooses its clients itself; leave the client curriculum out")
         if self._reports:
             object.__setattr__(self, "uploads", {**self.base.uploads, "survey": Reduction.GATHER})
 
-    def has(self, hook: str) -> bool:
-        """Whether there is such a hook; a curriculum that asks nobody has no survey."""
-        return super().has(hook) and (hook != "survey" or (self.scores == "all" and self.order != "random"))
+    def provides(self, kind: type) -> bool:
+        """Whether there is such a capability; a curriculum that asks nobody has no survey."""
+        return super().provides(kind) or (kind is ClientSurvey and self._surveys)
 
-    def by_rounds(self) -> bool:
+    @property
+    def _surveys(self) -> bool:
+        """Whether clients are asked for their losses before each round."""
+        return self.scores == "all" and self.order != "random"
+
+    def depends_on_num_rounds(self) -> bool:
         """Its budget is the rounds of the run."""
         return True
 
@@ -123,50 +131,49 @@ class ClientCurriculum(Wrapper):
 
     # server
 
-    def charge(self, ctx: Context, name: str, payload: Tree) -> int:
+    def count_bytes(self, ctx: Context, name: str, payload: Tree) -> int:
         """What is asked and answered about losses as it is; the base's own as the base says."""
-        return payload_bytes(payload) if name == "survey" else super().charge(ctx, name, payload)
+        return payload_bytes(payload) if name == "survey" else count_bytes(self.base, ctx, name, payload)
 
-    def init(self, ctx: Context) -> Any:
+    def init_server_state(self, ctx: Context) -> Any:
         """The base's state, and nothing known of the clients."""
         never = torch.full((ctx.num_clients,), -1)
         nobody = torch.zeros(0, dtype=torch.int64)
         return Selection(
-            base=self.base.init(ctx),
+            base=self.base.init_server_state(ctx),
             losses=torch.full_like(never, torch.nan, dtype=torch.float32),
             heard=never,
             line=nobody,
         )
 
-    def counted(self, ctx: Context, state: Any, answers: Answers) -> Any:
+    def apply_census(self, ctx: Context, state: Any, answers: Answers) -> Any:
         """The base's state with the answers."""
-        return replace(state, base=self.base.counted(ctx, state.base, answers))
+        return replace(state, base=super().apply_census(ctx, state, answers))
 
-    def fullest(self, ctx: Context, state: Any) -> Any:
-        """With the base's, where that is another."""
-        base = self.base.fullest(ctx, state.base)
-        return state if base is state.base else replace(state, base=base)
+    def fullest_state(self, ctx: Context, state: Any) -> Any:
+        """The base's fullest state, inside this one's."""
+        return replace(state, base=super().fullest_state(ctx, state))
 
-    def under(self, state: Any) -> Any:
-        """The base's state."""
-        return state.base
+    def base_value(self, value: Any) -> Any:
+        """The base's own server state."""
+        return value.base if isinstance(value, Selection) else value
 
     def opened(self, ctx: Context) -> int:
         """K(t): how many clients are open in this round."""
         now = np.array([ctx.round / ctx.rounds])
         return int(opened(self.pacing, self.a, self.b, ctx.num_clients, now, ctx.cohort_size)[0])
 
-    def survey(self, ctx: Context, state: Any) -> Sequence[int]:
+    def select_surveyed_clients(self, ctx: Context, state: Any) -> Sequence[int]:
         """Everybody, as long as the answers matter."""
-        asks = self.has("survey") and self.opened(ctx) < ctx.num_clients and not len(state.line)
+        asks = self._surveys and self.opened(ctx) < ctx.num_clients and not len(state.line)
         return range(ctx.num_clients) if asks else ()
 
-    def surveyed(self, ctx: Context, state: Any, losses: NDArray[np.float64]) -> Any:
+    def apply_survey(self, ctx: Context, state: Any, losses: NDArray[np.float64]) -> Any:
         """The state with everybody's losses."""
         heard = torch.full_like(state.heard, ctx.round)
         return replace(state, losses=torch.from_numpy(losses.astype(np.float32)), heard=heard)
 
-    def cohort(self, ctx: Context, state: Any, rng: np.random.Generator) -> Sequence[int]:
+    def select_cohort(self, ctx: Context, state: Any, rng: np.random.Generator) -> Sequence[int]:
         """A mini-batch of the open clients: drawn at random from all of them, or the next in line."""
         if self.batches == "all":
             return sorted(self._line(ctx, state)[: ctx.cohort_size].tolist())
@@ -190,14 +197,14 @@ class ClientCurriculum(Wrapper):
             return waiting
         return streams.stream(ctx.seed, "client batches", ctx.round).permutation(self._open(ctx, state))
 
-    def learn(self, ctx: Context, state: Any, reduced: Reduced) -> Generator[Progress, None, Any]:
+    def train_server(self, ctx: Context, state: Any, reduced: Reduced) -> Generator[Progress, None, Any]:
         """The base's."""
-        after = yield from self.base.learn(ctx, state.base, reduced)
+        after = yield from super().train_server(ctx, state, reduced)
         return replace(state, base=after)
 
     def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> Any:
         """The base's, and what has been heard of the clients."""
-        changed = {"base": self.base.aggregate(ctx, state.base, reduced)}
+        changed = {"base": super().aggregate(ctx, state, reduced)}
         if self.batches == "all":
             changed["line"] = torch.from_numpy(self._line(ctx, state)[ctx.cohort_size :])
         if self._reports:
@@ -207,7 +214,7 @@ class ClientCurriculum(Wrapper):
             changed["heard"] = state.heard.index_fill(0, who, ctx.round)
         return replace(state, **changed)
 
-    def describe(self, ctx: Context, state: Any) -> Mapping[str, Any]:
+    def describe_round(self, ctx: Context, state: Any) -> Mapping[str, Any]:
         """What the base says, and who could come."""
         how = {"order": self.order, "pacing": self.pacing, "a": self.a, "b": self.b, "scores": self.scores}
         known = state.losses[~torch.isnan(state.losses)].double()
@@ -216,17 +223,17 @@ class ClientCurriculum(Wrapper):
             "known_clients": len(known),
             "mean_loss": float(known.mean()) if len(known) else None,
         }
-        return {**super().describe(ctx, state), "client_curriculum": {**how, **found}}
+        return {**super().describe_round(ctx, state), "client_curriculum": {**how, **found}}
 
     # client
 
-    def train(self, ctx: Context, visit: Visit) -> Report:
+    def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
         """The base's; where scores are kept, the loss of what came down goes up with it."""
-        report = super().train(ctx, visit)
+        update: ClientUpdate = super().train_client(ctx, task)
         if not self._reports:
-            return report
-        loss = losses_of(ctx, self.received(ctx, visit), visit.held).double().mean().float()
-        return report._replace(upload={**report.upload, "survey": {"loss": loss}})
+            return update
+        loss = losses_of(ctx, self.initial_params(ctx, task), task.examples).double().mean().float()
+        return update._replace(upload={**update.upload, "survey": {"loss": loss}})
 
 
 def aged(

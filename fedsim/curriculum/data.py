@@ -24,14 +24,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.base.parameters import Share
 from fedsim.base.tree import Tree
-from fedsim.core import Context, Pacing, Report, Visit
+from fedsim.core import ClientTask, ClientUpdate, Context, Pacing
+from fedsim.core.capabilities import BatchPacing, capability
 from fedsim.curriculum.pacing import Family, opened
 from fedsim.curriculum.scores import RULES, Easiness, Order, ScoreName, judge, ranked
 from fedsim.curriculum.wrapper import Wrapper
@@ -57,6 +58,8 @@ class DataCurriculum(Wrapper):
         ValueError: if the base plans its clients' steps itself.
     """
 
+    own: ClassVar[frozenset[type]] = frozenset({BatchPacing})
+
     score: ScoreName = "global_loss"
     pacing: Family = "linear"
     a: Share = 0.8
@@ -66,7 +69,7 @@ class DataCurriculum(Wrapper):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.base.has("schedule"):
+        if capability(self.base, BatchPacing):
             name = type(self.base).__name__
             raise ValueError(
                 f"{name} decides itself which examples a step sees; leave the data curriculum out"
@@ -78,9 +81,9 @@ class DataCurriculum(Wrapper):
         """Whether clients keep their own model between rounds, for the score."""
         return self.order != "random" and "local" in RULES[self.score].judges
 
-    def by_rounds(self) -> bool:
+    def depends_on_num_rounds(self) -> bool:
         """Where the budget is the whole run, or the base goes by it."""
-        return self.budget == "global" or super().by_rounds()
+        return self.budget == "global" or super().depends_on_num_rounds()
 
     def limits(self, ctx: Context, examples: int, steps: int) -> NDArray[np.int64]:
         """How many of a client's examples are open at each step of this round, int64 `[steps]`."""
@@ -89,60 +92,68 @@ class DataCurriculum(Wrapper):
             done, budget = done + ctx.round * steps, steps * ctx.rounds
         return opened(self.pacing, self.a, self.b, examples, done / max(budget, 1), ctx.local.batch_size)
 
-    def schedule(self, ctx: Context, rng: np.random.Generator, visit: Visit, steps: int) -> Pacing | None:
+    def pace_batches(
+        self, ctx: Context, rng: np.random.Generator, task: ClientTask, steps: int
+    ) -> Pacing | None:
         """The first g(t) examples in order, at step t."""
-        limits = self.limits(ctx, visit.num_examples, steps)
-        if not steps or limits[0] == visit.num_examples:
+        limits = self.limits(ctx, task.num_examples, steps)
+        if not steps or limits[0] == task.num_examples:
             return None
         if self.order == "random":
             return Pacing(None, limits)
-        return Pacing(ranked(self.easiness(ctx, visit), self.order, rng), limits)
+        return Pacing(ranked(self.easiness(ctx, task), self.order, rng), limits)
 
-    def easiness(self, ctx: Context, visit: Visit) -> Easiness:
+    def easiness(self, ctx: Context, task: ClientTask) -> Easiness:
         """The score of each of the client's examples, `[n]`; higher is easier.
 
         Raises:
             FedsimError: if an expert is asked for and the population has none.
         """
         if self.score == "expert_loss":
-            if visit.held.difficulty is None:
+            if task.examples.difficulty is None:
                 hint = "give the population's `difficulty`, or set `expert_epochs` of the experiment"
                 raise FedsimError(
                     "the score 'expert_loss' needs an expert's losses, and there are none", hint
                 )
-            return -visit.held.difficulty
+            return -task.examples.difficulty
         rule = RULES[self.score]
-        models = {"global": self.received, "local": self._own}
-        return rule.easiness(*(judge(ctx, models[name](ctx, visit), visit.held) for name in rule.judges))
+        models = {"global": self.initial_params, "local": self._own}
+        return rule.easiness(*(judge(ctx, models[name](ctx, task), task.examples) for name in rule.judges))
 
-    def _own(self, ctx: Context, visit: Visit) -> Params:
+    def _own(self, ctx: Context, task: ClientTask) -> Params:
         """The client's own model as its last round left it; before the first, what it received."""
-        last: Params = visit.memory["last"] if "last" in visit.memory else self.received(ctx, visit)
+        last: Params = (
+            task.client_state["last"] if "last" in task.client_state else self.initial_params(ctx, task)
+        )
         return last
 
-    def remember(self, ctx: Context, broadcast: Tree) -> Tree:
+    def init_client_state(self, ctx: Context, broadcast: Tree) -> Tree:
         """What the base keeps; there is no own model yet."""
-        kept = self.base.remember(ctx, broadcast)
+        kept = self.base.init_client_state(ctx, broadcast)
         return {"base": kept} if self.keeps else kept
 
-    def inside(self, visit: Visit) -> Visit:
-        """The visit with the base's own memory."""
-        return visit._replace(memory=visit.memory["base"]) if self.keeps else visit
+    def base_value(self, value: Any) -> Any:
+        """The task with the base's own client state."""
+        if self.keeps and isinstance(value, ClientTask):
+            return value._replace(client_state=value.client_state["base"])
+        return value
 
-    def train(self, ctx: Context, visit: Visit) -> Report:
+    def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
         """The base's training; the client keeps its model where the score will ask for it."""
-        report = super().train(ctx, visit)
-        share = self.limits(ctx, visit.num_examples, len(visit.batches)).mean() if len(visit.batches) else 0.0
-        metrics = {**report.metrics, "open_share": share / max(visit.num_examples, 1)}
-        return report._replace(memory=self._kept(report) if self.keeps else report.memory, metrics=metrics)
+        update: ClientUpdate = super().train_client(ctx, task)
+        share = self.limits(ctx, task.num_examples, len(task.batches)).mean() if len(task.batches) else 0.0
+        metrics = {**update.metrics, "open_share": share / max(task.num_examples, 1)}
+        return update._replace(
+            client_state=self._kept(update) if self.keeps else update.client_state, metrics=metrics
+        )
 
-    def _kept(self, report: Report) -> Tree:
-        if report.model is None:
+    def _kept(self, update: ClientUpdate) -> Tree:
+        if update.model is None:
             message = f"{type(self.base).__name__} does not say what its clients' own models are"
             raise FedsimError(message, "score by 'global_loss' or 'expert_loss'")
-        return {"base": report.memory, "last": report.model}
+        return {"base": update.client_state, "last": update.model}
 
-    def describe(self, ctx: Context, state: Any) -> Mapping[str, Any]:
+    def describe_round(self, ctx: Context, state: Any) -> Mapping[str, Any]:
         """What the base says, and the curriculum."""
         how = {"score": self.score, "order": self.order, "pacing": self.pacing, "a": self.a, "b": self.b}
-        return {**super().describe(ctx, state), "data_curriculum": {**how, "budget": self.budget}}
+        return {**super().describe_round(ctx, state), "data_curriculum": {**how, "budget": self.budget}}

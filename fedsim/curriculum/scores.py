@@ -30,7 +30,7 @@ from torch import Tensor
 
 from fedsim.base import tree
 from fedsim.core import Context
-from fedsim.core.client_task import Held
+from fedsim.core.client_task import ClientExamples
 from fedsim.models.net import Params
 from fedsim.training.local_loop import example_losses
 
@@ -90,7 +90,7 @@ def _alike(a: NDArray[np.generic], b: NDArray[np.generic]) -> Easiness:
 
 
 @torch.inference_mode()
-def judge(ctx: Context, model: Params, held: Held) -> Judgement:
+def judge(ctx: Context, model: Params, held: ClientExamples) -> Judgement:
     """Have a model judge all of a client's examples, in evaluation mode.
 
     Args:
@@ -104,13 +104,13 @@ def judge(ctx: Context, model: Params, held: Held) -> Judgement:
 
 
 @torch.inference_mode()
-def losses_of(ctx: Context, model: Params, held: Held) -> Tensor:
+def losses_of(ctx: Context, model: Params, held: ClientExamples) -> Tensor:
     """A model's loss on each of a client's examples, `[n]`, in evaluation mode; see `judge`."""
     found = [example_losses(logits, y) for logits, y in _answers(ctx, model, held)]
     return torch.cat(found) if found else torch.zeros(0)
 
 
-def _answers(ctx: Context, model: Params, held: Held) -> list[tuple[Tensor, Tensor]]:
+def _answers(ctx: Context, model: Params, held: ClientExamples) -> list[tuple[Tensor, Tensor]]:
     """A model's logits for all of a client's examples, in evaluation mode, with their labels."""
     laid_out = tree.map(tree.arranged, model)
     with ctx.net.evaluating():

@@ -1,199 +1,129 @@
-"""Wrapper: an algorithm around another, which does everything that the wrapper leaves alone."""
+"""Wrapper: an algorithm around another one, which keeps everything that the wrapper does not change."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-from torch import Tensor
-
-from fedsim.base.tree import Tree
-from fedsim.core import Algorithm, Context, Effort, Local, Pacing, Progress, Reduced, Report, Visit
-from fedsim.core.census import Answers, Census
-from fedsim.errors import FieldError
-from fedsim.models.net import Net, Params
+from fedsim.core import Algorithm
+from fedsim.core.capabilities import (
+    BatchPacing,
+    ClientInstructions,
+    ClientSurvey,
+    CohortSelection,
+    Forwarding,
+    HeldOutExamples,
+    LabelCensus,
+    PayloadAccounting,
+    PeakTraffic,
+    PersonalBroadcast,
+    PersonalModels,
+    RoundNoise,
+    ServerTraining,
+    StepNoise,
+    SurveyPayload,
+    UpdatePostprocessing,
+    capability,
+)
 
 ATTRIBUTES = (
     "uploads",
-    "free",
+    "free_uploads",
     "stateful",
     "heterogeneous",
-    "deploys",
-    "unstackable",
-    "needs_public",
-    "learns_first",
+    "deploys_models",
+    "needs_public_set",
     "tasks",
+    "trains_before_evaluation",
 )
-"""The class attributes of a method, which a wrapper has from its base."""
+"""The class attributes of a method, which a wrapper takes over from its base."""
+
+
+def _forward(name: str) -> Any:
+    """A method that calls the base's method of this name, with the base's own state and task."""
+
+    def call(self: Wrapper, *args: Any) -> Any:
+        return getattr(self.base, name)(*(self.base_value(value) for value in args))
+
+    call.__name__ = name
+    return call
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wrapper(Algorithm):
-    """Delegates every hook to another algorithm; a subclass changes some of them.
+class Wrapper(
+    Algorithm,
+    Forwarding,
+    BatchPacing,
+    ClientInstructions,
+    ClientSurvey,
+    CohortSelection,
+    HeldOutExamples,
+    LabelCensus,
+    PayloadAccounting,
+    PeakTraffic,
+    PersonalBroadcast,
+    PersonalModels,
+    RoundNoise,
+    ServerTraining,
+    StepNoise,
+    SurveyPayload,
+    UpdatePostprocessing,
+):
+    """Calls another algorithm for every hook and capability; a subclass changes some of them.
 
-    Two seams say where the other's own things are: `inside` the visit, and `under` the server state.
+    Class attributes:
+        own: the capabilities that the wrapper has whatever its base is.
 
     Attributes:
         base: the algorithm inside.
     """
 
+    own: ClassVar[frozenset[type]] = frozenset()
     base: Algorithm
 
     def __post_init__(self) -> None:
         for name in ATTRIBUTES:
-            object.__setattr__(self, name, getattr(self.base, name))
+            if hasattr(self.base, name):
+                object.__setattr__(self, name, getattr(self.base, name))
 
-    def has(self, hook: str) -> bool:
-        """Whether the wrapper changes this hook, or what is inside has it."""
-        return getattr(type(self), hook) is not getattr(Wrapper, hook) or self.base.has(hook)
+    def provides(self, kind: type) -> bool:
+        """Whether the wrapper adds this capability, or its base has it."""
+        return kind in self.own or capability(self.base, kind) is not None
 
-    def inside(self, visit: Visit) -> Visit:
-        """The visit as the base knows it."""
-        return visit
+    def base_value(self, value: Any) -> Any:
+        """An argument as the base knows it: its own server state, and a task with its own client state."""
+        return value
 
-    def under(self, state: Any) -> Any:
-        """The base's own server state."""
-        return state
+    check_hyperparameters = _forward("check_hyperparameters")
+    depends_on_num_rounds = _forward("depends_on_num_rounds")
+    init_server_state = _forward("init_server_state")
+    broadcast = _forward("broadcast")
+    aggregate = _forward("aggregate")
+    deploy_models = _forward("deploy_models")
+    predict = _forward("predict")
+    describe_round = _forward("describe_round")
+    init_client_state = _forward("init_client_state")
+    initial_params = _forward("initial_params")
+    train_client = _forward("train_client")
+    weigh_client = _forward("weigh_client")
+    count_effort = _forward("count_effort")
 
-    def misfits(self, net: Net, rounds: int) -> Sequence[FieldError]:
-        """The base's."""
-        return self.base.misfits(net, rounds)
-
-    def by_rounds(self) -> bool:
-        """The base's."""
-        return self.base.by_rounds()
-
-    # server
-
-    def init(self, ctx: Context) -> Any:
-        """The base's."""
-        return self.base.init(ctx)
-
-    def label_census(self, ctx: Context) -> Census | None:
-        """The base's."""
-        return self.base.label_census(ctx)
-
-    def counted(self, ctx: Context, state: Any, answers: Answers) -> Any:
-        """The base's, of its own state."""
-        return self.base.counted(ctx, state, answers)
-
-    def survey(self, ctx: Context, state: Any) -> Sequence[int]:
-        """The base's."""
-        return self.base.survey(ctx, self.under(state))
-
-    def surveyed(self, ctx: Context, state: Any, losses: NDArray[np.float64]) -> Any:
-        """The base's."""
-        return self.base.surveyed(ctx, self.under(state), losses)
-
-    def survey_payload(self, ctx: Context, state: Any, model: Tree) -> Tree:
-        """The base's."""
-        return self.base.survey_payload(ctx, self.under(state), model)
-
-    def fullest(self, ctx: Context, state: Any) -> Any:
-        """The base's."""
-        return self.base.fullest(ctx, self.under(state))
-
-    def cohort(self, ctx: Context, state: Any, rng: np.random.Generator) -> Sequence[int]:
-        """The base's."""
-        return self.base.cohort(ctx, self.under(state), rng)
-
-    def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
-        """The base's."""
-        return self.base.broadcast(ctx, self.under(state))
-
-    def instruct(self, ctx: Context, state: Any, client: int) -> Mapping[str, Tree]:
-        """The base's."""
-        return self.base.instruct(ctx, self.under(state), client)
-
-    def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> Any:
-        """The base's."""
-        return self.base.aggregate(ctx, self.under(state), reduced)
-
-    def learn(self, ctx: Context, state: Any, reduced: Reduced) -> Generator[Progress, None, Any]:
-        """The base's."""
-        return self.base.learn(ctx, self.under(state), reduced)
-
-    def deployed(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
-        """The base's."""
-        return self.base.deployed(ctx, self.under(state))
-
-    def predict(self, ctx: Context, model: Tree, x: Tensor) -> Tensor:
-        """The base's."""
-        return self.base.predict(ctx, model, x)
-
-    def describe(self, ctx: Context, state: Any) -> Mapping[str, Any]:
-        """The base's."""
-        return self.base.describe(ctx, self.under(state))
-
-    def charge(self, ctx: Context, name: str, payload: Tree) -> int:
-        """The base's."""
-        return self.base.charge(ctx, name, payload)
-
-    # client
-
-    def remember(self, ctx: Context, broadcast: Tree) -> Tree:
-        """The base's."""
-        return self.base.remember(ctx, broadcast)
-
-    def received(self, ctx: Context, visit: Visit) -> Params:
-        """The base's."""
-        return self.base.received(ctx, self.inside(visit))
-
-    def schedule(self, ctx: Context, rng: np.random.Generator, visit: Visit, steps: int) -> Pacing | None:
-        """The base's."""
-        return self.base.schedule(ctx, rng, self.inside(visit), steps)
-
-    def reserved(self, ctx: Context) -> float:
-        """The base's."""
-        return self.base.reserved(ctx)
-
-    def draw(self, ctx: Context, rng: np.random.Generator) -> Tree:
-        """The base's."""
-        return self.base.draw(ctx, rng)
-
-    def noise(
-        self, ctx: Context, rng: np.random.Generator, steps: int, batch_size: int, num_examples: int
-    ) -> Tree:
-        """The base's."""
-        return self.base.noise(ctx, rng, steps, batch_size, num_examples)
-
-    def train(self, ctx: Context, visit: Visit) -> Report:
-        """The base's."""
-        return self.base.train(ctx, self.inside(visit))
-
-    def conclude(self, ctx: Context, visit: Visit, report: Report) -> Report:
-        """The base's."""
-        return self.base.conclude(ctx, self.inside(visit), report)
-
-    def weight(self, ctx: Context, visit: Visit) -> float:
-        """The base's."""
-        return self.base.weight(ctx, self.inside(visit))
-
-    def effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
-        """The base's."""
-        return self.base.effort(ctx, self.under(state), steps)
-
-    def tuning_effort(self, ctx: Context, steps: int) -> Sequence[Effort]:
-        """The base's."""
-        return self.base.tuning_effort(ctx, steps)
-
-    def handover(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
-        """The base's."""
-        return self.base.handover(ctx, self.under(state))
-
-    # personal models
-
-    def tuning(self, ctx: Context) -> Local | None:
-        """The base's."""
-        return self.base.tuning(ctx)
-
-    def personalise(self, ctx: Context, visit: Visit) -> Tree:
-        """The base's."""
-        return self.base.personalise(ctx, self.inside(visit))
-
-    def predict_personal(self, ctx: Context, model: Tree, x: Tensor) -> Tensor:
-        """The base's."""
-        return self.base.predict_personal(ctx, model, x)
+    plan_census = _forward("plan_census")
+    apply_census = _forward("apply_census")
+    select_surveyed_clients = _forward("select_surveyed_clients")
+    apply_survey = _forward("apply_survey")
+    select_survey_payload = _forward("select_survey_payload")
+    select_cohort = _forward("select_cohort")
+    instruct_client = _forward("instruct_client")
+    count_bytes = _forward("count_bytes")
+    held_out_share = _forward("held_out_share")
+    pace_batches = _forward("pace_batches")
+    draw_round_noise = _forward("draw_round_noise")
+    draw_step_noise = _forward("draw_step_noise")
+    postprocess_update = _forward("postprocess_update")
+    train_server = _forward("train_server")
+    broadcast_personal = _forward("broadcast_personal")
+    fullest_state = _forward("fullest_state")
+    plan_tuning = _forward("plan_tuning")
+    personalize = _forward("personalize")
+    predict_personal = _forward("predict_personal")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
 
 from fedsim.base.tree import Tree
-from fedsim.core import Algorithm, Context, Examination, Reduced, Score, Survey
+from fedsim.core import Algorithm, Context, PersonalScores, Reduced, Score, Survey
+
+PersonalEvaluation: TypeAlias = Generator[int, None, PersonalScores]
+"""Scores personal models: yields how many clients are done, and returns all scores."""
 
 
 class ClientPool(Protocol):
@@ -28,7 +31,7 @@ class ClientPool(Protocol):
 
     def evaluate_personal(
         self, algorithm: Algorithm, ctx: Context, state: Any, clients: Iterable[int] | None = None
-    ) -> Examination:
+    ) -> PersonalEvaluation:
         """Begin to score each client's own model on its own test examples.
 
         Nothing changes by it: memories and state stay as they are. Clients that fail are treated as in

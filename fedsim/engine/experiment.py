@@ -11,7 +11,7 @@ from typing import Any, Literal
 from fedsim.base.parameters import refuse
 from fedsim.base.progress import finished
 from fedsim.clients.population import Population
-from fedsim.core import Algorithm, Local
+from fedsim.core import Algorithm, LocalTraining
 from fedsim.data import Dataset, federate, load_dataset
 from fedsim.data.federation import take_public, take_validation
 from fedsim.data.partitions.difficulty import EXPERT_EPOCHS
@@ -55,7 +55,7 @@ class Experiment:
     """
 
     algorithm: Algorithm
-    local: Local = field(default_factory=Local)
+    local: LocalTraining = field(default_factory=LocalTraining)
     seed: int = 0
     rounds: int
     num_clients: int

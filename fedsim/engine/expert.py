@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from fedsim.algorithms.fedavg import FedAvg
 from fedsim.base import tree
 from fedsim.clients.population import Population
-from fedsim.core.client_task import Local
+from fedsim.core.local_training import LocalTraining
 from fedsim.core.public_set import AT_ONCE
 from fedsim.data.damage import UNREADABLE
 from fedsim.data.dataset import Dataset
@@ -38,7 +38,7 @@ _LOG = logging.getLogger(__name__)
 
 Losses: TypeAlias = NDArray[np.float32]
 
-RECIPE = Local(epochs=1, batch_size=64, lr=0.02, momentum=0.9)
+RECIPE = LocalTraining(epochs=1, batch_size=64, lr=0.02, momentum=0.9)
 
 
 def expert_losses(

@@ -11,6 +11,7 @@ from fedsim.base import rng, wire
 from fedsim.base.privacy import Mechanism, noisy_shares
 from fedsim.clients.population import Population
 from fedsim.core import Algorithm, Traffic
+from fedsim.core.capabilities import LabelCensus, capability
 from fedsim.core.census import Answers, Census, Real
 from fedsim.core.error_attribution import server_side
 from fedsim.data.partitions import main_label
@@ -26,16 +27,17 @@ MANY_PAIRS = 1_000_000
 def enrolled(algorithm: Algorithm, population: Population) -> tuple[Any, Traffic]:
     """The server state before round 1, and what asking the clients for it cost."""
     ctx = population.context(0)
-    with one_thread(), server_side(algorithm, "init"):
-        state = algorithm.init(ctx)
-    if not algorithm.has("label_census"):
+    with one_thread(), server_side(algorithm, "init_server_state"):
+        state = algorithm.init_server_state(ctx)
+    census = capability(algorithm, LabelCensus)
+    if census is None:
         return state, Traffic()
-    with one_thread(), server_side(algorithm, "label_census"):
-        question = algorithm.label_census(ctx)
+    with one_thread(), server_side(algorithm, "plan_census"):
+        question = census.plan_census(ctx)
         if question is None:
             return state, Traffic()
         answers = asked(question, population)
-        return algorithm.counted(ctx, state, answers), census_traffic(question, *answers.shares.shape)
+        return census.apply_census(ctx, state, answers), census_traffic(question, *answers.shares.shape)
 
 
 def first_state(algorithm: Algorithm, population: Population) -> Any:

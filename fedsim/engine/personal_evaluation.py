@@ -15,7 +15,8 @@ from fedsim.base import rng, tree, wire
 from fedsim.base.precision import tensor_cores
 from fedsim.base.tree import Tree
 from fedsim.clients.population import Population
-from fedsim.core import Algorithm, Context, Score, Visit
+from fedsim.core import Algorithm, ClientTask, Context, Score
+from fedsim.core.capabilities import count_bytes, personal_models
 from fedsim.core.error_attribution import server_side
 from fedsim.core.personal_scores import PersonalScores
 from fedsim.core.public_set import AT_ONCE
@@ -57,13 +58,17 @@ def examinees(population: Population, clients: Iterable[int] | None) -> Examinee
 
 def tunes(algorithm: Algorithm, ctx: Context) -> bool:
     """Whether clients fine-tune before they are scored."""
-    with server_side(algorithm, "tuning"):
-        return any(algorithm.tuning(ctx.for_model(model)) is not None for model in range(len(ctx.nets)))
+    personal = personal_models(algorithm)
+    with server_side(algorithm, "plan_tuning"):
+        return any(personal.plan_tuning(ctx.for_model(model)) is not None for model in range(len(ctx.nets)))
 
 
 def examination_work(algorithm: Algorithm, population: Population, ctx: Context, client: int) -> int:
     """How much work it is to score this client's own model, in forward passes of one example, about."""
-    tuning, tests = algorithm.tuning(ctx.for_client(client)), population.num_tests(client)
+    tuning, tests = (
+        personal_models(algorithm).plan_tuning(ctx.for_client(client)),
+        population.num_tests(client),
+    )
     if tuning is None:
         return tests
     return 2 * tests + BACKWARD * client_work(tuning, population.partition.size(client)).examples
@@ -97,7 +102,7 @@ def examine(
         for client in clients:
             mine = ctx.for_client(client)
             down, instruction = broadcasts[str(mine.model)], instructions.get(client, {})
-            charge = partial(worker.algorithm.charge, mine)
+            charge = partial(count_bytes, worker.algorithm, mine)
             received += sum(wire.message_bytes({**down, **instruction}, charge).values())
             row = _tried(worker, mine, client, down, instruction, memories.get(client))
             if row is None:
@@ -126,7 +131,7 @@ def _tried(
     return attempted(
         lambda attempt: _scored(worker, ctx, client, broadcast, instruction, memory),
         client=client,
-        stage="personalise",
+        stage="personalize",
         faults=worker.faults,
         device=worker.device,
     ).value
@@ -136,28 +141,29 @@ def _scored(
     worker: Worker, ctx: Context, client: int, broadcast: Tree, instruction: Tree, memory: Tree | None
 ) -> Row:
     algorithm, shelf = worker.algorithm, worker.shelf
-    visit = shelf.arrival(algorithm, ctx, client, broadcast, instruction, memory)
-    tuning = algorithm.tuning(ctx)
+    task = shelf.make_task_without_batches(algorithm, ctx, client, broadcast, instruction, memory)
+    tuning = personal_models(algorithm).plan_tuning(ctx)
     if tuning is None:
-        return Row(client, _score(worker, ctx, client, visit), None)
+        return Row(client, _score(worker, ctx, client, task), None)
     ctx = replace(ctx, local=replace(tuning, precision=ctx.local.precision))
-    before = _score(worker, ctx, client, visit)
-    visit = visit._replace(batches=shelf.batches(algorithm, ctx, client, occasion="personal-"))
-    return Row(client, _score(worker, ctx, client, visit), before)
+    before = _score(worker, ctx, client, task)
+    task = task._replace(batches=shelf.batches(algorithm, ctx, client, occasion="personal-"))
+    return Row(client, _score(worker, ctx, client, task), before)
 
 
-def _score(worker: Worker, ctx: Context, client: int, visit: Visit) -> Score:
+def _score(worker: Worker, ctx: Context, client: int, task: ClientTask) -> Score:
     """How the model that the client makes of this visit does on its test examples."""
     # Dropout draws where the method trains on what came down, too, so it does not depend on the batches.
     address = (ctx.seed, "personal-dropout", ctx.round, client)
     random = rng.torch_stream(*address) if ctx.net.stochastic else nullcontext()
     with random, tensor_cores(ctx.local.precision, worker.device):
-        model = tree.map(tree.arranged, worker.algorithm.personalise(ctx, visit))
+        model = tree.map(tree.arranged, personal_models(worker.algorithm).personalize(ctx, task))
+    personal = personal_models(worker.algorithm)
     total, rows = Score(0, 0.0, 0), worker.population.tests_of(client)
     with torch.inference_mode():
         for start in range(0, len(rows), AT_ONCE):
             index = tree.borrow(rows[start : start + AT_ONCE])
             stored, y = worker.test_x[index].to(worker.device), worker.test_y[index].to(worker.device)
             x = tree.arranged(worker.population.dataset.normalise(stored))
-            total = added(total, score(worker.algorithm.predict_personal(ctx, model, x), y))
+            total = added(total, score(personal.predict_personal(ctx, model, x), y))
     return total

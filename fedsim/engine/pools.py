@@ -13,10 +13,18 @@ from fedsim.base import tree, wire
 from fedsim.base.digest import Fingerprint, memory_marks
 from fedsim.base.tree import Tree
 from fedsim.clients.population import Population
-from fedsim.core import Algorithm, Context, Examination, Reduced, Score, Survey, Traffic
+from fedsim.core import Algorithm, Context, Reduced, Score, Survey, Traffic
+from fedsim.core.capabilities import (
+    ClientInstructions,
+    PersonalBroadcast,
+    capability,
+    count_bytes,
+    select_survey_payload,
+)
 from fedsim.core.error_attribution import server_side
 from fedsim.core.personal_scores import PersonalScores, joined
 from fedsim.engine.blocks import cut
+from fedsim.engine.client_pool import PersonalEvaluation
 from fedsim.engine.faults import DEFAULT, Faults
 from fedsim.engine.personal_evaluation import Examinees, examine, examinees
 from fedsim.engine.reduction import SpanResult, combine
@@ -117,11 +125,13 @@ class SerialPool:
 
     def evaluate_personal(
         self, algorithm: Algorithm, ctx: Context, state: Any, clients: Iterable[int] | None = None
-    ) -> Examination:
+    ) -> PersonalEvaluation:
         """Each client's own model scored on its own test examples, one client at a time; see `ClientPool`."""
         return self._examine(algorithm, ctx, state, examinees(self.population, clients))
 
-    def _examine(self, algorithm: Algorithm, ctx: Context, state: Any, asked: Examinees) -> Examination:
+    def _examine(
+        self, algorithm: Algorithm, ctx: Context, state: Any, asked: Examinees
+    ) -> PersonalEvaluation:
         handovers, parts = self._there(handover(algorithm, ctx, state)), list[PersonalScores]()
         for client in asked.clients:
             letter = self._each(explain(algorithm, ctx, state, [client]), [client])
@@ -184,7 +194,7 @@ class StackedPool(SerialPool):
 
 def stack_widths(algorithm: Algorithm, nets: Sequence[Net], width: int) -> Callable[[int], int]:
     """How many clients of each architecture train at once where `width` is asked for."""
-    return lambda model: 1 if algorithm.unstackable or nets[model].unstackable else width
+    return lambda model: 1 if nets[model].unstackable else width
 
 
 def halved(width: int) -> int:
@@ -200,14 +210,17 @@ def broadcast(algorithm: Algorithm, ctx: Context, state: Any) -> dict[str, Mappi
 
 def handover(algorithm: Algorithm, ctx: Context, state: Any) -> dict[str, Mapping[str, Tree]]:
     """What the clients of each architecture receive for models of their own, by its number as text."""
-    with server_side(algorithm, "handover"):
-        return {str(m): algorithm.handover(ctx.for_model(m), state) for m in range(len(ctx.nets))}
+    own = capability(algorithm, PersonalBroadcast)
+    if own is None:
+        return broadcast(algorithm, ctx, state)
+    with server_side(algorithm, "broadcast_personal"):
+        return {str(m): own.broadcast_personal(ctx.for_model(m), state) for m in range(len(ctx.nets))}
 
 
 def deployed(algorithm: Algorithm, ctx: Context, state: Any) -> dict[str, Mapping[str, Tree]]:
     """The models of each architecture that are to be scored, by its number as text."""
-    with server_side(algorithm, "deployed"):
-        return {str(m): algorithm.deployed(ctx.for_model(m), state) for m in range(len(ctx.nets))}
+    with server_side(algorithm, "deploy_models"):
+        return {str(m): algorithm.deploy_models(ctx.for_model(m), state) for m in range(len(ctx.nets))}
 
 
 def questioned(algorithm: Algorithm, ctx: Context, state: Any) -> dict[str, Tree]:
@@ -225,23 +238,26 @@ def survey_traffic(
     asked = np.bincount(np.asarray(clients, np.int64) % len(models), minlength=len(models))
     down = 0
     for number, model in models.items():
-        with server_side(algorithm, "survey_payload"):
-            payload = algorithm.survey_payload(ctx.for_model(int(number)), state, model)
+        with server_side(algorithm, "select_survey_payload"):
+            payload = select_survey_payload(algorithm, ctx.for_model(int(number)), state, model)
         down += wire.payload_bytes(payload) * int(asked[int(number)])
     return wire.traffic({"survey": down}, {"survey": wire.NUMBER_BYTES * len(clients)})
 
 
 def instruct(algorithm: Algorithm, ctx: Context, state: Any, cohort: Sequence[int]) -> dict[int, Tree]:
     """What each client of the cohort receives besides the broadcast; {} if the algorithm sends nothing."""
-    if not algorithm.has("instruct"):
+    instructing = capability(algorithm, ClientInstructions)
+    if instructing is None:
         return {}
-    with server_side(algorithm, "instruct"):
-        return {client: algorithm.instruct(ctx.for_client(client), state, client) for client in cohort}
+    with server_side(algorithm, "instruct_client"):
+        return {
+            client: instructing.instruct_client(ctx.for_client(client), state, client) for client in cohort
+        }
 
 
 def explain(algorithm: Algorithm, ctx: Context, state: Any, clients: Sequence[int]) -> dict[int, Tree]:
     """What each receives besides the handover: its instructions, unless the method hands over all."""
-    return {} if algorithm.has("handover") else instruct(algorithm, ctx, state, clients)
+    return {} if capability(algorithm, PersonalBroadcast) else instruct(algorithm, ctx, state, clients)
 
 
 def bytes_down(
@@ -255,10 +271,10 @@ def bytes_down(
     down = Counter[str]()
     for model, message in broadcasts.items():
         receivers = sum(client % len(broadcasts) == int(model) for client in cohort)
-        charge = partial(algorithm.charge, ctx.for_model(int(model)))
+        charge = partial(count_bytes, algorithm, ctx.for_model(int(model)))
         for name, size in wire.message_bytes(message, charge).items():
             down[name] += size * receivers
     for client, instruction in instructions.items():
-        charge = partial(algorithm.charge, ctx.for_client(client))
+        charge = partial(count_bytes, algorithm, ctx.for_client(client))
         down.update(wire.message_bytes(instruction, charge))
     return down

@@ -16,7 +16,8 @@ from torch import Tensor
 from fedsim.base import tree, wire
 from fedsim.base.digest import Fingerprint
 from fedsim.base.tree import Layout, Tree
-from fedsim.core import Algorithm, Context, Reduced, Reduction, Report
+from fedsim.core import Algorithm, ClientUpdate, Context, Reduced, Reduction
+from fedsim.core.capabilities import PayloadAccounting, capability, count_bytes
 from fedsim.engine.blocks import Node, TreeSum
 from fedsim.errors import CohortFailed
 from fedsim.stacking.grouping import Stacking
@@ -93,7 +94,7 @@ def _with(outcome: Outcome, convert: Any) -> Outcome:
 
 
 def share(
-    algorithm: Algorithm, ctx: Context, report: Report, weight: float, result: SpanResult
+    algorithm: Algorithm, ctx: Context, update: ClientUpdate, weight: float, result: SpanResult
 ) -> dict[str, Tensor]:
     """One client's part of every sum; its layouts and bytes are noted in `result`, once nothing can fail.
 
@@ -101,16 +102,18 @@ def share(
     model.
     """
     sums, up, fresh = {}, dict[str, int](), dict[str, Tree]()
-    same = not algorithm.has("charge")  # then all clients' payloads cost what the first one's does
+    same = not capability(
+        algorithm, PayloadAccounting
+    )  # then all clients' payloads cost what the first one's does
     for name, reduction in algorithm.uploads.items():
-        payload = report.upload[name]
+        payload = update.upload[name]
         if reduction is Reduction.GATHER:
             up |= _charged(algorithm, ctx, name, payload)
             continue
         slot = _slot(name, reduction, ctx.model)
         if slot not in result.layouts:
             fresh[slot] = payload
-        if same and slot not in fresh and name not in algorithm.free:
+        if same and slot not in fresh and name not in algorithm.free_uploads:
             up[name] = result.sizes[slot]
         else:
             up |= _charged(algorithm, ctx, name, payload)
@@ -124,7 +127,7 @@ def share(
 
 def _charged(algorithm: Algorithm, ctx: Context, name: str, payload: Tree) -> dict[str, int]:
     """What sending this payload costs: nothing at all where it is not sent in reality."""
-    return {} if name in algorithm.free else {name: algorithm.charge(ctx, name, payload)}
+    return {} if name in algorithm.free_uploads else {name: count_bytes(algorithm, ctx, name, payload)}
 
 
 def _slot(payload: str, reduction: Reduction, model: int) -> str:
@@ -132,10 +135,10 @@ def _slot(payload: str, reduction: Reduction, model: int) -> str:
     return f"all/{payload}" if reduction is Reduction.OVERALL_MEAN else f"{model}/{payload}"
 
 
-def gathered(algorithm: Algorithm, report: Report) -> dict[str, Tree]:
+def gathered(algorithm: Algorithm, update: ClientUpdate) -> dict[str, Tree]:
     """One client's entries of the GATHER payloads."""
     wanted = (name for name, reduction in algorithm.uploads.items() if reduction is Reduction.GATHER)
-    return {name: report.upload[name] for name in wanted}
+    return {name: update.upload[name] for name in wanted}
 
 
 def add(a: Sums, b: Sums) -> Sums:

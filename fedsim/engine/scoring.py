@@ -8,8 +8,8 @@ from time import perf_counter
 from typing import Any, Literal, TypeAlias
 
 from fedsim.clients.population import Population
-from fedsim.core import Algorithm, Context, Examination, PersonalScores, Score
-from fedsim.engine.client_pool import ClientPool
+from fedsim.core import Algorithm, Context, PersonalScores, Score
+from fedsim.engine.client_pool import ClientPool, PersonalEvaluation
 from fedsim.engine.personal_evaluation import tunes
 from fedsim.engine.server_training import TELL_SECONDS
 
@@ -46,7 +46,7 @@ def personal_due(
     if policy != "auto":
         return policy == "always" or (policy == "last" and last)
     if population.tests is None:
-        return last and not algorithm.deploys
+        return last and not algorithm.deploys_models
     return last or not tunes(algorithm, ctx)
 
 
@@ -55,7 +55,7 @@ class Scoring:
     """Models that are being scored after a round: the deployed ones, and the clients' own."""
 
     deployed: Callable[[], Mapping[str, Score]] = dict
-    personal: Examination | None = None
+    personal: PersonalEvaluation | None = None
 
 
 def begin_scoring(

@@ -11,6 +11,7 @@ import torch
 
 from fedsim.base.precision import tensor_cores
 from fedsim.core import Algorithm, Context, Progress, Reduced
+from fedsim.core.capabilities import ServerTraining, capability
 from fedsim.core.error_attribution import server_side
 from fedsim.engine.worker import one_thread
 
@@ -29,10 +30,11 @@ class Learning:
 def learnt(
     algorithm: Algorithm, ctx: Context, state: Any, reduced: Reduced, device: torch.device
 ) -> Generator[Learning, None, Any]:
-    """The state with what the server trains itself on this device; see `Algorithm.learn`."""
-    if not algorithm.has("learn"):
+    """The state with what the server trains itself on this device; see `ServerTraining`."""
+    training = capability(algorithm, ServerTraining)
+    if training is None:
         return state
-    learning, told = _learning(algorithm, ctx, state, reduced, device), perf_counter()
+    learning, told = _learning(algorithm, training, ctx, state, reduced, device), perf_counter()
     while True:
         try:
             progress = next(learning)
@@ -44,12 +46,17 @@ def learnt(
 
 
 def _learning(
-    algorithm: Algorithm, ctx: Context, state: Any, reduced: Reduced, device: torch.device
+    algorithm: Algorithm,
+    training: ServerTraining,
+    ctx: Context,
+    state: Any,
+    reduced: Reduced,
+    device: torch.device,
 ) -> Generator[Progress, None, Any]:
     """As `learnt`, whenever the method says how far it is."""
-    learning = algorithm.learn(replace(ctx, device=device), state, reduced)
+    learning = training.train_server(replace(ctx, device=device), state, reduced)
     while True:
-        with one_thread(), tensor_cores("float32", device), server_side(algorithm, "learn"):
+        with one_thread(), tensor_cores("float32", device), server_side(algorithm, "train_server"):
             try:
                 progress = next(learning)
             except StopIteration as end:
@@ -64,10 +71,11 @@ def seconds_to_learn(
 
     Where each architecture is trained by itself, those not begun are taken to be like the one that was.
     """
-    if not algorithm.has("learn"):
+    training = capability(algorithm, ServerTraining)
+    if training is None:
         return 0.0
     began, behind, last = perf_counter(), 0, Progress("", 0, 0)
-    for progress in _learning(algorithm, ctx, state, reduced, device):
+    for progress in _learning(algorithm, training, ctx, state, reduced, device):
         behind += last.total if progress.done < last.done else 0
         last = progress
         if device.type == "cuda":

@@ -21,6 +21,7 @@ from fedsim.base.clock import Clock
 from fedsim.base.digest import digest
 from fedsim.clients.population import Population
 from fedsim.core import Algorithm, Context, Reduced, Reduction, Traffic
+from fedsim.core.capabilities import ClientSurvey, ServerTraining, capability, select_cohort
 from fedsim.core.error_attribution import server_side
 from fedsim.engine import scores as evaluation
 from fedsim.engine.client_pool import ClientPool
@@ -108,6 +109,8 @@ def stages(
         enrolled(algorithm, population) if resume is None else (_restored(resume, pool), Traffic())
     )
     first = resume.round if resume else 0
+    training = capability(algorithm, ServerTraining)
+    trains_first = training is not None and training.trains_before_evaluation
     ahead: _Begun | None = None
     meter, told = Meter(algorithm, population), False
     for number in range(first, last):
@@ -119,7 +122,7 @@ def stages(
             told = told or _told(algorithm, begun.ctx, reduced)
             with server_side(algorithm, "aggregate"):
                 state = algorithm.aggregate(begun.ctx, begun.state, reduced)
-        if algorithm.learns_first:
+        if trains_first:
             clock.lap("server")
             state = yield from learnt(algorithm, begun.ctx, state, reduced, torch.device(device))
             clock.lap("learn")
@@ -128,7 +131,7 @@ def stages(
             mine = personal_due(personal, algorithm, population, begun.ctx, number + 1 == last)
             scoring = begin_scoring(algorithm, pool, begun.ctx, state, mine)
         clock.lap("server")
-        if not algorithm.learns_first:
+        if not trains_first:
             state = yield from learnt(algorithm, begun.ctx, state, reduced, torch.device(device))
             clock.lap("learn")
         ahead = _begin_ahead(algorithm, population, pool, state, number + 1) if number + 1 < last else None
@@ -177,8 +180,8 @@ def _accounted(
     """What is known of a round before its models are scored."""
     with server_side(algorithm, "aggregate"):
         mark = digest(state)
-    with server_side(algorithm, "describe"):
-        method = algorithm.describe(begun.ctx, state)
+    with server_side(algorithm, "describe_round"):
+        method = algorithm.describe_round(begun.ctx, state)
     return RoundResult(
         round=begun.ctx.round + 1,
         state=state,
@@ -218,9 +221,9 @@ def _begin(algorithm: Algorithm, population: Population, pool: ClientPool, state
     """Choose the clients of a round, and have them begin."""
     ctx, began = population.context(number), perf_counter()
     state, survey = _ask(algorithm, ctx, state, pool)
-    asking = perf_counter() - began if algorithm.has("survey") else 0.0
-    with server_side(algorithm, "cohort"):
-        cohort = algorithm.cohort(ctx, state, rng.stream(population.seed, "cohort", number))
+    asking = perf_counter() - began if capability(algorithm, ClientSurvey) else 0.0
+    with server_side(algorithm, "select_cohort"):
+        cohort = select_cohort(algorithm, ctx, state, rng.stream(population.seed, "cohort", number))
     return _Begun(ctx, state, tuple(cohort), survey, asking, pool.train(algorithm, ctx, state, cohort))
 
 
@@ -233,7 +236,7 @@ def _begin_ahead(
     they are until its outcome is asked for. A round that begins with a survey waits for its turn; and what
     goes wrong in beginning comes up when it is its turn, after this round's result.
     """
-    if algorithm.has("survey"):
+    if capability(algorithm, ClientSurvey):
         return None
     try:
         return _begin(algorithm, population, pool, state, number)
@@ -243,15 +246,16 @@ def _begin_ahead(
 
 def _ask(algorithm: Algorithm, ctx: Context, state: Any, pool: ClientPool) -> tuple[Any, Traffic]:
     """The survey, where the method has one, and what it cost."""
-    if not algorithm.has("survey"):
+    asking = capability(algorithm, ClientSurvey)
+    if asking is None:
         return state, Traffic()
-    with server_side(algorithm, "survey"):
-        clients = algorithm.survey(ctx, state)
+    with server_side(algorithm, "select_surveyed_clients"):
+        clients = asking.select_surveyed_clients(ctx, state)
     if not len(clients):
         return state, Traffic()
     survey = pool.measure(algorithm, ctx, state, clients)
-    with server_side(algorithm, "surveyed"):
-        return algorithm.surveyed(ctx, state, survey.losses), survey.traffic
+    with server_side(algorithm, "apply_survey"):
+        return asking.apply_survey(ctx, state, survey.losses), survey.traffic
 
 
 def _restored(checkpoint: Checkpoint, pool: ClientPool) -> Any:

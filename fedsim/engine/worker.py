@@ -17,8 +17,9 @@ from fedsim.base.digest import memory_mark
 from fedsim.base.precision import tensor_cores
 from fedsim.base.tree import Tree
 from fedsim.clients.population import Population, Shelf, ShelfExamples
-from fedsim.core import Algorithm, Context, Report, Score, Visit
-from fedsim.core.client_task import Company
+from fedsim.core import Algorithm, ClientTask, ClientUpdate, Context, Score
+from fedsim.core.capabilities import UpdatePostprocessing, capability
+from fedsim.core.client_task import Lockstep
 from fedsim.core.error_attribution import server_side
 from fedsim.core.public_set import AT_ONCE
 from fedsim.engine import chaos
@@ -109,7 +110,7 @@ class Worker:
         notes = Stacking(recorder=self.recorder, heeding=self.heeding)
         ctx = self.shelf.context(round)
 
-        def one(client: int, company: Company | None) -> Sums:
+        def one(client: int, company: Lockstep | None) -> Sums:
             instruction, memory = instructions.get(client, {}), memories.get(client)
             mine = ctx.for_client(client)
             down = broadcasts[str(mine.model)]
@@ -118,7 +119,7 @@ class Worker:
         with one_thread(), tensor_cores(ctx.local.precision, self.device):
             for number, block in enumerate(blocks, start=start):
                 sums: Sums = None
-                why_not = self.algorithm.unstackable or ctx.for_client(block[0]).net.unstackable
+                why_not = ctx.for_client(block[0]).net.unstackable
                 for part in at_once(block, width, why_not, one, notes):
                     sums = add(sums, part)
                 summed.push(Node(0, number), sums)
@@ -135,7 +136,7 @@ class Worker:
         memory: Tree | None,
         result: SpanResult,
         kept: dict[int, Tree],
-        company: Company | None,
+        company: Lockstep | None,
     ) -> Sums:
         """One client's part of the sums, as the policy has it; None for a client that is left out."""
 
@@ -143,8 +144,8 @@ class Worker:
             if chaos.fails_client(self.faults, ctx.seed, ctx.round, client, attempt):
                 raise RuntimeError("chaos chose this client to fail")
             with nullcontext() if company is None else room_for_one():
-                visit, report = self._client(ctx, client, broadcast, instruction, memory, company)
-                return report.memory, self._settle(ctx, client, visit, report, result)
+                task, update = self._client(ctx, client, broadcast, instruction, memory, company)
+                return update.client_state, self._settle(ctx, client, task, update, result)
 
         tried = attempted(once, client=client, stage="train", faults=self.faults, device=self.device)
         result.retries += tried.again
@@ -162,24 +163,29 @@ class Worker:
         broadcast: Tree,
         instruction: Tree,
         memory: Tree | None,
-        company: Company | None,
-    ) -> tuple[Visit, Report]:
+        company: Lockstep | None,
+    ) -> tuple[ClientTask, ClientUpdate]:
         random = (
             rng.torch_stream(ctx.seed, "dropout", ctx.round, client) if ctx.net.stochastic else nullcontext()
         )
         with random:
-            visit = self.shelf.visit(self.algorithm, ctx, client, broadcast, instruction, memory)
-            visit = visit._replace(company=company)
-            return visit, self.algorithm.conclude(ctx, visit, self.algorithm.train(ctx, visit))
+            task = self.shelf.make_task(self.algorithm, ctx, client, broadcast, instruction, memory)
+            task = task._replace(lockstep=company)
+            update = self.algorithm.train_client(ctx, task)
+            if completing := capability(self.algorithm, UpdatePostprocessing):
+                update = completing.postprocess_update(ctx, task, update)
+            return task, update
 
-    def _settle(self, ctx: Context, client: int, visit: Visit, report: Report, result: SpanResult) -> Sums:
+    def _settle(
+        self, ctx: Context, client: int, task: ClientTask, update: ClientUpdate, result: SpanResult
+    ) -> Sums:
         """Note one client's outcome, all of it or nothing, and give its part of the sums."""
-        weight = self.algorithm.weight(ctx, visit)
-        metrics = {name: float(value) for name, value in report.metrics.items()}
-        entries = gathered(self.algorithm, report)
-        mark = memory_mark(client, report.memory) if self.algorithm.stateful else None
-        sums = share(self.algorithm, ctx, report, weight, result)
-        result.outcomes.append(Outcome(client, weight, visit.num_examples, metrics, entries, mark))
+        weight = self.algorithm.weigh_client(ctx, task)
+        metrics = {name: float(value) for name, value in update.metrics.items()}
+        entries = gathered(self.algorithm, update)
+        mark = memory_mark(client, update.client_state) if self.algorithm.stateful else None
+        sums = share(self.algorithm, ctx, update, weight, result)
+        result.outcomes.append(Outcome(client, weight, task.num_examples, metrics, entries, mark))
         return sums
 
     @torch.inference_mode()

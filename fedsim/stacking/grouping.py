@@ -69,7 +69,7 @@ def solved(descents: Sequence[Descent], notes: Stacking) -> list[Trained | Excep
 
 def _together(group: Sequence[Descent], notes: Stacking) -> Sequence[Trained | Exception]:
     """The outcomes of a group, made as one; none at all where they are to be made one by one."""
-    if not len(group[0].visit.batches):
+    if not len(group[0].task.batches):
         return ()
     if len(group) == 1:
         notes.alone["no other loop was like it"] += 1

@@ -20,7 +20,7 @@ from torch.func import vmap
 from fedsim.base import tree
 from fedsim.base.precision import lowered
 from fedsim.base.tree import Tree
-from fedsim.core import Batch, Context, Visit
+from fedsim.core import Batch, ClientTask, Context
 from fedsim.models.net import Params
 from fedsim.stacking.graph_replay import LEAST_STEPS, Recorder, Tape
 from fedsim.stacking.mask_check import IGNORED, Heeding, has_mask, heeds_mask, most_examples, part_of
@@ -69,7 +69,7 @@ def grouped(descents: Sequence[Descent]) -> list[list[int]]:
                 break
         else:
             groups.append((kind, [number]))
-    return [sorted(members, key=lambda n: -len(descents[n].visit.batches)) for _, members in groups]
+    return [sorted(members, key=lambda n: -len(descents[n].task.batches)) for _, members in groups]
 
 
 class _Kind(NamedTuple):
@@ -83,10 +83,17 @@ class _Kind(NamedTuple):
 
 
 def _kind(descent: Descent) -> _Kind:
-    visit = descent.visit
-    own = (descent.start, visit.broadcast, visit.instruction, visit.memory, visit.drawn, descent.correction)
+    task = descent.task
+    own = (
+        descent.start,
+        task.broadcast,
+        task.instruction,
+        task.client_state,
+        task.round_noise,
+        descent.correction,
+    )
     moving = tuple(moved(descent.ctx, descent.start, descent.trainable))
-    return _Kind(len(visit.batches) > 0, descent.loss, descent.ctx, moving, _shapes(own))
+    return _Kind(len(task.batches) > 0, descent.loss, descent.ctx, moving, _shapes(own))
 
 
 def _shapes(value: Any) -> Any:
@@ -148,15 +155,15 @@ class _Loop:
         first = self.descents[0]
         self.ctx, self.loss = first.ctx, first.loss
         self.moving = moved(first.ctx, first.start, first.trainable)
-        self.steps = [len(descent.visit.batches) for descent in self.descents]
+        self.steps = [len(descent.task.batches) for descent in self.descents]
         starts = [descent.start for descent in self.descents]
         self.stacks = [torch.stack([start[key].detach() for start in starts]) for key in self.moving]
         self.fixed = piled([tree.drop(start, self.moving) for start in starts])
-        self.shown = piled([_shown(descent.visit) for descent in self.descents])
+        self.shown = piled([_shown(descent.task) for descent in self.descents])
         corrections = [d.correction for d in self.descents if d.correction is not None]
         self.shift = piled([tree.select(each, self.moving) for each in corrections]) if corrections else None
         self.update = Update(self.ctx)
-        self.total = torch.zeros(len(starts), device=first.visit.device)
+        self.total = torch.zeros(len(starts), device=first.task.device)
 
     def make(self, step: int) -> None:
         """One step of all clients that have so many."""
@@ -164,7 +171,7 @@ class _Loop:
         if active != self.active:
             self._narrow(active)
             self.begun, self.tape = step, None
-        batch, dims = joint_batch([descent.visit.batches for descent in self.descents[:active]], step)
+        batch, dims = joint_batch([descent.task.batches for descent in self.descents[:active]], step)
         if has_mask(batch):
             self._check_mask(batch, dims)
         if self.recorder is not None and self.tape is None and self._repeats(step):
@@ -228,7 +235,7 @@ class _Loop:
         """The loss of a client."""
         first = self.descents[0]
         params = {key: moving[key] if key in moving else fixed[key] for key in first.start}
-        return self.loss(self.ctx, _view(first.visit, shown), params, batch)
+        return self.loss(self.ctx, _view(first.task, shown), params, batch)
 
     def outcomes(self) -> list[Trained]:
         """What each client has in the end; copies, so that who keeps one does not keep the whole stack."""
@@ -243,19 +250,19 @@ class _Loop:
         return found
 
 
-def _shown(visit: Visit) -> Tree:
+def _shown(task: ClientTask) -> Tree:
     """What a loss may read of a visit, as a tree."""
     return {
-        "num_examples": torch.full((), visit.num_examples, device=visit.device),
-        "label_counts": visit.label_counts,
-        "known_counts": visit.known_counts,
-        "broadcast": visit.broadcast,
-        "instruction": visit.instruction,
-        "memory": visit.memory,
-        "drawn": visit.drawn,
+        "num_examples": torch.full((), task.num_examples, device=task.device),
+        "label_counts": task.label_counts,
+        "known_counts": task.known_counts,
+        "broadcast": task.broadcast,
+        "instruction": task.instruction,
+        "client_state": task.client_state,
+        "round_noise": task.round_noise,
     }
 
 
-def _view(visit: Visit, shown: Mapping[str, Any]) -> Visit:
+def _view(task: ClientTask, shown: Mapping[str, Any]) -> ClientTask:
     """The visit that a loss sees; what it may not read is not there, rather than another client's."""
-    return visit._replace(**shown, batches=(), held=cast(Any, None), apart=None, company=None)
+    return task._replace(**shown, batches=(), examples=cast(Any, None), held_out=None, lockstep=None)

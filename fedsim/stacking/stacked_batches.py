@@ -16,7 +16,7 @@ from fedsim.base import tree
 from fedsim.base.tree import Tree
 from fedsim.clients.population import ShelfBatches
 from fedsim.core import Batch, Batches
-from fedsim.core.client_task import Repeated
+from fedsim.core.client_task import RepeatedBatches
 
 
 def joint_batch(batches: Sequence[Batches], step: int) -> tuple[Batch, Batch]:
@@ -37,7 +37,7 @@ def joint_batch(batches: Sequence[Batches], step: int) -> tuple[Batch, Batch]:
 
 def _origin(batches: Batches, step: int) -> tuple[Batches, int]:
     """Where a step's batch comes from in the end."""
-    while isinstance(batches, Repeated):
+    while isinstance(batches, RepeatedBatches):
         inner = batches.batches
         batches, step = inner, step % len(inner)
     return batches, step

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedsim.base import tree
 from fedsim.base.tree import Tree
-from fedsim.core import Batch, Context, Visit
+from fedsim.core import Batch, ClientTask, Context
 from fedsim.core.public_set import ROWS
 from fedsim.models.net import Params
 from fedsim.techniques.soft_predictions import Lesson, softened
@@ -98,12 +98,12 @@ class TripleDistillation:
             found["gd"] = third * lesson.between(parts["global"], parts["past"])
         return found
 
-    def kept(self, ctx: Context, visit: Visit, model: Params, said: Tensor) -> Tree:
+    def kept(self, ctx: Context, task: ClientTask, model: Params, said: Tensor) -> Tree:
         """What the client keeps for later rounds: its best model so far, and the mean of what all said.
 
         Args:
             ctx: the round, for this client.
-            visit: with what it kept so far.
+            task: with what it kept so far.
             model: it, after this round.
             said: s^r.
 
@@ -111,9 +111,9 @@ class TripleDistillation:
             `best` and `score`, `past` and `heard` (of how many rounds), as far as the strategy needs them. Of
             two models that are equally good the later one is the best.
         """
-        memory, found = visit.memory, dict[str, Any]()
+        memory, found = task.client_state, dict[str, Any]()
         if self.strategy != "single":
-            score = accuracy(ctx, visit, model)
+            score = accuracy(ctx, task, model)
             before, best = memory.get("score", score), memory.get("best", model)
             found["best"] = tree.map(lambda new, old: torch.where(score >= before, new, old), model, best)
             found["score"] = torch.maximum(score, before)
@@ -136,18 +136,18 @@ class Taught:
     triple: TripleDistillation
     temperature: float
 
-    def __call__(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+    def __call__(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
         """Eq. 4 on a batch, with the client's teachers out of its instruction."""
-        teachers: Mapping[str, Tensor] = visit.instruction[TEACHERS]
+        teachers: Mapping[str, Tensor] = task.instruction[TEACHERS]
         return self.triple.loss(ctx, params, batch, teachers, self.temperature)
 
 
-def accuracy(ctx: Context, visit: Visit, model: Params) -> Tensor:
+def accuracy(ctx: Context, task: ClientTask, model: Params) -> Tensor:
     """The share of what a client keeps apart of which its model is right: a scalar, 0 where there is none."""
-    correct = torch.zeros((), device=visit.device)
-    examples = torch.zeros((), device=visit.device)
+    correct = torch.zeros((), device=task.device)
+    examples = torch.zeros((), device=task.device)
     with torch.no_grad():
-        for batch in visit.apart.batches() if visit.apart is not None else ():
+        for batch in task.held_out.batches() if task.held_out is not None else ():
             logits = ctx.net(model, batch.x)
             if batch.y.dim() == 2:
                 known = ~torch.isnan(batch.y)

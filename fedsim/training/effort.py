@@ -15,7 +15,8 @@ from typing import Any
 from fedsim.base import tree
 from fedsim.clients.population import Population
 from fedsim.clients.sampling import count_apart
-from fedsim.core import Algorithm, Context, Effort, Local
+from fedsim.core import Algorithm, Context, Effort, LocalTraining
+from fedsim.core.capabilities import PersonalModels, capability, held_out_share
 from fedsim.core.error_attribution import server_side
 from fedsim.training.flops import example_flops
 from fedsim.training.work import Work, client_work
@@ -72,27 +73,30 @@ class Meter:
         """What a round of these clients cost them all together, begun from this state of the server."""
 
         def effort(mine: Context, steps: int) -> Sequence[Effort]:
-            return self.algorithm.effort(mine, state, steps)
+            return self.algorithm.count_effort(mine, state, steps)
 
         return self._sum(ctx, clients, lambda mine: mine.local, effort)
 
     def tuning(self, ctx: Context, clients: Sequence[int]) -> Cost:
         """What these clients' fine-tuning for a personal evaluation cost them."""
-        if not self.algorithm.has("tuning"):
+        personal = capability(self.algorithm, PersonalModels)
+        if personal is None:
             return NOTHING
-        return self._sum(ctx, clients, self.algorithm.tuning, self.algorithm.tuning_effort)
+        return self._sum(
+            ctx, clients, personal.plan_tuning, lambda mine, steps: (Effort(steps, mine.net.parameters),)
+        )
 
     def _sum(
         self,
         ctx: Context,
         clients: Sequence[int],
-        local: Callable[[Context], Local | None],
+        local: Callable[[Context], LocalTraining | None],
         effort: Callable[[Context, int], Sequence[Effort]],
     ) -> Cost:
         # Most clients are like others: what is worked out once for each kind costs a round next to nothing.
         kinds = Counter((c % len(ctx.nets), self._size(ctx.for_client(c), c)) for c in clients)
         total = NOTHING
-        with server_side(self.algorithm, "effort"):
+        with server_side(self.algorithm, "count_effort"):
             for (model, size), times in kinds.items():
                 mine = ctx.for_model(model)
                 training = local(mine)
@@ -104,7 +108,7 @@ class Meter:
 
     def _size(self, ctx: Context, client: int) -> int:
         """How many examples this client trains on."""
-        size, share = self.population.partition.size(client), self.algorithm.reserved(ctx)
+        size, share = self.population.partition.size(client), held_out_share(self.algorithm, ctx)
         return size - count_apart(size, share) if share else size
 
     def _cost(self, ctx: Context, work: Work, efforts: Sequence[Effort]) -> Cost:

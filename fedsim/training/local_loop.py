@@ -12,7 +12,7 @@ from torch import Tensor
 from fedsim.base import tree
 from fedsim.base.precision import lowered
 from fedsim.base.tree import Tree
-from fedsim.core import Batch, Context, Visit
+from fedsim.core import Batch, ClientTask, Context
 from fedsim.models.net import Params
 
 
@@ -35,7 +35,7 @@ class Descent(NamedTuple):
 
     Attributes:
         ctx: the round, for this client.
-        visit: whose batches to train on.
+        task: whose batches to train on.
         start: parameters and buffers to start from.
         loss: scalar loss of (ctx, visit, params, batch).
         trainable: keys that move, by default every parameter of the net.
@@ -43,20 +43,20 @@ class Descent(NamedTuple):
     """
 
     ctx: Context
-    visit: Visit
+    task: ClientTask
     start: Params
-    loss: Callable[[Context, Visit, Params, Batch], Tensor]
+    loss: Callable[[Context, ClientTask, Params, Batch], Tensor]
     trainable: Collection[str] | None = None
     correction: Tree | None = None
 
     def alone(self) -> Trained:
         """The outcome for this client by itself."""
-        ctx, visit, loss = self.ctx, self.visit, self.loss
+        ctx, task, loss = self.ctx, self.task, self.loss
         return sgd(
             ctx,
-            visit,
+            task,
             self.start,
-            lambda params, batch: loss(ctx, visit, params, batch),
+            lambda params, batch: loss(ctx, task, params, batch),
             trainable=self.trainable,
             correction=self.correction,
         )
@@ -73,7 +73,7 @@ def descend(descent: Descent) -> Trained:
     that is smaller than the others' of its step is filled up. One by one the mask is always None. A loss
     that does not heed it is made one by one, and the record says why.
     """
-    company = descent.visit.company
+    company = descent.task.lockstep
     if company is None:
         return descent.alone()
     trained: Trained = company.descend(descent)
@@ -82,7 +82,7 @@ def descend(descent: Descent) -> Trained:
 
 def sgd(
     ctx: Context,
-    visit: Visit,
+    task: ClientTask,
     start: Params,
     loss: Callable[[Params, Batch], Tensor],
     *,
@@ -98,7 +98,7 @@ def sgd(
 
     Args:
         ctx: the round, for this client.
-        visit: whose batches to train on.
+        task: whose batches to train on.
         start: parameters and buffers to start from.
         loss: scalar loss of (params, batch).
         trainable: keys that move, by default every parameter of the net; `start` may have others, which the
@@ -115,8 +115,8 @@ def sgd(
     shift = None if correction is None else [tree.arranged(correction[key]) for key in moving]
     total, steps, update = torch.zeros(()), 0, Update(ctx)
     with ctx.net.training(frozen):
-        for batch in visit.batches:
-            with lowered(ctx.local.precision, visit.device):
+        for batch in task.batches:
+            with lowered(ctx.local.precision, task.device):
                 value = loss(params, batch)
             gradients = list(torch.autograd.grad(value, weights)) if weights else []
             with torch.no_grad():
@@ -130,15 +130,15 @@ def sgd(
     return Trained(params, total / max(steps, 1), steps)
 
 
-def fine_tuned(ctx: Context, visit: Visit, start: Params) -> Params:
+def fine_tuned(ctx: Context, task: ClientTask, start: Params) -> Params:
     """A model after plain training of all its layers on this visit: for `Algorithm.personalise`.
 
     Args:
         ctx: the round, with `tuning` as its local training.
-        visit: without batches, the model comes back as it was.
+        task: without batches, the model comes back as it was.
         start: all keys of the net.
     """
-    return descend(Descent(ctx, visit, start, own_loss)).params
+    return descend(Descent(ctx, task, start, own_loss)).params
 
 
 def right(logits: Tensor, y: Tensor) -> Tensor:
@@ -156,7 +156,7 @@ def right(logits: Tensor, y: Tensor) -> Tensor:
     return (logits.argmax(-1) == y) & ~logits.isnan().any(-1)
 
 
-def own_loss(ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+def own_loss(ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
     """The cross-entropy of the model on the batch: what plain training descends, for `Descent.loss`."""
     return cross_entropy(ctx.net(params, batch.x), batch)
 

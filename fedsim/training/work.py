@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fedsim.core.client_task import Local
+from fedsim.core.local_training import LocalTraining
 
 
 class Work(NamedTuple):
@@ -21,7 +21,7 @@ class Work(NamedTuple):
     examples: int
 
 
-def client_work(local: Local, num_examples: int) -> Work:
+def client_work(local: LocalTraining, num_examples: int) -> Work:
     """A round's work of one client with this many examples."""
     steps = local.steps_for(num_examples)
     if not steps:

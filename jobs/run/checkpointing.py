@@ -32,7 +32,7 @@ def experiment_of(spec: JobSpec) -> dict[str, Any]:
     if spec.evaluation.validation:
         # Taken away before the rest is dealt out.
         data["validation"] = spec.evaluation.validation
-    if algorithm_of(spec).by_rounds():
+    if algorithm_of(spec).depends_on_num_rounds():
         data["rounds"] = spec.rounds
     if isinstance(spec.resources.stack, int) and spec.resources.stack > 1:
         # The last bits depend on it; left out where it is not said, as before there was a choice.

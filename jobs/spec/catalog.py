@@ -56,8 +56,6 @@ def _algorithm(name: str, algorithm: type[Algorithm]) -> Entry:
         "documentation": source,
         "uploads": {payload: str(reduction) for payload, reduction in algorithm.uploads.items()},
         "keeps_memory": algorithm.stateful,
-        "stacks": not algorithm.unstackable,
-        "why_not_stacked": algorithm.unstackable,
     }
 
 

@@ -57,7 +57,7 @@ def public_faults(spec: JobSpec, examples: int | None = None) -> list[FieldError
             when only a spec that names no share is refused.
     """
     method, share = ALGORITHMS.get(spec.algorithm.name), spec.data.public.fraction
-    if method is None or not method.needs_public:
+    if method is None or not method.needs_public_set:
         return []
     if not share:
         found = "there is none"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedsim.algorithms import ALGORITHMS
 from fedsim.core import Algorithm
+from fedsim.core.capabilities import BatchPacing, ClientSurvey, CohortSelection
 from fedsim.curriculum import ClientCurriculum, DataCurriculum
 from fedsim.errors import FieldError
 from jobs.spec.job_spec import JobSpec
@@ -15,17 +16,15 @@ def curriculum_faults(spec: JobSpec) -> list[FieldError]:
     if method is None:
         return []
     errors = []
-    if asked.data is not None and method.schedule is not Algorithm.schedule:
+    if asked.data is not None and issubclass(method, BatchPacing):
         errors.append(_own_way(spec, "data", "decides itself which examples a step sees"))
-    if asked.clients is not None and (
-        method.cohort is not Algorithm.cohort or method.survey is not Algorithm.survey
-    ):
+    if asked.clients is not None and issubclass(method, CohortSelection | ClientSurvey):
         errors.append(_own_way(spec, "clients", "chooses its clients itself"))
     elif (
         asked.clients is not None
         and asked.clients.scores == "all"
         and asked.clients.order != "random"  # which asks nobody
-        and not method.deploys
+        and not method.deploys_models
     ):
         message = f"{spec.algorithm.name} has no model for everybody that clients could be asked about"
         errors.append(FieldError("curriculum.clients.scores", "all", message, "set it to 'kept'"))

@@ -9,7 +9,7 @@ from actors.resources import Node, beside_server, place
 from fedsim.algorithms import ALGORITHMS
 from fedsim.base.parameters import check as parameter_faults
 from fedsim.base.parameters import parameters
-from fedsim.core import Algorithm, Local
+from fedsim.core import Algorithm, LocalTraining
 from fedsim.data import DATASETS, PARTITIONS, dataset_faults, partition_faults
 from fedsim.data.places import Places
 from fedsim.data.text import TRAINED
@@ -112,7 +112,7 @@ def _experiment(spec: JobSpec, settings: Settings) -> Experiment:
     algorithm = algorithm_of(spec)
     return Experiment(
         algorithm=algorithm,
-        local=Local(
+        local=LocalTraining(
             epochs=local.epochs or 1,
             steps=local.steps,
             batch_size=local.batch_size,
@@ -265,7 +265,7 @@ def _misfits(spec: JobSpec, net: Net) -> list[FieldError]:
     method, params = ALGORITHMS.get(spec.algorithm.name), spec.algorithm.params
     if method is None or parameter_faults(method, params):
         return []
-    return under("algorithm", method(**params).misfits(net, spec.rounds))
+    return under("algorithm", method(**params).check_hyperparameters(net, spec.rounds))
 
 
 __all__ = ["DATASETS", "check", "cohort_size", "name_faults", "resolve"]

@@ -17,7 +17,7 @@ from fedsim.base import tree
 from fedsim.base.digest import digest
 from fedsim.checkpoints.checkpoint import Checkpoints
 from fedsim.clients.population import Population
-from fedsim.core import Local
+from fedsim.core import LocalTraining
 from fedsim.data.dataset import Examples
 from fedsim.engine.experiment import Experiment
 from fedsim.engine.model_selection import Chosen, better
@@ -35,7 +35,9 @@ METHOD = KDIA(**QUICK["kdia"])
 def split() -> Population:
     """A federation whose classes overlap, with a validation split that nobody holds: round 3 is its best."""
     rng = np.random.default_rng(2)
-    population = federation(cohort_size=3, rounds=7, seed=2, local=Local(epochs=2, batch_size=8, lr=0.05))
+    population = federation(
+        cohort_size=3, rounds=7, seed=2, local=LocalTraining(epochs=2, batch_size=8, lr=0.05)
+    )
     train, test, validation = (
         Examples((part.x + 4 * rng.normal(size=part.x.shape)).astype(np.float32), part.y)
         for part in (population.dataset.train, population.dataset.test, public_examples())

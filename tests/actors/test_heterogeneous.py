@@ -19,7 +19,7 @@ from actors.ray_pool import RayPool
 from actors.resources import Placement
 from fedsim.algorithms.distillation.ace_pfl import AcePFL
 from fedsim.clients.population import Population
-from fedsim.core import Context, Local, Report, Visit
+from fedsim.core import ClientTask, ClientUpdate, Context, LocalTraining
 from fedsim.data.dataset import Examples
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
@@ -36,25 +36,25 @@ class Counted(AcePFL):
 
     folder: Path
 
-    def train(self, ctx: Context, visit: Visit) -> Report:
+    def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
         """As always."""
-        report = super().train(ctx, visit)
+        update = super().train_client(ctx, task)
         alive = [each for each in gc.get_objects() if type(each) is Net]
         weighty = sum(p.device.type != "meta" for net in alive for p in net.module.parameters())
         with (self.folder / str(os.getpid())).open("a") as file:
             file.write(f"{ctx.net.name} {len(alive)} {weighty}\n")
-        return report
+        return update
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hoarding(AcePFL):
     """What no actor may do: its process holds on to the model of every client that it has trained."""
 
-    def train(self, ctx: Context, visit: Visit) -> Report:
+    def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
         """As always."""
-        report = super().train(ctx, visit)
-        vars(torch).setdefault("hoard", []).append(report.memory["model"])
-        return report
+        update = super().train_client(ctx, task)
+        vars(torch).setdefault("hoard", []).append(update.client_state["model"])
+        return update
 
 
 def images(examples: Examples) -> Examples:
@@ -64,7 +64,7 @@ def images(examples: Examples) -> Examples:
 
 def twenty() -> Population:
     """20 clients of four architectures, dealt in turn: of vectors and of images, with and without layers."""
-    population = federation([9] * 20, rounds=2, local=Local(epochs=1, batch_size=6, lr=0.05))
+    population = federation([9] * 20, rounds=2, local=LocalTraining(epochs=1, batch_size=6, lr=0.05))
     data = gaussian_dataset(features=256)
     data = replace(data, train=images(data.train), test=images(data.test), input_shape=(1, 16, 16))
     kinds = {"logistic": {}, "mlp": {"hidden": 8}, "mel_cnn": {"width": 4}, "lenet5": {}}

@@ -15,7 +15,7 @@ from actors.ray_pool import RayPool
 from actors.resources import Placement
 from fedsim.base.tree import Tree
 from fedsim.clients.population import Population
-from fedsim.core import Context, Visit
+from fedsim.core import ClientTask, Context
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import Examining, RoundResult, simulate, stages
 from tests.fedsim.federations import parted
@@ -36,12 +36,12 @@ class Deadly(TunedKeeper):
     mark: Path
     size: int
 
-    def personalise(self, ctx: Context, visit: Visit) -> Tree:
+    def personalize(self, ctx: Context, task: ClientTask) -> Tree:
         """Once."""
-        if visit.num_examples == self.size and len(visit.batches) and not self.mark.exists():
+        if task.num_examples == self.size and len(task.batches) and not self.mark.exists():
             self.mark.write_text("dead")
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().personalise(ctx, visit)
+        return super().personalize(ctx, task)
 
 
 @pytest.fixture(scope="module")

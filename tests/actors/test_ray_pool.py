@@ -25,7 +25,7 @@ from fedsim.algorithms import ALGORITHMS, FedAvg, FedCL, LayerSchedule
 from fedsim.base import tree
 from fedsim.base.tree import Tree
 from fedsim.clients.population import Population
-from fedsim.core import Algorithm, Context, Local, Visit
+from fedsim.core import Algorithm, ClientTask, Context, LocalTraining
 from fedsim.data import Dataset, Examples
 from fedsim.engine.experiment import Experiment
 from fedsim.engine.faults import Faults
@@ -145,7 +145,7 @@ def test_a_killed_actor_is_replaced_and_changes_nothing() -> None:
 
 
 class Deadly(FedAvg):
-    def loss(self, ctx: Context, visit: Visit, params: Any, batch: Any) -> torch.Tensor:
+    def loss(self, ctx: Context, task: ClientTask, params: Any, batch: Any) -> torch.Tensor:
         os._exit(1)
 
 
@@ -160,7 +160,7 @@ def test_a_block_that_kills_every_actor_ends_the_run() -> None:
 
 
 class Broken(FedAvg):
-    def loss(self, ctx: Context, visit: Visit, params: Any, batch: Any) -> torch.Tensor:
+    def loss(self, ctx: Context, task: ClientTask, params: Any, batch: Any) -> torch.Tensor:
         raise ZeroDivisionError("no examples of class 3")
 
 
@@ -177,7 +177,7 @@ def test_a_failing_client_is_named_across_processes() -> None:
 def test_the_coordinator_streams_rounds_and_leaves_nothing_behind() -> None:
     experiment = Experiment(
         algorithm=FedAvg(),
-        local=Local(epochs=1, batch_size=16, lr=0.1),
+        local=LocalTraining(epochs=1, batch_size=16, lr=0.1),
         rounds=3,
         num_clients=20,
         cohort_size=4,

@@ -15,7 +15,7 @@ from actors.ray_pool import SPAN_MEMORY_BYTES, RayPool, most_blocks
 from actors.resources import Placement
 from fedsim.algorithms import FedAvg
 from fedsim.clients.population import Population
-from fedsim.core import Algorithm, Context, Local, Report, Visit
+from fedsim.core import Algorithm, ClientTask, ClientUpdate, Context, LocalTraining
 from fedsim.data.partition import SampledPartition
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
@@ -32,7 +32,7 @@ def crew(ray_cluster: None) -> Iterator[Crew]:
 
 
 def crowd(cohort_size: int) -> Population:
-    small = federation(local=Local(steps=1, batch_size=4, lr=0.1), cohort_size=cohort_size, rounds=1)
+    small = federation(local=LocalTraining(steps=1, batch_size=4, lr=0.1), cohort_size=cohort_size, rounds=1)
     total = len(small.dataset.train)
     net = make_net("logistic", input_shape=small.dataset.input_shape, num_classes=small.dataset.num_classes)
     partition = SampledPartition(clients=100_000, examples=4, total=total, seed=1)
@@ -64,9 +64,9 @@ class Keeps(FedAvg):
 
     stateful = True
 
-    def train(self, ctx: Context, visit: Visit) -> Report:
+    def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
         diary = torch.zeros(4 * LEAST_STORED_BYTES // 4)
-        return Report({"params": visit.broadcast["params"]}, {"diary": diary}, {})
+        return ClientUpdate({"params": task.broadcast["params"]}, {"diary": diary}, {})
 
 
 def test_memories_lie_in_the_object_store_and_not_in_the_coordinator(crew: Crew) -> None:

@@ -20,7 +20,7 @@ from fedsim.algorithms import FedBABU, LayerSchedule
 from fedsim.algorithms.averaging.scaffold import Scaffold
 from fedsim.checkpoints.checkpoint import Checkpoints
 from fedsim.clients.population import Population
-from fedsim.core import Batch, Context, Visit
+from fedsim.core import Batch, ClientTask, Context
 from fedsim.engine.experiment import Experiment
 from fedsim.engine.faults import Chaos, Faults
 from fedsim.engine.pools import SerialPool, StackedPool
@@ -86,13 +86,13 @@ def test_an_actor_that_dies_in_a_stack_changes_nothing() -> None:
 class Large(Scaffold):
     """More than two clients at once run out of memory."""
 
-    def loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+    def loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
         weights = params["head.bias"]
         while torch._C._functorch.is_batchedtensor(weights):
             weights = torch._C._functorch.get_unwrapped(weights)
             if len(weights) > 2:
                 raise torch.OutOfMemoryError("CUDA out of memory")
-        return super().loss(ctx, visit, params, batch)
+        return super().loss(ctx, task, params, batch)
 
 
 def test_too_little_memory_halves_the_width_and_loses_nothing(crew: Crew) -> None:
@@ -123,8 +123,8 @@ def test_a_run_goes_on_at_the_width_that_it_had(crew: Crew, tmp_path: Path) -> N
 class Growing(Large):
     """As from the third round on."""
 
-    def loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
-        return (super() if ctx.round >= 2 else super(Large, self)).loss(ctx, visit, params, batch)
+    def loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
+        return (super() if ctx.round >= 2 else super(Large, self)).loss(ctx, task, params, batch)
 
 
 def test_rounds_that_run_again_have_the_width_that_they_had(crew: Crew, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from ray.cluster_utils import Cluster
 from actors.actor_group import Crew
 from actors.ray_pool import RayPool
 from actors.resources import Placement
-from fedsim.core import Context, Report, Visit
+from fedsim.core import ClientTask, ClientUpdate, Context
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
 from fedsim.errors import FedsimError, NodeLost
@@ -32,12 +32,14 @@ BALLAST = 64_000
 class Heavy(Everything):
     """Clients keep 256 kB each: too much to travel inside replies, so it stays on the node."""
 
-    def remember(self, ctx: Context, broadcast: Any) -> Any:
-        return {**super().remember(ctx, broadcast), "ballast": torch.zeros(BALLAST)}
+    def init_client_state(self, ctx: Context, broadcast: Any) -> Any:
+        return {**super().init_client_state(ctx, broadcast), "ballast": torch.zeros(BALLAST)}
 
-    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
-        report = super().finish(ctx, visit, trained)
-        return report._replace(memory={**report.memory, "ballast": visit.memory["ballast"] + 1})
+    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> ClientUpdate:
+        update = super().make_update(ctx, task, trained)
+        return update._replace(
+            client_state={**update.client_state, "ballast": task.client_state["ballast"] + 1}
+        )
 
 
 def main() -> dict[str, Any]:

@@ -259,5 +259,7 @@ def test_columns_that_are_compared_by_round_are_scored_in_the_same_rounds(name: 
     if set(table.show) == {"final"} or not table.metric.startswith("personal"):
         return
     specs = [table.spec(run) for run in table.runs() if run.seed == table.seeds[0]]
-    tuned = [spec for spec in specs if ALGORITHMS[spec.algorithm.name].tuning is not Algorithm.tuning]
+    tuned = [
+        spec for spec in specs if ALGORITHMS[spec.algorithm.name].plan_tuning is not Algorithm.plan_tuning
+    ]
     assert {spec.evaluation.personal for spec in tuned} <= {"always"}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedsim.clients.population import Population
-from fedsim.core import Local
+from fedsim.core import LocalTraining
 from fedsim.data.dataset import Dataset, Examples
 from fedsim.data.federation import federate
 from fedsim.data.partition import Partition
@@ -54,7 +54,7 @@ def federation(
     rounds: int = 3,
     cohort_size: int | None = None,
     seed: int = 7,
-    local: Local | None = None,
+    local: LocalTraining | None = None,
     **model_params: Any,
 ) -> Population:
     """A federation over Gaussian data; by default ten clients of unequal sizes, some smaller than a batch."""
@@ -65,7 +65,7 @@ def federation(
         dataset=data,
         partition=partition(sizes),
         nets=(net,),
-        local=local or Local(epochs=2, batch_size=8, lr=0.1),
+        local=local or LocalTraining(epochs=2, batch_size=8, lr=0.1),
         seed=seed,
         cohort_size=cohort_size or len(sizes),
         rounds=rounds,
@@ -83,7 +83,7 @@ def parted(tests: str = "merged", clients: int = 6, **changes: Any) -> Populatio
         partition=shared.train,
         tests=shared.tests,
         nets=(net,),
-        local=Local(epochs=1, batch_size=8, lr=0.1),
+        local=LocalTraining(epochs=1, batch_size=8, lr=0.1),
         seed=5,
         cohort_size=clients,
         rounds=2,

@@ -18,21 +18,21 @@ from fedsim.algorithms.personalized.fedrod import PREFIX
 from fedsim.base import rng
 from fedsim.clients.population import Population
 from fedsim.clients.sampling import draws
-from fedsim.core import Local
+from fedsim.core import LocalTraining
 from tests.fedsim.federations import federation
 
 BODY, HEAD = ("fc1.0.weight", "fc1.0.bias"), ("head.weight", "head.bias")
 SIZES = [3, 8, 11, 16, 20, 24, 30]
 SETTINGS = {
-    "plain": Local(epochs=2, batch_size=8, lr=0.1),
-    "momentum": Local(epochs=1, batch_size=5, lr=0.05, momentum=0.9, weight_decay=0.01),
+    "plain": LocalTraining(epochs=2, batch_size=8, lr=0.1),
+    "momentum": LocalTraining(epochs=1, batch_size=5, lr=0.05, momentum=0.9, weight_decay=0.01),
 }
 
 Model = dict[str, Tensor]
 Loss = Callable[[Model, Tensor, Tensor], Tensor]
 
 
-def small(local: Local, **changes: Any) -> Population:
+def small(local: LocalTraining, **changes: Any) -> Population:
     """Seven clients, four of them in each of two rounds."""
     return federation(SIZES, hidden=5, rounds=2, cohort_size=4, local=local, **changes)
 

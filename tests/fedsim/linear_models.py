@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from fedsim.clients.population import Population
-from fedsim.core import Algorithm, Local
+from fedsim.core import Algorithm, LocalTraining
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import RoundResult, simulate
 from fedsim.models import make_net
@@ -22,7 +22,7 @@ N, C = 40, 4  # public examples, and classes
 
 
 def linear(**changes: Any) -> Population:
-    local = Local(epochs=1, batch_size=8, lr=0.1)
+    local = LocalTraining(epochs=1, batch_size=8, lr=0.1)
     settings = {"rounds": 4, "cohort_size": 7, "local": local, **changes}
     return federation(SIZES, model="logistic", **settings)
 

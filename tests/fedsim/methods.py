@@ -12,13 +12,14 @@ from fedsim.algorithms import ALGORITHMS, FedAvg
 from fedsim.base import tree
 from fedsim.base.tree import Tree
 from fedsim.clients.population import Population
-from fedsim.core import Algorithm, Context, Local, Reduced, Reduction, Report, Visit
+from fedsim.core import Algorithm, ClientTask, ClientUpdate, Context, LocalTraining, Reduced, Reduction
+from fedsim.core.capabilities import ClientInstructions, PersonalModels
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import RoundResult, simulate
 from fedsim.models.net import Params
 from fedsim.training.local_loop import Trained, fine_tuned
 
-MOMENTUM = Local(epochs=2, batch_size=8, lr=0.05, momentum=0.9, weight_decay=1e-3)
+MOMENTUM = LocalTraining(epochs=2, batch_size=8, lr=0.05, momentum=0.9, weight_decay=1e-3)
 
 QUICK: Mapping[str, Mapping[str, Any]] = {
     "kdia": {"generator_epochs": 2, "generator_batches": 4, "generator_batch_size": 8, "generator_noise": 8},
@@ -69,16 +70,16 @@ def same_models(first: Algorithm, second: Algorithm, population: Population) -> 
 
 def visited(
     method: Algorithm, population: Population, memory: Any = None, round: int = 1
-) -> tuple[Context, Visit]:
+) -> tuple[Context, ClientTask]:
     """Client 5's visit, with a broadcast of models that are all different."""
     ctx, net = population.context(round), population.nets[0]
     broadcast = {"params": net.init(1), "teacher": net.init(2)}
     shelf = SerialPool(method, population).worker.shelf
-    return ctx, shelf.visit(method, ctx, 5, broadcast, {}, memory)
+    return ctx, shelf.make_task(method, ctx, 5, broadcast, {}, memory)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Everything(FedAvg):
+class Everything(FedAvg, ClientInstructions):
     """Uploads one payload of each kind, keeps a visit counter, and instructs."""
 
     uploads: ClassVar[Mapping[str, Reduction]] = {
@@ -89,18 +90,18 @@ class Everything(FedAvg):
     stateful: ClassVar[bool] = True
     heterogeneous: ClassVar[bool] = False
 
-    def instruct(self, ctx: Context, state: Any, client: int) -> Mapping[str, Any]:
+    def instruct_client(self, ctx: Context, state: Any, client: int) -> Mapping[str, Any]:
         return {"greeting": {"number": torch.tensor([float(client)])}}
 
-    def remember(self, ctx: Context, broadcast: Any) -> Any:
+    def init_client_state(self, ctx: Context, broadcast: Any) -> Any:
         return {"visits": torch.zeros(())}
 
-    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
-        report = super().finish(ctx, visit, trained)
+    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> ClientUpdate:
+        update = super().make_update(ctx, task, trained)
         head = tree.select(trained.params, ctx.net.head)
-        number = visit.instruction["greeting"]["number"]
-        upload = {**report.upload, "size": {"n": torch.tensor([1.0])}, "head": {**head, "number": number}}
-        return Report(upload, {"visits": visit.memory["visits"] + 1}, report.metrics)
+        number = task.instruction["greeting"]["number"]
+        upload = {**update.upload, "size": {"n": torch.tensor([1.0])}, "head": {**head, "number": number}}
+        return ClientUpdate(upload, {"visits": task.client_state["visits"] + 1}, update.metrics)
 
     def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> Any:
         assert reduced["size"]["n"].tolist() == [len(reduced.clients)]
@@ -109,16 +110,16 @@ class Everything(FedAvg):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tuned(FedAvg):
+class Tuned(FedAvg, PersonalModels):
     """FedAvg whose clients train everything for two epochs before they use the model."""
 
-    def tuning(self, ctx: Context) -> Local:
+    def plan_tuning(self, ctx: Context) -> LocalTraining:
         """Two epochs."""
         return replace(ctx.local, epochs=2, steps=None)
 
-    def personalise(self, ctx: Context, visit: Visit) -> Tree:
+    def personalize(self, ctx: Context, task: ClientTask) -> Tree:
         """Everything trained."""
-        return fine_tuned(ctx, visit, self.start(ctx, visit))
+        return fine_tuned(ctx, task, self.initial_params(ctx, task))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,19 +128,19 @@ class Keeper(FedAvg):
 
     stateful: ClassVar[bool] = True
 
-    def shared(self, ctx: Context, state: Any) -> Collection[str]:
+    def shared_keys(self, ctx: Context, state: Any) -> Collection[str]:
         """The body."""
         return ctx.net.body
 
-    def remember(self, ctx: Context, broadcast: Tree) -> Tree:
+    def init_client_state(self, ctx: Context, broadcast: Tree) -> Tree:
         """A head of one's own."""
         return tree.select(ctx.net.init(ctx.seed), ctx.net.head)
 
-    def start(self, ctx: Context, visit: Visit) -> Params:
+    def initial_params(self, ctx: Context, task: ClientTask) -> Params:
         """The server's body on one's own head."""
-        return {**visit.broadcast["params"], **visit.memory}
+        return {**task.broadcast["params"], **task.client_state}
 
-    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
+    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> ClientUpdate:
         """The body goes, the head stays."""
-        report = super().finish(ctx, visit, trained)
-        return report._replace(memory=tree.select(trained.params, ctx.net.head))
+        update = super().make_update(ctx, task, trained)
+        return update._replace(client_state=tree.select(trained.params, ctx.net.head))

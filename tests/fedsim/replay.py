@@ -96,9 +96,9 @@ def scaffold(population: Population, cohorts: Cohorts, eta_g: float = 1.0) -> tu
     for number, cohort in enumerate(cohorts):
         models, change = [], np.zeros_like(w)
         for client in cohort:
-            visit, shift = Client(population, number, client), c - mine[client]
-            models.append(visit.sgd(w, lambda _, shift=shift: shift))  # type: ignore[misc]
-            new = mine[client] - c + (w - models[-1]) / visit.reach
+            task, shift = Client(population, number, client), c - mine[client]
+            models.append(task.sgd(w, lambda _, shift=shift: shift))  # type: ignore[misc]
+            new = mine[client] - c + (w - models[-1]) / task.reach
             change += new - mine[client]
             mine[client] = new
         w = w + eta_g * np.mean([y - w for y in models], axis=0)

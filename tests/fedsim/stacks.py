@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedsim.base import tree
 from fedsim.clients.population import Population
-from fedsim.core import Algorithm, Local
+from fedsim.core import Algorithm, LocalTraining
 from fedsim.data.dataset import Examples, Normalise
 from fedsim.engine.pools import SerialPool, StackedPool
 from fedsim.engine.simulation import RoundResult, simulate
@@ -32,7 +32,7 @@ class Double(Normalise):
 
 
 def small(dtype: torch.dtype = torch.float32, **more: Any) -> Population:
-    local = Local(epochs=2, batch_size=8, lr=0.05, momentum=0.9, weight_decay=1e-4)
+    local = LocalTraining(epochs=2, batch_size=8, lr=0.05, momentum=0.9, weight_decay=1e-4)
     population = federation(SIZES, **{"rounds": 3, "local": local, **more})
     if dtype == torch.float32:
         return population
@@ -50,7 +50,7 @@ def pictures(*nets: Net, double: bool = False, **changes: Any) -> Population:
         input_shape=shape,
         normalise=(Double if double else Normalise)(scale=255.0),
     )
-    plain = small(rounds=1, local=Local(epochs=1, batch_size=4, lr=0.05), cohort_size=3)
+    plain = small(rounds=1, local=LocalTraining(epochs=1, batch_size=4, lr=0.05), cohort_size=3)
     lenet = make_net("lenet5", input_shape=shape, num_classes=data.num_classes)
     return replace(plain, dataset=data, nets=nets or (lenet,), partition=partition([3, 5, 9]), **changes)
 

@@ -25,14 +25,15 @@ import torch
 from actors.coordinator import Coordinator, Phase
 from actors.resources import Placement
 from fedsim.algorithms import FedAvg
-from fedsim.core import Context, Local, Report, Visit
+from fedsim.core import ClientTask, ClientUpdate, Context, LocalTraining
+from fedsim.core.capabilities import ClientInstructions, CohortSelection
 from fedsim.engine.experiment import Experiment
 
 COHORT = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class Diaries(FedAvg):
+class Diaries(FedAvg, ClientInstructions, CohortSelection):
     """Every client adds its own number to all of its diary, and says how far it is from what it ought to be.
 
     Attributes:
@@ -42,26 +43,26 @@ class Diaries(FedAvg):
     stateful: ClassVar[bool] = True
     floats: int = 1
 
-    def cohort(self, ctx: Context, state: Any, rng: np.random.Generator) -> Sequence[int]:
+    def select_cohort(self, ctx: Context, state: Any, rng: np.random.Generator) -> Sequence[int]:
         """Everybody in turn."""
         first = ctx.round * ctx.cohort_size % ctx.num_clients
         return range(first, first + ctx.cohort_size)
 
-    def instruct(self, ctx: Context, state: Any, client: int) -> Mapping[str, Any]:
+    def instruct_client(self, ctx: Context, state: Any, client: int) -> Mapping[str, Any]:
         """Its number, and how often it was here."""
         visits = ctx.round * ctx.cohort_size // ctx.num_clients
         return {"about": {"number": torch.tensor(float(client)), "visits": torch.tensor(float(visits))}}
 
-    def remember(self, ctx: Context, broadcast: Any) -> Any:
+    def init_client_state(self, ctx: Context, broadcast: Any) -> Any:
         """An empty diary."""
         return {"diary": torch.zeros(self.floats)}
 
-    def train(self, ctx: Context, visit: Visit) -> Report:
+    def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
         """Nothing is learned."""
-        about, diary = visit.instruction["about"], visit.memory["diary"]
+        about, diary = task.instruction["about"], task.client_state["diary"]
         wrong = (diary - about["number"] * about["visits"]).abs().max()
-        return Report(
-            {"params": visit.broadcast["params"]}, {"diary": diary + about["number"]}, {"wrong": wrong}
+        return ClientUpdate(
+            {"params": task.broadcast["params"]}, {"diary": diary + about["number"]}, {"wrong": wrong}
         )
 
 
@@ -69,7 +70,7 @@ def experiment(clients: int, size: int) -> Experiment:
     """Two visits of everybody."""
     return Experiment(
         algorithm=Diaries(floats=size // 4),
-        local=Local(steps=1, batch_size=4),
+        local=LocalTraining(steps=1, batch_size=4),
         rounds=2 * clients // COHORT,
         num_clients=clients,
         cohort_size=COHORT,

@@ -18,15 +18,17 @@ import numpy as np
 import pytest
 
 from fedsim.algorithms import ALGORITHMS
-from fedsim.core import Local
+from fedsim.core import LocalTraining
 from fedsim.engine.experiment import Experiment
 from tests.reference.runs import NEEDS_FASHION_MNIST, rounds
 
 pytestmark = [pytest.mark.reference, NEEDS_FASHION_MNIST]
 
 SETTINGS = {
-    "plain": Local(epochs=2, batch_size=10, lr=0.05),
-    "momentum": Local(epochs=2, batch_size=10, lr=0.005, momentum=0.9, weight_decay=5e-4, lr_alpha=0.001),
+    "plain": LocalTraining(epochs=2, batch_size=10, lr=0.05),
+    "momentum": LocalTraining(
+        epochs=2, batch_size=10, lr=0.005, momentum=0.9, weight_decay=5e-4, lr_alpha=0.001
+    ),
 }
 
 FLOORS = {"plain": 0.42, "momentum": 0.27}

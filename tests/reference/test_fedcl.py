@@ -14,7 +14,7 @@ from __future__ import annotations
 import pytest
 
 from fedsim.algorithms import FedAvg, FedCL
-from fedsim.core import Algorithm, Local
+from fedsim.core import Algorithm, LocalTraining
 from fedsim.engine.experiment import Experiment
 from fedsim.engine.simulation import RoundResult
 from tests.reference.runs import rounds
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.reference
 def run(algorithm: Algorithm) -> list[RoundResult]:
     experiment = Experiment(
         algorithm=algorithm,
-        local=Local(steps=20, batch_size=32, lr=0.01),
+        local=LocalTraining(steps=20, batch_size=32, lr=0.01),
         seed=3,
         rounds=20,
         num_clients=20,

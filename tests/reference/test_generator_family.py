@@ -15,7 +15,7 @@ from __future__ import annotations
 import pytest
 
 from fedsim.algorithms import ALGORITHMS
-from fedsim.core import Local
+from fedsim.core import LocalTraining
 from fedsim.engine.experiment import Experiment
 from tests.reference.runs import last_metrics
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 def accuracy(name: str) -> float:
     experiment = Experiment(
         algorithm=ALGORITHMS[name](),
-        local=Local(steps=20, batch_size=16, lr=0.05),
+        local=LocalTraining(steps=20, batch_size=16, lr=0.05),
         seed=1,
         rounds=40,
         num_clients=20,

@@ -16,7 +16,7 @@ from __future__ import annotations
 import pytest
 
 from fedsim.algorithms import ALGORITHMS, FedBABU, LayerSchedule
-from fedsim.core import Algorithm, Local
+from fedsim.core import Algorithm, LocalTraining
 from fedsim.engine.experiment import Experiment
 from tests.reference.runs import NEEDS_FASHION_MNIST, last_metrics
 
@@ -38,7 +38,7 @@ def scores() -> dict[str, dict[str, float]]:
     for name, algorithm in METHODS.items():
         experiment = Experiment(
             algorithm=algorithm,
-            local=Local(epochs=1, batch_size=10, lr=0.05),
+            local=LocalTraining(epochs=1, batch_size=10, lr=0.05),
             seed=1,
             rounds=12,
             num_clients=20,

@@ -17,7 +17,7 @@ from __future__ import annotations
 import pytest
 
 from fedsim.algorithms import CD2PFed, FedAD, FedALA, FedAvg, FedDF, FedKD, KTpFL, PerFedAvg, PFedMe
-from fedsim.core import Algorithm, Local
+from fedsim.core import Algorithm, LocalTraining
 from fedsim.engine.experiment import Experiment
 from tests.reference.runs import NEEDS_FASHION_MNIST, last_metrics
 
@@ -43,7 +43,7 @@ def scores() -> dict[str, dict[str, float]]:
     for name, algorithm in METHODS.items():
         experiment = Experiment(
             algorithm=algorithm,
-            local=Local(epochs=2, batch_size=10, lr=0.05),
+            local=LocalTraining(epochs=2, batch_size=10, lr=0.05),
             seed=1,
             rounds=5,
             num_clients=10,

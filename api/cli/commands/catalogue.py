@@ -20,7 +20,7 @@ _PLACES = {"Looks in": "looks", "To get it": "get"}
 
 _BOUNDS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
 
-_STACKED = {"algorithms": "methods", "models": "models with their defaults"}
+_STACKED = {"models": "models with their defaults"}
 
 
 def algorithms(name: Name = None, format: DataFormat = Format.TEXT, url: Url = None) -> None:

@@ -57,9 +57,9 @@ class FedAvgM(FedAvg):
     beta: Annotated[float, Range(minimum=0, below=1)] = 0.9
     form: Literal["heavy_ball", "average"] = "heavy_ball"
 
-    def init(self, ctx: Context) -> FedAvgMState:
+    def init_server_state(self, ctx: Context) -> FedAvgMState:
         """The parent's, at rest."""
-        params = super().init(ctx).params
+        params = super().init_server_state(ctx).params
         return FedAvgMState(params=params, velocity=ctx.each(_at_rest, params, params))
 
     def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> FedAvgMState:

@@ -43,7 +43,8 @@ from fedsim.algorithms.fedavg import FedAvg
 from fedsim.base import tree
 from fedsim.base.parameters import Count, Positive, Range
 from fedsim.base.tree import Tree
-from fedsim.core import Batch, Context, Effort, Report, Visit
+from fedsim.core import Batch, ClientTask, ClientUpdate, Context, Effort
+from fedsim.core.capabilities import StepNoise
 from fedsim.errors import FieldError
 from fedsim.models.net import Net, Params
 from fedsim.training.flops import input_flops
@@ -54,7 +55,7 @@ MOMENTS = (0.5, 0.9)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedCOG(FedAvg):
+class FedCOG(FedAvg, StepNoise):
     """FedAvg whose clients make up inputs of the classes that they lack; lambda_kd 0 is FedAvg.
 
     Attributes:
@@ -76,7 +77,7 @@ class FedCOG(FedAvg):
     stateful: ClassVar[bool] = True
     tasks: ClassVar[Collection[str]] = frozenset({"classes"})
 
-    def misfits(self, net: Net, rounds: int) -> Sequence[FieldError]:
+    def check_hyperparameters(self, net: Net, rounds: int) -> Sequence[FieldError]:
         """Models of texts, whose inputs are no numbers that a gradient could move."""
         if not any(isinstance(module, nn.Embedding) for module in net.module.modules()):
             return ()
@@ -87,11 +88,11 @@ class FedCOG(FedAvg):
         """Whether clients make up inputs in this round."""
         return self.lambda_kd > 0 and ctx.round >= self.start_round
 
-    def remember(self, ctx: Context, broadcast: Tree) -> Tree:
+    def init_client_state(self, ctx: Context, broadcast: Tree) -> Tree:
         """The global model in the place of a previous one."""
         return {"previous": dict(broadcast["params"])}
 
-    def noise(
+    def draw_step_noise(
         self, ctx: Context, rng: np.random.Generator, steps: int, batch_size: int, num_examples: int
     ) -> Tree:
         """A part of the first inputs for each step, and which inputs it shall learn from (in [0, 1))."""
@@ -103,44 +104,46 @@ class FedCOG(FedAvg):
             "chosen": rng.random((steps, batch_size), np.float32),
         }
 
-    def train(self, ctx: Context, visit: Visit) -> Report:
+    def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
         """Make up inputs, where it is time for it; then the parent's."""
-        if self.generates(ctx) and len(visit.batches):
-            made = self.made_up(ctx, visit)
-            visit = visit._replace(instruction={**visit.instruction, "made": made})
-        return super().train(ctx, visit)
+        if self.generates(ctx) and len(task.batches):
+            made = self.made_up(ctx, task)
+            task = task._replace(instruction={**task.instruction, "made": made})
+        return super().train_client(ctx, task)
 
-    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
+    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> ClientUpdate:
         """The model, which the client keeps as well."""
-        return super().finish(ctx, visit, trained)._replace(memory={"previous": dict(trained.params)})
+        return (
+            super().make_update(ctx, task, trained)._replace(client_state={"previous": dict(trained.params)})
+        )
 
-    def loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+    def loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
         """The cross-entropy, and the distillation on what was made up."""
-        base = super().loss(ctx, visit, params, batch)
-        if "made" not in visit.instruction:
+        base = super().loss(ctx, task, params, batch)
+        if "made" not in task.instruction:
             return base
-        made = visit.instruction["made"]
+        made = task.instruction["made"]
         rows = (batch.noise["chosen"] * made["count"]).long()
         far: Tensor = divergence(made["logits"][rows], ctx.net(params, made["inputs"][rows]))
         wanted: Tensor = made["count"] > 0
         return base + self.lambda_kd * wanted * far
 
-    def effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
+    def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
         """Besides, making inputs up by two models, and learning from a batch of them in each step."""
-        kinds = super().effort(ctx, state, steps)
+        kinds = super().count_effort(ctx, state, steps)
         if not self.generates(ctx) or not steps:
             return kinds
         moved, learnt = input_flops(ctx.net, tuple(ctx.input_shape))
         made = 2 * self.samples * self.descent * moved
         return (kinds[0]._replace(besides=made + steps * ctx.local.batch_size * learnt), *kinds[1:])
 
-    def made_up(self, ctx: Context, visit: Visit) -> Tree:
+    def made_up(self, ctx: Context, task: ClientTask) -> Tree:
         """Inputs of classes that the client lacks: `inputs`, the global model's `logits`, their `count`."""
-        labels, count = lacking(visit.label_counts, self.samples)
+        labels, count = lacking(task.label_counts, self.samples)
         real = (torch.arange(self.samples, device=labels.device) < count).float()
-        x = torch.cat([batch.noise["inputs"] for batch in visit.batches])[: self.samples]
+        x = torch.cat([batch.noise["inputs"] for batch in task.batches])[: self.samples]
         # A model out of training is laid out otherwise than one out of a checkpoint, which rounds otherwise.
-        held = visit.broadcast["params"], visit.memory["previous"]
+        held = task.broadcast["params"], task.client_state["previous"]
         models = [tree.map(tree.arranged, model) for model in held]
         first = second = torch.zeros_like(x)
         best, kept = torch.full_like(count, torch.inf), (x, ctx.net(models[0], x).detach())

@@ -39,7 +39,7 @@ from fedsim.algorithms.fedavg import FedAvg
 from fedsim.base import tree
 from fedsim.base.parameters import Range
 from fedsim.base.tree import Tree
-from fedsim.core import Context, Reduced, Reduction, Report, Visit
+from fedsim.core import ClientTask, ClientUpdate, Context, Reduced, Reduction
 from fedsim.models.net import Params
 from fedsim.training.local_loop import Trained
 
@@ -62,25 +62,25 @@ class FedDisco(FedAvg):
         "models": Reduction.GATHER,
         "distance": Reduction.GATHER,
     }
-    free: ClassVar = frozenset({"models", "distance"})
+    free_uploads: ClassVar = frozenset({"models", "distance"})
     stateful: ClassVar[bool] = True
 
-    def remember(self, ctx: Context, broadcast: Tree) -> Tree:
+    def init_client_state(self, ctx: Context, broadcast: Tree) -> Tree:
         """It has told nothing yet."""
         return {}
 
-    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
+    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> ClientUpdate:
         """The model, and once the label counts."""
-        report = super().finish(ctx, visit, trained)
-        labels = {} if visit.memory else {"counts": visit.label_counts.to(torch.int32)}
+        update = super().make_update(ctx, task, trained)
+        labels = {} if task.client_state else {"counts": task.label_counts.to(torch.int32)}
         more = {
             "labels": labels,
-            "models": report.upload["params"],
-            "distance": {"nats": discrepancy(visit.label_counts)},
+            "models": update.upload["params"],
+            "distance": {"nats": discrepancy(task.label_counts)},
         }
-        return report._replace(upload={**report.upload, **more}, memory={"told": torch.ones(())})
+        return update._replace(upload={**update.upload, **more}, client_state={"told": torch.ones(())})
 
-    def move(self, ctx: Context, params: Params, mean: Tree, reduced: Reduced) -> Params:
+    def server_update(self, ctx: Context, params: Params, mean: Tree, reduced: Reduced) -> Params:
         """To the mean of the clients' models by their weights q."""
         mine = [at for at, client in enumerate(reduced.clients) if client % len(ctx.nets) == ctx.model]
         weights = self.weights(
@@ -89,7 +89,7 @@ class FedDisco(FedAvg):
         if (self.a or self.b) and weights.any():
             models = [reduced["models"][at] for at in mine]
             mean = tree.map(lambda *leaves: _mixed(leaves, weights), *models)
-        return super().move(ctx, params, mean, reduced)
+        return super().server_update(ctx, params, mean, reduced)
 
     def weights(self, sizes: Sequence[int], distances: Sequence[float]) -> NDArray[np.float64]:
         """The weights q_k of a cohort, float64 `[clients]`; they sum to 1, or are all 0.

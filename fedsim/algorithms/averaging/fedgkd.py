@@ -35,7 +35,8 @@ from fedsim.algorithms.fedavg import FedAvg
 from fedsim.base import tree
 from fedsim.base.parameters import Count, Positive, Range
 from fedsim.base.tree import Tree
-from fedsim.core import Batch, Context, Effort, Reduced, ServerState, Visit
+from fedsim.core import Batch, ClientTask, Context, Effort, Reduced, ServerState
+from fedsim.core.capabilities import PersonalBroadcast
 from fedsim.models.net import Params
 from fedsim.training.local_loop import cross_entropy, divergence
 
@@ -52,7 +53,7 @@ class FedGKDState(ServerState):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedGKD(FedAvg):
+class FedGKD(FedAvg, PersonalBroadcast):
     """FedAvg whose clients are taught by the mean of the last global models; gamma 0 is FedAvg.
 
     Attributes:
@@ -65,9 +66,9 @@ class FedGKD(FedAvg):
     buffer: Count = 5
     temperature: Positive = 1.0
 
-    def init(self, ctx: Context) -> FedGKDState:
+    def init_server_state(self, ctx: Context) -> FedGKDState:
         """The parent's."""
-        return FedGKDState(params=super().init(ctx).params, recent=[])
+        return FedGKDState(params=super().init_server_state(ctx).params, recent=[])
 
     def teaches(self, ctx: Context) -> bool:
         """Whether there is a teacher in this round."""
@@ -84,7 +85,7 @@ class FedGKD(FedAvg):
         mean = tree.map(lambda *parts: torch.stack(parts).double().mean(0), *held)
         return {**sent, "teacher": tree.cast_like(mean, held[0])}
 
-    def handover(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+    def broadcast_personal(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """The model alone."""
         return super().broadcast(ctx, state)
 
@@ -93,18 +94,18 @@ class FedGKD(FedAvg):
         params = super().aggregate(ctx, state, reduced).params
         return FedGKDState(params=params, recent=[*state.recent, params][-self.buffer :])
 
-    def loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+    def loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
         """The cross-entropy, and how far the student is from its teacher."""
         if not self.teaches(ctx):
-            return super().loss(ctx, visit, params, batch)
+            return super().loss(ctx, task, params, batch)
         logits = ctx.net(params, batch.x)
         with torch.no_grad(), ctx.net.evaluating():
-            taught = ctx.net(visit.broadcast.get("teacher", visit.broadcast["params"]), batch.x)
+            taught = ctx.net(task.broadcast.get("teacher", task.broadcast["params"]), batch.x)
         far = divergence(taught, logits, batch.mask, self.temperature, several=batch.y.dim() == 2)
         return cross_entropy(logits, batch) + self.gamma / 2 * self.temperature**2 * far
 
-    def effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
+    def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
         """A forward pass more where there is a teacher."""
         # Without the teacher in what comes down: it is asked for once for each size of client.
-        moving = self.trainable(ctx, super().broadcast(ctx, state))
+        moving = self.trainable_keys(ctx, super().broadcast(ctx, state))
         return (Effort(steps, moving, forwards=int(self.teaches(ctx))),)

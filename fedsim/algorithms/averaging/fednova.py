@@ -41,7 +41,7 @@ import torch
 
 from fedsim.algorithms.fedavg import FedAvg, towards
 from fedsim.base.tree import Tree
-from fedsim.core import Context, Reduced, Reduction, Report, Visit
+from fedsim.core import ClientTask, ClientUpdate, Context, Reduced, Reduction
 from fedsim.models.net import Params
 from fedsim.training.local_loop import Trained
 
@@ -57,12 +57,12 @@ class FedNova(FedAvg):
         usual = ctx.local.steps_for(max(1, ceil(ctx.mean_examples)))
         return ctx.local.reach(steps) / ctx.local.reach(usual)
 
-    def weight(self, ctx: Context, visit: Visit) -> float:
+    def weigh_client(self, ctx: Context, task: ClientTask) -> float:
         """Its examples by its work, n_i / a_i; 0 for a client without examples, which does none."""
-        steps = len(visit.batches)
-        return visit.num_examples / self.work(ctx, steps) if steps else 0.0
+        steps = len(task.batches)
+        return task.num_examples / self.work(ctx, steps) if steps else 0.0
 
-    def move(self, ctx: Context, params: Params, mean: Tree, reduced: Reduced) -> Params:
+    def server_update(self, ctx: Context, params: Params, mean: Tree, reduced: Reduced) -> Params:
         """From the model towards the clients' mean, and s times as far."""
         came = zip(reduced.clients, reduced.num_examples, reduced["steps"], strict=True)
         done = [
@@ -72,10 +72,10 @@ class FedNova(FedAvg):
         ]
         total = sum(examples for examples, _ in done)
         further = sum(n * work for n, work in done) * sum(n / work for n, work in done) / total**2
-        return super().move(ctx, params, towards(ctx, params, mean, further), reduced)
+        return super().server_update(ctx, params, towards(ctx, params, mean, further), reduced)
 
-    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
+    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> ClientUpdate:
         """The model, and how many steps led to it."""
-        report = super().finish(ctx, visit, trained)
+        update = super().make_update(ctx, task, trained)
         steps = {"count": torch.tensor([trained.steps])}
-        return report._replace(upload={**report.upload, "steps": steps})
+        return update._replace(upload={**update.upload, "steps": steps})

@@ -27,7 +27,7 @@ from torch import Tensor
 from fedsim.algorithms.fedavg import FedAvg
 from fedsim.base import tree
 from fedsim.base.parameters import Range
-from fedsim.core import Batch, Context, Visit
+from fedsim.core import Batch, ClientTask, Context
 from fedsim.models.net import Params
 
 
@@ -41,9 +41,9 @@ class FedProx(FedAvg):
 
     mu: Annotated[float, Range(minimum=0)] = 0.01
 
-    def loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+    def loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
         """The parent's loss plus the proximal term over what trains."""
-        base = super().loss(ctx, visit, params, batch)
-        moving = self.trainable(ctx, visit.broadcast)
-        drift = tree.sub(tree.select(params, moving), tree.select(visit.broadcast["params"], moving))
+        base = super().loss(ctx, task, params, batch)
+        moving = self.trainable_keys(ctx, task.broadcast)
+        drift = tree.sub(tree.select(params, moving), tree.select(task.broadcast["params"], moving))
         return base + self.mu / 2 * tree.dot(drift, drift)

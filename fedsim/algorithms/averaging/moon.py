@@ -37,7 +37,7 @@ from torch import Tensor
 from fedsim.algorithms.fedavg import FedAvg
 from fedsim.base.parameters import Positive, Range
 from fedsim.base.tree import Tree
-from fedsim.core import Batch, Context, Effort, Report, Visit
+from fedsim.core import Batch, ClientTask, ClientUpdate, Context, Effort
 from fedsim.models.net import Params
 from fedsim.training.local_loop import Trained, cross_entropy, masked_mean
 
@@ -56,27 +56,27 @@ class Moon(FedAvg):
 
     stateful: ClassVar[bool] = True
 
-    def remember(self, ctx: Context, broadcast: Tree) -> Tree:
+    def init_client_state(self, ctx: Context, broadcast: Tree) -> Tree:
         """The global model in the place of a previous one, and that there is none."""
         return {"previous": dict(broadcast["params"]), "trained": torch.zeros(())}
 
-    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
+    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> ClientUpdate:
         """The model, which the client keeps as well."""
-        report = super().finish(ctx, visit, trained)
+        update = super().make_update(ctx, task, trained)
         if not trained.steps:
-            return report._replace(memory=visit.memory)
-        return report._replace(memory={"previous": dict(trained.params), "trained": torch.ones(())})
+            return update._replace(client_state=task.client_state)
+        return update._replace(client_state={"previous": dict(trained.params), "trained": torch.ones(())})
 
-    def loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+    def loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
         """The cross-entropy and the contrastive term."""
         if not self.mu:
-            return super().loss(ctx, visit, params, batch)
+            return super().loss(ctx, task, params, batch)
         features = ctx.net.features(params, batch.x)
         with torch.no_grad(), ctx.net.evaluating():
-            towards = ctx.net.features(visit.broadcast["params"], batch.x)
-            away = ctx.net.features(visit.memory["previous"], batch.x)
+            towards = ctx.net.features(task.broadcast["params"], batch.x)
+            away = ctx.net.features(task.client_state["previous"], batch.x)
         term = self.contrast(features, towards, away, batch.mask)
-        weight: Tensor = self.mu * visit.memory["trained"]
+        weight: Tensor = self.mu * task.client_state["trained"]
         return cross_entropy(ctx.net.classify(params, features), batch) + weight * term
 
     def contrast(self, z: Tensor, towards: Tensor, away: Tensor, mask: Tensor | None) -> Tensor:
@@ -92,8 +92,8 @@ class Moon(FedAvg):
         # -log(e^near / (e^near + e^far)) = log(1 + e^(far - near))
         return masked_mean(F.softplus(far - near), mask)
 
-    def effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
+    def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
         """Two forward passes more."""
         return tuple(
-            kind._replace(forwards=2 if self.mu else 0) for kind in super().effort(ctx, state, steps)
+            kind._replace(forwards=2 if self.mu else 0) for kind in super().count_effort(ctx, state, steps)
         )

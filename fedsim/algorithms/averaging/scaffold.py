@@ -47,7 +47,8 @@ from fedsim.algorithms.fedavg import FedAvg, towards
 from fedsim.base import tree
 from fedsim.base.parameters import Range
 from fedsim.base.tree import Tree
-from fedsim.core import Context, Reduced, Reduction, Report, ServerState, Visit
+from fedsim.core import ClientTask, ClientUpdate, Context, Reduced, Reduction, ServerState
+from fedsim.core.capabilities import PersonalBroadcast
 from fedsim.models.net import Params
 from fedsim.training.local_loop import Trained
 
@@ -64,7 +65,7 @@ class ScaffoldState(ServerState):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scaffold(FedAvg):
+class Scaffold(FedAvg, PersonalBroadcast):
     """FedAvg whose clients correct every step by control variates against drift (Algorithm 1, option II).
 
     Attributes:
@@ -76,44 +77,46 @@ class Scaffold(FedAvg):
     uploads: ClassVar[Mapping[str, Reduction]] = {"params": Reduction.MEAN, "control": Reduction.SUM}
     stateful: ClassVar[bool] = True
 
-    def init(self, ctx: Context) -> ScaffoldState:
+    def init_server_state(self, ctx: Context) -> ScaffoldState:
         """The parent's, with a control of zeros."""
-        params = super().init(ctx).params
+        params = super().init_server_state(ctx).params
         return ScaffoldState(params=params, control=ctx.each(_nothing, params, params))
 
     def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """The model and the server's control."""
         return {**super().broadcast(ctx, state), "control": ctx.own(state.control)}
 
-    def handover(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+    def broadcast_personal(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """The model alone."""
         return super().broadcast(ctx, state)
 
-    def remember(self, ctx: Context, broadcast: Tree) -> Tree:
+    def init_client_state(self, ctx: Context, broadcast: Tree) -> Tree:
         """A control of zeros, which is over the parameters whatever came with them."""
         return {"control": tree.zeros_like(tree.select(broadcast["params"], ctx.net.parameters))}
 
-    def weight(self, ctx: Context, visit: Visit) -> float:
+    def weigh_client(self, ctx: Context, task: ClientTask) -> float:
         """The same for all that have examples."""
-        return float(visit.num_examples > 0)
+        return float(task.num_examples > 0)
 
-    def correction(self, ctx: Context, visit: Visit) -> Tree:
+    def gradient_correction(self, ctx: Context, task: ClientTask) -> Tree:
         """Everybody's usual gradient less the client's own: c - c_i."""
-        return tree.sub(visit.broadcast["control"], visit.memory["control"])
+        return tree.sub(task.broadcast["control"], task.client_state["control"])
 
-    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
+    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> ClientUpdate:
         """The model, the change of the control, and the new control to keep."""
-        report = super().finish(ctx, visit, trained)
-        change = self.learned(ctx, visit, trained)
-        memory = {"control": tree.add(visit.memory["control"], change)}
-        return report._replace(upload={**report.upload, "control": change}, memory=memory)
+        update = super().make_update(ctx, task, trained)
+        change = self.learned(ctx, task, trained)
+        memory = {"control": tree.add(task.client_state["control"], change)}
+        return update._replace(upload={**update.upload, "control": change}, client_state=memory)
 
-    def learned(self, ctx: Context, visit: Visit, trained: Trained) -> Tree:
+    def learned(self, ctx: Context, task: ClientTask, trained: Trained) -> Tree:
         """How the client's control changes: (w - y) / R - c."""
-        control = visit.broadcast["control"]
+        control = task.broadcast["control"]
         if not trained.steps:
             return tree.zeros_like(control)
-        way = tree.sub(tree.select(self.start(ctx, visit), control), tree.select(trained.params, control))
+        way = tree.sub(
+            tree.select(self.initial_params(ctx, task), control), tree.select(trained.params, control)
+        )
         return tree.sub(tree.scale(way, 1 / ctx.local.reach(trained.steps)), control)
 
     def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> Any:
@@ -121,11 +124,11 @@ class Scaffold(FedAvg):
         state = super().aggregate(ctx, state, reduced)
         return replace(state, control=ctx.each(_moved, state.control, reduced["control"]))
 
-    def move(self, ctx: Context, params: Params, mean: Tree, reduced: Reduced) -> Params:
+    def server_update(self, ctx: Context, params: Params, mean: Tree, reduced: Reduced) -> Params:
         """From the model towards the clients' mean, `eta_g` times as far."""
-        return super().move(ctx, params, towards(ctx, params, mean, self.eta_g), reduced)
+        return super().server_update(ctx, params, towards(ctx, params, mean, self.eta_g), reduced)
 
-    def describe(self, ctx: Context, state: Any) -> Mapping[str, Any]:
+    def describe_round(self, ctx: Context, state: Any) -> Mapping[str, Any]:
         """How large the server's control is: its Euclidean norm."""
         return {"control_norm": round(float(tree.dot(state.control, state.control)) ** 0.5, 6)}
 

@@ -52,7 +52,15 @@ from fedsim.base import tree, wire
 from fedsim.base.parameters import Count, Positive, Range
 from fedsim.base.privacy import Kind, Mechanism, budgets
 from fedsim.base.tree import Tree
-from fedsim.core import Algorithm, Context, Effort, Reduced, Reduction, Report, ServerState, Visit
+from fedsim.core import Algorithm, ClientTask, ClientUpdate, Context, Effort, Reduced, Reduction, ServerState
+from fedsim.core.capabilities import (
+    ClientInstructions,
+    HeldOutExamples,
+    LabelCensus,
+    PayloadAccounting,
+    PersonalModels,
+    RoundNoise,
+)
 from fedsim.core.census import Answers, Census, Ground
 from fedsim.models.net import Params
 from fedsim.techniques.clustering import grouped, mean_within
@@ -93,7 +101,9 @@ class AceState(ServerState):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AcePFL(Algorithm):
+class AcePFL(
+    Algorithm, ClientInstructions, HeldOutExamples, LabelCensus, PayloadAccounting, PersonalModels, RoundNoise
+):
     """Personal models of any architecture that learn from one another's predictions on a public set.
 
     Attributes:
@@ -145,10 +155,10 @@ class AcePFL(Algorithm):
     uploads: ClassVar[Mapping[str, Reduction]] = {"predictions": Reduction.OVERALL_MEAN}
     stateful: ClassVar[bool] = True
     heterogeneous: ClassVar[bool] = True
-    deploys: ClassVar[bool] = False
-    needs_public: ClassVar[bool] = True
+    deploys_models: ClassVar[bool] = False
+    needs_public_set: ClassVar[bool] = True
 
-    def by_rounds(self) -> bool:
+    def depends_on_num_rounds(self) -> bool:
         """Where the temperature's curve ends with the run."""
         return self.curve in TO_THE_END
 
@@ -159,18 +169,18 @@ class AcePFL(Algorithm):
 
     # server
 
-    def init(self, ctx: Context) -> AceState:
+    def init_server_state(self, ctx: Context) -> AceState:
         """Nothing is known."""
         return AceState(params={})
 
-    def label_census(self, ctx: Context) -> Census | None:
+    def plan_census(self, ctx: Context) -> Census | None:
         """The clients' label distributions, compared (Algorithm 2)."""
         if self.clustering == "none":
             return None
         noise = self._noise(self.label_epsilon)
         return Census(ask=self.clustering, ground=self.ground, selection=self.selection, noise=noise)
 
-    def counted(self, ctx: Context, state: AceState, answers: Answers) -> AceState:
+    def apply_census(self, ctx: Context, state: AceState, answers: Answers) -> AceState:
         """The clusters, and the weights of Eq. 3: the examples of a client's cluster, over its clients."""
         clusters = grouped(answers.distances, self.clusters, ctx.seed)
         weights = np.bincount(clusters, answers.sizes) / np.bincount(clusters)
@@ -186,20 +196,20 @@ class AcePFL(Algorithm):
         said = state.predictions
         return {"predictions": {} if said is None else {"probabilities": said}}
 
-    def instruct(self, ctx: Context, state: AceState, client: int) -> Mapping[str, Tree]:
+    def instruct_client(self, ctx: Context, state: AceState, client: int) -> Mapping[str, Tree]:
         """What the client counts; in reality the server applies it."""
         return {} if state.weights is None else {"share": {"weight": state.weights[client]}}
 
-    def charge(self, ctx: Context, name: str, payload: Tree) -> int:
+    def count_bytes(self, ctx: Context, name: str, payload: Tree) -> int:
         """8 bytes for each entry of a prediction that is kept."""
         if name == "share" or not payload:
             return 0
         said: Tensor = payload["probabilities"]
         return wire.PAIR_BYTES * said.shape[0] * min(self.top_k, said.shape[1])
 
-    def weight(self, ctx: Context, visit: Visit) -> float:
+    def weigh_client(self, ctx: Context, task: ClientTask) -> float:
         """The examples of the client's cluster over its clients; 1 without clustering."""
-        share = visit.instruction.get("share")
+        share = task.instruction.get("share")
         return 1.0 if share is None else float(share["weight"])
 
     def aggregate(self, ctx: Context, state: AceState, reduced: Reduced) -> AceState:
@@ -211,11 +221,11 @@ class AcePFL(Algorithm):
         kept = top_k(said["probabilities"] / heard, self.top_k, self.unsent, several)
         return replace(state, predictions=kept.float())
 
-    def deployed(self, ctx: Context, state: AceState) -> Mapping[str, Tree]:
+    def deploy_models(self, ctx: Context, state: AceState) -> Mapping[str, Tree]:
         """Nothing: every model is a client's own."""
         return {}
 
-    def describe(self, ctx: Context, state: AceState) -> Mapping[str, Any]:
+    def describe_round(self, ctx: Context, state: AceState) -> Mapping[str, Any]:
         """The temperature, the clusters with their mean distances, and the privacy that was spent."""
         said: dict[str, Any] = {"temperature": self.temperature(ctx)(ctx.round + 1)}
         if state.clusters is not None:
@@ -232,68 +242,70 @@ class AcePFL(Algorithm):
 
     # client
 
-    def reserved(self, ctx: Context) -> float:
+    def held_out_share(self, ctx: Context) -> float:
         """What the best model is chosen on, where there is to be one."""
         return 0.0 if self.distillation == "single" else self.validation
 
-    def draw(self, ctx: Context, rng: np.random.Generator) -> Tree:
+    def draw_round_noise(self, ctx: Context, rng: np.random.Generator) -> Tree:
         """The noise of the predictions, of scale 1."""
         noise = self._noise(self.prediction_epsilon)
         shape = (len(ctx.require_public_set()), ctx.num_classes)
         return {} if noise is None else {"noise": noise.standard(rng, shape)}
 
-    def received(self, ctx: Context, visit: Visit) -> Params:
+    def initial_params(self, ctx: Context, task: ClientTask) -> Params:
         """The client's own model, as its last visit left it; at first the one that everybody makes."""
-        model: Params | None = visit.memory.get("model")
-        return ctx.first(visit.device) if model is None else model
+        model: Params | None = task.client_state.get("model")
+        return ctx.first(task.device) if model is None else model
 
-    def train(self, ctx: Context, visit: Visit) -> Report:
+    def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
         """Lines 8 of the last round, and 4 to 7 of this one, of Algorithm 1."""
-        model, memory, public_loss = self._taught(ctx, visit, ctx.round)
-        trained = descend(Descent(ctx, visit, model, own_loss))
+        model, memory, public_loss = self._taught(ctx, task, ctx.round)
+        trained = descend(Descent(ctx, task, model, own_loss))
         metrics = {"train_loss": trained.loss}
         if public_loss is not None:
             metrics["public_loss"] = public_loss
-        said = self._said(ctx, visit, trained.params)
+        said = self._said(ctx, task, trained.params)
         sound = finite(said)
         told = {"probabilities": torch.where(sound, said, 0.0), "silent": (~sound).float()}
-        return Report({"predictions": told}, {**memory, "model": trained.params}, metrics, trained.params)
+        return ClientUpdate(
+            {"predictions": told}, {**memory, "model": trained.params}, metrics, trained.params
+        )
 
-    def _said(self, ctx: Context, visit: Visit, params: Params) -> Tensor:
+    def _said(self, ctx: Context, task: ClientTask, params: Params) -> Tensor:
         """s_n^r on the public set, as it travels: `[public examples, classes]`."""
         public, temperature = ctx.require_public_set(), self.temperature(ctx)(ctx.round + 1)
         soft = softened(public.predictions(lambda x: ctx.net(params, x)), temperature, public.several_labels)
         noise = self._noise(self.prediction_epsilon)
         if noise is not None:
             scale = noise.prediction_scale(ctx.num_classes, public.several_labels)
-            soft = noisy(soft, scale * visit.drawn["noise"], public.several_labels)
+            soft = noisy(soft, scale * task.round_noise["noise"], public.several_labels)
         return top_k(soft, self.top_k, self.unsent, public.several_labels)
 
-    def _taught(self, ctx: Context, visit: Visit, round: int) -> tuple[Params, Tree, Tensor | None]:
+    def _taught(self, ctx: Context, task: ClientTask, round: int) -> tuple[Params, Tree, Tensor | None]:
         """Line 8 of Algorithm 1: the client after what it learns from what all said in a round, from 1.
 
         Returns:
             Its model, what it keeps besides, and its mean loss; None where nothing was said yet.
         """
-        model, memory = self.received(ctx, visit), tree.drop(visit.memory, ("model",))
-        said = visit.broadcast["predictions"].get("probabilities")
+        model, memory = self.initial_params(ctx, task), tree.drop(task.client_state, ("model",))
+        said = task.broadcast["predictions"].get("probabilities")
         if said is None:
             return model, memory, None
         size = self.public_batch_size or ctx.local.batch_size
         steps = ctx.require_public_set().shuffled(ctx.seed, round, epochs=self.public_epochs, batch_size=size)
         temperature = self.temperature(ctx)(round)
-        teachers = self._triple.teachers(ctx, visit.memory, said, temperature)
-        taught = visit._replace(batches=steps, instruction={**visit.instruction, TEACHERS: teachers})
+        teachers = self._triple.teachers(ctx, task.client_state, said, temperature)
+        taught = task._replace(batches=steps, instruction={**task.instruction, TEACHERS: teachers})
         there = replace(ctx, local=replace(ctx.local, lr=self.eta2, lr_alpha=0.0))
         trained = descend(Descent(there, taught, model, Taught(self._triple, temperature)))
-        return trained.params, self._triple.kept(ctx, visit, trained.params, said), trained.loss
+        return trained.params, self._triple.kept(ctx, task, trained.params, said), trained.loss
 
     @property
     def _triple(self) -> TripleDistillation:
         alphas = (self.alpha1, self.alpha2, self.alpha3, self.alpha4)
         return TripleDistillation(alphas=alphas, strategy=self.distillation, l_gd=self.l_gd)
 
-    def effort(self, ctx: Context, state: AceState, steps: int) -> Sequence[Effort]:
+    def count_effort(self, ctx: Context, state: AceState, steps: int) -> Sequence[Effort]:
         """The local steps, what is said of the public set, and once something came the steps on it."""
         public, moving = ctx.require_public_set(), ctx.net.parameters
         found = [Effort(steps, moving), Effort(1, (), examples=len(public))]
@@ -304,6 +316,6 @@ class AcePFL(Algorithm):
                 found.append(Effort(1, (), examples=len(public)))
         return found
 
-    def personalise(self, ctx: Context, visit: Visit) -> Tree:
+    def personalize(self, ctx: Context, task: ClientTask) -> Tree:
         """The client's model after this round: with what it learns from what all said in it."""
-        return self._taught(ctx, visit, ctx.round + 1)[0]
+        return self._taught(ctx, task, ctx.round + 1)[0]

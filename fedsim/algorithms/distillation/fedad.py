@@ -40,7 +40,7 @@ from torch import Tensor
 from fedsim.algorithms.distillation.one_shot import OneShot
 from fedsim.base.parameters import Count, Range
 from fedsim.base.tree import Tree
-from fedsim.core import Batch, Context, Visit
+from fedsim.core import Batch, ClientTask, Context
 from fedsim.errors import FieldError
 from fedsim.models.net import Net, Params
 from fedsim.techniques.grad_cam import has_maps, look
@@ -59,20 +59,20 @@ class FedAD(OneShot):
     lambda_att: Annotated[float, Range(minimum=0)] = 1.0
     map_size: Count = 4
 
-    def misfits(self, net: Net, rounds: int) -> Sequence[FieldError]:
+    def check_hyperparameters(self, net: Net, rounds: int) -> Sequence[FieldError]:
         """The parent's, and models without maps."""
-        faults = super().misfits(net, rounds)
+        faults = super().check_hyperparameters(net, rounds)
         if not self.lambda_att or has_maps(net):
             return faults
         message = f"{net.name} has no convolutions of images, so there is no attention to distil"
         return (*faults, FieldError("lambda_att", self.lambda_att, message, "0, or a model of images"))
 
-    def said(self, ctx: Context, visit: Visit, params: Params) -> Tree:
+    def said(self, ctx: Context, task: ClientTask, params: Params) -> Tree:
         """Logits, attention maps and label counts."""
         public = ctx.require_public_set()
         if not self.lambda_att:
             logits = public.predictions(lambda x: ctx.net(params, x))
-            return {"logits": logits, "counts": visit.label_counts}
+            return {"logits": logits, "counts": task.label_counts}
         with torch.no_grad():
             looks = [
                 look(ctx.net, ctx.input_shape, params, batch.x, batch.y, self.map_size)
@@ -81,7 +81,7 @@ class FedAD(OneShot):
         return {
             "logits": torch.cat([each.logits for each in looks]),
             "attention": torch.cat([each.attention for each in looks]),
-            "counts": visit.label_counts,
+            "counts": task.label_counts,
         }
 
     def gathered(self, ctx: Context, said: Sequence[Tree]) -> Tree:

@@ -45,7 +45,8 @@ from fedsim.base import rng, wire
 from fedsim.base.parameters import Count, Positive, Range
 from fedsim.base.tree import Tree
 from fedsim.clients.sampling import kept_apart
-from fedsim.core import Batch, Context, Progress, Reduced, Reduction, Report, ServerState, Visit
+from fedsim.core import Batch, ClientTask, ClientUpdate, Context, Progress, Reduced, Reduction, ServerState
+from fedsim.core.capabilities import PayloadAccounting, ServerTraining
 from fedsim.core.public_set import ROWS, PublicSet
 from fedsim.models.net import Params
 from fedsim.techniques.server_distillation import (
@@ -77,7 +78,7 @@ class FedDFState(ServerState):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedDF(FedAvg):
+class FedDF(FedAvg, PayloadAccounting, ServerTraining):
     """FedAvg whose means learn from all the clients' logits on the public set; steps 0 is FedAvg.
 
     Attributes:
@@ -103,27 +104,27 @@ class FedDF(FedAvg):
     charged: Literal["models", "logits"] = "models"
 
     uploads: ClassVar[Mapping[str, Reduction]] = {"params": Reduction.MEAN, "said": Reduction.SUM}
-    free: ClassVar = frozenset({"said"})
-    needs_public: ClassVar[bool] = True
-    learns_first: ClassVar[bool] = True
+    free_uploads: ClassVar = frozenset({"said"})
+    needs_public_set: ClassVar[bool] = True
+    trains_before_evaluation: ClassVar[bool] = True
 
-    def init(self, ctx: Context) -> FedDFState:
+    def init_server_state(self, ctx: Context) -> FedDFState:
         """The parent's; nobody has said anything."""
-        return FedDFState(params=super().init(ctx).params, said=None, lessons=())
+        return FedDFState(params=super().init_server_state(ctx).params, said=None, lessons=())
 
-    def charge(self, ctx: Context, name: str, payload: Tree) -> int:
+    def count_bytes(self, ctx: Context, name: str, payload: Tree) -> int:
         """A model's bytes, or those of its logits of the public set."""
         if self.charged == "logits":
             return wire.NUMBER_BYTES * len(ctx.require_public_set()) * ctx.num_classes
-        return super().charge(ctx, name, payload)
+        return wire.payload_bytes(payload)
 
-    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
+    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> ClientUpdate:
         """The model, and what it says of the public set."""
-        report = super().finish(ctx, visit, trained)
+        update = super().make_update(ctx, task, trained)
         logits = ctx.require_public_set().predictions(lambda x: ctx.net(trained.params, x))
         sound = finite(logits)
         said = {"logits": torch.where(sound, logits, 0.0), "sound": sound.float()}
-        return report._replace(upload={**report.upload, "said": said})
+        return update._replace(upload={**update.upload, "said": said})
 
     def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> FedDFState:
         """The parent's, and the mean of everybody's logits."""
@@ -135,7 +136,9 @@ class FedDF(FedAvg):
         said = torch.stack([part["logits"] for part in parts]).sum(0) / heard
         return FedDFState(params=params, said=said.float(), lessons=())
 
-    def learn(self, ctx: Context, state: Any, reduced: Reduced) -> Generator[Progress, None, FedDFState]:
+    def train_server(
+        self, ctx: Context, state: Any, reduced: Reduced
+    ) -> Generator[Progress, None, FedDFState]:
         """Every architecture's student, one after another."""
         if not self.steps or state.said is None:
             return state  # type: ignore[no-any-return]
@@ -191,7 +194,7 @@ class FedDF(FedAvg):
         target = taught[batch.noise[ROWS]]
         return taught_loss(target, ctx.net(params, batch.x), self.temperature, public.several_labels)
 
-    def describe(self, ctx: Context, state: Any) -> Mapping[str, Any]:
+    def describe_round(self, ctx: Context, state: Any) -> Mapping[str, Any]:
         """How long the distillations were, and how good the students are on what they were judged by."""
         if not state.lessons:
             return {}

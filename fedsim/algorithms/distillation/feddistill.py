@@ -41,7 +41,8 @@ from torch import Tensor
 from fedsim.algorithms.fedavg import FedAvg
 from fedsim.base.parameters import Range
 from fedsim.base.tree import Tree
-from fedsim.core import Batch, Context, Reduced, Reduction, Report, ServerState, Visit
+from fedsim.core import Batch, ClientTask, ClientUpdate, Context, Reduced, Reduction, ServerState
+from fedsim.core.capabilities import PersonalBroadcast
 from fedsim.models.net import Params
 from fedsim.training.local_loop import Trained, cross_entropy, masked_mean
 
@@ -58,7 +59,7 @@ class FedDistillState(ServerState):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedDistillPlus(FedAvg):
+class FedDistillPlus(FedAvg, PersonalBroadcast):
     """FedAvg whose clients learn from the cohort's mean logits too; gamma 0 is FedAvg.
 
     Attributes:
@@ -74,17 +75,17 @@ class FedDistillPlus(FedAvg):
         """Whether clients have the cohort's logits in this round."""
         return self.gamma > 0 and ctx.round > 0
 
-    def init(self, ctx: Context) -> FedDistillState:
+    def init_server_state(self, ctx: Context) -> FedDistillState:
         """The parent's, and no logits."""
         unknown = torch.full((ctx.num_classes, ctx.num_classes), torch.nan)
-        return FedDistillState(params=super().init(ctx).params, logits=unknown)
+        return FedDistillState(params=super().init_server_state(ctx).params, logits=unknown)
 
     def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """The parent's, and the last cohort's logits."""
         more = {"logits": {"rows": state.logits}} if self.teaches(ctx) else {}
         return {**super().broadcast(ctx, state), **more}
 
-    def handover(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+    def broadcast_personal(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """The model alone."""
         return super().broadcast(ctx, state)
 
@@ -96,19 +97,19 @@ class FedDistillPlus(FedAvg):
         rows = torch.stack([each["rows"].cpu() for each in reduced["logits"]])
         return replace(state, logits=rows.double().nanmean(0).float())
 
-    def loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+    def loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
         """The cross-entropy, and the divergence from what the cohort said of the same labels."""
         if not self.teaches(ctx):
-            return super().loss(ctx, visit, params, batch)
+            return super().loss(ctx, task, params, batch)
         logits = ctx.net(params, batch.x)
-        term = distance(visit.broadcast["logits"]["rows"], logits, batch)
+        term = distance(task.broadcast["logits"]["rows"], logits, batch)
         return cross_entropy(logits, batch) + self.gamma * term
 
-    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
+    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> ClientUpdate:
         """The parent's, and the client's rows."""
-        report = super().finish(ctx, visit, trained)
-        rows = {"rows": mean_logits(ctx, visit, trained.params)} if self.gamma else {}
-        return report._replace(upload={**report.upload, "logits": rows})
+        update = super().make_update(ctx, task, trained)
+        rows = {"rows": mean_logits(ctx, task, trained.params)} if self.gamma else {}
+        return update._replace(upload={**update.upload, "logits": rows})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,17 +121,17 @@ class FedDistill(FedDistillPlus):
     """
 
     stateful: ClassVar[bool] = True
-    deploys: ClassVar[bool] = False
+    deploys_models: ClassVar[bool] = False
 
-    def shared(self, ctx: Context, state: Any) -> Collection[str]:
+    def shared_keys(self, ctx: Context, state: Any) -> Collection[str]:
         """Nothing."""
         return ()
 
-    def kept(self, ctx: Context) -> Collection[str]:
+    def private_keys(self, ctx: Context) -> Collection[str]:
         """The whole model."""
         return ctx.net.keys
 
-    def deployed(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+    def deploy_models(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """Nothing: there is no model for everybody."""
         return {}
 
@@ -150,14 +151,14 @@ def distance(rows: Tensor, logits: Tensor, batch: Batch) -> Tensor:
 
 
 @torch.no_grad()
-def mean_logits(ctx: Context, visit: Visit, params: Params) -> Tensor:
+def mean_logits(ctx: Context, task: ClientTask, params: Params) -> Tensor:
     """What a model says of a client's examples, label by label: float32 `[classes, classes]`.
 
     A label of which the client has no example has NaN.
     """
-    each = torch.eye(ctx.num_classes, dtype=torch.float64, device=visit.device)
+    each = torch.eye(ctx.num_classes, dtype=torch.float64, device=task.device)
     sums = torch.zeros_like(each)
-    for batch in visit.held.batches():
+    for batch in task.examples.batches():
         # A product of matrices, since adding by index has no fixed order on a GPU.
         sums += each[batch.y].T @ ctx.net(params, batch.x).double()
-    return (sums / visit.label_counts.double().unsqueeze(1)).float()
+    return (sums / task.label_counts.double().unsqueeze(1)).float()

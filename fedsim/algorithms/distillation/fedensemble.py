@@ -44,7 +44,8 @@ from fedsim.base import rng as streams
 from fedsim.base import tree
 from fedsim.base.parameters import Count
 from fedsim.base.tree import Tree
-from fedsim.core import Context, Reduced, Reduction, Report, ServerState, Visit
+from fedsim.core import ClientTask, ClientUpdate, Context, Reduced, Reduction, ServerState
+from fedsim.core.capabilities import ClientInstructions, PersonalBroadcast, PersonalModels
 from fedsim.models.net import Params
 from fedsim.training.local_loop import Trained
 
@@ -64,7 +65,7 @@ class FedEnsembleState(ServerState):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedEnsemble(FedAvg):
+class FedEnsemble(FedAvg, ClientInstructions, PersonalBroadcast, PersonalModels):
     """FedAvg whose users' models answer together, or several models that are trained in turns.
 
     Attributes:
@@ -76,7 +77,7 @@ class FedEnsemble(FedAvg):
     models: Count = 5
 
     uploads: ClassVar[Mapping[str, Reduction]] = {"params": Reduction.MEAN, "models": Reduction.GATHER}
-    free: ClassVar = frozenset({"models"})
+    free_uploads: ClassVar = frozenset({"models"})
     heterogeneous: ClassVar[bool] = False
     tasks: ClassVar[Collection[str]] = frozenset({"classes"})
 
@@ -87,11 +88,11 @@ class FedEnsemble(FedAvg):
 
     # server
 
-    def init(self, ctx: Context) -> FedEnsembleState:
+    def init_server_state(self, ctx: Context) -> FedEnsembleState:
         """The parent's model; with `permutation` others besides."""
         nobody = torch.zeros(0)
         if not self.several:
-            return FedEnsembleState(params=super().init(ctx).params, members={}, shares=nobody)
+            return FedEnsembleState(params=super().init_server_state(ctx).params, members={}, shares=nobody)
         seeds = [ctx.seed, *(streams.torch_seed(ctx.seed, "ensemble", m) for m in range(1, self.models))]
         params = {str(m): ctx.net.init(seed) for m, seed in enumerate(seeds)}
         return FedEnsembleState(params=params, members={}, shares=nobody)
@@ -106,7 +107,7 @@ class FedEnsemble(FedAvg):
         """The global model; with `permutation` nothing that is the same for all."""
         return {} if self.several else super().broadcast(ctx, state)
 
-    def instruct(self, ctx: Context, state: Any, client: int) -> Mapping[str, Tree]:
+    def instruct_client(self, ctx: Context, state: Any, client: int) -> Mapping[str, Tree]:
         """With `permutation`, the model that the client trains."""
         return {"params": state.params[str(self.chosen(ctx, client))]} if self.several else {}
 
@@ -142,11 +143,11 @@ class FedEnsemble(FedAvg):
             return {"models": {"0": state.params}, "shares": {"of": torch.ones(1)}}
         return {"models": state.members, "shares": {"of": state.shares}}
 
-    def handover(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+    def broadcast_personal(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """The whole ensemble."""
         return self.ensemble(state)
 
-    def deployed(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+    def deploy_models(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """The ensemble; before it the global model where there is one, and else it is what is global."""
         together = self.ensemble(state)
         return {"global": together} if self.several else {"global": state.params, "ensemble": together}
@@ -160,25 +161,25 @@ class FedEnsemble(FedAvg):
         together: Tensor = (shares * said.exp()).sum(0).log() if self.several else (shares * said).sum(0)
         return together
 
-    def describe(self, ctx: Context, state: Any) -> Mapping[str, Any]:
+    def describe_round(self, ctx: Context, state: Any) -> Mapping[str, Any]:
         """How many different models answer together."""
         return {"ensemble_models": len(self.ensemble(state)["models"])}
 
     # client
 
-    def start(self, ctx: Context, visit: Visit) -> Params:
+    def initial_params(self, ctx: Context, task: ClientTask) -> Params:
         """The model that came down."""
-        params: Params = {**visit.broadcast, **visit.instruction}["params"]
+        params: Params = {**task.broadcast, **task.instruction}["params"]
         return params
 
-    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
+    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> ClientUpdate:
         """The model, twice."""
         model = dict(trained.params)
-        return Report({"params": model, "models": model}, {}, {"train_loss": trained.loss})
+        return ClientUpdate({"params": model, "models": model}, {}, {"train_loss": trained.loss})
 
-    def personalise(self, ctx: Context, visit: Visit) -> Tree:
+    def personalize(self, ctx: Context, task: ClientTask) -> Tree:
         """The ensemble."""
-        return {"models": visit.broadcast["models"], "shares": visit.broadcast["shares"]}
+        return {"models": task.broadcast["models"], "shares": task.broadcast["shares"]}
 
     def predict_personal(self, ctx: Context, model: Tree, x: Tensor) -> Tensor:
         """As `predict`."""

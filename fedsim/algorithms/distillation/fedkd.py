@@ -34,14 +34,15 @@ from fedsim.algorithms.distillation.one_shot import OneShot
 from fedsim.base import wire
 from fedsim.base.parameters import Positive, Range
 from fedsim.base.tree import Tree
-from fedsim.core import Batch, Context, Visit
+from fedsim.core import Batch, ClientTask, Context
+from fedsim.core.capabilities import PayloadAccounting, RoundNoise
 from fedsim.errors import FieldError
 from fedsim.models.net import Net, Params
 from fedsim.techniques.server_distillation import softened, taught_loss
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedKD(OneShot):
+class FedKD(OneShot, PayloadAccounting, RoundNoise):
     """One-shot distillation of an ensemble, class by class.
 
     Attributes:
@@ -56,32 +57,32 @@ class FedKD(OneShot):
     levels: Annotated[int, Range(0, 256)] = 0
     laplace: Annotated[float, Range(minimum=0)] = 0.0
 
-    def misfits(self, net: Net, rounds: int) -> Sequence[FieldError]:
+    def check_hyperparameters(self, net: Net, rounds: int) -> Sequence[FieldError]:
         """The parent's, and a single level, which would say nothing."""
-        faults = super().misfits(net, rounds)
+        faults = super().check_hyperparameters(net, rounds)
         if self.levels != 1:
             return faults
         return (*faults, FieldError("levels", 1, "one level says nothing", "at least 2, or 0 for any number"))
 
-    def draw(self, ctx: Context, rng: np.random.Generator) -> Tree:
+    def draw_round_noise(self, ctx: Context, rng: np.random.Generator) -> Tree:
         """The noise on the upload, where there is any."""
         if not self.laplace or not self.uploading(ctx):
             return {}
         shape = len(ctx.require_public_set()), ctx.num_classes
         return {"laplace": rng.laplace(scale=self.laplace, size=shape).astype(np.float32)}
 
-    def said(self, ctx: Context, visit: Visit, params: Params) -> Tree:
+    def said(self, ctx: Context, task: ClientTask, params: Params) -> Tree:
         """Logits, and label counts."""
         logits = ctx.require_public_set().predictions(lambda x: ctx.net(params, x))
         if self.laplace:
-            logits = logits + visit.drawn["laplace"]
+            logits = logits + task.round_noise["laplace"]
         if self.levels:
             logits = rounded(logits, self.levels)
-        return {"logits": logits, "counts": visit.label_counts}
+        return {"logits": logits, "counts": task.label_counts}
 
-    def charge(self, ctx: Context, name: str, payload: Tree) -> int:
+    def count_bytes(self, ctx: Context, name: str, payload: Tree) -> int:
         """Every number; a rounded logit is one byte, and its smallest and largest value go along."""
-        usual = super().charge(ctx, name, payload)
+        usual = wire.payload_bytes(payload)
         if name != "said" or not payload or not self.levels:
             return usual
         count = int(payload["logits"].numel())

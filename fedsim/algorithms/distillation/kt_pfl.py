@@ -49,7 +49,8 @@ from fedsim.algorithms.fedavg import OWN
 from fedsim.algorithms.personal_parts import PersonalParts
 from fedsim.base.parameters import Count, Positive, Range
 from fedsim.base.tree import Tree
-from fedsim.core import Batch, Context, Effort, Reduced, Reduction, Report, ServerState, Visit
+from fedsim.core import Batch, ClientTask, ClientUpdate, Context, Effort, Reduced, Reduction, ServerState
+from fedsim.core.capabilities import ClientInstructions, PersonalBroadcast
 from fedsim.core.public_set import ROWS
 from fedsim.models.net import Params
 from fedsim.techniques.server_distillation import finite, softened, taught_loss
@@ -79,7 +80,7 @@ class KTState(ServerState):
 
 
 @dataclass(frozen=True, kw_only=True)
-class KTpFL(PersonalParts):
+class KTpFL(PersonalParts, ClientInstructions, PersonalBroadcast):
     """Models of the clients' own, each taught by its own mixture of all.
 
     Attributes:
@@ -99,16 +100,16 @@ class KTpFL(PersonalParts):
     rho: Annotated[float, Range(minimum=0)] = 0.7
 
     uploads: ClassVar[Mapping[str, Reduction]] = {"said": Reduction.GATHER}
-    needs_public: ClassVar[bool] = True
+    needs_public_set: ClassVar[bool] = True
 
     # server
 
-    def init(self, ctx: Context) -> KTState:
+    def init_server_state(self, ctx: Context) -> KTState:
         """Even coefficients."""
         even = torch.full((ctx.num_clients, ctx.num_clients), 1 / ctx.num_clients, dtype=torch.float64)
         return KTState(params={}, coefficients=even, who=torch.zeros(0, dtype=torch.int64), said=None)
 
-    def shared(self, ctx: Context, state: Any) -> Collection[str]:
+    def shared_keys(self, ctx: Context, state: Any) -> Collection[str]:
         """No part of the model."""
         return ()
 
@@ -116,7 +117,7 @@ class KTpFL(PersonalParts):
         """Nothing that is the same for everybody."""
         return {}
 
-    def instruct(self, ctx: Context, state: Any, client: int) -> Mapping[str, Tree]:
+    def instruct_client(self, ctx: Context, state: Any, client: int) -> Mapping[str, Tree]:
         """This client's teacher, once somebody has said something."""
         if state.said is None:
             return {}
@@ -124,7 +125,7 @@ class KTpFL(PersonalParts):
         mixed = torch.tensordot((row / row.sum()).to(state.said.dtype), state.said, dims=1)
         return {"teacher": {"said": mixed}}
 
-    def handover(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+    def broadcast_personal(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """Nothing: a client's own model is the one that it keeps."""
         return {}
 
@@ -161,25 +162,27 @@ class KTpFL(PersonalParts):
 
     # client
 
-    def start(self, ctx: Context, visit: Visit) -> Params:
+    def initial_params(self, ctx: Context, task: ClientTask) -> Params:
         """The client's own model."""
-        own: Params = visit.memory.get(OWN) or ctx.first(visit.device)
+        own: Params = task.client_state.get(OWN) or ctx.first(task.device)
         return own
 
-    def train(self, ctx: Context, visit: Visit) -> Report:
+    def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
         """The teacher, then the client's own examples, then what it says of this round's public ones."""
-        model = self.listened(ctx, visit, self.start(ctx, visit))
-        trained = self.descend(ctx, visit, model, ctx.net.parameters)
+        model = self.listened(ctx, task, self.initial_params(ctx, task))
+        trained = self.train_locally(ctx, task, model, ctx.net.parameters)
         public = ctx.require_public_set()
         rows = public.chosen(ctx.seed, ctx.round, self.public_size)
         logits = public.predictions(lambda x: ctx.net(trained.params, x), rows)
         soft = softened(logits, self.temperature, public.several_labels)
         metrics = {"train_loss": trained.loss}
-        return Report({"said": {"probabilities": soft}}, {OWN: dict(trained.params)}, metrics, trained.params)
+        return ClientUpdate(
+            {"said": {"probabilities": soft}}, {OWN: dict(trained.params)}, metrics, trained.params
+        )
 
-    def listened(self, ctx: Context, visit: Visit, model: Params) -> Params:
+    def listened(self, ctx: Context, task: ClientTask, model: Params) -> Params:
         """The model after it has learnt from its teacher, if it has one."""
-        if "teacher" not in visit.instruction:
+        if "teacher" not in task.instruction:
             return model
         public, before = ctx.require_public_set(), ctx.round - 1
         rows = public.chosen(ctx.seed, before, self.public_size)
@@ -188,18 +191,18 @@ class KTpFL(PersonalParts):
         )
         places = torch.zeros(len(public), dtype=torch.int64, device=rows.device)
         places[rows] = torch.arange(len(rows), device=rows.device)
-        heard = {"said": visit.instruction["teacher"]["said"], "places": places}
+        heard = {"said": task.instruction["teacher"]["said"], "places": places}
         learning = replace(ctx, local=replace(ctx.local, lr=self.public_lr, lr_alpha=0.0))
-        hearing = visit._replace(batches=batches, instruction={"teacher": heard})
+        hearing = task._replace(batches=batches, instruction={"teacher": heard})
         return descend(Descent(learning, hearing, model, self.distance)).params
 
-    def distance(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+    def distance(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
         """KL(teacher || student) on a public batch: a scalar."""
-        teacher, several = visit.instruction["teacher"], batch.y.dim() == 2
+        teacher, several = task.instruction["teacher"], batch.y.dim() == 2
         taught = teacher["said"][teacher["places"][batch.noise[ROWS]]]
         return taught_loss(taught, ctx.net(params, batch.x), self.temperature, several)
 
-    def effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
+    def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
         """The local training, what is said of public examples, and once there are teachers their steps."""
         public, moving = min(self.public_size, len(ctx.require_public_set())), ctx.net.parameters
         found = [Effort(steps, moving), Effort(1, (), examples=public)]
@@ -209,7 +212,7 @@ class KTpFL(PersonalParts):
             found.append(Effort(passes * each, moving, examples=passes * public))
         return found
 
-    def describe(self, ctx: Context, state: Any) -> Mapping[str, Any]:
+    def describe_round(self, ctx: Context, state: Any) -> Mapping[str, Any]:
         """How much clients listen to themselves: the mean of the coefficients' diagonal."""
         return {"self_coefficient": round(float(state.coefficients.diagonal().mean()), 6)}
 

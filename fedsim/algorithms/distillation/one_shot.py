@@ -1,7 +1,7 @@
 """One-shot distillation, what its methods share: clients train alone, say once what they think, and learn.
 
 Wire:
-    down    lesson    once, with the first visit after the upload: what everybody said, put together
+    down    lesson    once, with the first task after the upload: what everybody said, put together
     up      said      once, in round `local_rounds`: what the client says of the public set, GATHER
     keeps   own       its model; before the first visit the first one of its architecture
             lesson    once it came
@@ -32,7 +32,18 @@ from fedsim.algorithms.fedavg import OWN, FedAvg
 from fedsim.base import tree
 from fedsim.base.parameters import Count, Positive
 from fedsim.base.tree import Tree
-from fedsim.core import Batch, Context, Effort, Progress, Reduced, Reduction, Report, ServerState, Visit
+from fedsim.core import (
+    Batch,
+    ClientTask,
+    ClientUpdate,
+    Context,
+    Effort,
+    Progress,
+    Reduced,
+    Reduction,
+    ServerState,
+)
+from fedsim.core.capabilities import ClientInstructions, PersonalBroadcast, ServerTraining
 from fedsim.core.public_set import ROWS
 from fedsim.errors import FieldError
 from fedsim.models.net import Net, Params
@@ -59,7 +70,7 @@ class OneShotState(ServerState):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneShot(FedAvg):
+class OneShot(FedAvg, ClientInstructions, PersonalBroadcast, ServerTraining):
     """Models of the clients' own, and a central one that learns from all of them at once.
 
     Attributes:
@@ -87,11 +98,11 @@ class OneShot(FedAvg):
 
     uploads: ClassVar[Mapping[str, Reduction]] = {"said": Reduction.GATHER}
     stateful: ClassVar[bool] = True
-    needs_public: ClassVar[bool] = True
-    learns_first: ClassVar[bool] = True
+    needs_public_set: ClassVar[bool] = True
+    trains_before_evaluation: ClassVar[bool] = True
 
     @abstractmethod
-    def said(self, ctx: Context, visit: Visit, params: Params) -> Tree:
+    def said(self, ctx: Context, task: ClientTask, params: Params) -> Tree:
         """What the client uploads about the public set."""
 
     @abstractmethod
@@ -116,14 +127,14 @@ class OneShot(FedAvg):
             counts = [torch.ones_like(each) for each in counts]
         return ensemble([each["logits"] for each in said], counts)
 
-    def misfits(self, net: Net, rounds: int) -> Sequence[FieldError]:
+    def check_hyperparameters(self, net: Net, rounds: int) -> Sequence[FieldError]:
         """An upload that would never come."""
         if self.local_rounds is None or self.local_rounds <= rounds:
             return ()
         message, hint = f"the run has {rounds} rounds", f"at most {rounds}, or null for half of them"
         return (FieldError("local_rounds", self.local_rounds, message, hint),)
 
-    def by_rounds(self) -> bool:
+    def depends_on_num_rounds(self) -> bool:
         """Where clients upload half-way."""
         return self.local_rounds is None
 
@@ -133,12 +144,12 @@ class OneShot(FedAvg):
 
     # server
 
-    def init(self, ctx: Context) -> OneShotState:
+    def init_server_state(self, ctx: Context) -> OneShotState:
         """The first models; nobody has said anything."""
         told = torch.zeros(ctx.num_clients, dtype=torch.uint8)
-        return OneShotState(params=super().init(ctx).params, lesson={}, told=told, loss=None)
+        return OneShotState(params=super().init_server_state(ctx).params, lesson={}, told=told, loss=None)
 
-    def shared(self, ctx: Context, state: Any) -> Collection[str]:
+    def shared_keys(self, ctx: Context, state: Any) -> Collection[str]:
         """No part of a model travels."""
         return ()
 
@@ -146,11 +157,11 @@ class OneShot(FedAvg):
         """Nothing that comes in every round."""
         return {}
 
-    def instruct(self, ctx: Context, state: Any, client: int) -> Mapping[str, Tree]:
+    def instruct_client(self, ctx: Context, state: Any, client: int) -> Mapping[str, Tree]:
         """The lesson, to who does not have it."""
         return {LESSON: state.lesson} if state.lesson and not state.told[client] else {}
 
-    def handover(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+    def broadcast_personal(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """Nothing: a client's own model is the one that it keeps."""
         return {}
 
@@ -165,7 +176,9 @@ class OneShot(FedAvg):
         told = state.told.index_fill(0, torch.tensor(reduced.clients), 1)
         return replace(state, told=told)  # type: ignore[no-any-return]
 
-    def learn(self, ctx: Context, state: Any, reduced: Reduced) -> Generator[Progress, None, OneShotState]:
+    def train_server(
+        self, ctx: Context, state: Any, reduced: Reduced
+    ) -> Generator[Progress, None, OneShotState]:
         """The central models, in the round of the upload."""
         if not self.uploading(ctx) or not state.lesson:
             return state  # type: ignore[no-any-return]
@@ -195,49 +208,49 @@ class OneShot(FedAvg):
         params: Tree = taught if len(ctx.nets) > 1 else taught["0"]
         return replace(state, params=params, loss=sum(losses) / len(losses))  # type: ignore[no-any-return]
 
-    def describe(self, ctx: Context, state: Any) -> Mapping[str, Any]:
+    def describe_round(self, ctx: Context, state: Any) -> Mapping[str, Any]:
         """The last loss of the central model's training."""
         return {} if state.loss is None else {"central_loss": round(state.loss, 6)}
 
     # client
 
-    def kept(self, ctx: Context) -> Collection[str]:
+    def private_keys(self, ctx: Context) -> Collection[str]:
         """The whole model."""
         return ctx.net.keys
 
-    def start(self, ctx: Context, visit: Visit) -> Params:
+    def initial_params(self, ctx: Context, task: ClientTask) -> Params:
         """The client's own model."""
-        own: Params = visit.memory.get(OWN) or ctx.first(visit.device)
+        own: Params = task.client_state.get(OWN) or ctx.first(task.device)
         return own
 
-    def train(self, ctx: Context, visit: Visit) -> Report:
+    def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
         """Local training alone; once there is a lesson, that first."""
-        lesson = visit.instruction.get(LESSON) or visit.memory.get(LESSON)
-        model, loss = self.start(ctx, visit), torch.zeros(())
+        lesson = task.instruction.get(LESSON) or task.client_state.get(LESSON)
+        model, loss = self.initial_params(ctx, task), torch.zeros(())
         if lesson:
-            model, loss = self.listened(ctx, visit, model, lesson)
+            model, loss = self.listened(ctx, task, model, lesson)
         if not lesson or self.private:
-            trained = self.descend(ctx, visit, model, ctx.net.parameters)
+            trained = self.train_locally(ctx, task, model, ctx.net.parameters)
             model, loss = trained.params, trained.loss
-        said = self.said(ctx, visit, model) if self.uploading(ctx) else {}
+        said = self.said(ctx, task, model) if self.uploading(ctx) else {}
         memory = {OWN: dict(model), **({LESSON: lesson} if lesson else {})}
-        return Report({"said": said}, memory, {"train_loss": loss}, model)
+        return ClientUpdate({"said": said}, memory, {"train_loss": loss}, model)
 
-    def listened(self, ctx: Context, visit: Visit, model: Params, lesson: Tree) -> tuple[Params, Tensor]:
+    def listened(self, ctx: Context, task: ClientTask, model: Params, lesson: Tree) -> tuple[Params, Tensor]:
         """The model after it has learnt from the lesson, and the mean loss."""
         batches = ctx.require_public_set().shuffled(
             ctx.seed, ctx.round, epochs=self.public_epochs, batch_size=self.public_batch_size
         )
         local = ctx.local if self.public_lr is None else replace(ctx.local, lr=self.public_lr)
-        hearing = visit._replace(batches=batches, instruction={LESSON: lesson})
+        hearing = task._replace(batches=batches, instruction={LESSON: lesson})
         trained = descend(Descent(replace(ctx, local=local), hearing, model, self.lesson_loss))
         return trained.params, trained.loss
 
-    def lesson_loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+    def lesson_loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
         """What a step on the public set descends."""
-        return self.distance(ctx, params, batch, rows_of(visit.instruction[LESSON], batch))
+        return self.distance(ctx, params, batch, rows_of(task.instruction[LESSON], batch))
 
-    def effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
+    def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
         """The local training, what is said of the public set, and with a lesson the steps on it."""
         public, moving = len(ctx.require_public_set()), ctx.net.parameters
         found = [Effort(steps if self.private or not state.lesson else 0, moving)]

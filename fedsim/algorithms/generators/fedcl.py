@@ -53,7 +53,8 @@ from fedsim.base import rng as streams
 from fedsim.base import tree
 from fedsim.base.parameters import Count, Positive, Range, Share
 from fedsim.base.tree import Tree
-from fedsim.core import Batch, Context, Reduced, Reduction, Report, Visit
+from fedsim.core import Batch, ClientTask, ClientUpdate, Context, Reduced, Reduction
+from fedsim.core.capabilities import CohortSelection, UpdatePostprocessing, sample_cohort
 from fedsim.curriculum.scores import losses_of
 from fedsim.techniques.gaussian_mixtures import drawn, fitted, pooled, quantile
 from fedsim.techniques.generator_training import Critic, Lessons, joint_judge
@@ -89,7 +90,7 @@ class FedCLState(FedGenState):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedCL(FedGen):
+class FedCL(FedGen, CohortSelection, UpdatePostprocessing):
     """FedGen's generator, SuperLoss, and phases; without all three and with `selected_only` it is FedAvg.
 
     That is `alpha: 0, superloss: false, levels: [], selected_only: true`. Of generated features a local step
@@ -135,7 +136,7 @@ class FedCL(FedGen):
         "difficulty": Reduction.GATHER,
         "sums": Reduction.SUM,
     }
-    free: ClassVar = frozenset({"heads", "sums"})
+    free_uploads: ClassVar = frozenset({"heads", "sums"})
     stateful: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -146,7 +147,7 @@ class FedCL(FedGen):
         """The confidence-aware loss, which gives the difficulties as well."""
         return SuperLoss(log(self.tau_classes) if self.tau is None else self.tau, self.lambda_cl)
 
-    def by_rounds(self) -> bool:
+    def depends_on_num_rounds(self) -> bool:
         """Where the phases share out the run."""
         return bool(self.levels) and self.cap is None
 
@@ -162,9 +163,9 @@ class FedCL(FedGen):
 
     # server
 
-    def init(self, ctx: Context) -> FedCLState:
+    def init_server_state(self, ctx: Context) -> FedCLState:
         """The parent's; nobody has come, and the first phase begins."""
-        begun = super().init(ctx)
+        begun = super().init_server_state(ctx)
         everybody, nobody = ctx.num_clients, torch.zeros(ctx.num_clients, dtype=torch.bool)
         return FedCLState(
             params=begun.params,
@@ -179,10 +180,10 @@ class FedCL(FedGen):
             standing=Standing(frozen=nobody.clone()),
         )
 
-    def cohort(self, ctx: Context, state: Any, rng: np.random.Generator) -> Sequence[int]:
+    def select_cohort(self, ctx: Context, state: Any, rng: np.random.Generator) -> Sequence[int]:
         """A uniform sample of those that are not frozen; all of them where they are few."""
         if not state.standing.frozen.any():
-            return super().cohort(ctx, state, rng)
+            return sample_cohort(ctx, rng)
         ready = state.standing.ready.numpy()
         chosen = rng.choice(len(ready), min(ctx.cohort_size, len(ready)), replace=False)
         return sorted(ready[chosen].tolist())
@@ -236,56 +237,56 @@ class FedCL(FedGen):
         judge = joint_judge(ctx.net, self.generator(ctx).entrance, heads, shares, device)
         return lambda made, wanted: self._loss(judge(made), Batch(made, wanted))
 
-    def describe(self, ctx: Context, state: Any) -> Mapping[str, Any]:
+    def describe_round(self, ctx: Context, state: Any) -> Mapping[str, Any]:
         """The phase of the round, its threshold, who is frozen, and why the phase ended, if it did."""
-        return {**(state.standing.said if self.levels else {}), **super().describe(ctx, state)}
+        return {**(state.standing.said if self.levels else {}), **super().describe_round(ctx, state)}
 
     # client
 
-    def weight(self, ctx: Context, visit: Visit) -> float:
+    def weigh_client(self, ctx: Context, task: ClientTask) -> float:
         """All count alike (Eq. 21), also where nobody of a small cohort holds an example."""
-        return super().weight(ctx, visit) if self.selected_only else 1.0
+        return super().weigh_client(ctx, task) if self.selected_only else 1.0
 
-    def remember(self, ctx: Context, broadcast: Tree) -> Tree:
+    def init_client_state(self, ctx: Context, broadcast: Tree) -> Tree:
         """It never came."""
         if self.selected_only:
             return {}
         return {"model": dict(broadcast["params"]), "visits": torch.zeros((), dtype=torch.int64)}
 
-    def fit(self, ctx: Context, visit: Visit, logits: Tensor, batch: Batch) -> Tensor:
+    def fit(self, ctx: Context, task: ClientTask, logits: Tensor, batch: Batch) -> Tensor:
         """The SuperLoss of logits `[batch, classes]`, mean over the batch (Eq. 10)."""
-        return self._loss(logits, batch) if self.superloss else super().fit(ctx, visit, logits, batch)
+        return self._loss(logits, batch) if self.superloss else super().fit(ctx, task, logits, batch)
 
     def _loss(self, logits: Tensor, batch: Batch) -> Tensor:
         losses = example_losses(logits, batch.y)
         return masked_mean(self.rule(losses) if self.superloss else losses, batch.mask)
 
-    def make(self, ctx: Context, visit: Visit, noise: Tensor, labels: Tensor) -> Tensor:
+    def make(self, ctx: Context, task: ClientTask, noise: Tensor, labels: Tensor) -> Tensor:
         """Features `[batch, ...]` of these labels and the difficulty that came."""
-        wanted = visit.broadcast["threshold"]["difficulty"].expand(len(labels), 1)
+        wanted = task.broadcast["threshold"]["difficulty"].expand(len(labels), 1)
         with torch.no_grad():
-            return self.generator(ctx)(visit.broadcast["generator"], noise, labels, wanted)
+            return self.generator(ctx)(task.broadcast["generator"], noise, labels, wanted)
 
-    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
+    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> ClientUpdate:
         """What FedGen sends; besides, how its part of the mean of all last models changes."""
-        report = super().finish(ctx, visit, trained)
-        upload: dict[str, Tree] = {**report.upload, "difficulty": {}, "sums": {}}
+        update = super().make_update(ctx, task, trained)
+        upload: dict[str, Tree] = {**update.upload, "difficulty": {}, "sums": {}}
         if self.selected_only:
-            return report._replace(upload=upload)
-        visits, held = visit.memory["visits"], torch.tensor(visit.num_examples)
-        now, before = visits + 1, (visit.memory["model"], 0 * visits, visits, held)
+            return update._replace(upload=upload)
+        visits, held = task.client_state["visits"], torch.tensor(task.num_examples)
+        now, before = visits + 1, (task.client_state["model"], 0 * visits, visits, held)
         upload["sums"] = {
             name: tree.sub(part_of(powers, trained.params, 0 * visits, now, held), part_of(powers, *before))
             for name, powers in EQUALLY.items()
         }
-        return report._replace(upload=upload, memory={"model": dict(trained.params), "visits": now})
+        return update._replace(upload=upload, client_state={"model": dict(trained.params), "visits": now})
 
-    def conclude(self, ctx: Context, visit: Visit, report: Report) -> Report:
+    def postprocess_update(self, ctx: Context, task: ClientTask, update: ClientUpdate) -> ClientUpdate:
         """Besides, the mixture of its examples' difficulties (Eq. 12)."""
         if not self.measures():
-            return report
-        model = self.received(ctx, visit) if self.scored_by == "received" else report.model
-        losses = losses_of(ctx, model or self.received(ctx, visit), visit.held)
+            return update
+        model = self.initial_params(ctx, task) if self.scored_by == "received" else update.model
+        losses = losses_of(ctx, model or self.initial_params(ctx, task), task.examples)
         difficulty = self.rule.difficulty(losses.double()).cpu().numpy()
         sent = {"mixture": fitted(difficulty, self.components)}
-        return report._replace(upload={**report.upload, "difficulty": sent})
+        return update._replace(upload={**update.upload, "difficulty": sent})

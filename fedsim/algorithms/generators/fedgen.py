@@ -50,7 +50,18 @@ from fedsim.base import rng as streams
 from fedsim.base import tree
 from fedsim.base.parameters import Count, Positive, Range, Share
 from fedsim.base.tree import Tree
-from fedsim.core import Batch, Context, Effort, Progress, Reduced, Reduction, Report, ServerState, Visit
+from fedsim.core import (
+    Batch,
+    ClientTask,
+    ClientUpdate,
+    Context,
+    Effort,
+    Progress,
+    Reduced,
+    Reduction,
+    ServerState,
+)
+from fedsim.core.capabilities import PersonalBroadcast, ServerTraining, StepNoise
 from fedsim.models.net import Params
 from fedsim.techniques.generator_training import (
     Critic,
@@ -89,7 +100,7 @@ class FedGenState(ServerState):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedGen(FedAvg):
+class FedGen(FedAvg, PersonalBroadcast, ServerTraining, StepNoise):
     """FedAvg with a generator of features; alpha and beta both 0 is FedAvg.
 
     Another method with such a generator may change: what is wrong with its features (`critic`), what it is
@@ -132,7 +143,7 @@ class FedGen(FedAvg):
         "labels": Reduction.GATHER,
         "heads": Reduction.GATHER,
     }
-    free: ClassVar = frozenset({"heads"})
+    free_uploads: ClassVar = frozenset({"heads"})
     heterogeneous: ClassVar[bool] = False
     tasks: ClassVar[Collection[str]] = frozenset({"classes"})
 
@@ -163,11 +174,11 @@ class FedGen(FedAvg):
 
     # server
 
-    def init(self, ctx: Context) -> FedGenState:
+    def init_server_state(self, ctx: Context) -> FedGenState:
         """The parent's, and the generator as it was drawn."""
         generator = untrained(self.generator(ctx), ctx.seed) if self.has_generator() else {}
         nobody = torch.zeros(ctx.num_classes)
-        return FedGenState(params=super().init(ctx).params, labels=nobody, generator=generator)
+        return FedGenState(params=super().init_server_state(ctx).params, labels=nobody, generator=generator)
 
     def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """The global model, the generator and the chances of its labels."""
@@ -196,7 +207,7 @@ class FedGen(FedAvg):
         met: Tensor = ((state.labels > 0) | (counts.sum(0) > 0)).float()
         return met / met.sum().clamp(min=1)
 
-    def learn(self, ctx: Context, state: Any, reduced: Reduced) -> Steps[Progress, None, Any]:
+    def train_server(self, ctx: Context, state: Any, reduced: Reduced) -> Steps[Progress, None, Any]:
         """The generator, on the heads that came."""
         if not self.has_generator() or not sum(reduced.num_examples):
             return state
@@ -230,17 +241,19 @@ class FedGen(FedAvg):
         heads = judges(ctx.net, self.generator(ctx).entrance, reduced["heads"], device)
         return by_label(heads, shares)
 
-    def handover(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+    def broadcast_personal(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """The model alone."""
         return super().broadcast(ctx, state)
 
-    def describe(self, ctx: Context, state: Any) -> Mapping[str, Any]:
+    def describe_round(self, ctx: Context, state: Any) -> Mapping[str, Any]:
         """The generator's last loss."""
         return {"generator_loss": round(float(state.generator["loss"]), 6)} if self.has_generator() else {}
 
     # client
 
-    def noise(self, ctx: Context, rng: np.random.Generator, steps: int, batch_size: int, *_: int) -> Tree:
+    def draw_step_noise(
+        self, ctx: Context, rng: np.random.Generator, steps: int, batch_size: int, *_: int
+    ) -> Tree:
         """What decides on the labels of the generated features, their noise, and that of one's own labels."""
         if not self.generates(ctx) or not steps:
             return {}
@@ -252,55 +265,55 @@ class FedGen(FedAvg):
         own = {"own": rng.standard_normal((steps, batch_size, wide), np.float32)} if self.beta else {}
         return {**made, **own}
 
-    def loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+    def loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
         """The loss of the examples, that of generated features, and the divergence from what these say."""
         logits = ctx.net(params, batch.x)
-        value = self.fit(ctx, visit, logits, batch)
+        value = self.fit(ctx, task, logits, batch)
         if self.generates(ctx) and self.alpha:
             size = ctx.local.batch_size
             weight = self.falling(ctx, self.alpha) * (self.samples or size) / size
-            value = value + weight * self.generated(ctx, visit, params, batch)
+            value = value + weight * self.generated(ctx, task, params, batch)
         if self.generates(ctx) and self.beta:
-            told = self.told(ctx, visit, params, batch)
+            told = self.told(ctx, task, params, batch)
             value = value + self.falling(ctx, self.beta) * divergence(told, logits, batch.mask)
         return value
 
-    def fit(self, ctx: Context, visit: Visit, logits: Tensor, batch: Batch) -> Tensor:
+    def fit(self, ctx: Context, task: ClientTask, logits: Tensor, batch: Batch) -> Tensor:
         """The loss of logits `[batch, classes]`, a scalar: of examples and of generated features alike."""
         return cross_entropy(logits, batch)
 
-    def generated(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+    def generated(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
         """The head's loss on generated features of drawn labels: a scalar."""
-        labels = draw_labels(visit.broadcast["labels"]["chances"], batch.noise["chance"])
-        made = self.make(ctx, visit, batch.noise["noise"], labels)
+        labels = draw_labels(task.broadcast["labels"]["chances"], batch.noise["chance"])
+        made = self.make(ctx, task, batch.noise["noise"], labels)
         logits = ctx.net.run(params, made, start=self.generator(ctx).entrance.block)
-        return self.fit(ctx, visit, logits, Batch(made, labels))
+        return self.fit(ctx, task, logits, Batch(made, labels))
 
     @torch.no_grad()
-    def told(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+    def told(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
         """What the head says of generated features of the batch's own labels: logits `[batch, classes]`."""
-        made = self.make(ctx, visit, batch.noise["own"][: len(batch.y)], batch.y)
+        made = self.make(ctx, task, batch.noise["own"][: len(batch.y)], batch.y)
         return ctx.net.run(params, made, start=self.generator(ctx).entrance.block)
 
     @torch.no_grad()
-    def make(self, ctx: Context, visit: Visit, noise: Tensor, labels: Tensor) -> Tensor:
+    def make(self, ctx: Context, task: ClientTask, noise: Tensor, labels: Tensor) -> Tensor:
         """Features `[batch, ...]` of these labels, by the generator that came."""
-        return self.generator(ctx)(visit.broadcast["generator"], noise, labels)
+        return self.generator(ctx)(task.broadcast["generator"], noise, labels)
 
-    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
+    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> ClientUpdate:
         """The model and the label counts; besides, its head."""
-        report = super().finish(ctx, visit, trained)
+        update = super().make_update(ctx, task, trained)
         more: dict[str, Tree] = {"labels": {}, "heads": {}}
         if self.has_generator():
             keys = self.generator(ctx).entrance.keys(ctx.net)
-            counts = visit.label_counts.to(torch.int32)
+            counts = task.label_counts.to(torch.int32)
             more = {"labels": {"counts": counts}, "heads": tree.select(trained.params, keys)}
-        return report._replace(upload={**report.upload, **more})
+        return update._replace(upload={**update.upload, **more})
 
-    def effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
+    def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
         """The features besides: of drawn labels, and of one's own, from which nothing flows back."""
         # Without what else comes down, which may take long to make: it is asked for once for each size.
-        usual = Effort(steps, self.trainable(ctx, super().broadcast(ctx, state)))
+        usual = Effort(steps, self.trainable_keys(ctx, super().broadcast(ctx, state)))
         if not self.generates(ctx):
             return (usual,)
         made, own = (feature_flops(ctx.net, self.generator(ctx), trains) for trains in (True, False))

@@ -55,7 +55,18 @@ from fedsim.base import rng as streams
 from fedsim.base import tree
 from fedsim.base.parameters import Count, Positive, Range
 from fedsim.base.tree import Tree
-from fedsim.core import Batch, Context, Effort, Progress, Reduced, Reduction, Report, ServerState, Visit
+from fedsim.core import (
+    Batch,
+    ClientTask,
+    ClientUpdate,
+    Context,
+    Effort,
+    Progress,
+    Reduced,
+    Reduction,
+    ServerState,
+)
+from fedsim.core.capabilities import PersonalBroadcast, ServerTraining, StepNoise
 from fedsim.models.net import Params
 from fedsim.techniques.generator_training import (
     Labels,
@@ -86,7 +97,7 @@ class KDIAState(ServerState):
 
 
 @dataclass(frozen=True, kw_only=True)
-class KDIA(FedAvg):
+class KDIA(FedAvg, PersonalBroadcast, ServerTraining, StepNoise):
     """FedAvg with a teacher of all clients and a generator of features; both lambdas 0 is FedAvg.
 
     Attributes:
@@ -135,7 +146,7 @@ class KDIA(FedAvg):
         "teacher": Reduction.SUM,
         "heads": Reduction.GATHER,
     }
-    free: ClassVar = frozenset({"teacher", "heads"})
+    free_uploads: ClassVar = frozenset({"teacher", "heads"})
     stateful: ClassVar[bool] = True
     heterogeneous: ClassVar[bool] = False
     tasks: ClassVar[Collection[str]] = frozenset({"classes"})
@@ -161,9 +172,9 @@ class KDIA(FedAvg):
 
     # server
 
-    def init(self, ctx: Context) -> KDIAState:
+    def init_server_state(self, ctx: Context) -> KDIAState:
         """The parent's; nobody has come to the teacher, and the generator is as it was drawn."""
-        params = super().init(ctx).params
+        params = super().init_server_state(ctx).params
         generator = untrained(self.generator(ctx), ctx.seed) if self.lambda_gen else {}
         return KDIAState(params=params, sums=settled(self.weights, params), generator=generator)
 
@@ -180,7 +191,7 @@ class KDIA(FedAvg):
             sent["generator"] = state.generator["params"]
         return sent
 
-    def handover(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+    def broadcast_personal(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """The model alone."""
         return super().broadcast(ctx, state)
 
@@ -190,7 +201,7 @@ class KDIA(FedAvg):
         params = super().aggregate(ctx, state, reduced).params
         return KDIAState(params=params, sums=sums, generator=state.generator)
 
-    def learn(self, ctx: Context, state: Any, reduced: Reduced) -> Steps[Progress, None, KDIAState]:
+    def train_server(self, ctx: Context, state: Any, reduced: Reduced) -> Steps[Progress, None, KDIAState]:
         """The generator, on the classifiers that came."""
         came = [(n, head) for n, head in zip(reduced.num_examples, reduced["heads"], strict=True) if n]
         if not self.lambda_gen or not came:
@@ -214,22 +225,22 @@ class KDIA(FedAvg):
         )
         return replace(state, generator=after)  # type: ignore[no-any-return]
 
-    def deployed(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+    def deploy_models(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """The student, as `global`, and the teacher."""
         return {"global": state.params, "teacher": self.teacher(state)}
 
-    def describe(self, ctx: Context, state: Any) -> Mapping[str, Any]:
+    def describe_round(self, ctx: Context, state: Any) -> Mapping[str, Any]:
         """The generator's last loss."""
         return {"generator_loss": round(float(state.generator["loss"]), 6)} if self.lambda_gen else {}
 
     # client
 
-    def remember(self, ctx: Context, broadcast: Tree) -> Tree:
+    def init_client_state(self, ctx: Context, broadcast: Tree) -> Tree:
         """It never came."""
         never = torch.zeros((), dtype=torch.int64)
         return {"model": dict(broadcast["params"]), "last": never, "visits": never.clone()}
 
-    def noise(
+    def draw_step_noise(
         self, ctx: Context, rng: np.random.Generator, steps: int, batch_size: int, num_examples: int
     ) -> Tree:
         """Noise for the generated features of each step; labels, where these are not the examples' own."""
@@ -242,37 +253,37 @@ class KDIA(FedAvg):
         shape = (steps, batch_size, self.generator_noise)
         return {"noise": rng.standard_normal(shape, np.float32), **drawn}
 
-    def loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+    def loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
         """The cross-entropy, the distillation and the generated features' (Eq. 13)."""
         if not self.teaches(ctx):
-            value = super().loss(ctx, visit, params, batch)
+            value = super().loss(ctx, task, params, batch)
         else:
             logits = ctx.net(params, batch.x)
-            value = cross_entropy(logits, batch) + self.lambda_kd * self.distance(ctx, visit, logits, batch)
+            value = cross_entropy(logits, batch) + self.lambda_kd * self.distance(ctx, task, logits, batch)
         if self.generates(ctx):
-            value = value + self.lambda_gen * self.generated(ctx, visit, params, batch)
+            value = value + self.lambda_gen * self.generated(ctx, task, params, batch)
         return value
 
-    def distance(self, ctx: Context, visit: Visit, logits: Tensor, batch: Batch) -> Tensor:
+    def distance(self, ctx: Context, task: ClientTask, logits: Tensor, batch: Batch) -> Tensor:
         """How far the student's logits are from the teacher's at temperature tau (Eq. 11): a scalar."""
         with torch.no_grad(), ctx.net.evaluating():
-            wise = ctx.net(visit.broadcast["teacher"], batch.x)
+            wise = ctx.net(task.broadcast["teacher"], batch.x)
         pair = (wise, logits) if self.kl == "teacher_first" else (logits, wise)
         return (self.tau**2 if self.tau_squared else 1.0) * divergence(*pair, batch.mask, self.tau)
 
-    def generated(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+    def generated(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
         """The cross-entropy of the classifier on generated features (Eq. 12): a scalar."""
         generator, count = self.generator(ctx), len(batch.y)
         labels = batch.y if self.labels == "data" else batch.noise["labels"][:count]
         with torch.no_grad():
-            made = generator(visit.broadcast["generator"], batch.noise["noise"][:count], labels)
+            made = generator(task.broadcast["generator"], batch.noise["noise"][:count], labels)
         logits = ctx.net.run(params, made, start=generator.entrance.block)
         return cross_entropy(logits, Batch(made, labels, batch.mask))
 
-    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
+    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> ClientUpdate:
         """The model; besides, how its part of the teacher changes, and its classifier."""
-        report = super().finish(ctx, visit, trained)
-        memory, held = visit.memory, torch.tensor(visit.num_examples)
+        update = super().make_update(ctx, task, trained)
+        memory, held = task.client_state, torch.tensor(task.num_examples)
         visits = memory["visits"] + 1
         now = torch.tensor(ctx.round, device=visits.device)
         change = {
@@ -286,11 +297,11 @@ class KDIA(FedAvg):
         if self.lambda_gen:
             more["heads"] = tree.select(trained.params, self.generator(ctx).entrance.keys(ctx.net))
         kept = {"model": dict(trained.params), "last": now, "visits": visits}
-        return report._replace(upload={**report.upload, **more}, memory=kept)
+        return update._replace(upload={**update.upload, **more}, client_state=kept)
 
-    def effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
+    def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
         """A forward pass more where there is a teacher; the features, as many as examples."""
         # Without the teacher in what comes down: it is asked for once for each size of client.
-        moving = self.trainable(ctx, super().broadcast(ctx, state))
+        moving = self.trainable_keys(ctx, super().broadcast(ctx, state))
         made = feature_flops(ctx.net, self.generator(ctx)) if self.generates(ctx) else 0
         return (Effort(steps, moving, forwards=int(self.teaches(ctx)), per_example=made),)

@@ -43,7 +43,8 @@ from fedsim.algorithms.fedavg import OWN, FedAvg
 from fedsim.base import tree
 from fedsim.base.parameters import Range, Share
 from fedsim.base.tree import Tree
-from fedsim.core import Batch, Context, Effort, Reduced, Report, Visit
+from fedsim.core import Batch, ClientTask, ClientUpdate, Context, Effort, Reduced
+from fedsim.core.capabilities import PersonalBroadcast, PersonalModels
 from fedsim.errors import FieldError
 from fedsim.models.net import Net, Params
 from fedsim.techniques.channel_split import masked, masks, private_channels, shared_part, with_shared
@@ -51,7 +52,7 @@ from fedsim.training.local_loop import Trained, divergence
 
 
 @dataclass(frozen=True, kw_only=True)
-class CD2PFed(FedAvg):
+class CD2PFed(FedAvg, PersonalBroadcast, PersonalModels):
     """FedAvg of a shrinking number of channels; p_max 0 is FedAvg.
 
     Attributes:
@@ -65,9 +66,9 @@ class CD2PFed(FedAvg):
     beta_0: Share = 0.5
 
     stateful: ClassVar[bool] = True
-    deploys: ClassVar[bool] = False
+    deploys_models: ClassVar[bool] = False
 
-    def misfits(self, net: Net, rounds: int) -> Sequence[FieldError]:
+    def check_hyperparameters(self, net: Net, rounds: int) -> Sequence[FieldError]:
         """Models that are no chain of channels, or have none to be private."""
         hint = "choose a model of convolutions and linear layers one after another, or a ResNet"
         try:
@@ -76,7 +77,7 @@ class CD2PFed(FedAvg):
             fault = str(error)
         return (FieldError("name", "cd2_pfed", fault, hint),) if fault else ()
 
-    def by_rounds(self) -> bool:
+    def depends_on_num_rounds(self) -> bool:
         """The private share grows over the run."""
         return self.p_max > 0
 
@@ -88,28 +89,28 @@ class CD2PFed(FedAvg):
         """What was shared in the round before."""
         return {"params": shared_part(ctx.net, ctx.own(state.params), self.private_share(ctx, ctx.round - 1))}
 
-    def move(self, ctx: Context, params: Params, mean: Tree, reduced: Reduced) -> Params:
+    def server_update(self, ctx: Context, params: Params, mean: Tree, reduced: Reduced) -> Params:
         """The mean in the place of the shared channels."""
         share = self.private_share(ctx, ctx.round)
         part = tree.cast_like(mean, shared_part(ctx.net, params, share))
         return with_shared(ctx.net, params, part, share)
 
-    def handover(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+    def broadcast_personal(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """What was shared in the round that just ended."""
         return {"params": shared_part(ctx.net, ctx.own(state.params), self.private_share(ctx, ctx.round))}
 
-    def start(self, ctx: Context, visit: Visit) -> Params:
+    def initial_params(self, ctx: Context, task: ClientTask) -> Params:
         """What came down, and the client's own private channels."""
-        return self.composed(ctx, visit, ctx.round - 1)
+        return self.composed(ctx, task, ctx.round - 1)
 
-    def composed(self, ctx: Context, visit: Visit, round: int) -> Params:
+    def composed(self, ctx: Context, task: ClientTask, round: int) -> Params:
         """The client's own model under what came down, which was shared in this round."""
-        own = visit.memory.get(OWN) or ctx.first(visit.device)
-        return with_shared(ctx.net, own, visit.broadcast["params"], self.private_share(ctx, round))
+        own = task.client_state.get(OWN) or ctx.first(task.device)
+        return with_shared(ctx.net, own, task.broadcast["params"], self.private_share(ctx, round))
 
-    def loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+    def loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
         """The cross-entropy of the whole model, and how far its two halves are from each other."""
-        base, share = super().loss(ctx, visit, params, batch), self.private_share(ctx, ctx.round)
+        base, share = super().loss(ctx, task, params, batch), self.private_share(ctx, ctx.round)
         if not self.lambda_kd or not private_channels(ctx.net, share):
             return base
         halves = masks(ctx.net, share, batch.x.device)
@@ -119,25 +120,25 @@ class CD2PFed(FedAvg):
         apart = apart + divergence(private, shared, batch.mask, several=several)
         return base + self.lambda_kd / 2 * apart
 
-    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
+    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> ClientUpdate:
         """The shared channels go up; the private ones move some of the way."""
         share = self.private_share(ctx, ctx.round)
         kept = min(1.0, self.beta_0 + (1 - self.beta_0) * ctx.round / ctx.rounds)
-        up, before = shared_part(ctx.net, trained.params, share), self.start(ctx, visit)
+        up, before = shared_part(ctx.net, trained.params, share), self.initial_params(ctx, task)
         slow = {key: torch.lerp(before[key], value, kept) for key, value in trained.params.items()}
         own = with_shared(ctx.net, slow, up, share)
-        return Report({"params": up}, {OWN: own}, {"train_loss": trained.loss}, own)
+        return ClientUpdate({"params": up}, {OWN: own}, {"train_loss": trained.loss}, own)
 
-    def personalise(self, ctx: Context, visit: Visit) -> Tree:
+    def personalize(self, ctx: Context, task: ClientTask) -> Tree:
         """Its private channels beside the shared ones of the round that just ended."""
-        return self.composed(ctx, visit, ctx.round)
+        return self.composed(ctx, task, ctx.round)
 
-    def deployed(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+    def deploy_models(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """Nothing: nobody has private channels for everybody."""
         return {}
 
-    def effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
+    def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
         """Besides the usual, two passes through half a model; each is counted as three forward passes."""
         both = self.lambda_kd and private_channels(ctx.net, self.private_share(ctx, ctx.round))
-        usual = super().effort(ctx, state, steps)
+        usual = super().count_effort(ctx, state, steps)
         return tuple(kind._replace(forwards=6 if both else 0) for kind in usual)

@@ -42,7 +42,7 @@ from fedsim.algorithms.fedavg import OWN, FedAvg
 from fedsim.base import rng, tree
 from fedsim.base.parameters import Positive, Range
 from fedsim.base.tree import Tree
-from fedsim.core import Batch, Context, Effort, Report, Visit
+from fedsim.core import Batch, ClientTask, ClientUpdate, Context, Effort
 from fedsim.errors import FieldError
 from fedsim.models.net import Net, Params
 from fedsim.training.local_loop import cross_entropy
@@ -74,7 +74,7 @@ class FedALA(FedAvg):
 
     stateful: ClassVar[bool] = True
 
-    def misfits(self, net: Net, rounds: int) -> Sequence[FieldError]:
+    def check_hyperparameters(self, net: Net, rounds: int) -> Sequence[FieldError]:
         """More layers than the model has."""
         if self.layers <= len(net.base) + 1:
             return ()
@@ -86,39 +86,39 @@ class FedALA(FedAvg):
         every = (*net.base, net.block_names[-1])
         return every[len(every) - self.layers :]
 
-    def kept(self, ctx: Context) -> Collection[str]:
+    def private_keys(self, ctx: Context) -> Collection[str]:
         """The parameters of the mixed blocks."""
         keys = {key for block in self.mixed(ctx.net) for key in ctx.net.blocks[block]}
         return [key for key in ctx.net.parameters if key in keys]
 
-    def train(self, ctx: Context, visit: Visit) -> Report:
+    def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
         """Mix, then the local training."""
-        model, mix = self.mixture(ctx, visit)
-        report = self.report(
-            ctx, visit, self.descend(ctx, visit, model, self.trainable(ctx, visit.broadcast))
+        model, mix = self.mixture(ctx, task)
+        update = self.collect_update(
+            ctx, task, self.train_locally(ctx, task, model, self.trainable_keys(ctx, task.broadcast))
         )
-        return report._replace(memory={**report.memory, **({MIX: mix} if mix else {})})
+        return update._replace(client_state={**update.client_state, **({MIX: mix} if mix else {})})
 
-    def start(self, ctx: Context, visit: Visit) -> Params:
+    def initial_params(self, ctx: Context, task: ClientTask) -> Params:
         """What came down, its upper layers mixed with the client's own."""
-        return self.mixture(ctx, visit)[0]
+        return self.mixture(ctx, task)[0]
 
-    def mixture(self, ctx: Context, visit: Visit) -> tuple[Params, Tree]:
+    def mixture(self, ctx: Context, task: ClientTask) -> tuple[Params, Tree]:
         """The model that a client begins with, and its mixing weights: {} before there is anything to mix."""
-        came: Params = visit.broadcast["params"]
-        own = visit.memory.get(OWN)
+        came: Params = task.broadcast["params"]
+        own = task.client_state.get(OWN)
         if not own:
             return came, {}
-        known = visit.memory.get(MIX)
+        known = task.client_state.get(MIX)
         mix = known or tree.map(torch.ones_like, own)
-        sample = self.sample(ctx, visit)
+        sample = self.sample(ctx, task)
         if sample is not None and self.eta:
             mix = self.learnt(ctx, came, own, mix, sample, self.first_passes if known is None else 1)
         return {**came, **_mixed(own, came, mix)}, mix
 
-    def sample(self, ctx: Context, visit: Visit) -> Batch | None:
+    def sample(self, ctx: Context, task: ClientTask) -> Batch | None:
         """The examples that the mixing weights are learnt on; None where the client has none."""
-        held = list(visit.held.batches())
+        held = list(task.examples.batches())
         if not held:
             return None
         x, y = torch.cat([part.x for part in held]), torch.cat([part.y for part in held])
@@ -173,16 +173,16 @@ class FedALA(FedAvg):
             return torch.ones_like(losses[-1])
         return (torch.stack(list(losses[-LAST:])).std(correction=0) >= self.threshold).float()
 
-    def effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
+    def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
         """The mixing weights' pass over a share of the examples, and the local training.
 
         The first mixing, which makes more passes, is counted as one.
         """
-        usual = super().effort(ctx, state, steps)
+        usual = super().count_effort(ctx, state, steps)
         if not ctx.round or not self.layers:
             return usual
         once = steps if ctx.local.steps is not None else steps // ctx.local.epochs
-        return (Effort(ceil(self.share * once), self.kept(ctx)), *usual)
+        return (Effort(ceil(self.share * once), self.private_keys(ctx)), *usual)
 
 
 def _mixed(own: Tree, came: Params, mix: Tree) -> Params:

@@ -32,14 +32,15 @@ from fedsim.algorithms.personal_parts import without_body
 from fedsim.base import tree
 from fedsim.base.parameters import Range
 from fedsim.base.tree import Tree
-from fedsim.core import Context, Local, Visit
+from fedsim.core import ClientTask, Context, LocalTraining
+from fedsim.core.capabilities import PersonalModels, SurveyPayload
 from fedsim.errors import FieldError
 from fedsim.models.net import Net
 from fedsim.training.local_loop import fine_tuned
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedBABU(FedAvg):
+class FedBABU(FedAvg, PersonalModels, SurveyPayload):
     """FedAvg of the body under a head that stays as it was drawn; fine-tuning in the end.
 
     Attributes:
@@ -48,26 +49,26 @@ class FedBABU(FedAvg):
 
     tuning_epochs: Annotated[int, Range(0)] = 10
 
-    def misfits(self, net: Net, rounds: int) -> Sequence[FieldError]:
+    def check_hyperparameters(self, net: Net, rounds: int) -> Sequence[FieldError]:
         """A model without a body."""
         return without_body("fedbabu", net)
 
-    def shared(self, ctx: Context, state: Any) -> Collection[str]:
+    def shared_keys(self, ctx: Context, state: Any) -> Collection[str]:
         """The body."""
         return ctx.net.body
 
-    def survey_payload(self, ctx: Context, state: Any, model: Tree) -> Tree:
+    def select_survey_payload(self, ctx: Context, state: Any, model: Tree) -> Tree:
         """The body: everybody has the head."""
-        return tree.select(model, self.shared(ctx, state))
+        return tree.select(model, self.shared_keys(ctx, state))
 
-    def trainable(self, ctx: Context, broadcast: Tree) -> Collection[str]:
+    def trainable_keys(self, ctx: Context, broadcast: Tree) -> Collection[str]:
         """The body."""
         return ctx.net.body
 
-    def tuning(self, ctx: Context) -> Local | None:
+    def plan_tuning(self, ctx: Context) -> LocalTraining | None:
         """So many epochs of the usual training."""
         return replace(ctx.local, epochs=self.tuning_epochs, steps=None) if self.tuning_epochs else None
 
-    def personalise(self, ctx: Context, visit: Visit) -> Tree:
+    def personalize(self, ctx: Context, task: ClientTask) -> Tree:
         """The final model, trained as a whole on the client's examples."""
-        return fine_tuned(ctx, visit, self.start(ctx, visit))
+        return fine_tuned(ctx, task, self.initial_params(ctx, task))

@@ -33,10 +33,10 @@ from fedsim.models.net import Net
 class FedPer(PersonalParts):
     """A shared body under heads of the clients' own, trained together."""
 
-    def misfits(self, net: Net, rounds: int) -> Sequence[FieldError]:
+    def check_hyperparameters(self, net: Net, rounds: int) -> Sequence[FieldError]:
         """A model without a body."""
         return without_body("fedper", net)
 
-    def shared(self, ctx: Context, state: Any) -> Collection[str]:
+    def shared_keys(self, ctx: Context, state: Any) -> Collection[str]:
         """The body."""
         return ctx.net.body

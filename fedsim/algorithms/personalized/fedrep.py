@@ -31,8 +31,8 @@ from typing import Any
 from fedsim.algorithms.personal_parts import PersonalParts, without_body
 from fedsim.base.parameters import Count
 from fedsim.base.tree import Tree
-from fedsim.core import Context, Effort, Report, Visit
-from fedsim.core.client_task import Repeated
+from fedsim.core import ClientTask, ClientUpdate, Context, Effort
+from fedsim.core.client_task import RepeatedBatches
 from fedsim.errors import FieldError
 from fedsim.models.net import Net
 
@@ -47,34 +47,38 @@ class FedRep(PersonalParts):
 
     head_epochs: Count = 1
 
-    def misfits(self, net: Net, rounds: int) -> Sequence[FieldError]:
+    def check_hyperparameters(self, net: Net, rounds: int) -> Sequence[FieldError]:
         """A model without a body."""
         return without_body("fedrep", net)
 
-    def shared(self, ctx: Context, state: Any) -> Collection[str]:
+    def shared_keys(self, ctx: Context, state: Any) -> Collection[str]:
         """The body."""
         return ctx.net.body
 
-    def trainable(self, ctx: Context, broadcast: Tree) -> Collection[str]:
+    def trainable_keys(self, ctx: Context, broadcast: Tree) -> Collection[str]:
         """The body, once the head has been fitted."""
         return ctx.net.body
 
-    def train(self, ctx: Context, visit: Visit) -> Report:
+    def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
         """The head's passes, then the body's; the loss of the record is that of the latter."""
-        fitted = self.descend(ctx, self.fitting(ctx, visit), self.start(ctx, visit), ctx.net.head)
-        moving = self.trainable(ctx, visit.broadcast)
-        return self.report(ctx, visit, self.descend(ctx, visit, fitted.params, moving))
+        fitted = self.train_locally(
+            ctx, self.fitting(ctx, task), self.initial_params(ctx, task), ctx.net.head
+        )
+        moving = self.trainable_keys(ctx, task.broadcast)
+        return self.collect_update(ctx, task, self.train_locally(ctx, task, fitted.params, moving))
 
-    def fitting(self, ctx: Context, visit: Visit) -> Visit:
+    def fitting(self, ctx: Context, task: ClientTask) -> ClientTask:
         """The visit with the batches of the head's passes."""
-        once = self.one_pass(ctx, len(visit.batches))
-        return visit._replace(batches=Repeated(Repeated(visit.batches, once), self.head_epochs * once))
+        once = self.one_pass(ctx, len(task.batches))
+        return task._replace(
+            batches=RepeatedBatches(RepeatedBatches(task.batches, once), self.head_epochs * once)
+        )
 
     def one_pass(self, ctx: Context, steps: int) -> int:
         """The steps of one of the head's passes, where the body makes so many: one epoch's."""
         return steps // ctx.local.epochs if ctx.local.steps is None else steps
 
-    def effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
+    def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
         """The head's steps, and the body's."""
         fitting = Effort(self.head_epochs * self.one_pass(ctx, steps), ctx.net.head)
         return fitting, Effort(steps, ctx.net.body)

@@ -42,7 +42,8 @@ from torch import Tensor
 from fedsim.algorithms.fedavg import FedAvg
 from fedsim.base import tree
 from fedsim.base.tree import Tree
-from fedsim.core import Batch, Context, Effort, Report, Visit
+from fedsim.core import Batch, ClientTask, ClientUpdate, Context, Effort
+from fedsim.core.capabilities import PersonalModels
 from fedsim.models.net import Params
 from fedsim.training.local_loop import Trained, cross_entropy
 
@@ -54,41 +55,41 @@ ABSENT = -1e4
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedROD(FedAvg):
+class FedROD(FedAvg, PersonalModels):
     """A generic model under a balanced loss, and a second head of each client's own."""
 
     stateful: ClassVar[bool] = True
 
-    def kept(self, ctx: Context) -> Collection[str]:
+    def private_keys(self, ctx: Context) -> Collection[str]:
         """The personal head."""
         return [PREFIX + key for key in ctx.net.keys if key in ctx.net.head]
 
-    def trainable(self, ctx: Context, broadcast: Tree) -> Collection[str]:
+    def trainable_keys(self, ctx: Context, broadcast: Tree) -> Collection[str]:
         """The generic model and the personal head."""
-        return [*ctx.net.parameters, *self.kept(ctx)]
+        return [*ctx.net.parameters, *self.private_keys(ctx)]
 
-    def start(self, ctx: Context, visit: Visit) -> Params:
+    def initial_params(self, ctx: Context, task: ClientTask) -> Params:
         """What came down, and the personal head."""
-        began = super().start(ctx, visit)
+        began = super().initial_params(ctx, task)
         zeros = {PREFIX + key: torch.zeros_like(began[key]) for key in ctx.net.keys if key in ctx.net.head}
         return {**zeros, **began}
 
-    def loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+    def loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
         """The balanced loss of the generic head plus the plain one of both heads together."""
         features = ctx.net.features(params, batch.x)
         generic = ctx.net.classify(params, features)
-        balanced = cross_entropy(generic + prior(visit, several=batch.y.dim() == 2), batch)
+        balanced = cross_entropy(generic + prior(task, several=batch.y.dim() == 2), batch)
         both = generic.detach() + ctx.net.classify(personal(params), features.detach())
         return balanced + cross_entropy(both, batch)
 
-    def effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
+    def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
         """Every step moves the generic model and the personal head."""
         return (Effort(steps, ctx.net.parameters, extra=ctx.net.count(ctx.net.block_names[-1])),)
 
-    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
+    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> ClientUpdate:
         """The generic model goes up, the personal head stays."""
-        report = super().finish(ctx, visit, trained)
-        return report._replace(model=tree.drop(trained.params, self.kept(ctx)))
+        update = super().make_update(ctx, task, trained)
+        return update._replace(model=tree.drop(trained.params, self.private_keys(ctx)))
 
     def predict_personal(self, ctx: Context, model: Tree, x: Tensor) -> Tensor:
         """What both heads say together."""
@@ -101,12 +102,12 @@ def personal(params: Params) -> Params:
     return {key.removeprefix(PREFIX): value for key, value in params.items() if key.startswith(PREFIX)}
 
 
-def prior(visit: Visit, several: bool) -> Tensor:
+def prior(task: ClientTask, several: bool) -> Tensor:
     """What is added to the logits, `[classes]`: log n_c, or log of yes over no with several labels.
 
     Labels that are not known are neither.
     """
-    counts, known = visit.label_counts, visit.known_counts
+    counts, known = task.label_counts, task.known_counts
     return _log(counts) - _log(known - counts) if several else _log(counts)
 
 

@@ -42,7 +42,8 @@ from fedsim.algorithms.personal_parts import without_body
 from fedsim.base import tree
 from fedsim.base.parameters import Count, Range
 from fedsim.base.tree import Tree
-from fedsim.core import Context, Local, Reduced, ServerState, Visit
+from fedsim.core import ClientTask, Context, LocalTraining, Reduced, ServerState
+from fedsim.core.capabilities import PeakTraffic, PersonalModels, SurveyPayload
 from fedsim.errors import FieldError
 from fedsim.models.net import Net
 from fedsim.training.local_loop import fine_tuned
@@ -66,7 +67,7 @@ class PlateauState(ServerState):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerSchedule(FedAvg):
+class LayerSchedule(FedAvg, PeakTraffic, PersonalModels, SurveyPayload):
     """FedAvg of a body whose blocks open one after another, under a head that stays as it was drawn.
 
     Attributes:
@@ -91,7 +92,7 @@ class LayerSchedule(FedAvg):
         if isinstance(self.times, list):
             object.__setattr__(self, "times", tuple(self.times))
 
-    def misfits(self, net: Net, rounds: int) -> Sequence[FieldError]:
+    def check_hyperparameters(self, net: Net, rounds: int) -> Sequence[FieldError]:
         """A model without base blocks, and times that are not one for each of them, in order, from 0."""
         if not net.base or not isinstance(self.times, tuple):
             return without_body("layer_schedule", net)
@@ -103,7 +104,7 @@ class LayerSchedule(FedAvg):
             return [FieldError("times", list(self.times), "has to begin with 0 and not to descend", hint)]
         return []
 
-    def by_rounds(self) -> bool:
+    def depends_on_num_rounds(self) -> bool:
         """Where the openings are spread over the run."""
         return self.times == "even"
 
@@ -126,20 +127,20 @@ class LayerSchedule(FedAvg):
 
     # server
 
-    def init(self, ctx: Context) -> ServerState:
+    def init_server_state(self, ctx: Context) -> ServerState:
         """The parent's; where plateaus decide, the first block is open."""
-        state = super().init(ctx)
+        state = super().init_server_state(ctx)
         return PlateauState(params=state.params) if self.times == "plateau" else state
 
-    def shared(self, ctx: Context, state: Any) -> Collection[str]:
+    def shared_keys(self, ctx: Context, state: Any) -> Collection[str]:
         """The open blocks."""
         return {key for block in self.open_blocks(ctx, state) for key in ctx.net.blocks[block]}
 
-    def survey_payload(self, ctx: Context, state: Any, model: Tree) -> Tree:
+    def select_survey_payload(self, ctx: Context, state: Any, model: Tree) -> Tree:
         """The open blocks: everybody has the others and the head."""
-        return tree.select(model, self.shared(ctx, state))
+        return tree.select(model, self.shared_keys(ctx, state))
 
-    def fullest(self, ctx: Context, state: Any) -> Any:
+    def fullest_state(self, ctx: Context, state: Any) -> Any:
         """Every block open, where nobody knows when they will be."""
         if self.times != "plateau":
             return state
@@ -160,7 +161,7 @@ class LayerSchedule(FedAvg):
             return replace(state, waited=state.waited + 1)
         return replace(state, times=(*state.times, ctx.round + 1), best=inf, waited=0)
 
-    def describe(self, ctx: Context, state: Any) -> Mapping[str, Any]:
+    def describe_round(self, ctx: Context, state: Any) -> Mapping[str, Any]:
         """The blocks that were open; with several architectures, those of each. With plateaus, the wait."""
         models = [ctx.for_model(model) for model in range(len(ctx.nets))]
         blocks = {str(mine.model): list(self.open_blocks(mine, state)) for mine in models}
@@ -172,14 +173,14 @@ class LayerSchedule(FedAvg):
 
     # client
 
-    def trainable(self, ctx: Context, broadcast: Tree) -> Collection[str]:
+    def trainable_keys(self, ctx: Context, broadcast: Tree) -> Collection[str]:
         """What came down: the open blocks."""
         return frozenset(broadcast["params"])
 
-    def tuning(self, ctx: Context) -> Local | None:
+    def plan_tuning(self, ctx: Context) -> LocalTraining | None:
         """So many epochs of the usual training."""
         return replace(ctx.local, epochs=self.tuning_epochs, steps=None) if self.tuning_epochs else None
 
-    def personalise(self, ctx: Context, visit: Visit) -> Tree:
+    def personalize(self, ctx: Context, task: ClientTask) -> Tree:
         """The final model, trained as a whole on the client's examples."""
-        return fine_tuned(ctx, visit, self.start(ctx, visit))
+        return fine_tuned(ctx, task, self.initial_params(ctx, task))

@@ -34,10 +34,10 @@ from fedsim.models.net import Net
 class LGFedAvg(PersonalParts):
     """A shared head on bodies of the clients' own, trained together."""
 
-    def misfits(self, net: Net, rounds: int) -> Sequence[FieldError]:
+    def check_hyperparameters(self, net: Net, rounds: int) -> Sequence[FieldError]:
         """A model without a body."""
         return without_body("lg_fedavg", net)
 
-    def shared(self, ctx: Context, state: Any) -> Collection[str]:
+    def shared_keys(self, ctx: Context, state: Any) -> Collection[str]:
         """The head."""
         return ctx.net.head

@@ -39,7 +39,8 @@ from torch.func import grad
 from fedsim.algorithms.fedavg import FedAvg
 from fedsim.base.parameters import Positive
 from fedsim.base.tree import Tree
-from fedsim.core import Batch, Batches, Context, Effort, Local, Report, Visit
+from fedsim.core import Batch, Batches, ClientTask, ClientUpdate, Context, Effort, LocalTraining
+from fedsim.core.capabilities import PersonalModels
 from fedsim.models.net import Params
 from fedsim.training.local_loop import cross_entropy, fine_tuned
 
@@ -67,7 +68,7 @@ class Pairs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PerFedAvg(FedAvg):
+class PerFedAvg(FedAvg, PersonalModels):
     """FedAvg of meta-models, which one step on a client's own data makes its own.
 
     Attributes:
@@ -78,19 +79,19 @@ class PerFedAvg(FedAvg):
     alpha: Positive = 0.01
     beta: Positive | None = None
 
-    def train(self, ctx: Context, visit: Visit) -> Report:
+    def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
         """Meta-steps on pairs of batches."""
         local = ctx.local if self.beta is None else replace(ctx.local, lr=self.beta)
-        return super().train(replace(ctx, local=local), visit._replace(batches=Pairs(visit.batches)))
+        return super().train_client(replace(ctx, local=local), task._replace(batches=Pairs(task.batches)))
 
-    def loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+    def loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
         """The second batch's cross-entropy after a step on the first one.
 
         The step is a constant, so the gradient with regard to `params` is that at the adapted weights: the
         first-order one.
         """
         first: Batch = batch.noise["first"]
-        moving = self.trainable(ctx, visit.broadcast)
+        moving = self.trainable_keys(ctx, task.broadcast)
 
         def before(weights: Params) -> Tensor:
             return cross_entropy(ctx.net({**params, **weights}, first.x), first)
@@ -100,17 +101,17 @@ class PerFedAvg(FedAvg):
         adapted = {**params, **{key: params[key] - self.alpha * slopes[key] for key in moving}}
         return cross_entropy(ctx.net(adapted, batch.x), batch)
 
-    def effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
+    def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
         """Two passes a meta-step, of which the second moves the model; a batch left over makes both."""
         pairs = -(-steps // 2)
         return tuple(
-            kind._replace(steps=2 * pairs, moves=pairs) for kind in super().effort(ctx, state, steps)
+            kind._replace(steps=2 * pairs, moves=pairs) for kind in super().count_effort(ctx, state, steps)
         )
 
-    def tuning(self, ctx: Context) -> Local:
+    def plan_tuning(self, ctx: Context) -> LocalTraining:
         """One plain step on one batch, at the inner rate."""
-        return Local(steps=1, batch_size=ctx.local.batch_size, lr=self.alpha)
+        return LocalTraining(steps=1, batch_size=ctx.local.batch_size, lr=self.alpha)
 
-    def personalise(self, ctx: Context, visit: Visit) -> Tree:
+    def personalize(self, ctx: Context, task: ClientTask) -> Tree:
         """The meta-model after that step."""
-        return fine_tuned(ctx, visit, self.start(ctx, visit))
+        return fine_tuned(ctx, task, self.initial_params(ctx, task))

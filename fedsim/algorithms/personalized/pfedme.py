@@ -38,7 +38,8 @@ from fedsim.algorithms.fedavg import OWN, FedAvg, towards
 from fedsim.base import tree
 from fedsim.base.parameters import Count, Positive, Range
 from fedsim.base.tree import Tree
-from fedsim.core import Batch, Context, Effort, Reduced, Report, Visit
+from fedsim.core import Batch, ClientTask, ClientUpdate, Context, Effort, Reduced
+from fedsim.core.capabilities import PersonalModels
 from fedsim.models.net import Params
 from fedsim.training.local_loop import Trained
 
@@ -47,7 +48,7 @@ CENTRE = "centre"
 
 
 @dataclass(frozen=True, kw_only=True)
-class PFedMe(FedAvg):
+class PFedMe(FedAvg, PersonalModels):
     """Own models tied to a shared one, which follows them.
 
     Attributes:
@@ -64,45 +65,45 @@ class PFedMe(FedAvg):
 
     stateful: ClassVar[bool] = True
 
-    def train(self, ctx: Context, visit: Visit) -> Report:
+    def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
         """Batch by batch: theta by inner steps, then a step of w towards it."""
-        centre = own = self.start(ctx, visit)
-        moving = self.trainable(ctx, visit.broadcast)
+        centre = own = self.initial_params(ctx, task)
+        moving = self.trainable_keys(ctx, task.broadcast)
         inner = replace(ctx, local=replace(ctx.local, lr=self.lr_p, lr_alpha=0.0))
         total = torch.zeros(())
-        for step, batch in enumerate(visit.batches):
+        for step, batch in enumerate(task.batches):
             again = (batch,) * self.inner_steps
-            held = visit._replace(batches=again, instruction={**visit.instruction, CENTRE: centre})
-            fitted = self.descend(inner, held, own, moving)
+            held = task._replace(batches=again, instruction={**task.instruction, CENTRE: centre})
+            fitted = self.train_locally(inner, held, own, moving)
             own, total = fitted.params, total + fitted.loss
             pull = ctx.local.lr_at(step) * self.lambda_prox
             # Running statistics are those of theta; they are not pulled anywhere.
             pulled = {key: centre[key] - pull * (centre[key] - own[key]) for key in moving}
             centre = {**own, **pulled}
-        steps = len(visit.batches)
-        report = self.finish(ctx, visit, Trained(centre, total / max(steps, 1), steps))
-        return report._replace(memory={OWN: dict(own)}, model=own)
+        steps = len(task.batches)
+        update = self.make_update(ctx, task, Trained(centre, total / max(steps, 1), steps))
+        return update._replace(client_state={OWN: dict(own)}, model=own)
 
-    def loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+    def loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
         """The cross-entropy and the price of the distance to w."""
-        moving = self.trainable(ctx, visit.broadcast)
-        away = tree.sub(tree.select(params, moving), tree.select(visit.instruction[CENTRE], moving))
-        return super().loss(ctx, visit, params, batch) + self.lambda_prox / 2 * tree.dot(away, away)
+        moving = self.trainable_keys(ctx, task.broadcast)
+        away = tree.sub(tree.select(params, moving), tree.select(task.instruction[CENTRE], moving))
+        return super().loss(ctx, task, params, batch) + self.lambda_prox / 2 * tree.dot(away, away)
 
-    def start(self, ctx: Context, visit: Visit) -> Params:
+    def initial_params(self, ctx: Context, task: ClientTask) -> Params:
         """The shared model."""
-        params: Params = visit.broadcast["params"]
+        params: Params = task.broadcast["params"]
         return params
 
-    def move(self, ctx: Context, params: Params, mean: Tree, reduced: Reduced) -> Params:
+    def server_update(self, ctx: Context, params: Params, mean: Tree, reduced: Reduced) -> Params:
         """Some of the way to the mean."""
-        return super().move(ctx, params, towards(ctx, params, mean, self.beta), reduced)
+        return super().server_update(ctx, params, towards(ctx, params, mean, self.beta), reduced)
 
-    def effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
+    def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
         """So many inner steps on every batch."""
         return (Effort(steps * self.inner_steps, ctx.net.parameters),)
 
-    def personalise(self, ctx: Context, visit: Visit) -> Tree:
+    def personalize(self, ctx: Context, task: ClientTask) -> Tree:
         """Its theta; the shared model before its first visit."""
-        own: Mapping[str, Tensor] = visit.memory.get(OWN) or self.start(ctx, visit)
+        own: Mapping[str, Tensor] = task.client_state.get(OWN) or self.initial_params(ctx, task)
         return own

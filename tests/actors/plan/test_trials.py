@@ -17,7 +17,7 @@ from actors.plan.trials import Trials
 from actors.ray_pool import RayPool
 from actors.resources import Placement
 from fedsim.algorithms import ALGORITHMS, FedAvg, LayerSchedule
-from fedsim.core import Local
+from fedsim.core import LocalTraining
 from fedsim.curriculum import ClientCurriculum
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
@@ -58,7 +58,7 @@ def test_several_architectures_are_counted_as_they_come(crew: Crew) -> None:
 
 
 def test_costs_grow_with_the_work_and_the_federation_is_left_as_it_was(crew: Crew) -> None:
-    population = federation(cohort_size=6, rounds=2, local=Local(epochs=30, batch_size=8, lr=0.01))
+    population = federation(cohort_size=6, rounds=2, local=LocalTraining(epochs=30, batch_size=8, lr=0.01))
     pool = RayPool(FedAvg(), population, crew)
     trials = Trials(FedAvg(), population, pool)
     costs = trials.costs(0, 1.0)

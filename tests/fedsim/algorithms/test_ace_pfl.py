@@ -16,7 +16,7 @@ from fedsim.algorithms.distillation.ace_pfl import AcePFL
 from fedsim.base import rng, wire
 from fedsim.clients.population import Population
 from fedsim.clients.sampling import draws, kept_apart
-from fedsim.core import Local
+from fedsim.core import LocalTraining
 from fedsim.data.dataset import Dataset, Examples
 from fedsim.engine.initial_state import enrolled
 from fedsim.engine.pools import SerialPool
@@ -24,7 +24,7 @@ from fedsim.engine.simulation import RoundResult, simulate
 from fedsim.models import make_net
 from tests.fedsim.federations import federation
 
-LOCAL = Local(epochs=1, batch_size=8, lr=0.05)
+LOCAL = LocalTraining(epochs=1, batch_size=8, lr=0.05)
 
 
 def mixed(rounds: int = 3, **changes: Any) -> Population:
@@ -229,10 +229,10 @@ def test_what_is_sent_has_as_many_entries_as_are_charged() -> None:
     sent = list[tuple[Any, Any]]()
 
     class Watched(AcePFL):
-        def train(self, ctx: Any, visit: Any) -> Any:
-            report = super().train(ctx, visit)
-            sent.extend([(ctx, visit.broadcast["predictions"]), (ctx, report.upload["predictions"])])
-            return report
+        def train_client(self, ctx: Any, task: Any) -> Any:
+            update = super().train_client(ctx, task)
+            sent.extend([(ctx, task.broadcast["predictions"]), (ctx, update.upload["predictions"])])
+            return update
 
     algorithm = Watched(top_k=2, unsent="zero")
     run(algorithm, mixed(rounds=2))
@@ -240,7 +240,7 @@ def test_what_is_sent_has_as_many_entries_as_are_charged() -> None:
     assert len(said) == 4 + 2 * 4
     for ctx, payload in said:
         entries = wire.sparse_bytes(payload["probabilities"])
-        assert entries == algorithm.charge(ctx, "predictions", payload) == 40 * 2 * 8
+        assert entries == algorithm.count_bytes(ctx, "predictions", payload) == 40 * 2 * 8
 
 
 def test_the_record_says_the_temperature_the_clusters_and_the_budgets() -> None:
@@ -269,7 +269,7 @@ def test_clients_keep_what_their_teachers_need(strategy: Any, keeps: set[str]) -
     results, pool = run(algorithm, mixed(rounds=2))
     for memory in pool.memories().values():
         assert set(memory) == keeps
-    assert algorithm.reserved(mixed().context(0)) == (0 if strategy == "single" else 0.1)
+    assert algorithm.held_out_share(mixed().context(0)) == (0 if strategy == "single" else 0.1)
     assert "public_loss" in results[1].metrics
     assert "public_loss" not in results[0].metrics
 

@@ -12,7 +12,8 @@ from fedsim.base import rng
 from fedsim.base.digest import digest
 from fedsim.clients.population import Population
 from fedsim.clients.sampling import draws
-from fedsim.core import Algorithm, Batch, Local
+from fedsim.core import Algorithm, Batch, LocalTraining
+from fedsim.core.capabilities import select_cohort
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import RoundResult, simulate
 from fedsim.models import make_net
@@ -28,11 +29,11 @@ def run(algorithm: Algorithm, population: Population) -> list[RoundResult]:
 @pytest.mark.parametrize(
     "local",
     [
-        Local(epochs=3, batch_size=8, lr=0.1),
-        Local(steps=7, batch_size=16, lr=0.05, momentum=0.9, weight_decay=1e-3),
+        LocalTraining(epochs=3, batch_size=8, lr=0.1),
+        LocalTraining(steps=7, batch_size=16, lr=0.05, momentum=0.9, weight_decay=1e-3),
     ],
 )
-def test_one_client_with_all_data_is_plain_sgd_bit_for_bit(local: Local) -> None:
+def test_one_client_with_all_data_is_plain_sgd_bit_for_bit(local: LocalTraining) -> None:
     population = federation([192], local=local, rounds=3)
     results = run(FedAvg(), population)
 
@@ -62,7 +63,7 @@ def test_fedprox_without_its_term_is_fedavg_bit_for_bit() -> None:
 
 def test_fedprox_with_a_heavy_term_barely_moves() -> None:
     # lr * mu < 2 keeps the step itself stable: 1e3 * 1e-3 = 1 pulls back all of the drift at every step.
-    local = Local(epochs=2, batch_size=8, lr=1e-3)
+    local = LocalTraining(epochs=2, batch_size=8, lr=1e-3)
     population = federation(local=local, rounds=1)
     start = population.nets[0].init(population.seed)
 
@@ -79,14 +80,14 @@ def test_fedprox_loss_is_the_papers() -> None:
     pool = SerialPool(FedProx(mu=0.5), population)
     ctx, net = population.context(0), population.nets[0]
     received, trained = net.init(1), net.init(2)
-    visit = pool.worker.shelf.visit(FedProx(mu=0.5), ctx, 0, {"params": received}, {}, {})
-    batch = visit.batches[0]
-    base = float(FedAvg().loss(ctx, visit, trained, batch))
+    task = pool.worker.shelf.make_task(FedProx(mu=0.5), ctx, 0, {"params": received}, {}, {})
+    batch = task.batches[0]
+    base = float(FedAvg().loss(ctx, task, trained, batch))
     distance = sum(
         float(np.sum((trained[key].numpy().astype(np.float64) - received[key].numpy()) ** 2))
         for key in trained
     )
-    found = float(FedProx(mu=0.5).loss(ctx, visit, trained, batch))
+    found = float(FedProx(mu=0.5).loss(ctx, task, trained, batch))
     assert found == pytest.approx(base + 0.25 * distance, rel=1e-6)
 
 
@@ -97,11 +98,11 @@ def test_the_server_takes_the_weighted_mean_of_the_clients_models() -> None:
     result = run(algorithm, population)[0]
     pool = SerialPool(algorithm, population)
     ctx = population.context(0)
-    broadcast = algorithm.broadcast(ctx, algorithm.init(ctx))
+    broadcast = algorithm.broadcast(ctx, algorithm.init_server_state(ctx))
     uploads, sizes = [], []
     for client in result.cohort:
-        visit = pool.worker.shelf.visit(algorithm, ctx, client, broadcast, {}, None)
-        uploads.append(algorithm.train(ctx, visit).upload["params"])
+        task = pool.worker.shelf.make_task(algorithm, ctx, client, broadcast, {}, None)
+        uploads.append(algorithm.train_client(ctx, task).upload["params"])
         sizes.append(population.partition.size(client))
     for key, value in result.state.params.items():
         stacked = np.stack([upload[key].numpy().astype(np.float64) for upload in uploads])
@@ -115,7 +116,7 @@ def test_every_method_learns_and_counts_its_bytes(name: str) -> None:
     algorithm = quick(name)
     results = run(algorithm, population)
     accuracies = [result.metrics.get("global_accuracy") for result in results]
-    if algorithm.deploys:
+    if algorithm.deploys_models:
         assert accuracies[-1] > max(0.8, accuracies[0] - 0.05)
     else:
         assert set(accuracies) == {None}
@@ -136,7 +137,7 @@ def test_cohorts_are_uniform_samples_without_replacement() -> None:
     ctx = population.context(0)
     seen = np.zeros(10)
     for number in range(400):
-        cohort = FedAvg().cohort(ctx, None, rng.stream(1, "cohort", number))
+        cohort = select_cohort(FedAvg(), ctx, None, rng.stream(1, "cohort", number))
         assert len(set(cohort)) == 4
         assert list(cohort) == sorted(cohort)
         seen[list(cohort)] += 1
@@ -155,11 +156,13 @@ def test_clients_of_several_architectures_are_averaged_within_each() -> None:
     pool = SerialPool(algorithm, mixed)
     for model in (0, 1):
         ctx = mixed.context(0).for_model(model)
-        state = algorithm.init(ctx)
+        state = algorithm.init_server_state(ctx)
         uploads, sizes = [], []
         for client in range(model, 10, 2):
-            visit = pool.worker.shelf.visit(algorithm, ctx, client, algorithm.broadcast(ctx, state), {}, None)
-            uploads.append(algorithm.train(ctx, visit).upload["params"])
+            task = pool.worker.shelf.make_task(
+                algorithm, ctx, client, algorithm.broadcast(ctx, state), {}, None
+            )
+            uploads.append(algorithm.train_client(ctx, task).upload["params"])
             sizes.append(mixed.partition.size(client))
         for key, value in results[0].state.params[str(model)].items():
             mean = np.average([u[key].numpy().astype(np.float64) for u in uploads], axis=0, weights=sizes)
@@ -187,12 +190,12 @@ def test_architectures_of_one_job_do_not_begin_with_the_same_weights() -> None:
     shape = {"input_shape": population.dataset.input_shape, "num_classes": population.dataset.num_classes}
     nets = tuple(make_net("mlp", hidden=6, layers=layers, **shape) for layers in (1, 2))
     ctx = replace(population, nets=nets).context(0)
-    params = FedAvg().init(ctx).params
+    params = FedAvg().init_server_state(ctx).params
     first, second = ({key: value for key, value in params[m].items() if value.dim() == 2} for m in "01")
     shared = [key for key in first.keys() & second.keys() if first[key].shape == second[key].shape]
     assert shared
     assert not any(torch.equal(first[key], second[key]) for key in shared)
-    alone = FedAvg().init(population.context(0)).params
+    alone = FedAvg().init_server_state(population.context(0)).params
     assert all(torch.equal(params["0"][key], value) for key, value in alone.items())
     for m in (0, 1):
         assert digest(ctx.for_model(m).first()) == digest(params[str(m)])

@@ -13,7 +13,7 @@ from fedsim.algorithms import FedAvg, FedCL
 from fedsim.algorithms.generators.fedcl import EQUALLY
 from fedsim.base import tree
 from fedsim.clients.population import Population
-from fedsim.core import Local, Reduced
+from fedsim.core import LocalTraining, Reduced
 from fedsim.curriculum import ClientCurriculum, DataCurriculum
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import RoundResult, simulate
@@ -43,7 +43,7 @@ def test_without_its_extras_it_is_fedavg_bit_for_bit() -> None:
 
 
 def test_each_extra_alone_and_every_option_makes_a_difference() -> None:
-    population = federation(cohort_size=4, rounds=6, local=Local(steps=2, batch_size=8, lr=0.1))
+    population = federation(cohort_size=4, rounds=6, local=LocalTraining(steps=2, batch_size=8, lr=0.1))
     options: list[dict[str, Any]] = [
         {"superloss": True},
         {"superloss": True, "lambda_cl": 1.0},
@@ -104,7 +104,7 @@ def test_the_running_sum_stays_the_direct_mean_over_300_rounds() -> None:
 
 
 def test_a_model_that_has_diverged_does_not_stop_the_run() -> None:
-    population = federation([20, 20], rounds=2, local=Local(steps=8, batch_size=8, lr=1e20))
+    population = federation([20, 20], rounds=2, local=LocalTraining(steps=8, batch_size=8, lr=1e20))
     results = run(FedCL(**LIGHT), population)
     said = [(result.method["frozen_clients"], result.method["left"]) for result in results]
     assert said == [(0, "cap"), (0, "cap")]  # nobody has learnt anything
@@ -125,7 +125,7 @@ def test_the_generators_loss_is_numpys() -> None:
     """Eq. 18: the SuperLoss of the plain mean of the cohort's logits; clients of 8, 20 and 38 examples."""
     method, population = FedCL(**LIGHT), federation()
     ctx = population.context(0)
-    state = method.init(ctx)
+    state = method.init_server_state(ctx)
     reduced = one_round(method, population, 0, state)
     wanted = torch.tensor([0, 1, 2, 3, 0, 1])
     made = torch.randn(6, reduced["heads"][0]["head.weight"].shape[1])
@@ -141,7 +141,7 @@ def test_the_generators_loss_is_numpys() -> None:
 def test_the_server_knows_labels_and_difficulties_of_all_who_came() -> None:
     method, population = FedCL(**LIGHT, cap=9), federation()
     ctx = population.context(0)
-    state = method.init(ctx)
+    state = method.init_server_state(ctx)
     reduced = one_round(method, population, 0, state)
     once = method.aggregate(ctx, state, reduced)
     twice = method.aggregate(population.context(1), once, one_round(method, population, 1, once))
@@ -224,7 +224,7 @@ def test_the_generator_is_asked_for_what_clients_will_ask() -> None:
     """Labels as all clients hold them, difficulties out of the draws."""
     method, population = FedCL(**LIGHT), federation()
     ctx = population.context(0)
-    state = method.init(ctx)
+    state = method.init_server_state(ctx)
     reduced = one_round(method, population, 0, state)
     state = method.aggregate(ctx, state, reduced)
     labels, scalars = method.lessons(ctx, state, reduced, np.random.default_rng(0))
@@ -243,8 +243,8 @@ def test_the_generator_is_asked_for_what_clients_will_ask() -> None:
     np.testing.assert_allclose(shares, [0.2, 0, 0.05, 0.75], atol=0.02)
     assert shares[1] == 0
     plain = FedCL(**LIGHT, levels=[])
-    other = plain.aggregate(ctx, plain.init(ctx), reduced)
+    other = plain.aggregate(ctx, plain.init_server_state(ctx), reduced)
     assert isinstance(other.standing, Standing)
     told = plain.broadcast(population.context(1), other)["threshold"]["difficulty"]
     assert float(told) == pytest.approx(np.quantile(other.draws[[1, 5, 9]], 0.5, method="inverted_cdf"))
-    assert "phase" not in plain.describe(ctx, other)
+    assert "phase" not in plain.describe_round(ctx, other)

@@ -56,16 +56,16 @@ def test_a_local_loss_is_numpys(samples: int | None, made: int) -> None:
     """
     method, population = FedCL(**{**LIGHT, "samples": samples}, alpha=0.7), federation()
     ctx = population.context(5)
-    state = method.init(ctx)
+    state = method.init_server_state(ctx)
     sent = {**method.broadcast(ctx, state), "generator": method.generator(ctx).net.init(3)}
     sent |= {"labels": {"chances": torch.tensor([0.0, 0.5, 0.25, 0.25])}}
     sent |= {"threshold": {"difficulty": torch.tensor([-1.5])}}
-    visit = SerialPool(method, population).worker.shelf.visit(method, ctx, 5, sent, {}, None)
-    batch, params = visit.batches[0], ctx.net.init(4)
+    task = SerialPool(method, population).worker.shelf.make_task(method, ctx, 5, sent, {}, None)
+    batch, params = task.batches[0], ctx.net.init(4)
     assert len(batch.y) == 8
     assert batch.noise["chance"].shape == (made,)
 
-    w = {key: value.double().numpy() for key, value in visit.broadcast["generator"].items()}
+    w = {key: value.double().numpy() for key, value in task.broadcast["generator"].items()}
     labels = np.searchsorted([0.0, 0.5, 0.75, 1.0], batch.noise["chance"].numpy(), side="right")
     x = np.concatenate([np.eye(4)[labels], batch.noise["noise"].numpy(), np.full((made, 1), -1.5)], 1)
     hidden = x @ w["hidden.0.weight"].T + w["hidden.0.bias"]
@@ -75,7 +75,7 @@ def test_a_local_loss_is_numpys(samples: int | None, made: int) -> None:
 
     real = entropies(ctx.net(params, batch.x).double().numpy(), batch.y.numpy())
     expected = superloss(real).mean() + 0.7 * made / 8 * superloss(entropies(judged, labels)).mean()
-    assert float(method.loss(ctx, visit, params, batch)) == pytest.approx(expected, rel=1e-5)
+    assert float(method.loss(ctx, task, params, batch)) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("scored_by", ["trained", "received"])
@@ -86,9 +86,9 @@ def test_difficulties_are_numpys_over_all_that_a_client_holds(
     monkeypatch.setattr("fedsim.clients.population.AT_ONCE", 16)
     method, population = FedCL(**LIGHT, scored_by=scored_by), federation()
     ctx = population.context(0)
-    state, pool = method.init(ctx), SerialPool(method, population)
-    visit = pool.worker.shelf.visit(method, ctx, 9, method.broadcast(ctx, state), {}, None)
-    assert [len(batch.y) for batch in visit.held.batches()] == [16, 16, 6]
+    state, pool = method.init_server_state(ctx), SerialPool(method, population)
+    task = pool.worker.shelf.make_task(method, ctx, 9, method.broadcast(ctx, state), {}, None)
+    assert [len(batch.y) for batch in task.examples.batches()] == [16, 16, 6]
     reduced = pool.train(method, ctx, state, [4, 9])()
     trained = pool.memories()
     for client, sent in zip((4, 9), reduced["difficulty"], strict=True):
@@ -103,7 +103,7 @@ def test_what_goes_up_has_one_shape_whatever_a_client_holds_and_tells_of_no_exam
     method = FedCL(**LIGHT, components=4)
     population = federation([1, 3, 38, 0, 150], rounds=1)
     ctx = population.context(0)
-    state = method.init(ctx)
+    state = method.init_server_state(ctx)
     pool = SerialPool(method, population)
     reduced = pool.train(method, ctx, state, range(5))()
     for labels, sent in zip(reduced["labels"], reduced["difficulty"], strict=True):
@@ -134,7 +134,9 @@ def test_labels_are_even_as_long_as_nobody_has_told_any() -> None:
     assert first.state.labels.tolist() == [0.25] * 4
     ctx = population.context(1)
     sent = method.broadcast(ctx, first.state)
-    visit = SerialPool(method, population).worker.shelf.visit(method, ctx, second.cohort[0], sent, {}, None)
-    chances = [batch.noise["chance"] for batch in visit.batches]
-    labels = draw_labels(visit.broadcast["labels"]["chances"], torch.cat(chances))
+    task = SerialPool(method, population).worker.shelf.make_task(
+        method, ctx, second.cohort[0], sent, {}, None
+    )
+    chances = [batch.noise["chance"] for batch in task.batches]
+    labels = draw_labels(task.broadcast["labels"]["chances"], torch.cat(chances))
     assert set(labels.tolist()) == {0, 1, 2, 3}

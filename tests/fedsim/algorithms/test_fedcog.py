@@ -50,9 +50,9 @@ def test_fedcogs_inputs_are_what_the_global_model_takes_for_their_class() -> Non
     population = federation()
     trained = run(FedAvg(), federation(rounds=6))[-1].state.params
     method = FedCOG(start_round=0, samples=32, descent=30, rate=0.2)
-    ctx, visit = visited(method, population)
-    visit = visit._replace(broadcast={"params": trained}, memory={"previous": population.nets[0].init(9)})
-    made, (labels, _) = method.made_up(ctx, visit), lacking(visit.label_counts, 32)
+    ctx, task = visited(method, population)
+    task = task._replace(broadcast={"params": trained}, client_state={"previous": population.nets[0].init(9)})
+    made, (labels, _) = method.made_up(ctx, task), lacking(task.label_counts, 32)
     wanted = int(made["count"])
     found = ctx.net(trained, made["inputs"])
     assert (found[:wanted].argmax(-1) == labels[:wanted]).float().mean() > 0.95
@@ -72,7 +72,7 @@ def test_fedcog_goes_on_from_memories_out_of_a_checkpoint_as_from_those_out_of_t
     population = replace(federation([6, 18], local=MOMENTUM), dataset=data, nets=(net,))
     method = FedCOG(start_round=1, samples=8, descent=2)
     pool, again = SerialPool(method, population), SerialPool(method, population)
-    ctx, state = population.context(0), method.init(population.context(0))
+    ctx, state = population.context(0), method.init_server_state(population.context(0))
     state = method.aggregate(ctx, state, pool.train(method, ctx, state, [0, 1])())
     again.restore(unpack(pack(dict(pool.memories()))))
     ctx = population.context(1)
@@ -83,23 +83,23 @@ def test_fedcog_goes_on_from_memories_out_of_a_checkpoint_as_from_those_out_of_t
 def test_fedcogs_local_loss_is_numpys() -> None:
     """The cross-entropy of the batch, and KL(global || student) on the made-up inputs that were drawn."""
     population, method = federation(), FedCOG(start_round=0, samples=16, descent=2, lambda_kd=0.7)
-    ctx, visit = visited(method, population)
-    visit = visit._replace(memory={"previous": population.nets[0].init(9)})
-    made = method.made_up(ctx, visit)
-    visit = visit._replace(instruction={"made": made})
-    batch, params = visit.batches[0], population.nets[0].init(3)
+    ctx, task = visited(method, population)
+    task = task._replace(client_state={"previous": population.nets[0].init(9)})
+    made = method.made_up(ctx, task)
+    task = task._replace(instruction={"made": made})
+    batch, params = task.batches[0], population.nets[0].init(3)
     inputs = made["inputs"][(batch.noise["chosen"].double().numpy() * float(made["count"])).astype(int)]
     logits, student = (ctx.net(params, x).double().numpy() for x in (batch.x, inputs))
-    p, q = softmax(ctx.net(visit.broadcast["params"], inputs).double().numpy()), softmax(student)
+    p, q = softmax(ctx.net(task.broadcast["params"], inputs).double().numpy()), softmax(student)
     entropy = -np.log(softmax(logits)[np.arange(len(batch.y)), batch.y.numpy()]).mean()
     expected = entropy + 0.7 * (p * np.log(p / q)).sum(-1).mean()
-    assert float(method.loss(ctx, visit, params, batch)) == pytest.approx(expected, rel=1e-5)
+    assert float(method.loss(ctx, task, params, batch)) == pytest.approx(expected, rel=1e-5)
 
 
 def test_fedcog_learns_nothing_made_up_where_classes_are_even() -> None:
     population = federation()
     method = FedCOG(start_round=0, samples=8, descent=2)
-    ctx, visit = visited(method, population)
-    even = visit._replace(label_counts=torch.full((4,), 5.0))
-    found, plain = method.train(ctx, even), FedAvg().train(ctx, even)
+    ctx, task = visited(method, population)
+    even = task._replace(label_counts=torch.full((4,), 5.0))
+    found, plain = method.train_client(ctx, even), FedAvg().train_client(ctx, even)
     assert all(torch.equal(found.upload["params"][k], v) for k, v in plain.upload["params"].items())

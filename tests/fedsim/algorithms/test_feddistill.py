@@ -10,7 +10,7 @@ import torch
 
 from fedsim.algorithms import FedAvg, FedDistill, FedDistillPlus
 from fedsim.clients.population import Population
-from fedsim.core import Context, Visit
+from fedsim.core import ClientTask, Context
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
 from tests.fedsim.algorithms.test_fedgen import digits
@@ -41,28 +41,30 @@ def test_bytes_are_the_classes_squared() -> None:
     assert first.up == second.up == 2 * (model + 400)
 
 
-def arrived(method: FedDistillPlus, population: Population, client: int) -> tuple[Context, Visit]:
+def arrived(method: FedDistillPlus, population: Population, client: int) -> tuple[Context, ClientTask]:
     """A client's visit in round 2, with rows of every label but the third."""
     ctx = population.context(2)
     rows = torch.randn((4, 4), generator=torch.Generator().manual_seed(0))
     rows[2] = torch.nan
-    broadcast = {**method.broadcast(ctx, method.init(ctx)), "logits": {"rows": rows}}
-    return ctx, SerialPool(method, population).worker.shelf.visit(method, ctx, client, broadcast, {}, None)
+    broadcast = {**method.broadcast(ctx, method.init_server_state(ctx)), "logits": {"rows": rows}}
+    return ctx, SerialPool(method, population).worker.shelf.make_task(
+        method, ctx, client, broadcast, {}, None
+    )
 
 
 @pytest.mark.parametrize("client", [0, 9], ids=["three examples", "thirty-eight"])
 def test_the_loss_is_numpys(client: int) -> None:
     method = FedDistillPlus(gamma=0.3)
-    ctx, visit = arrived(method, federation(), client)
-    batch, params, rows = visit.batches[0], ctx.net.init(4), visit.broadcast["logits"]["rows"]
+    ctx, task = arrived(method, federation(), client)
+    batch, params, rows = task.batches[0], ctx.net.init(4), task.broadcast["logits"]["rows"]
     assert client == 0 or (batch.y == 2).any()
     q, y = softmax(ctx.net(params, batch.x).double().numpy()), batch.y.numpy()
     p = softmax(rows.double().numpy())
     terms = [0.0 if label == 2 else (p[label] * np.log(p[label] / q[at])).sum() for at, label in enumerate(y)]
     expected = -np.log(q[np.arange(len(y)), y]).mean() + 0.3 * np.mean(terms)
-    assert float(method.loss(ctx, visit, params, batch)) == pytest.approx(expected, rel=1e-5)
+    assert float(method.loss(ctx, task, params, batch)) == pytest.approx(expected, rel=1e-5)
     moved = {key: value.requires_grad_() for key, value in params.items()}
-    method.loss(ctx, visit, moved, batch).backward()
+    method.loss(ctx, task, moved, batch).backward()
     assert all(torch.isfinite(value.grad).all() for value in moved.values() if value.grad is not None)
 
 

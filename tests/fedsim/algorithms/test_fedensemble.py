@@ -10,7 +10,7 @@ import torch
 
 from fedsim.algorithms import FedAvg, FedEnsemble, FedGen
 from fedsim.base import wire
-from fedsim.core import Local
+from fedsim.core import LocalTraining
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
 from tests.fedsim.federations import federation
@@ -28,7 +28,7 @@ def test_fedgens_reading_trains_as_fedavg_does_bit_for_bit() -> None:
 
 def test_the_users_models_answer_together() -> None:
     """All ten, one by one: four that have just trained, and six that hold the model of the round before."""
-    population = federation(cohort_size=4, rounds=2, local=Local(epochs=1, batch_size=8, lr=0.02))
+    population = federation(cohort_size=4, rounds=2, local=LocalTraining(epochs=1, batch_size=8, lr=0.02))
     method = FedEnsemble()
     before, after = run(method, population)
     ctx, net, test = population.context(1), population.nets[0], population.dataset.test
@@ -36,8 +36,8 @@ def test_the_users_models_answer_together() -> None:
     shelf = SerialPool(method, population).worker.shelf
     users = [before.state.params] * 10
     for client in after.cohort:
-        visit = shelf.visit(method, ctx, client, method.broadcast(ctx, before.state), {}, None)
-        users[client] = method.train(ctx, visit).upload["params"]
+        task = shelf.make_task(method, ctx, client, method.broadcast(ctx, before.state), {}, None)
+        users[client] = method.train_client(ctx, task).upload["params"]
     logs = sum(np.log(softmax(net(user, x).double().numpy())) for user in users)
     found = method.predict(ctx, method.ensemble(after.state), x)
     np.testing.assert_allclose(10 * found.numpy(), logs, rtol=1e-4, atol=1e-5)
@@ -90,17 +90,17 @@ def test_a_model_is_the_mean_of_those_that_were_trained_on_it() -> None:
     """In NumPy, round by round; with three of ten clients some models stay as they are."""
     population = federation(cohort_size=3, rounds=3)
     method = FedEnsemble(mode="permutation", models=4)
-    state: Any = method.init(population.context(0))
+    state: Any = method.init_server_state(population.context(0))
     shelf, stayed = SerialPool(method, population).worker.shelf, 0
     starts = [value["head.weight"] for value in state.params.values()]
     assert not any(torch.equal(a, b) for at, a in enumerate(starts) for b in starts[:at])
     for number, result in enumerate(run(method, population)):
         ctx, made = population.context(number), dict[int, list[tuple[Any, int]]]()
         for client in result.cohort:
-            sent = method.instruct(ctx, state, client)
-            visit = shelf.visit(method, ctx, client, {}, sent, None)
-            model = method.train(ctx, visit).upload["params"]["head.weight"].double().numpy()
-            made.setdefault(method.chosen(ctx, client), []).append((model, visit.num_examples))
+            sent = method.instruct_client(ctx, state, client)
+            task = shelf.make_task(method, ctx, client, {}, sent, None)
+            model = method.train_client(ctx, task).upload["params"]["head.weight"].double().numpy()
+            made.setdefault(method.chosen(ctx, client), []).append((model, task.num_examples))
         for m in range(4):
             found, held = (s.params[str(m)]["head.weight"].numpy() for s in (result.state, state))
             if m in made:

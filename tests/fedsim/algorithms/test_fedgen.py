@@ -12,7 +12,7 @@ from fedsim.algorithms import FedAvg, FedGen
 from fedsim.base import tree
 from fedsim.base.wire import Traffic
 from fedsim.clients.population import Population
-from fedsim.core import Context, Local, Reduced, Visit
+from fedsim.core import ClientTask, Context, LocalTraining, Reduced
 from fedsim.data.dataset import Dataset, Examples
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
@@ -41,7 +41,7 @@ def digits(model: str = "fedgen_cnn", classes: int = 10, **local: Any) -> Popula
         dataset=data,
         partition=partition([10, 10, 10, 10]),
         nets=(make_net(model, input_shape=(1, 28, 28), num_classes=classes),),
-        local=Local(**{"steps": 2, "batch_size": 8, "lr": 0.01, **local}),
+        local=LocalTraining(**{"steps": 2, "batch_size": 8, "lr": 0.01, **local}),
         seed=1,
         cohort_size=2,
         rounds=2,
@@ -84,13 +84,15 @@ def test_a_scalar_more_makes_it_as_large_as_fedcls() -> None:
         assert not torch.equal(easy, hard)
 
 
-def arrived(method: FedGen, population: Population, client: int) -> tuple[Context, Visit]:
+def arrived(method: FedGen, population: Population, client: int) -> tuple[Context, ClientTask]:
     """A client's visit in round 5, of a generator and chances that leave the first class out."""
     ctx = population.context(5)
-    state = method.init(ctx)
+    state = method.init_server_state(ctx)
     broadcast = {**method.broadcast(ctx, state), "generator": method.generator(ctx).net.init(3)}
     broadcast["labels"] = {"chances": torch.tensor([0.0, 0.5, 0.25, 0.25])}
-    return ctx, SerialPool(method, population).worker.shelf.visit(method, ctx, client, broadcast, {}, None)
+    return ctx, SerialPool(method, population).worker.shelf.make_task(
+        method, ctx, client, broadcast, {}, None
+    )
 
 
 @pytest.mark.parametrize("samples", [8, 12, None])
@@ -98,11 +100,11 @@ def arrived(method: FedGen, population: Population, client: int) -> tuple[Contex
 def test_a_local_loss_is_numpys(client: int, samples: int | None) -> None:
     """Generated features count by how many they are for each example of a whole batch, which has 8."""
     method = FedGen(alpha=3.0, beta=0.7, decay=0.9, **{**LIGHT, "samples": samples})
-    ctx, visit = arrived(method, federation(), client)
-    net, batch, params = ctx.net, visit.batches[0], ctx.net.init(4)
-    count = min(8, visit.num_examples)
+    ctx, task = arrived(method, federation(), client)
+    net, batch, params = ctx.net, task.batches[0], ctx.net.init(4)
+    count = min(8, task.num_examples)
     assert len(batch.y) == count
-    weights = {key: value.double().numpy() for key, value in visit.broadcast["generator"].items()}
+    weights = {key: value.double().numpy() for key, value in task.broadcast["generator"].items()}
 
     def made(noise: Any, labels: Any) -> Any:
         x = np.concatenate([np.eye(4)[labels], noise], 1)
@@ -125,7 +127,7 @@ def test_a_local_loss_is_numpys(client: int, samples: int | None) -> None:
         + 3.0 * 0.9**5 * (len(uniform) / 8) * entropy(made(batch.noise["noise"].numpy(), labels), labels)
         + 0.7 * 0.9**5 * (p * np.log(p / q)).sum(-1).mean()
     )
-    assert float(method.loss(ctx, visit, params, batch)) == pytest.approx(expected, rel=1e-5)
+    assert float(method.loss(ctx, task, params, batch)) == pytest.approx(expected, rel=1e-5)
 
 
 def reduced(ctx: Context, counts: list[list[int]], seeds: tuple[int, ...]) -> Reduced:
@@ -155,14 +157,14 @@ def test_the_generators_loss_is_numpys() -> None:
         logits = ctx.net.classify(head, made).double().numpy()
         entropy = -np.log(softmax(logits)[np.arange(6), labels.numpy()])
         expected += ((row / np.maximum(np.sum(counts, 0), 1))[labels.numpy()] * entropy).mean()
-    found = method.critic(ctx, method.init(ctx), came, torch.device("cpu"))(made, labels)
+    found = method.critic(ctx, method.init_server_state(ctx), came, torch.device("cpu"))(made, labels)
     assert float(found) == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_server_asks_for_labels_that_the_cohort_holds_and_clients_for_all_that_were_met() -> None:
     method, ctx = FedGen(**LIGHT), federation().context(0)
     first, then = reduced(ctx, [[3, 0, 1, 0]], (1,)), reduced(ctx, [[0, 0, 2, 1]], (2,))
-    state: Any = method.init(ctx)
+    state: Any = method.init_server_state(ctx)
     third = 1 / 3
     for came, held, chances in (
         (first, {0, 2}, [1 / 2, 0, 1 / 2, 0]),

@@ -6,17 +6,17 @@ import pytest
 import torch
 
 from fedsim.algorithms import FedAvg, FedNova
-from fedsim.core import Local
+from fedsim.core import LocalTraining
 from fedsim.models import make_net
 from tests.fedsim.algorithms.test_base_methods import SETTINGS
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import run
 
-STEPS = Local(steps=7, batch_size=4, lr=0.1, momentum=0.9)
+STEPS = LocalTraining(steps=7, batch_size=4, lr=0.1, momentum=0.9)
 
 
 @pytest.mark.parametrize("local", [*SETTINGS.values(), STEPS], ids=[*SETTINGS, "steps"])
-def test_equal_steps_are_fedavg_bit_for_bit(local: Local) -> None:
+def test_equal_steps_are_fedavg_bit_for_bit(local: LocalTraining) -> None:
     """Clients of 17 to 20 examples make equally many batches of 5 or 8, but do not count the same."""
     sizes = [3, 8, 11, 30, 38] if local.steps else [17, 18, 19, 20, 17, 20]
     population = federation(sizes, local=local, cohort_size=4, rounds=4)

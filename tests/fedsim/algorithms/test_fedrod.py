@@ -13,26 +13,30 @@ from torch import Tensor
 
 from fedsim.algorithms import FedROD
 from fedsim.algorithms.personalized.fedrod import ABSENT, PREFIX, prior
-from fedsim.core import Batch, Context, Visit
+from fedsim.core import Batch, ClientTask, Context
 from fedsim.engine.pools import SerialPool, StackedPool
 from fedsim.engine.simulation import first_state, simulate
 from fedsim.models.net import Params
 from tests.fedsim.handmade import BODY, HEAD, SETTINGS, features, small
 
 
-def rod_step(y: list[int], mask: list[float] | None) -> tuple[Context, Visit, Params, Tensor, Any]:
+def rod_step(y: list[int], mask: list[float] | None) -> tuple[Context, ClientTask, Params, Tensor, Any]:
     """FedROD's loss on one batch of a client that holds no class 2, and its gradients."""
     population = small(SETTINGS["plain"])
     algorithm, ctx = FedROD(), population.context(0)
     down = algorithm.broadcast(ctx, first_state(algorithm, population))
-    visit = SerialPool(algorithm, population).worker.shelf.arrival(algorithm, ctx, 6, down, {}, None)
-    visit = visit._replace(label_counts=torch.tensor([20.0, 9.0, 0.0, 1.0]))
-    start = {key: value.clone().requires_grad_() for key, value in algorithm.start(ctx, visit).items()}
+    task = SerialPool(algorithm, population).worker.shelf.make_task_without_batches(
+        algorithm, ctx, 6, down, {}, None
+    )
+    task = task._replace(label_counts=torch.tensor([20.0, 9.0, 0.0, 1.0]))
+    start = {
+        key: value.clone().requires_grad_() for key, value in algorithm.initial_params(ctx, task).items()
+    }
     x = torch.from_numpy(population.dataset.train.x[: len(y)].copy())
     batch = Batch(x, torch.tensor(y), None if mask is None else torch.tensor(mask))
-    loss = algorithm.loss(ctx, visit, start, batch)
+    loss = algorithm.loss(ctx, task, start, batch)
     gradients = dict(zip(start, torch.autograd.grad(loss, list(start.values())), strict=True))
-    return ctx, visit, start, loss, gradients
+    return ctx, task, start, loss, gradients
 
 
 def test_a_class_that_a_client_lacks_stays_finite_and_out_of_the_softmax() -> None:
@@ -55,11 +59,13 @@ def test_fedrod_with_several_labels_per_example() -> None:
     population = small(SETTINGS["plain"])
     algorithm, ctx = FedROD(), population.context(0)
     down = algorithm.broadcast(ctx, first_state(algorithm, population))
-    visit = SerialPool(algorithm, population).worker.shelf.arrival(algorithm, ctx, 1, down, {}, None)
-    visit = visit._replace(label_counts=torch.tensor([3.0, 0.0, 8.0, 4.0]))
-    assert visit.known_counts.tolist() == [8.0] * 4
+    task = SerialPool(algorithm, population).worker.shelf.make_task_without_batches(
+        algorithm, ctx, 1, down, {}, None
+    )
+    task = task._replace(label_counts=torch.tensor([3.0, 0.0, 8.0, 4.0]))
+    assert task.known_counts.tolist() == [8.0] * 4
     y = torch.tensor([[1.0, 0.0, 1.0, float("nan")], [0.0, 0.0, 1.0, 1.0]])
-    start = algorithm.start(ctx, visit)
+    start = algorithm.initial_params(ctx, task)
     x = torch.from_numpy(population.dataset.train.x[:2].copy())
     logits = F.linear(features(dict(start), x), start["head.weight"], start["head.bias"])
     odds = torch.tensor([np.log(3 / 5), 0.0, 0.0, 0.0], dtype=torch.float32)
@@ -68,7 +74,7 @@ def test_fedrod_with_several_labels_per_example() -> None:
     balanced = (each * known).sum() / 7
     usual = F.binary_cross_entropy_with_logits(logits, y.nan_to_num(), reduction="none")
     usual = (usual * ~torch.isnan(y)).sum() / 7
-    torch.testing.assert_close(algorithm.loss(ctx, visit, start, Batch(x, y)), balanced + usual)
+    torch.testing.assert_close(algorithm.loss(ctx, task, start, Batch(x, y)), balanced + usual)
 
 
 def test_labels_that_are_not_known_are_no_noes() -> None:
@@ -81,11 +87,13 @@ def test_labels_that_are_not_known_are_no_noes() -> None:
     population = replace(population, dataset=dataset)
     algorithm, ctx = FedROD(), population.context(0)
     down = algorithm.broadcast(ctx, first_state(algorithm, population))
-    visit = SerialPool(algorithm, population).worker.shelf.arrival(algorithm, ctx, 0, down, {}, None)
-    assert visit.label_counts.tolist() == [1, 0, 1, 0]
-    assert visit.known_counts.tolist() == [2, 0, 1, 3]
+    task = SerialPool(algorithm, population).worker.shelf.make_task_without_batches(
+        algorithm, ctx, 0, down, {}, None
+    )
+    assert task.label_counts.tolist() == [1, 0, 1, 0]
+    assert task.known_counts.tolist() == [2, 0, 1, 3]
     # One yes and one no; nothing known; a yes; three noes.
-    assert prior(visit, several=True).tolist() == pytest.approx([0.0, 0.0, -ABSENT, ABSENT - np.log(3)])
+    assert prior(task, several=True).tolist() == pytest.approx([0.0, 0.0, -ABSENT, ABSENT - np.log(3)])
     one, other = (
         list(simulate(algorithm, population, pool, evaluate_every=9))[-1].state.params
         for pool in (SerialPool(algorithm, population), StackedPool(algorithm, population, 3))

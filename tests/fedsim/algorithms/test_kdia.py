@@ -12,7 +12,7 @@ import torch
 from fedsim.algorithms import KDIA, FedAvg, FedAvgM, FedCOG, FedDisco, FedGKD, FedProx, Moon
 from fedsim.base import tree
 from fedsim.clients.population import Population
-from fedsim.core import Algorithm, Context, Local, Visit
+from fedsim.core import Algorithm, ClientTask, Context, LocalTraining
 from fedsim.data.dataset import Dataset, Examples
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
@@ -148,7 +148,7 @@ def image_population(**local: Any) -> Population:
         dataset=data,
         partition=partition([10, 10, 10, 10]),
         nets=(net,),
-        local=Local(**{"epochs": 1, "batch_size": 8, "lr": 0.01, **local}),
+        local=LocalTraining(**{"epochs": 1, "batch_size": 8, "lr": 0.01, **local}),
         seed=1,
         cohort_size=2,
         rounds=1,
@@ -195,7 +195,7 @@ def test_bytes_of_the_other_methods_on_moon_cnn_are_the_papers(method: Algorithm
         seen |= set(result.cohort)
 
 
-def arrived(method: KDIA, population: Population) -> tuple[Context, Visit]:
+def arrived(method: KDIA, population: Population) -> tuple[Context, ClientTask]:
     """Client 5's first visit, with a broadcast whose models are all different."""
     ctx, net = population.context(1), population.nets[0]
     broadcast = {
@@ -203,7 +203,7 @@ def arrived(method: KDIA, population: Population) -> tuple[Context, Visit]:
         "teacher": net.init(2),
         "generator": method.generator(ctx).net.init(3),
     }
-    return ctx, SerialPool(method, population).worker.shelf.visit(method, ctx, 5, broadcast, {}, None)
+    return ctx, SerialPool(method, population).worker.shelf.make_task(method, ctx, 5, broadcast, {}, None)
 
 
 @pytest.mark.parametrize(
@@ -211,14 +211,14 @@ def arrived(method: KDIA, population: Population) -> tuple[Context, Visit]:
 )
 def test_the_loss_is_numpys(kl: Any, drawn: Any) -> None:
     method = KDIA(kl=kl, labels=drawn, lambda_kd=0.7, lambda_gen=0.3, tau=2.0, **LIGHT)
-    ctx, visit = arrived(method, federation())
-    net, batch = ctx.net, visit.batches[0]
+    ctx, task = arrived(method, federation())
+    net, batch = ctx.net, task.batches[0]
     params = net.init(4)
-    logits, wise = (net(w, batch.x).double().numpy() for w in (params, visit.broadcast["teacher"]))
+    logits, wise = (net(w, batch.x).double().numpy() for w in (params, task.broadcast["teacher"]))
     p, q = softmax(wise, 2.0), softmax(logits, 2.0)
     p, q = (p, q) if kl == "teacher_first" else (q, p)
     labels = batch.y if drawn == "data" else batch.noise["labels"][: len(batch.y)]
-    made = method.generator(ctx)(visit.broadcast["generator"], batch.noise["noise"][: len(batch.y)], labels)
+    made = method.generator(ctx)(task.broadcast["generator"], batch.noise["noise"][: len(batch.y)], labels)
     judged = net.classify(params, made).double().numpy()
 
     def entropy(found: Any, wanted: Any) -> float:
@@ -227,21 +227,21 @@ def test_the_loss_is_numpys(kl: Any, drawn: Any) -> None:
     expected = (
         entropy(logits, batch.y) + 0.7 * (p * np.log(p / q)).sum(-1).mean() + 0.3 * entropy(judged, labels)
     )
-    assert float(method.loss(ctx, visit, params, batch)) == pytest.approx(expected, rel=1e-5)
+    assert float(method.loss(ctx, task, params, batch)) == pytest.approx(expected, rel=1e-5)
     four = expected + 0.7 * 3 * (p * np.log(p / q)).sum(-1).mean()
     squared = replace(method, tau_squared=True)
-    assert float(squared.loss(ctx, visit, params, batch)) == pytest.approx(four, rel=1e-5)
+    assert float(squared.loss(ctx, task, params, batch)) == pytest.approx(four, rel=1e-5)
 
 
 def test_generated_features_train_the_classifier_alone() -> None:
     method = KDIA(generator_noise=8, generator_epochs=1, generator_batches=2, generator_batch_size=4)
     population = image_population()
     ctx = population.context(0)
-    state = method.init(ctx)
+    state = method.init_server_state(ctx)
     sent = method.broadcast(ctx, state)
-    visit = SerialPool(method, population).worker.shelf.visit(method, ctx, 1, sent, {}, None)
+    task = SerialPool(method, population).worker.shelf.make_task(method, ctx, 1, sent, {}, None)
     params = {key: value.requires_grad_() for key, value in ctx.net.init(5).items()}
-    method.generated(ctx, visit, params, visit.batches[0]).backward()
+    method.generated(ctx, task, params, task.batches[0]).backward()
     moved = {key for key, value in params.items() if value.grad is not None}
     assert moved == {key for key in ctx.net.keys if not key.startswith("conv")}
 
@@ -284,9 +284,9 @@ def test_counting_what_a_round_costs_makes_no_teacher(monkeypatch: pytest.Monkey
     """Ten clients of ten sizes; with the teacher's forward pass they cost more than without."""
     method, population = KDIA(lambda_gen=0.0), federation(rounds=2)
     ctx, made = population.context(1), list[Any]()
-    state = method.init(ctx)
+    state = method.init_server_state(ctx)
     monkeypatch.setattr(KDIA, "teacher", lambda self, state: made.append(1))
     cost = Meter(method, population).training(ctx, state, range(10))
-    plain = Meter(FedAvg(), population).training(ctx, FedAvg().init(ctx), range(10))
+    plain = Meter(FedAvg(), population).training(ctx, FedAvg().init_server_state(ctx), range(10))
     assert not made
     assert (cost.updates, cost.flops > plain.flops) == (plain.updates, True)

@@ -59,7 +59,7 @@ def test_fedavgm_is_its_recursion(form: str) -> None:
     method = FedAvgM(beta=0.7, form=form)  # type: ignore[arg-type]
     results = run(method, population)
     pool, velocity = SerialPool(FedAvg(), population), 0.0
-    state = method.init(population.context(0))
+    state = method.init_server_state(population.context(0))
     for number, result in enumerate(results):
         ctx = population.context(number)
         mean = pool.train(FedAvg(), ctx, state, range(10))()["params"]["fc1.0.weight"].numpy()
@@ -73,13 +73,13 @@ def test_fedavgm_is_its_recursion(form: str) -> None:
 
 def test_fedgkds_loss_is_numpys() -> None:
     population, method = federation(), FedGKD(gamma=0.4, temperature=2.0)
-    ctx, visit = visited(method, population)
-    batch, params = visit.batches[0], population.nets[0].init(3)
-    logits, taught = (ctx.net(w, batch.x).double().numpy() for w in (params, visit.broadcast["teacher"]))
+    ctx, task = visited(method, population)
+    batch, params = task.batches[0], population.nets[0].init(3)
+    logits, taught = (ctx.net(w, batch.x).double().numpy() for w in (params, task.broadcast["teacher"]))
     p, q = softmax(taught, 2.0), softmax(logits, 2.0)
     entropy = -np.log(softmax(logits)[np.arange(len(batch.y)), batch.y.numpy()]).mean()
     expected = entropy + 0.2 * 4 * (p * np.log(p / q)).sum(-1).mean()
-    assert float(method.loss(ctx, visit, params, batch)) == pytest.approx(expected, rel=1e-5)
+    assert float(method.loss(ctx, task, params, batch)) == pytest.approx(expected, rel=1e-5)
 
 
 def test_fedgkd_averages_the_last_models_and_sends_the_mean() -> None:
@@ -102,7 +102,9 @@ def test_fedgkds_teacher_has_nothing_of_the_untrained_model() -> None:
     first, second = run(method, population)
     assert "teacher" not in method.broadcast(population.context(1), first.state)
     # a plan asks the first state what later rounds send
-    assert "teacher" in method.broadcast(population.context(2), method.init(population.context(0)))
+    assert "teacher" in method.broadcast(
+        population.context(2), method.init_server_state(population.context(0))
+    )
     for key, value in method.broadcast(population.context(2), second.state)["teacher"].items():
         mean = (first.state.params[key].double().numpy() + second.state.params[key].double().numpy()) / 2
         np.testing.assert_allclose(value.numpy(), mean, rtol=1e-6, atol=1e-8)
@@ -112,11 +114,11 @@ def test_moons_loss_is_numpys() -> None:
     population, method = federation(), Moon(mu=3.0, tau=0.5)
     net = population.nets[0]
     memory = {"previous": net.init(4), "trained": torch.ones(())}
-    ctx, visit = visited(method, population, memory)
-    batch, params = visit.batches[0], net.init(3)
+    ctx, task = visited(method, population, memory)
+    batch, params = task.batches[0], net.init(3)
     z, near, far = (
         net.features(w, batch.x).double().numpy()
-        for w in (params, visit.broadcast["params"], memory["previous"])
+        for w in (params, task.broadcast["params"], memory["previous"])
     )
 
     def cosine(a: Numbers, b: Numbers) -> Numbers:
@@ -125,18 +127,18 @@ def test_moons_loss_is_numpys() -> None:
     towards, away = np.exp(cosine(z, near) / 0.5), np.exp(cosine(z, far) / 0.5)
     entropy = float(cross_entropy(net(params, batch.x), batch))
     expected = entropy + 3 * np.mean(-np.log(towards / (towards + away)))
-    assert float(method.loss(ctx, visit, params, batch)) == pytest.approx(expected, rel=1e-5)
+    assert float(method.loss(ctx, task, params, batch)) == pytest.approx(expected, rel=1e-5)
 
 
 def test_moon_has_no_term_before_a_client_has_trained_and_keeps_what_it_trained() -> None:
     population, method = federation(), Moon()
-    ctx, visit = visited(method, population)
-    batch, params = visit.batches[0], population.nets[0].init(3)
-    plain = FedAvg().loss(ctx, visit, params, batch)
-    assert float(method.loss(ctx, visit, params, batch)) == pytest.approx(float(plain))
-    report = method.train(ctx, visit)
-    assert report.memory["trained"] == 1
-    assert all(torch.equal(report.memory["previous"][k], v) for k, v in report.upload["params"].items())
+    ctx, task = visited(method, population)
+    batch, params = task.batches[0], population.nets[0].init(3)
+    plain = FedAvg().loss(ctx, task, params, batch)
+    assert float(method.loss(ctx, task, params, batch)) == pytest.approx(float(plain))
+    update = method.train_client(ctx, task)
+    assert update.client_state["trained"] == 1
+    assert all(torch.equal(update.client_state["previous"][k], v) for k, v in update.upload["params"].items())
 
 
 def test_moon_contrasts_the_projection_of_moon_cnn() -> None:
@@ -160,12 +162,12 @@ def test_feddisco_averages_by_its_weights_and_tells_its_labels_once() -> None:
     method = FedDisco()
     results = run(method, population)
     ctx, pool = population.context(0), SerialPool(method, population)
-    sent = method.broadcast(ctx, method.init(ctx))
+    sent = method.broadcast(ctx, method.init_server_state(ctx))
     models, far = [], []
     for client in results[0].cohort:
-        visit = pool.worker.shelf.visit(method, ctx, client, sent, {}, None)
-        models.append(method.train(ctx, visit).upload["params"])
-        share = visit.label_counts.double().numpy() / visit.num_examples
+        task = pool.worker.shelf.make_task(method, ctx, client, sent, {}, None)
+        models.append(method.train_client(ctx, task).upload["params"])
+        share = task.label_counts.double().numpy() / task.num_examples
         far.append(float((share[share > 0] * np.log(4 * share[share > 0])).sum()))
     weights = method.weights([population.partition.size(c) for c in results[0].cohort], far)
     for key, value in results[0].state.params.items():
@@ -194,9 +196,9 @@ def test_padding_counts_for_nothing() -> None:
     memory = {"previous": population.nets[0].init(4), "trained": torch.ones(())}
     params = population.nets[0].init(3)
     for method in (FedGKD(), Moon()):
-        ctx, visit = visited(method, population, memory)
-        batch = visit.batches[0]
+        ctx, task = visited(method, population, memory)
+        batch = task.batches[0]
         padded = Batch(torch.cat([batch.x, batch.x[:2] * 9]), torch.cat([batch.y, batch.y[:2]]))
         padded = padded._replace(mask=torch.tensor([1.0] * len(batch.y) + [0.0, 0.0]))
-        whole = method.loss(ctx, visit, params, batch)
-        torch.testing.assert_close(method.loss(ctx, visit, params, padded), whole)
+        whole = method.loss(ctx, task, params, batch)
+        torch.testing.assert_close(method.loss(ctx, task, params, padded), whole)

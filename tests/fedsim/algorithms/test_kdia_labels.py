@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedsim.algorithms import KDIA
-from fedsim.core import Batch, Local
+from fedsim.core import Batch, LocalTraining
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
 from fedsim.techniques.generator_training import Schedule, client_labels
@@ -30,12 +30,12 @@ def read_labels(monkeypatch: pytest.MonkeyPatch, examples: int, **options: Any) 
 
     monkeypatch.setattr("fedsim.algorithms.generators.kdia.cross_entropy", heard)
     method = KDIA(lambda_kd=0.0, **{**LIGHT, **options})
-    population = federation([examples], local=Local(epochs=4, batch_size=8))
+    population = federation([examples], local=LocalTraining(epochs=4, batch_size=8))
     ctx = population.context(0)
-    sent = method.broadcast(ctx, method.init(ctx))
-    visit = SerialPool(method, population).worker.shelf.visit(method, ctx, 0, sent, {}, None)
-    for batch in visit.batches:
-        method.generated(ctx, visit, visit.broadcast["params"], batch)
+    sent = method.broadcast(ctx, method.init_server_state(ctx))
+    task = SerialPool(method, population).worker.shelf.make_task(method, ctx, 0, sent, {}, None)
+    for batch in task.batches:
+        method.generated(ctx, task, task.broadcast["params"], batch)
     return read
 
 
@@ -64,9 +64,9 @@ def test_a_client_of_less_than_a_batch_draws_other_labels_in_every_pass(
 def test_labels_of_a_batch_are_drawn_anew_in_each() -> None:
     """Of one batch a pass, and of three."""
     method, rng = KDIA(labels="batch"), np.random.default_rng(0)
-    ctx = federation(local=Local(epochs=4, batch_size=8)).context(0)
+    ctx = federation(local=LocalTraining(epochs=4, batch_size=8)).context(0)
     for steps, examples in ((4, 8), (12, 24)):
-        labels = method.noise(ctx, rng, steps, 8, examples)["labels"].reshape(4, examples)
+        labels = method.draw_step_noise(ctx, rng, steps, 8, examples)["labels"].reshape(4, examples)
         assert len({tuple(np.bincount(each, minlength=4)) for each in labels}) > 1
     schedule = Schedule(epochs=5, batches=3, batch_size=8, lr=0.1, weight_decay=0.0, diversity="ratio")
     drawn = {kind: np.stack(schedule.labels(rng, 4, kind)).reshape(5, 24) for kind in ("pass", "batch")}
@@ -87,14 +87,14 @@ def test_labels_of_the_data_are_those_of_the_steps_own_batch(
         assert np.array_equal(np.sort(np.concatenate(read[at : at + each])), own)
     method = KDIA(labels="data")
     ctx, rng = federation().context(0), np.random.default_rng(0)
-    assert list(method.noise(ctx, rng, 4, 8, examples)) == ["noise"]
+    assert list(method.draw_step_noise(ctx, rng, 4, 8, examples)) == ["noise"]
 
 
 def test_the_server_draws_labels_anew_for_each_batch_where_clients_have_their_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Where nobody trains, so that the classifiers are the same, generators of both ways are as well."""
-    population = federation(rounds=1, local=Local(epochs=1, batch_size=8, lr=0.0))
+    population = federation(rounds=1, local=LocalTraining(epochs=1, batch_size=8, lr=0.0))
     ends = {}
     for labels in ("pass", "batch", "data"):
         method = KDIA(labels=labels, **LIGHT)

@@ -10,7 +10,7 @@ import torch
 
 from fedsim.algorithms import KDIA
 from fedsim.base import tree
-from fedsim.core import Context, Local, Visit
+from fedsim.core import ClientTask, Context, LocalTraining
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
 from fedsim.techniques.generator_training import joint_judge, train_generator
@@ -27,7 +27,9 @@ def test_in_a_run_the_teacher_is_the_direct_sum_over_all_clients(kind: Any) -> N
     first global model, with which those that never came would count.
     """
     sizes = [3 + k % 7 for k in range(30)]
-    population = federation(sizes, cohort_size=2, rounds=30, local=Local(epochs=1, batch_size=8, lr=0.1))
+    population = federation(
+        sizes, cohort_size=2, rounds=30, local=LocalTraining(epochs=1, batch_size=8, lr=0.1)
+    )
     method = KDIA(lambda_gen=0.0, weights=kind)
     pool = SerialPool(method, population)
     results = list(simulate(method, population, pool))
@@ -48,7 +50,7 @@ def test_in_a_run_the_teacher_is_the_direct_sum_over_all_clients(kind: Any) -> N
     exact = flat(taught(state.sums, {key: value.double() for key, value in state.params.items()}))
     np.testing.assert_allclose(exact, weights[seen] @ models, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(flat(method.teacher(state)), exact, rtol=1e-6, atol=1e-9)
-    first = flat(method.init(population.context(0)).params)
+    first = flat(method.init_server_state(population.context(0)).params)
     found = np.linalg.lstsq(np.vstack([models, first]).T, exact, rcond=None)[0]
     np.testing.assert_allclose(found, [*weights[seen], 0.0], atol=1e-6)
     assert found.sum() == pytest.approx(1, abs=1e-6)
@@ -57,9 +59,9 @@ def test_in_a_run_the_teacher_is_the_direct_sum_over_all_clients(kind: Any) -> N
 class Mute(KDIA):
     """Its clients' classifiers say nothing."""
 
-    def finish(self, ctx: Context, visit: Visit, trained: Any) -> Any:
-        report = super().finish(ctx, visit, trained)
-        return report._replace(upload={**report.upload, "heads": tree.zeros_like(report.upload["heads"])})
+    def make_update(self, ctx: Context, task: ClientTask, trained: Any) -> Any:
+        update = super().make_update(ctx, task, trained)
+        return update._replace(upload={**update.upload, "heads": tree.zeros_like(update.upload["heads"])})
 
 
 def test_the_student_takes_generated_features_for_their_class(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedsim.algorithms import FedAvg, FedBABU, LayerSchedule
 from fedsim.clients.population import Population
-from fedsim.core import Algorithm, Context, Local, Reduced, Visit
+from fedsim.core import Algorithm, ClientTask, Context, LocalTraining, Reduced
 from fedsim.curriculum import ClientCurriculum
 from fedsim.data.dataset import Dataset, Examples
 from fedsim.engine.pools import SerialPool, StackedPool
@@ -63,18 +63,18 @@ def images() -> Population:
         dataset=data,
         partition=partition([2, 2]),
         nets=(net,),
-        local=Local(epochs=1, batch_size=2, lr=0.1),
+        local=LocalTraining(epochs=1, batch_size=2, lr=0.1),
         seed=3,
         cohort_size=2,
         rounds=3,
     )
 
 
-def first_visit(algorithm: Algorithm, population: Population, number: int = 0) -> tuple[Context, Visit]:
+def first_visit(algorithm: Algorithm, population: Population, number: int = 0) -> tuple[Context, ClientTask]:
     """The first client's visit in a round, from the first state."""
     ctx = population.context(number)
     down = algorithm.broadcast(ctx, first_state(algorithm, population))
-    return ctx, SerialPool(algorithm, population).worker.shelf.visit(algorithm, ctx, 0, down, {}, None)
+    return ctx, SerialPool(algorithm, population).worker.shelf.make_task(algorithm, ctx, 0, down, {}, None)
 
 
 @pytest.mark.parametrize("pool", POOLS.values(), ids=POOLS)
@@ -148,9 +148,9 @@ def test_a_survey_sends_what_clients_do_not_have(algorithm: FedAvg, floats: list
 
 def flops(algorithm: Algorithm, number: int) -> int:
     """Of one step on two images, per image."""
-    ctx, visit = first_visit(algorithm, images(), number)
+    ctx, task = first_visit(algorithm, images(), number)
     with FlopCounterMode(display=False) as counter:
-        algorithm.train(ctx, visit)
+        algorithm.train_client(ctx, task)
     return counter.get_total_flops() // 2
 
 
@@ -172,7 +172,7 @@ def test_effort_names_what_moves(order: Any) -> None:
     state = first_state(algorithm, population)
     for number, floats in zip((0, 99, 100, 199, 200), np.repeat(PHASES[order], [2, 2, 1]), strict=True):
         ctx = replace(population.context(0), round=number)
-        (effort,) = algorithm.effort(ctx, state, 7)
+        (effort,) = algorithm.count_effort(ctx, state, 7)
         assert effort.steps == 7
         assert sum(state.params[key].numel() for key in effort.trainable) == floats
 
@@ -182,14 +182,14 @@ def test_closed_blocks_keep_their_running_statistics_and_use_them() -> None:
     data = replace(images().dataset, input_shape=(1, 28, 28))
     net = make_net("fedgen_cnn", input_shape=data.input_shape, num_classes=10)
     population = replace(images(), nets=(net,))
-    ctx, visit = first_visit(LayerSchedule(order="anti"), population)
+    ctx, task = first_visit(LayerSchedule(order="anti"), population)
     algorithm = LayerSchedule(order="anti")
-    start = algorithm.start(ctx, visit)
-    trained = algorithm.descend(ctx, visit, start, algorithm.trainable(ctx, visit.broadcast))
+    start = algorithm.initial_params(ctx, task)
+    trained = algorithm.train_locally(ctx, task, start, algorithm.trainable_keys(ctx, task.broadcast))
     for key, value in trained.params.items():
         assert torch.equal(value, start[key]) == (not key.startswith("fc1")), key
     with torch.no_grad():
-        expected = algorithm.loss(ctx, visit, start, visit.batches[0])
+        expected = algorithm.loss(ctx, task, start, task.batches[0])
     assert float(trained.loss) == pytest.approx(float(expected), rel=1e-6)
     assert not any(module.training for module in net.module.modules())
 
@@ -209,6 +209,6 @@ def test_the_papers_table_4(algorithm: FedAvg, billions: float) -> None:
     population = images()
     state, moved = first_state(algorithm, population), []
     for number in range(300):
-        (effort,) = algorithm.effort(replace(population.context(0), round=number), state, 50)
+        (effort,) = algorithm.count_effort(replace(population.context(0), round=number), state, 50)
         moved.append(population.nets[0].count_of(effort.trainable))
     assert round(paper_updates(moved) / 1e9, 3) == billions

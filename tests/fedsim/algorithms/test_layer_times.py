@@ -44,7 +44,7 @@ def test_a_plateau_opens_the_next_block() -> None:
         ctx = replace(population.context(0), round=number)
         seen.append(len(algorithm.open_blocks(ctx, state)))
         state = algorithm.watched(ctx, state, loss)
-        assert algorithm.describe(ctx, state)["open_blocks"] == ["fc1", "fc2", "fc3"][: seen[-1]]
+        assert algorithm.describe_round(ctx, state)["open_blocks"] == ["fc1", "fc2", "fc3"][: seen[-1]]
     # 1.95 is no better than 2.0; 1.8 is; neither 1.75 nor 1.72 is, so round 5 has two, and round 8 three.
     assert seen == [1, 1, 1, 1, 1, 2, 2, 2, 3, 3, 3, 3]
     assert (state.times, state.waited) == ((0, 5, 8), 3)

@@ -18,7 +18,7 @@ from fedsim.algorithms import FedBABU, LayerSchedule
 from fedsim.base import rng
 from fedsim.clients.population import Population
 from fedsim.clients.sampling import draws
-from fedsim.core import Algorithm, Local
+from fedsim.core import Algorithm, LocalTraining
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import RoundResult, simulate
 from fedsim.models import make_net
@@ -34,7 +34,7 @@ def with_tests(**changes: Any) -> Population:
     """Eight clients with tests of their own, two in each of three rounds; fc1, fc2, fc3 and a head."""
     population = parted(clients=8)
     net = make_net("mlp", input_shape=(12,), num_classes=4, hidden=6, layers=3)
-    local = Local(epochs=1, batch_size=8, lr=0.2)
+    local = LocalTraining(epochs=1, batch_size=8, lr=0.2)
     return replace(population, **{"nets": (net,), "cohort_size": 2, "rounds": 3, "local": local, **changes})
 
 

@@ -13,7 +13,7 @@ from fedsim.algorithms.distillation.fedkd import rounded
 from fedsim.algorithms.distillation.one_shot import LESSON, rows_of
 from fedsim.algorithms.fedavg import OWN
 from fedsim.clients.population import Population
-from fedsim.core import Batch, Local
+from fedsim.core import Batch, LocalTraining
 from fedsim.core.public_set import ROWS
 from fedsim.data.dataset import Examples
 from fedsim.engine.pools import SerialPool, StackedPool
@@ -123,10 +123,10 @@ def test_logits_may_count_the_same_whoever_holds_a_class() -> None:
 
 
 def test_an_upload_that_never_comes_is_refused() -> None:
-    (fault,) = FedKD(local_rounds=9).misfits(linear().nets[0], 8)
+    (fault,) = FedKD(local_rounds=9).check_hyperparameters(linear().nets[0], 8)
     assert (fault.path, fault.value) == ("local_rounds", 9)
-    assert not FedKD(local_rounds=8).misfits(linear().nets[0], 8)
-    (fault,) = FedKD(levels=1).misfits(linear().nets[0], 8)
+    assert not FedKD(local_rounds=8).check_hyperparameters(linear().nets[0], 8)
+    (fault,) = FedKD(levels=1).check_hyperparameters(linear().nets[0], 8)
     assert (fault.path, fault.value) == ("levels", 1)
 
 
@@ -135,7 +135,7 @@ def test_an_upload_that_never_comes_is_refused() -> None:
 
 def images(rounds: int = 4) -> Population:
     """Ten 16x16 images of two classes for each of three clients, and six public ones."""
-    population = federation([10, 10, 10], rounds=rounds, local=Local(epochs=2, batch_size=5, lr=0.05))
+    population = federation([10, 10, 10], rounds=rounds, local=LocalTraining(epochs=2, batch_size=5, lr=0.05))
     generator = np.random.default_rng(2)
     y = np.arange(46) % 2
     x = generator.normal(size=(46, 1, 16, 16)).astype(np.float32)
@@ -242,7 +242,7 @@ def test_looks_are_stacked() -> None:
 
 def test_fedad_is_of_images() -> None:
     net = linear().nets[0]
-    (fault,) = FedAD().misfits(net, 10)
+    (fault,) = FedAD().check_hyperparameters(net, 10)
     assert fault.path == "lambda_att"
-    assert not FedAD(lambda_att=0.0).misfits(net, 10)
-    assert not FedAD().misfits(images().nets[0], 10)
+    assert not FedAD(lambda_att=0.0).check_hyperparameters(net, 10)
+    assert not FedAD().check_hyperparameters(images().nets[0], 10)

@@ -16,7 +16,7 @@ from fedsim.algorithms.fedavg import OWN
 from fedsim.base import rng
 from fedsim.base.tree import Tree
 from fedsim.clients.population import Population
-from fedsim.core import Algorithm, Batch, Local
+from fedsim.core import Algorithm, Batch, LocalTraining
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import RoundResult, first_state, simulate
 from fedsim.models import make_net
@@ -30,7 +30,7 @@ SIZES = [3, 8, 11, 16, 20, 24, 30]
 
 
 def linear(**changes: Any) -> Population:
-    local = Local(epochs=2, batch_size=8, lr=0.1)
+    local = LocalTraining(epochs=2, batch_size=8, lr=0.1)
     settings = {"rounds": 3, "cohort_size": 4, "local": local, **changes}
     return federation(SIZES, model="logistic", **settings)
 
@@ -60,7 +60,7 @@ def test_per_fedavg_counts_the_passes_that_it_makes(
     size: int, passes: int, moves: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Clients of 1, 2 and 3 batches: a pass for every gradient, and a move for every second one."""
-    population = federation([size], model="logistic", rounds=1, local=Local(epochs=1, batch_size=8))
+    population = federation([size], model="logistic", rounds=1, local=LocalTraining(epochs=1, batch_size=8))
     gone_through: list[int] = []
 
     def counted(logits: Tensor, batch: Batch) -> Tensor:
@@ -99,7 +99,7 @@ def test_per_fedavg_takes_first_order_meta_steps() -> None:
 
 def test_a_batch_that_is_left_over_serves_for_both_steps() -> None:
     """A client with fewer examples than a batch trains, too: in PFLlib it would have no step at all."""
-    population = linear(local=Local(epochs=1, batch_size=8, lr=0.1), rounds=1)
+    population = linear(local=LocalTraining(epochs=1, batch_size=8, lr=0.1), rounds=1)
     algorithm, ctx = PerFedAvg(alpha=0.07), population.context(0)
     down = algorithm.broadcast(ctx, first_state(algorithm, population))
     shelf, data, w = (
@@ -108,14 +108,14 @@ def test_a_batch_that_is_left_over_serves_for_both_steps() -> None:
         start(population),
     )
     for client, pairs in ((0, 1), (2, 1), (4, 2)):
-        visit = shelf.visit(algorithm, ctx, client, down, {}, None)
+        task = shelf.make_task(algorithm, ctx, client, down, {}, None)
         rows, v = Client(population, 0, client).rows, w.copy()
         steps = [(at, min(at + 1, len(rows) - 1)) for at in range(0, len(rows), 2)]
         assert len(steps) == pairs
         for one, other in steps:
             inner = v - 0.07 * gradient(v, data.x[rows[one]], data.y[rows[one]])
             v -= 0.1 * gradient(inner, data.x[rows[other]], data.y[rows[other]])
-        near(algorithm.train(ctx, visit).upload["params"], v)
+        near(algorithm.train_client(ctx, task).upload["params"], v)
 
 
 def test_per_fedavg_is_scored_after_one_step_on_one_batch() -> None:
@@ -127,13 +127,13 @@ def test_per_fedavg_is_scored_after_one_step_on_one_batch() -> None:
         population.dataset.train,
         start(population),
     )
-    tuned = replace(ctx, local=algorithm.tuning(ctx))
-    visit = shelf.arrival(algorithm, tuned, 5, down, {}, None)
-    near(algorithm.personalise(tuned, visit), w)
-    visit = visit._replace(batches=shelf.batches(algorithm, tuned, 5, occasion="personal-"))
-    (batch,) = visit.batches
+    tuned = replace(ctx, local=algorithm.plan_tuning(ctx))
+    task = shelf.make_task_without_batches(algorithm, tuned, 5, down, {}, None)
+    near(algorithm.personalize(tuned, task), w)
+    task = task._replace(batches=shelf.batches(algorithm, tuned, 5, occasion="personal-"))
+    (batch,) = task.batches
     assert len(batch.y) == 8
-    near(algorithm.personalise(tuned, visit), w - 0.5 * gradient(w, batch.x.numpy(), batch.y.numpy()))
+    near(algorithm.personalize(tuned, task), w - 0.5 * gradient(w, batch.x.numpy(), batch.y.numpy()))
     held = data.x[population.partition.client(5)]
     assert all((held == row).all(1).any() for row in batch.x.numpy())
 
@@ -161,11 +161,11 @@ def test_pfedme_pulls_the_shared_model_to_its_own() -> None:
     memories = pool.memories()
     assert memories.keys() == thetas.keys()
     for client, theta in thetas.items():
-        visit = pool.worker.shelf.arrival(algorithm, ctx, client, down, {}, memories[client])
-        near(algorithm.personalise(ctx, visit), theta)
+        task = pool.worker.shelf.make_task_without_batches(algorithm, ctx, client, down, {}, memories[client])
+        near(algorithm.personalize(ctx, task), theta)
         assert np.abs(theta - w).max() > 1e-3  # it is a model of its own, neither w nor the client's w
-    visit = pool.worker.shelf.arrival(algorithm, ctx, 0, down, {}, None)
-    near(algorithm.personalise(ctx, visit), w)
+    task = pool.worker.shelf.make_task_without_batches(algorithm, ctx, 0, down, {}, None)
+    near(algorithm.personalize(ctx, task), w)
 
 
 def test_pfedme_counts_its_inner_steps() -> None:
@@ -212,14 +212,14 @@ def test_fedala_learns_how_to_mix() -> None:
     for number, result in enumerate(results):
         models = []
         for client in result.cohort:
-            visit, v = Client(population, number, client), w.copy()
+            task, v = Client(population, number, client), w.copy()
             if client in own:
                 mix = mixes.get(client, np.ones_like(w))
                 mix, took = mixing(population, algorithm, number, client, w, own[client], mix)
                 v = own[client] + (w - own[client]) * mix
                 passes.add(took)
                 mixes[client] = mix
-            own[client] = visit.sgd(v)
+            own[client] = task.sgd(v)
             models.append(own[client])
         w = np.average(models, axis=0, weights=[SIZES[client] for client in result.cohort])
         near(result.state.params, w)
@@ -249,8 +249,8 @@ def test_fedala_mixes_the_last_layers_only() -> None:
     assert FedALA(layers=0).mixed(net) == ()
     assert FedALA(layers=1).mixed(net) == ("head",)
     assert FedALA(layers=3).mixed(net) == ("fc2", "fc3", "head")
-    assert not FedALA(layers=4).misfits(net, 10)
-    (fault,) = FedALA(layers=5).misfits(net, 10)
+    assert not FedALA(layers=4).check_hyperparameters(net, 10)
+    (fault,) = FedALA(layers=5).check_hyperparameters(net, 10)
     assert (fault.path, fault.value) == ("layers", 5)
 
     population = federation(SIZES, rounds=2, cohort_size=7, hidden=5, layers=3)
@@ -259,8 +259,8 @@ def test_fedala_mixes_the_last_layers_only() -> None:
     upper = {"fc3.0.weight", "fc3.0.bias", "head.weight", "head.bias"}
     ctx, state = population.context(1), results[-1].state
     down, memories = algorithm.broadcast(ctx, state), pool.memories()
-    visit = pool.worker.shelf.arrival(algorithm, ctx, 6, down, {}, memories[6])
-    model, mix = algorithm.mixture(ctx, visit)
+    task = pool.worker.shelf.make_task_without_batches(algorithm, ctx, 6, down, {}, memories[6])
+    model, mix = algorithm.mixture(ctx, task)
     assert set(memories[6][OWN]) == set(memories[6]["mix"]) == set(mix) == upper
     for key, value in state.params.items():
         own = memories[6][OWN].get(key)

@@ -15,7 +15,7 @@ from fedsim.algorithms import FedAvg, FedDF, KTpFL
 from fedsim.algorithms.fedavg import OWN
 from fedsim.base import tree
 from fedsim.clients.population import Population
-from fedsim.core import Batch, Local, Progress
+from fedsim.core import Batch, LocalTraining, Progress
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import Learning, stages
 from fedsim.techniques.server_distillation import (
@@ -109,7 +109,7 @@ def test_feddf_without_steps_is_fedavg() -> None:
 
 
 def test_feddf_looks_at_its_student_at_the_end_too() -> None:
-    population = federation(rounds=1, seed=5, local=Local(epochs=1, batch_size=8, lr=0.02))
+    population = federation(rounds=1, seed=5, local=LocalTraining(epochs=1, batch_size=8, lr=0.02))
     (plain,), _ = run(FedAvg(), population)
     (taught,), _ = run(FedDF(steps=80, batch_size=10, lr=0.03, apart=0.5, check_every=100), population)
     assert taught.method["distillation_steps"] == [80]
@@ -223,7 +223,7 @@ def test_a_teacher_mixes_those_who_came() -> None:
     state = run(algorithm, population)[0][0].state
     ctx = population.context(1)
     assert len(state.who) == 3
-    taught = algorithm.instruct(ctx, state, 5)["teacher"]["said"]
+    taught = algorithm.instruct_client(ctx, state, 5)["teacher"]["said"]
     row = state.coefficients[5, state.who]
     expected = sum(w * s for w, s in zip((row / row.sum()).float(), state.said, strict=True))
     torch.testing.assert_close(taught, expected)
@@ -233,7 +233,7 @@ def test_a_teacher_mixes_those_who_came() -> None:
 def test_whoever_says_what_is_no_number_is_left_out() -> None:
     population = linear(cohort_size=4, rounds=2)
     algorithm = KTpFL(public_size=6)
-    ctx, state = population.context(0), algorithm.init(population.context(0))
+    ctx, state = population.context(0), algorithm.init_server_state(population.context(0))
     reduced = SerialPool(algorithm, population).train(algorithm, ctx, state, [0, 2, 4, 6])()
     said = list(reduced["said"])
     without = replace(reduced, clients=(0, 2, 6), payloads={"said": [said[0], said[1], said[3]]})
@@ -247,11 +247,13 @@ def test_whoever_says_what_is_no_number_is_left_out() -> None:
     nobody = algorithm.aggregate(ctx, found, reduced)
     assert (nobody.said, len(nobody.who)) == (None, 0)
     assert torch.equal(nobody.coefficients, found.coefficients)
-    assert algorithm.instruct(population.context(1), nobody, 0) == {}
+    assert algorithm.instruct_client(population.context(1), nobody, 0) == {}
 
 
 def test_who_holds_nothing_learns_from_its_teacher_and_that_is_counted() -> None:
-    population = federation([0, 8], model="logistic", rounds=2, local=Local(epochs=1, batch_size=8, lr=0.1))
+    population = federation(
+        [0, 8], model="logistic", rounds=2, local=LocalTraining(epochs=1, batch_size=8, lr=0.1)
+    )
     first, second = (result.cost.updates for result in run(KTpFL(), population)[0])
     parameters = population.nets[0].count()
     assert (first, second) == (parameters, 3 * parameters)

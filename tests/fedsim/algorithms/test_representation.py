@@ -18,7 +18,7 @@ from fedsim.algorithms import FedBABU, FedPer, FedRep, FedROD, LGFedAvg
 from fedsim.algorithms.fedavg import OWN
 from fedsim.algorithms.personalized.fedrod import PREFIX
 from fedsim.clients.population import Population
-from fedsim.core import Local
+from fedsim.core import LocalTraining
 from fedsim.curriculum import ClientCurriculum
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import first_state, simulate
@@ -38,7 +38,7 @@ METHODS: dict[str, tuple[Any, Callable[[Population], Hand]]] = {
 
 @pytest.mark.parametrize("local", SETTINGS.values(), ids=SETTINGS)
 @pytest.mark.parametrize("name", METHODS)
-def test_two_rounds_by_hand(name: str, local: Local) -> None:
+def test_two_rounds_by_hand(name: str, local: LocalTraining) -> None:
     algorithm, make = METHODS[name]
     population = small(local)
     pool, hand = SerialPool(algorithm, population), make(population)
@@ -86,8 +86,8 @@ def test_who_stays_away_uses_its_own_part_with_the_shared_one_of_today(name: str
     down, first = algorithm.broadcast(ctx, state), population.nets[0].init(population.seed)
     for client in (early, *never):
         memory = pool.memories().get(client)
-        visit = pool.worker.shelf.arrival(algorithm, ctx, client, down, {}, memory)
-        model = algorithm.personalise(ctx, visit)
+        task = pool.worker.shelf.make_task_without_batches(algorithm, ctx, client, down, {}, memory)
+        model = algorithm.personalize(ctx, task)
         own = (memory or {}).get(OWN, {})
         for key, value in {**first, **down["params"], **own}.items():
             assert torch.equal(model[key], value), key
@@ -101,19 +101,19 @@ def test_who_stays_away_uses_its_own_part_with_the_shared_one_of_today(name: str
 
 def test_the_heads_passes_of_fedrep() -> None:
     """Two epochs of three batches: a pass is the first three; in steps, all of them."""
-    population = small(Local(epochs=2, batch_size=8, lr=0.1))
+    population = small(LocalTraining(epochs=2, batch_size=8, lr=0.1))
     algorithm = FedRep(head_epochs=3)
-    for local, passes in ((population.local, 9), (Local(steps=4, batch_size=8, lr=0.1), 12)):
+    for local, passes in ((population.local, 9), (LocalTraining(steps=4, batch_size=8, lr=0.1), 12)):
         ctx = replace(population.context(0), local=local)
         down = algorithm.broadcast(ctx, first_state(algorithm, population))
-        visit = SerialPool(algorithm, population).worker.shelf.visit(algorithm, ctx, 5, down, {}, None)
-        fitting = algorithm.fitting(ctx, visit).batches
+        task = SerialPool(algorithm, population).worker.shelf.make_task(algorithm, ctx, 5, down, {}, None)
+        fitting = algorithm.fitting(ctx, task).batches
         assert len(fitting) == passes
         for number, batch in enumerate(fitting):
-            assert torch.equal(batch.x, visit.batches[number % (passes // 3)].x)
-        head, body = algorithm.effort(ctx, None, len(visit.batches))
+            assert torch.equal(batch.x, task.batches[number % (passes // 3)].x)
+        head, body = algorithm.count_effort(ctx, None, len(task.batches))
         assert (head.steps, set(head.trainable)) == (passes, set(HEAD))
-        assert (body.steps, set(body.trainable)) == (len(visit.batches), set(BODY))
+        assert (body.steps, set(body.trainable)) == (len(task.batches), set(BODY))
 
 
 def test_a_client_without_examples_is_no_obstacle() -> None:

@@ -10,7 +10,7 @@ import torch
 
 from fedsim.algorithms import FedAvg, Scaffold
 from fedsim.base import tree
-from fedsim.core import Context, Local, Visit
+from fedsim.core import ClientTask, Context, LocalTraining
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
 from fedsim.models import make_net
@@ -24,12 +24,12 @@ from tests.fedsim.methods import run
 class Uniform(FedAvg):
     """FedAvg with equal weights."""
 
-    def weight(self, ctx: Context, visit: Visit) -> float:
+    def weigh_client(self, ctx: Context, task: ClientTask) -> float:
         return 1.0
 
 
 @pytest.mark.parametrize("local", SETTINGS.values(), ids=SETTINGS)
-def test_the_first_round_is_uniform_fedavg_bit_for_bit(local: Local) -> None:
+def test_the_first_round_is_uniform_fedavg_bit_for_bit(local: LocalTraining) -> None:
     population = federation(local=local, rounds=1, cohort_size=6)
     plain, controlled = run(Uniform(), population)[0], run(Scaffold(), population)[0]
     assert plain.state.params.keys() == controlled.state.params.keys()
@@ -38,7 +38,7 @@ def test_the_first_round_is_uniform_fedavg_bit_for_bit(local: Local) -> None:
 
 
 @pytest.mark.parametrize("local", SETTINGS.values(), ids=SETTINGS)
-def test_the_servers_control_is_the_mean_of_all_clients_and_numpys(local: Local) -> None:
+def test_the_servers_control_is_the_mean_of_all_clients_and_numpys(local: LocalTraining) -> None:
     population = federation(model="logistic", local=local, rounds=4, cohort_size=4)
     pool = SerialPool(Scaffold(), population)
     results = list(simulate(Scaffold(), population, pool))
@@ -59,27 +59,29 @@ def test_a_client_whose_gradient_is_constant_learns_it_with_any_momentum_and_dec
     slope = {key: torch.randn_like(value) for key, value in net.init(1).items()}
 
     class Sloping(Scaffold):
-        def loss(self, ctx: Context, visit: Visit, params: Mapping[str, Any], batch: Any) -> torch.Tensor:
+        def loss(self, ctx: Context, task: ClientTask, params: Mapping[str, Any], batch: Any) -> torch.Tensor:
             return tree.dot(slope, params)
 
     algorithm = Sloping()
-    state = replace(algorithm.init(ctx), control={k: torch.randn_like(v) for k, v in slope.items()})
+    state = replace(
+        algorithm.init_server_state(ctx), control={k: torch.randn_like(v) for k, v in slope.items()}
+    )
     memory = {"control": {k: torch.randn_like(v) for k, v in slope.items()}}
     shelf = SerialPool(algorithm, population).worker.shelf
     for client in (0, 1):
-        visit = shelf.visit(algorithm, ctx, client, algorithm.broadcast(ctx, state), {}, memory)
-        report = algorithm.train(ctx, visit)
+        task = shelf.make_task(algorithm, ctx, client, algorithm.broadcast(ctx, state), {}, memory)
+        update = algorithm.train_client(ctx, task)
         for key, value in slope.items():
-            torch.testing.assert_close(report.memory["control"][key], value, rtol=1e-4, atol=1e-5)
-            change = report.upload["control"][key]
-            torch.testing.assert_close(memory["control"][key] + change, report.memory["control"][key])
+            torch.testing.assert_close(update.client_state["control"][key], value, rtol=1e-4, atol=1e-5)
+            change = update.upload["control"][key]
+            torch.testing.assert_close(memory["control"][key] + change, update.client_state["control"][key])
 
 
 def test_a_client_without_examples_keeps_its_control_and_has_no_say() -> None:
     population = federation([0, 12, 20], rounds=2)
     algorithm = Scaffold()
     pool = SerialPool(algorithm, population)
-    first = algorithm.init(population.context(0))
+    first = algorithm.init_server_state(population.context(0))
     kept = {"control": {key: torch.ones_like(value) for key, value in first.control.items()}}
     pool.restore({0: kept})
     for _ in simulate(algorithm, population, pool):

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedsim.algorithms import ALGORITHMS, FedAvg
 from fedsim.base.precision import _flags, tensor_cores
 from fedsim.clients.population import Population
-from fedsim.core import Batch, Context, Local, Visit
+from fedsim.core import Batch, ClientTask, Context, LocalTraining
 from fedsim.engine.pools import SerialPool, StackedPool
 from fedsim.engine.simulation import simulate
 from fedsim.errors import SettingsError, SpecError
@@ -28,15 +28,15 @@ from tests.fedsim.methods import quick
 class Seen(FedAvg):
     """Says in which number type a local step multiplies."""
 
-    def loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+    def loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
         product, weights = batch.x @ batch.x.transpose(0, 1), params["head.weight"]
         if (product.dtype, weights.dtype) != (torch.bfloat16, torch.float32):
             raise TypeError(f"{weights.dtype} are multiplied in {product.dtype}")
-        return super().loss(ctx, visit, params, batch)
+        return super().loss(ctx, task, params, batch)
 
 
 def in_bf16() -> Population:
-    local = Local(epochs=2, batch_size=8, lr=0.1, momentum=0.9, precision="bf16")
+    local = LocalTraining(epochs=2, batch_size=8, lr=0.1, momentum=0.9, precision="bf16")
     return federation([3, 8, 11, 20], rounds=2, local=local)
 
 
@@ -65,7 +65,7 @@ def test_every_method_trains_in_bfloat16(name: str) -> None:
 
 
 def test_tf32_is_refused_where_there_is_no_gpu() -> None:
-    population = federation(local=Local(precision="tf32"))
+    population = federation(local=LocalTraining(precision="tf32"))
     pool = SerialPool(FedAvg(), population)
     with pytest.raises(SettingsError, match="these clients train on a CPU"):
         list(simulate(FedAvg(), population, pool))

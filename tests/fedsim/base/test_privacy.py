@@ -143,7 +143,7 @@ def test_what_a_record_says_of_the_clusters_is_made_of_what_was_told(clustering:
     population = federation()
     algorithm = AcePFL(clustering=clustering, clusters=2, label_epsilon=0.5)
     state, _ = enrolled(algorithm, population)
-    question = algorithm.label_census(population.context(0))
+    question = algorithm.plan_census(population.context(0))
     assert question is not None
     assert state.clusters is not None
     answers, exact = asked(question, population), asked(replace(question, noise=None), population)

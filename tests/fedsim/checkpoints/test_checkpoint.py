@@ -59,7 +59,9 @@ def test_who_is_frozen_stays_so_when_a_run_goes_on(tmp_path: Path) -> None:
 def test_a_checkpoint_has_every_record(tmp_path: Path) -> None:
     population = federation([8, 8], rounds=13)
     results, _ = run(FedAvg(), population, tmp_path, every=3)
-    found = Checkpoints(str(tmp_path), {"algorithm": "it"}).load(FedAvg().init(population.context(0)))
+    found = Checkpoints(str(tmp_path), {"algorithm": "it"}).load(
+        FedAvg().init_server_state(population.context(0))
+    )
     assert found is not None
     assert found.round == 12
     assert found.digest == results[11].digest

@@ -23,7 +23,7 @@ def two(tmp_path: Path) -> tuple[Path, list[RoundResult], Any]:
     """A folder with checkpoints of rounds 4 and 6."""
     population = federation(cohort_size=4, rounds=6)
     results, _ = run(Everything(), population, tmp_path)
-    return tmp_path, results, Everything().init(population.context(0))
+    return tmp_path, results, Everything().init_server_state(population.context(0))
 
 
 def test_the_last_two_are_kept_and_nothing_else(two: tuple[Path, list[RoundResult], Any]) -> None:

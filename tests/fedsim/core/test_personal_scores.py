@@ -16,7 +16,7 @@ from fedsim.algorithms.fedavg import FedAvg
 from fedsim.base import tree
 from fedsim.base.tree import Tree
 from fedsim.clients.population import Population
-from fedsim.core import Context, Examination, PersonalScores, Visit
+from fedsim.core import ClientTask, Context, Examination, PersonalScores
 from fedsim.core.personal_scores import from_rows, joined, sorted_curve, summary
 from fedsim.engine.faults import Faults
 from fedsim.engine.pools import SerialPool
@@ -109,7 +109,7 @@ def test_memories_are_read_and_left_alone() -> None:
     assert set(pool.memories()) == set(before) == set(last.cohort)
     for client, memory in pool.memories().items():
         assert all(torch.equal(memory[key], before[client][key]) for key in memory)
-    fresh = algorithm.remember(population.context(0), {})
+    fresh = algorithm.init_client_state(population.context(0), {})
     for client in range(6):
         head = before.get(client, fresh)
         assert scores.correct[client] == by_hand(population, client, {**last.state.params, **head})[0]
@@ -133,11 +133,11 @@ class Stumbling(Tuned):
 
     unlucky: int = -1
 
-    def personalise(self, ctx: Context, visit: Visit) -> Tree:
+    def personalize(self, ctx: Context, task: ClientTask) -> Tree:
         """Or not."""
-        if visit.num_examples == self.unlucky:
+        if task.num_examples == self.unlucky:
             raise ValueError("no")
-        return super().personalise(ctx, visit)
+        return super().personalize(ctx, task)
 
 
 def test_a_client_that_raises_is_treated_as_in_training() -> None:
@@ -203,9 +203,9 @@ def test_training_and_tuning_by_hand() -> None:
     population, algorithm = parted(), Tuned()
     scores, state = scored(algorithm, population), first_state(algorithm, population)
     worker = SerialPool(algorithm, population).worker
-    ctx = replace(population.context(0), local=algorithm.tuning(population.context(0)))
+    ctx = replace(population.context(0), local=algorithm.plan_tuning(population.context(0)))
     down = algorithm.broadcast(ctx, state)
-    visit = worker.shelf.arrival(algorithm, ctx, 3, down, {}, None)
-    visit = visit._replace(batches=worker.shelf.batches(algorithm, ctx, 3, occasion="personal-"))
-    trained = sgd(ctx, visit, state.params, lambda p, b: cross_entropy(ctx.net(p, b.x), b)).params
+    task = worker.shelf.make_task_without_batches(algorithm, ctx, 3, down, {}, None)
+    task = task._replace(batches=worker.shelf.batches(algorithm, ctx, 3, occasion="personal-"))
+    trained = sgd(ctx, task, state.params, lambda p, b: cross_entropy(ctx.net(p, b.x), b)).params
     assert scores.correct[3] == by_hand(population, 3, trained)[0]

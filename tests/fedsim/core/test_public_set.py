@@ -16,7 +16,17 @@ from fedsim.base import rng, tree, wire
 from fedsim.base.tree import Tree
 from fedsim.clients.population import Population
 from fedsim.clients.sampling import count_apart, kept_apart
-from fedsim.core import Algorithm, Context, Local, Reduced, Reduction, Report, ServerState, Visit
+from fedsim.core import (
+    Algorithm,
+    ClientTask,
+    ClientUpdate,
+    Context,
+    LocalTraining,
+    Reduced,
+    Reduction,
+    ServerState,
+)
+from fedsim.core.capabilities import HeldOutExamples, PayloadAccounting, PersonalModels, RoundNoise
 from fedsim.core.public_set import ROWS
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
@@ -27,47 +37,47 @@ from tests.fedsim.federations import federation
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told(Algorithm):
+class Told(Algorithm, HeldOutExamples, PayloadAccounting, PersonalModels, RoundNoise):
     """Clients train on the public set and send three entries of each row of what they say of it."""
 
     uploads: ClassVar[Mapping[str, Reduction]] = {"said": Reduction.OVERALL_MEAN, "each": Reduction.GATHER}
-    free: ClassVar = frozenset({"each"})
+    free_uploads: ClassVar = frozenset({"each"})
     heterogeneous: ClassVar[bool] = True
-    deploys: ClassVar[bool] = False
-    needs_public: ClassVar[bool] = True
+    deploys_models: ClassVar[bool] = False
+    needs_public_set: ClassVar[bool] = True
 
-    def init(self, ctx: Context) -> ServerState:
+    def init_server_state(self, ctx: Context) -> ServerState:
         return ServerState(params={})
 
     def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         return {"said": state.params}
 
-    def reserved(self, ctx: Context) -> float:
+    def held_out_share(self, ctx: Context) -> float:
         return 0.25
 
-    def draw(self, ctx: Context, rng: np.random.Generator) -> Tree:
+    def draw_round_noise(self, ctx: Context, rng: np.random.Generator) -> Tree:
         return {"number": rng.normal(size=2)}
 
-    def charge(self, ctx: Context, name: str, payload: Tree) -> int:
+    def count_bytes(self, ctx: Context, name: str, payload: Tree) -> int:
         return sum(wire.sparse_bytes(leaf) for _, leaf in tree.leaves(payload))
 
-    def train(self, ctx: Context, visit: Visit) -> Report:
+    def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
         public, net = ctx.require_public_set(), ctx.net
         steps = public.shuffled(ctx.seed, ctx.round, epochs=2, batch_size=16)
         trained = sgd(
             ctx,
-            visit._replace(batches=steps),
+            task._replace(batches=steps),
             net.first(ctx.seed),
             lambda params, batch: cross_entropy(net(params, batch.x), batch),
         )
         said = public.predictions(lambda x: net(trained.params, x))
         kept = said.clone()
         kept[:, 3:] = 0
-        assert visit.apart is not None
-        examples = visit.num_examples + len(visit.apart)
-        metrics = {"apart": len(visit.apart), "held": len(visit.held), "examples": examples}
-        metrics["drawn"] = float(visit.drawn["number"][0])
-        return Report({"said": {"logits": kept}, "each": {"logits": kept}}, {}, metrics)
+        assert task.held_out is not None
+        examples = task.num_examples + len(task.held_out)
+        metrics = {"apart": len(task.held_out), "held": len(task.examples), "examples": examples}
+        metrics["drawn"] = float(task.round_noise["number"][0])
+        return ClientUpdate({"said": {"logits": kept}, "each": {"logits": kept}}, {}, metrics)
 
     def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> Any:
         entries = [entry["logits"].double() for entry in reduced["each"]]
@@ -75,10 +85,10 @@ class Told(Algorithm):
         np.testing.assert_allclose(reduced["said"]["logits"].numpy(), mean, rtol=1e-12)
         return replace(state, params=tree.map(lambda x: x.float(), reduced["said"]))
 
-    def deployed(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
+    def deploy_models(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         return {}
 
-    def personalise(self, ctx: Context, visit: Visit) -> Tree:
+    def personalize(self, ctx: Context, task: ClientTask) -> Tree:
         return ctx.net.first(ctx.seed)
 
 
@@ -103,11 +113,13 @@ def test_a_mean_over_all_architectures_of_what_is_said_of_the_public_set() -> No
 
 
 def test_what_a_client_keeps_apart_is_not_trained_on() -> None:
-    population = federation([17], local=Local(epochs=1, batch_size=4))
-    visit = SerialPool(Told(), population).worker.shelf.visit(Told(), population.context(0), 0, {}, {}, None)
-    seen = torch.cat([batch.x for batch in visit.batches])
-    assert visit.apart is not None
-    apart = torch.cat([batch.x for batch in visit.apart.batches()])
+    population = federation([17], local=LocalTraining(epochs=1, batch_size=4))
+    task = SerialPool(Told(), population).worker.shelf.make_task(
+        Told(), population.context(0), 0, {}, {}, None
+    )
+    seen = torch.cat([batch.x for batch in task.batches])
+    assert task.held_out is not None
+    apart = torch.cat([batch.x for batch in task.held_out.batches()])
     assert (len(seen), len(apart)) == (13, 4)
     whole = torch.cat([seen, apart])
     stored = tree.borrow(population.dataset.train.x[:17])

@@ -17,7 +17,8 @@ from fedsim.base import rng
 from fedsim.base.digest import digest
 from fedsim.checkpoints.checkpoint import Checkpoints
 from fedsim.clients.population import Population
-from fedsim.core import Algorithm, Context, Local
+from fedsim.core import Algorithm, Context, LocalTraining
+from fedsim.core.capabilities import CohortSelection
 from fedsim.curriculum import ClientCurriculum, DataCurriculum, aged, opened
 from fedsim.curriculum.pacing import Family
 from fedsim.curriculum.scores import Order
@@ -38,7 +39,7 @@ def run(algorithm: Algorithm, population: Population) -> list[RoundResult]:
 @pytest.mark.parametrize(
     "how", [{"b": 1.0}, {"a": 0.0}, {"b": 1.0, "scores": "kept"}], ids=["b=1", "a=0", "kept"]
 )
-@pytest.mark.parametrize("name", [name for name in METHODS if not method(name).has("cohort")])
+@pytest.mark.parametrize("name", [name for name in METHODS if not isinstance(method(name), CohortSelection)])
 def test_with_everybody_in_it_is_random_sampling_bit_for_bit(name: str, how: Any) -> None:
     population = federation(cohort_size=4, rounds=4)
     plain = run(method(name), population)
@@ -183,8 +184,8 @@ def test_a_curriculum_goes_on_from_a_checkpoint(name: str, tmp_path: Path) -> No
 
 def test_a_method_that_chooses_its_clients_is_refused() -> None:
     @dataclass(frozen=True, kw_only=True)
-    class Choosy(FedAvg):
-        def cohort(self, ctx: Context, state: Any, rng: np.random.Generator) -> list[int]:
+    class Choosy(FedAvg, CohortSelection):
+        def select_cohort(self, ctx: Context, state: Any, rng: np.random.Generator) -> list[int]:
             return [0]
 
     with pytest.raises(ValueError, match="Choosy chooses its clients itself"):
@@ -194,7 +195,9 @@ def test_a_method_that_chooses_its_clients_is_refused() -> None:
 
 
 def test_easy_clients_come_first_and_the_run_still_learns() -> None:
-    population = federation(UNEVEN, cohort_size=3, rounds=12, local=Local(epochs=3, batch_size=8, lr=0.1))
+    population = federation(
+        UNEVEN, cohort_size=3, rounds=12, local=LocalTraining(epochs=3, batch_size=8, lr=0.1)
+    )
     results = run(ClientCurriculum(base=DataCurriculum(base=FedAvg())), population)
     assert results[-1].metrics["global_accuracy"] > 0.8
     assert not torch.isnan(results[-1].state.losses).any()

@@ -14,7 +14,8 @@ from actors.actor_group import Crew
 from actors.ray_pool import RayPool
 from fedsim.algorithms import ALGORITHMS, FedAvg, FedProx
 from fedsim.clients.population import Population
-from fedsim.core import Algorithm, Context, Local, Pacing, Report, Visit
+from fedsim.core import Algorithm, ClientTask, ClientUpdate, Context, LocalTraining, Pacing
+from fedsim.core.capabilities import BatchPacing
 from fedsim.curriculum import RULES, DataCurriculum, opened
 from fedsim.curriculum.wrapper import Wrapper
 from fedsim.engine.pools import SerialPool
@@ -61,9 +62,9 @@ def test_with_everything_open_it_is_the_base_method_bit_for_bit(name: str, order
 
 
 def test_a_pace_that_opens_everything_draws_as_the_usual_loop_does() -> None:
-    class Open(FedAvg):
-        def schedule(self, ctx: Context, rng: Any, visit: Visit, steps: int) -> Pacing:
-            n = visit.num_examples
+    class Open(FedAvg, BatchPacing):
+        def pace_batches(self, ctx: Context, rng: Any, task: ClientTask, steps: int) -> Pacing:
+            n = task.num_examples
             return Pacing(rng.permutation(n), np.full(steps, n))
 
     population = federation()
@@ -109,23 +110,23 @@ def test_several_architectures_and_every_score(score: Any, order: Any) -> None:
 @pytest.mark.parametrize("order", ["curriculum", "anti"])
 def test_a_client_sees_its_first_g_of_t_in_order(order: Any) -> None:
     """Positions drawn at every step, against a ranking by NumPy."""
-    local = Local(epochs=4, batch_size=5, lr=0.1)
+    local = LocalTraining(epochs=4, batch_size=5, lr=0.1)
     population = federation([40, 60, 80], local=local, rounds=2, model="logistic")
     algorithm = DataCurriculum(base=FedAvg(), order=order, a=0.75, b=0.25)
     shelf, ctx = SerialPool(algorithm, population).worker.shelf, population.context(0)
     params = population.nets[0].init(3)
-    visit = shelf.visit(algorithm, ctx, 2, {"params": params}, {}, None)
+    task = shelf.make_task(algorithm, ctx, 2, {"params": params}, {}, None)
     rows = population.partition.client(2)
     data = population.dataset.train
     logits = data.x[rows].astype(np.float64) @ params["head.weight"].double().numpy().T
     logits += params["head.bias"].double().numpy()
     losses = np.log(np.exp(logits).sum(1)) - logits[np.arange(80), data.y[rows]]
     sorted_rows = rows[np.argsort(losses if order == "curriculum" else -losses)]
-    steps = len(visit.batches)
+    steps = len(task.batches)
     assert steps == 4 * 16
     limits = opened("linear", 0.75, 0.25, 80, np.arange(steps) / steps, least=5)
     assert limits[0] == 20
-    drawn = [set(each.tolist()) for each in visit.batches.rows]  # type: ignore[attr-defined]
+    drawn = [set(each.tolist()) for each in task.batches.rows]  # type: ignore[attr-defined]
     for step, (limit, seen) in enumerate(zip(limits, drawn, strict=True)):
         assert seen <= set(sorted_rows[:limit].tolist()), step
         assert len(seen) == 5
@@ -133,7 +134,7 @@ def test_a_client_sees_its_first_g_of_t_in_order(order: Any) -> None:
 
 
 def test_the_global_budget_goes_on_over_the_rounds() -> None:
-    population = federation([48] * 4, rounds=10, local=Local(epochs=2, batch_size=5, lr=0.1))
+    population = federation([48] * 4, rounds=10, local=LocalTraining(epochs=2, batch_size=5, lr=0.1))
     algorithm = DataCurriculum(base=FedAvg(), budget="global", a=1.0)
     limits = np.concatenate([algorithm.limits(population.context(r), 48, 20) for r in range(10)])
     assert limits.tolist() == opened("linear", 1.0, 0.2, 48, np.arange(200) / 200, least=5).tolist()
@@ -164,8 +165,8 @@ def test_a_method_that_plans_its_own_steps_is_refused() -> None:
 def test_a_method_that_hides_its_clients_models_is_told_so() -> None:
     @dataclass(frozen=True, kw_only=True)
     class Hiding(FedAvg):
-        def train(self, ctx: Context, visit: Visit) -> Report:
-            return super().train(ctx, visit)._replace(model=None)
+        def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
+            return super().train_client(ctx, task)._replace(model=None)
 
     algorithm = DataCurriculum(base=Hiding(), score="local_loss")
     with pytest.raises(FedsimError, match="Hiding does not say what its clients' own models are"):

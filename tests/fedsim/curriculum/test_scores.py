@@ -12,7 +12,7 @@ import torch
 from fedsim.algorithms import FedAvg
 from fedsim.base import rng
 from fedsim.clients.population import Population
-from fedsim.core import Context, Visit
+from fedsim.core import ClientTask, Context
 from fedsim.core.client_task import Batch
 from fedsim.curriculum import RULES, DataCurriculum, judge, ranked
 from fedsim.curriculum.pacing import FAMILIES, Family
@@ -50,9 +50,9 @@ def logistic(population: Population, params: Any, client: int) -> tuple[Any, Any
     return data.x[rows].astype(np.float64) @ weight.T + bias, data.y[rows]
 
 
-def visit_of(population: Population, algorithm: Any, received: Any, memory: Any) -> tuple[Context, Visit]:
+def task_of(population: Population, algorithm: Any, received: Any, memory: Any) -> tuple[Context, ClientTask]:
     shelf, ctx = SerialPool(algorithm, population).worker.shelf, population.context(0)
-    return ctx, shelf.visit(algorithm, ctx, 8, {"params": received}, {}, memory)
+    return ctx, shelf.make_task(algorithm, ctx, 8, {"params": received}, {}, memory)
 
 
 def test_every_score_is_the_papers() -> None:
@@ -78,29 +78,29 @@ def test_every_score_is_the_papers() -> None:
     for name, easiness in expected.items():
         algorithm = DataCurriculum(base=FedAvg(), score=name)  # type: ignore[arg-type]
         memory = {"base": {}, "last": own} if algorithm.keeps else {}
-        ctx, visit = visit_of(population, algorithm, received, memory)
-        np.testing.assert_allclose(algorithm.easiness(ctx, visit), easiness, rtol=1e-5, err_msg=name)
+        ctx, task = task_of(population, algorithm, received, memory)
+        np.testing.assert_allclose(algorithm.easiness(ctx, task), easiness, rtol=1e-5, err_msg=name)
 
 
 def test_before_its_first_round_a_clients_own_model_is_the_one_that_came_down() -> None:
     population = federation(rounds=1)
     received = population.nets[0].init(1)
     first = DataCurriculum(base=FedAvg(), score="local_loss")
-    ctx, visit = visit_of(population, first, received, None)
-    own = first.easiness(ctx, visit)
-    assert np.array_equal(own, DataCurriculum(base=FedAvg()).easiness(ctx, visit))
-    alike = DataCurriculum(base=FedAvg(), score="both_prediction").easiness(ctx, visit)
+    ctx, task = task_of(population, first, received, None)
+    own = first.easiness(ctx, task)
+    assert np.array_equal(own, DataCurriculum(base=FedAvg()).easiness(ctx, task))
+    alike = DataCurriculum(base=FedAvg(), score="both_prediction").easiness(ctx, task)
     assert (alike == 1).all()
 
 
 def test_an_expert_that_is_not_there_is_missed() -> None:
     population = federation(rounds=1)
     algorithm = DataCurriculum(base=FedAvg(), score="expert_loss")
-    ctx, visit = visit_of(
+    ctx, task = task_of(
         population, DataCurriculum(base=FedAvg(), order="random"), population.nets[0].init(1), None
     )
     with pytest.raises(FedsimError, match="needs an expert's losses"):
-        algorithm.easiness(ctx, visit)
+        algorithm.easiness(ctx, task)
 
 
 def test_several_labels_and_unknown_ones() -> None:

@@ -16,6 +16,7 @@ from actors.actor_group import Crew
 from actors.ray_pool import RayPool
 from fedsim.algorithms import FedAvg
 from fedsim.core import Context, ServerState
+from fedsim.core.capabilities import ClientSurvey
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
 from fedsim.errors import ClientFailed
@@ -29,16 +30,16 @@ class Answers(ServerState):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asking(FedAvg):
+class Asking(FedAvg, ClientSurvey):
     """Asks everybody but client 3 in every round, and keeps the answers."""
 
-    def init(self, ctx: Context) -> Answers:
-        return Answers(params=super().init(ctx).params)
+    def init_server_state(self, ctx: Context) -> Answers:
+        return Answers(params=super().init_server_state(ctx).params)
 
-    def survey(self, ctx: Context, state: Any) -> Sequence[int]:
+    def select_surveyed_clients(self, ctx: Context, state: Any) -> Sequence[int]:
         return [client for client in range(ctx.num_clients) if client != 3]
 
-    def surveyed(self, ctx: Context, state: Any, losses: NDArray[np.float64]) -> Any:
+    def apply_survey(self, ctx: Context, state: Any, losses: NDArray[np.float64]) -> Any:
         return replace(state, losses=torch.from_numpy(losses))
 
 

@@ -16,7 +16,7 @@ from fedsim.algorithms import ALGORITHMS, KDIA, Scaffold
 from fedsim.base import tree
 from fedsim.base.tree import Tree
 from fedsim.clients.population import Population, Shelf
-from fedsim.core import Local, Reduced, Traffic
+from fedsim.core import LocalTraining, Reduced, Traffic
 from fedsim.engine.pools import SerialPool, broadcast, instruct
 from fedsim.engine.reduction import SpanResult, share
 from fedsim.engine.simulation import first_state
@@ -38,7 +38,7 @@ def unpinned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def population() -> Population:
     """Two clients of two batches each."""
-    return federation([16, 16], rounds=2, local=Local(epochs=1, batch_size=8, lr=0.1, momentum=0.9))
+    return federation([16, 16], rounds=2, local=LocalTraining(epochs=1, batch_size=8, lr=0.1, momentum=0.9))
 
 
 def carried(message: Tree) -> Tree:
@@ -62,10 +62,10 @@ def test_a_client_trains_where_its_shelf_is(name: str) -> None:
     with FakeTensorMode(allow_non_fake_inputs=True):
         shelf = Shelf(everybody, ELSEWHERE)
         there = shelf.context(0).for_client(1)
-        visit = shelf.visit(algorithm, there, 1, carried(down), carried(letters.get(1, {})), None)
-        assert {leaf.device for _, leaf in tree.leaves(visit.memory)} <= {ELSEWHERE}
-        report = algorithm.train(there, visit)
-        sums = share(algorithm, there, report, 1.0, SpanResult())
+        task = shelf.make_task(algorithm, there, 1, carried(down), carried(letters.get(1, {})), None)
+        assert {leaf.device for _, leaf in tree.leaves(task.client_state)} <= {ELSEWHERE}
+        update = algorithm.train_client(there, task)
+        sums = share(algorithm, there, update, 1.0, SpanResult())
     assert {vector.device for vector in sums.values() if len(vector)} <= {ELSEWHERE}
 
 
@@ -75,7 +75,7 @@ def test_a_pool_in_this_process_sends_clients_what_they_need_to_their_device() -
     algorithm, everybody = Scaffold(), population()
     ctx, state = everybody.context(0), first_state(algorithm, everybody)
     pool = SerialPool(algorithm, everybody, str(ELSEWHERE))
-    pool.restore({1: algorithm.remember(ctx, algorithm.broadcast(ctx, state))})
+    pool.restore({1: algorithm.init_client_state(ctx, algorithm.broadcast(ctx, state))})
     with FakeTensorMode(allow_non_fake_inputs=True):
         asked = [
             pool.train(algorithm, ctx, state, [0, 1]),
@@ -97,7 +97,7 @@ def test_a_generator_is_trained_where_the_server_is_told_to() -> None:
     heads = [tree.select(ctx.net.init(seed), ctx.net.head) for seed in (1, 2)]
     reduced = Reduced({"heads": heads}, (0, 1), (0.5, 0.5), (16, 16), {}, Traffic())
     with FakeTensorMode(allow_non_fake_inputs=True):
-        steps = method.learn(there, replace(state, generator={**state.generator, "steps": 0}), reduced)
+        steps = method.train_server(there, replace(state, generator={**state.generator, "steps": 0}), reduced)
         while True:
             try:
                 next(steps)

@@ -14,7 +14,8 @@ import torch
 from fedsim.algorithms import FedAvg
 from fedsim.base import rng, tree, wire
 from fedsim.base.digest import digest
-from fedsim.core import Context, Local, Progress, Reduced, Visit
+from fedsim.core import ClientTask, Context, LocalTraining, Progress, Reduced
+from fedsim.core.capabilities import ServerTraining
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
 from fedsim.errors import (
@@ -65,15 +66,15 @@ def test_memories_can_be_put_back() -> None:
 def test_frozen_keys_do_not_move_and_need_no_gradient() -> None:
     population = federation([20], rounds=1)
     ctx, net = population.context(0), population.nets[0]
-    visit = SerialPool(FedAvg(), population).worker.shelf.visit(FedAvg(), ctx, 0, {}, {}, {})
+    task = SerialPool(FedAvg(), population).worker.shelf.make_task(FedAvg(), ctx, 0, {}, {}, {})
     start = net.init(3)
 
     def loss(params: Mapping[str, torch.Tensor], batch: Any) -> torch.Tensor:
         assert [key for key, value in params.items() if value.requires_grad] == ["head.weight", "head.bias"]
-        return FedAvg().loss(ctx, visit, params, batch)
+        return FedAvg().loss(ctx, task, params, batch)
 
     before = {key: value.clone() for key, value in start.items()}
-    trained = sgd(ctx, visit, start, loss, trainable=net.head)
+    trained = sgd(ctx, task, start, loss, trainable=net.head)
     assert trained.params["fc1.0.weight"] is start["fc1.0.weight"]
     assert not torch.equal(trained.params["head.weight"], start["head.weight"])
     assert all(torch.equal(start[key], before[key]) for key in before)
@@ -81,16 +82,16 @@ def test_frozen_keys_do_not_move_and_need_no_gradient() -> None:
 
 
 def test_a_correction_is_added_to_every_gradient() -> None:
-    population = federation([20], rounds=1, local=Local(steps=1, batch_size=20, lr=0.5))
+    population = federation([20], rounds=1, local=LocalTraining(steps=1, batch_size=20, lr=0.5))
     ctx, net = population.context(0), population.nets[0]
-    visit = SerialPool(FedAvg(), population).worker.shelf.visit(FedAvg(), ctx, 0, {}, {}, {})
+    task = SerialPool(FedAvg(), population).worker.shelf.make_task(FedAvg(), ctx, 0, {}, {}, {})
     start = net.init(3)
 
     def loss(params: Any, batch: Any) -> torch.Tensor:
-        return FedAvg().loss(ctx, visit, params, batch)
+        return FedAvg().loss(ctx, task, params, batch)
 
     shift = {key: torch.ones_like(value) for key, value in start.items()}
-    plain, moved = sgd(ctx, visit, start, loss), sgd(ctx, visit, start, loss, correction=shift)
+    plain, moved = sgd(ctx, task, start, loss), sgd(ctx, task, start, loss, correction=shift)
     for key in start:
         torch.testing.assert_close(moved.params[key], plain.params[key] - 0.5)
 
@@ -140,7 +141,7 @@ def test_trees_of_different_shape_are_refused() -> None:
 
 def test_a_failing_client_is_named() -> None:
     class Broken(FedAvg):
-        def loss(self, ctx: Context, visit: Visit, params: Any, batch: Any) -> torch.Tensor:
+        def loss(self, ctx: Context, task: ClientTask, params: Any, batch: Any) -> torch.Tensor:
             raise ZeroDivisionError("no examples of class 3")
 
     population = federation()
@@ -202,19 +203,19 @@ def test_evaluation_only_when_asked_and_at_the_end() -> None:
     assert scored == [False, True, False, True, True]
 
 
-class Teaching(FedAvg):
+class Teaching(FedAvg, ServerTraining):
     """Notes where its server trains, and where its clients do."""
 
     seen: ClassVar[list[tuple[str, torch.device]]] = []
 
-    def learn(self, ctx: Context, state: Any, reduced: Reduced) -> Generator[Progress, None, Any]:
+    def train_server(self, ctx: Context, state: Any, reduced: Reduced) -> Generator[Progress, None, Any]:
         self.seen.append(("server", ctx.device))
         yield Progress("nothing", 1, 1)
         return state
 
-    def deployed(self, ctx: Context, state: Any) -> Mapping[str, tree.Tree]:
+    def deploy_models(self, ctx: Context, state: Any) -> Mapping[str, tree.Tree]:
         self.seen.append(("scored", ctx.device))
-        return super().deployed(ctx, state)
+        return super().deploy_models(ctx, state)
 
 
 def test_the_server_trains_on_the_device_that_it_is_given() -> None:

@@ -13,7 +13,8 @@ import torch
 from fedsim.algorithms import FedAvg
 from fedsim.base.digest import Fingerprint, memory_mark, memory_marks
 from fedsim.clients.population import Population
-from fedsim.core import Context, Visit
+from fedsim.core import ClientTask, Context
+from fedsim.core.capabilities import ClientInstructions, CohortSelection, StepNoise
 from fedsim.engine.chaos import fails_client, kills_actor
 from fedsim.engine.faults import Chaos, Faults, parse_chaos
 from fedsim.engine.pools import SerialPool
@@ -34,14 +35,14 @@ class Fragile(Everything):
     shapeless: tuple[int, ...] = ()
     since: int = 0
 
-    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Any:
-        report = super().finish(ctx, visit, trained)
-        number = int(visit.instruction["greeting"]["number"])
+    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> Any:
+        update = super().make_update(ctx, task, trained)
+        number = int(task.instruction["greeting"]["number"])
         if number in self.broken and ctx.round >= self.since:
             raise ZeroDivisionError("no examples of class 3")
         if number in self.shapeless:
-            return report._replace(upload={"params": report.upload["params"], "size": {}})
-        return report
+            return update._replace(upload={"params": update.upload["params"], "size": {}})
+        return update
 
 
 def fingerprint(memories: Mapping[int, Any]) -> Fingerprint:
@@ -72,8 +73,8 @@ def test_a_skipped_client_leaves_nothing_but_its_number_and_the_bytes_sent_to_it
 def test_skipping_is_as_if_the_client_had_not_come() -> None:
     """A round without clients 2 and 5 gives the same state, whether they failed or were not asked."""
 
-    class Without(Everything):
-        def cohort(self, ctx: Context, state: Any, rng: np.random.Generator) -> list[int]:
+    class Without(Everything, CohortSelection):
+        def select_cohort(self, ctx: Context, state: Any, rng: np.random.Generator) -> list[int]:
             return [client for client in range(10) if client not in (2, 5)]
 
     population = federation(rounds=1)
@@ -103,21 +104,21 @@ def test_a_round_in_which_every_client_failed_ends_the_run() -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moody(Everything):
+class Moody(Everything, StepNoise):
     """Every client fails so many times before it works."""
 
     failures: int = 0
     seen: dict[int, int] = field(default_factory=dict)
 
-    def noise(self, ctx: Context, rng: np.random.Generator, steps: int, *sizes: int) -> Any:
+    def draw_step_noise(self, ctx: Context, rng: np.random.Generator, steps: int, *sizes: int) -> Any:
         return {"dice": rng.random((steps, 1))}
 
-    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Any:
-        number = int(visit.instruction["greeting"]["number"])
+    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> Any:
+        number = int(task.instruction["greeting"]["number"])
         self.seen[number] = self.seen.get(number, -1) + 1
         if self.seen[number] % (self.failures + 1) < self.failures:
             raise RuntimeError("CUDA out of memory")
-        return super().finish(ctx, visit, trained)
+        return super().make_update(ctx, task, trained)
 
 
 def test_trying_again_gives_what_would_have_come_at_once() -> None:
@@ -145,7 +146,7 @@ def test_trying_again_ends() -> None:
 )
 def test_memory_that_ran_out_is_named_with_what_to_do(error: Exception) -> None:
     class Greedy(FedAvg):
-        def loss(self, ctx: Context, visit: Visit, params: Any, batch: Any) -> torch.Tensor:
+        def loss(self, ctx: Context, task: ClientTask, params: Any, batch: Any) -> torch.Tensor:
             raise error
 
     class GreedyServer(FedAvg):
@@ -157,7 +158,16 @@ def test_memory_that_ran_out_is_named_with_what_to_do(error: Exception) -> None:
             run(algorithm, federation(rounds=1), Faults())
 
 
-STAGES = ("init", "cohort", "broadcast", "instruct", "aggregate", "deployed", "predict", "describe")
+STAGES = (
+    "init_server_state",
+    "select_cohort",
+    "broadcast",
+    "instruct_client",
+    "aggregate",
+    "deploy_models",
+    "predict",
+    "describe_round",
+)
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -165,7 +175,8 @@ def test_what_a_method_raises_on_the_server_is_named(stage: str) -> None:
     def broken(*_: Any) -> Any:
         raise KeyError("momentum")
 
-    algorithm = type("Unfinished", (FedAvg,), {stage: broken})()
+    capabilities = {"select_cohort": (CohortSelection,), "instruct_client": (ClientInstructions,)}
+    algorithm = type("Unfinished", (FedAvg, *capabilities.get(stage, ())), {stage: broken})()
     with pytest.raises(MethodFailed, match=f"Unfinished failed in {stage}: KeyError: 'momentum'") as caught:
         run(algorithm, federation(rounds=1), Faults())
     assert 'raise KeyError("momentum")' in caught.value.trace
@@ -200,7 +211,7 @@ def test_a_survey_has_the_same_policy() -> None:
             return super().predict(ctx, model, x)
 
     population = federation(rounds=1)
-    ctx, state = population.context(0), Moody().init(population.context(0))
+    ctx, state = population.context(0), Moody().init_server_state(population.context(0))
 
     def losses(failures: int, faults: Faults) -> list[float]:
         pool = SerialPool(Blind(failures=failures), population, faults=faults)

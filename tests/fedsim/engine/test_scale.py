@@ -12,7 +12,8 @@ import pytest
 from fedsim.algorithms import FedAvg
 from fedsim.base import rng
 from fedsim.clients.population import Population
-from fedsim.core import Local
+from fedsim.core import LocalTraining
+from fedsim.core.capabilities import select_cohort
 from fedsim.data.dataset import Indices
 from fedsim.data.partition import Partition, SampledPartition
 from fedsim.engine.pools import SerialPool
@@ -22,7 +23,7 @@ from tests.fedsim.methods import Everything
 
 
 def vast(clients: int, cohort_size: int = 20, rounds: int = 3) -> Population:
-    small = federation(local=Local(epochs=1, batch_size=4, lr=0.1))
+    small = federation(local=LocalTraining(epochs=1, batch_size=4, lr=0.1))
     total = len(small.dataset.train)
     partition = SampledPartition(clients=clients, examples=8, total=total, seed=1)
     return replace(small, partition=partition, cohort_size=cohort_size, rounds=rounds)
@@ -57,7 +58,7 @@ def test_a_round_of_a_million_takes_no_more_memory_than_one_of_a_thousand() -> N
 def test_a_cohort_is_sampled_in_its_own_size(clients: int, cohort: int) -> None:
     ctx = vast(clients, cohort).context(0)
     tracemalloc.start()
-    sampled = FedAvg().cohort(ctx, None, rng.stream(0, "cohort", 0))
+    sampled = select_cohort(FedAvg(), ctx, None, rng.stream(0, "cohort", 0))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert sampled == sorted(set(sampled))
@@ -69,7 +70,7 @@ def test_a_cohort_is_sampled_in_its_own_size(clients: int, cohort: int) -> None:
 def test_every_client_is_equally_likely() -> None:
     """In 4,000 cohorts of 30 out of 300, 400 times each; the deviation is sqrt(4000 * .1 * .9) = 19."""
     ctx = vast(300, 30).context(0)
-    cohorts = [FedAvg().cohort(ctx, None, rng.stream(3, "cohort", round)) for round in range(4000)]
+    cohorts = [select_cohort(FedAvg(), ctx, None, rng.stream(3, "cohort", round)) for round in range(4000)]
     seen = np.bincount(np.concatenate(cohorts), minlength=300)
     assert np.abs(seen - 400).max() < 4.5 * 19
 

@@ -12,13 +12,14 @@ import torch
 
 from fedsim.algorithms.fedavg import FedAvg
 from fedsim.core import Context, Progress, Reduced
+from fedsim.core.capabilities import ServerTraining
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.server_training import seconds_to_learn
 from tests.fedsim.federations import federation
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slow(FedAvg):
+class Slow(FedAvg, ServerTraining):
     """Has the server train a hundred steps of two milliseconds or more for each architecture.
 
     Attributes:
@@ -27,7 +28,7 @@ class Slow(FedAvg):
 
     made: list[int] = field(default_factory=list)
 
-    def learn(self, ctx: Context, state: Any, reduced: Reduced) -> Generator[Progress, None, Any]:
+    def train_server(self, ctx: Context, state: Any, reduced: Reduced) -> Generator[Progress, None, Any]:
         """Every step is told."""
         for _ in ctx.nets:
             for step in range(1, 101):
@@ -42,7 +43,7 @@ def test_a_long_training_is_told_from_its_beginning(nets: int, enough: float, le
     one = federation()
     population, method = replace(one, nets=one.nets * nets), Slow()
     ctx = population.context(0)
-    state = method.init(ctx)
+    state = method.init_server_state(ctx)
     reduced = SerialPool(method, population).train(method, ctx, state, [0])()
     assert seconds_to_learn(method, ctx, state, reduced, torch.device("cpu"), enough) >= least
     assert len(method.made) <= 1 + enough / 0.002

@@ -17,7 +17,8 @@ import torch
 from fedsim.algorithms import ALGORITHMS, FedAD, FedCOG
 from fedsim.base import tree
 from fedsim.clients.population import Population
-from fedsim.core import Local
+from fedsim.core import LocalTraining
+from fedsim.core.capabilities import CohortSelection
 from fedsim.core.public_set import PublicSet
 from fedsim.data.dataset import Dataset, Examples
 from fedsim.engine.pools import SerialPool
@@ -42,7 +43,7 @@ SIZES = [3, 9, 1, 16, 0, 12]
 
 def made(x: Any, y: Any, classes: int, **more: Any) -> Population:
     """Six clients of these sizes; of what they leave, twelve examples are for testing and the rest public."""
-    local = Local(epochs=1, batch_size=8, lr=0.05)
+    local = LocalTraining(epochs=1, batch_size=8, lr=0.05)
     population = federation(SIZES, rounds=2, local=local)
     used = sum(SIZES)
     data = Dataset(
@@ -78,7 +79,9 @@ def findings() -> Population:
 
 def several() -> Population:
     """Three architectures, of which two clients in a round bring one or two; three public examples."""
-    population = federation(SIZES, rounds=3, cohort_size=2, local=Local(epochs=1, batch_size=8, lr=0.05))
+    population = federation(
+        SIZES, rounds=3, cohort_size=2, local=LocalTraining(epochs=1, batch_size=8, lr=0.05)
+    )
     shape = {"input_shape": (12,), "num_classes": 4}
     nets = (make_net("mlp", **shape), make_net("mlp", hidden=8, **shape), make_net("mlp", layers=2, **shape))
     assert population.public is not None
@@ -89,7 +92,9 @@ def ends(name: str, population: Population) -> RoundResult:
     """The last round of a method, in which all clients' own models are scored."""
     algorithm = quick(name)
     assert population.dataset.task in algorithm.tasks
-    assert not [fault for net in population.nets for fault in algorithm.misfits(net, population.rounds)]
+    assert not [
+        fault for net in population.nets for fault in algorithm.check_hyperparameters(net, population.rounds)
+    ]
     (*_, last) = simulate(
         algorithm, population, SerialPool(algorithm, population), evaluate_every=9, personal="last"
     )
@@ -124,11 +129,11 @@ def test_several_architectures_of_which_not_all_come(name: str) -> None:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_cohort_that_holds_nothing_ends_no_run(name: str) -> None:
     """Such a one comes first, and again when something has been learnt."""
-    local = Local(epochs=1, batch_size=8, lr=0.05)
+    local = LocalTraining(epochs=1, batch_size=8, lr=0.05)
     population = federation([0, 20, 20], cohort_size=1, rounds=5, seed=EMPTY_FIRST, local=local)
     method = quick(name)
     results = list(simulate(method, population, SerialPool(method, population), personal="never"))
-    if not method.has("cohort"):
+    if not isinstance(method, CohortSelection):
         assert [result.cohort == (0,) for result in results] == [True, False, False, True, False]
     for _, value in tree.leaves(results[-1].state.params):
         assert torch.isfinite(value).all()
@@ -136,13 +141,13 @@ def test_a_cohort_that_holds_nothing_ends_no_run(name: str) -> None:
 
 def test_what_makes_no_sense_of_texts_says_so() -> None:
     (net,) = texts().nets
-    (fault,) = ALGORITHMS["cd2_pfed"]().misfits(net, 9)
+    (fault,) = ALGORITHMS["cd2_pfed"]().check_hyperparameters(net, 9)
     assert "small_transformer has a layer of channels that do not follow one another" in fault.message
-    (fault,) = FedAD().misfits(net, 9)
+    (fault,) = FedAD().check_hyperparameters(net, 9)
     assert "small_transformer has no convolutions of images" in fault.message
-    (fault,) = FedCOG().misfits(net, 9)
+    (fault,) = FedCOG().check_hyperparameters(net, 9)
     assert "small_transformer takes tokens" in fault.message
-    assert not FedCOG().misfits(findings().nets[0], 9)
+    assert not FedCOG().check_hyperparameters(findings().nets[0], 9)
 
 
 def test_what_needs_one_class_refuses_several_labels() -> None:

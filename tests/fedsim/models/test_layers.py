@@ -12,7 +12,7 @@ from torch import nn
 from fedsim.algorithms import FedAvg
 from fedsim.base import tree
 from fedsim.clients.population import Population
-from fedsim.core import Local
+from fedsim.core import LocalTraining
 from fedsim.data.dataset import Dataset, Examples
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
@@ -76,7 +76,7 @@ def test_a_job_with_last_batches_of_one(norm: str) -> None:
         dataset=replace(data, normalise=replace(data.normalise, scale=255.0)),
         partition=partition([1, 5, 9]),
         nets=(net,),
-        local=Local(batch_size=4, lr=0.01),
+        local=LocalTraining(batch_size=4, lr=0.01),
         seed=0,
         cohort_size=3,
         rounds=1,

@@ -11,7 +11,7 @@ import torch
 
 from fedsim.algorithms import FedAvg
 from fedsim.clients.population import Population
-from fedsim.core import Local
+from fedsim.core import LocalTraining
 from fedsim.data.dataset import Dataset, Examples
 from fedsim.data.places import Places
 from fedsim.engine.pools import SerialPool
@@ -96,7 +96,7 @@ def test_a_job_on_texts() -> None:
         dataset=data,
         partition=partition([3, 8, 13]),
         nets=(small(12),),
-        local=Local(batch_size=4, lr=0.1),
+        local=LocalTraining(batch_size=4, lr=0.1),
         seed=0,
         cohort_size=3,
         rounds=2,

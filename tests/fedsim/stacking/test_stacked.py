@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsim.algorithms import ALGORITHMS, FedAvg, FedCL
-from fedsim.core import Context, Local, Report, Visit
+from fedsim.core import ClientTask, ClientUpdate, Context, LocalTraining
 from fedsim.curriculum import ClientCurriculum, DataCurriculum
 from fedsim.engine.blocks import cut
 from fedsim.engine.pools import SerialPool, StackedPool
@@ -80,7 +80,9 @@ def jittered(x: Tensor, generator: torch.Generator) -> Tensor:
 @pytest.mark.parametrize("name", ["fedavg", "pfedme", "per_fedavg"])
 def test_falling_rates_and_augmented_examples(name: str, precision: torch.dtype) -> None:
     """Batches that are used again (pFedMe) and in pairs (Per-FedAvg) are augmented as they are one by one."""
-    local = Local(epochs=2, batch_size=8, momentum=0.9, weight_decay=0.01, lr_alpha=0.3, round_decay=0.8)
+    local = LocalTraining(
+        epochs=2, batch_size=8, momentum=0.9, weight_decay=0.01, lr_alpha=0.3, round_decay=0.8
+    )
     plain = small(precision, local=local)
     population = replace(plain, dataset=replace(plain.dataset, augment=jittered))
     algorithm = quick(name)
@@ -94,8 +96,8 @@ class Keeping(FedAvg):
 
     stateful = True
 
-    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
-        return super().finish(ctx, visit, trained)._replace(memory=dict(trained.params))
+    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> ClientUpdate:
+        return super().make_update(ctx, task, trained)._replace(client_state=dict(trained.params))
 
 
 def test_a_client_without_steps_keeps_its_parameters_exactly() -> None:
@@ -168,7 +170,7 @@ class Played:
 def test_steps_that_are_played_are_the_same_steps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of 3 examples, batches in pairs and with noise; the odd last one of an epoch is not played."""
     monkeypatch.setattr(Played, "made", [])
-    local = Local(epochs=6, batch_size=3, lr=0.05, momentum=0.9)
+    local = LocalTraining(epochs=6, batch_size=3, lr=0.05, momentum=0.9)
     population, algorithm = small(rounds=1, local=local), quick(name)
     expected, kept = run(algorithm, population, StackedPool(algorithm, population, 4))
     pool = StackedPool(algorithm, population, 4, recorder=Played)
@@ -181,7 +183,7 @@ def test_steps_that_are_played_are_the_same_steps(name: str, monkeypatch: pytest
 def test_a_falling_rate_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A recording has the rate of its first step for ever."""
     monkeypatch.setattr(Played, "made", [])
-    population = small(rounds=1, local=Local(epochs=9, batch_size=3, lr_alpha=0.1))
+    population = small(rounds=1, local=LocalTraining(epochs=9, batch_size=3, lr_alpha=0.1))
     run(FedAvg(), population, StackedPool(FedAvg(), population, 4, recorder=Played))
     assert not Played.made
 
@@ -217,7 +219,7 @@ def test_blocks_hold_whole_stacks(clients: int, width: int, sizes: list[int]) ->
     ],
 )
 def test_the_automatic_width(device: str, cohort: int, batch: int, width: int) -> None:
-    population = small(cohort_size=cohort, local=Local(batch_size=batch))
+    population = small(cohort_size=cohort, local=LocalTraining(batch_size=batch))
     assert [width_of(stack, population, device) for stack in ("auto", "off", 5)] == [width, 1, 5]
 
 

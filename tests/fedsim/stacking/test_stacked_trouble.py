@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedsim.algorithms import FedAvg
-from fedsim.core import Batch, Context, Report, Visit
+from fedsim.core import Batch, ClientTask, ClientUpdate, Context
 from fedsim.engine.faults import Chaos, Faults
 from fedsim.engine.pools import SerialPool, StackedPool
 from fedsim.errors import ClientFailed, SettingsError
@@ -32,8 +32,8 @@ from tests.fedsim.stacks import close, run, small
 class Asking(FedAvg):
     """A loss that asks a tensor for its value, which many clients at once cannot answer."""
 
-    def loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
-        value = super().loss(ctx, visit, params, batch)
+    def loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
+        value = super().loss(ctx, task, params, batch)
         return value if float(value.detach()) > 0 else 0 * value
 
 
@@ -54,7 +54,7 @@ class Smoothed(FedAvg):
 
     heeds: bool = False
 
-    def loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+    def loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
         logits, y = ctx.net(params, batch.x), batch.y
         if not self.heeds:
             return F.cross_entropy(logits, y, label_smoothing=0.1)
@@ -102,7 +102,7 @@ def test_it_shows_even_where_every_loss_is_the_same(heeds: bool) -> None:
 class Lazy(FedAvg):
     """A loss that makes a net when it first needs it."""
 
-    def loss(self, ctx: Context, visit: Visit, params: Params, batch: Batch) -> Tensor:
+    def loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
         other = make_net("mlp", input_shape=(12,), num_classes=4)
         return cross_entropy(other.run(params, batch.x, start="fc1"), batch)
 
@@ -121,20 +121,20 @@ class Choosy(FedAvg):
 
     when: str = "start"
 
-    def start(self, ctx: Context, visit: Visit) -> Params:
-        if self.when == "start" and visit.num_examples == 11:
+    def initial_params(self, ctx: Context, task: ClientTask) -> Params:
+        if self.when == "start" and task.num_examples == 11:
             raise ZeroDivisionError("eleven")
-        return super().start(ctx, visit)
+        return super().initial_params(ctx, task)
 
-    def correction(self, ctx: Context, visit: Visit) -> Any:
-        if self.when == "correction" and visit.num_examples == 11:
+    def gradient_correction(self, ctx: Context, task: ClientTask) -> Any:
+        if self.when == "correction" and task.num_examples == 11:
             return {}
-        return super().correction(ctx, visit)
+        return super().gradient_correction(ctx, task)
 
-    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
-        if self.when == "finish" and visit.num_examples == 11:
+    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> ClientUpdate:
+        if self.when == "finish" and task.num_examples == 11:
             raise ZeroDivisionError("eleven")
-        return super().finish(ctx, visit, trained)
+        return super().make_update(ctx, task, trained)
 
 
 @pytest.mark.parametrize("when", ["start", "correction", "finish"])
@@ -184,10 +184,10 @@ def test_too_little_memory_halves_the_width_and_loses_nothing(monkeypatch: pytes
 class Spacious(FedAvg):
     """What a client does outside of its local loop takes more memory than there is for two at once."""
 
-    def finish(self, ctx: Context, visit: Visit, trained: Trained) -> Report:
-        if visit.company is not None and visit.num_examples == 11:
+    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> ClientUpdate:
+        if task.lockstep is not None and task.num_examples == 11:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return super().finish(ctx, visit, trained)
+        return super().make_update(ctx, task, trained)
 
 
 @pytest.mark.parametrize("policy", ["fail", "skip", "retry"])

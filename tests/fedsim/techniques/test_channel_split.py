@@ -36,12 +36,12 @@ def test_which_models_are_chains_of_channels() -> None:
         net = make_net(name, input_shape=shape, num_classes=10)
         if name in CHAINS or name in ("mel_cnn", "resnet34", "vgg19"):
             assert set(cuts(net)) == set(net.keys)
-            assert not CD2PFed().misfits(net, 10)
+            assert not CD2PFed().check_hyperparameters(net, 10)
         else:
-            (fault,) = CD2PFed().misfits(net, 10)
+            (fault,) = CD2PFed().check_hyperparameters(net, 10)
             assert (fault.path, fault.value) == ("name", "cd2_pfed")
     net = make_net("small_transformer", input_shape=(16,), num_classes=4, vocabulary=50)
-    assert CD2PFed().misfits(net, 10)
+    assert CD2PFed().check_hyperparameters(net, 10)
 
 
 @pytest.mark.parametrize("name", ["moon_cnn", "resnet18", "fedgen_cnn"])
@@ -134,22 +134,24 @@ def check_a_visit(
     """The last round once more: channel 4 was private before, channel 3 becomes it, 0 to 2 are shared."""
     ctx, shelf = population.context(3), pool.worker.shelf
     down = algorithm.broadcast(ctx, before["state"])
-    visit = shelf.visit(algorithm, ctx, 6, down, {}, {OWN: before["own"][6]})
-    start = algorithm.start(ctx, visit)
+    task = shelf.make_task(algorithm, ctx, 6, down, {}, {OWN: before["own"][6]})
+    start = algorithm.initial_params(ctx, task)
     for key, at in (("fc1.0.weight", 0), ("fc1.0.bias", 0), ("head.weight", 1)):
         came, own = before["state"].params[key], before["own"][6][key]
         assert torch.equal(start[key].select(at, 4), own.select(at, 4))
         assert torch.equal(start[key].narrow(at, 0, 4), came.narrow(at, 0, 4))
         assert not torch.equal(came.narrow(at, 0, 4), own.narrow(at, 0, 4))
-    trained = algorithm.descend(ctx, visit, start, ctx.net.parameters).params
+    trained = algorithm.train_locally(ctx, task, start, ctx.net.parameters).params
     kept = pool.memories()[6][OWN]
     beta = 0.5 + 0.5 * 3 / 4
     torch.testing.assert_close(
         kept["fc1.0.weight"][3:], (1 - beta) * start["fc1.0.weight"][3:] + beta * trained["fc1.0.weight"][3:]
     )
     torch.testing.assert_close(kept["fc1.0.weight"][:3], trained["fc1.0.weight"][:3])
-    after = shelf.arrival(algorithm, ctx, 6, algorithm.handover(ctx, state), {}, {OWN: kept})
-    model = algorithm.personalise(ctx, after)
+    after = shelf.make_task_without_batches(
+        algorithm, ctx, 6, algorithm.broadcast_personal(ctx, state), {}, {OWN: kept}
+    )
+    model = algorithm.personalize(ctx, after)
     assert torch.equal(model["fc1.0.weight"][:3], state.params["fc1.0.weight"][:3])
     assert torch.equal(model["fc1.0.weight"][3:], kept["fc1.0.weight"][3:])
 
@@ -157,11 +159,11 @@ def check_a_visit(
 def test_who_never_came_has_the_first_values_where_nothing_comes_down() -> None:
     population = small()
     algorithm, net = CD2PFed(), population.nets[0]
-    ctx, state = population.context(3), FedAvg().init(population.context(0))
+    ctx, state = population.context(3), FedAvg().init_server_state(population.context(0))
     moved = type(state)(params=tree.map(lambda leaf: leaf + 1, state.params))
-    visit = SerialPool(algorithm, population).worker.shelf.arrival(
+    task = SerialPool(algorithm, population).worker.shelf.make_task_without_batches(
         algorithm, ctx, 0, algorithm.broadcast(ctx, moved), {}, None
     )
-    model, first = algorithm.start(ctx, visit), net.init(population.seed)
+    model, first = algorithm.initial_params(ctx, task), net.init(population.seed)
     assert torch.equal(model["fc1.0.weight"][:4], first["fc1.0.weight"][:4] + 1)
     assert torch.equal(model["fc1.0.weight"][4:], first["fc1.0.weight"][4:])

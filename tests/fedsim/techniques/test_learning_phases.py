@@ -94,7 +94,7 @@ def test_a_standing_is_kept_by_checkpoints() -> None:
 def cohort(now: Standing, size: int, chance: np.random.Generator) -> list[int]:
     """Whom FedCL chooses: nobody who is frozen, and as many as asked for or as are left."""
     ctx, state = SimpleNamespace(num_clients=len(now.frozen), cohort_size=size), SimpleNamespace(standing=now)
-    came = [*FedCL().cohort(cast(Context, ctx), state, chance)]
+    came = [*FedCL().select_cohort(cast(Context, ctx), state, chance)]
     assert came
     assert len(set(came)) == len(came) == min(size, int((~now.frozen).sum()))
     assert not now.frozen[came].any()

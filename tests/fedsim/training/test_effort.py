@@ -27,7 +27,8 @@ from fedsim.algorithms import ALGORITHMS
 from fedsim.algorithms.fedavg import FedAvg
 from fedsim.base import rng
 from fedsim.clients.population import Population
-from fedsim.core import Context, Effort, Local
+from fedsim.core import Context, Effort, LocalTraining
+from fedsim.core.capabilities import select_cohort
 from fedsim.data import Dataset, Examples
 from fedsim.data.federation import federate
 from fedsim.engine.pools import SerialPool
@@ -103,7 +104,7 @@ def test_records_of_the_written_down_run_add_up_to_table_4(cnn: Net, item: str, 
         dataset=shared.dataset,
         partition=shared.train,
         nets=(cnn,),
-        local=Local(epochs=spec.local.epochs, batch_size=spec.local.batch_size),
+        local=LocalTraining(epochs=spec.local.epochs, batch_size=spec.local.batch_size),
         seed=spec.seed,
         cohort_size=cohort_size(spec),
         rounds=spec.rounds,
@@ -112,7 +113,7 @@ def test_records_of_the_written_down_run_add_up_to_table_4(cnn: Net, item: str, 
     meter, state, updates = Meter(algorithm, population), first_state(algorithm, population), 0
     for number in (0, 100, 200):
         ctx = population.context(number)
-        cohort = algorithm.cohort(ctx, state, rng.stream(spec.seed, "cohort", number))
+        cohort = select_cohort(algorithm, ctx, state, rng.stream(spec.seed, "cohort", number))
         assert len(cohort) == 100
         updates += 100 * meter.training(ctx, state, cohort).updates
     assert spec.rounds == 300
@@ -183,7 +184,7 @@ def test_a_round_counts_the_steps_that_were_made() -> None:
 class Kinds(FedAvg):
     """A step for the head, then the others for the body, beside a second head and a teacher."""
 
-    def effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
+    def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
         """Two kinds."""
         return (
             Effort(1, ctx.net.head, extra=7),
@@ -193,7 +194,7 @@ class Kinds(FedAvg):
 
 def test_steps_of_several_kinds() -> None:
     """Client 2 holds 11 examples: in one epoch of batches of 8, two steps, one of each kind."""
-    population = federation(hidden=5, local=Local(epochs=1, batch_size=8))
+    population = federation(hidden=5, local=LocalTraining(epochs=1, batch_size=8))
     ctx, net = population.context(0), population.nets[0]
     head, body = 5 * 4 + 4, 12 * 5 + 5
     cost = Meter(Kinds(), population).training(ctx, None, [2])
@@ -207,4 +208,4 @@ def test_steps_of_several_kinds() -> None:
 def test_who_holds_nothing_costs_nothing() -> None:
     empty = federation([0, 4], hidden=5)
     ctx = empty.context(0)
-    assert Meter(FedAvg(), empty).training(ctx, FedAvg().init(ctx), [0]) == Cost()
+    assert Meter(FedAvg(), empty).training(ctx, FedAvg().init_server_state(ctx), [0]) == Cost()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedsim.algorithms import KDIA, FedAvg, FedCL, FedCOG, FedGen
-from fedsim.core import Algorithm, Local
+from fedsim.core import Algorithm, LocalTraining
 from fedsim.models import make_net
 from fedsim.techniques.generators import feature_flops, make_generator
 from fedsim.training.effort import Meter
@@ -14,9 +14,9 @@ from tests.fedsim.federations import federation
 
 def flops_of(method: Algorithm, *, round: int = 1) -> int:
     """Of client 2, with 11 examples: in one epoch of batches of 8, two steps; an mlp of 12 -> 5 -> 4."""
-    population = federation(hidden=5, local=Local(epochs=1, batch_size=8))
+    population = federation(hidden=5, local=LocalTraining(epochs=1, batch_size=8))
     ctx = population.context(round)
-    return Meter(method, population).training(ctx, method.init(ctx), [2]).flops
+    return Meter(method, population).training(ctx, method.init_server_state(ctx), [2]).flops
 
 
 PLAIN = 11 * (2 * (60 + 20) + 2 * (60 + 20) + 2 * 20)
@@ -59,7 +59,7 @@ def test_counting_does_not_ask_for_the_difficulty_that_comes_down(monkeypatch: p
     population = federation()
     method = FedCL(generator_noise=8, levels=())
     ctx = population.context(1)
-    state = method.init(ctx)
+    state = method.init_server_state(ctx)
     cost = Meter(method, population).training(ctx, state, range(10))
     monkeypatch.setattr(FedCL, "wanted", lambda *_: pytest.fail("it was asked for"))
     assert Meter(method, population).training(ctx, state, range(10)) == cost

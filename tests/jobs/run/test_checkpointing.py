@@ -76,5 +76,7 @@ def test_all_that_reads_the_number_of_rounds_says_so() -> None:
 def test_every_method_that_may_go_by_its_rounds_is_tried_here() -> None:
     tried = {parse_spec({**SPEC, **part}).algorithm.name for part in BY_ROUNDS if "algorithm" in part}
     assert tried == {
-        name for name, method in ALGORITHMS.items() if method.by_rounds is not Algorithm.by_rounds
+        name
+        for name, method in ALGORITHMS.items()
+        if method.depends_on_num_rounds is not Algorithm.depends_on_num_rounds
     }

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from fedsim.algorithms import ALGORITHMS, FedAvg
+from fedsim.core.capabilities import BatchPacing, CohortSelection
 from fedsim.curriculum import ClientCurriculum, DataCurriculum
 from fedsim.engine.experiment import Experiment
 from jobs.settings import Settings
@@ -43,11 +44,11 @@ def test_curricula_go_around_the_method_clients_outermost(tmp_path: Path) -> Non
 
 
 def test_methods_that_choose_for_themselves_are_refused_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Choosy(FedAvg):
-        def cohort(self, *arguments: Any) -> list[int]:
+    class Choosy(FedAvg, BatchPacing, CohortSelection):
+        def select_cohort(self, *arguments: Any) -> list[int]:
             return [0]
 
-        def schedule(self, *arguments: Any) -> None:
+        def pace_batches(self, *arguments: Any) -> None:
             return None
 
     monkeypatch.setattr(curricula, "ALGORITHMS", MappingProxyType({"choosy": Choosy}))
