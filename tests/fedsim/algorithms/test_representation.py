@@ -19,6 +19,7 @@ from fedsim.algorithms.fedavg import OWN
 from fedsim.algorithms.personalized.fedrod import PREFIX
 from fedsim.clients.population import Population
 from fedsim.core import LocalTraining
+from fedsim.core.capabilities import personal_models
 from fedsim.curriculum import ClientCurriculum
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import first_state, simulate
@@ -87,7 +88,7 @@ def test_who_stays_away_uses_its_own_part_with_the_shared_one_of_today(name: str
     for client in (early, *never):
         memory = pool.memories().get(client)
         task = pool.worker.shelf.make_task_without_batches(algorithm, ctx, client, down, {}, memory)
-        model = algorithm.personalize(ctx, task)
+        model = personal_models(algorithm).personalize(ctx, task)
         own = (memory or {}).get(OWN, {})
         for key, value in {**first, **down["params"], **own}.items():
             assert torch.equal(model[key], value), key

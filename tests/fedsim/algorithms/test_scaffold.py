@@ -108,8 +108,9 @@ def test_batch_statistics_are_averaged_and_have_no_control() -> None:
     population = replace(federation(rounds=1, cohort_size=2), dataset=data, nets=(net,))
     state, plain = run(Scaffold(eta_g=2.0), population)[0].state, run(Uniform(), population)[0].state
     assert set(state.control) == set(net.parameters)
-    for key in net.keys:
-        assert torch.equal(state.params[key], plain.params[key]) == (key in buffers)
+    same = {key for key in net.keys if torch.equal(state.params[key], plain.params[key])}
+    # A bias before a normalisation has no slope but rounding errors, which on some processors are 0.
+    assert buffers <= same <= buffers | {"conv1.0.bias", "conv2.0.bias"}
 
 
 def test_controls_are_kept_within_each_architecture() -> None:
