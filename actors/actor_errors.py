@@ -12,7 +12,7 @@ from ray.exceptions import (
     WorkerCrashedError,
 )
 
-from fedsim.core.error_attribution import MEMORY_HINT, is_memory
+from fedsim.core.error_attribution import MEMORY_HINT, is_out_of_memory
 from fedsim.errors import FedsimError, OutOfMemory, PoolFailed
 
 DEATHS = (RayActorError, OutOfMemoryError, WorkerCrashedError, NodeDiedError)
@@ -34,7 +34,7 @@ def cause_of(error: RayTaskError, who: str) -> Exception:
     """
     if isinstance(error, DEATHS) or not isinstance(error.cause, Exception):
         return error
-    if is_memory(error.cause):
+    if is_out_of_memory(error.cause):
         return OutOfMemory(f"{who} ran out of memory: {first_line(error.cause)}", MEMORY_HINT)
     return error.cause
 

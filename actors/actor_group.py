@@ -19,8 +19,8 @@ from actors.actor_errors import DEATHS, cause_of, first_line, gave_up, living_no
 from actors.client_actor import ClientActor
 from actors.resources import Placement
 from fedsim.engine.faults import DEFAULT, Faults
-from fedsim.errors import NodeLost, NoRoomNow, PoolFailed
-from fedsim.plugins import variables
+from fedsim.errors import NoCapacityNow, NodeLost, PoolFailed
+from fedsim.plugins import plugin_environment
 
 PLACEMENT_SECONDS = 10.0
 
@@ -67,7 +67,7 @@ class Crew:
         if not self.group.wait(PLACEMENT_SECONDS):
             remove_placement_group(self.group)
             free = ray.available_resources()
-            raise NoRoomNow(
+            raise NoCapacityNow(
                 f"{placement.workers} workers x {placement.cpus:g} CPU and {placement.gpus:g} GPU did not "
                 f"come free within {PLACEMENT_SECONDS:g} s; free now on the whole cluster: "
                 f"{free.get('CPU', 0):g} CPU and {free.get('GPU', 0):g} GPU",
@@ -86,7 +86,7 @@ class Crew:
             num_cpus=self.placement.cpus,
             num_gpus=self.placement.gpus,
             scheduling_strategy=strategy,
-            runtime_env={"env_vars": {"RAY_max_direct_call_object_size": str(most)} | variables()},
+            runtime_env={"env_vars": {"RAY_max_direct_call_object_size": str(most)} | plugin_environment()},
         )
         return options.remote(self.placement.gpus)
 

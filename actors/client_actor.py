@@ -15,14 +15,14 @@ import torch
 from actors.client_messages import Letter, opened
 from actors.device import claim
 from fedsim.base import tree
-from fedsim.base.memory_usage import private_peak
+from fedsim.base.memory_usage import peak_private_bytes
 from fedsim.base.tree import Tree
 from fedsim.clients.population import Population
 from fedsim.core import Algorithm, LocalTraining, PersonalScores, Score
 from fedsim.engine.blocks import Block
-from fedsim.engine.chaos import kills_actor
+from fedsim.engine.chaos import should_kill_actor
 from fedsim.engine.faults import Faults
-from fedsim.engine.personal_evaluation import examine
+from fedsim.engine.personal_evaluation import evaluate_personal_models
 from fedsim.engine.worker import Worker
 from fedsim.stacking.graph_replay import CudaRecording
 
@@ -111,19 +111,19 @@ class ClientProcess:
             values, so that their owner never has to download them. None for a client that failed.
         """
         worker = self._joined()
-        if kills_actor(worker.faults, worker.population.seed, round, start, attempt):
+        if should_kill_actor(worker.faults, worker.population.seed, round, start, attempt):
             time.sleep(FLUSH_SECONDS)
             os.kill(os.getpid(), signal.SIGKILL)
         clients = [client for block in blocks for client in block]
-        result, kept = worker.train(
+        result, kept = worker.train_span(
             round,
             start,
             blocks,
             tree.from_numpy(broadcasts, worker.device),
             *self._by_client(clients, instructions, memories),
-            width=width,
+            stack_size=width,
         )
-        sent = result.packed()
+        sent = result.to_numpy()
         if not worker.algorithm.stateful:
             return sent
         return sent, *(tree.to_numpy(kept[client]) if client in kept else None for client in clients)
@@ -131,12 +131,12 @@ class ClientProcess:
     def score(self, round: int, models: Tree, shard: int) -> dict[str, Score]:
         """Score the deployed models on one shard of the test set."""
         worker = self._joined()
-        return worker.score(round, tree.from_numpy(models, worker.device), shard)
+        return worker.score_shard(round, tree.from_numpy(models, worker.device), shard)
 
     def measure(self, round: int, models: Tree, clients: Sequence[int]) -> Any:
         """The mean loss of a model on each client's own data; see `Worker.measure`."""
         worker = self._joined()
-        return worker.measure(round, tree.from_numpy(models, worker.device), clients)
+        return worker.measure_losses(round, tree.from_numpy(models, worker.device), clients)
 
     def examine(
         self,
@@ -156,7 +156,7 @@ class ClientProcess:
             *memories: what each keeps, in the clients' order; none at all unless the algorithm is stateful.
         """
         worker = self._joined()
-        return examine(
+        return evaluate_personal_models(
             worker,
             round,
             clients,
@@ -178,14 +178,14 @@ class ClientProcess:
     def limit(self, local: LocalTraining) -> None:
         """Train like this from now on, in place of what the population says; for measuring."""
         worker = self._joined()
-        worker.population = worker.shelf.population = replace(worker.population, local=local)
+        worker.population = worker.loader.population = replace(worker.population, local=local)
 
     def usage(self) -> Usage:
         """The most memory that this process has needed so far."""
         if self.claim.device == "cpu":
-            return Usage(private_peak())
+            return Usage(peak_private_bytes())
         total = torch.cuda.get_device_properties(0).total_memory
-        return Usage(private_peak(), torch.cuda.max_memory_reserved(), self.claim.cap or total)
+        return Usage(peak_private_bytes(), torch.cuda.max_memory_reserved(), self.claim.cap or total)
 
     def _joined(self) -> Worker:
         if self.worker is None:

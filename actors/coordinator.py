@@ -25,9 +25,15 @@ from fedsim.clients.population import Population
 from fedsim.data import Partition, SampledPartition
 from fedsim.engine.experiment import Experiment
 from fedsim.engine.faults import DEFAULT, Faults
-from fedsim.engine.model_selection import Chosen, better
+from fedsim.engine.model_selection import ChosenModel, choose_better
 from fedsim.engine.resume_point import Checkpoint
-from fedsim.engine.simulation import Examining, Learning, RoundResult, first_state, stages
+from fedsim.engine.simulation import (
+    PersonalEvaluationProgress,
+    RoundResult,
+    ServerTrainingProgress,
+    make_initial_state,
+    simulate_with_progress,
+)
 
 RECALLED_AT_ONCE = 500
 
@@ -110,7 +116,7 @@ class CoordinatorProcess:
         self.experiment, self.placement, self.faults = experiment, placement, faults
         self.keeping, self.group = keeping, group
         self.params: dict[str, Any] = {}
-        self.best: Chosen | None = None
+        self.best: ChosenModel | None = None
         self.dealt: dict[str, Any] = {}
         self.data: dict[str, Any] = {}
 
@@ -128,8 +134,8 @@ class CoordinatorProcess:
         yield Phase(f"placing {self.placement.workers} client actors")
         crew = Crew(self.placement, inline=not experiment.algorithm.stateful, name=self.group)
         try:
-            population = yield from phases(experiment.preparing())
-            self.dealt, self.data = _arrays(population.partition), population.dataset.about()
+            population = yield from phases(experiment.prepare_population())
+            self.dealt, self.data = _arrays(population.partition), population.dataset.to_metadata()
             checkpoint = (yield from self._last(kept, population)) if kept else None
             yield Phase("waiting for the client actors")
             method, stack, graphs = experiment.algorithm, experiment.stack, experiment.graphs
@@ -150,9 +156,9 @@ class CoordinatorProcess:
         """The place for checkpoints: one that cannot be used is found out before anything else is done."""
         keeping = self._keeping()
         kept = Checkpoints(keeping.url, keeping.experiment)
-        kept.probe()
+        kept.check_writable()
         if keeping.resume:
-            kept.check()
+            kept.check_newest()
         else:
             kept.clear()
         return kept
@@ -162,7 +168,7 @@ class CoordinatorProcess:
     ) -> Generator[Progress, None, Checkpoint | None]:
         """The checkpoint to go on from; its records as far as the caller lacks them."""
         warnings: list[str] = []
-        checkpoint = kept.load(first_state(self.experiment.algorithm, population), warnings.append)
+        checkpoint = kept.load(make_initial_state(self.experiment.algorithm, population), warnings.append)
         # Ray sends into what yields here, which an iterator that is no generator does not take.
         for text in warnings:
             yield Phase(text)
@@ -178,12 +184,12 @@ class CoordinatorProcess:
     ) -> Iterator[Progress]:
         experiment, rounds = self.experiment, population.rounds
         self.best = checkpoint.chosen if checkpoint else None
-        if checkpoint is not None and checkpoint.width is not None:
+        if checkpoint is not None and checkpoint.stack_size is not None:
             # Where stacks were halved, the rounds that run again would come out differently at full width.
-            pool.width = min(pool.width, checkpoint.width)
+            pool.width = min(pool.width, checkpoint.stack_size)
         if self.keeping is not None:
             pool.widths = self.keeping.widths
-        for result in stages(
+        for result in simulate_with_progress(
             experiment.algorithm,
             population,
             pool,
@@ -192,21 +198,21 @@ class CoordinatorProcess:
             resume=checkpoint,
             device=self.claim.device,
         ):
-            if isinstance(result, Examining):
+            if isinstance(result, PersonalEvaluationProgress):
                 most = population.partition.num_clients
                 yield Phase(f"round {result.round}: scored {result.done:,} of {most:,} clients' own models")
                 continue
-            if isinstance(result, Learning):
+            if isinstance(result, ServerTrainingProgress):
                 what, done, most = result.progress
                 yield Phase(f"round {result.round}: {what}, {done:,} of {most:,} steps")
                 continue
             if self.placement.server:
                 result = replace(result, engine={**result.engine, "server_device": self.claim.name})
             self.params = self._common(result.state)
-            self.best = better(self.best, experiment.algorithm, population, result)
+            self.best = choose_better(self.best, experiment.algorithm, population, result)
             yield replace(result, state=None)
             if kept is not None:
-                kept.note(result)
+                kept.note_round(result)
                 if self._keeping().due(result.round, rounds):
                     kept.save(result, pool, rounds, self.best)
 
@@ -226,7 +232,7 @@ class CoordinatorProcess:
         """The global model after the last finished round, NumPy arrays by parameter name; {} without one."""
         return self.params
 
-    def chosen(self) -> Chosen | None:
+    def chosen(self) -> ChosenModel | None:
         """The model that validation has chosen, over NumPy arrays; None without a validation split."""
         return self.best and replace(self.best, params=tree.to_numpy(self.best.params))
 

@@ -14,32 +14,32 @@ from actors.actor_group import Crew
 from actors.calls import Submit, Task, Work
 from actors.client_messages import Letter, letters
 from fedsim.base import tree, wire
-from fedsim.base.digest import Fingerprint, memory_marks
+from fedsim.base.digest import ClientStatesDigest, client_state_digests
 from fedsim.base.tree import Tree
 from fedsim.clients.population import Population
-from fedsim.core import Algorithm, Context, Reduced, Score, Survey
-from fedsim.core.personal_scores import joined
-from fedsim.engine.blocks import Block, cut, shares, spans
+from fedsim.core import Algorithm, Context, ReducedUpdates, Score, Survey
+from fedsim.core.personal_scores import join_scores
+from fedsim.engine.blocks import Block, cut_evenly, cut_into_blocks, cut_into_spans
 from fedsim.engine.client_pool import PersonalEvaluation
 from fedsim.engine.faults import DEFAULT, Faults
-from fedsim.engine.personal_evaluation import examination_work, examinees
+from fedsim.engine.personal_evaluation import personal_evaluation_work, select_tested_clients
 from fedsim.engine.pools import (
-    broadcast,
-    bytes_down,
-    deployed,
-    explain,
-    halved,
-    handover,
-    instruct,
-    questioned,
-    stack_widths,
-    survey_traffic,
+    count_bytes_down,
+    count_survey_traffic,
+    halve_stack_size,
+    list_deployed_models,
+    make_broadcasts,
+    make_handovers,
+    make_instructions,
+    make_personal_instructions,
+    select_survey_models,
+    stack_size_by_model,
 )
-from fedsim.engine.reduction import SpanResult, combine
-from fedsim.engine.scores import total
-from fedsim.engine.worker import num_shards
-from fedsim.errors import StackTooWide
-from fedsim.stacking.stack_size import Stack, width_of
+from fedsim.engine.reduction import SpanResult, combine_results
+from fedsim.engine.scores import sum_scores
+from fedsim.engine.worker import count_shards
+from fedsim.errors import StackTooLarge
+from fedsim.stacking.stack_size import StackSetting, choose_stack_size
 
 SPAN_MEMORY_BYTES = 256 << 20
 """About how much the memories of one span's clients may take in an actor, or on its share of a GPU."""
@@ -84,50 +84,50 @@ class RayPool:
         crew: Crew,
         *,
         faults: Faults = DEFAULT,
-        stack: Stack = 1,
+        stack: StackSetting = 1,
         graphs: bool = False,
     ) -> None:
         self.crew, self.faults, shared = crew, faults, ray.put(population)
         self.population: Population = ray.get(shared)
         self.actors = crew.join(ray.put(algorithm), shared, faults, graphs)
-        self.width = width_of(stack, self.population, self.actors[0]["device"])
+        self.width = choose_stack_size(stack, self.population, self.actors[0]["device"])
         self.widths: Mapping[int, int] = {}
-        self._memories: dict[int, Any] = {}
-        self._fingerprint = Fingerprint()
+        self._client_states: dict[int, Any] = {}
+        self._states_digest = ClientStatesDigest()
         self._work = Work(crew, faults.max_retries)
         self._restarts = crew.restarts
         self._pace = inf  # seconds of a local step in the last round
 
-    def train(
+    def begin_training(
         self, algorithm: Algorithm, ctx: Context, state: Any, cohort: Sequence[int]
-    ) -> Callable[[], Reduced]:
+    ) -> Callable[[], ReducedUpdates]:
         """Begin one round of these clients; see `ClientPool`."""
-        broadcasts = broadcast(algorithm, ctx, state)
-        instructions = instruct(algorithm, ctx, state, cohort)
+        broadcasts = make_broadcasts(algorithm, ctx, state)
+        instructions = make_instructions(algorithm, ctx, state, cohort)
         sent = ray.put(tree.to_numpy(broadcasts))
         written = letters(instructions)
         self.width = min(self.width, self.widths.get(ctx.round + 1, self.width))
 
         def begin() -> _Begun:
-            width = stack_widths(algorithm, ctx.nets, self.width)
-            blocks = cut(cohort, self.population.steps, len(ctx.nets), width)
-            steps = [sum(self.population.steps(client) for client in block) for block in blocks]
+            width = stack_size_by_model(algorithm, ctx.nets, self.width)
+            blocks = cut_into_blocks(cohort, self.population.count_steps, len(ctx.nets), width)
+            steps = [sum(self.population.count_steps(client) for client in block) for block in blocks]
             most = most_blocks(blocks, broadcasts, model_bytes(ctx)) if algorithm.stateful else None
             cuts = [(span.start, blocks[span.start : span.stop]) for span in self._parts(steps, most)]
             tasks = [Task(self._training(algorithm, ctx.round, *part, sent, written)) for part in cuts]
             self._work.add(tasks)
             return _Begun([mine for _, mine in cuts], tasks, sum(steps))
 
-        begun, down = begin(), bytes_down(algorithm, ctx, broadcasts, instructions, cohort)
+        begun, down = begin(), count_bytes_down(algorithm, ctx, broadcasts, instructions, cohort)
 
-        def finish() -> Reduced:
+        def finish() -> ReducedUpdates:
             ended, results = self._results(begun, begin)
             self._pace = sum(result.seconds for result in results) / max(1, ended.steps)
             if algorithm.stateful:
                 for mine, task, result in zip(ended.blocks, ended.tasks, results, strict=True):
                     new = zip(_clients(mine), task.references[1:], strict=True)
-                    self._memories.update(entry for entry in new if entry[0] not in result.errors)
-            return combine(algorithm, ctx, results, cohort, down, self._engine(), self._fingerprint)
+                    self._client_states.update(entry for entry in new if entry[0] not in result.errors)
+            return combine_results(algorithm, ctx, results, cohort, down, self._engine(), self._states_digest)
 
         return finish
 
@@ -139,9 +139,9 @@ class RayPool:
         while True:
             try:
                 return begun, [result.unpacked() for result in self._work.results(begun.tasks)]
-            except StackTooWide:
+            except StackTooLarge:
                 self._work.drop(begun.tasks)
-                self.width = halved(self.width)
+                self.width = halve_stack_size(self.width)
                 begun = again()
 
     def _parts(self, steps: Sequence[int], most: int | None) -> Iterable[range]:
@@ -152,8 +152,8 @@ class RayPool:
         """
         workers = len(self.crew.actors)
         if most is None and self._pace * sum(steps) < LITTLE_SECONDS * workers:
-            return shares(len(steps), workers)
-        return spans(steps, workers, most)
+            return cut_evenly(len(steps), workers)
+        return cut_into_spans(steps, workers, most)
 
     def _engine(self) -> dict[str, Any]:
         """How the round was computed, for the record; `restarts` since the last time."""
@@ -173,19 +173,21 @@ class RayPool:
     ) -> Submit:
         clients, width = _clients(blocks), self.width
         mine = {client: written[client] for client in clients if client in written}
-        memories = [self._memories.get(client) for client in clients] if algorithm.stateful else []
+        client_states = [self._client_states.get(client) for client in clients] if algorithm.stateful else []
         returns = 1 + len(clients) * algorithm.stateful
 
         def submit(actor: Any, attempt: int) -> list[Any]:
             call = actor.train if returns == 1 else actor.train.options(num_returns=returns)
-            references = call.remote(round, start, attempt, width, blocks, sent, mine, *memories)
+            references = call.remote(round, start, attempt, width, blocks, sent, mine, *client_states)
             return list(references) if returns > 1 else [references]
 
         return submit
 
-    def measure(self, algorithm: Algorithm, ctx: Context, state: Any, clients: Sequence[int]) -> Survey:
+    def measure_losses(
+        self, algorithm: Algorithm, ctx: Context, state: Any, clients: Sequence[int]
+    ) -> Survey:
         """The mean loss of the first deployed model on each client's data; see `ClientPool`."""
-        models = questioned(algorithm, ctx, state)
+        models = select_survey_models(algorithm, ctx, state)
         sent, size = ray.put(tree.to_numpy(models)), _portion(len(clients), len(self.crew.actors))
 
         def asking(some: Sequence[int]) -> Submit:
@@ -195,31 +197,36 @@ class RayPool:
         tasks = [Task(asking(some)) for some in portions]
         self._work.add(tasks)
         losses = self._work.results(tasks)
-        return Survey(np.concatenate(losses), survey_traffic(algorithm, ctx, state, models, clients))
+        return Survey(np.concatenate(losses), count_survey_traffic(algorithm, ctx, state, models, clients))
 
-    def evaluate(self, algorithm: Algorithm, ctx: Context, state: Any) -> Callable[[], Mapping[str, Score]]:
+    def begin_evaluation(
+        self, algorithm: Algorithm, ctx: Context, state: Any
+    ) -> Callable[[], Mapping[str, Score]]:
         """Begin to score every deployed model on the whole test set, a shard at a time."""
-        models = ray.put(tree.to_numpy(deployed(algorithm, ctx, state)))
-        shards = num_shards(self.population)
+        models = ray.put(tree.to_numpy(list_deployed_models(algorithm, ctx, state)))
+        shards = count_shards(self.population)
 
         def scoring(shard: int) -> Submit:
             return lambda actor, _: [actor.score.remote(ctx.round, models, shard)]
 
         tasks = [Task(scoring(shard)) for shard in range(shards)]
         self._work.add(tasks)
-        return lambda: total(self._work.results(tasks))
+        return lambda: sum_scores(self._work.results(tasks))
 
-    def evaluate_personal(
+    def begin_personal_evaluation(
         self, algorithm: Algorithm, ctx: Context, state: Any, clients: Iterable[int] | None = None
     ) -> PersonalEvaluation:
         """Begin to score each client's own model, on whichever actors are free; see `ClientPool`."""
-        asked, handovers = examinees(self.population, clients), handover(algorithm, ctx, state)
+        asked, handovers = (
+            select_tested_clients(self.population, clients),
+            make_handovers(algorithm, ctx, state),
+        )
         sent = ray.put(tree.to_numpy(handovers))
-        work = [examination_work(algorithm, self.population, ctx, client) for client in asked.clients]
+        work = [personal_evaluation_work(algorithm, self.population, ctx, client) for client in asked.clients]
         most = most_blocks([(client,) for client in asked.clients[:1]], handovers, model_bytes(ctx))
         portions = [
             asked.clients[part.start : part.stop]
-            for part in spans(work, len(self.crew.actors), most if algorithm.stateful else None)
+            for part in cut_into_spans(work, len(self.crew.actors), most if algorithm.stateful else None)
         ]
         tasks = [Task(self._examining(algorithm, ctx, state, mine, sent)) for mine in portions]
         self._work.add(tasks)
@@ -230,28 +237,28 @@ class RayPool:
     ) -> PersonalEvaluation:
         for _ in self._work.progress(tasks):
             yield sum(len(mine) for mine, task in zip(portions, tasks, strict=True) if task.ended)
-        return joined([task.value for task in tasks], untested)
+        return join_scores([task.value for task in tasks], untested)
 
     def _examining(
         self, algorithm: Algorithm, ctx: Context, state: Any, clients: Sequence[int], sent: Any
     ) -> Submit:
-        memories = [self._memories.get(client) for client in clients] if algorithm.stateful else []
+        memories = [self._client_states.get(client) for client in clients] if algorithm.stateful else []
 
         def submit(actor: Any, _: int) -> list[Any]:
             # Made when they are sent, so that there are never as many letters here as there are clients.
-            mine = letters(explain(algorithm, ctx, state, clients))
+            mine = letters(make_personal_instructions(algorithm, ctx, state, clients))
             return [actor.examine.remote(ctx.round, clients, sent, mine, *memories)]
 
         return submit
 
-    def memories(self, clients: Iterable[int] | None = None) -> Mapping[int, Tree]:
+    def client_states(self, clients: Iterable[int] | None = None) -> Mapping[int, Tree]:
         """What these clients keep, by default all; downloads it.
 
         Raises:
             NodeLost: if it is gone, with the node that it was on.
         """
-        chosen = self._memories if clients is None else clients
-        held = {client: self._memories[client] for client in chosen if client in self._memories}
+        chosen = self._client_states if clients is None else clients
+        held = {client: self._client_states[client] for client in chosen if client in self._client_states}
         try:
             found = zip(held, ray.get(list(held.values())), strict=True)
         except LOSSES as error:
@@ -259,16 +266,16 @@ class RayPool:
             raise self.crew.lost(0, f"a client's memory is gone: {first_line(error)}") from error
         return {client: tree.from_numpy(memory) for client, memory in found}
 
-    def restore(self, memories: Mapping[int, Tree]) -> None:
+    def restore_client_states(self, memories: Mapping[int, Tree]) -> None:
         """Put the memories of these clients back, as after a restart."""
         for client, memory in memories.items():
-            self._memories[client] = ray.put(tree.to_numpy(memory))
-        self._fingerprint.update(memory_marks(memories))
+            self._client_states[client] = ray.put(tree.to_numpy(memory))
+        self._states_digest.update(client_state_digests(memories))
 
     def forget(self) -> None:
         """As if no client had ever come: their memories go."""
-        self._memories.clear()
-        self._fingerprint = Fingerprint()
+        self._client_states.clear()
+        self._states_digest = ClientStatesDigest()
 
     def close(self) -> None:
         """End the actors and give their resources back."""
@@ -277,7 +284,7 @@ class RayPool:
 
 def model_bytes(ctx: Context) -> int:
     """Bytes of the largest architecture's parameters."""
-    return wire.NUMBER_BYTES * max(net.count() for net in ctx.nets)
+    return wire.NUMBER_BYTES * max(net.count_parameters() for net in ctx.nets)
 
 
 def most_blocks(blocks: Sequence[Block], broadcasts: Mapping[str, Mapping[str, Tree]], model: int = 0) -> int:

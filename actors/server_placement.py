@@ -13,8 +13,8 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from actors.actor_group import PLACEMENT_SECONDS
-from fedsim.errors import NoRoomNow
-from fedsim.plugins import variables
+from fedsim.errors import NoCapacityNow
+from fedsim.plugins import plugin_environment
 
 HEAD = "node:__internal_head__"
 """A resource that Ray gives the head alone; a crumb of it keeps a reservation there."""
@@ -34,7 +34,9 @@ class ServerRoom:
     def options(self) -> dict[str, Any]:
         """The options of the actor."""
         # The processes of a cluster have the environment of its start, not ours.
-        told: dict[str, Any] = {"runtime_env": {"env_vars": variables()}} if variables() else {}
+        told: dict[str, Any] = (
+            {"runtime_env": {"env_vars": plugin_environment()}} if plugin_environment() else {}
+        )
         if self._group is None:
             # On the head, where the data sets are.
             here = ray.get_runtime_context().get_node_id()
@@ -50,7 +52,7 @@ class ServerRoom:
         """
         if self._group is not None and not self._group.wait(PLACEMENT_SECONDS):
             free = ray.available_resources().get("GPU", 0)
-            raise NoRoomNow(
+            raise NoCapacityNow(
                 f"the server's {self.share:g} GPU of the head did not come free within "
                 f"{PLACEMENT_SECONDS:g} s; free now on the whole cluster: {free:g} GPU",
                 "wait for other work to end, or set resources.server_gpus to 0: then it trains on its CPU",

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedsim.core.census import Ground, Real, Whole
-from fedsim.techniques.clustering import distance_matrix, mean_within
+from fedsim.techniques.clustering import distance_matrix, mean_cluster_distances
 
 COLOURS = ("#1a5fb4", "#b3480b", "#1c7c54", "#8a3fa0", "#a51d5b", "#6b6100", "#0b7285", "#5c4b3f")
 
@@ -89,7 +89,7 @@ def cluster_map(panels: Sequence[Sequence[Clustering]], path: Path) -> Path:
 
 def _draw(panel: Clustering, place: Any) -> None:
     points = places(distance_matrix(panel.shares, panel.ground))
-    means = mean_within(panel.shares, panel.clusters, panel.ground)
+    means = mean_cluster_distances(panel.shares, panel.clusters, panel.ground)
     for cluster in range(len(means)):
         mine = points[panel.clusters == cluster]
         place.scatter(mine[:, 0], mine[:, 1], s=18, color=COLOURS[cluster % len(COLOURS)], linewidths=0)

@@ -21,7 +21,13 @@ from benchmarks.machine import here
 from fedsim.core.census import Real, Whole
 from fedsim.data import load_dataset, make_partition
 from fedsim.data.statistics import class_counts
-from fedsim.techniques.clustering import distance_matrix, distances_to, distributions, grouped, mean_within
+from fedsim.techniques.clustering import (
+    cluster_features,
+    distance_matrix,
+    distances_to,
+    label_distributions,
+    mean_cluster_distances,
+)
 
 FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "clusters.svg"
 PARTITIONS: dict[str, dict[str, Any]] = {
@@ -39,7 +45,7 @@ def planted(seed: int, clients: int = 30) -> tuple[Real, Whole]:
     for client, group in enumerate(groups):
         classes = [[0, 1], [3, 4, 5], [7, 8]][group]
         shares[client, classes] += 0.9 * rng.dirichlet(np.full(len(classes), 20.0))
-    return distributions(np.array([rng.multinomial(200, row) for row in shares], float)), groups
+    return label_distributions(np.array([rng.multinomial(200, row) for row in shares], float)), groups
 
 
 def recovery() -> dict[str, dict[str, float]]:
@@ -50,7 +56,7 @@ def recovery() -> dict[str, dict[str, float]]:
         reference = int(np.random.default_rng(seed).integers(len(shares)))
         features = {"matrix": distance_matrix(shares), "vector": distances_to(shares, shares[reference])}
         for name, values in features.items():
-            found[name].append(float(adjusted_rand_score(groups, grouped(values, 3, seed))))
+            found[name].append(float(adjusted_rand_score(groups, cluster_features(values, 3, seed))))
     return {name: {"mean": fmean(each), "least": min(each)} for name, each in found.items()}
 
 
@@ -59,15 +65,15 @@ def picture(clients: int, seed: int) -> dict[str, list[float]]:
     labels, rows, means = load_dataset("fashion_mnist", roots=()).train.y, [], {}
     for name, dealing in PARTITIONS.items():
         dealt = make_partition(labels=labels, num_clients=clients, num_classes=10, seed=seed, **dealing)
-        shares = distributions(class_counts(dealt, labels, 10).astype(float))
+        shares = label_distributions(class_counts(dealt, labels, 10).astype(float))
         reference = int(np.random.default_rng(seed).integers(clients))
         features = {"vector": distances_to(shares, shares[reference]), "matrix": distance_matrix(shares)}
         for ask, values in features.items():
-            found = {number: grouped(values, number, seed) for number in (2, 3, 5)}
+            found = {number: cluster_features(values, number, seed) for number in (2, 3, 5)}
             title = f"{name}, {ask}, |V| = "
             rows.append([Clustering(f"{title}{n}", shares, clusters) for n, clusters in found.items()])
             for n, clusters in found.items():
-                means[f"{title}{n}"] = [round(mean, 2) for mean in mean_within(shares, clusters)]
+                means[f"{title}{n}"] = [round(mean, 2) for mean in mean_cluster_distances(shares, clusters)]
     cluster_map(rows, FIGURE)
     return means
 
@@ -76,10 +82,10 @@ def seconds(clients: int) -> dict[str, float]:
     """How long clustering so many clients by the distances to one of them takes, the figures besides."""
     shares = np.random.default_rng(0).dirichlet(np.full(10, 0.1), clients)
     distances_to(shares[:10], shares[0])  # loads the libraries
-    grouped(np.arange(4.0), 2, 0)
+    cluster_features(np.arange(4.0), 2, 0)
     begun, worked = perf_counter(), process_time()
     distances = distances_to(shares, shares[0])
-    grouped(distances, 3, 0)
+    cluster_features(distances, 3, 0)
     return {"wall": perf_counter() - begun, "processor": process_time() - worked}
 
 

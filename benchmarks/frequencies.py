@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from benchmarks.tables import page
 from fedsim.base import rng
 from fedsim.data import make_partition
-from fedsim.techniques.last_models import ALONE, KINDS, Powers, worth
+from fedsim.techniques.last_models import ALONE, KINDS, Powers, client_weight
 
 NAME = "kdia-frequencies"
 FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "frequencies.svg"
@@ -52,7 +52,7 @@ class Seen(NamedTuple):
 
     def frequency(self, powers: Powers) -> Real:
         """Each client's weight, 1 being an even share of all N; float64 `[N]`."""
-        weights = worth(powers, *self).numpy()
+        weights = client_weight(powers, *self).numpy()
         return np.asarray(CLIENTS * weights / weights.sum())
 
 

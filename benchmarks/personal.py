@@ -25,18 +25,20 @@ from actors.ray_pool import RayPool
 from actors.resources import Placement
 from benchmarks.machine import here, start_ray
 from fedsim.algorithms.personalized.fedbabu import FedBABU
-from fedsim.base.progress import finished
+from fedsim.base.progress import run_to_end
 from fedsim.clients.population import Population
 from fedsim.core import LocalTraining, PersonalScores
-from fedsim.data import federate, load_dataset
-from fedsim.engine.simulation import first_state
+from fedsim.data import load_dataset, make_federation
+from fedsim.engine.simulation import make_initial_state
 from fedsim.models import make_net
 
 
 def federation(clients: int) -> Population:
     """Who is scored."""
     data = load_dataset("fashion_mnist", roots=[Path.home() / ".fedsim" / "data"])
-    shared = federate(data, "dirichlet", num_clients=clients, seed=0, tests="merged", beta=0.1, min_size=40)
+    shared = make_federation(
+        data, "dirichlet", num_clients=clients, seed=0, tests="merged", beta=0.1, min_size=40
+    )
     return Population(
         dataset=shared.dataset,
         partition=shared.train,
@@ -54,14 +56,14 @@ class Examiner:
 
     def __init__(self, algorithm: FedBABU, population: Population, actors: int) -> None:
         self.algorithm, self.population = algorithm, population
-        self.state: Any = first_state(algorithm, population)
+        self.state: Any = make_initial_state(algorithm, population)
         self.pool = RayPool(algorithm, population, Crew(Placement(actors, 1, 0), inline=True))
         self.scores(range(actors))
 
     def scores(self, clients: Any = None) -> tuple[PersonalScores, float]:
         """The scores of these clients, by default of all, and the seconds that they took."""
         began, ctx = perf_counter(), self.population.context(0)
-        found = finished(self.pool.evaluate_personal(self.algorithm, ctx, self.state, clients))
+        found = run_to_end(self.pool.begin_personal_evaluation(self.algorithm, ctx, self.state, clients))
         return found, perf_counter() - began
 
 

@@ -92,7 +92,7 @@ class Federation:
         torch.set_num_threads(1)
         began, self.before = perf_counter(), _memory("VmRSS")
         experiment = asked.experiment(clients)
-        population = experiment.population()
+        population = experiment.load_population()
         crew = Crew(Placement(asked.actors, 0.5, 0), inline=not experiment.algorithm.stateful)
         self.pool = RayPool(experiment.algorithm, population, crew)
         self.results = simulate(experiment.algorithm, population, self.pool, evaluate_every=10**9)

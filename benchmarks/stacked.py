@@ -38,16 +38,16 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.machine import here
 from fedsim.algorithms import FedAvg
 from fedsim.base import rng
-from fedsim.base.memory_usage import private_peak
+from fedsim.base.memory_usage import peak_private_bytes
 from fedsim.clients.population import Population
 from fedsim.core import LocalTraining
 from fedsim.data.dataset import Dataset, Examples, Normalise
 from fedsim.data.partition import Partition
 from fedsim.engine.pools import SerialPool, StackedPool
-from fedsim.engine.simulation import first_state
+from fedsim.engine.simulation import make_initial_state
 from fedsim.models import make_net
-from fedsim.stacking.stack_size import width_of
-from fedsim.training.effort import Meter
+from fedsim.stacking.stack_size import choose_stack_size
+from fedsim.training.effort import CostMeter
 
 MODELS: Mapping[str, tuple[tuple[int, int, int], Mapping[str, Any]]] = {
     "lenet5": ((1, 28, 28), {}),
@@ -85,7 +85,7 @@ def population(model: str, clients: int, examples: int, batch_size: int) -> Popu
     data = Dataset(
         name="noise",
         train=noise,
-        test=noise.take(slice(1)),
+        test=noise.select_rows(slice(1)),
         num_classes=CLASSES,
         input_shape=shape,
         classes=tuple(map(str, range(CLASSES))),
@@ -116,7 +116,7 @@ class Case:
         self.algorithm, self.best = FedAvg(), 0.0
         made = (self.algorithm, federation)
         self.pool = SerialPool(*made, device) if width == 1 else StackedPool(*made, width, device)
-        self.ctx, self.state = federation.context(0), first_state(*made)
+        self.ctx, self.state = federation.context(0), make_initial_state(*made)
         self.peak = 0
 
     def measure(self, seconds: float) -> None:
@@ -130,7 +130,7 @@ class Case:
             self._round(clients)
             rounds += 1
         self.best = max(self.best, rounds * len(clients) / (perf_counter() - began))
-        self.peak = torch.cuda.max_memory_allocated() if self.device == "cuda" else private_peak()
+        self.peak = torch.cuda.max_memory_allocated() if self.device == "cuda" else peak_private_bytes()
 
     def seconds(self) -> float:
         """Of one round: processor time, so that a busy machine does not decide; by the clock for a GPU."""
@@ -140,15 +140,15 @@ class Case:
         return clock() - began
 
     def _round(self, clients: Sequence[int]) -> None:
-        self.pool.train(self.algorithm, self.ctx, self.state, clients)()
+        self.pool.begin_training(self.algorithm, self.ctx, self.state, clients)()
         if self.device == "cuda":
             torch.cuda.synchronize()
 
 
 def flops_per_client(federation: Population) -> float:
     """Operations of one client's round."""
-    meter = Meter(FedAvg(), federation)
-    return meter.training(federation.context(0), first_state(FedAvg(), federation), [0]).flops
+    meter = CostMeter(FedAvg(), federation)
+    return meter.training_cost(federation.context(0), make_initial_state(FedAvg(), federation), [0]).flops
 
 
 def compared(model: str, batch_size: int, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -169,7 +169,7 @@ def compared(model: str, batch_size: int, options: argparse.Namespace) -> Iterat
             "speedup": round(case.best / cases[0].best, 3),
             "share": round(case.best * flops / options.peak / 1e12, 4) if options.peak else None,
             "memory_mb": round(case.peak / 1e6),
-            "automatic": width_of("auto", federation, options.device),
+            "automatic": choose_stack_size("auto", federation, options.device),
         }
 
 
@@ -177,7 +177,7 @@ def choice(model: str, options: argparse.Namespace) -> dict[str, Any]:
     """The automatic width of a model against others."""
     clients, examples, widths = CHOICES[model]
     federation = population(model, clients, examples, batch_size=10)
-    automatic = width_of("auto", federation, options.device)
+    automatic = choose_stack_size("auto", federation, options.device)
     cases = [Case(federation, width, options.device) for width in sorted({automatic, *widths})]
     for case in cases:
         case.seconds()

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 from fedsim.curriculum.theory import (
     Array,
-    Order,
+    BiasOrder,
     Quadratic,
     bias_bounds,
-    lemmas,
+    lemma_bound,
     random_quadratic,
     simulate_biased,
     step_sizes,
@@ -28,7 +28,7 @@ from fedsim.curriculum.theory import (
 )
 
 ROUNDS, STEPS = 50, 5
-ORDERS: tuple[Order, ...] = ("curriculum", "anti")
+ORDERS: tuple[BiasOrder, ...] = ("curriculum", "anti")
 COLOURS = {"curriculum": "#1b7837", "anti": "#b2182b"}
 FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "theory.svg"
 
@@ -52,7 +52,7 @@ def steps(of: Quadratic, *, fall: bool) -> Array:
     return step_sizes(ROUNDS, STEPS, of.largest_step / 2, by_round=by_round, by_step=by_step)
 
 
-def bounds(order: Order) -> Array:
+def bounds(order: BiasOrder) -> Array:
     """B from 0.01 to 1."""
     return bias_bounds(order, ROUNDS, STEPS, 0.01, 1.0)
 
@@ -62,7 +62,7 @@ def lines(of: Quadratic, alpha: Array) -> list[Line]:
     drawn = []
     for order in ORDERS:
         simulated = simulate_biased(of, alpha, bounds(order), repeats=500)
-        every = (simulated.distances, "none"), (lemmas(of, alpha, bounds(order)), "6 4")
+        every = (simulated.distances, "none"), (lemma_bound(of, alpha, bounds(order)), "6 4")
         for values, dashes in (*every, (theorem1(of, alpha, bounds(order)), "2 3")):
             drawn.append(Line(values.tolist(), COLOURS[order], dashes))
     return drawn
@@ -77,7 +77,7 @@ def hundred(*, fall: bool) -> dict[str, Any]:
         for order in ORDERS:
             found = simulate_biased(of, alpha, bounds(order), repeats=100, seed=seed)
             left, right = theorem2(of, alpha, found)
-            under = [found.distances[1:] <= b(of, alpha, bounds(order))[1:] for b in (theorem1, lemmas)]
+            under = [found.distances[1:] <= b(of, alpha, bounds(order))[1:] for b in (theorem1, lemma_bound)]
             held += bool(under[0].all() and under[1].all() and (left <= right).all())
             ends.append(float(found.distances[-1]))
         ratios.append(ends[0] / ends[1])

@@ -74,7 +74,8 @@ def round_bytes(net: Net, public: int, classes: int, top_k: int, clients: int = 
     kept = partial(AcePFL(top_k=top_k).count_bytes, unneeded)
     each = {
         "FedAvg": model_bytes(net),
-        "SCAFFOLD": model_bytes(net) + wire.NUMBER_BYTES * net.count(),  # no controls of the buffers
+        "SCAFFOLD": model_bytes(net)
+        + wire.NUMBER_BYTES * net.count_parameters(),  # no controls of the buffers
         "predictions": wire.payload_bytes({"logits": soft}),
         "ACE-pFL": sum(wire.message_bytes({"predictions": {"probabilities": soft}}, kept).values()),
     }

@@ -87,7 +87,7 @@ class PlainLoop:
         population = workload.population()
         self.partition: Partition = population.partition
         self.model = population.nets[0].build()
-        prepare = partial(_train, workload, _state(self.model), [self.partition.client(0)])
+        prepare = partial(_train, workload, _state(self.model), [self.partition.client_positions(0)])
         self.workers.starmap(prepare, [(0,)] * processes)
 
     def updates_per_second(self) -> float:
@@ -97,7 +97,7 @@ class PlainLoop:
         for number in range(load.rounds):
             cohort = draw.choice(load.clients, load.cohort, replace=False)
             shares = [
-                [self.partition.client(int(c)) for c in part]
+                [self.partition.client_positions(int(c)) for c in part]
                 for part in np.array_split(cohort, self.processes)
             ]
             state = _state(self.model)

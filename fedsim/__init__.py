@@ -70,7 +70,7 @@ def __getattr__(name: str) -> Any:
     try:
         return _public(name)
     except ImportError as error:
-        if (other := _in_front()) is None:
+        if (other := _find_shadowing_package()) is None:
             raise
         package, place = other
         raise ImportError(
@@ -92,7 +92,7 @@ def _public(name: str) -> Any:
     return getattr(module, name, module)
 
 
-def _in_front() -> tuple[str, str] | None:
+def _find_shadowing_package() -> tuple[str, str] | None:
     """Which of the packages beside this one is another's here, and where it lies; None where all are ours."""
     from importlib.util import find_spec
     from pathlib import Path

@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module, metadata
 from typing import Any, NamedTuple, TypeVar
 
-from fedsim.base.parameters import parameters, unknown
+from fedsim.base.parameters import list_parameters, suggest_name
 from fedsim.errors import FieldError
 
 VARIABLE = "FEDSIM_PLUGINS"
 GROUPS = ("fedsim.algorithms", "fedsim.models", "fedsim.datasets", "fedsim.partitions")
 
 _LOG = logging.getLogger(__name__)
-_CONTESTED = "rename one of them, or uninstall the package that you do not mean"
+_CONTESTED_HINT = "rename one of them, or uninstall the package that you do not mean"
 _BROKEN = "mend or uninstall it; specs that do not name it run as ever"
 
 T = TypeVar("T")
@@ -38,12 +38,12 @@ class Claim(NamedTuple):
         load: gives what the name stands for, unchecked.
     """
 
-    who: str
+    owner: str
     source: str
     load: Callable[[], Any]
 
 
-class Found:
+class PluginIndex:
     """What there is beside fedsim's own, in this process.
 
     Attributes:
@@ -65,7 +65,7 @@ class Found:
         self.warned: set[str] = set()
         self.importing = False
 
-    def begin(self) -> list[metadata.EntryPoint]:
+    def load_plugins(self) -> list[metadata.EntryPoint]:
         """Look once: list the entry points, import the modules; gives the former."""
         with self.lock:
             if self.points is None:
@@ -73,27 +73,27 @@ class Found:
                 there = metadata.entry_points()
                 self.points = [point for group in GROUPS for point in there.select(group=group)]
                 self.importing = True
-                for module in modules():
-                    self._import(module)
+                for module in list_modules():
+                    self._import_module(module)
                 self.importing = False
             return self.points
 
-    def _import(self, module: str) -> None:
+    def _import_module(self, module: str) -> None:
         try:
             import_module(module)
         except (Exception, SystemExit) as error:
             why = f"the module {module!r} of {VARIABLE} cannot be imported: {_words(error)}"
             self.failed.append(why)
-            self.warn(why)
+            self.warn_once(why)
 
-    def warn(self, why: str) -> None:
+    def warn_once(self, why: str) -> None:
         """Tell the log, once."""
         if why not in self.warned:
             self.warned.add(why)
             _LOG.warning("%s", why)
 
 
-_found = Found()
+_index = PluginIndex()
 
 
 class Registry(Mapping[str, T]):
@@ -130,21 +130,21 @@ class Registry(Mapping[str, T]):
             ValueError: the name is taken.
             TypeError: it is not what it should be.
         """
-        self._check(thing)
-        _found.begin()
+        self._check_thing(thing)
+        _index.load_plugins()
         who = f"{_module(thing)}.{getattr(_code(thing), '__qualname__', '')}"
         mine = Claim(who, _module(thing), lambda: thing)
-        with _found.lock:
-            held = _found.registered.setdefault((self.kind, name), [])
-            held[:] = [claim for claim in held if claim.who != who]
-            _found.loaded.pop((self.kind, who), None)
+        with _index.lock:
+            held = _index.registered.setdefault((self.kind, name), [])
+            held[:] = [claim for claim in held if claim.owner != who]
+            _index.loaded.pop((self.kind, who), None)
             others = self._claims(name)
-            if not others or _found.importing:
+            if not others or _index.importing:
                 # A module's claim stands beside the other one's, and no spec gets what it may not mean.
                 held.append(mine)
             if others:
-                message = f"{who} cannot be the {self.one} {name!r}: that is {others[0].who}"
-                raise ValueError(f"{message}; {_CONTESTED}")
+                message = f"{who} cannot be the {self.one} {name!r}: that is {others[0].owner}"
+                raise ValueError(f"{message}; {_CONTESTED_HINT}")
 
     def source(self, name: str) -> str:
         """Package and version that bring what a name stands for; "" for fedsim's own."""
@@ -154,12 +154,14 @@ class Registry(Mapping[str, T]):
         """Why a name is not there, as a fault of a spec at this path."""
         if self._claims(name):
             contested = len(self._claims(name)) > 1
-            return FieldError(path, name, self._look(name)[1], _CONTESTED if contested else _BROKEN)
-        hint = "; ".join([unknown(name, self), *_found.failed])
+            return FieldError(
+                path, name, self._resolve_name(name)[1], _CONTESTED_HINT if contested else _BROKEN
+            )
+        hint = "; ".join([suggest_name(name, self), *_index.failed])
         return FieldError(path, name, f"no such {self.one}", hint)
 
     def __getitem__(self, name: str) -> T:
-        value, why = self._look(name)
+        value, why = self._resolve_name(name)
         if why:
             raise KeyError(why)
         found: T = value
@@ -167,74 +169,74 @@ class Registry(Mapping[str, T]):
 
     def __iter__(self) -> Iterator[str]:
         points = self._points()
-        registered = [name for kind, name in list(_found.registered) if kind == self.kind]
+        registered = [name for kind, name in list(_index.registered) if kind == self.kind]
         for name in dict.fromkeys([*self.own, *registered, *(point.name for point in points)]):
-            _, why = self._look(name)
+            _, why = self._resolve_name(name)
             if not why:
                 yield name
             elif self._claims(name):
-                _found.warn(f"{self.one} {name!r}: {why}")
+                _index.warn_once(f"{self.one} {name!r}: {why}")
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
     def _points(self) -> list[metadata.EntryPoint]:
-        return [point for point in _found.begin() if point.group == f"fedsim.{self.kind}"]
+        return [point for point in _index.load_plugins() if point.group == f"fedsim.{self.kind}"]
 
     def _claims(self, name: str) -> list[Claim]:
         points = [point for point in self._points() if point.name == name]
         own = [Claim("fedsim's own", "", lambda: self.own[name])] if name in self.own else []
-        registered = _found.registered.get((self.kind, name), [])
-        return [*own, *registered, *(Claim(*_described(point), point.load) for point in points)]
+        registered = _index.registered.get((self.kind, name), [])
+        return [*own, *registered, *(Claim(*_describe_point(point), point.load) for point in points)]
 
-    def _look(self, name: str) -> tuple[Any, str]:
+    def _resolve_name(self, name: str) -> tuple[Any, str]:
         """What a name stands for, or why it stands for nothing."""
         claims = self._claims(name)
         if not claims:
             return None, f"no such {self.one}: {name!r}"
         if len(claims) > 1:
-            return None, f"is both {' and '.join(claim.who for claim in claims)}"
+            return None, f"is both {' and '.join(claim.owner for claim in claims)}"
         if name in self.own:
             return self.own[name], ""
-        with _found.lock:
-            key = self.kind, claims[0].who
-            if key not in _found.loaded:
-                _found.loaded[key] = self._load(claims[0])
-            return _found.loaded[key]
+        with _index.lock:
+            key = self.kind, claims[0].owner
+            if key not in _index.loaded:
+                _index.loaded[key] = self._load_claim(claims[0])
+            return _index.loaded[key]
 
-    def _load(self, claim: Claim) -> tuple[Any, str]:
+    def _load_claim(self, claim: Claim) -> tuple[Any, str]:
         try:
             thing = claim.load()
-            self._check(thing)
+            self._check_thing(thing)
         except (Exception, SystemExit) as error:
-            return None, f"the plug-in {claim.who} cannot be loaded: {_words(error)}"
+            return None, f"the plug-in {claim.owner} cannot be loaded: {_words(error)}"
         return thing, ""
 
-    def _check(self, thing: Any) -> None:
+    def _check_thing(self, thing: Any) -> None:
         """Refuse what would break the catalogue of all others."""
         if not self._fits(thing):
             raise TypeError(f"{thing!r} is not {self._wanted}")
-        parameters(_code(thing))
+        list_parameters(_code(thing))
 
 
-def modules() -> list[str]:
+def list_modules() -> list[str]:
     """The modules that the variable names."""
     return [name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip()]
 
 
-def variables() -> dict[str, str]:
+def plugin_environment() -> dict[str, str]:
     """What the environment of this run's other processes needs, so that they find the same plug-ins."""
-    return {VARIABLE: ",".join(modules())} if modules() else {}
+    return {VARIABLE: ",".join(list_modules())} if list_modules() else {}
 
 
-def installed() -> dict[str, str]:
+def list_plugin_versions() -> dict[str, str]:
     """The plug-ins' packages and modules with their versions; "" for a module that has none."""
-    named = {p.dist.name: p.dist.version for p in _found.begin() if p.dist is not None}
-    imported = {name: sys.modules[name] for name in modules() if name in sys.modules}
+    named = {p.dist.name: p.dist.version for p in _index.load_plugins() if p.dist is not None}
+    imported = {name: sys.modules[name] for name in list_modules() if name in sys.modules}
     return named | {name: str(getattr(each, "__version__", "")) for name, each in imported.items()}
 
 
-def _described(point: metadata.EntryPoint) -> tuple[str, str]:
+def _describe_point(point: metadata.EntryPoint) -> tuple[str, str]:
     source = f"{point.dist.name} {point.dist.version}" if point.dist is not None else ""
     return f"{point.value} of {source or 'an unknown package'}", source
 

@@ -10,7 +10,7 @@ from fedsim.base import wire
 from fedsim.clients.population import Population
 from fedsim.core import Algorithm
 from fedsim.core.capabilities import ClientSurvey, capability, fullest, select_survey_payload
-from fedsim.engine.pools import broadcast, bytes_down, questioned
+from fedsim.engine.pools import count_bytes_down, make_broadcasts, select_survey_models
 
 MESSAGES = 200
 """Rounds of which the messages are looked at: enough for a mean over a run."""
@@ -76,8 +76,8 @@ class Outlook(NamedTuple):
     def _message(self, number: int, state: Any, clients: float) -> dict[str, float]:
         """Bytes by payload that come down in this round to so many clients, alike of all architectures."""
         ctx = self.population.context(number)
-        messages = broadcast(self.algorithm, ctx, state)
-        each = bytes_down(self.algorithm, ctx, messages, {}, range(len(messages)))
+        messages = make_broadcasts(self.algorithm, ctx, state)
+        each = count_bytes_down(self.algorithm, ctx, messages, {}, range(len(messages)))
         found = {name: size * clients / len(messages) for name, size in each.items()}
         asking = {"survey": self._survey(number)} if capability(self.algorithm, ClientSurvey) else {}
         return {**found, **asking}
@@ -88,7 +88,7 @@ class Outlook(NamedTuple):
         asked = len(cast(Any, self.algorithm).select_surveyed_clients(ctx, self.state))
         if not asked:
             return 0.0
-        models = questioned(self.algorithm, ctx, self.state)
+        models = select_survey_models(self.algorithm, ctx, self.state)
         sizes = [
             wire.payload_bytes(
                 select_survey_payload(self.algorithm, ctx.for_model(int(m)), self.state, model)

@@ -24,12 +24,12 @@ from actors.ray_pool import RayPool
 from actors.resources import Node, Placement, check_memory, cluster_nodes
 from fedsim.clients.population import Population
 from fedsim.core.capabilities import ServerTraining, capability
-from fedsim.engine.blocks import pieces
+from fedsim.engine.blocks import count_blocks
 from fedsim.engine.cost_model import Costs, dealt
 from fedsim.engine.experiment import Experiment
 from fedsim.engine.faults import Faults
-from fedsim.engine.pools import stack_widths
-from fedsim.engine.simulation import RoundResult, personal_due
+from fedsim.engine.pools import stack_size_by_model
+from fedsim.engine.simulation import RoundResult, is_personal_evaluation_due
 from fedsim.training.work import client_work
 
 Progress: TypeAlias = Phase | RoundResult | Measured
@@ -68,7 +68,7 @@ class ProberProcess:
         algorithm = self.experiment.algorithm
         crew = Crew(self.placement, inline=not algorithm.stateful)
         try:
-            population = yield from phases(self.experiment.preparing())
+            population = yield from phases(self.experiment.prepare_population())
             yield Phase("waiting for the client actors")
             never, stack, graphs = Faults(max_retries=0), self.experiment.stack, self.experiment.graphs
             pool = RayPool(algorithm, population, crew, faults=never, stack=stack, graphs=graphs)
@@ -138,7 +138,9 @@ class Probe:
         rounds, every = self.population.rounds, self.experiment.evaluate_every
         due = (self.experiment.personal, self.trials.algorithm, self.population, self.population.context(0))
         before = rounds // every - (rounds % every == 0)
-        return before * personal_due(*due, last=False) + personal_due(*due, last=True)
+        return before * is_personal_evaluation_due(*due, last=False) + is_personal_evaluation_due(
+            *due, last=True
+        )
 
     def first_client(self) -> None:
         """Have one step made by one client, and stop here if its memory rules the others out.
@@ -179,8 +181,8 @@ class Probe:
     def pieces(self, cohort: Sequence[int]) -> int:
         """How many workers this cohort has something to do for."""
         nets = self.population.nets
-        width = stack_widths(self.trials.algorithm, nets, self.trials.pool.width)
-        return pieces(cohort, [width(model) for model in range(len(nets))])
+        width = stack_size_by_model(self.trials.algorithm, nets, self.trials.pool.width)
+        return count_blocks(cohort, [width(model) for model in range(len(nets))])
 
     def expected(self, workers: int) -> float:
         """Seconds of a round's training on so many workers, as the costs say: a mean over the cohorts."""
@@ -188,8 +190,8 @@ class Probe:
 
     def modelled(self, cohort: Sequence[int], workers: int) -> float:
         """Seconds of this cohort's training, as the costs say."""
-        models, steps = len(self.costs), self.population.steps
-        width = stack_widths(self.trials.algorithm, self.population.nets, self.trials.pool.width)
+        models, steps = len(self.costs), self.population.count_steps
+        width = stack_size_by_model(self.trials.algorithm, self.population.nets, self.trials.pool.width)
         hands = dealt(cohort, steps, self.client_seconds, workers, models, width)
         return self.overhead() + max(sum(map(self.client_seconds, hand)) for hand in hands)
 

@@ -20,17 +20,24 @@ from actors.plan.trial import Trial, grown, mean_traffic
 from actors.ray_pool import RayPool
 from fedsim.base import rng
 from fedsim.base.digest import digest
-from fedsim.base.progress import finished
+from fedsim.base.progress import run_to_end
 from fedsim.clients.population import Population
 from fedsim.core import Algorithm, LocalTraining, Traffic
 from fedsim.core.capabilities import ClientSurvey, capability, fullest, select_cohort
 from fedsim.engine.cost_model import Costs, dealt, fit, together
-from fedsim.engine.initial_state import enrolled
-from fedsim.engine.personal_evaluation import examination_work, examinees
-from fedsim.engine.pools import broadcast, bytes_down, instruct, questioned, stack_widths, survey_traffic
-from fedsim.engine.server_training import seconds_to_learn
+from fedsim.engine.initial_state import make_state_and_traffic
+from fedsim.engine.personal_evaluation import personal_evaluation_work, select_tested_clients
+from fedsim.engine.pools import (
+    count_bytes_down,
+    count_survey_traffic,
+    make_broadcasts,
+    make_instructions,
+    select_survey_models,
+    stack_size_by_model,
+)
+from fedsim.engine.server_training import measure_server_training
 from fedsim.engine.simulation import Personal, RoundResult, simulate
-from fedsim.engine.worker import SHARD, num_shards
+from fedsim.engine.worker import SHARD, count_shards
 from fedsim.training.work import Work, client_work
 
 LOOKED_AT = 20
@@ -61,7 +68,7 @@ class Trials:
         self.algorithm, self.population, self.pool = algorithm, population, pool
         self.device = device
         self.workers = len(pool.actors)
-        self.state, self.enrolling = enrolled(algorithm, population)
+        self.state, self.enrolling = make_state_and_traffic(algorithm, population)
         self.begun = self.latest = self.state  # with which the last whole round began, and ended
         self.done: list[Trial] = []
         self.asked: tuple[int, ...] = ()
@@ -93,7 +100,7 @@ class Trials:
 
     def _ask(self, clients: Sequence[int]) -> tuple[NDArray[np.float64], float]:
         began = perf_counter()
-        survey = self.pool.measure(self.algorithm, self.population.context(0), self.state, clients)
+        survey = self.pool.measure_losses(self.algorithm, self.population.context(0), self.state, clients)
         return survey.losses, perf_counter() - began
 
     @cached_property
@@ -112,7 +119,7 @@ class Trials:
         self._limit(local)
         ctx = self.pool.population.context(0)
         began = perf_counter()
-        reduced = self.pool.train(self.algorithm, ctx, self.state, cohort)()
+        reduced = self.pool.begin_training(self.algorithm, ctx, self.state, cohort)()
         trained = perf_counter()
         digest(self.algorithm.aggregate(ctx, self.state, reduced))
         served, up = perf_counter(), Counter(reduced.traffic.by_payload)
@@ -127,7 +134,7 @@ class Trials:
 
     def _busiest(self, cohort: Sequence[int]) -> Work:
         population, nets = self.pool.population, self.population.nets
-        width, steps = stack_widths(self.algorithm, nets, self.pool.width), population.steps
+        width, steps = stack_size_by_model(self.algorithm, nets, self.pool.width), population.count_steps
         hands = dealt(cohort, steps, steps, self.workers, len(nets), width)
         shares = (together(client_work(population.local, self._size(client)) for client in h) for h in hands)
         return max(shares, key=lambda work: (work.steps, work.examples))
@@ -168,7 +175,7 @@ class Trials:
         """Of the first cohort that has such clients: the largest, one for each worker; and all of them."""
         models = len(self.population.nets)
         for cohort in self.cohorts:
-            mine = [c for c in cohort if c % models == model and self.population.steps(c)]
+            mine = [c for c in cohort if c % models == model and self.population.count_steps(c)]
             if mine:
                 mine.sort(key=self._size, reverse=True)
                 return mine[: self.workers], mine
@@ -188,7 +195,7 @@ class Trials:
         Args:
             seconds: to spend, about.
         """
-        shards = num_shards(self.population)
+        shards = count_shards(self.population)
         if not shards:
             return 0.0
         some = min(shards, self.workers)
@@ -202,11 +209,11 @@ class Trials:
         """Seconds of the first so many: those of the test set come before those of the validation set."""
         data, held, local = self.population.dataset, self.population.validation, self.pool.population.local
         more = shards - -(-len(data.test) // SHARD)
-        part = replace(data, test=data.test.take(slice(shards * SHARD)))
-        rest = held.take(slice(more * SHARD)) if held is not None and more > 0 else None
+        part = replace(data, test=data.test.select_rows(slice(shards * SHARD)))
+        rest = held.select_rows(slice(more * SHARD)) if held is not None and more > 0 else None
         self.pool.population = replace(self.population, dataset=part, validation=rest, local=local)
         began = perf_counter()
-        self.pool.evaluate(self.algorithm, self.population.context(0), self.state)()
+        self.pool.begin_evaluation(self.algorithm, self.population.context(0), self.state)()
         taken = perf_counter() - began
         self.pool.population = replace(self.population, local=local)
         return taken
@@ -219,10 +226,13 @@ class Trials:
         """
         self._limit(replace(self.population.local, steps=1))
         ctx, device = self.pool.population.context(0), torch.device(self.device)
-        reduced = self.pool.train(self.algorithm, ctx, self.state, self.cohorts[0])()
+        reduced = self.pool.begin_training(self.algorithm, ctx, self.state, self.cohorts[0])()
         state = self.algorithm.aggregate(ctx, self.state, reduced)
         # What the first time pays for, later ones find done.
-        twice = (seconds_to_learn(self.algorithm, ctx, state, reduced, device, seconds / 2) for _ in range(2))
+        twice = (
+            measure_server_training(self.algorithm, ctx, state, reduced, device, seconds / 2)
+            for _ in range(2)
+        )
         return min(twice)
 
     def examination(self, seconds: float) -> tuple[float, int]:
@@ -235,8 +245,8 @@ class Trials:
             seconds: to spend, about.
         """
         ctx = self.population.context(0)
-        clients = examinees(self.population, None).clients
-        work = {c: examination_work(self.algorithm, self.population, ctx, c) for c in clients}
+        clients = select_tested_clients(self.population, None).clients
+        work = {c: personal_evaluation_work(self.algorithm, self.population, ctx, c) for c in clients}
         by_work, few = sorted(clients, key=work.__getitem__), min(len(clients), self.workers)
         start = (len(clients) - few) // 2
         chosen = by_work[start : start + few]
@@ -253,7 +263,7 @@ class Trials:
         # What comes down after the last round is what counts: it may be more than after the first.
         ctx, began = self.population.context(self.population.rounds - 1), perf_counter()
         state = fullest(self.algorithm, ctx, self.state)
-        scores = finished(self.pool.evaluate_personal(self.algorithm, ctx, state, clients))
+        scores = run_to_end(self.pool.begin_personal_evaluation(self.algorithm, ctx, state, clients))
         return perf_counter() - began, scores.bytes_down
 
     def rounds(
@@ -277,8 +287,10 @@ class Trials:
     def bytes_down(self, cohort: Sequence[int]) -> Counter[str]:
         """What these clients receive in the first round, by payload."""
         ctx = self.population.context(0)
-        letters = instruct(self.algorithm, ctx, self.state, cohort)
-        return bytes_down(self.algorithm, ctx, broadcast(self.algorithm, ctx, self.state), letters, cohort)
+        letters = make_instructions(self.algorithm, ctx, self.state, cohort)
+        return count_bytes_down(
+            self.algorithm, ctx, make_broadcasts(self.algorithm, ctx, self.state), letters, cohort
+        )
 
     @property
     def outlook(self) -> Outlook:
@@ -296,6 +308,6 @@ class Trials:
                 came = sum(client % num_models == model for client in cohort)
                 up.update({name: sent * came / len(trial.cohort) for name, sent in trial.up.items()})
         ctx = self.population.context(0)
-        models = questioned(self.algorithm, ctx, self.state)
-        asking = survey_traffic(self.algorithm, ctx, self.state, models, self.asked) + self.enrolling
+        models = select_survey_models(self.algorithm, ctx, self.state)
+        asking = count_survey_traffic(self.algorithm, ctx, self.state, models, self.asked) + self.enrolling
         return mean_traffic(down, up, len(self.cohorts)) + asking

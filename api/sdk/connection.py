@@ -16,7 +16,7 @@ import httpx
 from api.sdk.addresses import is_loopback
 from api.sdk.calls import Call
 from api.sdk.refusals import error_of
-from fedsim.errors import ServiceError, SettingsError, Unreachable
+from fedsim.errors import ServiceError, ServiceUnreachable, SettingsError
 from jobs.settings import checked_token
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -128,11 +128,11 @@ def result(call: Call[T], response: httpx.Response) -> T:
         raise ServiceError(message, "is it a fedsim of this version?", status=response.status_code) from error
 
 
-def unreachable(url: str, error: Exception) -> Unreachable:
+def unreachable(url: str, error: Exception) -> ServiceUnreachable:
     """Say that nobody answers."""
     why = str(error) or type(error).__name__
     hint = "start one with `fedsim serve`, or name another with --url or FEDSIM_URL"
-    return Unreachable(f"no service answers at {url}: {why}", hint)
+    return ServiceUnreachable(f"no service answers at {url}: {why}", hint)
 
 
 class Attempts:

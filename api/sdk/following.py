@@ -10,7 +10,7 @@ import httpx
 from api.sdk.calls import POSITION, Call, logs
 from api.sdk.connection import RETRY_STATUSES
 from api.sdk.stream import Assembler, Message
-from fedsim.errors import FedsimError, ServiceError, Unreachable
+from fedsim.errors import FedsimError, ServiceError, ServiceUnreachable
 from jobs.store.records import RoundRecord
 from jobs.store.states import FINAL, JobState
 
@@ -52,7 +52,7 @@ class Patience:
         now = time.monotonic()
         self._lost_at = now if self._lost_at is None else self._lost_at
         if now - self._lost_at > PATIENCE:
-            raise Unreachable(f"{self.url} has not answered for {PATIENCE:.0f} s: {self._reason}")
+            raise ServiceUnreachable(f"{self.url} has not answered for {PATIENCE:.0f} s: {self._reason}")
         return min(2.0, 0.1 + (now - self._lost_at) / 4)
 
 
@@ -159,6 +159,6 @@ class NewRounds:
 
 def passes(error: FedsimError) -> bool:
     """Tell whether an error may pass by itself: silence, or a refusal of the moment."""
-    if isinstance(error, Unreachable):
+    if isinstance(error, ServiceUnreachable):
         return True
     return isinstance(error, ServiceError) and error.status in RETRY_STATUSES

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
-from fedsim.base.secret_urls import hide, secrets_in
+from fedsim.base.secret_urls import find_secrets, hide_secrets
 from jobs.settings import Settings
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
@@ -19,7 +19,7 @@ request_id: ContextVar[str] = ContextVar("request_id", default="")
 def secrets_of(settings: Settings) -> frozenset[str]:
     """Name what must never be read in a log: the token, and the passwords in the URLs."""
     found = {settings.token} if settings.token else set()
-    return frozenset(found | secrets_in(settings.database_url) | secrets_in(settings.storage or ""))
+    return frozenset(found | find_secrets(settings.database_url) | find_secrets(settings.storage or ""))
 
 
 class TextFormatter(logging.Formatter):
@@ -39,7 +39,7 @@ class TextFormatter(logging.Formatter):
 
     def hide(self, text: str) -> str:
         """Replace every secret."""
-        return hide(text, self.secrets)
+        return hide_secrets(text, self.secrets)
 
 
 class JsonFormatter(TextFormatter):

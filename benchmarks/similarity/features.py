@@ -57,10 +57,14 @@ def similarity(
         `classes` has the similarity to real features of the same class for each, by its name.
     """
     net, test = population.nets[0], population.dataset.test
-    x, y = tree.borrow(test.x[:examples]), tree.borrow(test.y[:examples])
+    x, y = tree.wrap_array(test.x[:examples]), tree.wrap_array(test.y[:examples])
     real = torch.cat(
         [
-            net.run(model, tree.arranged(population.dataset.normalise(part)), stop=generator.entrance.block)
+            net.run_blocks(
+                model,
+                tree.to_channels_last(population.dataset.normalise(part)),
+                stop=generator.feature_entry.block,
+            )
             for part in torch.split(x, AT_ONCE)
         ]
     )

@@ -26,7 +26,7 @@ from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
 from fedsim.errors import FedsimError
 from fedsim.models.net import Params
-from fedsim.techniques.generator_training import Labels, untrained
+from fedsim.techniques.generator_training import Labels, init_generator
 from jobs.settings import Settings
 from jobs.spec import JobSpec, load_spec
 from jobs.spec.grid import fingerprint
@@ -136,7 +136,7 @@ def measured(method: KDIA, population: Population, expert: Params) -> dict[str, 
     rounds, seed = population.rounds, population.seed
     *_, last = simulate(method, population, SerialPool(method, population), evaluate_every=rounds)
     generator = method.generator(population.context(rounds))
-    made = {"trained": last.state.generator, "untrained": untrained(generator, seed)}
+    made = {"trained": last.state.generator, "untrained": init_generator(generator, seed)}
     return {
         "metrics": rounded(last.metrics.items()),
         **{
@@ -166,7 +166,7 @@ def work(pair: Pair, file: Path, code: str) -> None:
     """Make the runs of a pair that the file does not have, and write each down as it ends."""
     ways = missing(pair, read(file))
     experiment = resolve(pair.spec(ways[0]), Settings.from_env())
-    method, population = experiment.algorithm, experiment.population()
+    method, population = experiment.algorithm, experiment.load_population()
     if not isinstance(method, KDIA):
         raise FedsimError(f"{pair.preset} has no generator", "take a preset of KDIA, or --set algorithm=kdia")
     expert, accuracy = central(population, pair.epochs)

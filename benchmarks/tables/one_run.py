@@ -49,7 +49,7 @@ class Populations:
         neutral: Any = {"algorithm": None, "local": LocalTraining(), "rounds": 0, "cohort_size": 0}
         key = repr(replace(experiment, **neutral, evaluate_every=1, personal="auto"))
         if key not in self.made:
-            self.made[key] = experiment.population()
+            self.made[key] = experiment.load_population()
             while len(self.made) > self.keep:
                 self.made.popitem(last=False)
         self.made.move_to_end(key)

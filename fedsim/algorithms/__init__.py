@@ -71,11 +71,13 @@ _OWN: dict[str, type[Algorithm]] = {
 }
 
 
-def _fits(thing: Any) -> bool:
+def _is_algorithm_class(thing: Any) -> bool:
     return isinstance(thing, type) and issubclass(thing, Algorithm) and not isabstract(thing)
 
 
-ALGORITHMS = Registry("algorithms", "algorithm", _OWN, _fits, "a whole subclass of fedsim.core.Algorithm")
+ALGORITHMS = Registry(
+    "algorithms", "algorithm", _OWN, _is_algorithm_class, "a whole subclass of fedsim.core.Algorithm"
+)
 
 __all__ = [
     "ALGORITHMS",

@@ -34,14 +34,14 @@ from fedsim.core import (
     ClientUpdate,
     Context,
     Effort,
-    Reduced,
+    ReducedUpdates,
     Reduction,
     ServerState,
 )
 from fedsim.models.net import Params
-from fedsim.training.local_loop import Descent, Trained, cross_entropy, descend
+from fedsim.training.local_loop import LocalLoop, TrainedModel, cross_entropy, run_local_loop
 
-OWN = "own"
+PRIVATE_PARAMS = "own"
 """Where a client's memory has the keys that it keeps to itself."""
 
 
@@ -72,23 +72,23 @@ class FedAvg(Algorithm):
     def init_server_state(self, ctx: Context) -> ServerState:
         """A fresh model of every architecture, seeded by the experiment."""
         if len(ctx.nets) == 1:
-            return ServerState(params=ctx.fresh())
-        return ServerState(params={str(m): ctx.for_model(m).fresh() for m in range(len(ctx.nets))})
+            return ServerState(params=ctx.init_params())
+        return ServerState(params={str(m): ctx.for_model(m).init_params() for m in range(len(ctx.nets))})
 
     def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """The shared part of the global model."""
-        return {"params": tree.select(ctx.own(state.params), self.shared_keys(ctx, state))}
+        return {"params": tree.select(ctx.select_architecture(state.params), self.shared_keys(ctx, state))}
 
-    def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> Any:
+    def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> Any:
         """The server's move, for each architecture that came."""
-        params = ctx.each(
+        params = ctx.map_architectures(
             lambda mine, held, mean: self.server_update(mine, held, mean, reduced),
             state.params,
             reduced["params"],
         )
         return replace(state, params=params)
 
-    def server_update(self, ctx: Context, params: Params, mean: Tree, reduced: Reduced) -> Params:
+    def server_update(self, ctx: Context, params: Params, mean: Tree, reduced: ReducedUpdates) -> Params:
         """The server's next model of one architecture: the cohort's mean, rounded once from float64.
 
         Args:
@@ -107,11 +107,13 @@ class FedAvg(Algorithm):
 
     def train_locally(
         self, ctx: Context, task: ClientTask, start: Params, trainable: Collection[str]
-    ) -> Trained:
+    ) -> TrainedModel:
         """Local SGD on the loss over the batches of the task, where only these keys move."""
-        return descend(Descent(ctx, task, start, self.loss, trainable, self.gradient_correction(ctx, task)))
+        return run_local_loop(
+            LocalLoop(ctx, task, start, self.loss, trainable, self.gradient_correction(ctx, task))
+        )
 
-    def collect_update(self, ctx: Context, task: ClientTask, trained: Trained) -> ClientUpdate:
+    def collect_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
         """The result of `make_update`, with the client's trained model."""
         update = self.make_update(ctx, task, trained)
         return update if update.model is not None else update._replace(model=trained.params)
@@ -127,10 +129,10 @@ class FedAvg(Algorithm):
         the seed.
         """
         came: Params = task.broadcast["params"]
-        whole, own = len(came) == len(ctx.net.keys), task.client_state.get(OWN)
+        whole, own = len(came) == len(ctx.net.keys), task.client_state.get(PRIVATE_PARAMS)
         if whole and not own:
             return came
-        first = {} if whole else ctx.first(task.device)
+        first = {} if whole else ctx.cached_init_params(task.device)
         return {**first, **came, **(own or {})}
 
     def loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
@@ -141,14 +143,14 @@ class FedAvg(Algorithm):
         """What is added to every gradient, over the keys that train; None for nothing."""
         return None
 
-    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> ClientUpdate:
+    def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
         """What the client sends, keeps and reports."""
         upload = {"params": tree.select(trained.params, task.broadcast["params"])}
         own = tree.select(trained.params, self.private_keys(ctx))
-        return ClientUpdate(upload, {OWN: own} if own else {}, {"train_loss": trained.loss})
+        return ClientUpdate(upload, {PRIVATE_PARAMS: own} if own else {}, {"train_loss": trained.loss})
 
 
-def towards(ctx: Context, params: Params, mean: Tree, times: float) -> Tree:
+def step_towards(ctx: Context, params: Params, mean: Tree, times: float) -> Tree:
     """`times` the way from `params` to `mean`, in float64; with `times` 1 it is `mean` to the last bit.
 
     Only parameters go further than the mean, or less far. Statistics of normalisation layers are replaced by

@@ -34,7 +34,7 @@ class PersonalParts(FedAvg):
         return {}
 
 
-def without_body(method: str, net: Net) -> Sequence[FieldError]:
+def find_missing_body(method: str, net: Net) -> Sequence[FieldError]:
     """The fault of a model that is nothing but its head, for a method that treats head and body apart."""
     if net.base:
         return ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from time import perf_counter
 
-PHASES = ("train", "server", "learn", "evaluate", "personal")
+ROUND_PARTS = ("train", "server", "learn", "evaluate", "personal")
 
 
 class Clock:
@@ -15,7 +15,7 @@ class Clock:
         self._began = self._last = perf_counter()
         self._laps: dict[str, float] = defaultdict(float)
 
-    def lap(self, phase: str) -> None:
+    def end_part(self, phase: str) -> None:
         """What passed since the last lap belongs to this phase."""
         now = perf_counter()
         self._laps[phase] += now - self._last
@@ -27,6 +27,6 @@ class Clock:
         Args:
             survey: the part of `train` that went into the survey before it.
         """
-        found = {phase: self._laps[phase] for phase in PHASES}
+        found = {phase: self._laps[phase] for phase in ROUND_PARTS}
         found["train"] -= survey
         return {"total": self._last - self._began, "survey": survey, **found}

@@ -22,18 +22,18 @@ def digest(value: Any) -> str:
         TypeError: on a value of another type, which could not be compared either.
     """
     sha = hashlib.sha256()
-    _feed(sha, value)
+    _update_hash(sha, value)
     return sha.hexdigest()
 
 
-def memory_mark(client: int, memory: Any) -> bytes:
+def client_state_digest(client: int, client_state: Any) -> bytes:
     """SHA-256 of what one client keeps, together with its number."""
     sha = hashlib.sha256(f"client {client}\n".encode())
-    _feed(sha, memory)
+    _update_hash(sha, client_state)
     return sha.digest()
 
 
-class Fingerprint:
+class ClientStatesDigest:
     """A digest of all the clients' memories that is brought up to date in the time of those that changed.
 
     It is the sum, modulo 2^256, of each client's SHA-256: a sum does not depend on the order in which the
@@ -59,9 +59,11 @@ class Fingerprint:
         return f"{self._sum:064x}"
 
 
-def memory_marks(memories: Mapping[int, Any]) -> dict[int, bytes]:
+def client_state_digests(client_states: Mapping[int, Any]) -> dict[int, bytes]:
     """The mark of each of these memories, as `Fingerprint` takes them."""
-    return {client: memory_mark(client, memory) for client, memory in memories.items()}
+    return {
+        client: client_state_digest(client, client_state) for client, client_state in client_states.items()
+    }
 
 
 def _array(sha: Any, tensor: Tensor) -> np.ndarray[Any, Any]:
@@ -74,7 +76,7 @@ def _array(sha: Any, tensor: Tensor) -> np.ndarray[Any, Any]:
     return array
 
 
-def _feed(sha: Any, value: Any) -> None:
+def _update_hash(sha: Any, value: Any) -> None:
     if is_dataclass(value) and not isinstance(value, type):
         value = {f.name: getattr(value, f.name) for f in fields(value)}
     if isinstance(value, Tensor):
@@ -86,11 +88,11 @@ def _feed(sha: Any, value: Any) -> None:
         sha.update(f"mapping {len(value)}\n".encode())
         for key in sorted(value, key=str):
             sha.update(f"{key!r}\n".encode())
-            _feed(sha, value[key])
+            _update_hash(sha, value[key])
     elif isinstance(value, list | tuple):
         sha.update(f"list {len(value)}\n".encode())
         for item in value:
-            _feed(sha, item)
+            _update_hash(sha, item)
     elif value is None or isinstance(value, bool | int | float | str):
         sha.update(f"{value!r}\n".encode())
     else:

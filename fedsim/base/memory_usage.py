@@ -9,7 +9,7 @@ from pathlib import Path
 STATUS = Path("/proc/self/status")
 
 
-def private_peak() -> int:
+def peak_private_bytes() -> int:
     """The most memory that this process has had for itself so far, in bytes.
 
     Data that it maps together with others (an object store, files, libraries) is left out, as far as the

@@ -12,7 +12,7 @@ _ENTRY = re.compile(r" {4}(?P<names>\w+(?:, \w+)*): (?P<text>.*)$")
 _FURTHER = re.compile(r" {8,}(?P<text>\S.*)$")
 
 
-def notes(thing: Callable[..., Any]) -> dict[str, str]:
+def read_parameter_docs(thing: Callable[..., Any]) -> dict[str, str]:
     """The sections `Args:` and `Attributes:` of a function's or a class's docstring, by parameter.
 
     Args:
@@ -23,11 +23,11 @@ def notes(thing: Callable[..., Any]) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for each in reversed(inspect.getmro(thing)) if inspect.isclass(thing) else (thing,):
-        found.update(_documented(inspect.cleandoc(each.__doc__ or "")))
+        found.update(_read_entries(inspect.cleandoc(each.__doc__ or "")))
     return found
 
 
-def _documented(text: str) -> Iterator[tuple[str, str]]:
+def _read_entries(text: str) -> Iterator[tuple[str, str]]:
     names: list[str] = []
     words: list[str] = []
     inside = False

@@ -77,14 +77,14 @@ class Parameter(NamedTuple):
         return self.default is inspect.Parameter.empty
 
 
-def parameters(function: Callable[..., Any]) -> tuple[Parameter, ...]:
+def list_parameters(function: Callable[..., Any]) -> tuple[Parameter, ...]:
     """The keyword-only arguments of a function, in order."""
     hints = typing.get_type_hints(function, include_extras=True)
     arguments = inspect.signature(function).parameters.values()
     return tuple(Parameter(a.name, hints[a.name], a.default) for a in arguments if a.kind is a.KEYWORD_ONLY)
 
 
-def unknown(name: str, choices: Iterable[str]) -> str:
+def suggest_name(name: str, choices: Iterable[str]) -> str:
     """The way out for a name that nobody has: "did you mean 'digits'?", or the names there are."""
     names = sorted(choices)
     close = difflib.get_close_matches(name, names, n=1)
@@ -93,11 +93,13 @@ def unknown(name: str, choices: Iterable[str]) -> str:
     return f"one of: {', '.join(names)}" if names else "there are none"
 
 
-def check(function: Callable[..., Any], given: Mapping[str, Any]) -> list[FieldError]:
+def find_parameter_faults(function: Callable[..., Any], given: Mapping[str, Any]) -> list[FieldError]:
     """Every fault of the given values, each with the parameter's name as path."""
-    known = {p.name: p for p in parameters(function)}
+    known = {p.name: p for p in list_parameters(function)}
     faults = [
-        FieldError(n, v, "no such parameter", unknown(n, known)) for n, v in given.items() if n not in known
+        FieldError(n, v, "no such parameter", suggest_name(n, known))
+        for n, v in given.items()
+        if n not in known
     ]
     faults += [
         FieldError(n, None, "has to be given", "it has no default")
@@ -105,47 +107,47 @@ def check(function: Callable[..., Any], given: Mapping[str, Any]) -> list[FieldE
         if p.required and n not in given
     ]
     for name, value in given.items():
-        if name in known and (wanted := mismatch(value, known[name].kind)):
+        if name in known and (wanted := describe_mismatch(value, known[name].kind)):
             faults.append(FieldError(name, value, f"has to be {wanted}", _default(known[name])))
     return faults
 
 
 def _default(parameter: Parameter) -> str:
     """The way out for a bad value: what stands there when nothing is said."""
-    return "it has no default" if parameter.required else f"the default is {written(parameter.default)}"
+    return "it has no default" if parameter.required else f"the default is {format_value(parameter.default)}"
 
 
-def written(value: object) -> str:
+def format_value(value: object) -> str:
     """A value as a spec writes it: `null`, `true`, `[0.3, 0.6]`; a text as it is."""
     if isinstance(value, str):
         return value or '""'
     return json.dumps(value, default=dict)
 
 
-def require(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
+def require_valid_parameters(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
     """Raises every fault of the given values at once.
 
     Raises:
         SpecError: with the parameters' names as paths.
     """
-    if faults := check(function, given):
+    if faults := find_parameter_faults(function, given):
         raise SpecError(faults)
 
 
-def refuse(path: str, value: object, message: str, hint: str = "") -> SpecError:
+def make_spec_error(path: str, value: object, message: str, hint: str = "") -> SpecError:
     """The error for one argument that its type and range allow but the data does not."""
     return SpecError([FieldError(path, value, message, hint)])
 
 
-def mismatch(value: object, kind: Any) -> str | None:
+def describe_mismatch(value: object, kind: Any) -> str | None:
     """None when the value fits the annotation, else what it has to be, in words."""
     origin = get_origin(kind)
     if origin is Annotated:
-        return _ranged(value, *get_args(kind))
+        return _range_mismatch(value, *get_args(kind))
     if origin is Literal:
         return None if value in get_args(kind) else "one of " + ", ".join(map(repr, get_args(kind)))
     if origin in (typing.Union, types.UnionType):
-        wanted = [mismatch(value, each) for each in get_args(kind)]
+        wanted = [describe_mismatch(value, each) for each in get_args(kind)]
         return None if None in wanted else " or ".join(w for w in wanted if w)
     if origin in (tuple, list):
         return _sequence(value, get_args(kind)[0])
@@ -154,17 +156,17 @@ def mismatch(value: object, kind: Any) -> str | None:
     return _plain(value, kind)
 
 
-def _ranged(value: object, kind: Any, bounds: Range) -> str | None:
-    wanted = mismatch(value, kind)
+def _range_mismatch(value: object, kind: Any, bounds: Range) -> str | None:
+    wanted = describe_mismatch(value, kind)
     if wanted is None and value in bounds:
         return None
-    return f"{_named(kind)} {bounds}"
+    return f"{_type_name(kind)} {bounds}"
 
 
 def _sequence(value: object, kind: Any) -> str | None:
-    if isinstance(value, list | tuple) and all(mismatch(each, kind) is None for each in value):
+    if isinstance(value, list | tuple) and all(describe_mismatch(each, kind) is None for each in value):
         return None
-    return f"a list, each {mismatch(object(), kind)}"
+    return f"a list, each {describe_mismatch(object(), kind)}"
 
 
 def _plain(value: object, kind: Any) -> str | None:
@@ -172,10 +174,10 @@ def _plain(value: object, kind: Any) -> str | None:
         return None
     if isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
         return None
-    return _named(kind)
+    return _type_name(kind)
 
 
-def _named(kind: Any) -> str:
+def _type_name(kind: Any) -> str:
     names: dict[Any, str] = {
         float: "a number",
         int: "a whole number",

@@ -16,7 +16,7 @@ Precision: TypeAlias = Literal["float32", "tf32", "bf16"]
 
 
 @contextmanager
-def tensor_cores(precision: Precision, device: torch.device) -> Iterator[None]:
+def use_precision(precision: Precision, device: torch.device) -> Iterator[None]:
     """How products in single precision are made inside: as they are written, or in TF32 where that is asked.
 
     Left to itself torch makes convolutions on a GPU in TF32, and the fastest algorithm of cuDNN may add in
@@ -40,12 +40,12 @@ def tensor_cores(precision: Precision, device: torch.device) -> Iterator[None]:
         yield
         return
     wanted, before = "tf32" if precision == "tf32" else "ieee", _flags()
-    _set(wanted, wanted, deterministic=True)
+    _set_flags(wanted, wanted, deterministic=True)
     try:
         with sdpa_kernel(SDPBackend.MATH):
             yield
     finally:
-        _set(*before)
+        _set_flags(*before)
 
 
 def _flags() -> tuple[str, str, bool]:
@@ -54,13 +54,13 @@ def _flags() -> tuple[str, str, bool]:
     return cuda.fp32_precision, cudnn.conv.fp32_precision, cudnn.deterministic
 
 
-def _set(products: str, convolutions: str, deterministic: bool) -> None:
+def _set_flags(products: str, convolutions: str, deterministic: bool) -> None:
     cudnn: Any = torch.backends.cudnn
     torch.backends.cuda.matmul.fp32_precision = products
     cudnn.conv.fp32_precision, cudnn.deterministic = convolutions, deterministic
 
 
-def lowered(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
+def lower_precision(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
     """The forward passes of a local step inside: in bfloat16 where that is asked, as torch's autocast has it.
 
     Parameters, gradients, momentum and whatever torch holds to need it stay in single precision.

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-Kind: TypeAlias = Literal["laplace", "gaussian"]
+NoiseKind: TypeAlias = Literal["laplace", "gaussian"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class Mechanism:
         delta: of the Gaussian mechanism, between 0 and 1.
     """
 
-    kind: Kind = "laplace"
+    kind: NoiseKind = "laplace"
     epsilon: float
     delta: float = 1e-5
 
@@ -51,7 +51,7 @@ class Mechanism:
         far = log(1 / self.delta)
         return (sqrt(self.epsilon + far) - sqrt(far)) ** 2
 
-    def composed(self, releases: int) -> float:
+    def total_epsilon(self, releases: int) -> float:
         """The epsilon of so many releases together, with the Gaussian at the same delta as one.
 
         Laplace's epsilons add up (basic composition). Of the Gaussian the budgets rho do (Bun and Steinke,
@@ -71,7 +71,7 @@ class Mechanism:
         """
         return self.scale(classes, sqrt(classes)) if several_labels else self.scale(2.0, sqrt(2.0))
 
-    def standard(self, stream: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    def draw_standard_noise(self, stream: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:
         """Noise of scale 1, float32 of this shape."""
         draw = stream.laplace if self.kind == "laplace" else stream.standard_normal
         return draw(size=shape).astype(np.float32)
@@ -82,7 +82,9 @@ class Mechanism:
         return said if self.kind == "laplace" else {**said, "delta": self.delta}
 
 
-def budgets(labels: Mechanism | None, predictions: Mechanism | None, released: int) -> dict[str, Any]:
+def make_privacy_record(
+    labels: Mechanism | None, predictions: Mechanism | None, released: int
+) -> dict[str, Any]:
     """What a record says of the budgets, {} without noise.
 
     Args:
@@ -95,14 +97,14 @@ def budgets(labels: Mechanism | None, predictions: Mechanism | None, released: i
     if labels is not None:
         said["labels"] = labels.record()
     if predictions is not None:
-        total: dict[str, Any] = {"epsilon_total": predictions.composed(released)}
+        total: dict[str, Any] = {"epsilon_total": predictions.total_epsilon(released)}
         if predictions.kind == "gaussian":
             total["delta_total"] = predictions.delta
         said["predictions"] = {**predictions.record(), "released": released, **total}
     return said
 
 
-def noisy_shares(
+def add_label_noise(
     counts: NDArray[np.float64], mechanism: Mechanism, stream: np.random.Generator
 ) -> NDArray[np.float64]:
     """A client's label distribution as it tells it: with noise, cut at 0 and of sum 1 again.
@@ -117,6 +119,6 @@ def noisy_shares(
     """
     total = max(counts.sum(), 1.0)
     scale = mechanism.scale(2 / total, sqrt(2) / total)
-    noisy = counts / total + scale * mechanism.standard(stream, counts.shape)
+    noisy = counts / total + scale * mechanism.draw_standard_noise(stream, counts.shape)
     cut = np.maximum(noisy, 0.0)
     return cut / cut.sum() if cut.sum() > 0 else np.full_like(counts, 1 / len(counts))

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 
-def finished(work: Generator[Any, None, Result]) -> Result:
+def run_to_end(work: Generator[Any, None, Result]) -> Result:
     """The result of such work, run to its end in silence."""
     while True:
         try:

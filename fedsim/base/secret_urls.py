@@ -18,7 +18,7 @@ SECRET_NAME = re.compile(
 _PARAMETER = re.compile(r"([?&;])([^=&;#\s]+)=([^&;#\s]+)")
 
 
-def secrets_in(url: str) -> frozenset[str]:
+def find_secrets(url: str) -> frozenset[str]:
     """Name the passwords in a URL, each as it stands there and as it is meant."""
     found = {value for name, value in _parameters(url) if SECRET_NAME.search(unquote(name))}
     with suppress(ValueError):  # brackets that are no address
@@ -27,18 +27,18 @@ def secrets_in(url: str) -> frozenset[str]:
     return frozenset((found | meant) - {""})
 
 
-def without_secrets(url: str) -> str:
+def remove_secrets(url: str) -> str:
     """Give a URL without who logs in with what password, and without the secrets among its parameters."""
     url = re.sub(r"//[^/?#]*@", f"//{HIDDEN}@", url)
 
-    def hidden(match: re.Match[str]) -> str:
+    def hide_parameter(match: re.Match[str]) -> str:
         mark, name, value = match.groups()
         return f"{mark}{name}={HIDDEN if SECRET_NAME.search(unquote(name)) else value}"
 
-    return _PARAMETER.sub(hidden, url)
+    return _PARAMETER.sub(hide_parameter, url)
 
 
-def hide(text: str, secrets: Iterable[str]) -> str:
+def hide_secrets(text: str, secrets: Iterable[str]) -> str:
     """Replace every secret that stands in a text, the longest first: one may be a part of another."""
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, HIDDEN)

@@ -24,7 +24,7 @@ _SCHEMAS = (
 )
 
 
-def torchvision_ready() -> None:
+def prepare_torchvision() -> None:
     """Makes `import torchvision` possible; a second call costs nothing.
 
     Raises:
@@ -37,7 +37,7 @@ def torchvision_ready() -> None:
 @cache
 def _declare_missing_operators() -> Any:
     """Declares them once; the cached result keeps them declared, as torch withdraws what nobody holds."""
-    if _compiled_operators_load():
+    if _can_load_operators():
         return None
     library: Any = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
     for schema in _SCHEMAS:
@@ -45,7 +45,7 @@ def _declare_missing_operators() -> Any:
     return library
 
 
-def _compiled_operators_load() -> bool:
+def _can_load_operators() -> bool:
     """Whether torchvision's compiled operators load into this torch, tried without importing torchvision."""
     spec = importlib.util.find_spec("torchvision")
     if spec is None or spec.origin is None:

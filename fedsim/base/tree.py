@@ -120,7 +120,7 @@ def unflatten(vector: Tensor, shapes: Layout) -> dict[str, Any]:
     return tree
 
 
-def arranged(tensor: Tensor) -> Tensor:
+def to_channels_last(tensor: Tensor) -> Tensor:
     """The same numbers, laid out as convolutions on a CPU like them: images and kernels with channels last.
 
     Measured on the small CNNs, training steps take a tenth to a quarter less time, and scoring half.
@@ -139,16 +139,16 @@ def to_numpy(tree: Tree) -> dict[str, Any]:
     return map(lambda x: x.detach().cpu().contiguous().numpy(), tree)
 
 
-def borrow(array: np.ndarray[Any, Any]) -> Tensor:
+def wrap_array(array: np.ndarray[Any, Any]) -> Tensor:
     """A tensor over the array's own memory, which must not be written: it may be another process's too.
 
     Arrays out of an object store are read-only, which torch has no notion of and warns about; the view made
     here does not say so.
     """
-    return torch.from_numpy(array if array.flags.writeable else np.asarray(_Unlocked(array)))
+    return torch.from_numpy(array if array.flags.writeable else np.asarray(_WritableView(array)))
 
 
-def sent(tensor: Tensor, device: torch.device) -> Tensor:
+def send_to_device(tensor: Tensor, device: torch.device) -> Tensor:
     """A tensor of the host on a device, without waiting for what the device has still to do.
 
     A plain copy to a GPU waits until all that was asked of it before is done.
@@ -158,7 +158,7 @@ def sent(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
-class _Unlocked:
+class _WritableView:
     """The same memory, described to NumPy without its read-only mark."""
 
     def __init__(self, array: np.ndarray[Any, Any]) -> None:
@@ -169,5 +169,5 @@ class _Unlocked:
 def from_numpy(tree: Tree, device: torch.device | None = None) -> dict[str, Any]:
     """The same tree over tensors; on the CPU they share the arrays' memory, so they must not be written."""
     if device is None or device.type == "cpu":
-        return map(borrow, tree)
-    return map(lambda x: borrow(x).to(device), tree)
+        return map(wrap_array, tree)
+    return map(lambda x: wrap_array(x).to(device), tree)

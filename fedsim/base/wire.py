@@ -81,7 +81,7 @@ def message_bytes(message: Mapping[str, Tree], charge: Charge | None = None) -> 
     return Counter({name: cost(name, payload) for name, payload in message.items()})
 
 
-def traffic(down: Mapping[str, int], up: Mapping[str, int]) -> Traffic:
+def make_traffic(down: Mapping[str, int], up: Mapping[str, int]) -> Traffic:
     """A round's traffic from the bytes by payload in each direction.
 
     `by_payload` adds both directions of a payload, so that its values sum to `down + up`.

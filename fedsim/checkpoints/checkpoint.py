@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedsim.base.digest import digest
-from fedsim.checkpoints.history import Memories, Records, StoredFile
+from fedsim.checkpoints.history import StoredClientStates, StoredFile, StoredRecords
 from fedsim.checkpoints.serialization import pack, unpack
 from fedsim.checkpoints.storage import Folder
-from fedsim.engine.model_selection import Chosen
+from fedsim.engine.model_selection import ChosenModel
 from fedsim.engine.results import RoundResult
 from fedsim.engine.resume_point import Checkpoint
 from fedsim.errors import CheckpointError
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fedsim.engine.client_pool import ClientPool
 
 FORMAT = 1
-KEPT = 2
+KEPT_CHECKPOINTS = 2
 MANIFEST = re.compile(r"manifest-(\d{6,})\.json")
 OURS = re.compile(r"\.?(manifest|state|chosen|memories|records|probe)-[0-9a-z.-]+")
 
@@ -65,28 +65,28 @@ class Checkpoints:
     def __init__(self, url: str, experiment: Mapping[str, Any] | None = None) -> None:
         self.folder = Folder(url)
         self.experiment = json.loads(json.dumps(experiment or {}))
-        self._memories, self._records = Memories(self.folder), Records(self.folder)
+        self._client_states, self._records = StoredClientStates(self.folder), StoredRecords(self.folder)
         self._changed: set[int] = set()
         self._fresh: list[Mapping[str, Any]] = []
         self._kept: list[_Manifest] = []
-        self._chosen: tuple[Chosen, StoredFile] | None = None
+        self._chosen: tuple[ChosenModel, StoredFile] | None = None
 
-    def probe(self) -> None:
+    def check_writable(self) -> None:
         """Make sure that checkpoints can be written, before hours of work depend on it."""
-        self.folder.probe()
+        self.folder.check_writable()
 
     def clear(self) -> None:
         """Remove all checkpoints, as at the start of another run."""
-        found = [name for name in self.folder.list() if OURS.fullmatch(name)]
-        self.folder.remove(sorted(found, key=lambda name: not MANIFEST.fullmatch(name)))
+        found = [name for name in self.folder.list_files() if OURS.fullmatch(name)]
+        self.folder.remove_files(sorted(found, key=lambda name: not MANIFEST.fullmatch(name)))
 
-    def progress(self) -> tuple[int, int] | None:
+    def read_progress(self) -> tuple[int, int] | None:
         """Of the newest checkpoint that can be read: its round, and the rounds that the run had in all."""
         for manifest in self._manifests(lambda _: None):
             return manifest.round, int(manifest.content["rounds"])
         return None
 
-    def check(self) -> None:
+    def check_newest(self) -> None:
         """Refuse to go on from the newest checkpoint if it is of another experiment.
 
         Raises:
@@ -111,27 +111,29 @@ class Checkpoints:
         """
         damaged: list[str] = []
 
-        def note(what: str) -> None:
+        def note_damage(what: str) -> None:
             damaged.append(what)
             warn(f"a checkpoint is left out: {what}")
 
-        for manifest in self._manifests(note):
+        for manifest in self._manifests(note_damage):
             self._check_experiment(manifest)
             try:
-                return self._open(manifest, template)
+                return self._open_checkpoint(manifest, template)
             except CheckpointError as error:
-                note(str(error))
+                note_damage(str(error))
         if damaged:
             hint = "repair it, or remove the folder and begin anew"
             raise CheckpointError(f"no checkpoint in {self.folder.url} is whole: {'; '.join(damaged)}", hint)
         return None
 
-    def note(self, result: RoundResult) -> None:
+    def note_round(self, result: RoundResult) -> None:
         """Take note of a finished round: whose memories it changed, and its record."""
         self._changed.update(result.cohort)
         self._fresh.append(result.record())
 
-    def save(self, result: RoundResult, pool: ClientPool, rounds: int, chosen: Chosen | None = None) -> None:
+    def save(
+        self, result: RoundResult, pool: ClientPool, rounds: int, chosen: ChosenModel | None = None
+    ) -> None:
         """Write a checkpoint after a round, and remove what is no longer needed.
 
         Args:
@@ -144,7 +146,7 @@ class Checkpoints:
         if chosen is not None and (self._chosen is None or self._chosen[0] is not chosen):
             file = StoredFile.write(self.folder, "chosen", result.round, pack(vars(chosen)))
             self._chosen = chosen, file
-        self._memories.save(result.round, self._changed, pool.memories)
+        self._client_states.save(result.round, self._changed, pool.client_states)
         self._records.save(result.round, self._fresh)
         content: dict[str, Any] = {
             "format": FORMAT,
@@ -154,29 +156,31 @@ class Checkpoints:
             "digest": result.digest,
             "memory_digest": result.memory_digest,
             "width": result.engine.get("width"),
-            "state": state.entry(),
-            "chosen": self._chosen[1].entry() if self._chosen else None,
-            "memories": self._memories.entries(),
-            "records": self._records.entries(),
+            "state": state.to_entry(),
+            "chosen": self._chosen[1].to_entry() if self._chosen else None,
+            "memories": self._client_states.list_entries(),
+            "records": self._records.list_entries(),
         }
         name = f"manifest-{result.round:06d}.json"
-        self.folder.write(name, _sealed(content))
+        self.folder.write(name, _seal_manifest(content))
         self._changed, self._fresh = set(), []
-        self._kept = [*self._kept, _Manifest(name, result.round, content)][-KEPT:]
-        self._tidy()
+        self._kept = [*self._kept, _Manifest(name, result.round, content)][-KEPT_CHECKPOINTS:]
+        self._remove_unneeded_files()
 
-    def _tidy(self) -> None:
+    def _remove_unneeded_files(self) -> None:
         """Remove what no kept manifest needs: manifests first, so that none ever lacks its files."""
         needed = {file for manifest in self._kept for file in manifest.files()}
-        spare = [name for name in self.folder.list() if OURS.fullmatch(name) and name not in needed]
-        self.folder.remove(sorted(spare, key=lambda name: not MANIFEST.fullmatch(name)))
+        spare = [name for name in self.folder.list_files() if OURS.fullmatch(name) and name not in needed]
+        self.folder.remove_files(sorted(spare, key=lambda name: not MANIFEST.fullmatch(name)))
 
     def _manifests(self, note: Callable[[str], None]) -> Iterator[_Manifest]:
         """The readable manifests, the newest first."""
-        numbers = [(int(m[1]), m[0]) for name in self.folder.list() if (m := MANIFEST.fullmatch(name))]
+        numbers = [(int(m[1]), m[0]) for name in self.folder.list_files() if (m := MANIFEST.fullmatch(name))]
         for number, name in sorted(numbers, reverse=True):
             try:
-                yield _Manifest(name, number, _unsealed(self.folder.read(name), self.folder.name(name)))
+                yield _Manifest(
+                    name, number, _unseal_manifest(self.folder.read(name), self.folder.full_name(name))
+                )
             except CheckpointError as error:
                 note(str(error))
 
@@ -185,43 +189,45 @@ class Checkpoints:
         if counts:
             # Checkpoints of before it counted say it beside the experiment.
             before = {"rounds": manifest.content["rounds"], **before}
-        found = differences(before, self.experiment)
+        found = list_differences(before, self.experiment)
         if found:
             more = "" if counts else " (more rounds are welcome)"
             hint = f"go on with the spec as it was{more}, or begin anew in another folder"
             raise CheckpointError(
-                f"{self.folder.name(manifest.name)} is of another experiment: {'; '.join(found)}", hint
+                f"{self.folder.full_name(manifest.name)} is of another experiment: {'; '.join(found)}", hint
             )
 
-    def _open(self, manifest: _Manifest, template: Any) -> Checkpoint:
+    def _open_checkpoint(self, manifest: _Manifest, template: Any) -> Checkpoint:
         """Read a checkpoint, make sure that all its files are whole, and go on from it."""
-        content, where = manifest.content, self.folder.name(manifest.name)
-        state = self._unpacked(StoredFile.of(content["state"]), template)
-        chosen = content.get("chosen") and StoredFile.of(content["chosen"])
+        content, where = manifest.content, self.folder.full_name(manifest.name)
+        state = self._unpack_file(StoredFile.from_entry(content["state"]), template)
+        chosen = content.get("chosen") and StoredFile.from_entry(content["chosen"])
         if digest(state) != content["digest"]:
             raise CheckpointError(f"{where} is damaged: the state's digest is not the one that was written")
-        memories = Memories(self.folder, content["memories"])
-        records = Records(self.folder, content["records"])
+        client_states = StoredClientStates(self.folder, content["memories"])
+        records = StoredRecords(self.folder, content["records"])
         kept = content.get("memory_digest")
         if kept is None:
-            memories.check()
-        elif memories.digest() != kept:
+            client_states.check_files()
+        elif client_states.digest() != kept:
             raise CheckpointError(f"{where} is damaged: the memories' digest is not the one that was written")
-        records.check()
-        self._chosen = (Chosen(**self._unpacked(chosen)), chosen) if chosen else None
-        newer = [name for name in self.folder.list() if _number(name) > manifest.round]
-        self.folder.remove(newer)
-        self._memories, self._records, self._kept = memories, records, [manifest]
+        records.check_files()
+        self._chosen = (ChosenModel(**self._unpack_file(chosen)), chosen) if chosen else None
+        newer = [name for name in self.folder.list_files() if _number(name) > manifest.round]
+        self.folder.remove_files(newer)
+        self._client_states, self._records, self._kept = client_states, records, [manifest]
         said = str(content["digest"]), content.get("width")
         best = self._chosen[0] if self._chosen else None
-        return Checkpoint(manifest.round, state, memories, records, *said, chosen=best, memory_digest=kept)
+        return Checkpoint(
+            manifest.round, state, client_states, records, *said, chosen=best, memory_digest=kept
+        )
 
-    def _unpacked(self, file: StoredFile, template: Any = None) -> Any:
+    def _unpack_file(self, file: StoredFile, template: Any = None) -> Any:
         """The value in a file of this checkpoint."""
         try:
             return unpack(file.read(self.folder), template)
         except ValueError as error:
-            raise CheckpointError(f"{self.folder.name(file.name)} {error}") from error
+            raise CheckpointError(f"{self.folder.full_name(file.name)} {error}") from error
 
 
 def _number(name: str) -> int:
@@ -229,13 +235,13 @@ def _number(name: str) -> int:
     return int(found[1]) if found else -1
 
 
-def _sealed(content: Mapping[str, Any]) -> bytes:
+def _seal_manifest(content: Mapping[str, Any]) -> bytes:
     """A manifest's bytes, with the SHA-256 of what they say."""
     seal = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     return json.dumps({**content, "sha256": seal}, indent=1).encode()
 
 
-def _unsealed(data: bytes, name: str) -> dict[str, Any]:
+def _unseal_manifest(data: bytes, name: str) -> dict[str, Any]:
     """What a manifest says.
 
     Raises:
@@ -254,13 +260,13 @@ def _unsealed(data: bytes, name: str) -> dict[str, Any]:
     return content
 
 
-def differences(before: Any, now: Any, path: str = "") -> list[str]:
+def list_differences(before: Any, now: Any, path: str = "") -> list[str]:
     """How two pieces of plain data differ, in words, field by field."""
     if isinstance(before, Mapping) and isinstance(now, Mapping):
         keys = sorted(before.keys() | now.keys())
         return [
             line
             for key in keys
-            for line in differences(before.get(key), now.get(key), f"{path}.{key}".lstrip("."))
+            for line in list_differences(before.get(key), now.get(key), f"{path}.{key}".lstrip("."))
         ]
     return [] if before == now else [f"{path} was {before!r}, is {now!r}"]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedsim.base import tree
-from fedsim.base.digest import Fingerprint, memory_marks
+from fedsim.base.digest import ClientStatesDigest, client_state_digests
 from fedsim.base.tree import Tree
 from fedsim.checkpoints.serialization import pack, unpack
 from fedsim.checkpoints.storage import Folder
@@ -26,7 +26,7 @@ FILE_BYTES = 32 << 20
 
 LARGEST_CHUNK = 4096
 
-Fetch = Callable[[Sequence[int]], Mapping[int, Tree]]
+FetchClientStates = Callable[[Sequence[int]], Mapping[int, Tree]]
 """What these clients keep; those that keep nothing may be missing."""
 
 
@@ -47,11 +47,11 @@ class StoredFile:
         return cls(name, len(content), hashlib.sha256(content).hexdigest())
 
     @classmethod
-    def of(cls, entry: Mapping[str, Any]) -> StoredFile:
+    def from_entry(cls, entry: Mapping[str, Any]) -> StoredFile:
         """A file as a manifest describes it."""
         return cls(str(entry["name"]), int(entry["bytes"]), str(entry["sha256"]))
 
-    def entry(self, **more: Any) -> dict[str, Any]:
+    def to_entry(self, **more: Any) -> dict[str, Any]:
         """The file as a manifest describes it."""
         return {"name": self.name, "bytes": self.size, "sha256": self.sha256, **more}
 
@@ -63,12 +63,12 @@ class StoredFile:
         """
         content = folder.read(self.name)
         if len(content) != self.size or hashlib.sha256(content).hexdigest() != self.sha256:
-            raise CheckpointError(f"{folder.name(self.name)} is damaged: it is not what was written")
+            raise CheckpointError(f"{folder.full_name(self.name)} is damaged: it is not what was written")
         return content
 
 
 @dataclass
-class _MemoryFile:
+class _ClientStateFile:
     """A file of memories, how many it has, and the clients for which it is the latest."""
 
     file: StoredFile
@@ -76,7 +76,7 @@ class _MemoryFile:
     clients: set[int] = field(default_factory=set)
 
 
-class Memories:
+class StoredClientStates:
     """The clients' memories over all checkpoints of a run: who is in which file.
 
     Args:
@@ -87,12 +87,12 @@ class Memories:
     def __init__(self, folder: Folder, entries: Iterable[Mapping[str, Any]] = ()) -> None:
         self.folder = folder
         self._files = [
-            _MemoryFile(StoredFile.of(entry), int(entry["entries"]), set(entry["clients"]))
+            _ClientStateFile(StoredFile.from_entry(entry), int(entry["entries"]), set(entry["clients"]))
             for entry in entries
         ]
         self._holder = {client: held for held in self._files for client in held.clients}
 
-    def save(self, round: int, changed: Iterable[int], fetch: Fetch) -> None:
+    def save(self, round: int, changed: Iterable[int], fetch: FetchClientStates) -> None:
         """Write the memories that have changed, and those that lie in files which are mostly superseded."""
         wanted = set(changed)
         for held in self._files:
@@ -101,28 +101,30 @@ class Memories:
                 wanted |= live
         waiting: dict[int, Tree] = {}
         size = 0
-        for client, memory in _fetched(sorted(wanted), fetch):
-            waiting[client] = memory
-            size += _bytes(memory)
+        for client, client_state in _fetch_in_chunks(sorted(wanted), fetch):
+            waiting[client] = client_state
+            size += _bytes(client_state)
             if size >= FILE_BYTES:
-                self._write(round, waiting)
+                self._write_file(round, waiting)
                 waiting, size = {}, 0
         if waiting:
-            self._write(round, waiting)
+            self._write_file(round, waiting)
         self._files = [held for held in self._files if held.clients]
 
-    def _write(self, round: int, memories: dict[int, Tree]) -> None:
-        file = StoredFile.write(self.folder, "memories", round, pack(memories))
-        made = _MemoryFile(file, len(memories), set(memories))
-        for client in memories:
+    def _write_file(self, round: int, client_states: dict[int, Tree]) -> None:
+        file = StoredFile.write(self.folder, "memories", round, pack(client_states))
+        made = _ClientStateFile(file, len(client_states), set(client_states))
+        for client in client_states:
             if client in self._holder:
                 self._holder[client].clients.discard(client)
             self._holder[client] = made
         self._files.append(made)
 
-    def entries(self) -> list[dict[str, Any]]:
+    def list_entries(self) -> list[dict[str, Any]]:
         """The files as a manifest describes them."""
-        return [held.file.entry(entries=held.entries, clients=sorted(held.clients)) for held in self._files]
+        return [
+            held.file.to_entry(entries=held.entries, clients=sorted(held.clients)) for held in self._files
+        ]
 
     def __iter__(self) -> Iterator[dict[int, Tree]]:
         """Every client's memory, file by file.
@@ -135,7 +137,9 @@ class Memories:
                 found = unpack(held.file.read(self.folder))
                 yield {client: found[client] for client in sorted(held.clients)}
             except (ValueError, KeyError) as error:
-                raise CheckpointError(f"{self.folder.name(held.file.name)} is damaged: {error}") from error
+                raise CheckpointError(
+                    f"{self.folder.full_name(held.file.name)} is damaged: {error}"
+                ) from error
 
     def digest(self) -> str:
         """Of all memories, as `Fingerprint` has it; read file by file.
@@ -143,18 +147,18 @@ class Memories:
         Raises:
             CheckpointError: a file is missing or damaged.
         """
-        found = Fingerprint()
-        for memories in self:
-            found.update(memory_marks(memories))
+        found = ClientStatesDigest()
+        for client_states in self:
+            found.update(client_state_digests(client_states))
         return found.hexdigest()
 
-    def check(self) -> None:
+    def check_files(self) -> None:
         """Make sure that every file is there and as it was written."""
         for held in self._files:
             held.file.read(self.folder)
 
 
-def _fetched(clients: Sequence[int], fetch: Fetch) -> Iterator[tuple[int, Tree]]:
+def _fetch_in_chunks(clients: Sequence[int], fetch: FetchClientStates) -> Iterator[tuple[int, Tree]]:
     """The memories of clients, fetched in chunks whose size follows from the heaviest memory so far.
 
     The first one is fetched alone, since nobody knows what it weighs, and a chunk is at most twice as large
@@ -169,11 +173,11 @@ def _fetched(clients: Sequence[int], fetch: Fetch) -> Iterator[tuple[int, Tree]]
         count = max(1, min(LARGEST_CHUNK, 2 * count, FILE_BYTES // heaviest))
 
 
-def _bytes(memory: Tree) -> int:
-    return sum(leaf.numel() * leaf.element_size() for _, leaf in tree.leaves(memory))
+def _bytes(client_state: Tree) -> int:
+    return sum(leaf.numel() * leaf.element_size() for _, leaf in tree.leaves(client_state))
 
 
-class Records:
+class StoredRecords:
     """The records of all rounds, in files that are merged as they become many, like the digits of a counter.
 
     Args:
@@ -183,7 +187,7 @@ class Records:
 
     def __init__(self, folder: Folder, entries: Iterable[Mapping[str, Any]] = ()) -> None:
         self.folder = folder
-        self._files = [(StoredFile.of(entry), int(entry["rounds"])) for entry in entries]
+        self._files = [(StoredFile.from_entry(entry), int(entry["rounds"])) for entry in entries]
 
     def save(self, round: int, fresh: Sequence[Mapping[str, Any]]) -> None:
         """Write the records since the last checkpoint; with them those of files that are no larger."""
@@ -194,9 +198,9 @@ class Records:
             content, rounds = file.read(self.folder) + content, rounds + more
         self._files.append((StoredFile.write(self.folder, "records", round, content), rounds))
 
-    def entries(self) -> list[dict[str, Any]]:
+    def list_entries(self) -> list[dict[str, Any]]:
         """The files as a manifest describes them."""
-        return [file.entry(rounds=rounds) for file, rounds in self._files]
+        return [file.to_entry(rounds=rounds) for file, rounds in self._files]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Every record, from round 1.
@@ -208,7 +212,7 @@ class Records:
             for line in file.read(self.folder).splitlines():
                 yield json.loads(line)
 
-    def check(self) -> None:
+    def check_files(self) -> None:
         """Make sure that every file is there and as it was written."""
         for file, _ in self._files:
             file.read(self.folder)

@@ -76,10 +76,10 @@ def _skeleton(value: Any, tensors: Tensors) -> Skeleton:
     if type(value) is float:
         return value if math.isfinite(value) else {"float": repr(value)}
     if isinstance(value, Tensor):
-        return _refer(value, tensors)
+        return _refer_to_tensor(value, tensors)
     if isinstance(value, np.ndarray | np.generic):
         kind = "array" if isinstance(value, np.ndarray) else "scalar"
-        return {kind: _refer(torch.from_numpy(np.array(value)), tensors)}
+        return {kind: _refer_to_tensor(torch.from_numpy(np.array(value)), tensors)}
     if is_dataclass(value) and not isinstance(value, type):
         return {"fields": {f.name: _skeleton(getattr(value, f.name), tensors) for f in fields(value)}}
     if isinstance(value, Mapping):
@@ -98,7 +98,7 @@ def _key(key: Any) -> Any:
     raise TypeError(f"a checkpoint cannot hold the key {key!r}; use strings or whole numbers")
 
 
-def _refer(tensor: Tensor, tensors: Tensors) -> Skeleton:
+def _refer_to_tensor(tensor: Tensor, tensors: Tensors) -> Skeleton:
     name = str(len(tensors))
     if tensor.dtype is torch.complex128:  # which safetensors has no name for
         tensors[name] = torch.view_as_real(tensor.detach().contiguous())
@@ -114,7 +114,7 @@ def _value(skeleton: Skeleton, tensors: Tensors, template: Any) -> Any:
         return skeleton
     [(kind, inside)] = skeleton.items()
     if kind == "fields":
-        return _rebuilt(inside, tensors, template)
+        return _rebuild_dataclass(inside, tensors, template)
     if kind == "pairs":
         return {key: _value(item, tensors, _part(template, key)) for key, item in inside}
     if kind == "tuple":
@@ -133,7 +133,7 @@ def _leaf(kind: str, inside: Skeleton, tensors: Tensors) -> Any:
     return array if kind == "array" else array[()]
 
 
-def _rebuilt(inside: Mapping[str, Skeleton], tensors: Tensors, template: Any) -> Any:
+def _rebuild_dataclass(inside: Mapping[str, Skeleton], tensors: Tensors, template: Any) -> Any:
     """A dataclass of the template's type, whatever its constructor would make of its arguments."""
     if not is_dataclass(template) or isinstance(template, type):
         raise ValueError(f"holds a state with {', '.join(inside)} where there is now {template!r:.100}")

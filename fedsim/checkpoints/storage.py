@@ -12,7 +12,7 @@ from typing import Any
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from fedsim.base.secret_urls import hide, secrets_in, without_secrets
+from fedsim.base.secret_urls import find_secrets, hide_secrets, remove_secrets
 from fedsim.errors import CheckpointError
 
 HINT = "it has to be a place that can be reached and written, with room: FEDSIM_STORAGE or --out names it"
@@ -35,8 +35,8 @@ class Folder:
     """
 
     def __init__(self, url: str) -> None:
-        self.url, self._secrets = without_secrets(url), secrets_in(url)
-        with self._named("cannot be used"):
+        self.url, self._secrets = remove_secrets(url), find_secrets(url)
+        with self._name_errors("cannot be used"):
             filesystem, path = fsspec.core.url_to_fs(url)
         self._files: Any = filesystem
         self._path: str = path.rstrip("/")
@@ -45,11 +45,11 @@ class Folder:
     def __repr__(self) -> str:
         return f"Folder({self.url!r})"
 
-    def name(self, file: str) -> str:
+    def full_name(self, file: str) -> str:
         """How messages call a file."""
         return f"{self.url.rstrip('/')}/{file}"
 
-    def probe(self) -> None:
+    def check_writable(self) -> None:
         """Make sure that files can be written here, by writing one and reading it back."""
         name, content = f".probe-{secrets.token_hex(4)}", secrets.token_bytes(4096)
         self.write(name, content)
@@ -57,11 +57,11 @@ class Folder:
             if self.read(name) != content:
                 raise CheckpointError(f"{self.url} gives back something else than was written there", HINT)
         finally:
-            self.remove([name])
+            self.remove_files([name])
 
     def write(self, file: str, content: bytes) -> None:
         """Write a file. After a failure, or a crash, it is as it was before or not there."""
-        with self._named(f"cannot be written ({file}, {len(content):,} bytes)"):
+        with self._name_errors(f"cannot be written ({file}, {len(content):,} bytes)"):
             if self._local:
                 _write_aside(Path(self._path), file, content)
             else:
@@ -71,25 +71,25 @@ class Folder:
 
     def read(self, file: str) -> bytes:
         """The content of a file."""
-        with self._named(f"cannot be read ({file})"):
+        with self._name_errors(f"cannot be read ({file})"):
             content: bytes = self._files.cat_file(f"{self._path}/{file}")
             return content
 
     def size(self, file: str) -> int | None:
         """How many bytes a file has; None where there is none."""
-        with self._named(f"cannot be read ({file})"):
+        with self._name_errors(f"cannot be read ({file})"):
             self._files.invalidate_cache()
             try:
                 return int(self._files.size(f"{self._path}/{file}"))
             except FileNotFoundError:
                 return None
 
-    def opened(self, file: str) -> tuple[int, Iterator[bytes]] | None:
+    def open_stream(self, file: str) -> tuple[int, Iterator[bytes]] | None:
         """How many bytes a file has, and its content, a piece at a time; None where there is none.
 
         Both are of one and the same file, also where another one takes its place while this one is read.
         """
-        with self._named(f"cannot be read ({file})"):
+        with self._name_errors(f"cannot be read ({file})"):
             self._files.invalidate_cache()
             try:
                 stream = self._files.open(f"{self._path}/{file}", "rb")
@@ -100,13 +100,13 @@ class Folder:
         return size, self._pieces(file, stream)
 
     def _pieces(self, file: str, stream: Any) -> Iterator[bytes]:
-        with self._named(f"cannot be read ({file})"), stream:
+        with self._name_errors(f"cannot be read ({file})"), stream:
             while piece := stream.read(PIECE):
                 yield piece
 
-    def list(self) -> list[str]:
+    def list_files(self) -> list[str]:
         """The names of all files, in order; none where there is no folder."""
-        with self._named("cannot be listed"):
+        with self._name_errors("cannot be listed"):
             self._files.invalidate_cache()
             try:
                 found = self._files.ls(self._path, detail=False)
@@ -114,7 +114,7 @@ class Folder:
                 return []
             return sorted(name.rstrip("/").rpartition("/")[2] for name in found)
 
-    def remove(self, files: Collection[str]) -> None:
+    def remove_files(self, files: Collection[str]) -> None:
         """Remove files as far as they can be removed: one that stays costs room and nothing else."""
         for file in files:
             with suppress(*_FAILURES):
@@ -122,15 +122,15 @@ class Folder:
 
     def clear(self) -> None:
         """Remove the folder and all that is in it, if it is there."""
-        with self._named("cannot be removed"), suppress(FileNotFoundError):
+        with self._name_errors("cannot be removed"), suppress(FileNotFoundError):
             self._files.rm(self._path, recursive=True)
 
     @contextmanager
-    def _named(self, what: str) -> Iterator[None]:
+    def _name_errors(self, what: str) -> Iterator[None]:
         try:
             yield
         except _FAILURES as error:
-            cause = hide(f"{type(error).__name__}: {error}", self._secrets)
+            cause = hide_secrets(f"{type(error).__name__}: {error}", self._secrets)
             raise CheckpointError(f"{self.url} {what}: {cause}", HINT) from error
 
 

@@ -12,7 +12,7 @@ from fedsim.core import Pacing
 Positions: TypeAlias = np.ndarray[Any, Any]
 
 
-def draws(
+def draw_batches(
     rng: np.random.Generator, num_examples: int, steps: int, batch_size: int, pacing: Pacing | None = None
 ) -> Iterator[Positions]:
     """The examples of each local step, as positions among the client's own.
@@ -47,7 +47,7 @@ def count_apart(num_examples: int, share: float) -> int:
     return int(num_examples * share + 1e-9)
 
 
-def kept_apart(rng: np.random.Generator, num_examples: int, share: float) -> Positions:
+def draw_apart(rng: np.random.Generator, num_examples: int, share: float) -> Positions:
     """Which of so many examples are kept apart, drawn whatever their order, bool `[num_examples]`.
 
     Every so many-th would do only where the order says nothing: recordings come word by word, and so every

@@ -5,7 +5,7 @@ from fedsim.core.algorithm import Algorithm
 from fedsim.core.client_task import Batch, Batches, ClientTask, ClientUpdate, Pacing
 from fedsim.core.context import Context
 from fedsim.core.effort import Effort
-from fedsim.core.exchange import Progress, Reduced, Reduction, Score, ServerState, Survey
+from fedsim.core.exchange import Progress, ReducedUpdates, Reduction, Score, ServerState, Survey
 from fedsim.core.local_training import LocalTraining
 from fedsim.core.personal_scores import PersonalScores
 
@@ -21,7 +21,7 @@ __all__ = [
     "Pacing",
     "PersonalScores",
     "Progress",
-    "Reduced",
+    "ReducedUpdates",
     "Reduction",
     "Score",
     "ServerState",

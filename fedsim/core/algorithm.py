@@ -18,7 +18,7 @@ from fedsim.base.tree import Tree
 from fedsim.core.client_task import ClientTask, ClientUpdate
 from fedsim.core.context import Context
 from fedsim.core.effort import Effort
-from fedsim.core.exchange import Reduced, Reduction, ServerState
+from fedsim.core.exchange import ReducedUpdates, Reduction, ServerState
 from fedsim.errors import FieldError
 from fedsim.models.net import Net, Params
 
@@ -65,7 +65,7 @@ class Algorithm(ABC):
         return ()
 
     def depends_on_num_rounds(self) -> bool:
-        """Whether a round depends on how many rounds the run has. If so, a run cannot be given more rounds."""
+        """Whether a round depends on how many rounds the run has; if so, a run cannot be given more."""
         return False
 
     # server
@@ -79,7 +79,7 @@ class Algorithm(ABC):
         """The payloads for every client of the cohort, of this architecture: {payload name: tree}."""
 
     @abstractmethod
-    def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> Any:
+    def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> Any:
         """The server state after the round."""
 
     def deploy_models(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
@@ -87,7 +87,7 @@ class Algorithm(ABC):
 
         It is not called where the method does not deploy models.
         """
-        return {"global": ctx.own(state.params)}
+        return {"global": ctx.select_architecture(state.params)}
 
     def predict(self, ctx: Context, model: Tree, x: Tensor) -> Tensor:
         """Logits `[batch, classes]` of a deployed model."""

@@ -18,10 +18,10 @@ from torch import Tensor
 from fedsim.base import wire
 from fedsim.base.tree import Tree
 from fedsim.core.algorithm import Algorithm
-from fedsim.core.census import Answers, Census
+from fedsim.core.census import CensusAnswers, CensusQuestion
 from fedsim.core.client_task import ClientTask, ClientUpdate, Pacing
 from fedsim.core.context import Context
-from fedsim.core.exchange import Progress, Reduced
+from fedsim.core.exchange import Progress, ReducedUpdates
 from fedsim.core.local_training import LocalTraining
 
 Capability = TypeVar("Capability")
@@ -49,11 +49,11 @@ class LabelCensus(ABC):
     """Asks every client about its labels, once, before round 1."""
 
     @abstractmethod
-    def plan_census(self, ctx: Context) -> Census | None:
+    def plan_census(self, ctx: Context) -> CensusQuestion | None:
         """The question to every client; None if this run needs no census."""
 
     @abstractmethod
-    def apply_census(self, ctx: Context, state: Any, answers: Answers) -> Any:
+    def apply_census(self, ctx: Context, state: Any, answers: CensusAnswers) -> Any:
         """The first server state, with the answers of the clients."""
 
 
@@ -188,7 +188,9 @@ class ServerTraining(ABC):
     trains_before_evaluation: ClassVar[bool] = False
 
     @abstractmethod
-    def train_server(self, ctx: Context, state: Any, reduced: Reduced) -> Generator[Progress, None, Any]:
+    def train_server(
+        self, ctx: Context, state: Any, reduced: ReducedUpdates
+    ) -> Generator[Progress, None, Any]:
         """Train on the server. The clients of the next round begin when it is done.
 
         Args:

@@ -18,7 +18,7 @@ literal |r_m^i - r_n^j|, the difference between two frequencies, whatever their 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Census:
+class CensusQuestion:
     """The question.
 
     Attributes:
@@ -36,7 +36,7 @@ class Census:
     noise: Mechanism | None = None
 
 
-class Answers(NamedTuple):
+class CensusAnswers(NamedTuple):
     """What the clients said.
 
     Attributes:

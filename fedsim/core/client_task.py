@@ -75,7 +75,7 @@ class ClientExamples(Protocol):
 class Lockstep(Protocol):
     """The clients that train at once with this one; see `fedsim.stacking.lockstep`."""
 
-    def descend(self, descent: Any) -> Any:
+    def run_loop(self, descent: Any) -> Any:
         """The outcome of a local loop (`fedsim.training.local_loop.Descent`), once all have asked for one."""
 
 
@@ -89,7 +89,7 @@ class ClientTask(NamedTuple):
         known_counts: of how many examples it is known whether they are of each class, float32 `[classes]`.
         broadcast: what every client of the cohort received.
         instruction: what this one received besides.
-        memory: what it kept since its last visit.
+        client_state: what it kept since its last visit.
         held: its examples, apart from the local steps.
         apart: those that it keeps apart, to choose among its models by (`Algorithm.reserved`); None where
             the method keeps none.
@@ -120,7 +120,7 @@ class ClientUpdate(NamedTuple):
 
     Attributes:
         upload: {payload name: tree}, as declared in `Algorithm.uploads`.
-        memory: what the client keeps until its next visit; {} unless the algorithm is `stateful`.
+        client_state: what the client keeps until its next visit; {} unless the algorithm is `stateful`.
         metrics: scalars, averaged over the cohort weighted by the number of examples.
         model: the client's own model after training, all keys of the net; it goes nowhere, but a wrapper may
             keep it. None if the method does not say.

@@ -67,13 +67,13 @@ class Context:
             )
         return self.public
 
-    def fresh(self) -> Params:
+    def init_params(self) -> Params:
         """Fresh parameters and buffers of the architecture at hand."""
         return self.net.init(self.seed, self.model)
 
-    def first(self, device: torch.device | None = None) -> Params:
+    def cached_init_params(self, device: torch.device | None = None) -> Params:
         """The values of `fresh`, for reading only; see `Net.first`."""
-        return self.net.first(self.seed, device, self.model)
+        return self.net.cached_init(self.seed, device, self.model)
 
     def for_client(self, client: int) -> Context:
         """The same round as this client sees it: with its own architecture."""
@@ -83,7 +83,7 @@ class Context:
         """The same round for the clients of one architecture."""
         return replace(self, model=model) if model != self.model else self
 
-    def own(self, tree: Tree) -> Tree:
+    def select_architecture(self, tree: Tree) -> Tree:
         """The part of a tree that belongs to the architecture at hand.
 
         With one architecture that is the tree itself; with several, trees that hold one entry for each are
@@ -92,7 +92,9 @@ class Context:
         found: Tree = tree[str(self.model)] if len(self.nets) > 1 else tree
         return found
 
-    def each(self, change: Callable[[Context, Tree, Tree], Tree], held: Tree, came: Tree) -> Tree:
+    def map_architectures(
+        self, change: Callable[[Context, Tree, Tree], Tree], held: Tree, came: Tree
+    ) -> Tree:
         """A tree changed by what came, architecture by architecture.
 
         Args:

@@ -17,7 +17,7 @@ MEMORY_HINT = "use fewer workers per node, a smaller local.batch_size or a small
 
 
 @contextmanager
-def server_side(algorithm: object, stage: str) -> Iterator[None]:
+def attribute_server_errors(algorithm: object, stage: str) -> Iterator[None]:
     """Name what a method's server code raises inside.
 
     Args:
@@ -34,32 +34,32 @@ def server_side(algorithm: object, stage: str) -> Iterator[None]:
         raise
     except Exception as error:
         name = type(algorithm).__name__
-        if is_memory(error):
+        if is_out_of_memory(error):
             raise OutOfMemory(f"{name} ran out of memory in {stage}: {error}", MEMORY_HINT) from error
-        raise MethodFailed(name, stage, as_text(error), trace(error)) from error
+        raise MethodFailed(name, stage, format_error(error), format_traceback(error)) from error
 
 
-def client_side(client: int, stage: str, error: Exception) -> FedsimError:
+def attribute_client_error(client: int, stage: str, error: Exception) -> FedsimError:
     """Name what a client's code raised."""
     if isinstance(error, FedsimError):
         return error
-    if is_memory(error):
+    if is_out_of_memory(error):
         return OutOfMemory(f"client {client} ran out of memory in {stage}: {error}", MEMORY_HINT)
-    return ClientFailed(client, stage, as_text(error), trace(error))
+    return ClientFailed(client, stage, format_error(error), format_traceback(error))
 
 
-def is_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that memory ran out, on a GPU or beside it."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(mark in str(error) for mark in MEMORY_MARKS)
 
 
-def as_text(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """The error in one line."""
     return f"{type(error).__name__}: {error}"
 
 
-def trace(error: BaseException) -> str:
+def format_traceback(error: BaseException) -> str:
     """Where the error was raised, for the log."""
     return "".join(traceback.format_exception(error))

@@ -37,13 +37,13 @@ class ServerState:
 class Progress(NamedTuple):
     """How far something is that the server does by itself."""
 
-    what: str
+    activity: str
     done: int
     total: int
 
 
 @dataclass(frozen=True)
-class Reduced:
+class ReducedUpdates:
     """A cohort's reports, combined as the algorithm declared.
 
     Attributes:

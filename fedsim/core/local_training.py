@@ -35,7 +35,7 @@ class LocalTraining:
     round_decay: float = 1.0
     precision: Precision = "float32"
 
-    def in_round(self, round: int) -> LocalTraining:
+    def for_round(self, round: int) -> LocalTraining:
         """The same in a round, counted from 0: with the rate that is left by then."""
         return self if self.round_decay == 1 else replace(self, lr=self.lr * self.round_decay**round)
 
@@ -43,7 +43,7 @@ class LocalTraining:
         """The learning rate of a local step, counted from 0 in every round."""
         return self.lr * pow(1 + self.lr_alpha * step, -self.lr_power)
 
-    def reach(self, steps: int) -> float:
+    def total_step_size(self, steps: int) -> float:
         """How far so many local steps carry a weight whose gradient is 1 throughout.
 
         With momentum, step i moves by `lr_i (g_i + momentum g_{i-1} + momentum^2 g_{i-2} + ...)`, so for a

@@ -58,9 +58,9 @@ class PersonalScores:
 
     def metrics(self) -> dict[str, float]:
         """What goes into the record, see `summary`; with `_before` as well where there was fine-tuning."""
-        found = summary(self.tests, self.correct, self.loss)
+        found = summarise_scores(self.tests, self.correct, self.loss)
         if self.before_correct is not None and self.before_loss is not None:
-            before = summary(self.tests, self.before_correct, self.before_loss)
+            before = summarise_scores(self.tests, self.before_correct, self.before_loss)
             found |= {f"{name}_before": value for name, value in before.items()}
         if found:
             found |= {"personal_clients": len(self.clients), "personal_untested": self.untested}
@@ -89,7 +89,7 @@ class PersonalScores:
         return stream.getvalue()
 
 
-def summary(tests: Whole, correct: Whole, loss: Real) -> dict[str, float]:
+def summarise_scores(tests: Whole, correct: Whole, loss: Real) -> dict[str, float]:
     """The figures of a federation; {} where nobody has test examples.
 
     Args:
@@ -116,7 +116,7 @@ def summary(tests: Whole, correct: Whole, loss: Real) -> dict[str, float]:
     }
 
 
-def joined(parts: Iterable[PersonalScores], untested: int = 0) -> PersonalScores:
+def join_scores(parts: Iterable[PersonalScores], untested: int = 0) -> PersonalScores:
     """The scores of several portions of the clients as one, in ascending order of the clients.
 
     Args:
@@ -156,7 +156,7 @@ def sorted_curve(scores: PersonalScores) -> tuple[Whole, Real]:
     return scores.clients[order], accuracies[order]
 
 
-def from_rows(rows: Iterable[Mapping[str, Any]]) -> PersonalScores:
+def scores_from_rows(rows: Iterable[Mapping[str, Any]]) -> PersonalScores:
     """The scores out of the rows of a `personal.csv`, as `csv.DictReader` gives them."""
     table = list(rows)
 

@@ -41,22 +41,22 @@ class PublicSet:
         """Whether an example has several yes-or-no labels in place of one class."""
         return self.y.dim() == 2
 
-    def on(self, device: torch.device) -> PublicSet:
+    def to_device(self, device: torch.device) -> PublicSet:
         """The same set on this device."""
         return PublicSet(self.x.to(device), self.y.to(device), self._normalise)
 
-    def batch(self, rows: Tensor) -> Batch:
+    def make_batch(self, rows: Tensor) -> Batch:
         """These examples, int64 `[batch]`, as one batch; its noise has them under `ROWS`."""
-        x = tree.arranged(self._normalise(self.x[rows]))
+        x = tree.to_channels_last(self._normalise(self.x[rows]))
         return Batch(x, self.y[rows], noise={ROWS: rows})
 
-    def batches(self, rows: Tensor | None = None) -> Iterator[Batch]:
+    def iterate_batches(self, rows: Tensor | None = None) -> Iterator[Batch]:
         """These examples, by default all, in order and a few hundred at a time."""
         chosen = torch.arange(len(self), device=self.y.device) if rows is None else rows
         for part in torch.split(chosen, AT_ONCE):
-            yield self.batch(part)
+            yield self.make_batch(part)
 
-    def predictions(self, predict: Callable[[Tensor], Tensor], rows: Tensor | None = None) -> Tensor:
+    def predict_examples(self, predict: Callable[[Tensor], Tensor], rows: Tensor | None = None) -> Tensor:
         """What a model says of these examples, by default of all, without a gradient.
 
         Args:
@@ -67,15 +67,15 @@ class PublicSet:
             Logits `[n, classes]`.
         """
         with torch.no_grad():
-            return torch.cat([predict(batch.x) for batch in self.batches(rows)])
+            return torch.cat([predict(batch.x) for batch in self.iterate_batches(rows)])
 
-    def chosen(self, seed: int, round: int, size: int) -> Tensor:
+    def choose_rows(self, seed: int, round: int, size: int) -> Tensor:
         """A random part of the set, the same for everybody in a round: int64 `[size]`, in ascending order."""
         stream = rng.stream(seed, "public-part", round)
         picked = stream.choice(len(self), min(size, len(self)), replace=False)
         return torch.from_numpy(np.sort(picked)).to(self.y.device)
 
-    def shuffled(
+    def shuffle_batches(
         self, seed: int, round: int, *, epochs: int, batch_size: int, rows: Tensor | None = None
     ) -> PublicBatches:
         """Steps over the set (or these rows of it), shuffled in each epoch; everybody has the same order.
@@ -111,7 +111,7 @@ class PublicBatches:
         return len(self.rows)
 
     def __getitem__(self, step: int) -> Batch:
-        return self.public.batch(torch.from_numpy(self.rows[step]).to(self.public.y.device))
+        return self.public.make_batch(torch.from_numpy(self.rows[step]).to(self.public.y.device))
 
     def __iter__(self) -> Iterator[Batch]:
         return (self[step] for step in range(len(self)))

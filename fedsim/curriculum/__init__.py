@@ -1,18 +1,18 @@
 """Ordered learning around any algorithm: which examples a client sees first, which clients come first."""
 
-from fedsim.curriculum.clients import ClientCurriculum, Selection, aged
+from fedsim.curriculum.clients import ClientCurriculum, ClientCurriculumState, age_losses
 from fedsim.curriculum.data import DataCurriculum
-from fedsim.curriculum.pacing import FAMILIES, opened
-from fedsim.curriculum.scores import RULES, judge, ranked
+from fedsim.curriculum.pacing import FAMILIES, count_open
+from fedsim.curriculum.scores import RULES, judge_examples, rank_by_easiness
 
 __all__ = [
     "FAMILIES",
     "RULES",
     "ClientCurriculum",
+    "ClientCurriculumState",
     "DataCurriculum",
-    "Selection",
-    "aged",
-    "judge",
-    "opened",
-    "ranked",
+    "age_losses",
+    "count_open",
+    "judge_examples",
+    "rank_by_easiness",
 ]

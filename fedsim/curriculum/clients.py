@@ -44,16 +44,16 @@ from fedsim.base import rng as streams
 from fedsim.base.parameters import Range, Share
 from fedsim.base.tree import Tree
 from fedsim.base.wire import payload_bytes
-from fedsim.core import ClientTask, ClientUpdate, Context, Progress, Reduced, Reduction
+from fedsim.core import ClientTask, ClientUpdate, Context, Progress, ReducedUpdates, Reduction
 from fedsim.core.capabilities import ClientSurvey, CohortSelection, PayloadAccounting, capability, count_bytes
-from fedsim.core.census import Answers
-from fedsim.curriculum.pacing import Family, opened
-from fedsim.curriculum.scores import Order, losses_of, ranked
+from fedsim.core.census import CensusAnswers
+from fedsim.curriculum.pacing import Family, count_open
+from fedsim.curriculum.scores import Order, measure_losses, rank_by_easiness
 from fedsim.curriculum.wrapper import Wrapper
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selection:
+class ClientCurriculumState:
     """What the server knows of its clients.
 
     Attributes:
@@ -108,7 +108,7 @@ class ClientCurriculum(Wrapper):
         if capability(self.base, CohortSelection) or capability(self.base, ClientSurvey):
             name = type(self.base).__name__
             raise ValueError(f"{name} chooses its clients itself; leave the client curriculum out")
-        if self._reports:
+        if self._uploads_losses:
             object.__setattr__(self, "uploads", {**self.base.uploads, "survey": Reduction.GATHER})
 
     def provides(self, kind: type) -> bool:
@@ -125,7 +125,7 @@ class ClientCurriculum(Wrapper):
         return True
 
     @property
-    def _reports(self) -> bool:
+    def _uploads_losses(self) -> bool:
         """Whether the cohort's clients send their losses with their uploads."""
         return self.scores == "kept" and self.order != "random"
 
@@ -139,14 +139,14 @@ class ClientCurriculum(Wrapper):
         """The base's state, and nothing known of the clients."""
         never = torch.full((ctx.num_clients,), -1)
         nobody = torch.zeros(0, dtype=torch.int64)
-        return Selection(
+        return ClientCurriculumState(
             base=self.base.init_server_state(ctx),
             losses=torch.full_like(never, torch.nan, dtype=torch.float32),
             heard=never,
             line=nobody,
         )
 
-    def apply_census(self, ctx: Context, state: Any, answers: Answers) -> Any:
+    def apply_census(self, ctx: Context, state: Any, answers: CensusAnswers) -> Any:
         """The base's state with the answers."""
         return replace(state, base=super().apply_census(ctx, state, answers))
 
@@ -156,16 +156,16 @@ class ClientCurriculum(Wrapper):
 
     def base_value(self, value: Any) -> Any:
         """The base's own server state."""
-        return value.base if isinstance(value, Selection) else value
+        return value.base if isinstance(value, ClientCurriculumState) else value
 
-    def opened(self, ctx: Context) -> int:
+    def count_open_clients(self, ctx: Context) -> int:
         """K(t): how many clients are open in this round."""
         now = np.array([ctx.round / ctx.rounds])
-        return int(opened(self.pacing, self.a, self.b, ctx.num_clients, now, ctx.cohort_size)[0])
+        return int(count_open(self.pacing, self.a, self.b, ctx.num_clients, now, ctx.cohort_size)[0])
 
     def select_surveyed_clients(self, ctx: Context, state: Any) -> Sequence[int]:
         """Everybody, as long as the answers matter."""
-        asks = self._surveys and self.opened(ctx) < ctx.num_clients and not len(state.line)
+        asks = self._surveys and self.count_open_clients(ctx) < ctx.num_clients and not len(state.line)
         return range(ctx.num_clients) if asks else ()
 
     def apply_survey(self, ctx: Context, state: Any, losses: NDArray[np.float64]) -> Any:
@@ -176,38 +176,44 @@ class ClientCurriculum(Wrapper):
     def select_cohort(self, ctx: Context, state: Any, rng: np.random.Generator) -> Sequence[int]:
         """A mini-batch of the open clients: drawn at random from all of them, or the next in line."""
         if self.batches == "all":
-            return sorted(self._line(ctx, state)[: ctx.cohort_size].tolist())
-        ready = np.sort(self._open(ctx, state))
+            return sorted(self._waiting_clients(ctx, state)[: ctx.cohort_size].tolist())
+        ready = np.sort(self._list_open_clients(ctx, state))
         return sorted(ready[rng.choice(len(ready), ctx.cohort_size, replace=False)].tolist())
 
-    def _open(self, ctx: Context, state: Any) -> NDArray[np.int64]:
+    def _list_open_clients(self, ctx: Context, state: Any) -> NDArray[np.int64]:
         """The K(t) clients that come first."""
-        easiness = -aged(state.losses.numpy(), state.heard.numpy(), ctx.round, self._lasting)
-        ranking = ranked(easiness, self.order, streams.stream(ctx.seed, "client ranking", ctx.round))
-        return ranking[: self.opened(ctx)]
+        easiness = -age_losses(state.losses.numpy(), state.heard.numpy(), ctx.round, self._loss_half_life)
+        ranking = rank_by_easiness(
+            easiness, self.order, streams.stream(ctx.seed, "client ranking", ctx.round)
+        )
+        return ranking[: self.count_open_clients(ctx)]
 
     @property
-    def _lasting(self) -> float:
+    def _loss_half_life(self) -> float:
         return self.half_life if self.scores == "kept" else np.inf
 
-    def _line(self, ctx: Context, state: Any) -> NDArray[np.int64]:
+    def _waiting_clients(self, ctx: Context, state: Any) -> NDArray[np.int64]:
         """Who is still to come: the rest of the last line, or all open clients in a random order."""
         if len(state.line):
             waiting: NDArray[np.int64] = state.line.numpy()
             return waiting
-        return streams.stream(ctx.seed, "client batches", ctx.round).permutation(self._open(ctx, state))
+        return streams.stream(ctx.seed, "client batches", ctx.round).permutation(
+            self._list_open_clients(ctx, state)
+        )
 
-    def train_server(self, ctx: Context, state: Any, reduced: Reduced) -> Generator[Progress, None, Any]:
+    def train_server(
+        self, ctx: Context, state: Any, reduced: ReducedUpdates
+    ) -> Generator[Progress, None, Any]:
         """The base's."""
         after = yield from super().train_server(ctx, state, reduced)
         return replace(state, base=after)
 
-    def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> Any:
+    def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> Any:
         """The base's, and what has been heard of the clients."""
         changed = {"base": super().aggregate(ctx, state, reduced)}
         if self.batches == "all":
-            changed["line"] = torch.from_numpy(self._line(ctx, state)[ctx.cohort_size :])
-        if self._reports:
+            changed["line"] = torch.from_numpy(self._waiting_clients(ctx, state)[ctx.cohort_size :])
+        if self._uploads_losses:
             who = torch.tensor(reduced.clients, dtype=torch.int64)
             said = torch.stack([entry["loss"] for entry in reduced["survey"]])
             changed["losses"] = state.losses.index_copy(0, who, said)
@@ -219,7 +225,7 @@ class ClientCurriculum(Wrapper):
         how = {"order": self.order, "pacing": self.pacing, "a": self.a, "b": self.b, "scores": self.scores}
         known = state.losses[~torch.isnan(state.losses)].double()
         found = {
-            "open_clients": self.opened(ctx),
+            "open_clients": self.count_open_clients(ctx),
             "known_clients": len(known),
             "mean_loss": float(known.mean()) if len(known) else None,
         }
@@ -230,13 +236,13 @@ class ClientCurriculum(Wrapper):
     def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
         """The base's; where scores are kept, the loss of what came down goes up with it."""
         update: ClientUpdate = super().train_client(ctx, task)
-        if not self._reports:
+        if not self._uploads_losses:
             return update
-        loss = losses_of(ctx, self.initial_params(ctx, task), task.examples).double().mean().float()
+        loss = measure_losses(ctx, self.initial_params(ctx, task), task.examples).double().mean().float()
         return update._replace(upload={**update.upload, "survey": {"loss": loss}})
 
 
-def aged(
+def age_losses(
     losses: NDArray[np.float32], heard: NDArray[np.int64], now: int, half_life: float
 ) -> NDArray[np.float32]:
     """What each client counts with: its last known loss, moved towards the mean as it grows old.

@@ -33,8 +33,8 @@ from fedsim.base.parameters import Share
 from fedsim.base.tree import Tree
 from fedsim.core import ClientTask, ClientUpdate, Context, Pacing
 from fedsim.core.capabilities import BatchPacing, capability
-from fedsim.curriculum.pacing import Family, opened
-from fedsim.curriculum.scores import RULES, Easiness, Order, ScoreName, judge, ranked
+from fedsim.curriculum.pacing import Family, count_open
+from fedsim.curriculum.scores import RULES, Easiness, Order, ScoreName, judge_examples, rank_by_easiness
 from fedsim.curriculum.wrapper import Wrapper
 from fedsim.errors import FedsimError
 from fedsim.models.net import Params
@@ -74,10 +74,10 @@ class DataCurriculum(Wrapper):
             raise ValueError(
                 f"{name} decides itself which examples a step sees; leave the data curriculum out"
             )
-        object.__setattr__(self, "stateful", self.base.stateful or self.keeps)
+        object.__setattr__(self, "stateful", self.base.stateful or self.keeps_model)
 
     @property
-    def keeps(self) -> bool:
+    def keeps_model(self) -> bool:
         """Whether clients keep their own model between rounds, for the score."""
         return self.order != "random" and "local" in RULES[self.score].judges
 
@@ -85,25 +85,25 @@ class DataCurriculum(Wrapper):
         """Where the budget is the whole run, or the base goes by it."""
         return self.budget == "global" or super().depends_on_num_rounds()
 
-    def limits(self, ctx: Context, examples: int, steps: int) -> NDArray[np.int64]:
+    def count_open_examples(self, ctx: Context, examples: int, steps: int) -> NDArray[np.int64]:
         """How many of a client's examples are open at each step of this round, int64 `[steps]`."""
         done, budget = np.arange(steps, dtype=np.float64), steps
         if self.budget == "global":
             done, budget = done + ctx.round * steps, steps * ctx.rounds
-        return opened(self.pacing, self.a, self.b, examples, done / max(budget, 1), ctx.local.batch_size)
+        return count_open(self.pacing, self.a, self.b, examples, done / max(budget, 1), ctx.local.batch_size)
 
     def pace_batches(
         self, ctx: Context, rng: np.random.Generator, task: ClientTask, steps: int
     ) -> Pacing | None:
         """The first g(t) examples in order, at step t."""
-        limits = self.limits(ctx, task.num_examples, steps)
+        limits = self.count_open_examples(ctx, task.num_examples, steps)
         if not steps or limits[0] == task.num_examples:
             return None
         if self.order == "random":
             return Pacing(None, limits)
-        return Pacing(ranked(self.easiness(ctx, task), self.order, rng), limits)
+        return Pacing(rank_by_easiness(self.score_examples(ctx, task), self.order, rng), limits)
 
-    def easiness(self, ctx: Context, task: ClientTask) -> Easiness:
+    def score_examples(self, ctx: Context, task: ClientTask) -> Easiness:
         """The score of each of the client's examples, `[n]`; higher is easier.
 
         Raises:
@@ -118,7 +118,9 @@ class DataCurriculum(Wrapper):
             return -task.examples.difficulty
         rule = RULES[self.score]
         models = {"global": self.initial_params, "local": self._own}
-        return rule.easiness(*(judge(ctx, models[name](ctx, task), task.examples) for name in rule.judges))
+        return rule.easiness(
+            *(judge_examples(ctx, models[name](ctx, task), task.examples) for name in rule.judges)
+        )
 
     def _own(self, ctx: Context, task: ClientTask) -> Params:
         """The client's own model as its last round left it; before the first, what it received."""
@@ -130,24 +132,29 @@ class DataCurriculum(Wrapper):
     def init_client_state(self, ctx: Context, broadcast: Tree) -> Tree:
         """What the base keeps; there is no own model yet."""
         kept = self.base.init_client_state(ctx, broadcast)
-        return {"base": kept} if self.keeps else kept
+        return {"base": kept} if self.keeps_model else kept
 
     def base_value(self, value: Any) -> Any:
         """The task with the base's own client state."""
-        if self.keeps and isinstance(value, ClientTask):
+        if self.keeps_model and isinstance(value, ClientTask):
             return value._replace(client_state=value.client_state["base"])
         return value
 
     def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
         """The base's training; the client keeps its model where the score will ask for it."""
         update: ClientUpdate = super().train_client(ctx, task)
-        share = self.limits(ctx, task.num_examples, len(task.batches)).mean() if len(task.batches) else 0.0
+        share = (
+            self.count_open_examples(ctx, task.num_examples, len(task.batches)).mean()
+            if len(task.batches)
+            else 0.0
+        )
         metrics = {**update.metrics, "open_share": share / max(task.num_examples, 1)}
         return update._replace(
-            client_state=self._kept(update) if self.keeps else update.client_state, metrics=metrics
+            client_state=self._make_client_state(update) if self.keeps_model else update.client_state,
+            metrics=metrics,
         )
 
-    def _kept(self, update: ClientUpdate) -> Tree:
+    def _make_client_state(self, update: ClientUpdate) -> Tree:
         if update.model is None:
             message = f"{type(self.base).__name__} does not say what its clients' own models are"
             raise FedsimError(message, "score by 'global_loss' or 'expert_loss'")

@@ -29,7 +29,9 @@ FAMILIES: Mapping[Family, Callable[[Floats], Any]] = {
 NAMES: tuple[str, ...] = get_args(Family)
 
 
-def opened(family: Family, a: float, b: float, total: int, done: Floats, least: int = 1) -> NDArray[np.int64]:
+def count_open(
+    family: Family, a: float, b: float, total: int, done: Floats, least: int = 1
+) -> NDArray[np.int64]:
     """How many are open at each step: g(t) = N b + N (1 - b) f(t / (a T)), rounded down.
 
     Args:

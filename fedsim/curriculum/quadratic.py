@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedsim.base import rng
 
 Array = NDArray[np.float64]
-Order = Literal["curriculum", "anti", "random", "vanilla"]
+BiasOrder = Literal["curriculum", "anti", "random", "vanilla"]
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Quadratic:
 
 
 @dataclass(frozen=True)
-class Simulated:
+class SimulatedRun:
     """What the model did, averaged over repetitions.
 
     Attributes:
@@ -115,14 +115,14 @@ def random_quadratic(
     return Quadratic(
         curvature=np.array([least, *middle, greatest][:dimension]),
         start=distance * start / np.linalg.norm(start),
-        directions=_balanced(draw.normal(size=(clients, dimension))),
+        directions=_balance_vectors(draw.normal(size=(clients, dimension))),
         couplings=coupling * couplings / np.linalg.norm(couplings, 2, axis=(1, 2)).max(),
         noise_slope=noise_slope,
         noise_floor=noise_floor,
     )
 
 
-def _balanced(vectors: Array) -> Array:
+def _balance_vectors(vectors: Array) -> Array:
     """The vectors made to sum to 0, the longest of length 1."""
     centred = vectors - vectors.mean(0)
     scaled: Array = centred / np.linalg.norm(centred, axis=1).max()
@@ -139,7 +139,9 @@ def step_sizes(rounds: int, steps: int, first: float, *, by_round: float = 0, by
     return sizes
 
 
-def bias_bounds(order: Order, rounds: int, steps: int, least: float, greatest: float, seed: int = 0) -> Array:
+def bias_bounds(
+    order: BiasOrder, rounds: int, steps: int, least: float, greatest: float, seed: int = 0
+) -> Array:
     """B over the run, `[rounds, steps]`: the same values in every order; vanilla has their mean throughout.
 
     Args:
@@ -162,7 +164,7 @@ def bias_bounds(order: Order, rounds: int, steps: int, least: float, greatest: f
 
 def simulate_biased(
     problem: Quadratic, alpha: Array, bias: Array, *, repeats: int = 100, seed: int = 0
-) -> Simulated:
+) -> SimulatedRun:
     """Local SGD (Algorithm 3 of the supplement) with biased gradients.
 
     Args:
@@ -188,7 +190,7 @@ def simulate_biased(
         theta = local.mean(1)
         distances.append(_mean_square(theta))
     gap = 0.5 * float((problem.curvature * problem.start**2).sum())
-    return Simulated(np.array(distances), np.array(gradients), float(np.sqrt(largest)), gap)
+    return SimulatedRun(np.array(distances), np.array(gradients), float(np.sqrt(largest)), gap)
 
 
 def _mean_square(vectors: Array) -> float:

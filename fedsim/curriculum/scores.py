@@ -61,7 +61,7 @@ class Judgement(NamedTuple):
     said: NDArray[np.int64] | NDArray[np.bool_]
 
 
-class Rule(NamedTuple):
+class ScoreRule(NamedTuple):
     """A score: which models judge, and what comes of their judgements.
 
     Attributes:
@@ -73,24 +73,24 @@ class Rule(NamedTuple):
     easiness: Callable[..., Easiness]
 
 
-RULES: Mapping[ScoreName, Rule] = {
-    "global_loss": Rule(("global",), lambda g: -g.losses),
-    "local_loss": Rule(("local",), lambda own: -own.losses),
-    "both_loss": Rule(("global", "local"), lambda g, own: -(g.losses + own.losses) / 2),
-    "global_prediction": Rule(("global",), lambda g: g.right.astype(np.float32)),
-    "local_prediction": Rule(("local",), lambda own: own.right.astype(np.float32)),
-    "both_prediction": Rule(("global", "local"), lambda g, own: _alike(g.said, own.said)),
-    "expert_loss": Rule((), lambda: np.zeros(0, np.float32)),  # no model of the client's judges
+RULES: Mapping[ScoreName, ScoreRule] = {
+    "global_loss": ScoreRule(("global",), lambda g: -g.losses),
+    "local_loss": ScoreRule(("local",), lambda own: -own.losses),
+    "both_loss": ScoreRule(("global", "local"), lambda g, own: -(g.losses + own.losses) / 2),
+    "global_prediction": ScoreRule(("global",), lambda g: g.right.astype(np.float32)),
+    "local_prediction": ScoreRule(("local",), lambda own: own.right.astype(np.float32)),
+    "both_prediction": ScoreRule(("global", "local"), lambda g, own: _agreement(g.said, own.said)),
+    "expert_loss": ScoreRule((), lambda: np.zeros(0, np.float32)),  # no model of the client's judges
 }
 
 
-def _alike(a: NDArray[np.generic], b: NDArray[np.generic]) -> Easiness:
+def _agreement(a: NDArray[np.generic], b: NDArray[np.generic]) -> Easiness:
     same = a == b
     return np.asarray(same if same.ndim == 1 else same.all(axis=1), np.float32)
 
 
 @torch.inference_mode()
-def judge(ctx: Context, model: Params, held: ClientExamples) -> Judgement:
+def judge_examples(ctx: Context, model: Params, held: ClientExamples) -> Judgement:
     """Have a model judge all of a client's examples, in evaluation mode.
 
     Args:
@@ -98,13 +98,13 @@ def judge(ctx: Context, model: Params, held: ClientExamples) -> Judgement:
         model: all keys of the net.
         held: the examples, at least one.
     """
-    parts = [_judged(logits, y) for logits, y in _answers(ctx, model, held)]
+    parts = [_judge_batch(logits, y) for logits, y in _answers(ctx, model, held)]
     losses, right, said = (torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True))
     return Judgement(losses, right, said)
 
 
 @torch.inference_mode()
-def losses_of(ctx: Context, model: Params, held: ClientExamples) -> Tensor:
+def measure_losses(ctx: Context, model: Params, held: ClientExamples) -> Tensor:
     """A model's loss on each of a client's examples, `[n]`, in evaluation mode; see `judge`."""
     found = [example_losses(logits, y) for logits, y in _answers(ctx, model, held)]
     return torch.cat(found) if found else torch.zeros(0)
@@ -112,12 +112,12 @@ def losses_of(ctx: Context, model: Params, held: ClientExamples) -> Tensor:
 
 def _answers(ctx: Context, model: Params, held: ClientExamples) -> list[tuple[Tensor, Tensor]]:
     """A model's logits for all of a client's examples, in evaluation mode, with their labels."""
-    laid_out = tree.map(tree.arranged, model)
-    with ctx.net.evaluating():
+    laid_out = tree.map(tree.to_channels_last, model)
+    with ctx.net.evaluation_mode():
         return [(ctx.net(laid_out, batch.x), batch.y) for batch in held.batches()]
 
 
-def _judged(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _judge_batch(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     losses = example_losses(logits, y)
     if y.dim() == 1:
         said = logits.argmax(-1)
@@ -127,7 +127,7 @@ def _judged(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return losses, (said == (y > 0.5)).all(-1), said
 
 
-def ranked(easiness: Easiness, order: Order, rng: np.random.Generator) -> NDArray[np.int64]:
+def rank_by_easiness(easiness: Easiness, order: Order, rng: np.random.Generator) -> NDArray[np.int64]:
     """Positions in the order in which they open: the easiest first, the hardest first, or at random.
 
     Args:

@@ -25,9 +25,9 @@ import numpy as np
 
 from fedsim.curriculum.quadratic import (
     Array,
-    Order,
+    BiasOrder,
     Quadratic,
-    Simulated,
+    SimulatedRun,
     bias_bounds,
     random_quadratic,
     simulate_biased,
@@ -36,11 +36,11 @@ from fedsim.curriculum.quadratic import (
 
 __all__ = [
     "Array",
-    "Order",
+    "BiasOrder",
     "Quadratic",
-    "Simulated",
+    "SimulatedRun",
     "bias_bounds",
-    "lemmas",
+    "lemma_bound",
     "random_quadratic",
     "simulate_biased",
     "step_sizes",
@@ -60,7 +60,7 @@ def theorem1(problem: Quadratic, alpha: Array, bias: Array) -> Array:
     Raises:
         ValueError: if a step is larger than the theorem allows.
     """
-    _check(problem, alpha)
+    _check_step_sizes(problem, alpha)
     mu, smooth, clients = problem.mu, problem.smoothness, problem.clients
     kept = np.cumprod(np.prod(1 - alpha * mu / 2, axis=1))
     noise = (3 + 2 * problem.noise_slope) * bias + 3 * problem.noise_floor**2
@@ -69,7 +69,7 @@ def theorem1(problem: Quadratic, alpha: Array, bias: Array) -> Array:
     return np.array([square, *(kept * square + np.cumsum(added.sum(1)))])
 
 
-def lemmas(problem: Quadratic, alpha: Array, bias: Array) -> Array:
+def lemma_bound(problem: Quadratic, alpha: Array, bias: Array) -> Array:
     """The bound that Lemmas 4 and 5 give step by step, with B the bound on the squared bias: `[T + 1]`.
 
         D <- (1 - αμ) D + 2αLV + α²((3 + 2M)B + 3σ²)/Q
@@ -82,7 +82,7 @@ def lemmas(problem: Quadratic, alpha: Array, bias: Array) -> Array:
         ValueError: if a step is larger than the theorem allows, or so large for so many steps that the terms
             in f - f* do not cancel as its proof says.
     """
-    _check(problem, alpha)
+    _check_step_sizes(problem, alpha)
     _check_cancelling(problem, alpha)
     mu, smooth, slope, floor = (
         problem.mu,
@@ -104,7 +104,7 @@ def lemmas(problem: Quadratic, alpha: Array, bias: Array) -> Array:
     return np.array(bound)
 
 
-def theorem2(problem: Quadratic, alpha: Array, simulated: Simulated) -> tuple[Array, Array]:
+def theorem2(problem: Quadratic, alpha: Array, simulated: SimulatedRun) -> tuple[Array, Array]:
     """Both sides of Theorem 2 after each round, `[T]` each, with G as it was in the simulation.
 
         Σ α‖∇f(θ^{t,0})‖²   <=   Q(f(θ₀) - f*)  +  2 Σ_t Σ_j α_j (α_j + Σ_{l>=j} α_l) L G²
@@ -119,7 +119,7 @@ def theorem2(problem: Quadratic, alpha: Array, simulated: Simulated) -> tuple[Ar
     return left, problem.clients * simulated.gap + cost
 
 
-def _check(problem: Quadratic, alpha: Array) -> None:
+def _check_step_sizes(problem: Quadratic, alpha: Array) -> None:
     if (largest := float(alpha.max())) > problem.largest_step * (1 + 1e-12):
         raise ValueError(
             f"the greatest step size is {largest!r}, and the theorem holds up to {problem.largest_step:.4g}; "

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from fedsim.base.parameters import Parameter, Range, unknown
+from fedsim.base.parameters import Parameter, Range, suggest_name
 from fedsim.data.client_tests import CONVENTIONS
 from fedsim.data.dataset import Augmentation, Dataset, Examples, Normalise
-from fedsim.data.federation import Federation, federate
-from fedsim.data.known import Known
+from fedsim.data.federation import Federation, make_federation
+from fedsim.data.known import PublishedFacts
 from fedsim.data.partition import Partition, SampledPartition
-from fedsim.data.partitions import PARTITIONS, PartitionEntry, make_partition, partition_faults, supply_faults
-from fedsim.data.partitions.difficulty import difficulty_partition, loss_spread
-from fedsim.data.partitions.stock import Supply
-from fedsim.data.places import Places
+from fedsim.data.partitions import (
+    PARTITIONS,
+    PartitionEntry,
+    find_figure_faults,
+    find_partition_faults,
+    make_partition,
+)
+from fedsim.data.partitions.difficulty import deal_by_difficulty, loss_spread
+from fedsim.data.partitions.stock import PartitionFigures
+from fedsim.data.places import DataRoots
 from fedsim.data.registry import (
     DATASETS,
     DatasetEntry,
     Outline,
-    dataset_faults,
-    foretold,
+    find_dataset_faults,
+    find_published,
+    list_entry_parameters,
+    list_locations,
     load_dataset,
-    outline,
-    parameters_of,
-    whereabouts,
+    outline_dataset,
 )
 
 __all__ = [
@@ -29,31 +35,31 @@ __all__ = [
     "DATASETS",
     "PARTITIONS",
     "Augmentation",
+    "DataRoots",
     "Dataset",
     "DatasetEntry",
     "Examples",
     "Federation",
-    "Known",
     "Normalise",
     "Outline",
     "Parameter",
     "Partition",
     "PartitionEntry",
-    "Places",
+    "PartitionFigures",
+    "PublishedFacts",
     "Range",
     "SampledPartition",
-    "Supply",
-    "dataset_faults",
-    "difficulty_partition",
-    "federate",
-    "foretold",
+    "deal_by_difficulty",
+    "find_dataset_faults",
+    "find_figure_faults",
+    "find_partition_faults",
+    "find_published",
+    "list_entry_parameters",
+    "list_locations",
     "load_dataset",
     "loss_spread",
+    "make_federation",
     "make_partition",
-    "outline",
-    "parameters_of",
-    "partition_faults",
-    "supply_faults",
-    "unknown",
-    "whereabouts",
+    "outline_dataset",
+    "suggest_name",
 ]

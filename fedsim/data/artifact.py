@@ -11,18 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from fedsim.base.parameters import refuse
+from fedsim.base.parameters import make_spec_error
 from fedsim.data.damage import UNREADABLE
 from fedsim.data.dataset import Dataset, Indices
 from fedsim.data.federation import Federation
 from fedsim.data.partition import Partition, SampledPartition
-from fedsim.data.statistics import class_counts, distance_to_all, summary
+from fedsim.data.statistics import class_counts, distance_to_all, summarise_counts
 from fedsim.errors import DataError
 
 FORMAT = 1
 
 
-def digest(partition: Partition) -> str:
+def partition_digest(partition: Partition) -> str:
     """SHA-256 of the partition's arrays, in hexadecimal."""
     content = hashlib.sha256()
     for array in (partition.indices, partition.offsets):
@@ -48,7 +48,7 @@ def save_partition(path: Path, federation: Federation, about: Mapping[str, Any])
     """
     train, tests, dataset = federation.train, federation.tests, federation.dataset
     if isinstance(train, SampledPartition):
-        raise refuse(
+        raise make_spec_error(
             "kind", "sampled", "is drawn when needed and has nothing to save", "its seed says it all"
         )
     counts = class_counts(train, dataset.train.y, dataset.num_classes)
@@ -58,13 +58,13 @@ def save_partition(path: Path, federation: Federation, about: Mapping[str, Any])
         arrays |= {"test_indices": tests.indices, "test_offsets": tests.offsets}
     path.parent.mkdir(parents=True, exist_ok=True)
     files = path.with_name(path.name + ".npz"), path.with_name(path.name + ".json")
-    _write(files[0], lambda target: np.savez_compressed(target, **arrays))  # type: ignore[arg-type]
-    text = json.dumps(_card(federation, counts, about), indent=2, ensure_ascii=False) + "\n"
-    _write(files[1], lambda target: target.write(text.encode()))
+    _write_aside(files[0], lambda target: np.savez_compressed(target, **arrays))  # type: ignore[arg-type]
+    text = json.dumps(_describe_partition(federation, counts, about), indent=2, ensure_ascii=False) + "\n"
+    _write_aside(files[1], lambda target: target.write(text.encode()))
     return files
 
 
-def _card(federation: Federation, counts: Indices, about: Mapping[str, Any]) -> dict[str, Any]:
+def _describe_partition(federation: Federation, counts: Indices, about: Mapping[str, Any]) -> dict[str, Any]:
     dataset: Dataset = federation.dataset
     return {
         "format": FORMAT,
@@ -73,12 +73,12 @@ def _card(federation: Federation, counts: Indices, about: Mapping[str, Any]) -> 
         "classes": list(dataset.classes),
         "about": dict(about),
         "notes": list(federation.train.notes),
-        "digest": digest(federation.train),
-        "statistics": summary(counts, federation.train.sizes()),
+        "digest": partition_digest(federation.train),
+        "statistics": summarise_counts(counts, federation.train.sizes()),
     }
 
 
-def _write(path: Path, fill: Any) -> None:
+def _write_aside(path: Path, fill: Any) -> None:
     """Writes aside, then renames: a reader never sees half a file."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     with aside.open("wb") as target:
@@ -105,7 +105,7 @@ def load_partition(path: Path) -> tuple[Partition, dict[str, Any]]:
             partition = Partition(arrays["indices"], arrays["offsets"], tuple(card["notes"]))
     except (*UNREADABLE, AttributeError, TypeError) as error:
         raise DataError(f"{path}: not a saved partition ({error})", "make it again") from error
-    if digest(partition) != card.get("digest"):
+    if partition_digest(partition) != card.get("digest"):
         raise DataError(
             f"{arrays_file}: is not the partition that {card_file.name} describes", "make it again"
         )

@@ -22,7 +22,7 @@ _CLIPS_AT_ONCE = 512
 RECIPE = f"log-mel 1 rate={RATE} window={_WINDOW} hop={_HOP} bands={_BANDS}"
 
 
-def spectrograms(files: Sequence[Path]) -> Array:
+def read_spectrograms(files: Sequence[Path]) -> Array:
     """The log-mel spectrograms of WAV files, each standardised by itself.
 
     Args:
@@ -36,7 +36,7 @@ def spectrograms(files: Sequence[Path]) -> Array:
     """
     parts = [np.empty((0, 1, _BANDS, 1 + RATE // _HOP), np.float32)]
     for start in range(0, len(files), _CLIPS_AT_ONCE):
-        clips = np.stack([one_second(*read_wav(file)) for file in files[start : start + _CLIPS_AT_ONCE]])
+        clips = np.stack([fit_one_second(*read_wav(file)) for file in files[start : start + _CLIPS_AT_ONCE]])
         parts.append(log_mel(clips))
     return np.concatenate(parts)
 
@@ -74,7 +74,7 @@ def _samples(raw: bytes, width: int) -> Array:
     return np.frombuffer(raw, kind).astype(np.float32) / float(2 ** (8 * width - 1))
 
 
-def one_second(samples: Array, rate: int) -> Array:
+def fit_one_second(samples: Array, rate: int) -> Array:
     """Resamples to 16 kHz, then cuts or pads with silence to 16,000 samples."""
     if rate != RATE:
         from scipy.signal import resample_poly  # slow to import, and seldom needed

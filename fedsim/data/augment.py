@@ -46,19 +46,19 @@ class Augment:
         return x
 
 
-def augmentation(steps: Sequence[Step]) -> Augment | None:
+def make_augment(steps: Sequence[Step]) -> Augment | None:
     """The augmentation of these steps, None for none."""
     return Augment(tuple(steps)) if steps else None
 
 
-def _draw(x: Tensor, generator: torch.Generator) -> Tensor:
+def _draw_uniform(x: Tensor, generator: torch.Generator) -> Tensor:
     """One number from [0, 1) per example, on the batch's device."""
-    return tree.sent(torch.rand(len(x), generator=generator, device=generator.device), x.device)
+    return tree.send_to_device(torch.rand(len(x), generator=generator, device=generator.device), x.device)
 
 
 def _crop(x: Tensor, generator: torch.Generator) -> Tensor:
-    down, across = _shifted(x, generator)
-    moved = _gather(x, down.clamp(0, x.shape[-2] - 1), across.clamp(0, x.shape[-1] - 1))
+    down, across = _shift_positions(x, generator)
+    moved = _gather_pixels(x, down.clamp(0, x.shape[-2] - 1), across.clamp(0, x.shape[-1] - 1))
     inside = ((down >= 0) & (down < x.shape[-2]))[:, :, None] & ((across >= 0) & (across < x.shape[-1]))[
         :, None
     ]
@@ -66,25 +66,25 @@ def _crop(x: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _reflect_crop(x: Tensor, generator: torch.Generator) -> Tensor:
-    down, across = _shifted(x, generator)
-    return _gather(x, _mirrored(down, x.shape[-2]), _mirrored(across, x.shape[-1]))
+    down, across = _shift_positions(x, generator)
+    return _gather_pixels(x, _mirror_positions(down, x.shape[-2]), _mirror_positions(across, x.shape[-1]))
 
 
-def _shifted(x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def _shift_positions(x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """The rows [B, H] and columns [B, W] that a random crop reads; some lie outside the image."""
     places = []
     for size in x.shape[-2:]:
-        shift = (_draw(x, generator) * (2 * _PADDING + 1)).long() - _PADDING
+        shift = (_draw_uniform(x, generator) * (2 * _PADDING + 1)).long() - _PADDING
         places.append(torch.arange(size, device=x.device) + shift[:, None])
     return places[0], places[1]
 
 
-def _mirrored(place: Tensor, size: int) -> Tensor:
+def _mirror_positions(place: Tensor, size: int) -> Tensor:
     """Folds places outside the image back into it, the border pixel itself not repeated."""
     return ((size - 1) - ((size - 1) - place.abs()).abs()).clamp(0, size - 1)
 
 
-def _gather(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+def _gather_pixels(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Each example's own rows and columns."""
     example = torch.arange(len(x), device=x.device)[:, None, None]
     return (
@@ -93,13 +93,13 @@ def _gather(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 
 
 def _flip(x: Tensor, generator: torch.Generator) -> Tensor:
-    chosen = _draw(x, generator) < 0.5
+    chosen = _draw_uniform(x, generator) < 0.5
     return torch.where(chosen[:, None, None, None], x.flip(-1), x)
 
 
 def _rotate(x: Tensor, generator: torch.Generator) -> Tensor:
     """Nearest pixels, black where the image has none: values stay values of the image."""
-    angle = (2 * _draw(x, generator) - 1) * math.radians(_DEGREES)
+    angle = (2 * _draw_uniform(x, generator) - 1) * math.radians(_DEGREES)
     height, width = x.shape[-2:]
     zero, ratio = torch.zeros_like(angle), width / height
     first = torch.stack([angle.cos(), angle.sin() / ratio, zero], dim=1)

@@ -21,16 +21,16 @@ import numpy as np
 
 from fedsim.data.damage import UNREADABLE
 from fedsim.data.dataset import Array
-from fedsim.data.leftovers import sweep
-from fedsim.data.places import Places
+from fedsim.data.leftovers import remove_leftovers
+from fedsim.data.places import DataRoots
 
 _LOG = logging.getLogger(__name__)
 _FOLDER = ".fedsim-cache"
 _ASIDE = "making-"
 
 
-def cached(
-    places: Places,
+def load_or_make(
+    places: DataRoots,
     source: Path,
     files: Sequence[Path],
     recipe: str,
@@ -53,18 +53,18 @@ def cached(
         recipe, (f"{_relative(f, source)} {s.st_size} {s.st_mtime_ns}" for f, s in _stats(files))
     )
     for folder in folders:
-        if (known := _pointed(folder, glance)) is not None:
+        if (known := _load_pointed_entry(folder, glance)) is not None:
             return known
     content = _digest(recipe, _contents(files, source))
     for folder in folders:
         if (known := _entry(folder / content)) is not None:
-            _point(folder, glance, content)
+            _write_pointer(folder, glance, content)
             return known
     _LOG.info("decoding %d files of %s, once", len(files), source)
     made = dict(make())
     for folder in folders:
-        if _keep(folder, content, made):
-            _point(folder, glance, content)
+        if _store_entry(folder, content, made):
+            _write_pointer(folder, glance, content)
             break
     return made
 
@@ -91,7 +91,7 @@ def _digest(recipe: str, lines: Iterator[str]) -> str:
     return total.hexdigest()[:32]
 
 
-def _pointed(folder: Path, glance: str) -> dict[str, Array] | None:
+def _load_pointed_entry(folder: Path, glance: str) -> dict[str, Array] | None:
     try:
         return _entry(folder / (folder / f"{glance}.key").read_text().strip())
     except (OSError, UnicodeDecodeError):
@@ -108,7 +108,7 @@ def _entry(entry: Path) -> dict[str, Array] | None:
         return None
 
 
-def _point(folder: Path, glance: str, content: str) -> None:
+def _write_pointer(folder: Path, glance: str, content: str) -> None:
     try:
         _write_aside(folder / f"{glance}.key", content)
     except OSError:
@@ -121,11 +121,11 @@ def _write_aside(path: Path, text: str) -> None:
     aside.replace(path)
 
 
-def _keep(folder: Path, content: str, arrays: Mapping[str, Array]) -> bool:
+def _store_entry(folder: Path, content: str, arrays: Mapping[str, Array]) -> bool:
     """Writes an entry aside and renames it; whether that worked, here or in another process meanwhile."""
     try:
         folder.mkdir(exist_ok=True)
-        sweep(folder, _ASIDE)
+        remove_leftovers(folder, _ASIDE)
         aside = Path(tempfile.mkdtemp(dir=folder, prefix=_ASIDE))
     except OSError:
         return False

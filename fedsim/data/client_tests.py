@@ -21,9 +21,9 @@ from dataclasses import replace
 import numpy as np
 
 from fedsim.base import rng
-from fedsim.base.parameters import refuse
+from fedsim.base.parameters import make_spec_error
 from fedsim.data.dataset import Dataset, Examples, Indices
-from fedsim.data.partition import Partition, deal, from_owners
+from fedsim.data.partition import Partition, deal_examples, partition_from_owners
 from fedsim.data.partitions import main_label
 from fedsim.data.statistics import class_counts
 
@@ -39,7 +39,7 @@ def by_labels(held: Indices, labels: Indices, generator: np.random.Generator) ->
         generator: decides which examples.
     """
     each = np.bincount(labels, minlength=held.shape[1]) // len(held)
-    return from_owners(deal(labels, np.where(held > 0, each, 0), generator), len(held))
+    return partition_from_owners(deal_examples(labels, np.where(held > 0, each, 0), generator), len(held))
 
 
 def matched(held: Indices, labels: Indices, generator: np.random.Generator) -> Partition:
@@ -53,7 +53,7 @@ def matched(held: Indices, labels: Indices, generator: np.random.Generator) -> P
     available = np.bincount(labels, minlength=held.shape[1])
     edges = np.cumsum(held, axis=0) * (available / np.maximum(held.sum(axis=0), 1))
     counts = np.diff(np.rint(edges).astype(np.int64), axis=0, prepend=0)
-    return from_owners(deal(labels, counts, generator), len(held))
+    return partition_from_owners(deal_examples(labels, counts, generator), len(held))
 
 
 def all_of_its_classes(held: Indices, labels: Indices, _generator: np.random.Generator) -> Partition:
@@ -69,7 +69,7 @@ def all_of_its_classes(held: Indices, labels: Indices, _generator: np.random.Gen
     sizes = (held > 0) @ np.bincount(labels, minlength=held.shape[1])
     if sizes.sum() > _MOST_PAIRS:
         message = f"{len(held):,} clients would be tested on {int(sizes.sum()):,} examples"
-        raise refuse("tests", "classes", message, "use 'matched'")
+        raise make_spec_error("tests", "classes", message, "use 'matched'")
     positions = [np.flatnonzero(labels == label) for label in range(held.shape[1])]
     nothing = np.empty(0, np.int64)
     indices = [np.concatenate([nothing, *(positions[c] for c in np.flatnonzero(row))]) for row in held]
@@ -105,7 +105,7 @@ def share_tests(convention: str, dataset: Dataset, partition: Partition, seed: i
     return SHARES[convention](held, test, rng.stream(seed, f"tests-{convention}"))
 
 
-def merged(dataset: Dataset) -> Dataset:
+def merge_tests(dataset: Dataset) -> Dataset:
     """The data set with its test examples behind its training examples, all of them to be shared out."""
     train, test = dataset.train, dataset.test
     groups = None
@@ -139,8 +139,8 @@ def split_clients(
     tested[order] = place < np.floor(partition.sizes() * share)[holder]
     owners = np.full(len(dataset.train), -1, np.int64)
     owners[partition.indices[~tested]] = holder[~tested]
-    train = from_owners(owners, partition.num_clients, partition.notes)
+    train = partition_from_owners(owners, partition.num_clients, partition.notes)
     cut = partition.indices[tested]
     edges = np.concatenate([[0], np.cumsum(np.bincount(holder[tested], minlength=partition.num_clients))])
     tests = Partition(np.arange(len(cut)), edges)
-    return replace(dataset, test=dataset.train.take(cut)), train, tests
+    return replace(dataset, test=dataset.train.select_rows(cut)), train, tests

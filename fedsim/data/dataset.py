@@ -53,7 +53,7 @@ class Examples:
     def __len__(self) -> int:
         return len(self.y)
 
-    def take(self, indices: Array | slice) -> Examples:
+    def select_rows(self, indices: Array | slice) -> Examples:
         """The examples at these positions, in this order: a copy for an index array, a view for a slice."""
         groups = None if self.groups is None else self.groups[indices]
         return Examples(self.x[indices], self.y[indices], groups)
@@ -85,7 +85,7 @@ class Normalise:
             float32 of the same shape and device; tokens (int32) come back as they are.
         """
         if not self.mean:
-            return x if x.dtype in (torch.int32, torch.int64) else _scaled(x, self.scale)
+            return x if x.dtype in (torch.int32, torch.int64) else _scale_inputs(x, self.scale)
         gain = [1.0 / (self.scale * s) for s in self.std]
         shift = [m / s for m, s in zip(self.mean, self.std, strict=True)]
         if len(gain) == 1:
@@ -94,10 +94,10 @@ class Normalise:
 
 
 def _per_channel(values: list[float], device: torch.device) -> Tensor:
-    return tree.sent(torch.tensor(values, dtype=torch.float32), device).view(-1, 1, 1)
+    return tree.send_to_device(torch.tensor(values, dtype=torch.float32), device).view(-1, 1, 1)
 
 
-def _scaled(x: Tensor, scale: float) -> Tensor:
+def _scale_inputs(x: Tensor, scale: float) -> Tensor:
     x = x.to(torch.float32)
     return x if scale == 1.0 else x / scale
 
@@ -138,7 +138,7 @@ class Dataset:
         for part, examples in (("training", self.train), ("test", self.test)):
             _check_labels(f"{self.name}: {part} set", examples.y, self.num_classes)
 
-    def about(self) -> dict[str, Any]:
+    def to_metadata(self) -> dict[str, Any]:
         """What whoever uses a model of these examples has to know of them, as plain data.
 
         Returns:
@@ -154,11 +154,11 @@ class Dataset:
             "normalise": asdict(self.normalise),
         }
 
-    def limited(self, limit: int | None) -> Dataset:
+    def limit_train(self, limit: int | None) -> Dataset:
         """The same with only the first `limit` training examples (None: all of them)."""
         if limit is None or limit >= len(self.train):
             return self
-        return replace(self, train=self.train.take(slice(limit)))
+        return replace(self, train=self.train.select_rows(slice(limit)))
 
 
 def _check_labels(what: str, y: Array, num_classes: int) -> None:

@@ -38,7 +38,7 @@ def image_files(folder: Path) -> list[Path]:
     return sorted(found)
 
 
-def decode(files: Sequence[Path], size: int | None = None, channels: Channels = 3) -> Array:
+def decode_images(files: Sequence[Path], size: int | None = None, channels: Channels = 3) -> Array:
     """Decodes images.
 
     Args:
@@ -61,7 +61,7 @@ def decode(files: Sequence[Path], size: int | None = None, channels: Channels = 
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1) if large else 1) as threads:
         tasks = [
             threads.submit(
-                _fill, images, files, range(start, min(start + _SLICE, len(files))), size, channels
+                _fill_images, images, files, range(start, min(start + _SLICE, len(files))), size, channels
             )
             for start in range(0, len(files), _SLICE)
         ]
@@ -73,7 +73,7 @@ def decode(files: Sequence[Path], size: int | None = None, channels: Channels = 
     return images
 
 
-def _fill(
+def _fill_images(
     images: Array, files: Sequence[Path], which: Iterable[int], size: int | None, channels: Channels
 ) -> None:
     for position in which:
@@ -97,7 +97,7 @@ def _decode_one(file: Path, size: int | None, channels: Channels) -> Array:
         raise DataError(f"{file}: is not a whole image ({error})", "fetch it again, or remove it") from error
 
 
-def may_be_deep(files: Iterable[Path]) -> bool:
+def may_exceed_8_bits(files: Iterable[Path]) -> bool:
     """Whether one of these image files is of a kind that may have more than 8 bits a value."""
     return any(file.suffix.lower() in _DEEP for file in files)
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from fedsim.base import rng
-from fedsim.base.parameters import refuse, unknown
-from fedsim.data.client_tests import CONVENTIONS, FOR_SEVERAL_LABELS, merged, share_tests, split_clients
+from fedsim.base.parameters import make_spec_error, suggest_name
+from fedsim.data.client_tests import CONVENTIONS, FOR_SEVERAL_LABELS, merge_tests, share_tests, split_clients
 from fedsim.data.dataset import Array, Dataset, Examples
 from fedsim.data.partition import Partition, SampledPartition
 from fedsim.data.partitions import make_partition
@@ -33,7 +33,7 @@ class Federation:
     public: Examples | None = None
 
 
-def federate(
+def make_federation(
     dataset: Dataset,
     kind: str,
     *,
@@ -62,10 +62,10 @@ def federate(
         SpecError: anything that does not go together; paths are argument names.
     """
     if tests not in CONVENTIONS:
-        raise refuse("tests", tests, "no such convention", unknown(tests, CONVENTIONS))
+        raise make_spec_error("tests", tests, "no such convention", suggest_name(tests, CONVENTIONS))
     dataset, taken = take_public(dataset, public, seed)
     if tests == "merged":
-        dataset = merged(dataset)
+        dataset = merge_tests(dataset)
     partition = make_partition(
         kind,
         labels=dataset.train.y,
@@ -79,21 +79,23 @@ def federate(
     if tests == "global":
         return Federation(dataset, partition, None, taken)
     if isinstance(partition, SampledPartition):
-        raise refuse("tests", tests, "not for clients that draw from the whole set", "use 'global'")
+        raise make_spec_error("tests", tests, "not for clients that draw from the whole set", "use 'global'")
     if dataset.task == "labels" and tests not in FOR_SEVERAL_LABELS:
-        raise refuse("tests", tests, "not for examples of several labels", "use 'matched' or 'merged'")
+        raise make_spec_error(
+            "tests", tests, "not for examples of several labels", "use 'matched' or 'merged'"
+        )
     if tests == "merged":
         made = Federation(*split_clients(dataset, partition, seed, test_share), taken)
     else:
         made = Federation(dataset, partition, share_tests(tests, dataset, partition, seed), taken)
-    return _tested(made, tests)
+    return _require_tests(made, tests)
 
 
-def _tested(made: Federation, tests: str) -> Federation:
+def _require_tests(made: Federation, tests: str) -> Federation:
     """The same, if anybody has a test example."""
     if made.tests is not None and not len(made.tests.indices):
         count = made.train.num_clients
-        raise refuse(
+        raise make_spec_error(
             "tests",
             tests,
             f"gives none of the {count:,} clients a test example: there are {len(made.dataset.test):,}",
@@ -117,7 +119,7 @@ def take_validation(dataset: Dataset, share: float, seed: int) -> tuple[Dataset,
         return dataset, None
     order = rng.stream(seed, "validation").permutation(len(dataset.train))
     cut = round(share * len(order))
-    taken, left = (dataset.train.take(np.sort(part)) for part in (order[:cut], order[cut:]))
+    taken, left = (dataset.train.select_rows(np.sort(part)) for part in (order[:cut], order[cut:]))
     return replace(dataset, train=left), taken
 
 
@@ -136,7 +138,7 @@ def take_public(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Exa
         SpecError: the share is out of range.
     """
     if not 0 <= share < 1:
-        raise refuse("public", share, "has to be a number of at least 0 and below 1")
+        raise make_spec_error("public", share, "has to be a number of at least 0 and below 1")
     if share == 0:
         return dataset, None
     generator = rng.stream(seed, "public")
@@ -144,7 +146,7 @@ def take_public(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Exa
     for examples in (dataset.train, dataset.test):
         order = generator.permutation(len(examples))
         cut = round(share * len(examples))
-        taken.append(examples.take(np.sort(order[:cut])))
-        left.append(examples.take(np.sort(order[cut:])))
+        taken.append(examples.select_rows(np.sort(order[:cut])))
+        left.append(examples.select_rows(np.sort(order[cut:])))
     public = Examples(*(np.concatenate(pair) for pair in zip(*((t.x, t.y) for t in taken), strict=True)))
     return replace(dataset, train=left[0], test=left[1]), public

@@ -9,7 +9,7 @@ MOST_OF_A_CELEBRITY = 35
 """Images of one person that CelebA has at most."""
 
 
-class Known(NamedTuple):
+class PublishedFacts(NamedTuple):
     """A data set as it was published.
 
     Attributes:
@@ -27,32 +27,36 @@ class Known(NamedTuple):
     task: str = "classes"
 
 
-def mnist(**_: Any) -> Known:
+def mnist(**_: Any) -> PublishedFacts:
     """MNIST, and Fashion-MNIST, which is made like it."""
-    return Known(60_000, (1, 28, 28), 10)
+    return PublishedFacts(60_000, (1, 28, 28), 10)
 
 
-def emnist(*, split: str, **_: Any) -> Known:
+def emnist(*, split: str, **_: Any) -> PublishedFacts:
     """EMNIST by its split."""
-    return Known(124_800, (1, 28, 28), 26) if split == "letters" else Known(697_932, (1, 28, 28), 62)
+    return (
+        PublishedFacts(124_800, (1, 28, 28), 26)
+        if split == "letters"
+        else PublishedFacts(697_932, (1, 28, 28), 62)
+    )
 
 
-def cifar10(**_: Any) -> Known:
+def cifar10(**_: Any) -> PublishedFacts:
     """CIFAR-10."""
-    return Known(50_000, (3, 32, 32), 10)
+    return PublishedFacts(50_000, (3, 32, 32), 10)
 
 
-def cifar100(*, labels: str, **_: Any) -> Known:
+def cifar100(*, labels: str, **_: Any) -> PublishedFacts:
     """CIFAR-100 by its labels."""
-    return Known(50_000, (3, 32, 32), 100 if labels == "fine" else 20)
+    return PublishedFacts(50_000, (3, 32, 32), 100 if labels == "fine" else 20)
 
 
-def svhn(**_: Any) -> Known:
+def svhn(**_: Any) -> PublishedFacts:
     """SVHN without its extra part."""
-    return Known(73_257, (3, 32, 32), 10)
+    return PublishedFacts(73_257, (3, 32, 32), 10)
 
 
-def celeba(*, celebrities: int | None, size: int, **_: Any) -> Known:
+def celeba(*, celebrities: int | None, size: int, **_: Any) -> PublishedFacts:
     """CelebA: how many examples its celebrities have, only its lists tell."""
     drawn = IMAGES_OF_CELEBA if celebrities is None else celebrities * MOST_OF_A_CELEBRITY
-    return Known(min(drawn, IMAGES_OF_CELEBA), (3, size, size), 2)
+    return PublishedFacts(min(drawn, IMAGES_OF_CELEBA), (3, size, size), 2)

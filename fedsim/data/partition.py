@@ -50,7 +50,7 @@ class Partition:
         """How many examples the client holds."""
         return int(self.offsets[client + 1] - self.offsets[client])
 
-    def client(self, client: int) -> Indices:
+    def client_positions(self, client: int) -> Indices:
         """The client's positions in the training set: a read-only view."""
         return self.indices[self.offsets[client] : self.offsets[client + 1]]
 
@@ -58,7 +58,7 @@ class Partition:
         """Every client's number of examples, int64 [N]."""
         return np.diff(self.offsets)
 
-    def label_counts(self, client: int, y: Array, num_classes: int) -> Indices:
+    def count_labels(self, client: int, y: Array, num_classes: int) -> Indices:
         """How many examples of each class the client holds.
 
         Args:
@@ -69,7 +69,7 @@ class Partition:
         Returns:
             int64 [C]; with several labels per example, how many carry each.
         """
-        held = y[self.client(client)]
+        held = y[self.client_positions(client)]
         if held.ndim == 2:
             return np.asarray((held > 0.5).sum(axis=0), dtype=np.int64)
         return np.bincount(held, minlength=num_classes).astype(np.int64)
@@ -113,19 +113,19 @@ class SampledPartition(Partition):
         """The same for every client."""
         return self.examples
 
-    def client(self, client: int) -> Indices:
+    def client_positions(self, client: int) -> Indices:
         """The client's positions in the training set, ascending; drawn at each call, always the same."""
         generator = rng.stream(self.seed, "partition-sampled", client)
         if self.beta is None:
             return np.sort(generator.choice(self.total, self.examples, replace=False))
-        return np.sort(_preferred(self.by_class, self.examples, self.beta, generator))
+        return np.sort(_draw_preferred(self.by_class, self.examples, self.beta, generator))
 
     def sizes(self) -> Indices:
         """Every client's number of examples, int64 [N]."""
         return np.full(self.clients, self.examples, np.int64)
 
 
-def _preferred(
+def _draw_preferred(
     by_class: Sequence[Indices], count: int, beta: float, generator: np.random.Generator
 ) -> Indices:
     """Draws `count` positions in a class mix of its own; too small a class is drawn with repetition."""
@@ -139,7 +139,7 @@ def _preferred(
     return np.concatenate(drawn)
 
 
-def from_owners(owners: Indices, num_clients: int, notes: tuple[str, ...] = ()) -> Partition:
+def partition_from_owners(owners: Indices, num_clients: int, notes: tuple[str, ...] = ()) -> Partition:
     """The partition in which example j belongs to client `owners[j]`, or to nobody where that is -1.
 
     Being made from one owner per example, no partition can hold an example twice.
@@ -156,7 +156,7 @@ def from_owners(owners: Indices, num_clients: int, notes: tuple[str, ...] = ()) 
     return Partition(held[order], offsets.astype(np.int64), notes)
 
 
-def deal(labels: Indices, counts: Indices, generator: np.random.Generator) -> Indices:
+def deal_examples(labels: Indices, counts: Indices, generator: np.random.Generator) -> Indices:
     """Owners such that client i holds `counts[i, c]` random examples of class c.
 
     Args:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedsim.base.parameters import refuse
+from fedsim.base.parameters import make_spec_error
 from fedsim.errors import DataNotFound
 
 FETCH = "fetch it with --set data.download=true"
@@ -17,13 +17,13 @@ TEXT_EXTRA = "install the extra: pip install --constraint constraints.txt '.[tex
 """The way out where the packages for texts are missing."""
 
 
-def leads_out(path: str) -> bool:
+def leaves_root(path: str) -> bool:
     """Whether a path that a user gives leaves the folder that it is looked for in."""
     return Path(path).is_absolute() or ".." in Path(path).parts
 
 
 @dataclass(frozen=True)
-class Places:
+class DataRoots:
     """The data roots of a run, in the order they are searched.
 
     Attributes:
@@ -36,19 +36,19 @@ class Places:
     download: bool = False
     system: Path = field(default=Path("/usr/share/datasets"))
 
-    def find(self, candidates: Iterable[str]) -> Path | None:
+    def find_path(self, candidates: Iterable[str]) -> Path | None:
         """The first of the relative paths that exists under a root."""
         names = list(candidates)
         paths = (root.expanduser() / name for root in self.roots for name in names)
         # Of a name that no file system takes, pathlib would raise.
         return next((path for path in paths if os.path.exists(path)), None)
 
-    def installed(self, name: str) -> Path | None:
+    def find_installed(self, name: str) -> Path | None:
         """The folder where the operating system's package puts this data set, if it is installed."""
         folder = self.system / name
         return folder if folder.is_dir() else None
 
-    def named(self, what: str, path: str, get: str) -> Path:
+    def resolve_path(self, what: str, path: str, get: str) -> Path:
         """A file or folder that the user names, inside a data root.
 
         Args:
@@ -60,28 +60,28 @@ class Places:
             SpecError: the path leads out of the data roots.
             DataNotFound: it is under no root.
         """
-        if leads_out(path):
+        if leaves_root(path):
             hint = "put the data under a data root, and name it from there"
-            raise refuse("path", path, "has to be relative to a data root, and inside it", hint)
-        return self.need(what, (path,), get)
+            raise make_spec_error("path", path, "has to be relative to a data root, and inside it", hint)
+        return self.require_path(what, (path,), get)
 
-    def need(self, name: str, candidates: Sequence[str], get: str) -> Path:
+    def require_path(self, name: str, candidates: Sequence[str], get: str) -> Path:
         """The first of the relative paths that exists, or the error that says how to get the data set.
 
         Raises:
             DataNotFound: none exists under any root.
         """
-        found = self.find(candidates)
+        found = self.find_path(candidates)
         if found is None:
-            raise self.missing(name, candidates, get)
+            raise self.make_not_found_error(name, candidates, get)
         return found
 
-    def missing(self, name: str, candidates: Sequence[str], get: str) -> DataNotFound:
+    def make_not_found_error(self, name: str, candidates: Sequence[str], get: str) -> DataNotFound:
         """The error for a data set that is in none of the places."""
         where = ", ".join(map(str, self.roots)) or "no data root is set"
         return DataNotFound(f"{name}: found none of {', '.join(candidates)} in the data roots ({where})", get)
 
-    def target(self, name: str) -> Path:
+    def make_download_root(self, name: str) -> Path:
         """The first root, where a download goes; it is made when missing.
 
         Raises:

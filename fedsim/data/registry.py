@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedsim.base.parameters import Parameter, check, parameters, refuse
+from fedsim.base.parameters import Parameter, find_parameter_faults, list_parameters, make_spec_error
 from fedsim.data import known
 from fedsim.data.dataset import Dataset
-from fedsim.data.known import Known
+from fedsim.data.known import PublishedFacts
 from fedsim.data.partitions import PartitionEntry
-from fedsim.data.places import FETCH, Places, leads_out
+from fedsim.data.places import FETCH, DataRoots, leaves_root
 from fedsim.data.sources.celeba import GDOWN, celeba
 from fedsim.data.sources.chexpert import chexpert
 from fedsim.data.sources.cifar import cifar10, cifar100
@@ -24,7 +24,7 @@ from fedsim.data.sources.npz import npz
 from fedsim.data.sources.reuters import reuters
 from fedsim.data.sources.speech import audio_folder, speech_commands, spoken_digits
 from fedsim.data.sources.svhn import svhn
-from fedsim.data.sources.synthetic import features_fit, pixels_fit, synthetic, synthetic_images
+from fedsim.data.sources.synthetic import check_features, check_pixels, synthetic, synthetic_images
 from fedsim.data.sources.tinyimagenet import tiny_imagenet
 from fedsim.errors import FieldError, SpecError
 from fedsim.plugins import Registry
@@ -48,10 +48,10 @@ class DatasetEntry(NamedTuple):
 
     load: Callable[..., Dataset]
     summary: str
-    looks: str
-    get: str
-    fits: Callable[..., None] | None = None
-    known: Callable[..., Known] | None = None
+    locations: str
+    how_to_get: str
+    check_parameters: Callable[..., None] | None = None
+    published: Callable[..., PublishedFacts] | None = None
 
 
 _OWN: dict[str, DatasetEntry] = {
@@ -63,49 +63,49 @@ _OWN: dict[str, DatasetEntry] = {
         "Gaussian classes of any number, size and overlap",
         "nowhere: it is drawn",
         "nothing to do",
-        fits=features_fit,
+        check_parameters=check_features,
     ),
     "synthetic_images": DatasetEntry(
         synthetic_images,
         "patterns in noise, of any number, size and colour",
         "nowhere: it is drawn",
         "nothing to do",
-        fits=pixels_fit,
+        check_parameters=check_pixels,
     ),
     "mnist": DatasetEntry(
         mnist,
         "70,000 handwritten digits of 28x28, 10 classes",
         "ROOT/MNIST/raw, ROOT/mnist",
         FETCH,
-        known=known.mnist,
+        published=known.mnist,
     ),
     "fashion_mnist": DatasetEntry(
         fashion_mnist,
         "70,000 pictures of clothes of 28x28, 10 classes",
         "ROOT/FashionMNIST/raw, ROOT/fashion-mnist, ROOT/fashion_mnist, /usr/share/datasets/fashion-mnist",
         f"Debian's package dataset-fashion-mnist, or {FETCH}",
-        known=known.mnist,
+        published=known.mnist,
     ),
     "emnist": DatasetEntry(
         emnist,
         "handwritten letters (26 classes) or letters and digits (62) of 28x28",
         "ROOT/EMNIST/raw, ROOT/emnist, ROOT/gzip",
         f"{FETCH}, or unpack EMNIST's gzip.zip",
-        known=known.emnist,
+        published=known.emnist,
     ),
     "cifar10": DatasetEntry(
         cifar10,
         "60,000 photographs of 32x32, 10 classes",
         "ROOT/cifar-10-batches-py; image folders in ROOT/cifar10, ROOT/cifar-10 or ROOT/cifar10-jpeg",
         f"{FETCH}, or unpack the Python version",
-        known=known.cifar10,
+        published=known.cifar10,
     ),
     "cifar100": DatasetEntry(
         cifar100,
         "60,000 photographs of 32x32, 100 classes in 20 groups",
         "ROOT/cifar-100-python",
         f"{FETCH}, or unpack the Python version",
-        known=known.cifar100,
+        published=known.cifar100,
     ),
     "cinic10": DatasetEntry(
         cinic10,
@@ -118,7 +118,7 @@ _OWN: dict[str, DatasetEntry] = {
         "99,289 house-number digits of 32x32, 10 classes",
         "ROOT/svhn, ROOT/SVHN",
         FETCH,
-        known=known.svhn,
+        published=known.svhn,
     ),
     "tiny_imagenet": DatasetEntry(
         tiny_imagenet,
@@ -131,7 +131,7 @@ _OWN: dict[str, DatasetEntry] = {
         "faces with a yes-or-no attribute, celebrities as natural clients",
         "ROOT/celeba, ROOT/CelebA",
         f"{FETCH}{GDOWN}, or put img_align_celeba and its lists there",
-        known=known.celeba,
+        published=known.celeba,
     ),
     "chexpert": DatasetEntry(
         chexpert,
@@ -173,26 +173,26 @@ _OWN: dict[str, DatasetEntry] = {
 }
 
 
-def _fits(thing: Any) -> bool:
+def _is_dataset_entry(thing: Any) -> bool:
     return isinstance(thing, DatasetEntry)
 
 
-DATASETS = Registry("datasets", "data set", _OWN, _fits, "a fedsim.data.DatasetEntry")
+DATASETS = Registry("datasets", "data set", _OWN, _is_dataset_entry, "a fedsim.data.DatasetEntry")
 
 
-def parameters_of(entry: DatasetEntry | PartitionEntry) -> tuple[Parameter, ...]:
+def list_entry_parameters(entry: DatasetEntry | PartitionEntry) -> tuple[Parameter, ...]:
     """The parameters of a registered data set or partition: name, type annotation, default."""
-    return parameters(entry[0])
+    return list_parameters(entry[0])
 
 
-def dataset_faults(name: str, given: dict[str, Any]) -> list[FieldError]:
+def find_dataset_faults(name: str, given: dict[str, Any]) -> list[FieldError]:
     """What is wrong with a data set's name and parameters, all of it, before any file is read."""
     if name not in DATASETS:
         return [DATASETS.fault("name", name)]
-    return check(DATASETS[name].load, given)
+    return find_parameter_faults(DATASETS[name].load, given)
 
 
-def whereabouts(name: str, roots: Sequence[Path], given: Mapping[str, Any]) -> list[Path]:
+def list_locations(name: str, roots: Sequence[Path], given: Mapping[str, Any]) -> list[Path]:
     """The files and folders that a data set may be read from, as its entry says, be they there or not.
 
     Args:
@@ -202,8 +202,8 @@ def whereabouts(name: str, roots: Sequence[Path], given: Mapping[str, Any]) -> l
     """
     if name not in DATASETS:
         return []
-    places = _PLACE.findall(DATASETS[name].looks)
-    if isinstance(mine := given.get("path"), str) and not leads_out(mine):
+    places = _PLACE.findall(DATASETS[name].locations)
+    if isinstance(mine := given.get("path"), str) and not leaves_root(mine):
         places.append(("ROOT", mine))
     found = list[Path]()
     for start, place in places:
@@ -224,10 +224,10 @@ class Outline(NamedTuple):
     dataset: Dataset
     examples: int
     tests: int
-    drawn: bool
+    is_drawn: bool
 
 
-def outline(name: str, *, roots: Sequence[Path], download: bool = False, **given: Any) -> Outline:
+def outline_dataset(name: str, *, roots: Sequence[Path], download: bool = False, **given: Any) -> Outline:
     """What a data set is like.
 
     As `load_dataset`, but of a set that is drawn one example tells everything: the others are left undrawn.
@@ -236,27 +236,27 @@ def outline(name: str, *, roots: Sequence[Path], download: bool = False, **given
         SpecError, DataNotFound, DataError: as `load_dataset`.
     """
     entry = DATASETS.get(name)
-    if entry is None or entry.fits is None or dataset_faults(name, given):
+    if entry is None or entry.check_parameters is None or find_dataset_faults(name, given):
         dataset = load_dataset(name, roots=roots, download=download, **given)
-        return Outline(dataset, len(dataset.train), len(dataset.test), drawn=False)
-    values = {p.name: p.default for p in parameters_of(entry)} | given
-    entry.fits(**values)
+        return Outline(dataset, len(dataset.train), len(dataset.test), is_drawn=False)
+    values = {p.name: p.default for p in list_entry_parameters(entry)} | given
+    entry.check_parameters(**values)
     dataset = load_dataset(name, roots=roots, **given | {"examples": 1, "test_examples": 1})
-    return Outline(dataset, values["examples"], values["test_examples"], drawn=True)
+    return Outline(dataset, values["examples"], values["test_examples"], is_drawn=True)
 
 
-def foretold(name: str, **given: Any) -> Known | None:
+def find_published(name: str, **given: Any) -> PublishedFacts | None:
     """What a data set that can be fetched is like, without a look at its files; None where nobody knows.
 
     Raises:
         SpecError: unknown name or bad parameters.
     """
-    if faults := dataset_faults(name, given):
+    if faults := find_dataset_faults(name, given):
         raise SpecError(faults)
     entry = DATASETS[name]
-    if entry.known is None:
+    if entry.published is None:
         return None
-    return entry.known(**{p.name: p.default for p in parameters_of(entry)} | given)
+    return entry.published(**{p.name: p.default for p in list_entry_parameters(entry)} | given)
 
 
 def load_dataset(
@@ -276,9 +276,9 @@ def load_dataset(
         DataNotFound: its files are nowhere; says how to get them.
         DataError: a file is truncated, mislabelled or not what it should be.
     """
-    if faults := dataset_faults(name, given):
+    if faults := find_dataset_faults(name, given):
         raise SpecError(faults)
     if limit is not None and limit < 1:
-        raise refuse("limit", limit, "has to be a whole number of at least 1")
-    dataset = DATASETS[name].load(Places(tuple(roots), download), **given)
-    return dataset.limited(limit)
+        raise make_spec_error("limit", limit, "has to be a whole number of at least 1")
+    dataset = DATASETS[name].load(DataRoots(tuple(roots), download), **given)
+    return dataset.limit_train(limit)

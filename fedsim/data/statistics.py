@@ -32,7 +32,7 @@ def class_counts(
             holder * num_classes + y[partition.indices], minlength=partition.num_clients * num_classes
         )
         return flat.reshape(-1, num_classes).astype(np.int64)
-    return np.stack([partition.label_counts(client, y, num_classes) for client in rows])
+    return np.stack([partition.count_labels(client, y, num_classes) for client in rows])
 
 
 def distance_to_all(counts: Indices) -> Array:
@@ -53,7 +53,7 @@ def distance_to_all(counts: Indices) -> Array:
     return np.asarray(0.5 * np.abs(shares - whole).sum(axis=1))
 
 
-def summary(counts: Indices, sizes: Indices | None = None) -> dict[str, Any]:
+def summarise_counts(counts: Indices, sizes: Indices | None = None) -> dict[str, Any]:
     """The figures that fit on a screen.
 
     Args:

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedsim.base.parameters import refuse
+from fedsim.base.parameters import make_spec_error
 from fedsim.data.dataset import Array
-from fedsim.data.places import FETCH, TEXT_EXTRA, Places, leads_out
+from fedsim.data.places import FETCH, TEXT_EXTRA, DataRoots, leaves_root
 from fedsim.errors import DataError, DataNotFound
 
-TRAINED = "bpe"
+TRAINED_TOKENIZER = "bpe"
 _PADDING_NAMES = ("[PAD]", "<pad>")
 
 
@@ -33,8 +33,14 @@ class Tokens(NamedTuple):
     vocabulary: int
 
 
-def tokenise(
-    places: Places, train: Sequence[str], test: Sequence[str], *, tokenizer: str, vocabulary: int, length: int
+def tokenise_texts(
+    places: DataRoots,
+    train: Sequence[str],
+    test: Sequence[str],
+    *,
+    tokenizer: str,
+    vocabulary: int,
+    length: int,
 ) -> Tokens:
     """Turns texts into token numbers, cut or padded to one length.
 
@@ -50,37 +56,43 @@ def tokenise(
         DataNotFound: the tokenizer, or the package for it, is missing.
         SpecError: the tokenizer does not pad with token 0.
     """
-    made = _trained(train, vocabulary) if tokenizer == TRAINED else _existing(places, tokenizer)
+    made = (
+        _train_tokenizer(train, vocabulary)
+        if tokenizer == TRAINED_TOKENIZER
+        else _load_tokenizer(places, tokenizer)
+    )
     padding = next((name for name in _PADDING_NAMES if made.token_to_id(name) == 0), None)
     if padding is None:
-        raise refuse("tokenizer", tokenizer, "has no padding token with the number 0", "use another")
+        raise make_spec_error("tokenizer", tokenizer, "has no padding token with the number 0", "use another")
     made.enable_truncation(length)
     made.enable_padding(pad_id=0, pad_token=padding, length=length)
-    return Tokens(_encoded(made, train, length), _encoded(made, test, length), int(made.get_vocab_size()))
+    return Tokens(
+        _encode_texts(made, train, length), _encode_texts(made, test, length), int(made.get_vocab_size())
+    )
 
 
-def fingerprint(places: Places, tokenizer: str) -> str:
+def tokenizer_fingerprint(places: DataRoots, tokenizer: str) -> str:
     """A tokenizer's name for the cache's recipe, and the SHA-256 of its file if that lies in a data root.
 
     Raises:
         SpecError: the name leads out of the data roots.
         DataError: the file cannot be read.
     """
-    file = None if tokenizer == TRAINED else _file(places, tokenizer)
+    file = None if tokenizer == TRAINED_TOKENIZER else _file(places, tokenizer)
     try:
         return tokenizer if file is None else f"{tokenizer} {hashlib.sha256(file.read_bytes()).hexdigest()}"
     except OSError as error:
         raise _unreadable(tokenizer, error) from error
 
 
-def _file(places: Places, name: str) -> Path | None:
-    if leads_out(name):
-        raise refuse("tokenizer", name, "has to be a name, or a folder inside a data root")
-    return places.find((f"{name}/tokenizer.json",))
+def _file(places: DataRoots, name: str) -> Path | None:
+    if leaves_root(name):
+        raise make_spec_error("tokenizer", name, "has to be a name, or a folder inside a data root")
+    return places.find_path((f"{name}/tokenizer.json",))
 
 
 def _unreadable(name: str, error: Exception) -> DataError:
-    return DataError(f"tokenizer {name!r}: cannot be read ({error})", f"use {TRAINED!r}")
+    return DataError(f"tokenizer {name!r}: cannot be read ({error})", f"use {TRAINED_TOKENIZER!r}")
 
 
 def _library() -> Any:
@@ -90,7 +102,7 @@ def _library() -> Any:
         raise DataNotFound("texts need the package 'tokenizers'", TEXT_EXTRA) from error
 
 
-def _trained(texts: Sequence[str], vocabulary: int) -> Any:
+def _train_tokenizer(texts: Sequence[str], vocabulary: int) -> Any:
     """Byte-pair encoding: of the library's subword trainers, the one that repeats its own results."""
     library = _library()
     made = library.Tokenizer(library.models.BPE(unk_token="[UNK]"))
@@ -106,7 +118,7 @@ def _trained(texts: Sequence[str], vocabulary: int) -> Any:
     return made
 
 
-def _existing(places: Places, name: str) -> Any:
+def _load_tokenizer(places: DataRoots, name: str) -> Any:
     """A tokenizer in a data root, or one from the hub where downloads are allowed."""
     library = _library()
     file = _file(places, name)
@@ -119,10 +131,10 @@ def _existing(places: Places, name: str) -> Any:
         Exception
     ) as error:  # the library raises plain Exception for a damaged file and for a failed download
         raise _unreadable(name, error) from error
-    get = f"put its tokenizer.json into a folder of that name there, {FETCH}, or use {TRAINED!r}"
-    raise places.missing(f"tokenizer {name!r}", (f"{name}/tokenizer.json",), get)
+    get = f"put its tokenizer.json into a folder of that name there, {FETCH}, or use {TRAINED_TOKENIZER!r}"
+    raise places.make_not_found_error(f"tokenizer {name!r}", (f"{name}/tokenizer.json",), get)
 
 
-def _encoded(made: Any, texts: Sequence[str], length: int) -> Array:
+def _encode_texts(made: Any, texts: Sequence[str], length: int) -> Array:
     encodings = made.encode_batch(list(texts))
     return np.array([encoding.ids for encoding in encodings], np.int32).reshape(len(texts), length)

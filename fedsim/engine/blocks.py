@@ -34,16 +34,16 @@ class Node(NamedTuple):
     place: int
 
 
-def one_by_one(model: int) -> int:
+def single_client_stack(model: int) -> int:
     """How many clients of an architecture train at once where nobody asks for stacks."""
     return 1
 
 
-def cut(
+def cut_into_blocks(
     cohort: Sequence[int],
     steps: Callable[[int], int],
     num_models: int = 1,
-    width: Callable[[int], int] = one_by_one,
+    stack_size: Callable[[int], int] = single_client_stack,
 ) -> list[Block]:
     """Cut a cohort into blocks.
 
@@ -51,7 +51,7 @@ def cut(
         cohort: the round's clients.
         steps: local steps of a client.
         num_models: client k runs architecture `k % num_models`.
-        width: how many clients of an architecture train at once; a block holds one such stack, or several.
+        stack_size: how many clients of an architecture train at once; a block holds one such stack, or several.
 
     Returns:
         The blocks in order of summation: by architecture, and within it the most work first.
@@ -61,26 +61,26 @@ def cut(
         mine = [client for client in cohort if client % num_models == model]
         work = {client: steps(client) for client in mine}
         mine.sort(key=lambda client: -work[client])
-        size = _block_size(len(mine), width(model))
+        size = _block_size(len(mine), stack_size(model))
         blocks += [tuple(mine[start : start + size]) for start in range(0, len(mine), size)]
     return blocks
 
 
-def _block_size(clients: int, width: int) -> int:
+def _block_size(clients: int, stack_size: int) -> int:
     """How many of an architecture's clients make a block: a stack of them, or several of very many."""
-    stacks = max(1, -(-clients // width))
+    stacks = max(1, -(-clients // stack_size))
     return max(1, -(-clients // stacks) * -(-stacks // MOST_BLOCKS))
 
 
-def pieces(cohort: Iterable[int], widths: Sequence[int]) -> int:
+def count_blocks(cohort: Iterable[int], stack_sizes: Sequence[int]) -> int:
     """How many workers a cohort has something to do for: the blocks that it is cut into.
 
     Args:
         cohort: the round's clients.
-        widths: how many clients of each architecture train at once.
+        stack_sizes: how many clients of each architecture train at once.
     """
-    came = Counter(client % len(widths) for client in cohort)
-    return sum(-(-count // _block_size(count, widths[model])) for model, count in came.items())
+    came = Counter(client % len(stack_sizes) for client in cohort)
+    return sum(-(-count // _block_size(count, stack_sizes[model])) for model, count in came.items())
 
 
 EVEN_SHARE = 0.95
@@ -90,7 +90,7 @@ SPANS_PER_WORKER = 16
 """A span is not cut finer than this part of a worker's even share, so that messages stay few."""
 
 
-def spans(work: Sequence[int], workers: int, most: int | None = None) -> Iterator[range]:
+def cut_into_spans(work: Sequence[int], workers: int, most: int | None = None) -> Iterator[range]:
     """Cut blocks into spans for so many workers: a large one for each, then smaller ones to fill the gaps.
 
     Every span is the whole of one subtree, so that it sends back one sum.
@@ -110,12 +110,12 @@ def spans(work: Sequence[int], workers: int, most: int | None = None) -> Iterato
         for _ in range(workers):
             if start == len(work):
                 return
-            stop = _reach(upto, start, share, most or len(work))
+            stop = _subtree_end(upto, start, share, most or len(work))
             yield range(start, stop)
             start = stop
 
 
-def shares(blocks: int, workers: int) -> Iterator[range]:
+def cut_evenly(blocks: int, workers: int) -> Iterator[range]:
     """Cut blocks into one span for each worker, for work that costs less than the messages about it.
 
     The spans end at places where few nodes of the tree are cut through, so each sends back a few sums.
@@ -134,7 +134,7 @@ def shares(blocks: int, workers: int) -> Iterator[range]:
             yield range(start, stop)
 
 
-def _reach(upto: Sequence[int], start: int, share: float, most: int) -> int:
+def _subtree_end(upto: Sequence[int], start: int, share: float, most: int) -> int:
     """Where the largest subtree ends that begins here and holds at most this much work and so many blocks."""
     size, last = 1, len(upto) - 1
     while start % (2 * size) == 0 and start + size < last and 2 * size <= most:
@@ -159,7 +159,7 @@ class TreeSum:
         self.add = add
         self.nodes: list[tuple[Node, Any]] = []
 
-    def push(self, node: Node, value: Any) -> None:
+    def add_node(self, node: Node, value: Any) -> None:
         """Take the value of the next node; siblings are added as soon as both are there."""
         while node.place % 2 and self.nodes and self.nodes[-1][0] == (node.level, node.place - 1):
             value = self.add(self.nodes.pop()[1], value)

@@ -9,7 +9,7 @@ from fedsim.base import rng
 from fedsim.engine.faults import Faults
 
 
-def kills_actor(faults: Faults, seed: int, round: int, start: int, attempt: int) -> bool:
+def should_kill_actor(faults: Faults, seed: int, round: int, start: int, attempt: int) -> bool:
     """Whether the actor that has this span in hand is to die before it begins.
 
     Args:
@@ -20,10 +20,10 @@ def kills_actor(faults: Faults, seed: int, round: int, start: int, attempt: int)
         attempt: how often the span was begun before.
     """
     may = attempt < faults.max_retries
-    return may and _strikes(faults.chaos.kill_actor, seed, "chaos-actor", round, start, attempt)
+    return may and _draw_fault(faults.chaos.kill_actor, seed, "chaos-actor", round, start, attempt)
 
 
-def fails_client(faults: Faults, seed: int, round: int, client: int, attempt: int) -> bool:
+def should_fail_client(faults: Faults, seed: int, round: int, client: int, attempt: int) -> bool:
     """Whether a client is to raise.
 
     Args:
@@ -34,8 +34,8 @@ def fails_client(faults: Faults, seed: int, round: int, client: int, attempt: in
         attempt: how often it was trained before in this round.
     """
     may = faults.client_error != "retry" or attempt < faults.max_retries
-    return may and _strikes(faults.chaos.fail_client, seed, "chaos-client", round, client, attempt)
+    return may and _draw_fault(faults.chaos.fail_client, seed, "chaos-client", round, client, attempt)
 
 
-def _strikes(probability: float, seed: int, purpose: str, *numbers: int) -> bool:
+def _draw_fault(probability: float, seed: int, purpose: str, *numbers: int) -> bool:
     return probability > 0 and rng.stream(seed, purpose, *numbers).random() < probability

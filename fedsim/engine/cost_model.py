@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedsim.engine.blocks import cut, one_by_one, spans
+from fedsim.engine.blocks import cut_into_blocks, cut_into_spans, single_client_stack
 from fedsim.training.work import Work
 
 
@@ -62,7 +62,7 @@ def dealt(
     cost: Callable[[int], float],
     workers: int,
     num_models: int = 1,
-    width: Callable[[int], int] = one_by_one,
+    stack_size: Callable[[int], int] = single_client_stack,
 ) -> list[list[int]]:
     """Who trains whom: the spans of a round, each given to the worker that is free first.
 
@@ -72,15 +72,15 @@ def dealt(
         cost: seconds of a client, by which a worker becomes free.
         workers: how many there are.
         num_models: client k runs architecture `k % num_models`.
-        width: how many clients of an architecture train at once.
+        stack_size: how many clients of an architecture train at once.
 
     Returns:
         The clients of each worker.
     """
-    blocks = cut(cohort, steps, num_models, width)
+    blocks = cut_into_blocks(cohort, steps, num_models, stack_size)
     hands: list[list[int]] = [[] for _ in range(workers)]
     busy = [0.0] * workers
-    for span in spans([sum(steps(client) for client in block) for block in blocks], workers):
+    for span in cut_into_spans([sum(steps(client) for client in block) for block in blocks], workers):
         free = min(range(workers), key=busy.__getitem__)
         taken = [client for block in blocks[span.start : span.stop] for client in block]
         hands[free] += taken

@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from fedsim.base.parameters import refuse
-from fedsim.base.progress import finished
+from fedsim.base.parameters import make_spec_error
+from fedsim.base.progress import run_to_end
 from fedsim.clients.population import Population
 from fedsim.core import Algorithm, LocalTraining
-from fedsim.data import Dataset, federate, load_dataset
+from fedsim.data import Dataset, load_dataset, make_federation
 from fedsim.data.federation import take_public, take_validation
 from fedsim.data.partitions.difficulty import EXPERT_EPOCHS
-from fedsim.data.places import Places
-from fedsim.engine.expert import Losses, expert_losses
+from fedsim.data.places import DataRoots
+from fedsim.engine.expert import Losses, train_expert
 from fedsim.errors import DataNotFound, SpecError
 from fedsim.models import make_net
 from fedsim.models.net import Net
-from fedsim.stacking.stack_size import Stack
+from fedsim.stacking.stack_size import StackSetting
 
 _LOG = logging.getLogger(__name__)
 
@@ -74,11 +74,11 @@ class Experiment:
     expert_epochs: int | None = None
     evaluate_every: int = 1
     personal: Literal["auto", "never", "last", "always"] = "auto"
-    stack: Stack = "auto"
-    widths: tuple[int, ...] = ()
+    stack: StackSetting = "auto"
+    stack_sizes: tuple[int, ...] = ()
     graphs: bool = False
 
-    def population(self) -> Population:
+    def load_population(self) -> Population:
         """Load the data, deal it out and build the models.
 
         Raises:
@@ -86,27 +86,29 @@ class Experiment:
             SpecError: if the partition or a model does not suit the data; paths are argument names of
                 `federate`, and those of `load_dataset` and `make_net` below `dataset` and `model`.
         """
-        return finished(self.preparing())
+        return run_to_end(self.prepare_population())
 
-    def preparing(self) -> Generator[str, None, Population]:
+    def prepare_population(self) -> Generator[str, None, Population]:
         """As `population`, saying on the way what is being done; returns the population at the end."""
         name = self.dataset[0]
-        data = yield from self._loaded()
+        data = yield from self._load_data()
         data, public = take_public(data, self.public, self.seed)
         data, validation = take_validation(data, self.validation, self.seed)
-        places = Places(self.roots, self.download)
+        places = DataRoots(self.roots, self.download)
         nets = tuple(self._net(number, data, places) for number in range(len(self.models)))
         kind, dealing = self.partition
         epochs = None
         if kind == "difficulty":
             if data.task != "classes":
-                raise refuse("kind", kind, f"needs one class per example, and {name} has several labels")
+                raise make_spec_error(
+                    "kind", kind, f"needs one class per example, and {name} has several labels"
+                )
             epochs = int(dealing.get("expert_epochs", EXPERT_EPOCHS))
         difficulty = losses = yield from self._expert(data, nets[0], epochs)
         if self.expert_epochs != epochs:
             difficulty = yield from self._expert(data, nets[0], self.expert_epochs)
         yield f"dealing {len(data.train):,} examples to {self.num_clients:,} clients"
-        shared = federate(
+        shared = make_federation(
             data,
             kind,
             num_clients=self.num_clients,
@@ -137,7 +139,7 @@ class Experiment:
             difficulty=difficulty,
         )
 
-    def _loaded(self) -> Generator[str, None, Dataset]:
+    def _load_data(self) -> Generator[str, None, Dataset]:
         """The data set; fetched first, where it is not here and may be."""
         name, params = self.dataset
         yield f"loading {name}"
@@ -147,14 +149,14 @@ class Experiment:
             if not self.download:
                 raise
         except SpecError as error:
-            raise error.within("dataset") from None
+            raise error.add_path_prefix("dataset") from None
         yield f"downloading {name} into {self.roots[0] if self.roots else 'no data root'}"
         try:
             return load_dataset(name, roots=self.roots, limit=self.limit, download=True, **params)
         except SpecError as error:
-            raise error.within("dataset") from None
+            raise error.add_path_prefix("dataset") from None
 
-    def _net(self, number: int, data: Dataset, places: Places) -> Net:
+    def _net(self, number: int, data: Dataset, places: DataRoots) -> Net:
         """One of the models, for this data."""
         name, params = self.models[number]
         try:
@@ -167,10 +169,10 @@ class Experiment:
                 **params,
             )
         except SpecError as error:
-            raise error.within(f"model.{number}" if len(self.models) > 1 else "model") from None
+            raise error.add_path_prefix(f"model.{number}" if len(self.models) > 1 else "model") from None
 
     def _expert(self, data: Dataset, net: Net, epochs: int | None) -> Generator[str, None, Losses | None]:
         """An expert's losses, where somebody asks for one."""
         if epochs is None:
             return None
-        return (yield from expert_losses(data, net, epochs=epochs, seed=self.seed, cache=self.cache))
+        return (yield from train_expert(data, net, epochs=epochs, seed=self.seed, cache=self.cache))

@@ -41,7 +41,7 @@ Losses: TypeAlias = NDArray[np.float32]
 RECIPE = LocalTraining(epochs=1, batch_size=64, lr=0.02, momentum=0.9)
 
 
-def expert_losses(
+def train_expert(
     data: Dataset, net: Net, *, epochs: int, seed: int, cache: Path | None = None
 ) -> Generator[str, None, Losses]:
     """Train an expert, saying how far it is; the generator's return value is its losses.
@@ -65,7 +65,7 @@ def expert_losses(
     file = None if cache is None else cache / f"expert-{_key(data, net, epochs, seed)}.npy"
     if file is not None and file.is_file():
         yield "reading the expert's losses"
-        kept = _kept(file, len(data.train))
+        kept = _load_losses(file, len(data.train))
         if kept is not None:
             return kept
     population = Population(
@@ -89,7 +89,7 @@ def expert_losses(
             "scale the inputs (data.dataset.normalise), or choose another model",
         )
     if file is not None:
-        _keep(file, losses)
+        _save_losses(file, losses)
     return losses
 
 
@@ -100,11 +100,11 @@ def _score(metrics: Any) -> str:
 
 @torch.inference_mode()
 def _losses(data: Dataset, net: Net, params: Params) -> Losses:
-    x, y = tree.borrow(data.train.x), tree.borrow(data.train.y)
+    x, y = tree.wrap_array(data.train.x), tree.wrap_array(data.train.y)
     parts = zip(torch.split(x, AT_ONCE), torch.split(y, AT_ONCE), strict=True)
-    laid_out = tree.map(tree.arranged, params)
+    laid_out = tree.map(tree.to_channels_last, params)
     with one_thread():
-        found = [example_losses(net(laid_out, tree.arranged(data.normalise(a))), b) for a, b in parts]
+        found = [example_losses(net(laid_out, tree.to_channels_last(data.normalise(a))), b) for a, b in parts]
     return torch.cat(found).numpy()
 
 
@@ -115,22 +115,22 @@ def _key(data: Dataset, net: Net, epochs: int, seed: int) -> str:
         sha.update(f"{array.dtype} {array.shape}".encode())
         sha.update(np.ascontiguousarray(array).data)
     shapes = [(key, tuple(value.shape)) for key, value in net.init(seed).items()]
-    read, model = (data.normalise, data.augment), (net.name, shapes, _built(net.build))
+    read, model = (data.normalise, data.augment), (net.name, shapes, _describe_build(net.build))
     sha.update(repr((read, model, RECIPE, epochs, seed)).encode())
     return sha.hexdigest()[:24]
 
 
-def _built(build: Callable[..., Any]) -> tuple[Any, ...]:
+def _describe_build(build: Callable[..., Any]) -> tuple[Any, ...]:
     """How a model is built, in words that are the same in every process.
 
     Dropout, heads and published weights change what is learnt, and leave the shapes as they are.
     """
     if isinstance(build, partial):
-        return *_built(build.func), build.args, sorted(build.keywords.items())
+        return *_describe_build(build.func), build.args, sorted(build.keywords.items())
     return build.__module__, build.__qualname__
 
 
-def _kept(file: Path, examples: int) -> Losses | None:
+def _load_losses(file: Path, examples: int) -> Losses | None:
     """The losses that were kept; None where the file is damaged, and they are to be made again."""
     try:
         losses = np.load(file, allow_pickle=False)
@@ -143,7 +143,7 @@ def _kept(file: Path, examples: int) -> Losses | None:
     return losses
 
 
-def _keep(file: Path, losses: Losses) -> None:
+def _save_losses(file: Path, losses: Losses) -> None:
     """Write the losses, all of them or nothing; several processes may do so at once."""
     file.parent.mkdir(parents=True, exist_ok=True)
     aside = file.with_suffix(f".{os.getpid()}.tmp.npy")

@@ -29,7 +29,7 @@ class Chaos:
     fail_client: float = 0.0
 
 
-CALM = Chaos()
+NO_CHAOS = Chaos()
 """No faults made on purpose."""
 
 
@@ -48,7 +48,7 @@ class Faults:
 
     client_error: ClientError = "fail"
     max_retries: int = 3
-    chaos: Chaos = CALM
+    chaos: Chaos = NO_CHAOS
 
     @property
     def client_attempts(self) -> int:

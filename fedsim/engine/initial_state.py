@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from fedsim.base import rng, wire
-from fedsim.base.privacy import Mechanism, noisy_shares
+from fedsim.base.privacy import Mechanism, add_label_noise
 from fedsim.clients.population import Population
 from fedsim.core import Algorithm, Traffic
 from fedsim.core.capabilities import LabelCensus, capability
-from fedsim.core.census import Answers, Census, Real
-from fedsim.core.error_attribution import server_side
+from fedsim.core.census import CensusAnswers, CensusQuestion, Real
+from fedsim.core.error_attribution import attribute_server_errors
 from fedsim.data.partitions import main_label
 from fedsim.engine.worker import one_thread
-from fedsim.techniques.clustering import distance_matrix, distances_to, distributions
+from fedsim.techniques.clustering import distance_matrix, distances_to, label_distributions
 
 _LOG = logging.getLogger(__name__)
 
@@ -24,31 +24,31 @@ MANY_PAIRS = 1_000_000
 """From so many pairs of clients on, which take a minute and a half, the log says that they are compared."""
 
 
-def enrolled(algorithm: Algorithm, population: Population) -> tuple[Any, Traffic]:
+def make_state_and_traffic(algorithm: Algorithm, population: Population) -> tuple[Any, Traffic]:
     """The server state before round 1, and what asking the clients for it cost."""
     ctx = population.context(0)
-    with one_thread(), server_side(algorithm, "init_server_state"):
+    with one_thread(), attribute_server_errors(algorithm, "init_server_state"):
         state = algorithm.init_server_state(ctx)
     census = capability(algorithm, LabelCensus)
     if census is None:
         return state, Traffic()
-    with one_thread(), server_side(algorithm, "plan_census"):
+    with one_thread(), attribute_server_errors(algorithm, "plan_census"):
         question = census.plan_census(ctx)
         if question is None:
             return state, Traffic()
-        answers = asked(question, population)
-        return census.apply_census(ctx, state, answers), census_traffic(question, *answers.shares.shape)
+        answers = answer_census(question, population)
+        return census.apply_census(ctx, state, answers), count_census_traffic(question, *answers.shares.shape)
 
 
-def first_state(algorithm: Algorithm, population: Population) -> Any:
+def make_initial_state(algorithm: Algorithm, population: Population) -> Any:
     """As `enrolled`, the state alone."""
-    return enrolled(algorithm, population)[0]
+    return make_state_and_traffic(algorithm, population)[0]
 
 
-def asked(question: Census, population: Population) -> Answers:
+def answer_census(question: CensusQuestion, population: Population) -> CensusAnswers:
     """What all clients answer, worked out here without a message to any of them."""
-    counts = label_counts(population, once=question.noise is not None)
-    told = distributions(counts)
+    counts = count_client_labels(population, once=question.noise is not None)
+    told = label_distributions(counts)
     if question.noise is not None:
         told = _noisy(question.noise, counts, population.seed)
     sizes = np.array([population.partition.size(k) for k in range(len(counts))], np.int64)
@@ -57,15 +57,15 @@ def asked(question: Census, population: Population) -> Answers:
             _LOG.warning(
                 "comparing %s pairs of label distributions; `vector` compares one client", f"{pairs:,}"
             )
-        return Answers(sizes, distance_matrix(told, question.ground), None, told)
+        return CensusAnswers(sizes, distance_matrix(told, question.ground), None, told)
     # Who counts nothing has no distribution that the others could be compared with.
     able = np.flatnonzero(counts.any(1)) if counts.any() else np.arange(len(counts))
     other = (question.selection,) if question.selection else ()
     reference = int(able[rng.stream(population.seed, "census", *other).integers(len(able))])
-    return Answers(sizes, distances_to(told, told[reference], question.ground), reference, told)
+    return CensusAnswers(sizes, distances_to(told, told[reference], question.ground), reference, told)
 
 
-def label_counts(population: Population, once: bool = False) -> Real:
+def count_client_labels(population: Population, once: bool = False) -> Real:
     """How many training examples of each class every client has, float64 `[N, classes]`.
 
     Args:
@@ -78,13 +78,13 @@ def label_counts(population: Population, once: bool = False) -> Real:
     if labels.ndim > 1 and once:
         labels, classes = main_label(labels), classes + 1
     clients = range(population.partition.num_clients)
-    held = (labels[population.partition.client(client)] for client in clients)
+    held = (labels[population.partition.client_positions(client)] for client in clients)
     if labels.ndim > 1:
         return np.array([(y > 0.5).sum(0) for y in held], np.float64).reshape(-1, classes)
     return np.array([np.bincount(y, minlength=classes) for y in held], np.float64).reshape(-1, classes)
 
 
-def census_traffic(question: Census, clients: int, classes: int) -> Traffic:
+def count_census_traffic(question: CensusQuestion, clients: int, classes: int) -> Traffic:
     """What the census costs, once.
 
     A matrix takes C numbers up from everybody. A vector takes C numbers up from the client that was drawn,
@@ -92,12 +92,12 @@ def census_traffic(question: Census, clients: int, classes: int) -> Traffic:
     """
     others, distribution = clients - 1, wire.NUMBER_BYTES * classes
     if question.ask == "matrix":
-        return wire.traffic({}, {"census": clients * distribution})
-    return wire.traffic(
+        return wire.make_traffic({}, {"census": clients * distribution})
+    return wire.make_traffic(
         {"census": others * distribution}, {"census": distribution + others * wire.NUMBER_BYTES}
     )
 
 
 def _noisy(noise: Mechanism, counts: Real, seed: int) -> Real:
     streams = (rng.stream(seed, "census-noise", client) for client in range(len(counts)))
-    return np.array([noisy_shares(row, noise, s) for row, s in zip(counts, streams, strict=True)])
+    return np.array([add_label_noise(row, noise, s) for row, s in zip(counts, streams, strict=True)])

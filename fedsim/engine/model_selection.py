@@ -29,7 +29,7 @@ class Candidate(NamedTuple):
     accuracy: float | None
 
 
-def candidates(metrics: Mapping[str, Any]) -> Iterator[Candidate]:
+def list_candidates(metrics: Mapping[str, Any]) -> Iterator[Candidate]:
     """The models of a round among which one may choose, by name; none without a validation split."""
     for metric, value in sorted(metrics.items()):
         model, found, rest = metric.rpartition(SUFFIX)
@@ -39,7 +39,7 @@ def candidates(metrics: Mapping[str, Any]) -> Iterator[Candidate]:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenModel:
     """The best model so far, itself.
 
     Attributes:
@@ -55,24 +55,24 @@ class Chosen:
     validation_accuracy: float
     params: Tree
 
-    def notes(self) -> dict[str, str]:
+    def to_text(self) -> dict[str, str]:
         """All but the model, as text."""
         accuracy = repr(self.validation_accuracy)
         return {"round": str(self.round), "model": self.model, "validation_accuracy": accuracy}
 
 
-def better(
-    before: Chosen | None, algorithm: Algorithm, population: Population, result: RoundResult
-) -> Chosen | None:
+def choose_better(
+    before: ChosenModel | None, algorithm: Algorithm, population: Population, result: RoundResult
+) -> ChosenModel | None:
     """The best model after one more round: the same object as before where none of this round beats it."""
     from fedsim.engine.pools import (
-        deployed,  # here, since the rest of the module is read where there is no torch
+        list_deployed_models,  # here, since the rest of the module is read where there is no torch
     )
 
-    found = max(candidates(result.metrics), key=lambda each: each.validation_accuracy, default=None)
+    found = max(list_candidates(result.metrics), key=lambda each: each.validation_accuracy, default=None)
     if found is None or (before is not None and not found.validation_accuracy > before.validation_accuracy):
         return before
-    models = deployed(algorithm, population.context(result.round - 1), result.state)
+    models = list_deployed_models(algorithm, population.context(result.round - 1), result.state)
     named = {number: each[found.model] for number, each in models.items() if found.model in each}
     params = named if len(population.nets) > 1 else named["0"]
-    return Chosen(result.round, found.model, found.validation_accuracy, params)
+    return ChosenModel(result.round, found.model, found.validation_accuracy, params)

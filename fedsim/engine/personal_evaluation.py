@@ -12,32 +12,32 @@ import numpy as np
 import torch
 
 from fedsim.base import rng, tree, wire
-from fedsim.base.precision import tensor_cores
+from fedsim.base.precision import use_precision
 from fedsim.base.tree import Tree
 from fedsim.clients.population import Population
 from fedsim.core import Algorithm, ClientTask, Context, Score
 from fedsim.core.capabilities import count_bytes, personal_models
-from fedsim.core.error_attribution import server_side
+from fedsim.core.error_attribution import attribute_server_errors
 from fedsim.core.personal_scores import PersonalScores
 from fedsim.core.public_set import AT_ONCE
-from fedsim.engine.retries import attempted
-from fedsim.engine.scores import added
-from fedsim.engine.worker import Worker, one_thread, score
+from fedsim.engine.retries import attempt_with_retries
+from fedsim.engine.scores import add_scores
+from fedsim.engine.worker import Worker, one_thread, score_predictions
 from fedsim.training.work import client_work
 
 BACKWARD = 3
 """A training step costs about so many forward passes."""
 
 
-class Row(NamedTuple):
+class ClientScores(NamedTuple):
     """One client's scores: of its own model, and of the one before fine-tuning, if there is fine-tuning."""
 
     client: int
-    after: Score
-    before: Score | None
+    score: Score
+    before_tuning: Score | None
 
 
-class Examinees(NamedTuple):
+class TestedClients(NamedTuple):
     """Who is scored.
 
     Attributes:
@@ -49,21 +49,21 @@ class Examinees(NamedTuple):
     untested: int
 
 
-def examinees(population: Population, clients: Iterable[int] | None) -> Examinees:
+def select_tested_clients(population: Population, clients: Iterable[int] | None) -> TestedClients:
     """Those of these clients, by default of all, that have test examples."""
     asked = range(population.partition.num_clients) if clients is None else sorted(set(clients))
     tested = [client for client in asked if population.num_tests(client)]
-    return Examinees(tested, len(asked) - len(tested))
+    return TestedClients(tested, len(asked) - len(tested))
 
 
-def tunes(algorithm: Algorithm, ctx: Context) -> bool:
+def has_tuning(algorithm: Algorithm, ctx: Context) -> bool:
     """Whether clients fine-tune before they are scored."""
     personal = personal_models(algorithm)
-    with server_side(algorithm, "plan_tuning"):
+    with attribute_server_errors(algorithm, "plan_tuning"):
         return any(personal.plan_tuning(ctx.for_model(model)) is not None for model in range(len(ctx.nets)))
 
 
-def examination_work(algorithm: Algorithm, population: Population, ctx: Context, client: int) -> int:
+def personal_evaluation_work(algorithm: Algorithm, population: Population, ctx: Context, client: int) -> int:
     """How much work it is to score this client's own model, in forward passes of one example, about."""
     tuning, tests = (
         personal_models(algorithm).plan_tuning(ctx.for_client(client)),
@@ -74,13 +74,13 @@ def examination_work(algorithm: Algorithm, population: Population, ctx: Context,
     return 2 * tests + BACKWARD * client_work(tuning, population.partition.size(client)).examples
 
 
-def examine(
+def evaluate_personal_models(
     worker: Worker,
     round: int,
     clients: Sequence[int],
     broadcasts: Mapping[str, Tree],
     instructions: Mapping[int, Tree],
-    memories: Mapping[int, Tree | None],
+    client_states: Mapping[int, Tree | None],
 ) -> PersonalScores:
     """Score the own models of some clients, each for itself.
 
@@ -90,21 +90,21 @@ def examine(
         clients: all with test examples.
         broadcasts: what all clients of each architecture received, by its number as text.
         instructions: what each received besides.
-        memories: what each keeps; None or missing if it never came.
+        client_states: what each keeps; None or missing if it never came.
 
     Raises:
         ClientFailed: if a client's code raised, and the policy does not say otherwise.
         OutOfMemory: if that is why.
     """
-    ctx, rows = worker.shelf.context(round), list[Row]()
+    ctx, rows = worker.loader.context(round), list[ClientScores]()
     failed, received = list[int](), 0
-    with one_thread(), tensor_cores("float32", worker.device):
+    with one_thread(), use_precision("float32", worker.device):
         for client in clients:
             mine = ctx.for_client(client)
             down, instruction = broadcasts[str(mine.model)], instructions.get(client, {})
             charge = partial(count_bytes, worker.algorithm, mine)
             received += sum(wire.message_bytes({**down, **instruction}, charge).values())
-            row = _tried(worker, mine, client, down, instruction, memories.get(client))
+            row = _try_client(worker, mine, client, down, instruction, client_states.get(client))
             if row is None:
                 failed.append(client)
             else:
@@ -112,24 +112,24 @@ def examine(
     return replace(_table(rows), failed=tuple(failed), bytes_down=received)
 
 
-def _table(rows: Sequence[Row]) -> PersonalScores:
-    before = [row.before for row in rows if row.before is not None]
+def _table(rows: Sequence[ClientScores]) -> PersonalScores:
+    before = [row.before_tuning for row in rows if row.before_tuning is not None]
     return PersonalScores(
         clients=np.array([row.client for row in rows], np.int64),
-        tests=np.array([row.after.examples for row in rows], np.int64),
-        correct=np.array([row.after.correct for row in rows], np.int64),
-        loss=np.array([row.after.loss for row in rows], np.float64),
+        tests=np.array([row.score.examples for row in rows], np.int64),
+        correct=np.array([row.score.correct for row in rows], np.int64),
+        loss=np.array([row.score.loss for row in rows], np.float64),
         before_correct=np.array([score.correct for score in before], np.int64) if before else None,
         before_loss=np.array([score.loss for score in before], np.float64) if before else None,
     )
 
 
-def _tried(
-    worker: Worker, ctx: Context, client: int, broadcast: Tree, instruction: Tree, memory: Tree | None
-) -> Row | None:
+def _try_client(
+    worker: Worker, ctx: Context, client: int, broadcast: Tree, instruction: Tree, client_state: Tree | None
+) -> ClientScores | None:
     """One client's scores, as the policy has it; None for a client that is left out."""
-    return attempted(
-        lambda attempt: _scored(worker, ctx, client, broadcast, instruction, memory),
+    return attempt_with_retries(
+        lambda attempt: _score_client(worker, ctx, client, broadcast, instruction, client_state),
         client=client,
         stage="personalize",
         faults=worker.faults,
@@ -137,33 +137,33 @@ def _tried(
     ).value
 
 
-def _scored(
-    worker: Worker, ctx: Context, client: int, broadcast: Tree, instruction: Tree, memory: Tree | None
-) -> Row:
-    algorithm, shelf = worker.algorithm, worker.shelf
-    task = shelf.make_task_without_batches(algorithm, ctx, client, broadcast, instruction, memory)
+def _score_client(
+    worker: Worker, ctx: Context, client: int, broadcast: Tree, instruction: Tree, client_state: Tree | None
+) -> ClientScores:
+    algorithm, loader = worker.algorithm, worker.loader
+    task = loader.make_task_without_batches(algorithm, ctx, client, broadcast, instruction, client_state)
     tuning = personal_models(algorithm).plan_tuning(ctx)
     if tuning is None:
-        return Row(client, _score(worker, ctx, client, task), None)
+        return ClientScores(client, _score_personal_model(worker, ctx, client, task), None)
     ctx = replace(ctx, local=replace(tuning, precision=ctx.local.precision))
-    before = _score(worker, ctx, client, task)
-    task = task._replace(batches=shelf.batches(algorithm, ctx, client, occasion="personal-"))
-    return Row(client, _score(worker, ctx, client, task), before)
+    before = _score_personal_model(worker, ctx, client, task)
+    task = task._replace(batches=loader.make_batches(algorithm, ctx, client, occasion="personal-"))
+    return ClientScores(client, _score_personal_model(worker, ctx, client, task), before)
 
 
-def _score(worker: Worker, ctx: Context, client: int, task: ClientTask) -> Score:
+def _score_personal_model(worker: Worker, ctx: Context, client: int, task: ClientTask) -> Score:
     """How the model that the client makes of this visit does on its test examples."""
     # Dropout draws where the method trains on what came down, too, so it does not depend on the batches.
     address = (ctx.seed, "personal-dropout", ctx.round, client)
     random = rng.torch_stream(*address) if ctx.net.stochastic else nullcontext()
-    with random, tensor_cores(ctx.local.precision, worker.device):
-        model = tree.map(tree.arranged, personal_models(worker.algorithm).personalize(ctx, task))
+    with random, use_precision(ctx.local.precision, worker.device):
+        model = tree.map(tree.to_channels_last, personal_models(worker.algorithm).personalize(ctx, task))
     personal = personal_models(worker.algorithm)
-    total, rows = Score(0, 0.0, 0), worker.population.tests_of(client)
+    total, rows = Score(0, 0.0, 0), worker.population.test_positions(client)
     with torch.inference_mode():
         for start in range(0, len(rows), AT_ONCE):
-            index = tree.borrow(rows[start : start + AT_ONCE])
+            index = tree.wrap_array(rows[start : start + AT_ONCE])
             stored, y = worker.test_x[index].to(worker.device), worker.test_y[index].to(worker.device)
-            x = tree.arranged(worker.population.dataset.normalise(stored))
-            total = added(total, score(personal.predict_personal(ctx, model, x), y))
+            x = tree.to_channels_last(worker.population.dataset.normalise(stored))
+            total = add_scores(total, score_predictions(personal.predict_personal(ctx, model, x), y))
     return total

@@ -14,20 +14,20 @@ import torch
 from torch import Tensor
 
 from fedsim.base import tree, wire
-from fedsim.base.digest import Fingerprint
+from fedsim.base.digest import ClientStatesDigest
 from fedsim.base.tree import Layout, Tree
-from fedsim.core import Algorithm, ClientUpdate, Context, Reduced, Reduction
+from fedsim.core import Algorithm, ClientUpdate, Context, ReducedUpdates, Reduction
 from fedsim.core.capabilities import PayloadAccounting, capability, count_bytes
 from fedsim.engine.blocks import Node, TreeSum
 from fedsim.errors import CohortFailed
-from fedsim.stacking.grouping import Stacking
+from fedsim.stacking.grouping import StackingNotes
 
 Sums: TypeAlias = "dict[str, Any] | None"
 """{slot: one float64 vector, in transit an array}; None for a part of the tree where nobody reported."""
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ClientOutcome:
     """What the server learns of one client's round besides its payloads.
 
     Attributes:
@@ -43,8 +43,8 @@ class Outcome:
     weight: float
     num_examples: int
     metrics: dict[str, float]
-    gathered: dict[str, Any] = field(default_factory=dict)
-    mark: bytes | None = None
+    gathered_payloads: dict[str, Any] = field(default_factory=dict)
+    state_digest: bytes | None = None
 
 
 @dataclass
@@ -67,33 +67,37 @@ class SpanResult:
     nodes: list[tuple[Node, Sums]] = field(default_factory=list)
     layouts: dict[str, Layout] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[ClientOutcome] = field(default_factory=list)
     errors: dict[int, str] = field(default_factory=dict)
     retries: int = 0
-    up: Counter[str] = field(default_factory=Counter)
+    bytes_up: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
-    stacking: Stacking = field(default_factory=Stacking)
+    stacking: StackingNotes = field(default_factory=StackingNotes)
 
-    def packed(self) -> SpanResult:
+    def to_numpy(self) -> SpanResult:
         """The same over NumPy arrays, for travelling between processes."""
-        return self._over(lambda vector: vector.cpu().numpy(), tree.to_numpy)
+        return self._convert(lambda vector: vector.cpu().numpy(), tree.to_numpy)
 
-    def unpacked(self) -> SpanResult:
+    def to_tensors(self) -> SpanResult:
         """The same over tensors again."""
-        return self._over(tree.borrow, tree.from_numpy)
+        return self._convert(tree.wrap_array, tree.from_numpy)
 
-    def _over(self, vector: Callable[[Any], Any], entry: Callable[[Tree], Tree]) -> SpanResult:
+    def _convert(self, vector: Callable[[Any], Any], entry: Callable[[Tree], Tree]) -> SpanResult:
         nodes = [(node, None if sums is None else tree.map(vector, sums)) for node, sums in self.nodes]
-        return replace(self, nodes=nodes, outcomes=[_with(outcome, entry) for outcome in self.outcomes])
+        return replace(
+            self, nodes=nodes, outcomes=[_convert_outcome(outcome, entry) for outcome in self.outcomes]
+        )
 
 
-def _with(outcome: Outcome, convert: Any) -> Outcome:
-    if not outcome.gathered:
+def _convert_outcome(outcome: ClientOutcome, convert: Any) -> ClientOutcome:
+    if not outcome.gathered_payloads:
         return outcome
-    return replace(outcome, gathered={name: convert(entry) for name, entry in outcome.gathered.items()})
+    return replace(
+        outcome, gathered_payloads={name: convert(entry) for name, entry in outcome.gathered_payloads.items()}
+    )
 
 
-def share(
+def make_client_sums(
     algorithm: Algorithm, ctx: Context, update: ClientUpdate, weight: float, result: SpanResult
 ) -> dict[str, Tensor]:
     """One client's part of every sum; its layouts and bytes are noted in `result`, once nothing can fail.
@@ -108,7 +112,7 @@ def share(
     for name, reduction in algorithm.uploads.items():
         payload = update.upload[name]
         if reduction is Reduction.GATHER:
-            up |= _charged(algorithm, ctx, name, payload)
+            up |= _payload_cost(algorithm, ctx, name, payload)
             continue
         slot = _slot(name, reduction, ctx.model)
         if slot not in result.layouts:
@@ -116,16 +120,16 @@ def share(
         if same and slot not in fresh and name not in algorithm.free_uploads:
             up[name] = result.sizes[slot]
         else:
-            up |= _charged(algorithm, ctx, name, payload)
+            up |= _payload_cost(algorithm, ctx, name, payload)
         vector = tree.flatten(payload)
         sums[slot] = vector if reduction is Reduction.SUM else vector.mul_(weight)
     for slot, payload in fresh.items():
         result.layouts[slot], result.sizes[slot] = tree.layout(payload), wire.payload_bytes(payload)
-    result.up.update(up)
+    result.bytes_up.update(up)
     return sums
 
 
-def _charged(algorithm: Algorithm, ctx: Context, name: str, payload: Tree) -> dict[str, int]:
+def _payload_cost(algorithm: Algorithm, ctx: Context, name: str, payload: Tree) -> dict[str, int]:
     """What sending this payload costs: nothing at all where it is not sent in reality."""
     return {} if name in algorithm.free_uploads else {name: count_bytes(algorithm, ctx, name, payload)}
 
@@ -135,13 +139,13 @@ def _slot(payload: str, reduction: Reduction, model: int) -> str:
     return f"all/{payload}" if reduction is Reduction.OVERALL_MEAN else f"{model}/{payload}"
 
 
-def gathered(algorithm: Algorithm, update: ClientUpdate) -> dict[str, Tree]:
+def select_gathered(algorithm: Algorithm, update: ClientUpdate) -> dict[str, Tree]:
     """One client's entries of the GATHER payloads."""
     wanted = (name for name, reduction in algorithm.uploads.items() if reduction is Reduction.GATHER)
     return {name: update.upload[name] for name in wanted}
 
 
-def add(a: Sums, b: Sums) -> Sums:
+def add_sums(a: Sums, b: Sums) -> Sums:
     """The sum of two parts, either of which may be empty."""
     if a is None or b is None:
         return a if b is None else b
@@ -149,15 +153,15 @@ def add(a: Sums, b: Sums) -> Sums:
     return {**both, **{slot: value for slot, value in b.items() if slot not in a}}
 
 
-def combine(
+def combine_results(
     algorithm: Algorithm,
     ctx: Context,
     results: Sequence[SpanResult],
     cohort: Sequence[int],
     down: Mapping[str, int],
     engine: Mapping[str, Any],
-    fingerprint: Fingerprint,
-) -> Reduced:
+    fingerprint: ClientStatesDigest,
+) -> ReducedUpdates:
     """Finish the sums along the tree, whatever the order of arrival.
 
     Args:
@@ -172,35 +176,37 @@ def combine(
     Raises:
         CohortFailed: if no client reported.
     """
-    total, layouts, up = TreeSum(add), dict[str, Layout](), Counter[str]()
-    found: dict[int, Outcome] = {}
+    total, layouts, up = TreeSum(add_sums), dict[str, Layout](), Counter[str]()
+    found: dict[int, ClientOutcome] = {}
     for node, part in sorted((n for result in results for n in result.nodes), key=_leftmost):
-        total.push(node, part)
+        total.add_node(node, part)
     for result in results:
         layouts.update(result.layouts)
-        up.update(result.up)
+        up.update(result.bytes_up)
         found.update((outcome.client, outcome) for outcome in result.outcomes)
     outcomes = [found[client] for client in cohort if client in found]
     failures = _failures(ctx, results, cohort, len(outcomes))
-    fingerprint.update({outcome.client: outcome.mark for outcome in outcomes if outcome.mark is not None})
+    fingerprint.update(
+        {outcome.client: outcome.state_digest for outcome in outcomes if outcome.state_digest is not None}
+    )
     sums: Any = total.total() or {}
     payloads = {
-        name: [outcome.gathered[name] for outcome in outcomes]
+        name: [outcome.gathered_payloads[name] for outcome in outcomes]
         if reduction is Reduction.GATHER
-        else _settled(name, reduction, ctx, sums, layouts, outcomes)
+        else _finish_payload(name, reduction, ctx, sums, layouts, outcomes)
         for name, reduction in algorithm.uploads.items()
     }
-    return Reduced(
+    return ReducedUpdates(
         payloads=payloads,
         clients=tuple(outcome.client for outcome in outcomes),
         weights=tuple(outcome.weight for outcome in outcomes),
         num_examples=tuple(outcome.num_examples for outcome in outcomes),
         metrics=_averages(outcomes),
-        traffic=wire.traffic(down, up),
+        traffic=wire.make_traffic(down, up),
         engine={
             **engine,
-            **sum((result.stacking for result in results), Stacking()).said(),
-            **_troubles(failures, sum(result.retries for result in results)),
+            **sum((result.stacking for result in results), StackingNotes()).to_record(),
+            **_make_failure_record(failures, sum(result.retries for result in results)),
         },
         failed=tuple(failures),
         memory_digest=fingerprint.hexdigest() if algorithm.stateful else None,
@@ -226,7 +232,7 @@ NAMED_FAILURES = 5
 """How many of a round's failed clients a record says the cause of; it has the numbers of all."""
 
 
-def _troubles(failures: Mapping[int, str], retries: int) -> dict[str, Any]:
+def _make_failure_record(failures: Mapping[int, str], retries: int) -> dict[str, Any]:
     """What a record says of clients that raised: nothing if none did."""
     said: dict[str, Any] = {}
     if failures:
@@ -242,13 +248,13 @@ def _leftmost(entry: tuple[Node, Sums]) -> int:
     return node.place << node.level
 
 
-def _settled(
+def _finish_payload(
     name: str,
     reduction: Reduction,
     ctx: Context,
     sums: Mapping[str, Tensor],
     layouts: Mapping[str, Layout],
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[ClientOutcome],
 ) -> dict[str, Any]:
     """A payload's sum or mean as a tree again; with several architectures, one for each that came.
 
@@ -267,7 +273,7 @@ def _settled(
     return found.get("0", {}) if count == 1 else found
 
 
-def _averages(outcomes: Sequence[Outcome]) -> dict[str, float]:
+def _averages(outcomes: Sequence[ClientOutcome]) -> dict[str, float]:
     """The mean of each metric over the clients' examples; NaN where there are none."""
     mass = sum(outcome.num_examples for outcome in outcomes)
     names = outcomes[0].metrics if outcomes else {}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedsim.base.tree import Tree
-from fedsim.engine.model_selection import Chosen
+from fedsim.engine.model_selection import ChosenModel
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Checkpoint:
     Attributes:
         round: how many rounds are finished.
         state: the server state.
-        memories: what every client that has been visited keeps, in parts that fit into memory.
+        client_states: what every client that has been visited keeps, in parts that fit into memory.
         records: of rounds 1 to `round`, as plain data.
         digest: of the state.
         memory_digest: of the memories; None where clients keep nothing, or the checkpoint does not say.
@@ -28,9 +28,9 @@ class Checkpoint:
 
     round: int
     state: Any
-    memories: Iterable[Mapping[int, Tree]] = ()
+    client_states: Iterable[Mapping[int, Tree]] = ()
     records: Iterable[Mapping[str, Any]] = ()
     digest: str = ""
-    width: int | None = None
-    chosen: Chosen | None = None
+    stack_size: int | None = None
+    chosen: ChosenModel | None = None
     memory_digest: str | None = None

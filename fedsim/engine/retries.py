@@ -8,15 +8,15 @@ from typing import Generic, TypeVar
 
 import torch
 
-from fedsim.core.error_attribution import as_text, client_side
+from fedsim.core.error_attribution import attribute_client_error, format_error
 from fedsim.engine.faults import Faults
-from fedsim.errors import StackTooWide
+from fedsim.errors import StackTooLarge
 
-Outcome = TypeVar("Outcome")
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
-class Attempted(Generic[Outcome]):
+class AttemptResult(Generic[Value]):
     """What became of it.
 
     Attributes:
@@ -25,14 +25,14 @@ class Attempted(Generic[Outcome]):
         error: why the client is left out, in one line; None where it is not.
     """
 
-    value: Outcome | None
-    again: int = 0
+    value: Value | None
+    retries: int = 0
     error: str | None = None
 
 
-def attempted(
-    work: Callable[[int], Outcome], *, client: int, stage: str, faults: Faults, device: torch.device
-) -> Attempted[Outcome]:
+def attempt_with_retries(
+    work: Callable[[int], Value], *, client: int, stage: str, faults: Faults, device: torch.device
+) -> AttemptResult[Value]:
     """Do one client's work as the policy has it.
 
     Args:
@@ -52,12 +52,12 @@ def attempted(
         if attempt and device.type == "cuda":
             torch.cuda.empty_cache()
         try:
-            return Attempted(work(attempt), attempt)
-        except StackTooWide:
+            return AttemptResult(work(attempt), attempt)
+        except StackTooLarge:
             raise
         except Exception as error:
             # Whoever kept the error would keep its frames, and with them the memory that ran out.
-            reason = as_text(error)
+            reason = format_error(error)
             if faults.client_error != "skip" and attempt + 1 == faults.client_attempts:
-                raise client_side(client, stage, error) from error
-    return Attempted(None, error=reason)
+                raise attribute_client_error(client, stage, error) from error
+    return AttemptResult(None, error=reason)

@@ -7,21 +7,21 @@ from collections.abc import Iterable, Mapping
 from fedsim.core import Score
 
 
-def total(parts: Iterable[Mapping[str, Score]]) -> dict[str, Score]:
+def sum_scores(parts: Iterable[Mapping[str, Score]]) -> dict[str, Score]:
     """The score over several parts of the test set, added in the order given (losses are floats)."""
     found: dict[str, Score] = {}
     for part in parts:
         for name, score in part.items():
-            found[name] = added(found.get(name, Score(0, 0.0, 0)), score)
+            found[name] = add_scores(found.get(name, Score(0, 0.0, 0)), score)
     return found
 
 
-def added(first: Score, second: Score) -> Score:
+def add_scores(first: Score, second: Score) -> Score:
     """The score over two parts together."""
     return Score(first.correct + second.correct, first.loss + second.loss, first.examples + second.examples)
 
 
-def metrics(scores: Mapping[str, Score]) -> dict[str, float]:
+def scores_to_metrics(scores: Mapping[str, Score]) -> dict[str, float]:
     """`NAME_accuracy` (share of the test set) and `NAME_loss` (mean cross-entropy, nats) of every model."""
     found: dict[str, float] = {}
     for name, score in scores.items():

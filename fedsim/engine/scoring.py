@@ -10,14 +10,14 @@ from typing import Any, Literal, TypeAlias
 from fedsim.clients.population import Population
 from fedsim.core import Algorithm, Context, PersonalScores, Score
 from fedsim.engine.client_pool import ClientPool, PersonalEvaluation
-from fedsim.engine.personal_evaluation import tunes
+from fedsim.engine.personal_evaluation import has_tuning
 from fedsim.engine.server_training import TELL_SECONDS
 
 Personal: TypeAlias = Literal["auto", "never", "last", "always"]
 
 
 @dataclass(frozen=True)
-class Examining:
+class PersonalEvaluationProgress:
     """How far the scoring of the clients' own models is.
 
     Attributes:
@@ -29,7 +29,7 @@ class Examining:
     done: int
 
 
-def personal_due(
+def is_personal_evaluation_due(
     policy: Personal, algorithm: Algorithm, population: Population, ctx: Context, last: bool
 ) -> bool:
     """Whether the clients' own models are scored after a round after which models are scored.
@@ -47,11 +47,11 @@ def personal_due(
         return policy == "always" or (policy == "last" and last)
     if population.tests is None:
         return last and not algorithm.deploys_models
-    return last or not tunes(algorithm, ctx)
+    return last or not has_tuning(algorithm, ctx)
 
 
 @dataclass(frozen=True)
-class Scoring:
+class PendingScores:
     """Models that are being scored after a round: the deployed ones, and the clients' own."""
 
     deployed: Callable[[], Mapping[str, Score]] = dict
@@ -60,13 +60,15 @@ class Scoring:
 
 def begin_scoring(
     algorithm: Algorithm, pool: ClientPool, ctx: Context, state: Any, personal: bool
-) -> Scoring:
+) -> PendingScores:
     """Have the pool score the deployed models, and with `personal` the clients' own."""
-    scores = pool.evaluate(algorithm, ctx, state)
-    return Scoring(scores, pool.evaluate_personal(algorithm, ctx, state) if personal else None)
+    scores = pool.begin_evaluation(algorithm, ctx, state)
+    return PendingScores(scores, pool.begin_personal_evaluation(algorithm, ctx, state) if personal else None)
 
 
-def examined(scoring: Scoring, round: int) -> Generator[Examining, None, PersonalScores]:
+def wait_for_personal_scores(
+    scoring: PendingScores, round: int
+) -> Generator[PersonalEvaluationProgress, None, PersonalScores]:
     """The clients' own scores; none where nobody is scored."""
     if scoring.personal is None:
         return PersonalScores()
@@ -79,4 +81,4 @@ def examined(scoring: Scoring, round: int) -> Generator[Examining, None, Persona
             return scores
         if perf_counter() - told > TELL_SECONDS:
             told = perf_counter()
-            yield Examining(round, done)
+            yield PersonalEvaluationProgress(round, done)

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from fedsim.base.precision import tensor_cores
-from fedsim.core import Algorithm, Context, Progress, Reduced
+from fedsim.base.precision import use_precision
+from fedsim.core import Algorithm, Context, Progress, ReducedUpdates
 from fedsim.core.capabilities import ServerTraining, capability
-from fedsim.core.error_attribution import server_side
+from fedsim.core.error_attribution import attribute_server_errors
 from fedsim.engine.worker import one_thread
 
 TELL_SECONDS = 1.0
@@ -20,21 +20,24 @@ TELL_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class Learning:
+class ServerTrainingProgress:
     """How far something is that the server trains itself after a round."""
 
     round: int
     progress: Progress
 
 
-def learnt(
-    algorithm: Algorithm, ctx: Context, state: Any, reduced: Reduced, device: torch.device
-) -> Generator[Learning, None, Any]:
+def train_server(
+    algorithm: Algorithm, ctx: Context, state: Any, reduced: ReducedUpdates, device: torch.device
+) -> Generator[ServerTrainingProgress, None, Any]:
     """The state with what the server trains itself on this device; see `ServerTraining`."""
     training = capability(algorithm, ServerTraining)
     if training is None:
         return state
-    learning, told = _learning(algorithm, training, ctx, state, reduced, device), perf_counter()
+    learning, told = (
+        _iterate_server_training(algorithm, training, ctx, state, reduced, device),
+        perf_counter(),
+    )
     while True:
         try:
             progress = next(learning)
@@ -42,21 +45,25 @@ def learnt(
             return end.value
         if perf_counter() - told > TELL_SECONDS:
             told = perf_counter()
-            yield Learning(ctx.round + 1, progress)
+            yield ServerTrainingProgress(ctx.round + 1, progress)
 
 
-def _learning(
+def _iterate_server_training(
     algorithm: Algorithm,
     training: ServerTraining,
     ctx: Context,
     state: Any,
-    reduced: Reduced,
+    reduced: ReducedUpdates,
     device: torch.device,
 ) -> Generator[Progress, None, Any]:
     """As `learnt`, whenever the method says how far it is."""
     learning = training.train_server(replace(ctx, device=device), state, reduced)
     while True:
-        with one_thread(), tensor_cores("float32", device), server_side(algorithm, "train_server"):
+        with (
+            one_thread(),
+            use_precision("float32", device),
+            attribute_server_errors(algorithm, "train_server"),
+        ):
             try:
                 progress = next(learning)
             except StopIteration as end:
@@ -64,8 +71,13 @@ def _learning(
         yield progress
 
 
-def seconds_to_learn(
-    algorithm: Algorithm, ctx: Context, state: Any, reduced: Reduced, device: torch.device, enough: float
+def measure_server_training(
+    algorithm: Algorithm,
+    ctx: Context,
+    state: Any,
+    reduced: ReducedUpdates,
+    device: torch.device,
+    enough: float,
 ) -> float:
     """How long `learnt` takes, told from its beginning where that is longer than `enough` seconds.
 
@@ -75,7 +87,7 @@ def seconds_to_learn(
     if training is None:
         return 0.0
     began, behind, last = perf_counter(), 0, Progress("", 0, 0)
-    for progress in _learning(algorithm, training, ctx, state, reduced, device):
+    for progress in _iterate_server_training(algorithm, training, ctx, state, reduced, device):
         behind += last.total if progress.done < last.done else 0
         last = progress
         if device.type == "cuda":

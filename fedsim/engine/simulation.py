@@ -20,34 +20,41 @@ from fedsim.base import rng
 from fedsim.base.clock import Clock
 from fedsim.base.digest import digest
 from fedsim.clients.population import Population
-from fedsim.core import Algorithm, Context, Reduced, Reduction, Traffic
+from fedsim.core import Algorithm, Context, ReducedUpdates, Reduction, Traffic
 from fedsim.core.capabilities import ClientSurvey, ServerTraining, capability, select_cohort
-from fedsim.core.error_attribution import server_side
+from fedsim.core.error_attribution import attribute_server_errors
 from fedsim.engine import scores as evaluation
 from fedsim.engine.client_pool import ClientPool
-from fedsim.engine.initial_state import enrolled, first_state
+from fedsim.engine.initial_state import make_initial_state, make_state_and_traffic
 from fedsim.engine.results import RoundResult
-from fedsim.engine.scoring import Examining, Personal, Scoring, begin_scoring, examined, personal_due
-from fedsim.engine.server_training import Learning, learnt
+from fedsim.engine.scoring import (
+    PendingScores,
+    Personal,
+    PersonalEvaluationProgress,
+    begin_scoring,
+    is_personal_evaluation_due,
+    wait_for_personal_scores,
+)
+from fedsim.engine.server_training import ServerTrainingProgress, train_server
 from fedsim.engine.worker import one_thread
 from fedsim.errors import DataError, FedsimError
-from fedsim.training.effort import Meter
+from fedsim.training.effort import CostMeter
 
 if TYPE_CHECKING:
     from fedsim.engine.resume_point import Checkpoint
 
 __all__ = [
-    "Examining",
-    "Learning",
     "Personal",
+    "PersonalEvaluationProgress",
     "RoundResult",
-    "first_state",
-    "personal_due",
+    "ServerTrainingProgress",
+    "is_personal_evaluation_due",
+    "make_initial_state",
     "simulate",
-    "stages",
+    "simulate_with_progress",
 ]
 
-Stage: TypeAlias = RoundResult | Examining | Learning
+RoundEvent: TypeAlias = RoundResult | PersonalEvaluationProgress | ServerTrainingProgress
 
 _LOG = logging.getLogger(__name__)
 
@@ -86,12 +93,12 @@ def simulate(
             as they are.
     """
     options: dict[str, Any] = {"rounds": rounds, "evaluate_every": evaluate_every, "personal": personal}
-    for stage in stages(algorithm, population, pool, **options, resume=resume, device=device):
+    for stage in simulate_with_progress(algorithm, population, pool, **options, resume=resume, device=device):
         if isinstance(stage, RoundResult):
             yield stage
 
 
-def stages(
+def simulate_with_progress(
     algorithm: Algorithm,
     population: Population,
     pool: ClientPool,
@@ -101,58 +108,62 @@ def stages(
     personal: Personal = "auto",
     resume: Checkpoint | None = None,
     device: torch.device | str = "cpu",
-) -> Iterator[Stage]:
+) -> Iterator[RoundEvent]:
     """As `simulate`, saying besides how far the server's training and the scoring of clients' models are."""
     last = population.rounds if rounds is None else rounds
-    _check(population)
+    _check_examples(population)
     state, enrolling = (
-        enrolled(algorithm, population) if resume is None else (_restored(resume, pool), Traffic())
+        make_state_and_traffic(algorithm, population)
+        if resume is None
+        else (_restore_checkpoint(resume, pool), Traffic())
     )
     first = resume.round if resume else 0
     training = capability(algorithm, ServerTraining)
     trains_first = training is not None and training.trains_before_evaluation
-    ahead: _Begun | None = None
-    meter, told = Meter(algorithm, population), False
+    ahead: _RunningRound | None = None
+    meter, told = CostMeter(algorithm, population), False
     for number in range(first, last):
         clock = Clock()
-        begun = ahead or _begin(algorithm, population, pool, state, number)
+        begun = ahead or _begin_round(algorithm, population, pool, state, number)
         with one_thread():
-            reduced = begun.finish()
-            clock.lap("train")
-            told = told or _told(algorithm, begun.ctx, reduced)
-            with server_side(algorithm, "aggregate"):
+            reduced = begun.wait_for_clients()
+            clock.end_part("train")
+            told = told or _warn_if_no_mean(algorithm, begun.ctx, reduced)
+            with attribute_server_errors(algorithm, "aggregate"):
                 state = algorithm.aggregate(begun.ctx, begun.state, reduced)
         if trains_first:
-            clock.lap("server")
-            state = yield from learnt(algorithm, begun.ctx, state, reduced, torch.device(device))
-            clock.lap("learn")
-        scoring = Scoring()
+            clock.end_part("server")
+            state = yield from train_server(algorithm, begun.ctx, state, reduced, torch.device(device))
+            clock.end_part("learn")
+        scoring = PendingScores()
         if (number + 1) % evaluate_every == 0 or number + 1 == last:
-            mine = personal_due(personal, algorithm, population, begun.ctx, number + 1 == last)
+            mine = is_personal_evaluation_due(personal, algorithm, population, begun.ctx, number + 1 == last)
             scoring = begin_scoring(algorithm, pool, begun.ctx, state, mine)
-        clock.lap("server")
+        clock.end_part("server")
         if not trains_first:
-            state = yield from learnt(algorithm, begun.ctx, state, reduced, torch.device(device))
-            clock.lap("learn")
-        ahead = _begin_ahead(algorithm, population, pool, state, number + 1) if number + 1 < last else None
-        account = _accounted(algorithm, meter, begun, state, reduced)
-        clock.lap("server")
-        metrics = evaluation.metrics(scoring.deployed())
-        clock.lap("evaluate")
-        own = yield from examined(scoring, number + 1)
-        clock.lap("personal")
+            state = yield from train_server(algorithm, begun.ctx, state, reduced, torch.device(device))
+            clock.end_part("learn")
+        ahead = (
+            _begin_next_round(algorithm, population, pool, state, number + 1) if number + 1 < last else None
+        )
+        account = _make_round_result(algorithm, meter, begun, state, reduced)
+        clock.end_part("server")
+        metrics = evaluation.scores_to_metrics(scoring.deployed())
+        clock.end_part("evaluate")
+        own = yield from wait_for_personal_scores(scoring, number + 1)
+        clock.end_part("personal")
         yield replace(
             account,
             metrics={**metrics, **own.metrics(), **reduced.metrics},
             traffic=account.traffic + enrolling + Traffic(personal=own.bytes_down),
-            tuning=meter.tuning(begun.ctx, own.clients.tolist()),
-            seconds=clock.seconds(begun.asking),
+            tuning=meter.tuning_cost(begun.ctx, own.clients.tolist()),
+            seconds=clock.seconds(begun.survey_seconds),
             personal=own if scoring.personal else None,
         )
         enrolling = Traffic()  # asked once, and charged to the first round
 
 
-def _check(population: Population) -> None:
+def _check_examples(population: Population) -> None:
     """Raise where there is nothing to train on."""
     if not population.partition.mean_size:
         raise DataError(
@@ -161,7 +172,7 @@ def _check(population: Population) -> None:
         )
 
 
-def _told(algorithm: Algorithm, ctx: Context, reduced: Reduced) -> bool:
+def _warn_if_no_mean(algorithm: Algorithm, ctx: Context, reduced: ReducedUpdates) -> bool:
     """Whether there is no mean in this round, which the log is told then."""
     means = {Reduction.MEAN, Reduction.OVERALL_MEAN}.intersection(algorithm.uploads.values())
     if not means or sum(reduced.weights) > 0:
@@ -174,13 +185,13 @@ def _told(algorithm: Algorithm, ctx: Context, reduced: Reduced) -> bool:
     return True
 
 
-def _accounted(
-    algorithm: Algorithm, meter: Meter, begun: _Begun, state: Any, reduced: Reduced
+def _make_round_result(
+    algorithm: Algorithm, meter: CostMeter, begun: _RunningRound, state: Any, reduced: ReducedUpdates
 ) -> RoundResult:
     """What is known of a round before its models are scored."""
-    with server_side(algorithm, "aggregate"):
+    with attribute_server_errors(algorithm, "aggregate"):
         mark = digest(state)
-    with server_side(algorithm, "describe_round"):
+    with attribute_server_errors(algorithm, "describe_round"):
         method = algorithm.describe_round(begun.ctx, state)
     return RoundResult(
         round=begun.ctx.round + 1,
@@ -189,15 +200,15 @@ def _accounted(
         memory_digest=reduced.memory_digest,
         cohort=begun.cohort,
         failed=reduced.failed,
-        traffic=reduced.traffic + begun.survey,
-        cost=meter.training(begun.ctx, begun.state, reduced.clients),
+        traffic=reduced.traffic + begun.survey_traffic,
+        cost=meter.training_cost(begun.ctx, begun.state, reduced.clients),
         engine=reduced.engine,
         method=method,
     )
 
 
 @dataclass(frozen=True)
-class _Begun:
+class _RunningRound:
     """A round whose clients are at work, or are about to be.
 
     Attributes:
@@ -212,24 +223,28 @@ class _Begun:
     ctx: Context
     state: Any
     cohort: tuple[int, ...]
-    survey: Traffic
-    asking: float
-    finish: Callable[[], Reduced]
+    survey_traffic: Traffic
+    survey_seconds: float
+    wait_for_clients: Callable[[], ReducedUpdates]
 
 
-def _begin(algorithm: Algorithm, population: Population, pool: ClientPool, state: Any, number: int) -> _Begun:
+def _begin_round(
+    algorithm: Algorithm, population: Population, pool: ClientPool, state: Any, number: int
+) -> _RunningRound:
     """Choose the clients of a round, and have them begin."""
     ctx, began = population.context(number), perf_counter()
-    state, survey = _ask(algorithm, ctx, state, pool)
+    state, survey = _run_survey(algorithm, ctx, state, pool)
     asking = perf_counter() - began if capability(algorithm, ClientSurvey) else 0.0
-    with server_side(algorithm, "select_cohort"):
+    with attribute_server_errors(algorithm, "select_cohort"):
         cohort = select_cohort(algorithm, ctx, state, rng.stream(population.seed, "cohort", number))
-    return _Begun(ctx, state, tuple(cohort), survey, asking, pool.train(algorithm, ctx, state, cohort))
+    return _RunningRound(
+        ctx, state, tuple(cohort), survey, asking, pool.begin_training(algorithm, ctx, state, cohort)
+    )
 
 
-def _begin_ahead(
+def _begin_next_round(
     algorithm: Algorithm, population: Population, pool: ClientPool, state: Any, number: int
-) -> _Begun | None:
+) -> _RunningRound | None:
     """Have the next round begin while this one is scored and written down, so that no worker is idle.
 
     It changes no result: the round begins from the same state, and the pool keeps the clients' memories as
@@ -239,27 +254,27 @@ def _begin_ahead(
     if capability(algorithm, ClientSurvey):
         return None
     try:
-        return _begin(algorithm, population, pool, state, number)
+        return _begin_round(algorithm, population, pool, state, number)
     except FedsimError:
         return None
 
 
-def _ask(algorithm: Algorithm, ctx: Context, state: Any, pool: ClientPool) -> tuple[Any, Traffic]:
+def _run_survey(algorithm: Algorithm, ctx: Context, state: Any, pool: ClientPool) -> tuple[Any, Traffic]:
     """The survey, where the method has one, and what it cost."""
     asking = capability(algorithm, ClientSurvey)
     if asking is None:
         return state, Traffic()
-    with server_side(algorithm, "select_surveyed_clients"):
+    with attribute_server_errors(algorithm, "select_surveyed_clients"):
         clients = asking.select_surveyed_clients(ctx, state)
     if not len(clients):
         return state, Traffic()
-    survey = pool.measure(algorithm, ctx, state, clients)
-    with server_side(algorithm, "apply_survey"):
+    survey = pool.measure_losses(algorithm, ctx, state, clients)
+    with attribute_server_errors(algorithm, "apply_survey"):
         return asking.apply_survey(ctx, state, survey.losses), survey.traffic
 
 
-def _restored(checkpoint: Checkpoint, pool: ClientPool) -> Any:
+def _restore_checkpoint(checkpoint: Checkpoint, pool: ClientPool) -> Any:
     """The server state of a checkpoint; the clients' memories go into the pool."""
-    for memories in checkpoint.memories:
-        pool.restore(memories)
+    for client_states in checkpoint.client_states:
+        pool.restore_client_states(client_states)
     return checkpoint.state

@@ -47,13 +47,13 @@ from fedsim.errors.runs import (
     DoesNotFit,
     JobRefused,
     MethodFailed,
+    NoCapacityNow,
     NodeLost,
-    NoRoomNow,
     NotReproduced,
     OutOfMemory,
     PoolFailed,
     RayUnavailable,
-    StackTooWide,
+    StackTooLarge,
 )
 from fedsim.errors.service import (
     ArtifactNotFound,
@@ -61,9 +61,9 @@ from fedsim.errors.service import (
     Conflict,
     JobNotFound,
     ServiceError,
+    ServiceUnreachable,
     StoreError,
     StoreFull,
-    Unreachable,
 )
 from fedsim.errors.specs import FedsimError, FieldError, RequestError, SettingsError, SpecError
 
@@ -83,7 +83,7 @@ __all__ = [
     "JobNotFound",
     "JobRefused",
     "MethodFailed",
-    "NoRoomNow",
+    "NoCapacityNow",
     "NodeLost",
     "NotReproduced",
     "OutOfMemory",
@@ -91,10 +91,10 @@ __all__ = [
     "RayUnavailable",
     "RequestError",
     "ServiceError",
+    "ServiceUnreachable",
     "SettingsError",
     "SpecError",
-    "StackTooWide",
+    "StackTooLarge",
     "StoreError",
     "StoreFull",
-    "Unreachable",
 ]

@@ -30,7 +30,7 @@ class DoesNotFit(FedsimError):
         return type(self), (self.message, self.hint, path, value)
 
 
-class NoRoomNow(DoesNotFit):
+class NoCapacityNow(DoesNotFit):
     """There is room for the resources asked for, but others held it for too long."""
 
 
@@ -96,7 +96,7 @@ class OutOfMemory(FedsimError):
     code = "OUT_OF_MEMORY"
 
 
-class StackTooWide(OutOfMemory):
+class StackTooLarge(OutOfMemory):
     """So many clients at once need more memory than there is; a pool tries half as many."""
 
 

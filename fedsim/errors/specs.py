@@ -61,7 +61,7 @@ class SpecError(FedsimError):
         super().__init__(f"the {self.subject} has {len(faults)} error{'s' * (len(faults) != 1)}:\n{lines}")
         self.errors = faults
 
-    def within(self, part: str) -> Self:
+    def add_path_prefix(self, part: str) -> Self:
         """The same faults with paths that begin with this part of the spec."""
         return type(self)(fault._replace(path=f"{part}.{fault.path}") for fault in self.errors)
 

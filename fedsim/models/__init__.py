@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 
 from torch import nn
 
-from fedsim.base.parameters import parameters
-from fedsim.data.places import Places
+from fedsim.base.parameters import list_parameters
+from fedsim.data.places import DataRoots
 from fedsim.models.audio import mel_cnn
 from fedsim.models.cnn import fedavg_cnn, fedgen_cnn, moon_cnn
 from fedsim.models.distilbert import NOWHERE, FirstToken, distilbert
@@ -69,7 +69,7 @@ def why_unstackable(name: str) -> str:
     """
     if MODELS[name] is distilbert:
         return FirstToken.unstackable
-    defaults = {each.name: each.default for each in parameters(MODELS[name])}
+    defaults = {each.name: each.default for each in list_parameters(MODELS[name])}
     if defaults.get("norm") == "batch":
         return RUNNING
     return DRAWS if defaults.get("dropout") else ""
@@ -81,7 +81,7 @@ def make_net(
     input_shape: tuple[int, ...],
     num_classes: int,
     vocabulary: int = 0,
-    places: Places = NOWHERE,
+    places: DataRoots = NOWHERE,
     **params: Any,
 ) -> Net:
     """The Net of a registered model.

@@ -9,7 +9,7 @@ from torch import nn
 
 from fedsim.models.inputs import image_shape
 from fedsim.models.layers import Norm, norm2d
-from fedsim.models.lenet import two_valid_convolutions
+from fedsim.models.lenet import side_after_convolutions
 
 
 def fedavg_cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Sequential:
@@ -21,7 +21,7 @@ def fedavg_cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Sequential:
         ValueError: if the images are too small for two 5x5 convolutions with pooling.
     """
     channels, height, width = image_shape(input_shape, smallest=16)
-    features = 64 * two_valid_convolutions(height) * two_valid_convolutions(width)
+    features = 64 * side_after_convolutions(height) * side_after_convolutions(width)
     return nn.Sequential(
         OrderedDict(
             conv1=nn.Sequential(nn.Conv2d(channels, 32, 5), nn.ReLU(), nn.MaxPool2d(2)),
@@ -43,7 +43,7 @@ def moon_cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Sequential:
         ValueError: if the images are too small for two 5x5 convolutions with pooling.
     """
     channels, height, width = image_shape(input_shape, smallest=16)
-    features = 16 * two_valid_convolutions(height) * two_valid_convolutions(width)
+    features = 16 * side_after_convolutions(height) * side_after_convolutions(width)
     return nn.Sequential(
         OrderedDict(
             conv1=nn.Sequential(nn.Conv2d(channels, 6, 5), nn.ReLU(), nn.MaxPool2d(2)),
@@ -86,12 +86,12 @@ def fedgen_cnn(
     for number, wider in enumerate((16, 32, 64) if pooled else (6, 16), start=1):
         layers = [nn.Conv2d(channels, wider, 3, stride=2, padding=1), norm2d(norm, wider), nn.ReLU()]
         blocks[f"conv{number}"] = nn.Sequential(*layers, *([nn.MaxPool2d(2)] if pooled else []))
-        channels, height, width = wider, _strided(height, pooled), _strided(width, pooled)
+        channels, height, width = wider, _side_after_stride(height, pooled), _side_after_stride(width, pooled)
     blocks["fc1"] = nn.Sequential(nn.Flatten(), nn.Linear(channels * height * width, 32))
     blocks["head"] = nn.Linear(32, num_classes)
     return nn.Sequential(blocks)
 
 
-def _strided(side: int, pooled: bool) -> int:
+def _side_after_stride(side: int, pooled: bool) -> int:
     """What a convolution of stride two, and pooling by two, leave of a side."""
     return (side + 1) // 2 // (2 if pooled else 1)

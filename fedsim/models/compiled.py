@@ -25,7 +25,7 @@ def float_state(module: nn.Module) -> dict[str, Tensor]:
     return {key: value for key, value in module.state_dict().items() if value.is_floating_point()}
 
 
-def constants(module: nn.Module) -> dict[str, Tensor]:
+def list_constants(module: nn.Module) -> dict[str, Tensor]:
     """Buffers that are neither keys nor BatchNorm's counter, which counts for nothing here."""
     known = float_state(module)
     return {
@@ -35,7 +35,7 @@ def constants(module: nn.Module) -> dict[str, Tensor]:
     }
 
 
-def compiled(module: nn.Module, prefix: str) -> list[Step]:
+def compile_module(module: nn.Module, prefix: str) -> list[Step]:
     """The module as a list of functions of (params, x)."""
     if type(module).forward is nn.Sequential.forward:
         return _chain(module, prefix)
@@ -49,10 +49,10 @@ def compiled(module: nn.Module, prefix: str) -> list[Step]:
 
 def _chain(module: nn.Module, prefix: str) -> list[Step]:
     children = [(f"{prefix}.{name}", child) for name, child in module.named_children()]
-    return [step for path, child in _pool_first(children) for step in compiled(child, path)]
+    return [step for path, child in _move_pooling_first(children) for step in compile_module(child, path)]
 
 
-def _pool_first(children: list[tuple[str, nn.Module]]) -> list[tuple[str, nn.Module]]:
+def _move_pooling_first(children: list[tuple[str, nn.Module]]) -> list[tuple[str, nn.Module]]:
     """ReLU then max pooling, done the other way round.
 
     Max commutes with every monotone function, so the values and the gradients are the same; they are
@@ -121,7 +121,7 @@ def _max_pool2d(module: nn.MaxPool2d, prefix: str) -> Step:
     Only where nothing is differentiated, because equals would share a gradient that pooling gives to the
     first of them; and only where channels come last, as they do on a CPU.
     """
-    if not _by_twos(module):
+    if not _pools_by_two(module):
         return lambda params, x: module(x)
 
     def call(params: Params, x: Tensor) -> Tensor:
@@ -136,7 +136,7 @@ def _max_pool2d(module: nn.MaxPool2d, prefix: str) -> Step:
     return call
 
 
-def _by_twos(module: nn.MaxPool2d) -> bool:
+def _pools_by_two(module: nn.MaxPool2d) -> bool:
     """Whether it takes the largest of every 2 x 2, and nothing else."""
     sizes = {module.kernel_size, module.stride}
     return (
@@ -159,7 +159,7 @@ def _flatten(module: nn.Flatten, prefix: str) -> Step:
 def _general(module: nn.Module, prefix: str) -> Step:
     """Any module, through functional_call; batch statistics are updated in the caller's tensors."""
     names = {name: f"{prefix}.{name}" for name in float_state(module)}
-    fixed = constants(module)
+    fixed = list_constants(module)
 
     def call(params: Params, x: Tensor) -> Tensor:
         mine = {name: params[key] for name, key in names.items()}

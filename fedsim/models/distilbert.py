@@ -14,21 +14,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedsim.base.parameters import Count, refuse
-from fedsim.base.torchvision_setup import torchvision_ready
-from fedsim.data.places import TEXT_EXTRA, Places, leads_out
+from fedsim.base.parameters import Count, make_spec_error
+from fedsim.base.torchvision_setup import prepare_torchvision
+from fedsim.data.places import TEXT_EXTRA, DataRoots, leaves_root
 from fedsim.errors import DataNotFound
 from fedsim.models.inputs import Dropout, token_length
 
 _POSITIONS = 512
-NOWHERE = Places()
+NOWHERE = DataRoots()
 
 
 def distilbert(
     input_shape: tuple[int, ...],
     num_classes: int,
     vocabulary: int = 0,
-    places: Places = NOWHERE,
+    places: DataRoots = NOWHERE,
     *,
     pretrained: str | None = None,
     layers: Count | None = None,
@@ -72,7 +72,7 @@ def distilbert(
     if pretrained is None:
         model = _random(vocabulary=vocabulary, **given, **rates)
     else:
-        model = _published(pretrained, vocabulary, rates, places)
+        model = _load_published_encoder(pretrained, vocabulary, rates, places)
     if length > model.config.max_position_embeddings:
         raise ValueError(f"takes texts of at most {_POSITIONS} tokens, and these have {length}")
     return _classifier(model, num_classes, min(2 * dropout, 0.99))
@@ -80,7 +80,7 @@ def distilbert(
 
 def _transformers() -> Any:
     """The library, which is slow to import, not always installed, and imports torchvision."""
-    torchvision_ready()
+    prepare_torchvision()
     try:
         return import_module("transformers")
     except ModuleNotFoundError as error:
@@ -100,14 +100,14 @@ def _random(*, vocabulary: int, **settings: Any) -> Any:
     return transformers.DistilBertModel(config)
 
 
-def _published(name: str, vocabulary: int, rates: dict[str, float], places: Places) -> Any:
+def _load_published_encoder(name: str, vocabulary: int, rates: dict[str, float], places: DataRoots) -> Any:
     """The encoder with published weights; on the meta device with their configuration alone."""
     folder = _folder(places, name)
     transformers = _transformers()
     # A folder is read where it lies, whatever may be fetched.
     source, fetch = (name, places.download) if folder is None else (str(folder), False)
     try:
-        config = _loaded(transformers.DistilBertConfig, source, fetch, **rates)
+        config = _load_from_cache(transformers.DistilBertConfig, source, fetch, **rates)
         if vocabulary > config.vocab_size:
             raise ValueError(
                 f"{name} knows {config.vocab_size} tokens, and this data has {vocabulary}; "
@@ -115,7 +115,9 @@ def _published(name: str, vocabulary: int, rates: dict[str, float], places: Plac
             )
         if torch.get_default_device().type == "meta":
             return transformers.DistilBertModel(config)
-        return _loaded(transformers.DistilBertModel, source, fetch, config=config, dtype=torch.float32)
+        return _load_from_cache(
+            transformers.DistilBertModel, source, fetch, config=config, dtype=torch.float32
+        )
     except OSError as error:
         where = ", ".join(map(str, places.roots)) or "none is set"
         if folder is not None:
@@ -127,18 +129,20 @@ def _published(name: str, vocabulary: int, rates: dict[str, float], places: Plac
         ) from error
 
 
-def _folder(places: Places, name: str) -> Path | None:
+def _folder(places: DataRoots, name: str) -> Path | None:
     """The folder of this name in a data root; None where there is none: a name of the hub, then."""
-    outside = leads_out(name)
-    found = None if outside else places.find((name,))
+    outside = leaves_root(name)
+    found = None if outside else places.find_path((name,))
     # The library would take whatever folder of this name stands where the process happens to run.
     if outside or (found is None and os.path.exists(name)):
         hint = "put the weights into a data root, and name their folder from there"
-        raise refuse("pretrained", name, "has to be a folder inside a data root, or a name of the hub", hint)
+        raise make_spec_error(
+            "pretrained", name, "has to be a folder inside a data root, or a name of the hub", hint
+        )
     return found
 
 
-def _loaded(kind: Any, source: str, fetch: bool, **settings: Any) -> Any:
+def _load_from_cache(kind: Any, source: str, fetch: bool, **settings: Any) -> Any:
     """From the cache where possible, which asks nobody, or else over the network where that is allowed."""
     try:
         return kind.from_pretrained(source, local_files_only=True, **settings)

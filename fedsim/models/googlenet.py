@@ -10,9 +10,9 @@ from typing import Any
 
 from torch import nn
 
-from fedsim.base.torchvision_setup import torchvision_ready
+from fedsim.base.torchvision_setup import prepare_torchvision
 from fedsim.models.inputs import Dropout, Stem, image_shape
-from fedsim.models.layers import Norm, group_normalised
+from fedsim.models.layers import Norm, replace_batch_norm
 
 
 def googlenet(
@@ -38,7 +38,7 @@ def googlenet(
         ValueError: if the images are smaller than 8x8 (32x32 with the standard stem).
     """
     channels, _, _ = image_shape(input_shape, smallest=8 if stem == "small" else 32)
-    torchvision_ready()
+    prepare_torchvision()
     from torchvision import models  # slow to import, so only when one of its models is built
 
     model = models.googlenet(
@@ -57,7 +57,7 @@ def googlenet(
         )
     )
     if norm == "group":
-        group_normalised(blocks)
+        replace_batch_norm(blocks)
     return blocks
 
 

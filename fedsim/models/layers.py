@@ -27,7 +27,7 @@ def group_norm(channels: int) -> nn.GroupNorm:
     return nn.GroupNorm(gcd(channels // 2, 32) if channels % 2 == 0 else 1, channels)
 
 
-def group_normalised(module: nn.Module) -> nn.Module:
+def replace_batch_norm(module: nn.Module) -> nn.Module:
     """The module with GroupNorm in the place of every BatchNorm; changed in place."""
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
@@ -64,7 +64,7 @@ class BatchNorm(_BatchNorm):
         )
 
 
-class Averaged(nn.Module):
+class AveragePool(nn.Module):
     """Maps averaged to `size` by `size` places; see `averaged`."""
 
     def __init__(self, size: int) -> None:
@@ -73,10 +73,10 @@ class Averaged(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Maps `[batch, channels, size, size]` of those `[batch, channels, height, width]`."""
-        return averaged(input, self.size)
+        return average_maps(input, self.size)
 
 
-def averaged(x: Tensor, size: int) -> Tensor:
+def average_maps(x: Tensor, size: int) -> Tensor:
     """Maps `[batch, channels, height, width]` averaged to `size` by `size` places.
 
     Where windows overlap, torch's own gradient is added up on a GPU in any order, so that two runs differ in
@@ -84,10 +84,10 @@ def averaged(x: Tensor, size: int) -> Tensor:
     """
     if x.device.type == "cpu" or not (x.shape[-2] % size or x.shape[-1] % size):
         return F.adaptive_avg_pool2d(x, size)
-    return pooled_by_matrices(x, size)
+    return average_by_matrices(x, size)
 
 
-def pooled_by_matrices(x: Tensor, size: int) -> Tensor:
+def average_by_matrices(x: Tensor, size: int) -> Tensor:
     """What `averaged` gives, but for rounding, by matrices whose rows are the windows."""
     rows, columns = (_windows(length, size, x) for length in x.shape[-2:])
     return rows @ x @ columns.T
@@ -116,7 +116,7 @@ def batch_norm(
     return F.batch_norm(x, mean, variance, weight, bias, training and not _single(x), momentum, eps)
 
 
-def guard(module: nn.Module) -> nn.Module:
+def guard_batch_norm(module: nn.Module) -> nn.Module:
     """The module with every BatchNorm inside it made a `BatchNorm` of this file; changed in place.
 
     Raises:
@@ -130,12 +130,12 @@ def guard(module: nn.Module) -> nn.Module:
     return module
 
 
-def running_statistics(module: nn.Module) -> bool:
+def has_running_statistics(module: nn.Module) -> bool:
     """Whether a layer of the module keeps running statistics of its batches."""
     return any(isinstance(m, _BatchNorm) and m.running_mean is not None for m in module.modules())
 
 
-def batch_statistics(module: nn.Module) -> bool:
+def uses_batch_statistics(module: nn.Module) -> bool:
     """Whether a layer of the module looks across the examples of a batch."""
     return any(isinstance(m, _BatchNorm) for m in module.modules())
 

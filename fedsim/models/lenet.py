@@ -22,7 +22,7 @@ def lenet5(input_shape: tuple[int, ...], num_classes: int) -> nn.Sequential:
         ValueError: if the images are too small for two 5x5 convolutions with pooling.
     """
     channels, height, width = image_shape(input_shape, smallest=16)
-    features = 16 * two_valid_convolutions(height) * two_valid_convolutions(width)
+    features = 16 * side_after_convolutions(height) * side_after_convolutions(width)
     return nn.Sequential(
         OrderedDict(
             conv1=nn.Sequential(nn.Conv2d(channels, 6, 5), nn.ReLU(), nn.MaxPool2d(2)),
@@ -34,6 +34,6 @@ def lenet5(input_shape: tuple[int, ...], num_classes: int) -> nn.Sequential:
     )
 
 
-def two_valid_convolutions(side: int) -> int:
+def side_after_convolutions(side: int) -> int:
     """What two unpadded 5x5 convolutions, each pooled by two, leave of a side."""
     return ((side - 4) // 2 - 4) // 2

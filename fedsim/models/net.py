@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from fedsim.base import rng, tree
-from fedsim.models.compiled import Params, compiled, constants, float_state
-from fedsim.models.layers import batch_statistics, guard, running_statistics
+from fedsim.models.compiled import Params, compile_module, float_state, list_constants
+from fedsim.models.layers import guard_batch_norm, has_running_statistics, uses_batch_statistics
 
 __all__ = ["Net", "Params"]
 
@@ -53,7 +53,7 @@ class Net:
 
     def __init__(self, build: Callable[[], nn.Sequential], name: str = "model") -> None:
         self.build, self.name = build, name
-        self.module = _apart(lambda: guard(_structure(build)).requires_grad_(False))
+        self.module = _build_in_thread(lambda: guard_batch_norm(_structure(build)).requires_grad_(False))
         state = float_state(self.module)
         self.keys = tuple(state)
         self.parameters = tuple(key for key, _ in self.module.named_parameters())
@@ -67,9 +67,9 @@ class Net:
         trained = set(self.parameters)
         self.base = tuple(name for name in self.block_names[:-1] if trained.intersection(self.blocks[name]))
         self._first: dict[tuple[int, int, str], dict[str, Tensor]] = {}
-        self.stochastic = any(_draws(layer) for layer in self.module.modules())
+        self.stochastic = any(_draws_numbers(layer) for layer in self.module.modules())
         self.unstackable = _why_unstackable(self.module)
-        self._steps = {name: compiled(block, name) for name, block in self.module.named_children()}
+        self._steps = {name: compile_module(block, name) for name, block in self.module.named_children()}
         self.module.eval()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -80,11 +80,13 @@ class Net:
         """Whether many clients of this net can train as one, by `torch.func.vmap` over their parameters."""
         return not self.unstackable
 
-    def count(self, *blocks: str) -> int:
+    def count_parameters(self, *blocks: str) -> int:
         """Number of parameters, of the whole net or of these blocks; buffers are not counted."""
-        return self.count_of({key for block in blocks for key in self.blocks[block]} if blocks else self.keys)
+        return self.count_parameters_of(
+            {key for block in blocks for key in self.blocks[block]} if blocks else self.keys
+        )
 
-    def count_of(self, keys: Collection[str]) -> int:
+    def count_parameters_of(self, keys: Collection[str]) -> int:
         """Number of parameters under these keys; buffers are not counted."""
         return sum(p.numel() for key, p in self.module.named_parameters() if key in keys)
 
@@ -100,7 +102,7 @@ class Net:
             module = self.build()
         return {key: value.detach().clone() for key, value in float_state(module).items()}
 
-    def first(self, seed: int, device: torch.device | None = None, number: int = 0) -> Params:
+    def cached_init(self, seed: int, device: torch.device | None = None, number: int = 0) -> Params:
         """The values of `init`, made once and kept: for reading only.
 
         Whoever knows the seed has them, so that what was never trained need not be sent.
@@ -109,11 +111,13 @@ class Net:
         if kept not in self._first:
             with torch.inference_mode(False):  # or no later training could use them
                 fresh = self.init(seed, number)
-                self._first = {kept: {key: tree.arranged(value.to(device)) for key, value in fresh.items()}}
+                self._first = {
+                    kept: {key: tree.to_channels_last(value.to(device)) for key, value in fresh.items()}
+                }
         return self._first[kept]
 
     @contextmanager
-    def training(self, frozen: Collection[str] = ()) -> Iterator[None]:
+    def training_mode(self, frozen: Collection[str] = ()) -> Iterator[None]:
         """Run the forward passes inside in training mode (dropout, batch statistics).
 
         Args:
@@ -128,7 +132,7 @@ class Net:
             self.module.eval()
 
     @contextmanager
-    def evaluating(self) -> Iterator[None]:
+    def evaluation_mode(self) -> Iterator[None]:
         """Run the forward passes inside the block in evaluation mode, as for a teacher within training."""
         if not self.module.training:
             yield
@@ -142,7 +146,9 @@ class Net:
             for block in frozen:
                 block.eval()
 
-    def run(self, params: Params, x: Tensor, start: str | None = None, stop: str | None = None) -> Tensor:
+    def run_blocks(
+        self, params: Params, x: Tensor, start: str | None = None, stop: str | None = None
+    ) -> Tensor:
         """The forward pass from block `start` (default: the first) up to, but not including, block `stop`.
 
         Args:
@@ -169,15 +175,15 @@ class Net:
 
     def __call__(self, params: Params, x: Tensor) -> Tensor:
         """Logits `[batch, classes]` of inputs `[batch, ...]`."""
-        return self.run(params, x)
+        return self.run_blocks(params, x)
 
     def features(self, params: Params, x: Tensor) -> Tensor:
         """What the head receives: the output of the body."""
-        return self.run(params, x, stop=self.block_names[-1])
+        return self.run_blocks(params, x, stop=self.block_names[-1])
 
     def classify(self, params: Params, features: Tensor) -> Tensor:
         """Logits of features, by the head alone."""
-        return self.run(params, features, start=self.block_names[-1])
+        return self.run_blocks(params, features, start=self.block_names[-1])
 
 
 RUNNING = "BatchNorm keeps running statistics; GroupNorm (norm: group) does not"
@@ -186,7 +192,7 @@ DRAWS = "dropout draws from a stream of each client's own; without it (dropout: 
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
-def _apart(make: Callable[[], nn.Module]) -> nn.Module:
+def _build_in_thread(make: Callable[[], nn.Module]) -> nn.Module:
     """What is made in a thread of its own, where no `torch.func.vmap` is under way.
 
     Initialisers may draw nothing inside of it, and a loss may be the first in its process to need a net, such
@@ -201,32 +207,32 @@ def _structure(build: Callable[[], nn.Sequential]) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         with torch.device("meta"):
             module = build()
-        return build() if constants(module) else module
+        return build() if list_constants(module) else module
 
 
-def _drops(layer: nn.Module) -> bool:
+def _has_dropout(layer: nn.Module) -> bool:
     """Whether it is dropout, or has a rate of it, as attention and recurrent layers have."""
     rate = layer.p if isinstance(layer, _DROPOUTS) else getattr(layer, "dropout", 0)
     return isinstance(rate, int | float) and rate > 0
 
 
-def _draws(layer: nn.Module) -> bool:
+def _draws_numbers(layer: nn.Module) -> bool:
     """Whether it draws random numbers while training."""
-    return _drops(layer) or isinstance(layer, nn.RReLU) or getattr(layer, "stochastic", False) is True
+    return _has_dropout(layer) or isinstance(layer, nn.RReLU) or getattr(layer, "stochastic", False) is True
 
 
 def _why_unstackable(module: nn.Module) -> str:
     own = "; ".join({str(m.unstackable): None for m in module.modules() if hasattr(m, "unstackable")})
     if own:
         return own  # which no parameter changes
-    if running_statistics(module):
+    if has_running_statistics(module):
         return RUNNING
-    if batch_statistics(module):
+    if uses_batch_statistics(module):
         return (
             "BatchNorm looks across a batch, and a stack fills batches up; GroupNorm (norm: group) does not"
         )
-    drawing = [layer for layer in module.modules() if _draws(layer)]
-    if any(map(_drops, drawing)):
+    drawing = [layer for layer in module.modules() if _draws_numbers(layer)]
+    if any(map(_has_dropout, drawing)):
         return DRAWS
     names = ", ".join(dict.fromkeys(type(layer).__name__ for layer in drawing))
     return f"{names} draws from a stream of each client's own, as dropout does" if names else ""

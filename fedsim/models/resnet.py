@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from fedsim.base.torchvision_setup import torchvision_ready
+from fedsim.base.torchvision_setup import prepare_torchvision
 from fedsim.models.inputs import Stem, image_shape
 from fedsim.models.layers import Norm, Residual, norm2d
 
@@ -103,7 +103,7 @@ def _resnet(
     name: str, input_shape: tuple[int, ...], num_classes: int, norm: Norm, stem: Stem
 ) -> nn.Sequential:
     channels, _, _ = image_shape(input_shape, smallest=8 if stem == "small" else 32)
-    torchvision_ready()
+    prepare_torchvision()
     from torchvision import models  # slow to import, so only when one of its models is built
 
     model = getattr(models, name)(weights=None, num_classes=num_classes, norm_layer=partial(norm2d, norm))

@@ -11,9 +11,9 @@ from typing import Any, Literal, TypeAlias
 
 from torch import nn
 
-from fedsim.base.torchvision_setup import torchvision_ready
+from fedsim.base.torchvision_setup import prepare_torchvision
 from fedsim.models.inputs import Dropout, Stem, image_shape
-from fedsim.models.layers import Averaged, group_normalised
+from fedsim.models.layers import AveragePool, replace_batch_norm
 
 VggNorm: TypeAlias = Literal["batch", "group", "none"]
 
@@ -93,25 +93,25 @@ def _vgg(
         blocks["pool"] = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
     else:
         width = 4096
-        seven = (Averaged(7), nn.Flatten())
+        seven = (AveragePool(7), nn.Flatten())
         blocks["fc1"] = nn.Sequential(*seven, nn.Linear(512 * 49, width), nn.ReLU(), nn.Dropout(dropout))
         blocks["fc2"] = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Dropout(dropout))
     blocks["head"] = nn.Linear(width, num_classes)
-    return _initialised(nn.Sequential(blocks))
+    return _init_weights(nn.Sequential(blocks))
 
 
 def _layers(configuration: str, norm: VggNorm, channels: int) -> Any:
     """The convolutional part as torchvision makes it, for so many channels."""
-    torchvision_ready()
+    prepare_torchvision()
     from torchvision.models.vgg import cfgs, make_layers  # slow to import, so only when one is built
 
     layers = make_layers(cfgs[configuration], batch_norm=norm != "none")
     if channels != 3:
         layers[0] = nn.Conv2d(channels, 64, 3, padding=1)
-    return group_normalised(layers) if norm == "group" else layers
+    return replace_batch_norm(layers) if norm == "group" else layers
 
 
-def _initialised(model: nn.Sequential) -> nn.Sequential:
+def _init_weights(model: nn.Sequential) -> nn.Sequential:
     """The model with the weights drawn as torchvision draws them; normalisation starts as it is."""
     for layer in model.modules():
         if isinstance(layer, nn.Conv2d):

@@ -22,7 +22,7 @@ LEAST_STEPS = 8
 class Recording(Protocol):
     """Work that was recorded."""
 
-    def play(self) -> None:
+    def replay(self) -> None:
         """Do it."""
 
 
@@ -42,12 +42,12 @@ class CudaRecording:
         with torch.cuda.graph(self.graph):
             work()
 
-    def play(self) -> None:
+    def replay(self) -> None:
         """Have the GPU do it again."""
         self.graph.replay()
 
 
-class Tape:
+class RecordedStep:
     """A step, recorded for batches of one shape.
 
     Args:
@@ -58,18 +58,18 @@ class Tape:
 
     def __init__(self, record: Recorder, step: Callable[[Batch, Any], None], batch: Batch, dims: Any) -> None:
         self.shapes = [(each.shape, each.dtype) for each in _tensors(batch)]
-        self.batch: Batch = _copied(batch)
+        self.batch: Batch = _copy_value(batch)
         self.recording = record(partial(step, self.batch, dims))
 
-    def fits(self, batch: Batch) -> bool:
+    def fits_batch(self, batch: Batch) -> bool:
         """Whether the recording is of such a batch."""
         return self.shapes == [(each.shape, each.dtype) for each in _tensors(batch)]
 
-    def play(self, batch: Batch) -> None:
+    def replay_on(self, batch: Batch) -> None:
         """The step, on this batch."""
         for mine, theirs in zip(_tensors(self.batch), _tensors(batch), strict=True):
             mine.copy_(theirs)
-        self.recording.play()
+        self.recording.replay()
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
@@ -84,9 +84,9 @@ def _tensors(value: Any) -> Iterator[Tensor]:
             yield from _tensors(each)
 
 
-def _copied(value: Any) -> Any:
+def _copy_value(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.clone()
     if isinstance(value, Mapping):
-        return {key: _copied(each) for key, each in value.items()}
-    return Batch(*map(_copied, value)) if isinstance(value, Batch) else value
+        return {key: _copy_value(each) for key, each in value.items()}
+    return Batch(*map(_copy_value, value)) if isinstance(value, Batch) else value

@@ -17,29 +17,29 @@ from typing import Generic, TypeAlias, TypeVar
 
 import torch
 
-from fedsim.core.error_attribution import as_text, is_memory
-from fedsim.errors import StackTooWide
-from fedsim.stacking.grouping import STACK_HINT, Stacking, solved
-from fedsim.training.local_loop import Descent, Trained
+from fedsim.core.error_attribution import format_error, is_out_of_memory
+from fedsim.errors import StackTooLarge
+from fedsim.stacking.grouping import STACK_HINT, StackingNotes, run_loops
+from fedsim.training.local_loop import LocalLoop, TrainedModel
 
-Outcome: TypeAlias = "Trained | Exception"
+LoopOutcome: TypeAlias = "TrainedModel | Exception"
 """Of a local loop: what came out, or what it raised."""
 
 Value = TypeVar("Value")
 
 
-def at_once(
+def train_at_once(
     clients: Sequence[int],
-    width: int,
+    stack_size: int,
     why_not: str,
-    one: Callable[[int, Together | None], Value],
-    notes: Stacking,
+    one: Callable[[int, ThreadedLockstep | None], Value],
+    notes: StackingNotes,
 ) -> Iterator[Value]:
     """Train clients of one architecture, so many at once.
 
     Args:
         clients: who.
-        width: how many; 1 for one by one.
+        stack_size: how many; 1 for one by one.
         why_not: why they cannot train at once, "" if they can.
         one: trains one client, in the company that it is given.
         notes: how the local loops were made is added to it.
@@ -50,35 +50,35 @@ def at_once(
     Raises:
         StackTooWide: if memory ran out while several trained.
     """
-    if why_not and width > 1:
-        notes.alone[why_not] += len(clients)
-        width = 1
-    for start in range(0, len(clients), width):
-        some = clients[start : start + width]
+    if why_not and stack_size > 1:
+        notes.unstacked[why_not] += len(clients)
+        stack_size = 1
+    for start in range(0, len(clients), stack_size):
+        some = clients[start : start + stack_size]
         if len(some) == 1:
             yield one(some[0], None)
         else:
-            yield from _accompanied(some, one, notes)
+            yield from _train_stack(some, one, notes)
 
 
-def _accompanied(
-    clients: Sequence[int], one: Callable[[int, Together | None], Value], notes: Stacking
+def _train_stack(
+    clients: Sequence[int], one: Callable[[int, ThreadedLockstep | None], Value], notes: StackingNotes
 ) -> Iterator[Value]:
-    asked = 0
+    requested_loop = 0
 
-    def solve(descents: Sequence[Descent]) -> Sequence[Outcome]:
-        nonlocal asked
-        asked += 1
-        return solved(descents, notes)
+    def run_waiting_loops(descents: Sequence[LocalLoop]) -> Sequence[LoopOutcome]:
+        nonlocal requested_loop
+        requested_loop += 1
+        return run_loops(descents, notes)
 
-    company = Together(solve)
-    yield from company.run([partial(one, client, company) for client in clients])
-    if not asked:
-        notes.alone["the method makes its steps by itself"] += len(clients)
+    lockstep = ThreadedLockstep(run_waiting_loops)
+    yield from lockstep.run_clients([partial(one, client, lockstep) for client in clients])
+    if not requested_loop:
+        notes.unstacked["the method makes its steps by itself"] += len(clients)
 
 
 @contextmanager
-def room_for_one() -> Iterator[None]:
+def raise_stack_too_large() -> Iterator[None]:
     """What one of several clients at once does inside: if memory runs out, they were too many.
 
     Raises:
@@ -87,24 +87,24 @@ def room_for_one() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if isinstance(error, StackTooWide) or not is_memory(error):
+        if isinstance(error, StackTooLarge) or not is_out_of_memory(error):
             raise
-        message = f"a client among several at once ran out of memory: {as_text(error)}"
-        raise StackTooWide(message, STACK_HINT) from error
+        message = f"a client among several at once ran out of memory: {format_error(error)}"
+        raise StackTooLarge(message, STACK_HINT) from error
 
 
-class Together:
+class ThreadedLockstep:
     """A company of clients, for one round.
 
     Args:
         solve: makes the local loops that all the waiting clients ask for, in their order.
     """
 
-    def __init__(self, solve: Callable[[Sequence[Descent]], Sequence[Outcome]]) -> None:
+    def __init__(self, solve: Callable[[Sequence[LocalLoop]], Sequence[LoopOutcome]]) -> None:
         self.solve = solve
-        self._running: _Course[object] | None = None
+        self._running: _ClientThread[object] | None = None
 
-    def descend(self, descent: Descent) -> Trained:
+    def run_loop(self, descent: LocalLoop) -> TrainedModel:
         """The outcome of a local loop, for the client whose turn it is.
 
         Raises:
@@ -112,9 +112,9 @@ class Together:
         """
         if self._running is None:
             raise RuntimeError("a local loop of a company was asked for by nobody in it; call run() first")
-        return self._running.wait_for(descent)
+        return self._running.wait_for_loop(descent)
 
-    def run(self, members: Sequence[Callable[[], Value]]) -> Iterator[Value]:
+    def run_clients(self, members: Sequence[Callable[[], Value]]) -> Iterator[Value]:
         """Have all members run to their ends.
 
         Args:
@@ -126,17 +126,17 @@ class Together:
         Raises:
             Exception: what the first of them raised; the others are given up.
         """
-        courses = [_Course(member) for member in members]
+        courses = [_ClientThread(member) for member in members]
         try:
             waiting = courses
-            outcomes: Sequence[Outcome | None] = [None] * len(courses)
+            outcomes: Sequence[LoopOutcome | None] = [None] * len(courses)
             line = deque(courses)
             while waiting:
-                again = list[_Course[Value]]()
+                again = list[_ClientThread[Value]]()
                 for course, outcome in zip(waiting, outcomes, strict=True):
-                    if self._goes_on(course, outcome):
+                    if self._resume_client(course, outcome):
                         again.append(course)
-                    while line and line[0].over:
+                    while line and line[0].ended:
                         yield line.popleft().result()
                 waiting, outcomes = again, ()
                 if waiting:
@@ -144,50 +144,52 @@ class Together:
         finally:
             for course in courses:
                 with suppress(Exception):
-                    self._goes_on(course, _GivenUp())
+                    self._resume_client(course, _LockstepAborted())
 
-    def _goes_on(self, course: _Course[Value], outcome: Outcome | _GivenUp | None) -> bool:
+    def _resume_client(
+        self, course: _ClientThread[Value], outcome: LoopOutcome | _LockstepAborted | None
+    ) -> bool:
         """Give a client its turn; whether it waits for a local loop afterwards."""
         self._running = course  # type: ignore[assignment]
         try:
-            return course.go_on(outcome)
+            return course.resume(outcome)
         finally:
             self._running = None
 
 
-class _GivenUp(BaseException):
+class _LockstepAborted(BaseException):
     """Ends a client whose company has come to nothing; no method's `except Exception` holds it up."""
 
 
-class _Course(Thread, Generic[Value]):
+class _ClientThread(Thread, Generic[Value]):
     """One client's way through a round."""
 
     def __init__(self, member: Callable[[], Value]) -> None:
         super().__init__(daemon=True)
         self.member = member
-        self.asked: Descent | None = None
+        self.asked: LocalLoop | None = None
         self._values: list[Value] = []
         self._error: BaseException | None = None
-        self._outcome: Outcome | _GivenUp | None = None
+        self._outcome: LoopOutcome | _LockstepAborted | None = None
         self._turn, self._pause = Semaphore(0), Semaphore(0)
-        self.over = False
+        self.ended = False
 
-    def go_on(self, outcome: Outcome | _GivenUp | None) -> bool:
+    def resume(self, outcome: LoopOutcome | _LockstepAborted | None) -> bool:
         """Run until the next local loop or the end; whether it is a loop. Raises what the client raised."""
-        if self.over or (self.ident is None and outcome is not None):
+        if self.ended or (self.ident is None and outcome is not None):
             return False
         if self.ident is None:
             self.start()
         self._outcome = outcome
         self._turn.release()
         self._pause.acquire()
-        if self.over:
+        if self.ended:
             self.join()
-        if self.over and self._error is not None and not isinstance(self._error, _GivenUp):
+        if self.ended and self._error is not None and not isinstance(self._error, _LockstepAborted):
             raise self._error
-        return not self.over
+        return not self.ended
 
-    def wait_for(self, descent: Descent) -> Trained:
+    def wait_for_loop(self, descent: LocalLoop) -> TrainedModel:
         """Called by the client: the outcome of a local loop."""
         self.asked = descent
         self._pause.release()
@@ -212,5 +214,5 @@ class _Course(Thread, Generic[Value]):
             self._values.append(self.member())
         except BaseException as error:
             self._error = error
-        self.over = True
+        self.ended = True
         self._pause.release()

@@ -13,15 +13,15 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from fedsim.base.precision import Precision, lowered
+from fedsim.base.precision import Precision, lower_precision
 from fedsim.base.tree import Tree
 from fedsim.core.client_task import Batch
 from fedsim.models.net import Params
 
-Heeding: TypeAlias = dict[tuple[Any, int], bool]
+MaskChecks: TypeAlias = dict[tuple[Any, int], bool]
 """By loss and architecture: whether it leaves out what the mask says, as far as that is known."""
 
-IGNORED = "the loss counts rows that are no examples: it has to heed batch.mask"
+MASK_IGNORED = "the loss counts rows that are no examples: it has to heed batch.mask"
 
 ROUNDING: Mapping[Precision, float] = {"float32": 1e-3, "tf32": 1e-3, "bf16": 0.03}
 """What no rounding reaches, by the size of the numbers compared; half a batch too many is far above it."""
@@ -34,12 +34,12 @@ def has_mask(batch: Batch) -> bool:
     return batch.mask is not None or any(map(has_mask, _batches(batch.noise)))
 
 
-def most_examples(batch: Batch) -> int:
+def find_largest_client(batch: Batch) -> int:
     """Which client has the most examples in a joint batch."""
     return 0 if batch.mask is None else int(batch.mask.sum(1).argmax())
 
 
-def part_of(batch: Batch, dims: Any, number: int) -> Batch:
+def select_client(batch: Batch, dims: Any, number: int) -> Batch:
     """One client's part of a joint batch.
 
     Args:
@@ -50,7 +50,7 @@ def part_of(batch: Batch, dims: Any, number: int) -> Batch:
     return Batch(*(_part(each, dim, number) for each, dim in zip(batch, dims, strict=True)))
 
 
-def heeds_mask(
+def respects_mask(
     loss: Callable[[Params, Batch], Tensor], weights: Params, batch: Batch, precision: Precision = "float32"
 ) -> bool | None:
     """Whether half of a batch has the same loss and gradient as all of it with the other half masked.
@@ -68,14 +68,14 @@ def heeds_mask(
     """
     device = batch.y.device
 
-    def lower(params: Params, part: Batch) -> Tensor:
-        with lowered(precision, device):
+    def loss_in_precision(params: Params, part: Batch) -> Tensor:
+        with lower_precision(precision, device):
             return loss(params, part)
 
-    alone, filled = (_outcome(lower, weights, _half(batch, masked)) for masked in (False, True))
+    alone, filled = (_outcome(loss_in_precision, weights, _half(batch, masked)) for masked in (False, True))
     if not all(bool(each.isfinite().all()) for each in (*alone, *filled)):
         return None
-    return all(_alike(one, other, ROUNDING[precision]) for one, other in zip(alone, filled, strict=True))
+    return all(_are_close(one, other, ROUNDING[precision]) for one, other in zip(alone, filled, strict=True))
 
 
 def _outcome(loss: Callable[[Params, Batch], Tensor], weights: Params, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -86,7 +86,7 @@ def _outcome(loss: Callable[[Params, Batch], Tensor], weights: Params, batch: Ba
     return value.detach(), torch.cat([torch.zeros(1, device=value.device), *(s.flatten() for s in slopes)])
 
 
-def _alike(one: Tensor, other: Tensor, rounding: float) -> bool:
+def _are_close(one: Tensor, other: Tensor, rounding: float) -> bool:
     scale = max(float(one.norm()), float(other.norm()))
     return float((one - other).norm()) <= rounding * scale + LEAST
 
@@ -112,7 +112,7 @@ def _batches(noise: Tree) -> list[Batch]:
 def _part(value: Any, dims: Any, number: int) -> Any:
     """One client's part of what is joint."""
     if isinstance(value, Batch):
-        return part_of(value, dims, number)
+        return select_client(value, dims, number)
     if isinstance(value, Mapping):
         return {name: _part(each, dims[name], number) for name, each in value.items()}
     return value if dims is None else value[number]

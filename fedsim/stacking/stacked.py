@@ -18,17 +18,30 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedsim.base import tree
-from fedsim.base.precision import lowered
+from fedsim.base.precision import lower_precision
 from fedsim.base.tree import Tree
 from fedsim.core import Batch, ClientTask, Context
 from fedsim.models.net import Params
-from fedsim.stacking.graph_replay import LEAST_STEPS, Recorder, Tape
-from fedsim.stacking.mask_check import IGNORED, Heeding, has_mask, heeds_mask, most_examples, part_of
-from fedsim.stacking.stacked_batches import joint_batch
-from fedsim.training.local_loop import Descent, Trained, Update, moved, still
+from fedsim.stacking.graph_replay import LEAST_STEPS, RecordedStep, Recorder
+from fedsim.stacking.mask_check import (
+    MASK_IGNORED,
+    MaskChecks,
+    find_largest_client,
+    has_mask,
+    respects_mask,
+    select_client,
+)
+from fedsim.stacking.stacked_batches import make_joint_batch
+from fedsim.training.local_loop import (
+    LocalLoop,
+    SgdUpdate,
+    TrainedModel,
+    list_frozen_blocks,
+    list_moving_keys,
+)
 
 
-class Piled(NamedTuple):
+class StackedTrees(NamedTuple):
     """The trees of many clients as one.
 
     Attributes:
@@ -39,26 +52,28 @@ class Piled(NamedTuple):
     leaves: Tree
     dims: Tree
 
-    def first(self, clients: int) -> Tree:
+    def first_clients(self, clients: int) -> Tree:
         """That of the first so many clients."""
         return tree.map(lambda leaf, dim: leaf if dim is None else leaf[:clients], self.leaves, self.dims)
 
-    def of(self, number: int) -> Tree:
+    def client_tree(self, number: int) -> Tree:
         """That of one client."""
         return tree.map(lambda leaf, dim: leaf if dim is None else leaf[number], self.leaves, self.dims)
 
 
-def piled(trees: Sequence[Tree]) -> Piled:
+def stack_trees(trees: Sequence[Tree]) -> StackedTrees:
     """The trees of many clients, all of one shape, as one."""
-    dims = tree.map(lambda *leaves: None if _same(leaves) else 0, *trees)
-    return Piled(tree.map(lambda *leaves: leaves[0] if _same(leaves) else torch.stack(leaves), *trees), dims)
+    dims = tree.map(lambda *leaves: None if _are_same(leaves) else 0, *trees)
+    return StackedTrees(
+        tree.map(lambda *leaves: leaves[0] if _are_same(leaves) else torch.stack(leaves), *trees), dims
+    )
 
 
-def _same(leaves: Sequence[Any]) -> bool:
+def _are_same(leaves: Sequence[Any]) -> bool:
     return all(leaf is leaves[0] for leaf in leaves)
 
 
-def grouped(descents: Sequence[Descent]) -> list[list[int]]:
+def group_loops(descents: Sequence[LocalLoop]) -> list[list[int]]:
     """Which of these local loops can be one: the numbers of each group, the most steps first."""
     groups: list[tuple[_Kind, list[int]]] = []
     for number, descent in enumerate(descents):
@@ -82,7 +97,7 @@ class _Kind(NamedTuple):
     shapes: Any
 
 
-def _kind(descent: Descent) -> _Kind:
+def _kind(descent: LocalLoop) -> _Kind:
     task = descent.task
     own = (
         descent.start,
@@ -92,7 +107,7 @@ def _kind(descent: Descent) -> _Kind:
         task.round_noise,
         descent.correction,
     )
-    moving = tuple(moved(descent.ctx, descent.start, descent.trainable))
+    moving = tuple(list_moving_keys(descent.ctx, descent.start, descent.trainable))
     return _Kind(len(task.batches) > 0, descent.loss, descent.ctx, moving, _shapes(own))
 
 
@@ -105,24 +120,24 @@ def _shapes(value: Any) -> Any:
     return [_shapes(each) for each in value] if isinstance(value, list | tuple) else type(value)
 
 
-def descend_together(
-    descents: Sequence[Descent], recorder: Recorder | None = None, heeding: Heeding | None = None
-) -> list[Trained]:
+def run_stacked_loop(
+    descents: Sequence[LocalLoop], recorder: Recorder | None = None, mask_checks: MaskChecks | None = None
+) -> list[TrainedModel]:
     """The outcome of local loops of one group, in their order: as `Descent.alone`, up to rounding.
 
     Args:
         descents: as `grouped` puts them together; all have steps, the first one the most.
         recorder: records steps, so that they are played; None for making each of them anew.
-        heeding: what is known of losses; what is found out is added to it.
+        mask_checks: what is known of losses; what is found out is added to it.
 
     Raises:
         ValueError: if a batch has to be filled up, and the loss does not leave out what its mask says.
     """
-    loop = _Loop(descents, recorder, {} if heeding is None else heeding)
-    with loop.ctx.net.training(still(loop.ctx, loop.moving)):
+    loop = _Loop(descents, recorder, {} if mask_checks is None else mask_checks)
+    with loop.ctx.net.training_mode(list_frozen_blocks(loop.ctx, loop.moving)):
         for step in range(loop.steps[0]):
-            loop.make(step)
-    return loop.outcomes()
+            loop.run_step(step)
+    return loop.list_outcomes()
 
 
 @dataclass
@@ -132,7 +147,7 @@ class _Loop:
     Attributes:
         descents: whose.
         recorder: records steps, if they are to be played.
-        heeding: which losses leave out what a mask says.
+        mask_checks: which losses leave out what a mask says.
         active: how many clients are still at work.
         weights: what moves, of those.
         own: what else the loss reads of those: parameters that stay as they are, and the visits.
@@ -141,73 +156,75 @@ class _Loop:
         tape: such a step, recorded.
     """
 
-    descents: Sequence[Descent]
+    descents: Sequence[LocalLoop]
     recorder: Recorder | None = None
-    heeding: Heeding = field(default_factory=dict)
+    mask_checks: MaskChecks = field(default_factory=dict)
     active: int = field(init=False, default=0)
     weights: list[Tensor] = field(init=False, default_factory=list)
     own: tuple[Tree, Tree] = field(init=False, default=({}, {}))
     shifts: list[Tensor] = field(init=False, default_factory=list)
     begun: int = field(init=False, default=0)
-    tape: Tape | None = field(init=False, default=None)
+    tape: RecordedStep | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         first = self.descents[0]
         self.ctx, self.loss = first.ctx, first.loss
-        self.moving = moved(first.ctx, first.start, first.trainable)
+        self.moving = list_moving_keys(first.ctx, first.start, first.trainable)
         self.steps = [len(descent.task.batches) for descent in self.descents]
         starts = [descent.start for descent in self.descents]
         self.stacks = [torch.stack([start[key].detach() for start in starts]) for key in self.moving]
-        self.fixed = piled([tree.drop(start, self.moving) for start in starts])
-        self.shown = piled([_shown(descent.task) for descent in self.descents])
+        self.fixed = stack_trees([tree.drop(start, self.moving) for start in starts])
+        self.shown = stack_trees([_loss_inputs(descent.task) for descent in self.descents])
         corrections = [d.correction for d in self.descents if d.correction is not None]
-        self.shift = piled([tree.select(each, self.moving) for each in corrections]) if corrections else None
-        self.update = Update(self.ctx)
+        self.shift = (
+            stack_trees([tree.select(each, self.moving) for each in corrections]) if corrections else None
+        )
+        self.update = SgdUpdate(self.ctx)
         self.total = torch.zeros(len(starts), device=first.task.device)
 
-    def make(self, step: int) -> None:
+    def run_step(self, step: int) -> None:
         """One step of all clients that have so many."""
         active = sum(steps > step for steps in self.steps)
         if active != self.active:
-            self._narrow(active)
+            self._keep_active(active)
             self.begun, self.tape = step, None
-        batch, dims = joint_batch([descent.task.batches for descent in self.descents[:active]], step)
+        batch, dims = make_joint_batch([descent.task.batches for descent in self.descents[:active]], step)
         if has_mask(batch):
             self._check_mask(batch, dims)
-        if self.recorder is not None and self.tape is None and self._repeats(step):
-            self.tape = Tape(self.recorder, self._make, batch, dims)
-        if self.tape is not None and self.tape.fits(batch):
-            self.tape.play(batch)
+        if self.recorder is not None and self.tape is None and self._is_worth_recording(step):
+            self.tape = RecordedStep(self.recorder, self._update_weights, batch, dims)
+        if self.tape is not None and self.tape.fits_batch(batch):
+            self.tape.replay_on(batch)
         else:
-            self._make(batch, dims)
+            self._update_weights(batch, dims)
 
     def _check_mask(self, batch: Batch, dims: Any) -> None:
         """Raise if the loss does not heed masks; it is tried once, on one client's part of this batch."""
         key = self.loss, self.ctx.model
-        if key not in self.heeding:
-            number = most_examples(batch)
-            fixed, shown = self.fixed.of(number), self.shown.of(number)
+        if key not in self.mask_checks:
+            number = find_largest_client(batch)
+            fixed, shown = self.fixed.client_tree(number), self.shown.client_tree(number)
             weights = {key: stack[number] for key, stack in zip(self.moving, self.weights, strict=True)}
-            heeds = heeds_mask(
+            heeds = respects_mask(
                 lambda moving, part: self._one(moving, fixed, shown, part),
                 weights,
-                part_of(batch, dims, number),
+                select_client(batch, dims, number),
                 self.ctx.local.precision,
             )
             if heeds is None:
                 return
-            self.heeding[key] = heeds
-        if not self.heeding[key]:
-            raise ValueError(IGNORED)
+            self.mask_checks[key] = heeds
+        if not self.mask_checks[key]:
+            raise ValueError(MASK_IGNORED)
 
-    def _repeats(self, step: int) -> bool:
+    def _is_worth_recording(self, step: int) -> bool:
         """Whether enough steps to come are like one that was made already, momentum and rate included."""
         constant = not self.ctx.local.lr_alpha
         return constant and step > self.begun and self.steps[self.active - 1] - step >= LEAST_STEPS
 
-    def _make(self, batch: Batch, dims: Any) -> None:
+    def _update_weights(self, batch: Batch, dims: Any) -> None:
         active = self.active
-        with lowered(self.ctx.local.precision, self.total.device):
+        with lower_precision(self.ctx.local.precision, self.total.device):
             values = self._values(batch, dims)
         gradients = list(torch.autograd.grad(values.sum(), self.weights)) if self.weights else []
         with torch.no_grad():
@@ -216,13 +233,13 @@ class _Loop:
             self.update(self.weights, gradients)
             self.total[:active] += values.detach()
 
-    def _narrow(self, active: int) -> None:
+    def _keep_active(self, active: int) -> None:
         self.active = active
         self.weights = [stack[:active].detach().requires_grad_() for stack in self.stacks]
-        self.own = self.fixed.first(active), self.shown.first(active)
-        shift = {} if self.shift is None else self.shift.first(active)
+        self.own = self.fixed.first_clients(active), self.shown.first_clients(active)
+        shift = {} if self.shift is None else self.shift.first_clients(active)
         self.shifts = [shift[key] for key in self.moving] if shift else []
-        self.update.narrow(active)
+        self.update.keep_first(active)
 
     def _values(self, batch: Batch, dims: Any) -> Tensor:
         """The loss of each client that is at work."""
@@ -237,20 +254,20 @@ class _Loop:
         params = {key: moving[key] if key in moving else fixed[key] for key in first.start}
         return self.loss(self.ctx, _view(first.task, shown), params, batch)
 
-    def outcomes(self) -> list[Trained]:
+    def list_outcomes(self) -> list[TrainedModel]:
         """What each client has in the end; copies, so that who keeps one does not keep the whole stack."""
         found = []
         for number, (descent, steps) in enumerate(zip(self.descents, self.steps, strict=True)):
             own = {
-                key: tree.arranged(stack[number]).clone()
+                key: tree.to_channels_last(stack[number]).clone()
                 for key, stack in zip(self.moving, self.stacks, strict=True)
             }
             params = {key: own.get(key, value) for key, value in descent.start.items()}
-            found.append(Trained(params, self.total[number] / steps, steps))
+            found.append(TrainedModel(params, self.total[number] / steps, steps))
         return found
 
 
-def _shown(task: ClientTask) -> Tree:
+def _loss_inputs(task: ClientTask) -> Tree:
     """What a loss may read of a visit, as a tree."""
     return {
         "num_examples": torch.full((), task.num_examples, device=task.device),

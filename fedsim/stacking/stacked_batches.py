@@ -14,12 +14,12 @@ from torch import Tensor
 
 from fedsim.base import tree
 from fedsim.base.tree import Tree
-from fedsim.clients.population import ShelfBatches
+from fedsim.clients.population import LoadedBatches
 from fedsim.core import Batch, Batches
 from fedsim.core.client_task import RepeatedBatches
 
 
-def joint_batch(batches: Sequence[Batches], step: int) -> tuple[Batch, Batch]:
+def make_joint_batch(batches: Sequence[Batches], step: int) -> tuple[Batch, Batch]:
     """A step's batches of many clients.
 
     Args:
@@ -31,8 +31,8 @@ def joint_batch(batches: Sequence[Batches], step: int) -> tuple[Batch, Batch]:
         clients are in it: 0, or None for a mask that is not needed.
     """
     origins = [_origin(each, step) for each in batches]
-    gathered = _gathered(origins)
-    return gathered or _joined([each[number] for each, number in origins])
+    gathered = _gather_joint_batch(origins)
+    return gathered or _join_batches([each[number] for each, number in origins])
 
 
 def _origin(batches: Batches, step: int) -> tuple[Batches, int]:
@@ -43,31 +43,31 @@ def _origin(batches: Batches, step: int) -> tuple[Batches, int]:
     return batches, step
 
 
-def _gathered(origins: Sequence[tuple[Batches, int]]) -> tuple[Batch, Batch] | None:
+def _gather_joint_batch(origins: Sequence[tuple[Batches, int]]) -> tuple[Batch, Batch] | None:
     """The joint batch out of one gathering from the shelf; None where batches are made in another way."""
-    found = [(each, number) for each, number in origins if type(each) is ShelfBatches]
-    shelf = found[0][0].shelf if len(found) == len(origins) else None
-    if shelf is None or shelf.population.dataset.augment is not None:
+    found = [(each, number) for each, number in origins if type(each) is LoadedBatches]
+    loader = found[0][0].loader if len(found) == len(origins) else None
+    if loader is None or loader.population.dataset.augment is not None:
         return None
     rows = [each.rows[number] for each, number in found]
     lengths = np.array([len(each) for each in rows])
     index = np.stack([np.concatenate([each, each[:1].repeat(lengths.max() - len(each))]) for each in rows])
-    batch = shelf.examples(index.reshape(-1))
+    batch = loader.load_batch(index.reshape(-1))
     x, y = (part.view(*index.shape, *part.shape[1:]) for part in (batch.x, batch.y))
-    noise, dims = _noise([each.drawn(number, x) for each, number in found])
-    return _masked(x, y, lengths, noise, dims)
+    noise, dims = _noise([each.step_noise(number, x) for each, number in found])
+    return _add_mask(x, y, lengths, noise, dims)
 
 
-def _joined(parts: Sequence[Batch]) -> tuple[Batch, Batch]:
+def _join_batches(parts: Sequence[Batch]) -> tuple[Batch, Batch]:
     """The joint batch of these."""
     lengths = np.array([len(part.y) for part in parts])
     noise, dims = _noise([part.noise for part in parts])
-    x = torch.stack([_filled(part.x, lengths.max()) for part in parts])
-    y = torch.stack([_filled(part.y, lengths.max()) for part in parts])
-    return _masked(x, y, lengths, noise, dims)
+    x = torch.stack([_fill_rows(part.x, lengths.max()) for part in parts])
+    y = torch.stack([_fill_rows(part.y, lengths.max()) for part in parts])
+    return _add_mask(x, y, lengths, noise, dims)
 
 
-def _masked(
+def _add_mask(
     x: Tensor, y: Tensor, lengths: np.ndarray[Any, Any], noise: Tree, dims: Any
 ) -> tuple[Batch, Batch]:
     """The batch with its mask, unless every row is an example."""
@@ -75,7 +75,7 @@ def _masked(
     if most == lengths.min():
         return Batch(x, y, None, noise), Batch(0, 0, None, dims)  # type: ignore[arg-type]
     real = np.arange(most) < lengths[:, None]
-    mask = tree.sent(torch.from_numpy(real.astype(np.float32)), y.device)
+    mask = tree.send_to_device(torch.from_numpy(real.astype(np.float32)), y.device)
     return Batch(x, y, mask, noise), Batch(0, 0, 0, dims)  # type: ignore[arg-type]
 
 
@@ -90,7 +90,7 @@ def _noise(parts: Sequence[Tree]) -> tuple[Tree, Tree]:
     for name, first in parts[0].items():
         every = [part[name] for part in parts]
         if isinstance(first, Batch):
-            leaves[name], dims[name] = _joined(every)
+            leaves[name], dims[name] = _join_batches(every)
         elif isinstance(first, Mapping):
             leaves[name], dims[name] = _noise(every)
         elif all(each.shape == first.shape for each in every):
@@ -98,7 +98,7 @@ def _noise(parts: Sequence[Tree]) -> tuple[Tree, Tree]:
     return leaves, dims
 
 
-def _filled(rows: Tensor, count: int) -> Tensor:
+def _fill_rows(rows: Tensor, count: int) -> Tensor:
     """These rows, and the first one again as often as there are too few."""
     missing = count - len(rows)
     return torch.cat([rows, rows[:1].expand(missing, *rows.shape[1:])]) if missing else rows

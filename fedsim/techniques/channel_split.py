@@ -30,7 +30,7 @@ class Extent(tuple[int, int]):
 
     __slots__ = ()
 
-    def shared(self, share: float) -> int:
+    def count_shared(self, share: float) -> int:
         """How many places are shared where this share of the channels is private, rounded down."""
         channels, places = self
         return (channels - int(share * channels)) * places
@@ -57,7 +57,7 @@ def cuts(net: Net) -> Cuts:
         if not own:
             continue
         if isinstance(module, _LAYERS):
-            wide, narrow = _width(module), _inputs(net, module, seen)
+            wide, narrow = _output_width(module), _inputs(net, module, seen)
             out = None if name == last else Extent((wide, 1))
             found |= {key: (out, narrow) if key.endswith(".weight") else (out,) for key in own}
             seen.append(wide)
@@ -72,7 +72,7 @@ def _buffers(module: nn.Module) -> list[tuple[str, Tensor]]:
     return list(module.named_buffers(recurse=False))
 
 
-def _width(module: nn.Conv1d | nn.Conv2d | nn.Linear) -> int:
+def _output_width(module: nn.Conv1d | nn.Conv2d | nn.Linear) -> int:
     return module.out_features if isinstance(module, nn.Linear) else module.out_channels
 
 
@@ -95,32 +95,35 @@ def _inputs(net: Net, module: nn.Conv1d | nn.Conv2d | nn.Linear, seen: list[int]
 
 def shared_part(net: Net, params: Tree, share: float) -> dict[str, Tensor]:
     """The shared channels of a model where this share of them is private: smaller tensors."""
-    return {key: value[_shared(net, key, share)] for key, value in params.items()}
+    return {key: value[_shared_slices(net, key, share)] for key, value in params.items()}
 
 
-def with_shared(net: Net, params: Params, part: Tree, share: float) -> dict[str, Tensor]:
+def replace_shared_part(net: Net, params: Params, part: Tree, share: float) -> dict[str, Tensor]:
     """A model whose shared channels are these."""
     whole = dict(params)
     for key, value in part.items():
         whole[key] = params[key].clone()
-        whole[key][_shared(net, key, share)] = value
+        whole[key][_shared_slices(net, key, share)] = value
     return whole
 
 
-def _shared(net: Net, key: str, share: float) -> tuple[slice, ...]:
-    return tuple(slice(None) if extent is None else slice(extent.shared(share)) for extent in cuts(net)[key])
+def _shared_slices(net: Net, key: str, share: float) -> tuple[slice, ...]:
+    return tuple(
+        slice(None) if extent is None else slice(extent.count_shared(share)) for extent in cuts(net)[key]
+    )
 
 
 def _private(net: Net, key: str, share: float) -> tuple[slice, ...]:
     return tuple(
-        slice(None) if extent is None else slice(extent.shared(share), None) for extent in cuts(net)[key]
+        slice(None) if extent is None else slice(extent.count_shared(share), None)
+        for extent in cuts(net)[key]
     )
 
 
-def private_channels(net: Net, share: float) -> int:
+def count_private_channels(net: Net, share: float) -> int:
     """How many channels are private in all layers together."""
     return sum(
-        extents[0][0] - extents[0].shared(share)
+        extents[0][0] - extents[0].count_shared(share)
         for key, extents in cuts(net).items()
         if extents[0] is not None and key.endswith(".bias")
     )
@@ -140,13 +143,13 @@ class Masks:
 
 
 @lru_cache(maxsize=8)
-def masks(net: Net, share: float, device: torch.device) -> Masks:
+def make_masks(net: Net, share: float, device: torch.device) -> Masks:
     """The masks of a net where this share of its channels is private."""
     with torch.inference_mode(False):
         ones = {key: torch.zeros(_shape(net, key), device=device) for key in net.parameters}
         both = Masks(ones, tree.map(torch.clone, ones))
         for key in net.parameters:
-            both.shared[key][_shared(net, key, share)] = 1.0
+            both.shared[key][_shared_slices(net, key, share)] = 1.0
             both.private[key][_private(net, key, share)] = 1.0
     return both
 
@@ -155,6 +158,6 @@ def _shape(net: Net, key: str) -> torch.Size:
     return net.module.get_parameter(key).shape
 
 
-def masked(params: Params, mask: Tree) -> dict[str, Tensor]:
+def mask_params(params: Params, mask: Tree) -> dict[str, Tensor]:
     """A model with these parameters alone; its running statistics are copies, which nobody reads again."""
     return {key: value * mask[key] if key in mask else value.clone() for key, value in params.items()}

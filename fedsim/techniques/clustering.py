@@ -16,11 +16,11 @@ from fedsim.core.census import Ground, Real, Whole
 STARTS = 10
 """How often k-means begins anew; the best end counts."""
 
-MEASURED = 60
+MOST_COMPARED = 60
 """At most so many clients of a cluster are compared with one another for its mean distance."""
 
 
-def distributions(counts: Real) -> Real:
+def label_distributions(counts: Real) -> Real:
     """Label distributions, float64 `[n, classes]`, of clients with these counts; even for who has none."""
     total = counts.sum(-1, keepdims=True)
     even = np.full_like(counts, 1 / counts.shape[-1])
@@ -28,7 +28,7 @@ def distributions(counts: Real) -> Real:
     return shares
 
 
-def emd(first: Real, second: Real, ground: Ground = "identity") -> float:
+def earth_movers_distance(first: Real, second: Real, ground: Ground = "identity") -> float:
     """The earth mover's distance E(R_i, R_j) of two distributions over the classes.
 
     With the ground distance `identity` it is their total variation, half the sum of |R_i - R_j|: 0 for equal
@@ -54,7 +54,7 @@ def emd(first: Real, second: Real, ground: Ground = "identity") -> float:
 
 def distances_to(shares: Real, reference: Real, ground: Ground = "identity") -> Real:
     """The distance of each of these distributions, `[n, classes]`, to one of them: float64 `[n]`, in O(n)."""
-    return np.array([emd(share, reference, ground) for share in shares])
+    return np.array([earth_movers_distance(share, reference, ground) for share in shares])
 
 
 def distance_matrix(shares: Real, ground: Ground = "identity") -> Real:
@@ -65,7 +65,7 @@ def distance_matrix(shares: Real, ground: Ground = "identity") -> Real:
     return matrix
 
 
-def grouped(features: Real, clusters: int, seed: int) -> Whole:
+def cluster_features(features: Real, clusters: int, seed: int) -> Whole:
     """K-means.
 
     Args:
@@ -88,7 +88,9 @@ def grouped(features: Real, clusters: int, seed: int) -> Whole:
     return np.array([order[label] for label in labels.tolist()], np.int64)
 
 
-def mean_within(shares: Real, labels: Sequence[int] | Whole, ground: Ground = "identity") -> list[float]:
+def mean_cluster_distances(
+    shares: Real, labels: Sequence[int] | Whole, ground: Ground = "identity"
+) -> list[float]:
     """The mean distance between every two clients of each cluster; 0 for a cluster of one.
 
     Args:
@@ -100,8 +102,8 @@ def mean_within(shares: Real, labels: Sequence[int] | Whole, ground: Ground = "i
     every, means = np.asarray(labels), list[float]()
     for cluster in range(int(every.max()) + 1):
         members = np.flatnonzero(every == cluster)
-        if len(members) > MEASURED:
-            members = members[np.linspace(0, len(members) - 1, MEASURED).round().astype(np.int64)]
+        if len(members) > MOST_COMPARED:
+            members = members[np.linspace(0, len(members) - 1, MOST_COMPARED).round().astype(np.int64)]
         pairs = len(members) * (len(members) - 1)
         means.append(float(distance_matrix(shares[members], ground).sum() / pairs) if pairs else 0.0)
     return means

@@ -30,7 +30,7 @@ TOLERANCE = 1e-4
 """How little the mean log-likelihood has to rise for the fit to end."""
 
 
-def fitted(values: NDArray[np.float64], components: int) -> Tensor:
+def fit_mixture(values: NDArray[np.float64], components: int) -> Tensor:
     """The mixture that describes these numbers, by expectation and maximisation.
 
     It begins with the parts of the sorted numbers, equally many in each, so that nothing is left to chance.
@@ -48,14 +48,14 @@ def fitted(values: NDArray[np.float64], components: int) -> Tensor:
     found, values = np.zeros((components, 3), np.float32), values[np.isfinite(values)]
     values = np.sort(values)
     for several in range(min(components, len(values) // EACH, len(np.unique(values))), 0, -1):
-        rows = _expectation_maximisation(values, several) if several > 1 else _alone(values)
+        rows = _expectation_maximisation(values, several) if several > 1 else _fit_one_component(values)
         if (rows[:, 2] * len(values) >= EACH - ROUNDING).all():
             found[:several] = rows
             break
     return torch.from_numpy(found)
 
 
-def _alone(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _fit_one_component(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.array([[values.mean(), max(values.var(), FLOOR), 1]])
 
 
@@ -91,7 +91,7 @@ def _threads() -> Any:
     return ThreadpoolController()
 
 
-def drawn(mixture: Tensor, count: int, rng: np.random.Generator) -> Tensor:
+def draw_from_mixture(mixture: Tensor, count: int, rng: np.random.Generator) -> Tensor:
     """So many numbers out of a mixture, float64 `[count]`; NaN throughout where all weights are 0.
 
     Args:
@@ -106,7 +106,7 @@ def drawn(mixture: Tensor, count: int, rng: np.random.Generator) -> Tensor:
     return torch.from_numpy(mean[which] + np.sqrt(variance[which]) * rng.standard_normal(count))
 
 
-def pooled(draws: Tensor) -> Tensor:
+def pool_draws(draws: Tensor) -> Tensor:
     """All clients' draws as one list, in ascending order; NaN is left out.
 
     Args:

@@ -16,19 +16,19 @@ from fedsim.base import tree
 from fedsim.base.tree import Tree
 from fedsim.core.exchange import Progress
 from fedsim.models.net import Net, Params
-from fedsim.techniques.generators import Diversity, Entrance, Generator, diversity
+from fedsim.techniques.generators import Diversity, FeatureEntry, Generator, diversity_loss
 from fedsim.training.adam import Adam
 
 TELL_EVERY = 25
 """Steps between two words on how far it is."""
 
-Drawn: TypeAlias = Literal["pass", "batch"]
+LabelDraw: TypeAlias = Literal["pass", "batch"]
 """Whether labels are drawn once for all passes and shuffled in each, or anew for each batch."""
 
 Labels: TypeAlias = Literal["pass", "batch", "data"]
 """The same, or on clients those of the step's own examples, and on the server anew for each batch."""
 
-Judge = Callable[[Tensor], Tensor]
+FeatureClassifier = Callable[[Tensor], Tensor]
 """Logits `[batch, classes]` of features `[batch, *shape]`; of several judges `[judges, batch, classes]`."""
 
 Critic = Callable[[Tensor, Tensor], Tensor]
@@ -36,7 +36,7 @@ Critic = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule:
+class GeneratorTraining:
     """One training of a generator.
 
     Attributes:
@@ -55,8 +55,8 @@ class Schedule:
     weight_decay: float
     diversity: Diversity
 
-    def labels(
-        self, stream: np.random.Generator, num_classes: int, drawn: Drawn = "pass"
+    def draw_step_labels(
+        self, stream: np.random.Generator, num_classes: int, drawn: LabelDraw = "pass"
     ) -> list[np.ndarray[Any, Any]]:
         """The labels of every step: drawn once for all passes, then shuffled in each.
 
@@ -75,14 +75,14 @@ class Schedule:
         return [batch for each in passes for batch in each.reshape(self.batches, self.batch_size)]
 
 
-def client_labels(
+def draw_client_labels(
     rng: np.random.Generator,
     num_classes: int,
     *,
     steps: int,
     batch_size: int,
     num_examples: int,
-    drawn: Drawn = "pass",
+    drawn: LabelDraw = "pass",
 ) -> np.ndarray[Any, Any]:
     """The labels of a client's generated features, int64 `[steps, batch_size]`, as Alg. 2 of KDIA has them.
 
@@ -108,7 +108,7 @@ def client_labels(
     return rows.reshape(-1, batch_size)[:steps]
 
 
-class Lessons(NamedTuple):
+class GeneratorBatches(NamedTuple):
     """What a generator is asked for in one training, step by step.
 
     Attributes:
@@ -120,7 +120,7 @@ class Lessons(NamedTuple):
     scalars: Sequence[np.ndarray[Any, Any]] | None = None
 
 
-def untrained(generator: Generator, seed: int) -> dict[str, Any]:
+def init_generator(generator: Generator, seed: int) -> dict[str, Any]:
     """A generator and Adam's moments before the first step: `params`, `first`, `second`, `steps`, `loss`."""
     params = generator.net.init(seed)
     moments = tree.zeros_like(tree.select(params, generator.net.parameters))
@@ -128,7 +128,9 @@ def untrained(generator: Generator, seed: int) -> dict[str, Any]:
     return {"params": params, **still, "steps": torch.zeros((), dtype=torch.int64), "loss": torch.zeros(())}
 
 
-def judges(net: Net, where: Entrance, heads: Sequence[Params], device: torch.device) -> Judge:
+def make_classifiers(
+    net: Net, where: FeatureEntry, heads: Sequence[Params], device: torch.device
+) -> FeatureClassifier:
     """Several classifiers, each for itself: logits `[classifiers, batch, classes]`.
 
     Args:
@@ -139,15 +141,15 @@ def judges(net: Net, where: Entrance, heads: Sequence[Params], device: torch.dev
     """
     stacked = tree.map(lambda *parts: torch.stack(parts).to(device), *heads)
     if net.stackable:
-        one = torch.vmap(lambda head, made: net.run(head, made, start=where.block), in_dims=(0, None))
+        one = torch.vmap(lambda head, made: net.run_blocks(head, made, start=where.block), in_dims=(0, None))
         return lambda made: one(stacked, made)
     apart = [tree.map(lambda leaf, at=at: leaf[at], stacked) for at in range(len(heads))]
-    return lambda made: torch.stack([net.run(head, made, start=where.block) for head in apart])
+    return lambda made: torch.stack([net.run_blocks(head, made, start=where.block) for head in apart])
 
 
-def joint_judge(
-    net: Net, where: Entrance, heads: Sequence[Params], weights: Sequence[float], device: torch.device
-) -> Judge:
+def make_joint_classifier(
+    net: Net, where: FeatureEntry, heads: Sequence[Params], weights: Sequence[float], device: torch.device
+) -> FeatureClassifier:
     """The mean of several classifiers' logits.
 
     Args:
@@ -157,17 +159,17 @@ def joint_judge(
         weights: of the clients; they sum to 1.
         device: where it is asked.
     """
-    each = judges(net, where, heads, device)
+    each = make_classifiers(net, where, heads, device)
     shares = torch.tensor(weights, dtype=torch.float32, device=device).view(-1, 1, 1)
     return lambda made: (shares * each(made)).sum(0)
 
 
-def jointly(judge: Judge) -> Critic:
+def joint_critic(judge: FeatureClassifier) -> Critic:
     """The cross-entropy of one judge."""
     return lambda made, wanted: F.cross_entropy(judge(made), wanted)
 
 
-def by_label(each: Judge, shares: Tensor) -> Critic:
+def label_critic(each: FeatureClassifier, shares: Tensor) -> Critic:
     """The classifiers' own cross-entropies, each weighted by its client's share of the wanted class.
 
     Args:
@@ -187,8 +189,8 @@ def train_generator(
     generator: Generator,
     state: Tree,
     critic: Critic,
-    schedule: Schedule,
-    lessons: Lessons,
+    schedule: GeneratorTraining,
+    batches: GeneratorBatches,
     stream: np.random.Generator,
     device: torch.device,
 ) -> Steps[Progress, None, dict[str, Any]]:
@@ -199,7 +201,7 @@ def train_generator(
         state: as `untrained` or an earlier training gave it; it is left as it is.
         critic: what its features are shown to.
         schedule: how.
-        lessons: what it is asked for.
+        batches: what it is asked for.
         stream: noise is drawn from.
         device: where to train.
 
@@ -217,16 +219,16 @@ def train_generator(
     weights = [params[key].requires_grad_() for key in moving]
     moments = [[working[part][key] for key in moving] for part in ("first", "second")]
     adam = Adam(weights, moments, lr=schedule.lr, weight_decay=schedule.weight_decay)
-    order, scalars = lessons
+    order, scalars = batches
     for step, labels in enumerate(order, start=1):
         noise = torch.from_numpy(stream.standard_normal((len(labels), generator.noise), np.float32)).to(
             device
         )
         wanted = torch.from_numpy(labels).to(device)
         given = None if scalars is None else torch.from_numpy(scalars[step - 1]).to(device)
-        with generator.net.training():
+        with generator.net.training_mode():
             made = generator(params, noise, wanted, given)
-        loss = critic(made, wanted) + diversity(schedule.diversity, noise, made)
+        loss = critic(made, wanted) + diversity_loss(schedule.diversity, noise, made)
         adam(list(torch.autograd.grad(loss, weights)), steps + step)
         value = loss.detach()
         if step % TELL_EVERY == 0:

@@ -25,7 +25,7 @@ Diversity: TypeAlias = Literal["ratio", "pairs", "none"]
 Place: TypeAlias = Literal["maps", "head"]
 
 
-class Entrance(NamedTuple):
+class FeatureEntry(NamedTuple):
     """Where features enter a model.
 
     Attributes:
@@ -42,7 +42,7 @@ class Entrance(NamedTuple):
         return frozenset(key for name in names for key in net.blocks[name])
 
 
-def entrance(net: Net, input_shape: Sequence[int]) -> Entrance:
+def find_feature_entry(net: Net, input_shape: Sequence[int]) -> FeatureEntry:
     """Where features enter a model: behind the last block of maps where inputs are images, else at the head.
 
     Args:
@@ -56,14 +56,14 @@ def entrance(net: Net, input_shape: Sequence[int]) -> Entrance:
         params = {key: value.to("meta") for key, value in net.module.state_dict().items()}
         x = torch.empty((2, *input_shape), device="meta")
         for before, block in zip(("", *net.block_names), net.block_names, strict=False):
-            after = net.run(params, x, start=block, stop=_next(net, block))
+            after = net.run_blocks(params, x, start=block, stop=_next(net, block))
             if before and x.dim() == 4 and after.dim() == 2:
-                return Entrance(block, tuple(x.shape[1:]))
+                return FeatureEntry(block, tuple(x.shape[1:]))
             x = after
-    return head_entrance(net)
+    return find_head_entry(net)
 
 
-def head_entrance(net: Net) -> Entrance:
+def find_head_entry(net: Net) -> FeatureEntry:
     """Where features enter the head of a model.
 
     Raises:
@@ -73,7 +73,7 @@ def head_entrance(net: Net) -> Entrance:
     weights = [p for key, p in net.module.named_parameters() if key in net.head and p.dim() == 2]
     if not weights:
         raise ValueError(f"{net.name} has no features that a generator could make: its head has no weight")
-    return Entrance(head, (weights[0].shape[1],))
+    return FeatureEntry(head, (weights[0].shape[1],))
 
 
 def _next(net: Net, block: str) -> str | None:
@@ -164,7 +164,7 @@ class Generator:
     """
 
     net: Net
-    entrance: Entrance
+    feature_entry: FeatureEntry
     noise: int
     scalars: int = 0
 
@@ -212,7 +212,7 @@ def make_generator(
     Raises:
         ValueError: if the model has no features that could be made.
     """
-    where = entrance(net, input_shape) if at == "maps" else head_entrance(net)
+    where = find_feature_entry(net, input_shape) if at == "maps" else find_head_entry(net)
     drawn = noise + scalars
     if len(where.shape) == 3:
         build = partial(maps_generator, num_classes, where.shape, drawn, output)
@@ -248,7 +248,7 @@ def pairs_diversity(noise: Tensor, made: Tensor) -> Tensor:
     return (-near * torch.cdist(flat, flat, p=1) / flat.shape[1]).mean().exp()
 
 
-def diversity(kind: Diversity, noise: Tensor, made: Tensor) -> Tensor:
+def diversity_loss(kind: Diversity, noise: Tensor, made: Tensor) -> Tensor:
     """The diversity loss of this kind, a scalar; 0 for none."""
     kinds = {"ratio": ratio_diversity, "pairs": pairs_diversity}
     return kinds[kind](noise, made) if kind in kinds else torch.zeros((), device=made.device)
@@ -274,7 +274,7 @@ def feature_flops(net: Net, generator: Generator, trains: bool = True) -> int:
         generator: of its features; it does not learn.
         trains: whether the classifier learns from the feature; otherwise it only says what it is.
     """
-    where = generator.entrance
+    where = generator.feature_entry
     asked, made = torch.zeros(generator.noise + generator.scalars + 1), torch.zeros(where.shape)
     keys = where.keys(net) if trains else frozenset[str]()
     return example_flops(generator.net, (), asked) + example_flops(net, keys, made, where.block)

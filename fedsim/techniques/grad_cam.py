@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import vjp
 
-from fedsim.models.layers import averaged
+from fedsim.models.layers import average_maps
 from fedsim.models.net import Net, Params
-from fedsim.techniques.generators import entrance
+from fedsim.techniques.generators import find_feature_entry
 
 
-class Look(NamedTuple):
+class LogitsAndAttention(NamedTuple):
     """What a model says of a batch, and where it looks.
 
     Attributes:
@@ -32,7 +32,9 @@ def has_maps(net: Net) -> bool:
     return any(isinstance(module, nn.Conv2d) for module in net.module.modules())
 
 
-def look(net: Net, input_shape: tuple[int, ...], params: Params, x: Tensor, y: Tensor, size: int) -> Look:
+def compute_attention(
+    net: Net, input_shape: tuple[int, ...], params: Params, x: Tensor, y: Tensor, size: int
+) -> LogitsAndAttention:
     """Logits, and where the model looks for the labels; both have a gradient, and may be mapped over.
 
     By its last maps A that is relu(sum over maps k of mean(d score / d A_k) A_k), averaged to `size` by
@@ -50,16 +52,16 @@ def look(net: Net, input_shape: tuple[int, ...], params: Params, x: Tensor, y: T
     Raises:
         ValueError: if the model has no maps.
     """
-    block = _behind_maps(net, input_shape)
-    maps = net.run(params, x, stop=block)
-    logits, pulled = vjp(lambda held: net.run(params, held, start=block), maps)[:2]
-    (slope,) = pulled(_asked(logits, y))
+    block = _find_block_behind_maps(net, input_shape)
+    maps = net.run_blocks(params, x, stop=block)
+    logits, pulled = vjp(lambda held: net.run_blocks(params, held, start=block), maps)[:2]
+    (slope,) = pulled(_label_weights(logits, y))
     attention = F.relu((slope.mean((2, 3), keepdim=True) * maps).sum(1, keepdim=True))
-    places = averaged(attention, size).flatten(1)
-    return Look(logits, places / places.amax(1, keepdim=True).clamp(min=1e-12))
+    places = average_maps(attention, size).flatten(1)
+    return LogitsAndAttention(logits, places / places.amax(1, keepdim=True).clamp(min=1e-12))
 
 
-def _asked(logits: Tensor, y: Tensor) -> Tensor:
+def _label_weights(logits: Tensor, y: Tensor) -> Tensor:
     """How much each logit counts in the score."""
     if y.dim() == 2:
         return (y > 0.5).to(logits.dtype)
@@ -67,8 +69,8 @@ def _asked(logits: Tensor, y: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=32)
-def _behind_maps(net: Net, input_shape: tuple[int, ...]) -> str:
-    where = entrance(net, input_shape)
+def _find_block_behind_maps(net: Net, input_shape: tuple[int, ...]) -> str:
+    where = find_feature_entry(net, input_shape)
     if len(where.shape) != 3:
         raise ValueError(f"{net.name} has no maps behind which its classifier begins")
     return where.block

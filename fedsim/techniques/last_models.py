@@ -19,7 +19,7 @@ from fedsim.base import tree
 from fedsim.base.tree import Tree
 from fedsim.models.net import Params
 
-Kind: TypeAlias = Literal["geometric", "arithmetic", "interval", "count", "volume"]
+MeanKind: TypeAlias = Literal["geometric", "arithmetic", "interval", "count", "volume"]
 
 
 class Powers(NamedTuple):
@@ -55,7 +55,7 @@ KINDS: Mapping[str, Mapping[str, Powers]] = {
 """The teacher is the mean of what these sums give, each normalised by itself."""
 
 
-def worth(powers: Powers, age: Tensor, visits: Tensor, examples: Tensor) -> Tensor:
+def client_weight(powers: Powers, age: Tensor, visits: Tensor, examples: Tensor) -> Tensor:
     """A client's weight, a float64 scalar before normalisation; 0 if it never came or holds nothing.
 
     Args:
@@ -69,7 +69,9 @@ def worth(powers: Powers, age: Tensor, visits: Tensor, examples: Tensor) -> Tens
     return weight * (visits > 0) * (examples > 0)
 
 
-def part_of(powers: Powers, model: Params, age: Tensor, visits: Tensor, examples: Tensor) -> dict[str, Any]:
+def make_client_part(
+    powers: Powers, model: Params, age: Tensor, visits: Tensor, examples: Tensor
+) -> dict[str, Any]:
     """One client's part of the sums: `model`, weighted, and `mass`, its weight; float64.
 
     Args:
@@ -79,23 +81,23 @@ def part_of(powers: Powers, model: Params, age: Tensor, visits: Tensor, examples
         visits: how often it had come.
         examples: how many it holds.
     """
-    weight = worth(powers, age, visits, examples.to(visits.device))
+    weight = client_weight(powers, age, visits, examples.to(visits.device))
     return {"model": {key: weight * value.double() for key, value in model.items()}, "mass": weight}
 
 
-def powers_of(kind: Kind | Mapping[str, Powers]) -> Mapping[str, Powers]:
+def select_powers(kind: MeanKind | Mapping[str, Powers]) -> Mapping[str, Powers]:
     """The sums that a kind of mean is made of, or those that are named themselves."""
     return KINDS[kind] if isinstance(kind, str) else kind
 
 
-def settled(kind: Kind | Mapping[str, Powers], model: Params) -> dict[str, Any]:
+def init_sums(kind: MeanKind | Mapping[str, Powers], model: Params) -> dict[str, Any]:
     """The sums before anybody came: zeros, float64."""
     zeros = {key: torch.zeros_like(value, dtype=torch.float64) for key, value in model.items()}
     nothing = {"model": zeros, "mass": torch.zeros((), dtype=torch.float64)}
-    return {name: tree.map(torch.clone, nothing) for name in powers_of(kind)}
+    return {name: tree.map(torch.clone, nothing) for name in select_powers(kind)}
 
 
-def moved_on(kind: Kind | Mapping[str, Powers], sums: Tree, came: Tree) -> dict[str, Any]:
+def advance_sums(kind: MeanKind | Mapping[str, Powers], sums: Tree, came: Tree) -> dict[str, Any]:
     """The sums a round later.
 
     Args:
@@ -105,11 +107,11 @@ def moved_on(kind: Kind | Mapping[str, Powers], sums: Tree, came: Tree) -> dict[
     """
     return {
         name: tree.map(lambda held, change, d=powers.decay: d * held + change, sums[name], came[name])
-        for name, powers in powers_of(kind).items()
+        for name, powers in select_powers(kind).items()
     }
 
 
-def taught(sums: Tree, otherwise: Params) -> Params:
+def make_teacher(sums: Tree, otherwise: Params) -> Params:
     """The teacher: the mean of all clients' last models, in the number types of `otherwise`.
 
     Args:

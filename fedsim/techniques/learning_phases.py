@@ -18,14 +18,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsim.techniques.gaussian_mixtures import EACH, pooled, quantile
+from fedsim.techniques.gaussian_mixtures import EACH, pool_draws, quantile
 
-LISTED = 50
+LISTED_CLIENTS = 50
 """Frozen clients that a record lists; those that a round has frozen it names all."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class PhaseState:
     """How far the clients are.
 
     Attributes:
@@ -43,7 +43,7 @@ class Standing:
     said: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def ready(self) -> Tensor:
+    def ready_clients(self) -> Tensor:
         """The clients that may come, int64, in ascending order."""
         return torch.nonzero(~self.frozen).flatten()
 
@@ -64,13 +64,13 @@ class Phases:
     share: float
     cap: int
 
-    def at(self, standing: Standing) -> float | None:
+    def current_level(self, standing: PhaseState) -> float | None:
         """The level of the phase at hand; None once all are over."""
         return self.levels[standing.phase] if standing.phase < len(self.levels) else None
 
-    def after(
-        self, standing: Standing, round: int, clients: Sequence[int], held: Sequence[int], draws: Tensor
-    ) -> Standing:
+    def advance(
+        self, standing: PhaseState, round: int, clients: Sequence[int], held: Sequence[int], draws: Tensor
+    ) -> PhaseState:
         """Where the clients are after a round.
 
         Args:
@@ -81,21 +81,21 @@ class Phases:
             draws: difficulties of every client as it told last, float64 `[N, count]`; NaN for who has told
                 none.
         """
-        pool, level = pooled(draws), self.at(standing)
+        pool, level = pool_draws(draws), self.current_level(standing)
         if level is None:
-            return replace(standing, said=self._told(standing, standing, pool, None))
+            return replace(standing, said=self._make_record(standing, standing, pool, None))
         threshold = standing.threshold
         if isnan(threshold):
             threshold = quantile(pool, level)
         came = torch.tensor(clients, dtype=torch.int64)
         frozen = standing.frozen.clone()
-        frozen[came[self.done(draws[came], threshold, torch.tensor(held))]] = True
+        frozen[came[self.find_finished_clients(draws[came], threshold, torch.tensor(held))]] = True
         now = replace(standing, threshold=threshold, frozen=frozen)
-        left = self._left(now, round)
-        now = replace(now, said=self._told(now, standing, pool, left))
+        left = self._reason_to_end(now, round)
+        now = replace(now, said=self._make_record(now, standing, pool, left))
         return now if left is None else self._next(now, round, pool)
 
-    def done(self, draws: Tensor, threshold: float, held: Tensor) -> Tensor:
+    def find_finished_clients(self, draws: Tensor, threshold: float, held: Tensor) -> Tensor:
         """Who has learnt enough, bool `[clients]`.
 
         So has who holds too little to tell of; not who holds enough and told none: its model has diverged.
@@ -108,21 +108,23 @@ class Phases:
         below = (draws <= threshold).double().mean(-1)
         return (below > self.v) | (torch.isnan(draws).all(-1) & (held < EACH))
 
-    def _left(self, now: Standing, round: int) -> str | None:
+    def _reason_to_end(self, now: PhaseState, round: int) -> str | None:
         """Why the phase is over, if it is."""
         if int(now.frozen.sum()) >= self.share * len(now.frozen) - 1e-9:
             return "share"
         return "cap" if round + 1 - now.began >= self.cap else None
 
-    def _next(self, now: Standing, round: int, pool: Tensor) -> Standing:
+    def _next(self, now: PhaseState, round: int, pool: Tensor) -> PhaseState:
         """The beginning of the next phase, in which everybody may come; the last threshold stays."""
         phase, nobody = now.phase + 1, torch.zeros_like(now.frozen)
         threshold = quantile(pool, self.levels[phase]) if phase < len(self.levels) else now.threshold
         return replace(now, phase=phase, began=round + 1, threshold=threshold, frozen=nobody)
 
-    def _told(self, now: Standing, before: Standing, pool: Tensor, left: str | None) -> dict[str, Any]:
+    def _make_record(
+        self, now: PhaseState, before: PhaseState, pool: Tensor, left: str | None
+    ) -> dict[str, Any]:
         """What a record says of a round: the phase that it was in, who is done, and why the phase ended."""
-        frozen, level = torch.nonzero(now.frozen).flatten().tolist(), self.at(now)
+        frozen, level = torch.nonzero(now.frozen).flatten().tolist(), self.current_level(now)
         newly = torch.nonzero(now.frozen & ~before.frozen).flatten().tolist()
         over = level is None
         return {
@@ -131,7 +133,7 @@ class Phases:
             "threshold": None if isnan(now.threshold) else round_off(now.threshold),
             "quantiles": [round_off(quantile(pool, each)) for each in self.levels] if len(pool) else [],
             "frozen_clients": len(frozen),
-            "frozen": frozen[:LISTED],
+            "frozen": frozen[:LISTED_CLIENTS],
             "newly_frozen": newly,
             "left": left,
         }

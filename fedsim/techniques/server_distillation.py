@@ -19,21 +19,21 @@ from fedsim.core.exchange import Progress
 from fedsim.core.public_set import PublicBatches, PublicSet
 from fedsim.models.net import Net, Params
 from fedsim.training.adam import Adam
-from fedsim.training.local_loop import right
+from fedsim.training.local_loop import mark_correct
 
 TELL_EVERY = 25
 """Steps between two words on how far it is."""
 
-Judge = Callable[[Params], float]
+ModelJudge = Callable[[Params], float]
 """How good a model is; more is better."""
 
 
-def softened(logits: Tensor, temperature: float, several: bool) -> Tensor:
+def soften_logits(logits: Tensor, temperature: float, several: bool) -> Tensor:
     """Soft predictions `[batch, classes]`: of the classes, or with `several` of each label for itself."""
     return (logits / temperature).sigmoid() if several else (logits / temperature).softmax(-1)
 
 
-def taught_loss(taught: Tensor, logits: Tensor, temperature: float, several: bool) -> Tensor:
+def soft_target_loss(taught: Tensor, logits: Tensor, temperature: float, several: bool) -> Tensor:
     """KL(teacher || student) in nats, the mean over the examples; with several labels also over these.
 
     Args:
@@ -49,12 +49,12 @@ def taught_loss(taught: Tensor, logits: Tensor, temperature: float, several: boo
     return (torch.xlogy(taught, taught) - taught * F.log_softmax(said, -1)).sum(-1).mean()
 
 
-def finite(*said: Tensor) -> Tensor:
+def all_finite(*said: Tensor) -> Tensor:
     """Whether all of these are numbers, as one boolean that a stacked client may compute with."""
     return torch.stack([each.isfinite().all() for each in said]).all()
 
 
-def ensemble(logits: Sequence[Tensor], counts: Sequence[Tensor]) -> Tensor:
+def average_logits_by_class(logits: Sequence[Tensor], counts: Sequence[Tensor]) -> Tensor:
     """Every class's logit as the mean of the clients', weighted by how much of that class each holds.
 
     Args:
@@ -67,7 +67,7 @@ def ensemble(logits: Sequence[Tensor], counts: Sequence[Tensor]) -> Tensor:
     return (weights.unsqueeze(1) * said).sum(0).float()
 
 
-def correct_share(net: Net, public: PublicSet, rows: Tensor) -> Judge | None:
+def make_accuracy_judge(net: Net, public: PublicSet, rows: Tensor) -> ModelJudge | None:
     """The accuracy on these examples of the public set; with several labels, over those that are known.
 
     None where there are no such labels.
@@ -76,17 +76,17 @@ def correct_share(net: Net, public: PublicSet, rows: Tensor) -> Judge | None:
         return None
 
     def judge(params: Params) -> float:
-        said, y = public.predictions(lambda x: net(params, x), rows), public.y[rows]
+        said, y = public.predict_examples(lambda x: net(params, x), rows), public.y[rows]
         if public.several_labels:
             known = ~torch.isnan(y)
-            return float(right(said, y)[known].float().mean())
-        return float(right(said, y).float().mean())
+            return float(mark_correct(said, y)[known].float().mean())
+        return float(mark_correct(said, y).float().mean())
 
     return judge
 
 
 @dataclass(frozen=True, kw_only=True)
-class Course:
+class DistillationSettings:
     """One training on the server, by Adam.
 
     Attributes:
@@ -103,12 +103,12 @@ class Course:
     check_every: int = 100
     patience: int = 0
 
-    def rate(self, step: int, steps: int) -> float:
+    def learning_rate(self, step: int, steps: int) -> float:
         """Of a step, counted from 0."""
         return self.lr * (1 + cos(pi * step / steps)) / 2 if self.cosine else self.lr
 
 
-class Lesson(NamedTuple):
+class DistilledModel(NamedTuple):
     """What came of it.
 
     Attributes:
@@ -124,16 +124,16 @@ class Lesson(NamedTuple):
     loss: float
 
 
-def distilled(
+def distil_model(
     net: Net,
     start: Params,
     batches: PublicBatches,
     loss: Callable[[Params, Batch], Tensor],
-    course: Course,
-    judge: Judge | None = None,
+    settings: DistillationSettings,
+    judge: ModelJudge | None = None,
     *,
     address: tuple[int, ...],
-) -> Steps[Progress, None, Lesson]:
+) -> Steps[Progress, None, DistilledModel]:
     """Train a model on the public set.
 
     Args:
@@ -141,7 +141,7 @@ def distilled(
         start: where from; it is left as it is.
         batches: of each step, on the device where it shall be trained.
         loss: what a step descends.
-        course: how.
+        settings: how.
         judge: of a model, on the same device; without one the last model counts.
         address: where dropout draws from: the experiment's seed, then whole numbers such as the round.
 
@@ -154,25 +154,25 @@ def distilled(
     device = batches.public.y.device
     params = {key: value.detach().to(device, copy=True) for key, value in start.items()}
     weights = [params[key].requires_grad_() for key in net.parameters]
-    adam = Adam(weights, [[torch.zeros_like(weight) for weight in weights] for _ in range(2)], lr=course.lr)
-    best, looks = _Best(judge, params), course.check_every if judge else 0
+    adam = Adam(weights, [[torch.zeros_like(weight) for weight in weights] for _ in range(2)], lr=settings.lr)
+    best, looks = _Best(judge, params), settings.check_every if judge else 0
     for step, batch in enumerate(batches, start=1):
-        with net.training(), _drawing(net, *address, step):
+        with net.training_mode(), _seed_dropout(net, *address, step):
             value = loss(params, batch)
             gradients = list(torch.autograd.grad(value, weights))
-        adam.lr = course.rate(step - 1, len(batches))
-        adam(_clipped(gradients, course.clip), step)
+        adam.lr = settings.learning_rate(step - 1, len(batches))
+        adam(_clip_gradients(gradients, settings.clip), step)
         best.steps, best.loss = step, value.detach()
         if looks and (step % looks == 0 or step == len(batches)):
-            best.look(params)
-            if step - best.since >= course.patience:
+            best.judge_model(params)
+            if step - best.since >= settings.patience:
                 break
         if step % TELL_EVERY == 0:
             yield Progress("distillation", step, len(batches))
-    return best.lesson(params)
+    return best.to_result(params)
 
 
-def _drawing(net: Net, seed: int, *numbers: int) -> AbstractContextManager[None]:
+def _seed_dropout(net: Net, seed: int, *numbers: int) -> AbstractContextManager[None]:
     """What a forward pass of this step draws, whatever else this process does between two steps."""
     return rng.torch_stream(seed, "distillation-dropout", *numbers) if net.stochastic else nullcontext()
 
@@ -180,53 +180,55 @@ def _drawing(net: Net, seed: int, *numbers: int) -> AbstractContextManager[None]
 class _Best:
     """The best model so far, the first one included."""
 
-    def __init__(self, judge: Judge | None, params: Params) -> None:
+    def __init__(self, judge: ModelJudge | None, params: Params) -> None:
         self.judge, self.steps, self.since, self.score = judge, 0, 0, float("nan")
         self.params: Params = {}
         self.loss = torch.full((), float("nan"))
         if judge is not None:
-            self.score, self.params = judge(params), _home(params)
+            self.score, self.params = judge(params), _to_cpu(params)
 
-    def look(self, params: Params) -> None:
+    def judge_model(self, params: Params) -> None:
         """Judge the model as it is now."""
         score = self.judge(params) if self.judge else self.score
         if score > self.score:
-            self.score, self.since, self.params = score, self.steps, _home(params)
+            self.score, self.since, self.params = score, self.steps, _to_cpu(params)
 
-    def lesson(self, last: Params) -> Lesson:
+    def to_result(self, last: Params) -> DistilledModel:
         """The outcome, when it ends with this model."""
-        return Lesson(self.params if self.judge else _home(last), self.steps, self.score, float(self.loss))
+        return DistilledModel(
+            self.params if self.judge else _to_cpu(last), self.steps, self.score, float(self.loss)
+        )
 
 
-def _home(params: Params) -> dict[str, Tensor]:
+def _to_cpu(params: Params) -> dict[str, Tensor]:
     return {key: value.detach().to("cpu", copy=True) for key, value in params.items()}
 
 
-def _clipped(gradients: list[Tensor], most: float) -> list[Tensor]:
+def _clip_gradients(gradients: list[Tensor], most: float) -> list[Tensor]:
     if not most:
         return gradients
     norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
     return list(torch._foreach_mul(gradients, (most / (norm + 1e-6)).clamp(max=1.0)))
 
 
-def steps_over(
+def make_public_batches(
     public: PublicSet, seed: int, round: int, *, steps: int, batch_size: int, rows: Tensor | None = None
 ) -> PublicBatches:
     """So many steps over the public set (or these rows of it), in passes as of `PublicSet.shuffled`."""
     each = max(1, -(-(len(public) if rows is None else len(rows)) // batch_size))
-    whole = public.shuffled(seed, round, epochs=-(-steps // each), batch_size=batch_size, rows=rows)
+    whole = public.shuffle_batches(seed, round, epochs=-(-steps // each), batch_size=batch_size, rows=rows)
     return PublicBatches(public, whole.rows[:steps])
 
 
 __all__ = [
-    "Course",
-    "Judge",
-    "Lesson",
-    "correct_share",
-    "distilled",
-    "ensemble",
-    "finite",
-    "softened",
-    "steps_over",
-    "taught_loss",
+    "DistillationSettings",
+    "DistilledModel",
+    "ModelJudge",
+    "all_finite",
+    "average_logits_by_class",
+    "distil_model",
+    "make_accuracy_judge",
+    "make_public_batches",
+    "soft_target_loss",
+    "soften_logits",
 ]

@@ -64,7 +64,7 @@ class Temperature:
         """T_r of round r, counted from 1."""
         return _CURVES[self.curve](self, round)
 
-    def stages(self, round: int) -> float:
+    def earlier_stages_rise(self, round: int) -> float:
         """What the stages before this one have added."""
         length = self.r0 if self.stage == "r0" else self.t0
         return self.k1 / (1 + exp(-self.k2)) * floor(round / length)
@@ -75,34 +75,36 @@ class Temperature:
 
 
 def _sigmoid_pieces(curve: Temperature, round: int) -> float:
-    return curve.t0 + curve.stages(round) + 2 * curve.k1 / (1 + exp(-curve.k2 * (round % curve.r0)))
+    return (
+        curve.t0 + curve.earlier_stages_rise(round) + 2 * curve.k1 / (1 + exp(-curve.k2 * (round % curve.r0)))
+    )
 
 
 def _exponential_pieces(curve: Temperature, round: int) -> float:
     within = expm1(curve.k2 * (round % curve.r0) / curve.r0) / expm1(curve.k2)
-    return curve.t0 + curve.stages(round) + curve.k1 * (1 + within)
+    return curve.t0 + curve.earlier_stages_rise(round) + curve.k1 * (1 + within)
 
 
-def _slowing(curve: Temperature, round: int) -> float:
+def _slowing_curve(curve: Temperature, round: int) -> float:
     reached = 2 / (1 + exp(-curve.k2 * round / curve.rounds)) - 1
     return curve.t0 + curve.rise() * reached / (2 / (1 + exp(-curve.k2)) - 1)
 
 
-def _quickening(curve: Temperature, round: int) -> float:
+def _quickening_curve(curve: Temperature, round: int) -> float:
     return curve.t0 + curve.rise() * expm1(curve.k2 * round / curve.rounds) / expm1(curve.k2)
 
 
 _CURVES: Mapping[Curve, Callable[[Temperature, int], float]] = {
     "f1": _sigmoid_pieces,
-    "f2": _slowing,
-    "f3": _quickening,
+    "f2": _slowing_curve,
+    "f3": _quickening_curve,
     "f4": _exponential_pieces,
     "f5": lambda curve, round: curve.t0 + curve.rise() * round / curve.rounds,
     "fixed": lambda curve, round: curve.t0,
 }
 
 
-def softened(logits: Tensor, temperature: float, several_labels: bool = False) -> Tensor:
+def soften_logits(logits: Tensor, temperature: float, several_labels: bool = False) -> Tensor:
     """Soft predictions `[n, classes]`: probabilities of the classes, or of each label less 1/2."""
     if several_labels:
         return torch.sigmoid(logits / temperature) - 0.5
@@ -132,7 +134,7 @@ def top_k(soft: Tensor, k: int, unsent: Unsent = "zero", several_labels: bool = 
     return kept + others * (1 - total).clamp(min=0) / (classes - k)
 
 
-def noisy(soft: Tensor, noise: Tensor, several_labels: bool = False) -> Tensor:
+def add_prediction_noise(soft: Tensor, noise: Tensor, several_labels: bool = False) -> Tensor:
     """Soft predictions with noise, again as probabilities: what is below 0 or above 1 is cut off.
 
     Args:
@@ -150,7 +152,7 @@ _LEAST = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lesson:
+class SoftTargetLoss:
     """How a student is held against a teacher in a round.
 
     Attributes:
@@ -177,7 +179,7 @@ class Lesson:
         q = F.log_softmax(scaled, -1)
         return self.temperature**2 * (torch.xlogy(teacher, teacher) - teacher * q).sum(-1).mean()
 
-    def between(self, first: Tensor, second: Tensor) -> Tensor:
+    def compare_predictions(self, first: Tensor, second: Tensor) -> Tensor:
         """T^2 KL(first || second) of two soft predictions: a constant for whoever trains.
 
         What the second gives no probability has 1e-6 of it, or it would be infinite.

@@ -17,8 +17,8 @@ from fedsim.base.tree import Tree
 from fedsim.core import Batch, ClientTask, Context
 from fedsim.core.public_set import ROWS
 from fedsim.models.net import Params
-from fedsim.techniques.soft_predictions import Lesson, softened
-from fedsim.training.local_loop import cross_entropy, right
+from fedsim.techniques.soft_predictions import SoftTargetLoss, soften_logits
+from fedsim.training.local_loop import cross_entropy, mark_correct
 
 Strategy: TypeAlias = Literal["single", "double", "triple"]
 GlobalTerm: TypeAlias = Literal["live", "literal"]
@@ -41,12 +41,14 @@ class TripleDistillation:
     strategy: Strategy = "triple"
     l_gd: GlobalTerm = "live"
 
-    def teachers(self, ctx: Context, memory: Tree, said: Tensor, temperature: float) -> dict[str, Tensor]:
+    def make_teachers(
+        self, ctx: Context, client_state: Tree, said: Tensor, temperature: float
+    ) -> dict[str, Tensor]:
         """What a client learns from: `global`, and `best` and `past` as soon as it has them.
 
         Args:
             ctx: the round, for this client.
-            memory: what it keeps, see `kept`.
+            client_state: what it keeps, see `kept`.
             said: s^r.
             temperature: T_r.
 
@@ -54,11 +56,11 @@ class TripleDistillation:
             Soft predictions `[public examples, classes]`.
         """
         public, found = ctx.require_public_set(), {"global": said}
-        if self.strategy != "single" and "best" in memory:
-            logits = public.predictions(lambda x: ctx.net(memory["best"], x))
-            found["best"] = softened(logits, temperature, public.several_labels)
-        if self.strategy == "triple" and "past" in memory:
-            found["past"] = memory["past"]
+        if self.strategy != "single" and "best" in client_state:
+            logits = public.predict_examples(lambda x: ctx.net(client_state["best"], x))
+            found["best"] = soften_logits(logits, temperature, public.several_labels)
+        if self.strategy == "triple" and "past" in client_state:
+            found["past"] = client_state["past"]
         return found
 
     def loss(
@@ -83,7 +85,7 @@ class TripleDistillation:
         several_labels: bool = False,
     ) -> dict[str, Tensor]:
         """The terms of Eq. 4 that there are, each with its weight: `ce`, `kd`, `sd` and `gd`."""
-        lesson = Lesson(temperature=temperature, several_labels=several_labels)
+        lesson = SoftTargetLoss(temperature=temperature, several_labels=several_labels)
         parts = {name: teacher[batch.noise[ROWS]] for name, teacher in teachers.items()}
         label, first, second, third = self.alphas
         found = {
@@ -95,10 +97,10 @@ class TripleDistillation:
         if "past" in parts and self.l_gd == "live":
             found["gd"] = third * lesson.loss(parts["past"], logits)
         elif "past" in parts:
-            found["gd"] = third * lesson.between(parts["global"], parts["past"])
+            found["gd"] = third * lesson.compare_predictions(parts["global"], parts["past"])
         return found
 
-    def kept(self, ctx: Context, task: ClientTask, model: Params, said: Tensor) -> Tree:
+    def update_client_state(self, ctx: Context, task: ClientTask, model: Params, said: Tensor) -> Tree:
         """What the client keeps for later rounds: its best model so far, and the mean of what all said.
 
         Args:
@@ -111,21 +113,21 @@ class TripleDistillation:
             `best` and `score`, `past` and `heard` (of how many rounds), as far as the strategy needs them. Of
             two models that are equally good the later one is the best.
         """
-        memory, found = task.client_state, dict[str, Any]()
+        client_state, found = task.client_state, dict[str, Any]()
         if self.strategy != "single":
-            score = accuracy(ctx, task, model)
-            before, best = memory.get("score", score), memory.get("best", model)
+            score = held_out_accuracy(ctx, task, model)
+            before, best = client_state.get("score", score), client_state.get("best", model)
             found["best"] = tree.map(lambda new, old: torch.where(score >= before, new, old), model, best)
             found["score"] = torch.maximum(score, before)
         if self.strategy == "triple":
-            heard = memory.get("heard", torch.zeros((), device=said.device)) + 1
-            past = memory.get("past", torch.zeros_like(said))
+            heard = client_state.get("heard", torch.zeros((), device=said.device)) + 1
+            past = client_state.get("past", torch.zeros_like(said))
             found |= {"past": past + (said - past) / heard, "heard": heard}
         return found
 
 
 @dataclass(frozen=True)
-class Taught:
+class TripleLoss:
     """What a local loop on the public set descends, for `Descent.loss`.
 
     Attributes:
@@ -142,7 +144,7 @@ class Taught:
         return self.triple.loss(ctx, params, batch, teachers, self.temperature)
 
 
-def accuracy(ctx: Context, task: ClientTask, model: Params) -> Tensor:
+def held_out_accuracy(ctx: Context, task: ClientTask, model: Params) -> Tensor:
     """The share of what a client keeps apart of which its model is right: a scalar, 0 where there is none."""
     correct = torch.zeros((), device=task.device)
     examples = torch.zeros((), device=task.device)
@@ -151,9 +153,9 @@ def accuracy(ctx: Context, task: ClientTask, model: Params) -> Tensor:
             logits = ctx.net(model, batch.x)
             if batch.y.dim() == 2:
                 known = ~torch.isnan(batch.y)
-                correct = correct + (right(logits, batch.y) & known).sum()
+                correct = correct + (mark_correct(logits, batch.y) & known).sum()
                 examples = examples + known.sum()
             else:
-                correct = correct + right(logits, batch.y).sum()
+                correct = correct + mark_correct(logits, batch.y).sum()
                 examples = examples + len(batch.y)
     return correct / examples.clamp(min=1)

@@ -17,7 +17,7 @@ from fedsim.clients.population import Population
 from fedsim.clients.sampling import count_apart
 from fedsim.core import Algorithm, Context, Effort, LocalTraining
 from fedsim.core.capabilities import PersonalModels, capability, held_out_share
-from fedsim.core.error_attribution import server_side
+from fedsim.core.error_attribution import attribute_server_errors
 from fedsim.training.flops import example_flops
 from fedsim.training.work import Work, client_work
 
@@ -55,7 +55,7 @@ def paper_updates(trainable: Iterable[int], *, batches: int = 50, clients: int =
 
 
 @dataclass
-class Meter:
+class CostMeter:
     """Counts what rounds cost.
 
     Args:
@@ -69,24 +69,24 @@ class Meter:
         default_factory=dict, init=False, repr=False
     )
 
-    def training(self, ctx: Context, state: Any, clients: Sequence[int]) -> Cost:
+    def training_cost(self, ctx: Context, state: Any, clients: Sequence[int]) -> Cost:
         """What a round of these clients cost them all together, begun from this state of the server."""
 
         def effort(mine: Context, steps: int) -> Sequence[Effort]:
             return self.algorithm.count_effort(mine, state, steps)
 
-        return self._sum(ctx, clients, lambda mine: mine.local, effort)
+        return self._sum_costs(ctx, clients, lambda mine: mine.local, effort)
 
-    def tuning(self, ctx: Context, clients: Sequence[int]) -> Cost:
+    def tuning_cost(self, ctx: Context, clients: Sequence[int]) -> Cost:
         """What these clients' fine-tuning for a personal evaluation cost them."""
         personal = capability(self.algorithm, PersonalModels)
         if personal is None:
             return NOTHING
-        return self._sum(
+        return self._sum_costs(
             ctx, clients, personal.plan_tuning, lambda mine, steps: (Effort(steps, mine.net.parameters),)
         )
 
-    def _sum(
+    def _sum_costs(
         self,
         ctx: Context,
         clients: Sequence[int],
@@ -96,7 +96,7 @@ class Meter:
         # Most clients are like others: what is worked out once for each kind costs a round next to nothing.
         kinds = Counter((c % len(ctx.nets), self._size(ctx.for_client(c), c)) for c in clients)
         total = NOTHING
-        with server_side(self.algorithm, "count_effort"):
+        with attribute_server_errors(self.algorithm, "count_effort"):
             for (model, size), times in kinds.items():
                 mine = ctx.for_model(model)
                 training = local(mine)
@@ -129,8 +129,8 @@ class Meter:
         address = (ctx.model, keys)
         if address not in self._steps:
             dataset = self.population.dataset
-            example = dataset.normalise(tree.borrow(dataset.train.x[:1]))[0]
-            self._steps[address] = ctx.net.count_of(keys), example_flops(ctx.net, keys, example)
+            example = dataset.normalise(tree.wrap_array(dataset.train.x[:1]))[0]
+            self._steps[address] = ctx.net.count_parameters_of(keys), example_flops(ctx.net, keys, example)
         return self._steps[address]
 
 

@@ -66,21 +66,21 @@ def example_flops(
         start: the block that reads it; None for the first.
         moves_input: whether the step asks besides, or only, in which direction the input should move.
     """
-    module = net.module if start is None else _tail(net, start)
+    module = net.module if start is None else _module_from(net, start)
     state = {name: torch.zeros(value.shape, dtype=value.dtype) for name, value in module.state_dict().items()}
     weights = [state[key].requires_grad_() for key in net.parameters if key in trainable]
     x = example.expand(COUNTED_ON, *example.shape).contiguous()
     weights += [x.requires_grad_()] if moves_input else []
     # The other kernels of attention have no formula on a CPU; in products of matrices it is all counted.
     count = _Count()  # type: ignore[no-untyped-call]
-    with net.training(), torch.random.fork_rng(devices=[]), sdpa_kernel(SDPBackend.MATH), count:
+    with net.training_mode(), torch.random.fork_rng(devices=[]), sdpa_kernel(SDPBackend.MATH), count:
         output: Tensor = functional_call(module, state, (x,))
         if weights:
             torch.autograd.grad(output.sum(), weights, allow_unused=True)
     return int(count.total) // COUNTED_ON
 
 
-def _tail(net: Net, start: str) -> nn.Module:
+def _module_from(net: Net, start: str) -> nn.Module:
     """The module from this block on; keys keep their names."""
     blocks = list(net.module.named_children())[net.block_names.index(start) :]
     return nn.Sequential(OrderedDict(blocks))

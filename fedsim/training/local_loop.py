@@ -10,13 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedsim.base import tree
-from fedsim.base.precision import lowered
+from fedsim.base.precision import lower_precision
 from fedsim.base.tree import Tree
 from fedsim.core import Batch, ClientTask, Context
 from fedsim.models.net import Params
 
 
-class Trained(NamedTuple):
+class TrainedModel(NamedTuple):
     """The outcome of a local loop.
 
     Attributes:
@@ -30,7 +30,7 @@ class Trained(NamedTuple):
     steps: int
 
 
-class Descent(NamedTuple):
+class LocalLoop(NamedTuple):
     """A local loop that a client asks for.
 
     Attributes:
@@ -49,10 +49,10 @@ class Descent(NamedTuple):
     trainable: Collection[str] | None = None
     correction: Tree | None = None
 
-    def alone(self) -> Trained:
+    def run_alone(self) -> TrainedModel:
         """The outcome for this client by itself."""
         ctx, task, loss = self.ctx, self.task, self.loss
-        return sgd(
+        return run_sgd(
             ctx,
             task,
             self.start,
@@ -62,7 +62,7 @@ class Descent(NamedTuple):
         )
 
 
-def descend(descent: Descent) -> Trained:
+def run_local_loop(descent: LocalLoop) -> TrainedModel:
     """A local loop: by itself, or together with those of the clients that train at once.
 
     Together they are one loop over stacked parameters, in which `torch.func.vmap` calls the loss once for
@@ -75,12 +75,12 @@ def descend(descent: Descent) -> Trained:
     """
     company = descent.task.lockstep
     if company is None:
-        return descent.alone()
-    trained: Trained = company.descend(descent)
+        return descent.run_alone()
+    trained: TrainedModel = company.run_loop(descent)
     return trained
 
 
-def sgd(
+def run_sgd(
     ctx: Context,
     task: ClientTask,
     start: Params,
@@ -88,7 +88,7 @@ def sgd(
     *,
     trainable: Collection[str] | None = None,
     correction: Tree | None = None,
-) -> Trained:
+) -> TrainedModel:
     """Train on every batch of the visit, in order, by SGD as `ctx.local` says.
 
     The working copies are updated in place; `start` is never changed. A key outside `trainable` needs no
@@ -106,17 +106,17 @@ def sgd(
         correction: added to the gradients before weight decay and momentum, over (at least) the trainable
             keys.
     """
-    moving = moved(ctx, start, trainable)
-    frozen = still(ctx, moving)
+    moving = list_moving_keys(ctx, start, trainable)
+    frozen = list_frozen_blocks(ctx, moving)
     params = dict(start)
-    for key in (*moving, *_followed(ctx, start, frozen)):
-        params[key] = tree.arranged(start[key].detach()).clone()
+    for key in (*moving, *_followed_buffers(ctx, start, frozen)):
+        params[key] = tree.to_channels_last(start[key].detach()).clone()
     weights = [params[key].requires_grad_() for key in moving]
-    shift = None if correction is None else [tree.arranged(correction[key]) for key in moving]
-    total, steps, update = torch.zeros(()), 0, Update(ctx)
-    with ctx.net.training(frozen):
+    shift = None if correction is None else [tree.to_channels_last(correction[key]) for key in moving]
+    total, steps, update = torch.zeros(()), 0, SgdUpdate(ctx)
+    with ctx.net.training_mode(frozen):
         for batch in task.batches:
-            with lowered(ctx.local.precision, task.device):
+            with lower_precision(ctx.local.precision, task.device):
                 value = loss(params, batch)
             gradients = list(torch.autograd.grad(value, weights)) if weights else []
             with torch.no_grad():
@@ -127,10 +127,10 @@ def sgd(
             steps += 1
     for weight in weights:
         weight.requires_grad_(False)
-    return Trained(params, total / max(steps, 1), steps)
+    return TrainedModel(params, total / max(steps, 1), steps)
 
 
-def fine_tuned(ctx: Context, task: ClientTask, start: Params) -> Params:
+def fine_tune(ctx: Context, task: ClientTask, start: Params) -> Params:
     """A model after plain training of all its layers on this visit: for `Algorithm.personalise`.
 
     Args:
@@ -138,10 +138,10 @@ def fine_tuned(ctx: Context, task: ClientTask, start: Params) -> Params:
         task: without batches, the model comes back as it was.
         start: all keys of the net.
     """
-    return descend(Descent(ctx, task, start, own_loss)).params
+    return run_local_loop(LocalLoop(ctx, task, start, plain_loss)).params
 
 
-def right(logits: Tensor, y: Tensor) -> Tensor:
+def mark_correct(logits: Tensor, y: Tensor) -> Tensor:
     """Which answers are right; what is no number is wrong.
 
     Args:
@@ -156,12 +156,12 @@ def right(logits: Tensor, y: Tensor) -> Tensor:
     return (logits.argmax(-1) == y) & ~logits.isnan().any(-1)
 
 
-def own_loss(ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
+def plain_loss(ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
     """The cross-entropy of the model on the batch: what plain training descends, for `Descent.loss`."""
     return cross_entropy(ctx.net(params, batch.x), batch)
 
 
-def moved(ctx: Context, start: Params, trainable: Collection[str] | None) -> list[str]:
+def list_moving_keys(ctx: Context, start: Params, trainable: Collection[str] | None) -> list[str]:
     """The keys that are to move: the net's own, then others, each in their order."""
     if trainable is None:
         return list(ctx.net.parameters)
@@ -170,7 +170,7 @@ def moved(ctx: Context, start: Params, trainable: Collection[str] | None) -> lis
     return [key for key in ctx.net.parameters if key in wanted] + [key for key in start if key in others]
 
 
-def still(ctx: Context, moving: Collection[str]) -> list[str]:
+def list_frozen_blocks(ctx: Context, moving: Collection[str]) -> list[str]:
     """The blocks that have parameters of which none moves."""
     fixed = set(ctx.net.parameters).difference(moving)
     return [
@@ -180,7 +180,7 @@ def still(ctx: Context, moving: Collection[str]) -> list[str]:
     ]
 
 
-def _followed(ctx: Context, start: Params, frozen: Collection[str]) -> Iterator[str]:
+def _followed_buffers(ctx: Context, start: Params, frozen: Collection[str]) -> Iterator[str]:
     """The buffers that follow the forward passes."""
     parameters = set(ctx.net.parameters)
     for block, keys in ctx.net.blocks.items():
@@ -188,7 +188,7 @@ def _followed(ctx: Context, start: Params, frozen: Collection[str]) -> Iterator[
             yield from (key for key in keys if key in start and key not in parameters)
 
 
-class Update:
+class SgdUpdate:
     """SGD steps in place, as `ctx.local` says, with the velocity of this visit.
 
     Args:
@@ -216,7 +216,7 @@ class Update:
         torch._foreach_add_(weights, gradients, alpha=-local.lr_at(self.step))
         self.step += 1
 
-    def narrow(self, clients: int) -> None:
+    def keep_first(self, clients: int) -> None:
         """Of stacked weights, go on with those of the first so many clients alone."""
         if self.velocity is not None:
             self.velocity = [velocity[:clients] for velocity in self.velocity]
@@ -254,7 +254,7 @@ def example_losses(logits: Tensor, y: Tensor) -> Tensor:
     return (each * known).sum(-1) / known.sum(-1).clamp(min=1)
 
 
-def divergence(
+def kl_divergence(
     first: Tensor,
     second: Tensor,
     mask: Tensor | None = None,

@@ -25,7 +25,7 @@ from actors.plan.prober import Prober
 from actors.resources import Node, Placement, beside_server, cluster_nodes
 from actors.server_placement import ServerRoom
 from fedsim.engine.experiment import Experiment
-from fedsim.errors import DoesNotFit, FedsimError, NoRoomNow, OutOfMemory, PoolFailed
+from fedsim.errors import DoesNotFit, FedsimError, NoCapacityNow, OutOfMemory, PoolFailed
 from jobs.local_ray.machine import cpus
 from jobs.plan.advice import advice
 from jobs.plan.figures import check_room, drafted, with_figures, with_nodes, with_workers
@@ -87,7 +87,7 @@ def plan(
         found = replace(measured, startup=measured.startup + started)
         full = with_figures(with_nodes(draft, spec, nodes, found), placement, found)
         check_room(full)
-    except NoRoomNow as error:
+    except NoCapacityNow as error:
         notes = [f"not measured: {error.message}; {error.hint}"]
         return with_nodes(draft, spec, nodes).model_copy(update={"notes": notes})
     except DoesNotFit as error:

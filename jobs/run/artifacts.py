@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from fedsim.checkpoints.storage import Folder
-from fedsim.engine.model_selection import Chosen
+from fedsim.engine.model_selection import ChosenModel
 from fedsim.errors import ArtifactNotFound, CheckpointError
 from jobs.settings import Settings
 from jobs.store.records import Job
@@ -94,7 +94,7 @@ def model_content(model: Mapping[str, Any], notes: Mapping[str, str]) -> bytes:
 
 
 def save_chosen(
-    settings: Settings, job_id: str, chosen: Chosen | None, notes: Mapping[str, str] = NO_NOTES
+    settings: Settings, job_id: str, chosen: ChosenModel | None, notes: Mapping[str, str] = NO_NOTES
 ) -> None:
     """Write the model that validation chose; nothing where there is none.
 
@@ -111,9 +111,9 @@ def save_chosen(
         _folder(settings, job_id).write(CHOSEN, chosen_content(chosen, {"job": job_id, **notes}))
 
 
-def chosen_content(chosen: Chosen, notes: Mapping[str, str]) -> bytes:
+def chosen_content(chosen: ChosenModel, notes: Mapping[str, str]) -> bytes:
     """`chosen.safetensors`, with these notes in its metadata besides."""
-    return _packed(chosen.params, {**notes, **chosen.notes()})
+    return _packed(chosen.params, {**notes, **chosen.to_text()})
 
 
 def save_partition(settings: Settings, job_id: str, arrays: Mapping[str, Any], about: Any) -> None:
@@ -158,7 +158,7 @@ def written(settings: Settings, job_id: str) -> dict[str, int]:
         CheckpointError: the place cannot be read.
     """
     folder = _folder(settings, job_id)
-    there = set(folder.list())
+    there = set(folder.list_files())
     sizes = {name: folder.size(name) for name in WRITTEN if name in there}
     return {name: size for name, size in sizes.items() if size is not None}
 
@@ -170,7 +170,7 @@ def content(settings: Settings, job_id: str, name: str) -> tuple[int, Iterator[b
         ArtifactNotFound: it is not there.
         CheckpointError: the place cannot be read.
     """
-    found = _folder(settings, job_id).opened(name) if name in WRITTEN else None
+    found = _folder(settings, job_id).open_stream(name) if name in WRITTEN else None
     if found is None:
         raise no_artifact(job_id, name)
     return found

@@ -19,9 +19,9 @@ from actors.resources import cluster_nodes
 from actors.server_placement import ServerRoom
 from fedsim.core.personal_scores import PersonalScores
 from fedsim.engine.experiment import Experiment
-from fedsim.engine.faults import CALM, Chaos, Faults
-from fedsim.engine.model_selection import Chosen
-from fedsim.errors import CoordinatorLost, DoesNotFit, FedsimError, NodeLost, NoRoomNow, NotReproduced
+from fedsim.engine.faults import NO_CHAOS, Chaos, Faults
+from fedsim.engine.model_selection import ChosenModel
+from fedsim.errors import CoordinatorLost, DoesNotFit, FedsimError, NoCapacityNow, NodeLost, NotReproduced
 from jobs.run.placement import placement_of
 from jobs.spec import JobSpec
 from jobs.spec.partition_checks import placed
@@ -86,7 +86,7 @@ class Drive:
         spec: JobSpec,
         keeping: Keeping | None = None,
         *,
-        chaos: Chaos = CALM,
+        chaos: Chaos = NO_CHAOS,
         shrink: bool = False,
     ) -> None:
         placement = placement_of(experiment, spec, cluster_nodes(ray.nodes()), shrink=shrink)
@@ -134,9 +134,9 @@ class Drive:
         found: dict[str, Any] = self._asked(self.coordinator.model)
         return found
 
-    def chosen(self) -> Chosen | None:
+    def chosen(self) -> ChosenModel | None:
         """The model that validation has chosen, over NumPy arrays; None without a validation split."""
-        found: Chosen | None = self._asked(self.coordinator.chosen)
+        found: ChosenModel | None = self._asked(self.coordinator.chosen)
         return found
 
     def partition(self) -> dict[str, Any]:
@@ -202,8 +202,8 @@ class Run:
     again: Callable[[FedsimError], bool]
     on_end: Callable[[Drive], None] = lambda _: None
     on_personal: Callable[[PersonalScores], None] = lambda _: None
-    chaos: Chaos = CALM
-    no_room: Callable[[NoRoomNow], bool] = lambda _: False
+    chaos: Chaos = NO_CHAOS
+    no_room: Callable[[NoCapacityNow], bool] = lambda _: False
     after_loss: bool = False
 
     def to_end(self) -> dict[str, Any]:
@@ -232,7 +232,7 @@ class Run:
                 elif lost_at is not None and not shrink:
                     # A cluster that came up again with fewer nodes: those are what there is.
                     shrink = True
-                elif not (isinstance(error, NoRoomNow) and self.no_room(error)):
+                elif not (isinstance(error, NoCapacityNow) and self.no_room(error)):
                     raise
 
     def _once(self, resumed: bool, shrink: bool) -> dict[str, Any]:

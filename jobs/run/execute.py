@@ -9,8 +9,8 @@ from typing import Any
 from actors.coordinator import Keeping
 from fedsim.checkpoints.checkpoint import Checkpoints
 from fedsim.core.personal_scores import PersonalScores
-from fedsim.engine.faults import CALM, Chaos
-from fedsim.engine.model_selection import Chosen
+from fedsim.engine.faults import NO_CHAOS, Chaos
+from fedsim.engine.model_selection import ChosenModel
 from fedsim.errors import CheckpointError, FedsimError
 from jobs.run.checkpointing import keeping_of
 from jobs.run.drive import Drive, Run
@@ -42,7 +42,7 @@ class RunResult:
     records: list[RoundRecord] = field(default_factory=list)
     model: dict[str, Any] = field(default_factory=dict)
     personal: PersonalScores | None = None
-    chosen_model: Chosen | None = None
+    chosen_model: ChosenModel | None = None
     notes: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -125,7 +125,7 @@ def execute(
     *,
     checkpoints: str | None = None,
     resume: bool = False,
-    chaos: Chaos = CALM,
+    chaos: Chaos = NO_CHAOS,
     on_round: Callable[[RoundRecord], None] = _nothing,
     on_phase: Callable[[str], None] = _nothing,
 ) -> RunResult:
@@ -204,7 +204,7 @@ def _kept(spec: JobSpec, checkpoints: str | None, *, resume: bool) -> Keeping | 
 
 def _spare_the_unfinished(keeping: Keeping) -> None:
     """Refuse to begin anew where a run was cut off: its checkpoints would be lost."""
-    progress = Checkpoints(keeping.url).progress()
+    progress = Checkpoints(keeping.url).read_progress()
     if progress is not None and progress[0] < progress[1]:
         raise CheckpointError(
             f"{keeping.url} has the checkpoint of a run that ended early, after round {progress[0]} of "

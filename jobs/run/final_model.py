@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedsim.engine.model_selection import candidates
+from fedsim.engine.model_selection import list_candidates
 from jobs.store.records import RoundRecord
 
 
@@ -20,7 +20,7 @@ class FinalModel:
 
     def add(self, record: RoundRecord) -> None:
         """Take the next record."""
-        for model, validation, test in candidates(record.metrics):
+        for model, validation, test in list_candidates(record.metrics):
             entry = {
                 "round": record.round,
                 "model": model,

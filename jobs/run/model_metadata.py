@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from fedsim.base.parameters import parameters
+from fedsim.base.parameters import list_parameters
 from fedsim.models import MODELS
 from jobs.spec import Choice, JobSpec
 from jobs.spec.resolve import plugins_of
@@ -49,7 +49,7 @@ def model_notes(spec: JobSpec, data: Mapping[str, Any], round: int) -> dict[str,
 
 def _net(model: Choice, data: Mapping[str, Any]) -> dict[str, Any]:
     """What `make_net` takes; with the defaults, which another version may have changed."""
-    defaults = {each.name: each.default for each in parameters(MODELS[model.name])}
+    defaults = {each.name: each.default for each in list_parameters(MODELS[model.name])}
     sizes = {"input_shape": data["input_shape"], "num_classes": data["num_classes"]}
     tokens = {"vocabulary": data["vocabulary"]} if data["vocabulary"] else {}
     return {"name": model.name, **sizes, **tokens, **defaults, **model.params}

@@ -9,9 +9,9 @@ from typing import Any
 
 from fedsim.clients.population import Population
 from fedsim.data import Federation, SampledPartition
-from fedsim.data.artifact import digest, save_partition
+from fedsim.data.artifact import partition_digest, save_partition
 from fedsim.data.dataset import Array, Indices
-from fedsim.data.statistics import class_counts, distance_to_all, summary
+from fedsim.data.statistics import class_counts, distance_to_all, summarise_counts
 from fedsim.engine.experiment import Experiment
 from fedsim.errors import SpecError
 from jobs.settings import Settings
@@ -66,12 +66,12 @@ class Dealing:
         public, train = self.federation.public, self.federation.train
         return {
             "about": self.about,
-            "digest": None if self.sampled else digest(train),
+            "digest": None if self.sampled else partition_digest(train),
             "notes": list(self.notes),
             "surveyed_clients": len(self.counts),
             "public_examples": 0 if public is None else len(public),
             "classes": list(self.classes),
-            "statistics": summary(self.counts, self.sizes),
+            "statistics": summarise_counts(self.counts, self.sizes),
         }
 
     def save(self, folder: Path) -> list[Path]:
@@ -123,7 +123,7 @@ def measure(federation: Federation, about: dict[str, Any]) -> Dealing:
 
 
 def _prepared(experiment: Experiment, on_phase: Callable[[str], None]) -> Population:
-    preparing = experiment.preparing()
+    preparing = experiment.prepare_population()
     while True:
         try:
             on_phase(next(preparing))

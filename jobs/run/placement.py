@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from actors.resources import Node, Placement, beside_server, place
-from fedsim.engine.blocks import pieces
+from fedsim.engine.blocks import count_blocks
 from fedsim.engine.experiment import Experiment
 from jobs.spec import JobSpec
 
@@ -15,7 +15,7 @@ def most_workers(experiment: Experiment) -> int:
 
     With several architectures that is of a cohort with as many clients of each.
     """
-    return pieces(range(experiment.cohort_size), experiment.widths or (1,))
+    return count_blocks(range(experiment.cohort_size), experiment.stack_sizes or (1,))
 
 
 def placement_of(

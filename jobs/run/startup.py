@@ -10,7 +10,7 @@ import ray
 
 from actors.resources import Placement, cluster_nodes
 from fedsim.engine.experiment import Experiment
-from fedsim.errors import DoesNotFit, NoRoomNow
+from fedsim.errors import DoesNotFit, NoCapacityNow
 from jobs.run.placement import placement_of
 from jobs.spec import JobSpec
 
@@ -44,7 +44,7 @@ class SettingUp:
             self._last, self._waits = text, False
             log.info(text)
 
-    def no_room(self, error: NoRoomNow) -> bool:
+    def no_room(self, error: NoCapacityNow) -> bool:
         """Wait while others hold the room, a minute at most; whether to try again."""
         until = time.monotonic() + TRY_SECONDS
         while not self.stopped():

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from fedsim.algorithms import ALGORITHMS
-from fedsim.base.parameter_docs import notes
-from fedsim.base.parameters import Parameter, Range, parameters
+from fedsim.base.parameter_docs import read_parameter_docs
+from fedsim.base.parameters import Parameter, Range, list_parameters
 from fedsim.core import Algorithm
 from fedsim.data import DATASETS, PARTITIONS
 from fedsim.models import MODELS, why_unstackable
@@ -103,7 +103,7 @@ def _first_line(thing: Any) -> str:
 
 def _schema(function: Callable[..., Any]) -> Entry:
     """The parameters as the JSON schema of an object; nothing else is allowed in it."""
-    found, meanings = parameters(function), notes(function)
+    found, meanings = list_parameters(function), read_parameter_docs(function)
     return {
         "type": "object",
         "properties": {each.name: _property(each, meanings.get(each.name, "")) for each in found},

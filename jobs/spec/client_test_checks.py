@@ -20,7 +20,7 @@ def tests_faults(spec: JobSpec) -> list[FieldError]:
     if kind == "global":
         return []
     entry, message, hint = PARTITIONS.get(partition), "", "use kind: global"
-    if entry is not None and entry.shares:
+    if entry is not None and entry.shares_examples:
         message = f"clients of a {partition} partition draw from the whole set"
     elif kind == "merged" and (partition == "difficulty" or expert_epochs(spec) is not None):
         message = "an expert knows the training set only, and here clients hold test examples too"

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedsim.data import foretold, outline, whereabouts
+from fedsim.data import find_published, list_locations, outline_dataset
 from fedsim.data.dataset import Array
 from fedsim.data.partitions import main_label
-from fedsim.data.places import leads_out
+from fedsim.data.places import leaves_root
 from fedsim.errors import DataError, DataNotFound, FieldError, SpecError
 from jobs.settings import Settings
 from jobs.spec.file_state import state_of
@@ -81,7 +81,7 @@ def facts_of(spec: JobSpec, settings: Settings) -> Facts:
     try:
         facts = _facts_of(chosen.name, params, settings.data_roots, spec.data.download)
     except SpecError as error:
-        raise error.within("data.dataset") from None
+        raise error.add_path_prefix("data.dataset") from None
     except DataError as error:
         error.errors = [FieldError("data.dataset.name", chosen.name, error.message, error.hint)]
         raise
@@ -98,7 +98,7 @@ def _facts_of(
 
     A check fetches no data set: it is asked while somebody types, and the run fetches it.
     """
-    known = foretold(name, **dict(params)) if download else None
+    known = find_published(name, **dict(params)) if download else None
     state = _state(name, dict(params), roots)
     with _DEALING:
         turn = _turn(name, params)
@@ -120,8 +120,8 @@ def _turn(name: str, params: tuple[tuple[str, Any], ...]) -> Lock:
 
 def _state(name: str, params: dict[str, Any], roots: tuple[Path, ...]) -> int:
     """What the files look like that a data set, and a tokenizer that is named, may be read from."""
-    places = whereabouts(name, roots, params)
-    if isinstance(tokenizer := params.get("tokenizer"), str) and not leads_out(tokenizer):
+    places = list_locations(name, roots, params)
+    if isinstance(tokenizer := params.get("tokenizer"), str) and not leaves_root(tokenizer):
         places += [root.expanduser() / tokenizer / "tokenizer.json" for root in roots]
     return state_of(places)
 
@@ -135,14 +135,14 @@ def _read_facts(
     state: int,
 ) -> Facts:
     """What was found stands until the state of its files is another."""
-    found = outline(name, roots=roots, download=download, **dict(params))
+    found = outline_dataset(name, roots=roots, download=download, **dict(params))
     data = found.dataset
     parts = data.train, data.test
-    train, test = (() if found.drawn else _class_sizes(part.y, data.num_classes) for part in parts)
+    train, test = (() if found.is_drawn else _class_sizes(part.y, data.num_classes) for part in parts)
     groups = [part.groups for part in parts if part.groups is not None]
     owners = 0 if data.train.groups is None else len(np.unique(data.train.groups))
     everybody = len(np.unique(np.concatenate(groups))) if len(groups) == len(parts) else 0
-    if found.drawn:  # one example was, of which all that is known is that somebody owns it
+    if found.is_drawn:  # one example was, of which all that is known is that somebody owns it
         owners, everybody = found.examples * bool(owners), (found.examples + found.tests) * bool(everybody)
     seen = Seen(found.tests, train, test, owners, everybody)
     return Facts(found.examples, data.input_shape, data.num_classes, data.vocabulary, data.task, seen=seen)

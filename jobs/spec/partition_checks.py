@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedsim.data import PARTITIONS, Supply, supply_faults
+from fedsim.data import PARTITIONS, PartitionFigures, find_figure_faults
 from fedsim.errors import FieldError, SpecError
 from jobs.spec.client_test_checks import tests_faults
 from jobs.spec.facts import Facts, Seen
@@ -52,21 +52,21 @@ def dealing_faults(spec: JobSpec, facts: Facts) -> list[FieldError]:
     if entry is None:
         return errors
     counted = seen is not None or spec.data.tests.kind != "merged"  # tests that are merged count as well
-    if not entry.shares and counted and spec.clients.total > supply.examples:
+    if not entry.shares_examples and counted and spec.clients.total > supply.examples:
         errors.append(_too_many(spec, supply.examples))
     elif seen is not None:
-        faults = supply_faults(partition.kind, partition.params, supply)
+        faults = find_figure_faults(partition.kind, partition.params, supply)
         errors += [fault._replace(path=spec_path(fault.path)) for fault in faults]
     if seen is not None and not tests_faults(spec):
         errors += _untested(spec, seen)
     return errors
 
 
-def _supply(spec: JobSpec, facts: Facts) -> Supply:
+def _supply(spec: JobSpec, facts: Facts) -> PartitionFigures:
     """What there is to deal out; some classes and owners may have gone with what is taken away first."""
     clients, seen = spec.clients.total, facts.seen
     if seen is None:
-        return Supply(facts.examples, clients, (0, facts.num_classes), 0)
+        return PartitionFigures(facts.examples, clients, (0, facts.num_classes), 0)
     merged = spec.data.tests.kind == "merged"
     there = facts.examples + (_tests_left(spec, seen) if merged else 0)
     gone, sizes = sum(seen.classes) - facts.examples, seen.classes
@@ -74,7 +74,9 @@ def _supply(spec: JobSpec, facts: Facts) -> Supply:
     if merged and sizes:
         sizes = tuple(sum(pair) for pair in zip(sizes, seen.tested_classes, strict=True))
     most = sum(size > 0 for size in sizes) or facts.num_classes + (facts.task == "labels")
-    return Supply(there, clients, (fewest, min(most, there)), seen.all_owners if merged else seen.owners)
+    return PartitionFigures(
+        there, clients, (fewest, min(most, there)), seen.all_owners if merged else seen.owners
+    )
 
 
 def _tests_left(spec: JobSpec, seen: Seen) -> int:

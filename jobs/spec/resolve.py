@@ -7,14 +7,14 @@ from typing import Any
 
 from actors.resources import Node, beside_server, place
 from fedsim.algorithms import ALGORITHMS
-from fedsim.base.parameters import check as parameter_faults
-from fedsim.base.parameters import parameters
+from fedsim.base.parameters import find_parameter_faults as parameter_faults
+from fedsim.base.parameters import list_parameters
 from fedsim.core import Algorithm, LocalTraining
-from fedsim.data import DATASETS, PARTITIONS, dataset_faults, partition_faults
-from fedsim.data.places import Places
-from fedsim.data.text import TRAINED
+from fedsim.data import DATASETS, PARTITIONS, find_dataset_faults, find_partition_faults
+from fedsim.data.places import DataRoots
+from fedsim.data.text import TRAINED_TOKENIZER
 from fedsim.engine.experiment import Experiment
-from fedsim.engine.pools import stack_widths
+from fedsim.engine.pools import stack_size_by_model
 from fedsim.errors import DataError, DataNotFound, FieldError, SpecError
 from fedsim.models import MODELS, make_net
 from fedsim.models.net import Net
@@ -143,7 +143,7 @@ def _experiment(spec: JobSpec, settings: Settings) -> Experiment:
         validation=spec.evaluation.validation,
         personal=spec.evaluation.personal,
         stack=spec.resources.stack,
-        widths=_widths(spec, settings, algorithm),
+        stack_sizes=_widths(spec, settings, algorithm),
         graphs=spec.resources.graphs,
     )
 
@@ -160,9 +160,9 @@ def _widths(spec: JobSpec, settings: Settings, algorithm: Algorithm) -> tuple[in
     if not isinstance(spec.resources.stack, int):
         return ()
     facts = facts_of(spec, settings)
-    places = Places(settings.data_roots, spec.data.download)
+    places = DataRoots(settings.data_roots, spec.data.download)
     nets = [_net(model, facts, places) for model in spec.models]
-    width = stack_widths(algorithm, nets, spec.resources.stack)
+    width = stack_size_by_model(algorithm, nets, spec.resources.stack)
     return tuple(map(width, range(len(spec.models))))
 
 
@@ -179,8 +179,8 @@ def name_faults(spec: JobSpec) -> list[FieldError]:
         *tests_faults(spec),
         *_model_faults(spec),
         *_tokenizer_faults(spec),
-        *under("data.dataset", dataset_faults(spec.data.dataset.name, spec.data.dataset.params)),
-        *under("data.partition", partition_faults(spec.data.partition.kind, spec.data.partition.params)),
+        *under("data.dataset", find_dataset_faults(spec.data.dataset.name, spec.data.dataset.params)),
+        *under("data.partition", find_partition_faults(spec.data.partition.kind, spec.data.partition.params)),
     ]
 
 
@@ -210,12 +210,16 @@ def _tokenizer_faults(spec: JobSpec) -> list[FieldError]:
     """Published weights know the token numbers of their own tokenizer; a trained one deals out others."""
     weights = next((m.params["pretrained"] for m in spec.models if m.params.get("pretrained")), None)
     chosen, entry = spec.data.dataset, DATASETS.get(spec.data.dataset.name)
-    taken = {p.name: p.default for p in parameters(entry.load)} if entry is not None else {}
-    if weights is None or "tokenizer" not in taken or {**taken, **chosen.params}["tokenizer"] != TRAINED:
+    taken = {p.name: p.default for p in list_parameters(entry.load)} if entry is not None else {}
+    if (
+        weights is None
+        or "tokenizer" not in taken
+        or {**taken, **chosen.params}["tokenizer"] != TRAINED_TOKENIZER
+    ):
         return []
     message = f"is trained here and numbers tokens in its own way, which the weights {weights!r} do not know"
     hint = "name the tokenizer that belongs to the weights"
-    return [FieldError("data.dataset.tokenizer", TRAINED, message, hint)]
+    return [FieldError("data.dataset.tokenizer", TRAINED_TOKENIZER, message, hint)]
 
 
 def _data_faults(spec: JobSpec, settings: Settings, facts: Facts, model: bool) -> list[FieldError]:
@@ -223,7 +227,7 @@ def _data_faults(spec: JobSpec, settings: Settings, facts: Facts, model: bool) -
     errors = task_faults(spec, facts.task)
     errors += public_faults(spec, facts.whole) if spec.data.public.fraction else []
     errors += dealing_faults(spec, facts)
-    places = Places(settings.data_roots, spec.data.download)
+    places = DataRoots(settings.data_roots, spec.data.download)
     for number, chosen in enumerate(spec.models if model else ()):
         path = f"model.{number}" if len(spec.models) > 1 else "model"
         try:
@@ -242,7 +246,7 @@ def _data_faults(spec: JobSpec, settings: Settings, facts: Facts, model: bool) -
     return errors
 
 
-def _net(chosen: Choice, facts: Facts, places: Places) -> Net:
+def _net(chosen: Choice, facts: Facts, places: DataRoots) -> Net:
     """This model for this data; it holds no weights, so making one costs little.
 
     Raises:

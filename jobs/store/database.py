@@ -23,7 +23,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as NoConnection
 
-from fedsim.base.secret_urls import hide, secrets_in, without_secrets
+from fedsim.base.secret_urls import find_secrets, hide_secrets, remove_secrets
 from fedsim.errors import StoreError, StoreFull
 from jobs.store.tables import HEAD
 
@@ -75,8 +75,8 @@ def connect(url: str) -> Engine:
         migrate(engine)
     except DBAPIError as error:
         engine.dispose()
-        shown = without_secrets(engine.url.render_as_string(hide_password=True))
-        cause = hide(str(error.orig), secrets_in(url))
+        shown = remove_secrets(engine.url.render_as_string(hide_password=True))
+        cause = hide_secrets(str(error.orig), find_secrets(url))
         raise StoreError(f"cannot open the store {shown}: {cause}", "check FEDSIM_DATABASE_URL") from error
     except StoreError:
         engine.dispose()

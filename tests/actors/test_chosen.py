@@ -20,10 +20,10 @@ from fedsim.clients.population import Population
 from fedsim.core import LocalTraining
 from fedsim.data.dataset import Examples
 from fedsim.engine.experiment import Experiment
-from fedsim.engine.model_selection import Chosen, better
+from fedsim.engine.model_selection import ChosenModel, choose_better
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.results import RoundResult
-from fedsim.engine.simulation import first_state, simulate
+from fedsim.engine.simulation import make_initial_state, simulate
 from jobs.run.final_model import FinalModel
 from jobs.store.records import RoundRecord
 from tests.fedsim.federations import federation, public_examples
@@ -61,15 +61,15 @@ def process(folder: Path, population: Population) -> CoordinatorProcess:
 
 def rounds_of(made: CoordinatorProcess, population: Population, kept: Checkpoints) -> Any:
     """Its rounds, from the last checkpoint on."""
-    checkpoint = kept.load(first_state(METHOD, population))
+    checkpoint = kept.load(make_initial_state(METHOD, population))
     pool: Any = SerialPool(METHOD, population)
     return (r for r in made._rounds(population, pool, kept, checkpoint) if isinstance(r, RoundResult))
 
 
-def accuracy(chosen: Chosen, population: Population) -> float:
+def accuracy(chosen: ChosenModel, population: Population) -> float:
     test = population.dataset.test
     params = {key: torch.from_numpy(value) for key, value in chosen.params.items()}
-    x = population.dataset.normalise(tree.borrow(test.x))
+    x = population.dataset.normalise(tree.wrap_array(test.x))
     said = population.nets[0](params, x).argmax(-1).numpy()
     return float((said == test.y).mean())
 
@@ -118,14 +118,14 @@ def test_only_a_better_model_is_written_anew_and_what_no_checkpoint_needs_goes(t
 def test_several_architectures_are_chosen_together_and_without_validation_nothing_is() -> None:
     population = federation(rounds=1)
     (plain,) = simulate(FedAvg(), population, SerialPool(FedAvg(), population))
-    assert better(None, FedAvg(), population, plain) is None
+    assert choose_better(None, FedAvg(), population, plain) is None
     nets = (population.nets[0], federation(hidden=5).nets[0])
     two = replace(population, nets=nets, validation=population.public)
     (result,) = simulate(FedAvg(), two, SerialPool(FedAvg(), two))
-    best = better(None, FedAvg(), two, result)
+    best = choose_better(None, FedAvg(), two, result)
     assert best is not None
     assert {number: part.keys() for number, part in best.params.items()} == {
         "0": set(nets[0].keys),
         "1": set(nets[1].keys),
     }
-    assert better(best, FedAvg(), two, replace(result, round=2)) is best
+    assert choose_better(best, FedAvg(), two, replace(result, round=2)) is best

@@ -14,8 +14,8 @@ from actors.ray_pool import RayPool
 from actors.resources import Placement
 from fedsim.algorithms import FedEnsemble
 from fedsim.base.digest import digest
-from fedsim.engine.pools import SerialPool, instruct
-from fedsim.engine.simulation import first_state, simulate
+from fedsim.engine.pools import SerialPool, make_instructions
+from fedsim.engine.simulation import make_initial_state, simulate
 from tests.fedsim.federations import federation
 
 
@@ -35,8 +35,8 @@ def store(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def test_models_that_several_clients_receive_are_put_away_once(store: list[Any]) -> None:
     population, algorithm = federation(), FedEnsemble(mode="permutation", models=3)
-    state, ctx = first_state(algorithm, population), population.context(0)
-    instructions = instruct(algorithm, ctx, state, range(10))
+    state, ctx = make_initial_state(algorithm, population), population.context(0)
+    instructions = make_instructions(algorithm, ctx, state, range(10))
     written = letters(instructions)
     assert all(isinstance(letter, Shared) for letter in written.values())
     assert len(store) == 3

@@ -17,7 +17,7 @@ from fedsim.base.tree import Tree
 from fedsim.clients.population import Population
 from fedsim.core import ClientTask, Context
 from fedsim.engine.pools import SerialPool
-from fedsim.engine.simulation import Examining, RoundResult, simulate, stages
+from fedsim.engine.simulation import PersonalEvaluationProgress, RoundResult, simulate, simulate_with_progress
 from tests.fedsim.federations import parted
 from tests.fedsim.methods import Keeper, Tuned
 
@@ -75,8 +75,8 @@ def test_actors_score_clients_as_the_reference_does(
     population = parted(clients=12, cohort_size=5)
     algorithm = Deadly(mark=tmp_path / "mark", size=max(population.partition.sizes().tolist()))
     pool, results, told = RayPool(algorithm, population, crew), list[RoundResult](), list[int]()
-    for stage in stages(algorithm, population, pool, personal="always"):
-        if isinstance(stage, Examining):
+    for stage in simulate_with_progress(algorithm, population, pool, personal="always"):
+        if isinstance(stage, PersonalEvaluationProgress):
             told.append(stage.done)
         else:
             results.append(stage)

@@ -72,8 +72,8 @@ def agrees_with_serial(algorithm: Algorithm, population: Population, pool: RayPo
     expected = list(simulate(algorithm, population, reference))
     same(list(simulate(algorithm, population, pool)), expected)
     memories = pool.memories()
-    assert memories.keys() == reference.memories().keys()
-    for client, memory in reference.memories().items():
+    assert memories.keys() == reference.client_states().keys()
+    for client, memory in reference.client_states().items():
         same_tree(memory, memories[client])
     return expected
 
@@ -185,7 +185,7 @@ def test_the_coordinator_streams_rounds_and_leaves_nothing_behind() -> None:
         partition=("iid", {}),
         models=(("logistic", {}),),
     )
-    population, free = experiment.population(), ray.available_resources()["CPU"]
+    population, free = experiment.load_population(), ray.available_resources()["CPU"]
     coordinator: Any = Coordinator.remote(experiment, Placement(2, 0.5, 0))
     stream = coordinator.run.options(num_returns="streaming").remote()
     steps = [ray.get(reference) for reference in stream]
@@ -208,7 +208,7 @@ def test_the_coordinator_streams_rounds_and_leaves_nothing_behind() -> None:
 
 
 def where_the_images_are(process: Any) -> tuple[str, int, int]:
-    return in_a_file(process.worker.shelf.x.data_ptr())
+    return in_a_file(process.worker.loader.x.data_ptr())
 
 
 def in_a_file(address: int) -> tuple[str, int, int]:

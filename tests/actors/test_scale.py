@@ -54,8 +54,8 @@ def test_a_thousand_clients_in_a_round_give_the_same_bits(algorithm: Algorithm, 
     assert found.traffic == expected.traffic
     assert len(found.cohort) == 1000
     memories = pool.memories()
-    assert memories.keys() == reference.memories().keys()
-    for client, memory in reference.memories().items():
+    assert memories.keys() == reference.client_states().keys()
+    for client, memory in reference.client_states().items():
         assert all(torch.equal(value, memories[client][name]) for name, value in memory.items())
 
 

@@ -33,7 +33,7 @@ def test_the_preset_of_many_clients_on_several_nodes(tmp_path: Path) -> None:
     found = json.loads(finished.stdout.splitlines()[-1])
 
     experiment = resolve(load_spec(PRESET, SMALL), Settings(home=tmp_path))
-    population, algorithm = experiment.population(), experiment.algorithm
+    population, algorithm = experiment.load_population(), experiment.algorithm
     assert (population.partition.num_clients, population.cohort_size) == (10_000, 50)
     expected = simulate(algorithm, population, SerialPool(algorithm, population))
     assert found["digests"] == [result.digest for result in expected]

@@ -24,7 +24,7 @@ from fedsim.core import Batch, ClientTask, Context
 from fedsim.engine.experiment import Experiment
 from fedsim.engine.faults import Chaos, Faults
 from fedsim.engine.pools import SerialPool, StackedPool
-from fedsim.engine.simulation import RoundResult, first_state, simulate
+from fedsim.engine.simulation import RoundResult, make_initial_state, simulate
 from fedsim.models.net import Params
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import quick
@@ -115,7 +115,7 @@ def test_a_run_goes_on_at_the_width_that_it_had(crew: Crew, tmp_path: Path) -> N
     pool = RayPool(Large(), population, crew, stack=4)
     list(process._rounds(first, pool, kept, None))
     pool = RayPool(Scaffold(), population, crew, stack=4)
-    going_on = process._rounds(population, pool, kept, kept.load(first_state(Scaffold(), population)))
+    going_on = process._rounds(population, pool, kept, kept.load(make_initial_state(Scaffold(), population)))
     assert [r.digest for r in going_on if isinstance(r, RoundResult)] == expected[1:]
 
 

@@ -21,7 +21,7 @@ from fedsim.core import ClientTask, ClientUpdate, Context
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
 from fedsim.errors import FedsimError, NodeLost
-from fedsim.training.local_loop import Trained
+from fedsim.training.local_loop import TrainedModel
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import Everything
 
@@ -35,7 +35,7 @@ class Heavy(Everything):
     def init_client_state(self, ctx: Context, broadcast: Any) -> Any:
         return {**super().init_client_state(ctx, broadcast), "ballast": torch.zeros(BALLAST)}
 
-    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> ClientUpdate:
+    def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
         update = super().make_update(ctx, task, trained)
         return update._replace(
             client_state={**update.client_state, "ballast": task.client_state["ballast"] + 1}

@@ -65,7 +65,7 @@ class RealJob(NamedTuple):
 def records_of(spec: dict[str, Any], settings: Settings) -> list[RoundRecord]:
     """The rounds of a spec, as one process computes them."""
     experiment = resolve(parse_spec(spec), settings)
-    population = experiment.population()
+    population = experiment.load_population()
     pool = SerialPool(experiment.algorithm, population)
     results = simulate(experiment.algorithm, population, pool, personal=experiment.personal)
     return [RoundRecord.model_validate(result.record()) for result in results]

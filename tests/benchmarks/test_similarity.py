@@ -30,7 +30,7 @@ def test_both_ways_of_drawing_labels_are_held_against_one_expert() -> None:
     population = federation(rounds=2)
     expert, accuracy = central(population, 3)
     test = population.dataset.test
-    said = population.nets[0](expert, tree.borrow(test.x)).argmax(-1)
+    said = population.nets[0](expert, tree.wrap_array(test.x)).argmax(-1)
     assert accuracy == pytest.approx(float((said.numpy() == test.y).mean()))
     drawn = [measured(KDIA(labels=labels, **QUICK["kdia"]), population, expert) for labels in WAYS]
     assert drawn[0]["trained"]["same"] != drawn[1]["trained"]["same"]

@@ -119,7 +119,7 @@ def test_a_run_has_the_digest_of_the_same_spec_and_shares_its_data(table: Table,
     assert len(shared.made) == 2  # two partitions of one seed; the methods share them
     assert len(set(digests.values())) == 4
     experiment = resolve(table.spec(next(table.runs())), settings)
-    population = experiment.population()
+    population = experiment.load_population()
     pool = SerialPool(experiment.algorithm, population)
     last = list(simulate(experiment.algorithm, population, pool))[-1]
     assert digests["plain", "IID"] == last.digest[:16]

@@ -114,7 +114,7 @@ def test_a_view_shows_another_model_of_the_same_run(tmp_path: Path, settings: Se
     run = next(run for run in table.runs() if run.labels["method"] == "KDIA")
     spec, experiment = table.spec(run), resolve(table.spec(run), settings)
     made = execute(Pending(run, spec, fingerprint(spec)), table, settings, Populations(), "")
-    population = experiment.population()
+    population = experiment.load_population()
     records = list(simulate(experiment.algorithm, population, SerialPool(experiment.algorithm, population)))
     teacher = [record.metrics["teacher_accuracy"] for record in records]
     # best and tail are of all rounds, not of the points of the curve that are kept

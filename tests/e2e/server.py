@@ -131,7 +131,7 @@ def wait_for(http: httpx.Client, job: str, states: set[str], seconds: float = 12
 def undisturbed(spec: dict[str, Any], settings: Settings) -> list[str]:
     """The digests of a spec's rounds as one process computes them, one client after another."""
     experiment = resolve(parse_spec(spec), settings)
-    population = experiment.population()
+    population = experiment.load_population()
     pool = SerialPool(experiment.algorithm, population)
     return [result.digest for result in simulate(experiment.algorithm, population, pool)]
 

@@ -12,7 +12,7 @@ import torch
 
 from fedsim.base import tree
 from fedsim.checkpoints.checkpoint import Checkpoints
-from fedsim.checkpoints.history import Memories
+from fedsim.checkpoints.history import StoredClientStates
 from fedsim.checkpoints.serialization import pack, unpack
 from fedsim.checkpoints.storage import Folder
 
@@ -35,7 +35,7 @@ def alter_a_memory(folder: Path, *, said: bool = True) -> None:
         (folder / entry["name"]).write_bytes(data)
         entry |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
         if said:
-            content["memory_digest"] = Memories(Folder(str(folder)), content["memories"]).digest()
+            content["memory_digest"] = StoredClientStates(Folder(str(folder)), content["memories"]).digest()
 
     reseal(manifest, change)
 
@@ -47,4 +47,4 @@ def reseal(manifest: Path, change: Callable[[dict[str, Any]], object]) -> None:
     change(content)
     seal = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     manifest.write_text(json.dumps({**content, "sha256": seal}))
-    assert Checkpoints(str(manifest.parent)).progress() is not None
+    assert Checkpoints(str(manifest.parent)).read_progress() is not None

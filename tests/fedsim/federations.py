@@ -10,7 +10,7 @@ import numpy as np
 from fedsim.clients.population import Population
 from fedsim.core import LocalTraining
 from fedsim.data.dataset import Dataset, Examples
-from fedsim.data.federation import federate
+from fedsim.data.federation import make_federation
 from fedsim.data.partition import Partition
 from fedsim.models import make_net
 
@@ -76,7 +76,9 @@ def federation(
 def parted(tests: str = "merged", clients: int = 6, **changes: Any) -> Population:
     """Clients with test examples of their own."""
     data = gaussian_dataset(400)
-    shared = federate(data, "dirichlet", num_clients=clients, seed=3, tests=tests, beta=0.5, min_size=4)
+    shared = make_federation(
+        data, "dirichlet", num_clients=clients, seed=3, tests=tests, beta=0.5, min_size=4
+    )
     net = make_net("mlp", input_shape=data.input_shape, num_classes=data.num_classes, hidden=6)
     population = Population(
         dataset=shared.dataset,

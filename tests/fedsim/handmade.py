@@ -17,7 +17,7 @@ from torch import Tensor
 from fedsim.algorithms.personalized.fedrod import PREFIX
 from fedsim.base import rng
 from fedsim.clients.population import Population
-from fedsim.clients.sampling import draws
+from fedsim.clients.sampling import draw_batches
 from fedsim.core import LocalTraining
 from tests.fedsim.federations import federation
 
@@ -62,10 +62,10 @@ class Hand:
 
     def rows(self, number: int, client: int) -> list[np.ndarray[Any, Any]]:
         """The examples of each local step."""
-        held, local = self.population.partition.client(client), self.population.local
+        held, local = self.population.partition.client_positions(client), self.population.local
         stream = rng.stream(self.population.seed, "shuffle", number, client)
         steps = local.steps_for(len(held))
-        return [held[some] for some in draws(stream, len(held), steps, local.batch_size)]
+        return [held[some] for some in draw_batches(stream, len(held), steps, local.batch_size)]
 
     def sgd(
         self, model: Model, rows: Iterable[np.ndarray[Any, Any]], keys: Iterable[str], loss: Loss
@@ -120,7 +120,7 @@ class HandROD(Hand):
     """Two losses and two optimisers, one after another on each batch."""
 
     def train(self, number: int, client: int, model: Model) -> Model:
-        held, local = self.population.partition.client(client), self.population.local
+        held, local = self.population.partition.client_positions(client), self.population.local
         data = self.population.dataset.train
         counts = torch.bincount(torch.from_numpy(data.y[held]), minlength=4).float()
         zeros = {PREFIX + key: torch.zeros_like(model[key]) for key in HEAD}

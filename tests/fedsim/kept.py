@@ -34,16 +34,16 @@ def run(
     results = []
     for result in simulate(algorithm, population, pool, rounds=rounds, resume=checkpoint):
         results.append(result)
-        kept.note(result)
+        kept.note_round(result)
         if result.round % every == 0:
             kept.save(result, pool, population.rounds)
     return results, pool
 
 
 def same_memories(a: SerialPool, b: SerialPool) -> None:
-    assert a.memories().keys() == b.memories().keys()
-    for client, memory in a.memories().items():
-        assert digest(memory) == digest(b.memories()[client])
+    assert a.client_states().keys() == b.client_states().keys()
+    for client, memory in a.client_states().items():
+        assert digest(memory) == digest(b.client_states()[client])
 
 
 @dataclass(frozen=True, kw_only=True)

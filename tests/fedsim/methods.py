@@ -12,12 +12,12 @@ from fedsim.algorithms import ALGORITHMS, FedAvg
 from fedsim.base import tree
 from fedsim.base.tree import Tree
 from fedsim.clients.population import Population
-from fedsim.core import Algorithm, ClientTask, ClientUpdate, Context, LocalTraining, Reduced, Reduction
+from fedsim.core import Algorithm, ClientTask, ClientUpdate, Context, LocalTraining, ReducedUpdates, Reduction
 from fedsim.core.capabilities import ClientInstructions, PersonalModels
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import RoundResult, simulate
 from fedsim.models.net import Params
-from fedsim.training.local_loop import Trained, fine_tuned
+from fedsim.training.local_loop import TrainedModel, fine_tune
 
 MOMENTUM = LocalTraining(epochs=2, batch_size=8, lr=0.05, momentum=0.9, weight_decay=1e-3)
 
@@ -74,8 +74,8 @@ def visited(
     """Client 5's visit, with a broadcast of models that are all different."""
     ctx, net = population.context(round), population.nets[0]
     broadcast = {"params": net.init(1), "teacher": net.init(2)}
-    shelf = SerialPool(method, population).worker.shelf
-    return ctx, shelf.make_task(method, ctx, 5, broadcast, {}, memory)
+    loader = SerialPool(method, population).worker.loader
+    return ctx, loader.make_task(method, ctx, 5, broadcast, {}, memory)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,14 +96,14 @@ class Everything(FedAvg, ClientInstructions):
     def init_client_state(self, ctx: Context, broadcast: Any) -> Any:
         return {"visits": torch.zeros(())}
 
-    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> ClientUpdate:
+    def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
         update = super().make_update(ctx, task, trained)
         head = tree.select(trained.params, ctx.net.head)
         number = task.instruction["greeting"]["number"]
         upload = {**update.upload, "size": {"n": torch.tensor([1.0])}, "head": {**head, "number": number}}
         return ClientUpdate(upload, {"visits": task.client_state["visits"] + 1}, update.metrics)
 
-    def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> Any:
+    def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> Any:
         assert reduced["size"]["n"].tolist() == [len(reduced.clients)]
         assert [int(entry["number"]) for entry in reduced["head"]] == list(reduced.clients)
         return super().aggregate(ctx, state, reduced)
@@ -119,7 +119,7 @@ class Tuned(FedAvg, PersonalModels):
 
     def personalize(self, ctx: Context, task: ClientTask) -> Tree:
         """Everything trained."""
-        return fine_tuned(ctx, task, self.initial_params(ctx, task))
+        return fine_tune(ctx, task, self.initial_params(ctx, task))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +140,7 @@ class Keeper(FedAvg):
         """The server's body on one's own head."""
         return {**task.broadcast["params"], **task.client_state}
 
-    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> ClientUpdate:
+    def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
         """The body goes, the head stays."""
         update = super().make_update(ctx, task, trained)
         return update._replace(client_state=tree.select(trained.params, ctx.net.head))

@@ -13,8 +13,8 @@ from fedsim.algorithms import ALGORITHMS, FedAvg
 from fedsim.base.parameters import Range
 from fedsim.data import DATASETS, PARTITIONS, Dataset, DatasetEntry, Partition, PartitionEntry
 from fedsim.data.partitions.even import iid
-from fedsim.data.partitions.stock import Stock
-from fedsim.data.places import Places
+from fedsim.data.partitions.stock import PartitionInput
+from fedsim.data.places import DataRoots
 from fedsim.models import MODELS
 from tests.fedsim.federations import gaussian_dataset
 
@@ -34,12 +34,12 @@ def flat(input_shape: tuple[int, ...], num_classes: int) -> nn.Sequential:
     return nn.Sequential(OrderedDict(flatten=nn.Flatten(), head=head))
 
 
-def dealt(stock: Stock) -> Partition:
+def dealt(stock: PartitionInput) -> Partition:
     """IID by another name."""
     return iid(stock)
 
 
-def clouds(_places: Places, *, examples: Annotated[int, Range(20)] = 240) -> Dataset:
+def clouds(_places: DataRoots, *, examples: Annotated[int, Range(20)] = 240) -> Dataset:
     """Gaussian classes."""
     return gaussian_dataset(examples)
 

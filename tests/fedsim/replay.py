@@ -9,7 +9,7 @@ import numpy as np
 
 from fedsim.base import rng
 from fedsim.clients.population import Population
-from fedsim.clients.sampling import draws
+from fedsim.clients.sampling import draw_batches
 
 Array = np.ndarray[Any, Any]
 Cohorts = Sequence[Sequence[int]]
@@ -39,11 +39,11 @@ class Client:
 
     def __init__(self, population: Population, number: int, client: int) -> None:
         self.local, self.data = population.local, population.dataset.train
-        held = population.partition.client(client)
+        held = population.partition.client_positions(client)
         self.examples = len(held)
         steps = self.local.steps_for(len(held))
         shuffle = rng.stream(population.seed, "shuffle", number, client)
-        self.rows = [held[drawn] for drawn in draws(shuffle, len(held), steps, self.local.batch_size)]
+        self.rows = [held[drawn] for drawn in draw_batches(shuffle, len(held), steps, self.local.batch_size)]
 
     def sgd(self, w: Array, extra: Callable[[Array], Array | float] = lambda w: 0.0) -> Array:
         """The model after all steps; `extra` is added to every gradient."""

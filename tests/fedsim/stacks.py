@@ -69,7 +69,7 @@ def tensors(value: Any) -> list[Tensor]:
 
 def run(algorithm: Algorithm, population: Population, pool: SerialPool) -> tuple[Any, dict[str, Any]]:
     results = list(simulate(algorithm, population, pool, personal="never", evaluate_every=3))
-    return results[-1], {str(client): memory for client, memory in pool.memories().items()}
+    return results[-1], {str(client): memory for client, memory in pool.client_states().items()}
 
 
 def close(found: Any, expected: Any, tolerance: float) -> None:

@@ -51,19 +51,19 @@ def preset_experiments(settings: Settings) -> dict[str, Experiment]:
 
 def serial_digests(experiment: Experiment) -> list[str]:
     """The digests of a run in this process, one client after the other."""
-    population = experiment.population()
+    population = experiment.load_population()
     return _digests(experiment, population, SerialPool(experiment.algorithm, population))
 
 
 def stacked_digests(experiment: Experiment) -> list[str]:
     """The digests of a run in this process, three clients at once."""
-    population = experiment.population()
+    population = experiment.load_population()
     return _digests(experiment, population, StackedPool(experiment.algorithm, population, STACK))
 
 
 def ray_digests(experiment: Experiment, crew: Crew) -> list[str]:
     """The digests of a run on these actors."""
-    population = experiment.population()
+    population = experiment.load_population()
     return _digests(experiment, population, RayPool(experiment.algorithm, population, crew))
 
 

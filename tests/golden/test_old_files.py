@@ -10,7 +10,7 @@ import numpy as np
 
 from fedsim.checkpoints.checkpoint import Checkpoints
 from fedsim.engine.pools import SerialPool
-from fedsim.engine.simulation import first_state, simulate
+from fedsim.engine.simulation import make_initial_state, simulate
 from jobs.run.checkpointing import experiment_of
 from jobs.settings import Settings
 from jobs.spec import load_spec
@@ -26,15 +26,15 @@ def test_an_old_checkpoint_is_resumed(tmp_path: Path) -> None:
     shutil.copytree(OLD / "checkpoints", tmp_path / "checkpoints")
     spec = load_spec(OLD / "spec.yaml")
     experiment = resolve(spec, Settings.from_env())
-    population = experiment.population()
+    population = experiment.load_population()
     algorithm, pool = experiment.algorithm, SerialPool(experiment.algorithm, population)
     checkpoint = Checkpoints(str(tmp_path / "checkpoints"), experiment_of(spec)).load(
-        first_state(algorithm, population)
+        make_initial_state(algorithm, population)
     )
     assert checkpoint is not None
     assert checkpoint.round == 2
     assert len(list(checkpoint.records)) == 2
-    assert sum(len(memories) for memories in checkpoint.memories) == 5
+    assert sum(len(memories) for memories in checkpoint.client_states) == 5
     resumed = list(simulate(algorithm, population, pool, resume=checkpoint))
     assert [result.round for result in resumed] == [3, 4]
     undisturbed = list(simulate(algorithm, population, SerialPool(algorithm, population)))

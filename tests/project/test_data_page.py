@@ -35,7 +35,7 @@ def test_every_entry_has_a_row(title: str, registry: dict[str, object]) -> None:
 def test_what_can_be_fetched_is_what_the_registry_says() -> None:
     rows = re.findall(r"^\| `(\w+)` \|.*\|([^|]*)\|$", section("Data sets"), flags=re.MULTILINE)
     fetched = {name for name, get in rows if "fetch" in get}
-    assert fetched == {name for name, entry in DATASETS.items() if "data.download" in entry.get}
+    assert fetched == {name for name, entry in DATASETS.items() if "data.download" in entry.how_to_get}
 
 
 def test_the_clients_of_the_example_are_the_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,10 +45,10 @@ def test_the_clients_of_the_example_are_the_groups(tmp_path: Path, monkeypatch: 
     names: dict[str, Any] = {}
     exec(script, names)
     settings = Settings(tmp_path, data_roots=(tmp_path,))
-    population = resolve(parse_spec(yaml.safe_load(spec)), settings).population()
+    population = resolve(parse_spec(yaml.safe_load(spec)), settings).load_population()
     data = population.dataset.train
     for client, name in enumerate(["ann", "bob", "eve"]):
-        held = data.x[population.partition.client(client)]
+        held = data.x[population.partition.client_positions(client)]
         theirs = names["x"][names["whose"] == name].astype(np.float32)
         assert {row.tobytes() for row in held} <= {row.tobytes() for row in theirs}
     assert int(population.partition.offsets[-1]) == len(data) == 480
@@ -65,6 +65,8 @@ def test_the_counts_of_the_image_models_are_true() -> None:
         pairs = [(name, shape) for name in names for shape in shapes]
         for (name, shape), count in zip(pairs, row["counts"].split("; "), strict=True):
             size = tuple(map(int, shape.split("x")))
-            assert make_net(name, input_shape=size, num_classes=10).count() == int(count.replace(",", ""))
+            assert make_net(name, input_shape=size, num_classes=10).count_parameters() == int(
+                count.replace(",", "")
+            )
             found += 1
     assert found == len(set(MODELS) - {"distilbert", "small_transformer"}) + 1

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedsim.algorithms import ALGORITHMS
-from fedsim.base.parameters import parameters, written
+from fedsim.base.parameters import format_value, list_parameters
 
 PAGE = (Path(__file__).parents[2] / "docs" / "methods.md").read_text("utf-8")
 
@@ -14,5 +14,5 @@ PAGE = (Path(__file__).parents[2] / "docs" / "methods.md").read_text("utf-8")
 def test_a_method_has_its_row(name: str) -> None:
     rows = [line for line in PAGE.splitlines() if line.startswith(f"| `{name}` |")]
     assert len(rows) == 1
-    for parameter in parameters(ALGORITHMS[name]):
-        assert f"`{parameter.name}` {written(parameter.default)}".removesuffix(".0") in rows[0]
+    for parameter in list_parameters(ALGORITHMS[name]):
+        assert f"`{parameter.name}` {format_value(parameter.default)}".removesuffix(".0") in rows[0]

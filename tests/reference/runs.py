@@ -29,7 +29,7 @@ def skipped_without_data() -> Iterator[None]:
 
 def rounds(experiment: Experiment, every: int | None = None) -> Iterator[RoundResult]:
     """A run in this process, scored after every so many rounds, or after the last alone."""
-    population = experiment.population()
+    population = experiment.load_population()
     pool = SerialPool(experiment.algorithm, population)
     return simulate(experiment.algorithm, population, pool, evaluate_every=every or experiment.rounds)
 

@@ -32,8 +32,8 @@ def most_frequent(population: Population) -> float:
         held, tests = (
             part.y[rows]
             for part, rows in (
-                (data.train, population.partition.client(client)),
-                (data.test, population.tests_of(client)),
+                (data.train, population.partition.client_positions(client)),
+                (data.test, population.test_positions(client)),
             )
         )
         if len(tests):
@@ -55,7 +55,7 @@ def test_clients_learn_more_than_which_class_is_frequent(
     with skipped_without_data():
         experiment = resolve(load_spec(preset, [*SMALLER, *items]), Settings.from_env())
         found = last_metrics(experiment)["personal_accuracy_mean"]
-    known = most_frequent(experiment.population())
+    known = most_frequent(experiment.load_population())
     print(f"    {preset}: {found:.3f}, the most frequent class {known:.3f}")
     assert found > known + more
 

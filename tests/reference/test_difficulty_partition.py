@@ -9,8 +9,8 @@ for five epochs as the expert and 100 clients: IID 0.61 and 0.21, Dir(0.2) 0.58 
 import numpy as np
 import pytest
 
-from fedsim.data import Dataset, difficulty_partition, load_dataset, loss_spread, make_partition
-from fedsim.engine.expert import expert_losses
+from fedsim.data import Dataset, deal_by_difficulty, load_dataset, loss_spread, make_partition
+from fedsim.engine.expert import train_expert
 from fedsim.models import make_net
 from tests.reference.runs import NEEDS_FASHION_MNIST
 
@@ -25,7 +25,7 @@ def fashion() -> Dataset:
 @pytest.fixture(scope="module")
 def losses(fashion: Dataset) -> np.ndarray:
     net = make_net("lenet5", input_shape=fashion.input_shape, num_classes=10)
-    training = expert_losses(fashion, net, epochs=5, seed=202207)
+    training = train_expert(fashion, net, epochs=5, seed=202207)
     while True:
         try:
             print(next(training))
@@ -41,11 +41,11 @@ def test_order_lowers_the_spread_within_clients(fashion: Dataset, losses: np.nda
     base = make_partition(kind, labels=labels, num_clients=100, num_classes=10, seed=202207, **given)
     spread = {}
     for f_ord in (0.0, 0.5, 1.0):
-        after = difficulty_partition(base, labels, losses, f_ord, 202207)
+        after = deal_by_difficulty(base, labels, losses, f_ord, 202207)
         spread[f_ord] = float(loss_spread(after, losses).mean())
         for client in range(100):
             assert np.array_equal(
-                after.label_counts(client, labels, 10), base.label_counts(client, labels, 10)
+                after.count_labels(client, labels, 10), base.count_labels(client, labels, 10)
             )
     print(f"{kind} {given}: " + ", ".join(f"f_ord {f}: {s:.2f}" for f, s in spread.items()))
     assert spread[0.0] > 0.4

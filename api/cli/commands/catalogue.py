@@ -139,29 +139,29 @@ def _entries(kind: Kind, url: str | None) -> list[dict[str, Any]]:
 
 
 def _parameters(schema: dict[str, Any]) -> str:
-    from fedsim.base.parameters import written
+    from fedsim.base.parameters import format_value
 
     properties: dict[str, dict[str, Any]] = schema.get("properties", {})
     return " ".join(
-        f"{name}={written(each['default'])}" if "default" in each else name
+        f"{name}={format_value(each['default'])}" if "default" in each else name
         for name, each in properties.items()
     )
 
 
 def _named(entries: list[dict[str, Any]], kind: Kind, name: str) -> dict[str, Any]:
-    from fedsim.base.parameters import unknown
+    from fedsim.base.parameters import suggest_name
     from fedsim.errors import FieldError, RequestError
 
     known = {entry["name"]: entry for entry in entries}
     if name not in known:
-        raise RequestError([FieldError("name", name, f"is no {kind[:-1]}", unknown(name, known))])
+        raise RequestError([FieldError("name", name, f"is no {kind[:-1]}", suggest_name(name, known))])
     return known[name]
 
 
 def _show_one(entry: dict[str, Any]) -> None:
     """One entry: what it is, where it is from, and what each parameter may be and means."""
     from api.cli.display import data, plain, table
-    from fedsim.base.parameters import written
+    from fedsim.base.parameters import format_value
 
     told = [f"{entry['name']}: {_summary(entry)}", entry.get("documentation", "")]
     told += [f"{word}: {entry[key]}" for word, key in _PLACES.items() if entry.get(key)]
@@ -174,7 +174,7 @@ def _show_one(entry: dict[str, Any]) -> None:
             (
                 name,
                 _allowed(each),
-                written(each["default"]) if "default" in each else "has to be given",
+                format_value(each["default"]) if "default" in each else "has to be given",
                 each.get("description", ""),
             )
             for name, each in properties.items()

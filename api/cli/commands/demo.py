@@ -58,7 +58,7 @@ def _service(settings: Settings) -> tuple[str, Detached | None]:
         wait_until_ready,
         who_answers,
     )
-    from fedsim.errors import Unreachable
+    from fedsim.errors import ServiceUnreachable
 
     url = default_url()
     found = who_answers(url)
@@ -68,7 +68,9 @@ def _service(settings: Settings) -> tuple[str, Detached | None]:
             wait_until_ready(url, show)
         return url, None
     if "FEDSIM_URL" in os.environ:
-        raise Unreachable(f"no fedsim answers at FEDSIM_URL, {url}", "unset it to start a service here")
+        raise ServiceUnreachable(
+            f"no fedsim answers at FEDSIM_URL, {url}", "unset it to start a service here"
+        )
     port = DEFAULT_PORT
     if found == "somebody":
         port = free_port()

@@ -14,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 import fedsim
 from api.server.dependencies import ServiceOf
 from api.server.errors import problem, problems
-from fedsim.plugins import installed
+from fedsim.plugins import list_plugin_versions
 
 router = APIRouter(tags=["service"])
 
@@ -78,7 +78,7 @@ def get_version() -> Version:
         python=platform.python_version(),
         ray=metadata.version("ray"),
         torch=metadata.version("torch"),
-        plugins=installed(),
+        plugins=list_plugin_versions(),
     )
 
 

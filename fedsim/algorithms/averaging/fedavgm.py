@@ -26,11 +26,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from fedsim.algorithms.fedavg import FedAvg, towards
+from fedsim.algorithms.fedavg import FedAvg, step_towards
 from fedsim.base import tree
 from fedsim.base.parameters import Range
 from fedsim.base.tree import Tree
-from fedsim.core import Context, Reduced, ServerState
+from fedsim.core import Context, ReducedUpdates, ServerState
 from fedsim.models.net import Params
 
 
@@ -60,32 +60,35 @@ class FedAvgM(FedAvg):
     def init_server_state(self, ctx: Context) -> FedAvgMState:
         """The parent's, at rest."""
         params = super().init_server_state(ctx).params
-        return FedAvgMState(params=params, velocity=ctx.each(_at_rest, params, params))
+        return FedAvgMState(params=params, velocity=ctx.map_architectures(_zero_velocity, params, params))
 
-    def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> FedAvgMState:
+    def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> FedAvgMState:
         """The way to the mean, and on by the last step; for each architecture that came."""
         came = reduced["params"]
-        params = ctx.each(
-            lambda mine, held, mean: self._moved(mine, held, mean, mine.own(state.velocity)),
+        params = ctx.map_architectures(
+            lambda mine, held, mean: self._apply_momentum(
+                mine, held, mean, mine.select_architecture(state.velocity)
+            ),
             state.params,
             came,
         )
-        velocity = ctx.each(
+        velocity = ctx.map_architectures(
             lambda mine, last, _: tree.sub(
-                tree.select(mine.own(state.params), last), tree.select(mine.own(params), last)
+                tree.select(mine.select_architecture(state.params), last),
+                tree.select(mine.select_architecture(params), last),
             ),
             state.velocity,
             came,
         )
         return FedAvgMState(params=params, velocity=velocity)
 
-    def _moved(self, ctx: Context, params: Params, mean: Tree, velocity: Tree) -> Params:
+    def _apply_momentum(self, ctx: Context, params: Params, mean: Tree, velocity: Tree) -> Params:
         """W - v with v = beta v + D: the (share of the) way to the mean, less beta times the last step."""
-        target = dict(towards(ctx, params, mean, 1.0 if self.form == "heavy_ball" else 1 - self.beta))
+        target = dict(step_towards(ctx, params, mean, 1.0 if self.form == "heavy_ball" else 1 - self.beta))
         for key, last in tree.select(velocity, target).items():
             target[key] = target[key] - self.beta * last.double()
         return {**params, **tree.cast_like(target, tree.select(params, target))}
 
 
-def _at_rest(ctx: Context, params: Tree, _: Tree) -> Tree:
+def _zero_velocity(ctx: Context, params: Tree, _: Tree) -> Tree:
     return tree.zeros_like(tree.select(params, ctx.net.parameters))

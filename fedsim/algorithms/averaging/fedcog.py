@@ -48,7 +48,7 @@ from fedsim.core.capabilities import StepNoise
 from fedsim.errors import FieldError
 from fedsim.models.net import Net, Params
 from fedsim.training.flops import input_flops
-from fedsim.training.local_loop import Trained, divergence, masked_mean
+from fedsim.training.local_loop import TrainedModel, kl_divergence, masked_mean
 
 MOMENTS = (0.5, 0.9)
 """Adam's two decay rates while inputs are made up."""
@@ -84,7 +84,7 @@ class FedCOG(FedAvg, StepNoise):
         message = f"{net.name} takes tokens, and inputs cannot be made up by gradients"
         return (FieldError("name", "fedcog", message, "choose a model of images, or another method"),)
 
-    def generates(self, ctx: Context) -> bool:
+    def uses_synthetic_inputs(self, ctx: Context) -> bool:
         """Whether clients make up inputs in this round."""
         return self.lambda_kd > 0 and ctx.round >= self.start_round
 
@@ -96,7 +96,7 @@ class FedCOG(FedAvg, StepNoise):
         self, ctx: Context, rng: np.random.Generator, steps: int, batch_size: int, num_examples: int
     ) -> Tree:
         """A part of the first inputs for each step, and which inputs it shall learn from (in [0, 1))."""
-        if not self.generates(ctx) or not steps:
+        if not self.uses_synthetic_inputs(ctx) or not steps:
             return {}
         shape = (steps, -(-self.samples // steps), *ctx.input_shape)
         return {
@@ -106,12 +106,12 @@ class FedCOG(FedAvg, StepNoise):
 
     def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
         """Make up inputs, where it is time for it; then the parent's."""
-        if self.generates(ctx) and len(task.batches):
-            made = self.made_up(ctx, task)
+        if self.uses_synthetic_inputs(ctx) and len(task.batches):
+            made = self.make_synthetic_inputs(ctx, task)
             task = task._replace(instruction={**task.instruction, "made": made})
         return super().train_client(ctx, task)
 
-    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> ClientUpdate:
+    def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
         """The model, which the client keeps as well."""
         return (
             super().make_update(ctx, task, trained)._replace(client_state={"previous": dict(trained.params)})
@@ -124,27 +124,27 @@ class FedCOG(FedAvg, StepNoise):
             return base
         made = task.instruction["made"]
         rows = (batch.noise["chosen"] * made["count"]).long()
-        far: Tensor = divergence(made["logits"][rows], ctx.net(params, made["inputs"][rows]))
+        far: Tensor = kl_divergence(made["logits"][rows], ctx.net(params, made["inputs"][rows]))
         wanted: Tensor = made["count"] > 0
         return base + self.lambda_kd * wanted * far
 
     def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
         """Besides, making inputs up by two models, and learning from a batch of them in each step."""
         kinds = super().count_effort(ctx, state, steps)
-        if not self.generates(ctx) or not steps:
+        if not self.uses_synthetic_inputs(ctx) or not steps:
             return kinds
         moved, learnt = input_flops(ctx.net, tuple(ctx.input_shape))
         made = 2 * self.samples * self.descent * moved
         return (kinds[0]._replace(besides=made + steps * ctx.local.batch_size * learnt), *kinds[1:])
 
-    def made_up(self, ctx: Context, task: ClientTask) -> Tree:
+    def make_synthetic_inputs(self, ctx: Context, task: ClientTask) -> Tree:
         """Inputs of classes that the client lacks: `inputs`, the global model's `logits`, their `count`."""
-        labels, count = lacking(task.label_counts, self.samples)
+        labels, count = choose_rare_labels(task.label_counts, self.samples)
         real = (torch.arange(self.samples, device=labels.device) < count).float()
         x = torch.cat([batch.noise["inputs"] for batch in task.batches])[: self.samples]
         # A model out of training is laid out otherwise than one out of a checkpoint, which rounds otherwise.
         held = task.broadcast["params"], task.client_state["previous"]
-        models = [tree.map(tree.arranged, model) for model in held]
+        models = [tree.map(tree.to_channels_last, model) for model in held]
         first = second = torch.zeros_like(x)
         best, kept = torch.full_like(count, torch.inf), (x, ctx.net(models[0], x).detach())
         for step in range(1, self.descent + 1):
@@ -178,7 +178,7 @@ class FedCOG(FedAvg, StepNoise):
         return fit + self.lambda_dis * (1 - masked_mean(both.sum(-1) / 2, mask).clamp(0, 1))
 
 
-def lacking(label_counts: Tensor, samples: int) -> tuple[Tensor, Tensor]:
+def choose_rare_labels(label_counts: Tensor, samples: int) -> tuple[Tensor, Tensor]:
     """The labels of `samples` inputs, those that are rarest most often, and how many of them are wanted.
 
     Args:

@@ -39,9 +39,9 @@ from fedsim.algorithms.fedavg import FedAvg
 from fedsim.base import tree
 from fedsim.base.parameters import Range
 from fedsim.base.tree import Tree
-from fedsim.core import ClientTask, ClientUpdate, Context, Reduced, Reduction
+from fedsim.core import ClientTask, ClientUpdate, Context, ReducedUpdates, Reduction
 from fedsim.models.net import Params
-from fedsim.training.local_loop import Trained
+from fedsim.training.local_loop import TrainedModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ class FedDisco(FedAvg):
         """It has told nothing yet."""
         return {}
 
-    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> ClientUpdate:
+    def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
         """The model, and once the label counts."""
         update = super().make_update(ctx, task, trained)
         labels = {} if task.client_state else {"counts": task.label_counts.to(torch.int32)}
@@ -80,18 +80,18 @@ class FedDisco(FedAvg):
         }
         return update._replace(upload={**update.upload, **more}, client_state={"told": torch.ones(())})
 
-    def server_update(self, ctx: Context, params: Params, mean: Tree, reduced: Reduced) -> Params:
+    def server_update(self, ctx: Context, params: Params, mean: Tree, reduced: ReducedUpdates) -> Params:
         """To the mean of the clients' models by their weights q."""
         mine = [at for at, client in enumerate(reduced.clients) if client % len(ctx.nets) == ctx.model]
-        weights = self.weights(
+        weights = self.discrepancy_weights(
             [reduced.num_examples[at] for at in mine], [float(reduced["distance"][at]["nats"]) for at in mine]
         )
         if (self.a or self.b) and weights.any():
             models = [reduced["models"][at] for at in mine]
-            mean = tree.map(lambda *leaves: _mixed(leaves, weights), *models)
+            mean = tree.map(lambda *leaves: _weighted_sum(leaves, weights), *models)
         return super().server_update(ctx, params, mean, reduced)
 
-    def weights(self, sizes: Sequence[int], distances: Sequence[float]) -> NDArray[np.float64]:
+    def discrepancy_weights(self, sizes: Sequence[int], distances: Sequence[float]) -> NDArray[np.float64]:
         """The weights q_k of a cohort, float64 `[clients]`; they sum to 1, or are all 0.
 
         Args:
@@ -115,5 +115,5 @@ def discrepancy(label_counts: Tensor) -> Tensor:
     return torch.xlogy(share, share * len(share)).sum()
 
 
-def _mixed(leaves: Sequence[Tensor], weights: NDArray[np.float64]) -> Tensor:
+def _weighted_sum(leaves: Sequence[Tensor], weights: NDArray[np.float64]) -> Tensor:
     return sum((w * leaf.double() for leaf, w in zip(leaves, weights.tolist(), strict=True)), torch.zeros(()))

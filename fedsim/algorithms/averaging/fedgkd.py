@@ -35,10 +35,10 @@ from fedsim.algorithms.fedavg import FedAvg
 from fedsim.base import tree
 from fedsim.base.parameters import Count, Positive, Range
 from fedsim.base.tree import Tree
-from fedsim.core import Batch, ClientTask, Context, Effort, Reduced, ServerState
+from fedsim.core import Batch, ClientTask, Context, Effort, ReducedUpdates, ServerState
 from fedsim.core.capabilities import PersonalBroadcast
 from fedsim.models.net import Params
-from fedsim.training.local_loop import cross_entropy, divergence
+from fedsim.training.local_loop import cross_entropy, kl_divergence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,18 +70,18 @@ class FedGKD(FedAvg, PersonalBroadcast):
         """The parent's."""
         return FedGKDState(params=super().init_server_state(ctx).params, recent=[])
 
-    def teaches(self, ctx: Context) -> bool:
+    def has_teacher(self, ctx: Context) -> bool:
         """Whether there is a teacher in this round."""
         return self.gamma > 0 and ctx.round > 0
 
     def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """The model, and its teacher unless that is the model itself."""
         sent = super().broadcast(ctx, state)
-        if not self.teaches(ctx) or self.buffer == 1 or ctx.round == 1:
+        if not self.has_teacher(ctx) or self.buffer == 1 or ctx.round == 1:
             return sent
         # A plan asks what later rounds send while nobody has come yet.
         recent = state.recent or [state.params]
-        held = [tree.select(ctx.own(model), sent["params"]) for model in recent]
+        held = [tree.select(ctx.select_architecture(model), sent["params"]) for model in recent]
         mean = tree.map(lambda *parts: torch.stack(parts).double().mean(0), *held)
         return {**sent, "teacher": tree.cast_like(mean, held[0])}
 
@@ -89,23 +89,23 @@ class FedGKD(FedAvg, PersonalBroadcast):
         """The model alone."""
         return super().broadcast(ctx, state)
 
-    def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> FedGKDState:
+    def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> FedGKDState:
         """The parent's, and the new model among the last."""
         params = super().aggregate(ctx, state, reduced).params
         return FedGKDState(params=params, recent=[*state.recent, params][-self.buffer :])
 
     def loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
         """The cross-entropy, and how far the student is from its teacher."""
-        if not self.teaches(ctx):
+        if not self.has_teacher(ctx):
             return super().loss(ctx, task, params, batch)
         logits = ctx.net(params, batch.x)
-        with torch.no_grad(), ctx.net.evaluating():
+        with torch.no_grad(), ctx.net.evaluation_mode():
             taught = ctx.net(task.broadcast.get("teacher", task.broadcast["params"]), batch.x)
-        far = divergence(taught, logits, batch.mask, self.temperature, several=batch.y.dim() == 2)
+        far = kl_divergence(taught, logits, batch.mask, self.temperature, several=batch.y.dim() == 2)
         return cross_entropy(logits, batch) + self.gamma / 2 * self.temperature**2 * far
 
     def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
         """A forward pass more where there is a teacher."""
         # Without the teacher in what comes down: it is asked for once for each size of client.
         moving = self.trainable_keys(ctx, super().broadcast(ctx, state))
-        return (Effort(steps, moving, forwards=int(self.teaches(ctx))),)
+        return (Effort(steps, moving, forwards=int(self.has_teacher(ctx))),)

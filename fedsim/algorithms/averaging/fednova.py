@@ -39,11 +39,11 @@ from typing import ClassVar
 
 import torch
 
-from fedsim.algorithms.fedavg import FedAvg, towards
+from fedsim.algorithms.fedavg import FedAvg, step_towards
 from fedsim.base.tree import Tree
-from fedsim.core import ClientTask, ClientUpdate, Context, Reduced, Reduction
+from fedsim.core import ClientTask, ClientUpdate, Context, ReducedUpdates, Reduction
 from fedsim.models.net import Params
-from fedsim.training.local_loop import Trained
+from fedsim.training.local_loop import TrainedModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,29 +52,29 @@ class FedNova(FedAvg):
 
     uploads: ClassVar[Mapping[str, Reduction]] = {"params": Reduction.MEAN, "steps": Reduction.GATHER}
 
-    def work(self, ctx: Context, steps: int) -> float:
+    def relative_work(self, ctx: Context, steps: int) -> float:
         """The work a_i of so many local steps, in units of what a client of average size does."""
         usual = ctx.local.steps_for(max(1, ceil(ctx.mean_examples)))
-        return ctx.local.reach(steps) / ctx.local.reach(usual)
+        return ctx.local.total_step_size(steps) / ctx.local.total_step_size(usual)
 
     def weigh_client(self, ctx: Context, task: ClientTask) -> float:
         """Its examples by its work, n_i / a_i; 0 for a client without examples, which does none."""
         steps = len(task.batches)
-        return task.num_examples / self.work(ctx, steps) if steps else 0.0
+        return task.num_examples / self.relative_work(ctx, steps) if steps else 0.0
 
-    def server_update(self, ctx: Context, params: Params, mean: Tree, reduced: Reduced) -> Params:
+    def server_update(self, ctx: Context, params: Params, mean: Tree, reduced: ReducedUpdates) -> Params:
         """From the model towards the clients' mean, and s times as far."""
         came = zip(reduced.clients, reduced.num_examples, reduced["steps"], strict=True)
         done = [
-            (examples, self.work(ctx, int(entry["count"])))
+            (examples, self.relative_work(ctx, int(entry["count"])))
             for client, examples, entry in came
             if client % len(ctx.nets) == ctx.model and examples
         ]
         total = sum(examples for examples, _ in done)
         further = sum(n * work for n, work in done) * sum(n / work for n, work in done) / total**2
-        return super().server_update(ctx, params, towards(ctx, params, mean, further), reduced)
+        return super().server_update(ctx, params, step_towards(ctx, params, mean, further), reduced)
 
-    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> ClientUpdate:
+    def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
         """The model, and how many steps led to it."""
         update = super().make_update(ctx, task, trained)
         steps = {"count": torch.tensor([trained.steps])}

@@ -39,7 +39,7 @@ from fedsim.base.parameters import Positive, Range
 from fedsim.base.tree import Tree
 from fedsim.core import Batch, ClientTask, ClientUpdate, Context, Effort
 from fedsim.models.net import Params
-from fedsim.training.local_loop import Trained, cross_entropy, masked_mean
+from fedsim.training.local_loop import TrainedModel, cross_entropy, masked_mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class Moon(FedAvg):
         """The global model in the place of a previous one, and that there is none."""
         return {"previous": dict(broadcast["params"]), "trained": torch.zeros(())}
 
-    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> ClientUpdate:
+    def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
         """The model, which the client keeps as well."""
         update = super().make_update(ctx, task, trained)
         if not trained.steps:
@@ -72,14 +72,14 @@ class Moon(FedAvg):
         if not self.mu:
             return super().loss(ctx, task, params, batch)
         features = ctx.net.features(params, batch.x)
-        with torch.no_grad(), ctx.net.evaluating():
+        with torch.no_grad(), ctx.net.evaluation_mode():
             towards = ctx.net.features(task.broadcast["params"], batch.x)
             away = ctx.net.features(task.client_state["previous"], batch.x)
-        term = self.contrast(features, towards, away, batch.mask)
+        term = self.contrastive_loss(features, towards, away, batch.mask)
         weight: Tensor = self.mu * task.client_state["trained"]
         return cross_entropy(ctx.net.classify(params, features), batch) + weight * term
 
-    def contrast(self, z: Tensor, towards: Tensor, away: Tensor, mask: Tensor | None) -> Tensor:
+    def contrastive_loss(self, z: Tensor, towards: Tensor, away: Tensor, mask: Tensor | None) -> Tensor:
         """The contrastive term (Eq. 3), mean over the batch.
 
         Args:

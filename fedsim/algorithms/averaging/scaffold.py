@@ -43,14 +43,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
-from fedsim.algorithms.fedavg import FedAvg, towards
+from fedsim.algorithms.fedavg import FedAvg, step_towards
 from fedsim.base import tree
 from fedsim.base.parameters import Range
 from fedsim.base.tree import Tree
-from fedsim.core import ClientTask, ClientUpdate, Context, Reduced, Reduction, ServerState
+from fedsim.core import ClientTask, ClientUpdate, Context, ReducedUpdates, Reduction, ServerState
 from fedsim.core.capabilities import PersonalBroadcast
 from fedsim.models.net import Params
-from fedsim.training.local_loop import Trained
+from fedsim.training.local_loop import TrainedModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,11 +80,11 @@ class Scaffold(FedAvg, PersonalBroadcast):
     def init_server_state(self, ctx: Context) -> ScaffoldState:
         """The parent's, with a control of zeros."""
         params = super().init_server_state(ctx).params
-        return ScaffoldState(params=params, control=ctx.each(_nothing, params, params))
+        return ScaffoldState(params=params, control=ctx.map_architectures(_nothing, params, params))
 
     def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """The model and the server's control."""
-        return {**super().broadcast(ctx, state), "control": ctx.own(state.control)}
+        return {**super().broadcast(ctx, state), "control": ctx.select_architecture(state.control)}
 
     def broadcast_personal(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """The model alone."""
@@ -102,14 +102,14 @@ class Scaffold(FedAvg, PersonalBroadcast):
         """Everybody's usual gradient less the client's own: c - c_i."""
         return tree.sub(task.broadcast["control"], task.client_state["control"])
 
-    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> ClientUpdate:
+    def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
         """The model, the change of the control, and the new control to keep."""
         update = super().make_update(ctx, task, trained)
-        change = self.learned(ctx, task, trained)
-        memory = {"control": tree.add(task.client_state["control"], change)}
-        return update._replace(upload={**update.upload, "control": change}, client_state=memory)
+        change = self.control_change(ctx, task, trained)
+        client_state = {"control": tree.add(task.client_state["control"], change)}
+        return update._replace(upload={**update.upload, "control": change}, client_state=client_state)
 
-    def learned(self, ctx: Context, task: ClientTask, trained: Trained) -> Tree:
+    def control_change(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> Tree:
         """How the client's control changes: (w - y) / R - c."""
         control = task.broadcast["control"]
         if not trained.steps:
@@ -117,16 +117,16 @@ class Scaffold(FedAvg, PersonalBroadcast):
         way = tree.sub(
             tree.select(self.initial_params(ctx, task), control), tree.select(trained.params, control)
         )
-        return tree.sub(tree.scale(way, 1 / ctx.local.reach(trained.steps)), control)
+        return tree.sub(tree.scale(way, 1 / ctx.local.total_step_size(trained.steps)), control)
 
-    def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> Any:
+    def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> Any:
         """The parent's, and the control of all clients moved by those that came."""
         state = super().aggregate(ctx, state, reduced)
-        return replace(state, control=ctx.each(_moved, state.control, reduced["control"]))
+        return replace(state, control=ctx.map_architectures(_move_control, state.control, reduced["control"]))
 
-    def server_update(self, ctx: Context, params: Params, mean: Tree, reduced: Reduced) -> Params:
+    def server_update(self, ctx: Context, params: Params, mean: Tree, reduced: ReducedUpdates) -> Params:
         """From the model towards the clients' mean, `eta_g` times as far."""
-        return super().server_update(ctx, params, towards(ctx, params, mean, self.eta_g), reduced)
+        return super().server_update(ctx, params, step_towards(ctx, params, mean, self.eta_g), reduced)
 
     def describe_round(self, ctx: Context, state: Any) -> Mapping[str, Any]:
         """How large the server's control is: its Euclidean norm."""
@@ -137,6 +137,6 @@ def _nothing(ctx: Context, params: Tree, _: Tree) -> Tree:
     return tree.zeros_like(tree.select(params, ctx.net.parameters))
 
 
-def _moved(ctx: Context, control: Tree, change: Tree) -> Tree:
+def _move_control(ctx: Context, control: Tree, change: Tree) -> Tree:
     clients = len(range(ctx.model, ctx.num_clients, len(ctx.nets)))
     return tree.cast_like(tree.add(control, tree.scale(change, 1 / clients)), control)

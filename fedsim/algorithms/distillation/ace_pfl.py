@@ -50,9 +50,18 @@ from torch import Tensor
 
 from fedsim.base import tree, wire
 from fedsim.base.parameters import Count, Positive, Range
-from fedsim.base.privacy import Kind, Mechanism, budgets
+from fedsim.base.privacy import Mechanism, NoiseKind, make_privacy_record
 from fedsim.base.tree import Tree
-from fedsim.core import Algorithm, ClientTask, ClientUpdate, Context, Effort, Reduced, Reduction, ServerState
+from fedsim.core import (
+    Algorithm,
+    ClientTask,
+    ClientUpdate,
+    Context,
+    Effort,
+    ReducedUpdates,
+    Reduction,
+    ServerState,
+)
 from fedsim.core.capabilities import (
     ClientInstructions,
     HeldOutExamples,
@@ -61,22 +70,28 @@ from fedsim.core.capabilities import (
     PersonalModels,
     RoundNoise,
 )
-from fedsim.core.census import Answers, Census, Ground
+from fedsim.core.census import CensusAnswers, CensusQuestion, Ground
 from fedsim.models.net import Params
-from fedsim.techniques.clustering import grouped, mean_within
-from fedsim.techniques.server_distillation import finite
+from fedsim.techniques.clustering import cluster_features, mean_cluster_distances
+from fedsim.techniques.server_distillation import all_finite
 from fedsim.techniques.soft_predictions import (
     TO_THE_END,
     Curve,
     Stage,
     Temperature,
     Unsent,
-    noisy,
-    softened,
+    add_prediction_noise,
+    soften_logits,
     top_k,
 )
-from fedsim.techniques.triple_distillation import TEACHERS, GlobalTerm, Strategy, Taught, TripleDistillation
-from fedsim.training.local_loop import Descent, descend, own_loss
+from fedsim.techniques.triple_distillation import (
+    TEACHERS,
+    GlobalTerm,
+    Strategy,
+    TripleDistillation,
+    TripleLoss,
+)
+from fedsim.training.local_loop import LocalLoop, plain_loss, run_local_loop
 
 Weight = Annotated[float, Range(minimum=0)]
 NOBODY = 1e-9  # the share of the weights below which nobody is heard: sums are rounded
@@ -149,7 +164,7 @@ class AcePFL(
     validation: Annotated[float, Range(minimum=0, below=1)] = 0.1
     label_epsilon: Positive | None = None
     prediction_epsilon: Positive | None = None
-    mechanism: Kind = "laplace"
+    mechanism: NoiseKind = "laplace"
     delta: Annotated[float, Range(above=0, below=1)] = 1e-5
 
     uploads: ClassVar[Mapping[str, Reduction]] = {"predictions": Reduction.OVERALL_MEAN}
@@ -173,22 +188,22 @@ class AcePFL(
         """Nothing is known."""
         return AceState(params={})
 
-    def plan_census(self, ctx: Context) -> Census | None:
+    def plan_census(self, ctx: Context) -> CensusQuestion | None:
         """The clients' label distributions, compared (Algorithm 2)."""
         if self.clustering == "none":
             return None
-        noise = self._noise(self.label_epsilon)
-        return Census(ask=self.clustering, ground=self.ground, selection=self.selection, noise=noise)
+        noise = self._noise_mechanism(self.label_epsilon)
+        return CensusQuestion(ask=self.clustering, ground=self.ground, selection=self.selection, noise=noise)
 
-    def apply_census(self, ctx: Context, state: AceState, answers: Answers) -> AceState:
+    def apply_census(self, ctx: Context, state: AceState, answers: CensusAnswers) -> AceState:
         """The clusters, and the weights of Eq. 3: the examples of a client's cluster, over its clients."""
-        clusters = grouped(answers.distances, self.clusters, ctx.seed)
+        clusters = cluster_features(answers.distances, self.clusters, ctx.seed)
         weights = np.bincount(clusters, answers.sizes) / np.bincount(clusters)
         return replace(
             state,
             clusters=torch.from_numpy(clusters),
             weights=torch.from_numpy(weights[clusters]),
-            mean_emd=tuple(mean_within(answers.shares, clusters, self.ground)),
+            mean_emd=tuple(mean_cluster_distances(answers.shares, clusters, self.ground)),
         )
 
     def broadcast(self, ctx: Context, state: AceState) -> Mapping[str, Tree]:
@@ -212,7 +227,7 @@ class AcePFL(
         share = task.instruction.get("share")
         return 1.0 if share is None else float(share["weight"])
 
-    def aggregate(self, ctx: Context, state: AceState, reduced: Reduced) -> AceState:
+    def aggregate(self, ctx: Context, state: AceState, reduced: ReducedUpdates) -> AceState:
         """Eq. 3, over those who said numbers."""
         said, several = reduced["predictions"], ctx.require_public_set().several_labels
         heard = 1 - said["silent"] if said else 0.0  # the weights of those; 1 exactly, where it is everybody
@@ -232,12 +247,12 @@ class AcePFL(
             said |= {"clusters": torch.bincount(state.clusters).tolist(), "mean_emd": list(state.mean_emd)}
             if ctx.round == 0 and ctx.num_clients <= MOST_NAMED:
                 said["cluster_of"] = state.clusters.tolist()
-        labels = self._noise(self.label_epsilon if self.clustering != "none" else None)
+        labels = self._noise_mechanism(self.label_epsilon if self.clustering != "none" else None)
         sent = len(ctx.require_public_set()) * (ctx.round + 1)
-        spent = budgets(labels, self._noise(self.prediction_epsilon), sent)
+        spent = make_privacy_record(labels, self._noise_mechanism(self.prediction_epsilon), sent)
         return {**said, "privacy": spent} if spent else said
 
-    def _noise(self, epsilon: float | None) -> Mechanism | None:
+    def _noise_mechanism(self, epsilon: float | None) -> Mechanism | None:
         return None if epsilon is None else Mechanism(kind=self.mechanism, epsilon=epsilon, delta=self.delta)
 
     # client
@@ -248,57 +263,63 @@ class AcePFL(
 
     def draw_round_noise(self, ctx: Context, rng: np.random.Generator) -> Tree:
         """The noise of the predictions, of scale 1."""
-        noise = self._noise(self.prediction_epsilon)
+        noise = self._noise_mechanism(self.prediction_epsilon)
         shape = (len(ctx.require_public_set()), ctx.num_classes)
-        return {} if noise is None else {"noise": noise.standard(rng, shape)}
+        return {} if noise is None else {"noise": noise.draw_standard_noise(rng, shape)}
 
     def initial_params(self, ctx: Context, task: ClientTask) -> Params:
         """The client's own model, as its last visit left it; at first the one that everybody makes."""
         model: Params | None = task.client_state.get("model")
-        return ctx.first(task.device) if model is None else model
+        return ctx.cached_init_params(task.device) if model is None else model
 
     def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
         """Lines 8 of the last round, and 4 to 7 of this one, of Algorithm 1."""
-        model, memory, public_loss = self._taught(ctx, task, ctx.round)
-        trained = descend(Descent(ctx, task, model, own_loss))
+        model, client_state, public_loss = self._distil_predictions(ctx, task, ctx.round)
+        trained = run_local_loop(LocalLoop(ctx, task, model, plain_loss))
         metrics = {"train_loss": trained.loss}
         if public_loss is not None:
             metrics["public_loss"] = public_loss
-        said = self._said(ctx, task, trained.params)
-        sound = finite(said)
+        said = self._predict_public_set(ctx, task, trained.params)
+        sound = all_finite(said)
         told = {"probabilities": torch.where(sound, said, 0.0), "silent": (~sound).float()}
         return ClientUpdate(
-            {"predictions": told}, {**memory, "model": trained.params}, metrics, trained.params
+            {"predictions": told}, {**client_state, "model": trained.params}, metrics, trained.params
         )
 
-    def _said(self, ctx: Context, task: ClientTask, params: Params) -> Tensor:
+    def _predict_public_set(self, ctx: Context, task: ClientTask, params: Params) -> Tensor:
         """s_n^r on the public set, as it travels: `[public examples, classes]`."""
         public, temperature = ctx.require_public_set(), self.temperature(ctx)(ctx.round + 1)
-        soft = softened(public.predictions(lambda x: ctx.net(params, x)), temperature, public.several_labels)
-        noise = self._noise(self.prediction_epsilon)
+        soft = soften_logits(
+            public.predict_examples(lambda x: ctx.net(params, x)), temperature, public.several_labels
+        )
+        noise = self._noise_mechanism(self.prediction_epsilon)
         if noise is not None:
             scale = noise.prediction_scale(ctx.num_classes, public.several_labels)
-            soft = noisy(soft, scale * task.round_noise["noise"], public.several_labels)
+            soft = add_prediction_noise(soft, scale * task.round_noise["noise"], public.several_labels)
         return top_k(soft, self.top_k, self.unsent, public.several_labels)
 
-    def _taught(self, ctx: Context, task: ClientTask, round: int) -> tuple[Params, Tree, Tensor | None]:
+    def _distil_predictions(
+        self, ctx: Context, task: ClientTask, round: int
+    ) -> tuple[Params, Tree, Tensor | None]:
         """Line 8 of Algorithm 1: the client after what it learns from what all said in a round, from 1.
 
         Returns:
             Its model, what it keeps besides, and its mean loss; None where nothing was said yet.
         """
-        model, memory = self.initial_params(ctx, task), tree.drop(task.client_state, ("model",))
+        model, client_state = self.initial_params(ctx, task), tree.drop(task.client_state, ("model",))
         said = task.broadcast["predictions"].get("probabilities")
         if said is None:
-            return model, memory, None
+            return model, client_state, None
         size = self.public_batch_size or ctx.local.batch_size
-        steps = ctx.require_public_set().shuffled(ctx.seed, round, epochs=self.public_epochs, batch_size=size)
+        steps = ctx.require_public_set().shuffle_batches(
+            ctx.seed, round, epochs=self.public_epochs, batch_size=size
+        )
         temperature = self.temperature(ctx)(round)
-        teachers = self._triple.teachers(ctx, task.client_state, said, temperature)
+        teachers = self._triple.make_teachers(ctx, task.client_state, said, temperature)
         taught = task._replace(batches=steps, instruction={**task.instruction, TEACHERS: teachers})
         there = replace(ctx, local=replace(ctx.local, lr=self.eta2, lr_alpha=0.0))
-        trained = descend(Descent(there, taught, model, Taught(self._triple, temperature)))
-        return trained.params, self._triple.kept(ctx, task, trained.params, said), trained.loss
+        trained = run_local_loop(LocalLoop(there, taught, model, TripleLoss(self._triple, temperature)))
+        return trained.params, self._triple.update_client_state(ctx, task, trained.params, said), trained.loss
 
     @property
     def _triple(self) -> TripleDistillation:
@@ -318,4 +339,4 @@ class AcePFL(
 
     def personalize(self, ctx: Context, task: ClientTask) -> Tree:
         """The client's model after this round: with what it learns from what all said in it."""
-        return self._taught(ctx, task, ctx.round + 1)[0]
+        return self._distil_predictions(ctx, task, ctx.round + 1)[0]

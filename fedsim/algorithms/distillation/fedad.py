@@ -43,8 +43,8 @@ from fedsim.base.tree import Tree
 from fedsim.core import Batch, ClientTask, Context
 from fedsim.errors import FieldError
 from fedsim.models.net import Net, Params
-from fedsim.techniques.grad_cam import has_maps, look
-from fedsim.techniques.server_distillation import softened, taught_loss
+from fedsim.techniques.grad_cam import compute_attention, has_maps
+from fedsim.techniques.server_distillation import soft_target_loss, soften_logits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,16 +67,16 @@ class FedAD(OneShot):
         message = f"{net.name} has no convolutions of images, so there is no attention to distil"
         return (*faults, FieldError("lambda_att", self.lambda_att, message, "0, or a model of images"))
 
-    def said(self, ctx: Context, task: ClientTask, params: Params) -> Tree:
+    def predict_public_set(self, ctx: Context, task: ClientTask, params: Params) -> Tree:
         """Logits, attention maps and label counts."""
         public = ctx.require_public_set()
         if not self.lambda_att:
-            logits = public.predictions(lambda x: ctx.net(params, x))
+            logits = public.predict_examples(lambda x: ctx.net(params, x))
             return {"logits": logits, "counts": task.label_counts}
         with torch.no_grad():
             looks = [
-                look(ctx.net, ctx.input_shape, params, batch.x, batch.y, self.map_size)
-                for batch in public.batches()
+                compute_attention(ctx.net, ctx.input_shape, params, batch.x, batch.y, self.map_size)
+                for batch in public.iterate_batches()
             ]
         return {
             "logits": torch.cat([each.logits for each in looks]),
@@ -84,20 +84,20 @@ class FedAD(OneShot):
             "counts": task.label_counts,
         }
 
-    def gathered(self, ctx: Context, said: Sequence[Tree]) -> Tree:
+    def combine_predictions(self, ctx: Context, said: Sequence[Tree]) -> Tree:
         """The ensemble's logits, and the bounds of the attention."""
-        logits = self.together(said)
+        logits = self.ensemble_logits(said)
         if not self.lambda_att:
             return {"logits": logits}
         maps = torch.stack([each["attention"] for each in said])
         return {"logits": logits, "lower": maps.amin(0), "upper": maps.amax(0)}
 
-    def distance(self, ctx: Context, params: Params, batch: Batch, lesson: Tree) -> Tensor:
+    def distillation_loss(self, ctx: Context, params: Params, batch: Batch, lesson: Tree) -> Tensor:
         """The divergence, and the attention outside its bounds."""
         several = batch.y.dim() == 2
-        taught = softened(lesson["logits"], 1.0, several)
+        taught = soften_logits(lesson["logits"], 1.0, several)
         if not self.lambda_att:
-            return taught_loss(taught, ctx.net(params, batch.x), 1.0, several)
-        logits, seen = look(ctx.net, ctx.input_shape, params, batch.x, batch.y, self.map_size)
+            return soft_target_loss(taught, ctx.net(params, batch.x), 1.0, several)
+        logits, seen = compute_attention(ctx.net, ctx.input_shape, params, batch.x, batch.y, self.map_size)
         outside = F.relu(lesson["lower"] - seen) + F.relu(seen - lesson["upper"])
-        return taught_loss(taught, logits, 1.0, several) + self.lambda_att * outside.mean()
+        return soft_target_loss(taught, logits, 1.0, several) + self.lambda_att * outside.mean()

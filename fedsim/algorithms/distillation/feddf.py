@@ -44,22 +44,31 @@ from fedsim.algorithms.fedavg import FedAvg
 from fedsim.base import rng, wire
 from fedsim.base.parameters import Count, Positive, Range
 from fedsim.base.tree import Tree
-from fedsim.clients.sampling import kept_apart
-from fedsim.core import Batch, ClientTask, ClientUpdate, Context, Progress, Reduced, Reduction, ServerState
+from fedsim.clients.sampling import draw_apart
+from fedsim.core import (
+    Batch,
+    ClientTask,
+    ClientUpdate,
+    Context,
+    Progress,
+    ReducedUpdates,
+    Reduction,
+    ServerState,
+)
 from fedsim.core.capabilities import PayloadAccounting, ServerTraining
 from fedsim.core.public_set import ROWS, PublicSet
 from fedsim.models.net import Params
 from fedsim.techniques.server_distillation import (
-    Course,
-    Lesson,
-    correct_share,
-    distilled,
-    finite,
-    softened,
-    steps_over,
-    taught_loss,
+    DistillationSettings,
+    DistilledModel,
+    all_finite,
+    distil_model,
+    make_accuracy_judge,
+    make_public_batches,
+    soft_target_loss,
+    soften_logits,
 )
-from fedsim.training.local_loop import Trained
+from fedsim.training.local_loop import TrainedModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,15 +127,15 @@ class FedDF(FedAvg, PayloadAccounting, ServerTraining):
             return wire.NUMBER_BYTES * len(ctx.require_public_set()) * ctx.num_classes
         return wire.payload_bytes(payload)
 
-    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> ClientUpdate:
+    def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
         """The model, and what it says of the public set."""
         update = super().make_update(ctx, task, trained)
-        logits = ctx.require_public_set().predictions(lambda x: ctx.net(trained.params, x))
-        sound = finite(logits)
+        logits = ctx.require_public_set().predict_examples(lambda x: ctx.net(trained.params, x))
+        sound = all_finite(logits)
         said = {"logits": torch.where(sound, logits, 0.0), "sound": sound.float()}
         return update._replace(upload={**update.upload, "said": said})
 
-    def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> FedDFState:
+    def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> FedDFState:
         """The parent's, and the mean of everybody's logits."""
         params = super().aggregate(ctx, state, reduced).params
         parts = list(reduced["said"].values()) if len(ctx.nets) > 1 else [reduced["said"]]
@@ -137,21 +146,25 @@ class FedDF(FedAvg, PayloadAccounting, ServerTraining):
         return FedDFState(params=params, said=said.float(), lessons=())
 
     def train_server(
-        self, ctx: Context, state: Any, reduced: Reduced
+        self, ctx: Context, state: Any, reduced: ReducedUpdates
     ) -> Generator[Progress, None, FedDFState]:
         """Every architecture's student, one after another."""
         if not self.steps or state.said is None:
             return state  # type: ignore[no-any-return]
-        lessons = list[Lesson]()
+        lessons = list[DistilledModel]()
         for model in range(len(ctx.nets)):
             mine = ctx.for_model(model)
-            lessons.append((yield from self.lesson(mine, mine.own(state.params), state.said)))
+            lessons.append(
+                (yield from self.distil_student(mine, mine.select_architecture(state.params), state.said))
+            )
         params: Tree = {str(model): lesson.params for model, lesson in enumerate(lessons)}
         told = tuple((lesson.steps, lesson.score) for lesson in lessons)
         params = params if len(ctx.nets) > 1 else params["0"]
         return FedDFState(params=params, said=state.said, lessons=told)
 
-    def lesson(self, ctx: Context, start: Params, said: Tensor) -> Generator[Progress, None, Lesson]:
+    def distil_student(
+        self, ctx: Context, start: Params, said: Tensor
+    ) -> Generator[Progress, None, DistilledModel]:
         """One architecture's student.
 
         Args:
@@ -159,40 +172,40 @@ class FedDF(FedAvg, PayloadAccounting, ServerTraining):
             start: the mean of its clients' models.
             said: the mean of everybody's logits of the public set.
         """
-        public = ctx.require_public_set().on(ctx.device)
-        chosen = kept_apart(rng.stream(ctx.seed, "apart"), len(public), self.apart)
+        public = ctx.require_public_set().to_device(ctx.device)
+        chosen = draw_apart(rng.stream(ctx.seed, "apart"), len(public), self.apart)
         aside = torch.from_numpy(chosen).to(public.y.device)
         rows = (~aside).nonzero().squeeze(1)
-        batches = steps_over(
+        batches = make_public_batches(
             public, ctx.seed, ctx.round, steps=self.steps, batch_size=self.batch_size, rows=rows
         )
-        course = Course(
+        course = DistillationSettings(
             lr=self.lr,
             cosine=True,
             clip=self.clip,
             check_every=self.check_every,
             patience=self.patience,
         )
-        judge = correct_share(ctx.net, public, aside.nonzero().squeeze(1))
-        taught = softened(said.to(public.y.device), self.temperature, public.several_labels)
+        judge = make_accuracy_judge(ctx.net, public, aside.nonzero().squeeze(1))
+        taught = soften_logits(said.to(public.y.device), self.temperature, public.several_labels)
         return (
-            yield from distilled(
+            yield from distil_model(
                 ctx.net,
                 start,
                 batches,
-                lambda params, batch: self.teaching(ctx, params, batch, taught, public),
+                lambda params, batch: self.distillation_loss(ctx, params, batch, taught, public),
                 course,
                 judge,
                 address=(ctx.seed, ctx.round, ctx.model),
             )
         )
 
-    def teaching(
+    def distillation_loss(
         self, ctx: Context, params: Params, batch: Batch, taught: Tensor, public: PublicSet
     ) -> Tensor:
         """What a step of the distillation descends: KL(teacher || student), a scalar."""
         target = taught[batch.noise[ROWS]]
-        return taught_loss(target, ctx.net(params, batch.x), self.temperature, public.several_labels)
+        return soft_target_loss(target, ctx.net(params, batch.x), self.temperature, public.several_labels)
 
     def describe_round(self, ctx: Context, state: Any) -> Mapping[str, Any]:
         """How long the distillations were, and how good the students are on what they were judged by."""

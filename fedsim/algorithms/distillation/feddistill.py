@@ -41,10 +41,10 @@ from torch import Tensor
 from fedsim.algorithms.fedavg import FedAvg
 from fedsim.base.parameters import Range
 from fedsim.base.tree import Tree
-from fedsim.core import Batch, ClientTask, ClientUpdate, Context, Reduced, Reduction, ServerState
+from fedsim.core import Batch, ClientTask, ClientUpdate, Context, ReducedUpdates, Reduction, ServerState
 from fedsim.core.capabilities import PersonalBroadcast
 from fedsim.models.net import Params
-from fedsim.training.local_loop import Trained, cross_entropy, masked_mean
+from fedsim.training.local_loop import TrainedModel, cross_entropy, masked_mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ class FedDistillPlus(FedAvg, PersonalBroadcast):
     tasks: ClassVar[Collection[str]] = frozenset({"classes"})
     uploads: ClassVar[Mapping[str, Reduction]] = {"params": Reduction.MEAN, "logits": Reduction.GATHER}
 
-    def teaches(self, ctx: Context) -> bool:
+    def has_cohort_logits(self, ctx: Context) -> bool:
         """Whether clients have the cohort's logits in this round."""
         return self.gamma > 0 and ctx.round > 0
 
@@ -82,14 +82,14 @@ class FedDistillPlus(FedAvg, PersonalBroadcast):
 
     def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """The parent's, and the last cohort's logits."""
-        more = {"logits": {"rows": state.logits}} if self.teaches(ctx) else {}
+        more = {"logits": {"rows": state.logits}} if self.has_cohort_logits(ctx) else {}
         return {**super().broadcast(ctx, state), **more}
 
     def broadcast_personal(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """The model alone."""
         return super().broadcast(ctx, state)
 
-    def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> Any:
+    def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> Any:
         """The parent's, and the mean of the rows that came, label by label."""
         state = super().aggregate(ctx, state, reduced)
         if not self.gamma:
@@ -99,13 +99,13 @@ class FedDistillPlus(FedAvg, PersonalBroadcast):
 
     def loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
         """The cross-entropy, and the divergence from what the cohort said of the same labels."""
-        if not self.teaches(ctx):
+        if not self.has_cohort_logits(ctx):
             return super().loss(ctx, task, params, batch)
         logits = ctx.net(params, batch.x)
-        term = distance(task.broadcast["logits"]["rows"], logits, batch)
+        term = distillation_loss(task.broadcast["logits"]["rows"], logits, batch)
         return cross_entropy(logits, batch) + self.gamma * term
 
-    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> ClientUpdate:
+    def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
         """The parent's, and the client's rows."""
         update = super().make_update(ctx, task, trained)
         rows = {"rows": mean_logits(ctx, task, trained.params)} if self.gamma else {}
@@ -136,7 +136,7 @@ class FedDistill(FedDistillPlus):
         return {}
 
 
-def distance(rows: Tensor, logits: Tensor, batch: Batch) -> Tensor:
+def distillation_loss(rows: Tensor, logits: Tensor, batch: Batch) -> Tensor:
     """KL(softmax(row of the label) || model), in nats: the mean over the batch, where no row counts 0.
 
     Args:

@@ -44,10 +44,10 @@ from fedsim.base import rng as streams
 from fedsim.base import tree
 from fedsim.base.parameters import Count
 from fedsim.base.tree import Tree
-from fedsim.core import ClientTask, ClientUpdate, Context, Reduced, Reduction, ServerState
+from fedsim.core import ClientTask, ClientUpdate, Context, ReducedUpdates, Reduction, ServerState
 from fedsim.core.capabilities import ClientInstructions, PersonalBroadcast, PersonalModels
 from fedsim.models.net import Params
-from fedsim.training.local_loop import Trained
+from fedsim.training.local_loop import TrainedModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,7 @@ class FedEnsemble(FedAvg, ClientInstructions, PersonalBroadcast, PersonalModels)
     tasks: ClassVar[Collection[str]] = frozenset({"classes"})
 
     @property
-    def several(self) -> bool:
+    def has_several_models(self) -> bool:
         """Whether several models are trained."""
         return self.mode == "permutation"
 
@@ -91,13 +91,13 @@ class FedEnsemble(FedAvg, ClientInstructions, PersonalBroadcast, PersonalModels)
     def init_server_state(self, ctx: Context) -> FedEnsembleState:
         """The parent's model; with `permutation` others besides."""
         nobody = torch.zeros(0)
-        if not self.several:
+        if not self.has_several_models:
             return FedEnsembleState(params=super().init_server_state(ctx).params, members={}, shares=nobody)
         seeds = [ctx.seed, *(streams.torch_seed(ctx.seed, "ensemble", m) for m in range(1, self.models))]
         params = {str(m): ctx.net.init(seed) for m, seed in enumerate(seeds)}
         return FedEnsembleState(params=params, members={}, shares=nobody)
 
-    def chosen(self, ctx: Context, client: int) -> int:
+    def assigned_model(self, ctx: Context, client: int) -> int:
         """Which model this client trains in this round, with `permutation`."""
         age, turn = divmod(ctx.round, self.models)
         first = streams.stream(ctx.seed, "ensemble-age", age).permutation(self.models)
@@ -105,16 +105,18 @@ class FedEnsemble(FedAvg, ClientInstructions, PersonalBroadcast, PersonalModels)
 
     def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """The global model; with `permutation` nothing that is the same for all."""
-        return {} if self.several else super().broadcast(ctx, state)
+        return {} if self.has_several_models else super().broadcast(ctx, state)
 
     def instruct_client(self, ctx: Context, state: Any, client: int) -> Mapping[str, Tree]:
         """With `permutation`, the model that the client trains."""
-        return {"params": state.params[str(self.chosen(ctx, client))]} if self.several else {}
+        return (
+            {"params": state.params[str(self.assigned_model(ctx, client))]} if self.has_several_models else {}
+        )
 
-    def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> FedEnsembleState:
+    def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> FedEnsembleState:
         """The models as `mode` has them, and who answers together."""
-        if self.several:
-            return replace(state, params=self.trained(ctx, state, reduced))  # type: ignore[no-any-return]
+        if self.has_several_models:
+            return replace(state, params=self.average_models(ctx, state, reduced))  # type: ignore[no-any-return]
         others = ctx.num_clients - len(reduced.clients)
         members = [*reduced["models"], *([state.params] if others else [])]
         return FedEnsembleState(
@@ -123,21 +125,23 @@ class FedEnsemble(FedAvg, ClientInstructions, PersonalBroadcast, PersonalModels)
             shares=torch.tensor([1.0] * len(reduced.clients) + [others] * bool(others)) / ctx.num_clients,
         )
 
-    def trained(self, ctx: Context, state: Any, reduced: Reduced) -> dict[str, Params]:
+    def average_models(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> dict[str, Params]:
         """Every model as the mean of what the clients that had it made of it."""
         models = dict(state.params)
         for number, held in models.items():
             mine = [
-                at for at, client in enumerate(reduced.clients) if self.chosen(ctx, client) == int(number)
+                at
+                for at, client in enumerate(reduced.clients)
+                if self.assigned_model(ctx, client) == int(number)
             ]
             counts = [reduced.num_examples[at] for at in mine]
             if sum(counts):
-                models[number] = mean([reduced["models"][at] for at in mine], counts, held)
+                models[number] = average_params([reduced["models"][at] for at in mine], counts, held)
         return models
 
     def ensemble(self, state: Any) -> dict[str, Tree]:
         """Who answers together: `models` by number, and the `shares` of each, which sum to 1."""
-        if self.several:
+        if self.has_several_models:
             return {"models": state.params, "shares": {"of": torch.ones(self.models) / self.models}}
         if not state.members:
             return {"models": {"0": state.params}, "shares": {"of": torch.ones(1)}}
@@ -150,7 +154,11 @@ class FedEnsemble(FedAvg, ClientInstructions, PersonalBroadcast, PersonalModels)
     def deploy_models(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """The ensemble; before it the global model where there is one, and else it is what is global."""
         together = self.ensemble(state)
-        return {"global": together} if self.several else {"global": state.params, "ensemble": together}
+        return (
+            {"global": together}
+            if self.has_several_models
+            else {"global": state.params, "ensemble": together}
+        )
 
     def predict(self, ctx: Context, model: Tree, x: Tensor) -> Tensor:
         """The logs of what the ensemble says, or the logits of one model: `[batch, classes]`."""
@@ -158,7 +166,9 @@ class FedEnsemble(FedAvg, ClientInstructions, PersonalBroadcast, PersonalModels)
             return ctx.net(model, x)
         said = torch.stack([ctx.net(each, x).log_softmax(-1) for each in model["models"].values()])
         shares = model["shares"]["of"].to(said.device).view(-1, 1, 1)
-        together: Tensor = (shares * said.exp()).sum(0).log() if self.several else (shares * said).sum(0)
+        together: Tensor = (
+            (shares * said.exp()).sum(0).log() if self.has_several_models else (shares * said).sum(0)
+        )
         return together
 
     def describe_round(self, ctx: Context, state: Any) -> Mapping[str, Any]:
@@ -172,7 +182,7 @@ class FedEnsemble(FedAvg, ClientInstructions, PersonalBroadcast, PersonalModels)
         params: Params = {**task.broadcast, **task.instruction}["params"]
         return params
 
-    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> ClientUpdate:
+    def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
         """The model, twice."""
         model = dict(trained.params)
         return ClientUpdate({"params": model, "models": model}, {}, {"train_loss": trained.loss})
@@ -186,7 +196,7 @@ class FedEnsemble(FedAvg, ClientInstructions, PersonalBroadcast, PersonalModels)
         return self.predict(ctx, model, x)
 
 
-def mean(models: Sequence[Params], counts: Sequence[int], pattern: Params) -> Params:
+def average_params(models: Sequence[Params], counts: Sequence[int], pattern: Params) -> Params:
     """Their mean, weighted, taken in float64 and rounded once to the number types of `pattern`."""
     total = sum(counts)
     weighed = tree.map(

@@ -38,7 +38,7 @@ from fedsim.core import Batch, ClientTask, Context
 from fedsim.core.capabilities import PayloadAccounting, RoundNoise
 from fedsim.errors import FieldError
 from fedsim.models.net import Net, Params
-from fedsim.techniques.server_distillation import softened, taught_loss
+from fedsim.techniques.server_distillation import soft_target_loss, soften_logits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,18 +66,18 @@ class FedKD(OneShot, PayloadAccounting, RoundNoise):
 
     def draw_round_noise(self, ctx: Context, rng: np.random.Generator) -> Tree:
         """The noise on the upload, where there is any."""
-        if not self.laplace or not self.uploading(ctx):
+        if not self.laplace or not self.is_upload_round(ctx):
             return {}
         shape = len(ctx.require_public_set()), ctx.num_classes
         return {"laplace": rng.laplace(scale=self.laplace, size=shape).astype(np.float32)}
 
-    def said(self, ctx: Context, task: ClientTask, params: Params) -> Tree:
+    def predict_public_set(self, ctx: Context, task: ClientTask, params: Params) -> Tree:
         """Logits, and label counts."""
-        logits = ctx.require_public_set().predictions(lambda x: ctx.net(params, x))
+        logits = ctx.require_public_set().predict_examples(lambda x: ctx.net(params, x))
         if self.laplace:
             logits = logits + task.round_noise["laplace"]
         if self.levels:
-            logits = rounded(logits, self.levels)
+            logits = quantise_logits(logits, self.levels)
         return {"logits": logits, "counts": task.label_counts}
 
     def count_bytes(self, ctx: Context, name: str, payload: Tree) -> int:
@@ -88,22 +88,22 @@ class FedKD(OneShot, PayloadAccounting, RoundNoise):
         count = int(payload["logits"].numel())
         return usual - wire.NUMBER_BYTES * count + count + 2 * wire.NUMBER_BYTES
 
-    def gathered(self, ctx: Context, said: Sequence[Tree]) -> Tree:
+    def combine_predictions(self, ctx: Context, said: Sequence[Tree]) -> Tree:
         """The ensemble's logits."""
-        return {"logits": self.together(said)}
+        return {"logits": self.ensemble_logits(said)}
 
-    def distance(self, ctx: Context, params: Params, batch: Batch, lesson: Tree) -> Tensor:
+    def distillation_loss(self, ctx: Context, params: Params, batch: Batch, lesson: Tree) -> Tensor:
         """Of the logits, or of what they stand for."""
         logits = ctx.net(params, batch.x)
         taught: Tensor = lesson["logits"]
         if self.distance_by == "l1":
             return (logits - taught).abs().mean()
         several = batch.y.dim() == 2
-        soft = softened(taught, self.temperature, several)
-        return self.temperature**2 * taught_loss(soft, logits, self.temperature, several)
+        soft = soften_logits(taught, self.temperature, several)
+        return self.temperature**2 * soft_target_loss(soft, logits, self.temperature, several)
 
 
-def rounded(logits: Tensor, levels: int) -> Tensor:
+def quantise_logits(logits: Tensor, levels: int) -> Tensor:
     """The nearest of so many values, two or more, evenly from the least of these numbers to the greatest."""
     low, high = logits.min(), logits.max()
     step = ((high - low) / (levels - 1)).clamp(min=1e-12)

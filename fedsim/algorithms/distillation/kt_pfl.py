@@ -45,16 +45,25 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedsim.algorithms.fedavg import OWN
+from fedsim.algorithms.fedavg import PRIVATE_PARAMS
 from fedsim.algorithms.personal_parts import PersonalParts
 from fedsim.base.parameters import Count, Positive, Range
 from fedsim.base.tree import Tree
-from fedsim.core import Batch, ClientTask, ClientUpdate, Context, Effort, Reduced, Reduction, ServerState
+from fedsim.core import (
+    Batch,
+    ClientTask,
+    ClientUpdate,
+    Context,
+    Effort,
+    ReducedUpdates,
+    Reduction,
+    ServerState,
+)
 from fedsim.core.capabilities import ClientInstructions, PersonalBroadcast
 from fedsim.core.public_set import ROWS
 from fedsim.models.net import Params
-from fedsim.techniques.server_distillation import finite, softened, taught_loss
-from fedsim.training.local_loop import Descent, descend
+from fedsim.techniques.server_distillation import all_finite, soft_target_loss, soften_logits
+from fedsim.training.local_loop import LocalLoop, run_local_loop
 
 SHARPNESS = 5.0
 """By what coefficients are multiplied before their softmax, and whose powers scale their gradients."""
@@ -129,10 +138,10 @@ class KTpFL(PersonalParts, ClientInstructions, PersonalBroadcast):
         """Nothing: a client's own model is the one that it keeps."""
         return {}
 
-    def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> KTState:
+    def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> KTState:
         """What came, and the coefficients after a step for everybody who came and said numbers."""
         pairs = zip(reduced.clients, (entry["probabilities"] for entry in reduced["said"]), strict=True)
-        heard = {client: said for client, said in pairs if finite(said)}
+        heard = {client: said for client, said in pairs if all_finite(said)}
         who = torch.tensor(list(heard), dtype=torch.int64)
         if not heard:
             return replace(state, who=who, said=None)  # type: ignore[no-any-return]
@@ -140,12 +149,12 @@ class KTpFL(PersonalParts, ClientInstructions, PersonalBroadcast):
         flat = said.double().flatten(1)
         for at, client in enumerate(heard):
             row = coefficients[client]
-            slope = self.slope(row, who, flat, at)
+            slope = self.coefficient_gradient(row, who, flat, at)
             row = row - _scale(slope) * slope
             coefficients[client] = torch.softmax(SHARPNESS * row, 0)
         return replace(state, coefficients=coefficients, who=who, said=said)  # type: ignore[no-any-return]
 
-    def slope(self, row: Tensor, who: Tensor, said: Tensor, at: int) -> Tensor:
+    def coefficient_gradient(self, row: Tensor, who: Tensor, said: Tensor, at: int) -> Tensor:
         """The gradient of one client's objective with regard to its coefficients, float64 `[clients]`.
 
         Args:
@@ -164,29 +173,29 @@ class KTpFL(PersonalParts, ClientInstructions, PersonalBroadcast):
 
     def initial_params(self, ctx: Context, task: ClientTask) -> Params:
         """The client's own model."""
-        own: Params = task.client_state.get(OWN) or ctx.first(task.device)
+        own: Params = task.client_state.get(PRIVATE_PARAMS) or ctx.cached_init_params(task.device)
         return own
 
     def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
         """The teacher, then the client's own examples, then what it says of this round's public ones."""
-        model = self.listened(ctx, task, self.initial_params(ctx, task))
+        model = self.distil_from_teacher(ctx, task, self.initial_params(ctx, task))
         trained = self.train_locally(ctx, task, model, ctx.net.parameters)
         public = ctx.require_public_set()
-        rows = public.chosen(ctx.seed, ctx.round, self.public_size)
-        logits = public.predictions(lambda x: ctx.net(trained.params, x), rows)
-        soft = softened(logits, self.temperature, public.several_labels)
+        rows = public.choose_rows(ctx.seed, ctx.round, self.public_size)
+        logits = public.predict_examples(lambda x: ctx.net(trained.params, x), rows)
+        soft = soften_logits(logits, self.temperature, public.several_labels)
         metrics = {"train_loss": trained.loss}
         return ClientUpdate(
-            {"said": {"probabilities": soft}}, {OWN: dict(trained.params)}, metrics, trained.params
+            {"said": {"probabilities": soft}}, {PRIVATE_PARAMS: dict(trained.params)}, metrics, trained.params
         )
 
-    def listened(self, ctx: Context, task: ClientTask, model: Params) -> Params:
+    def distil_from_teacher(self, ctx: Context, task: ClientTask, model: Params) -> Params:
         """The model after it has learnt from its teacher, if it has one."""
         if "teacher" not in task.instruction:
             return model
         public, before = ctx.require_public_set(), ctx.round - 1
-        rows = public.chosen(ctx.seed, before, self.public_size)
-        batches = public.shuffled(
+        rows = public.choose_rows(ctx.seed, before, self.public_size)
+        batches = public.shuffle_batches(
             ctx.seed, before, epochs=self.public_epochs, batch_size=self.public_batch_size, rows=rows
         )
         places = torch.zeros(len(public), dtype=torch.int64, device=rows.device)
@@ -194,13 +203,13 @@ class KTpFL(PersonalParts, ClientInstructions, PersonalBroadcast):
         heard = {"said": task.instruction["teacher"]["said"], "places": places}
         learning = replace(ctx, local=replace(ctx.local, lr=self.public_lr, lr_alpha=0.0))
         hearing = task._replace(batches=batches, instruction={"teacher": heard})
-        return descend(Descent(learning, hearing, model, self.distance)).params
+        return run_local_loop(LocalLoop(learning, hearing, model, self.distillation_loss)).params
 
-    def distance(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
+    def distillation_loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
         """KL(teacher || student) on a public batch: a scalar."""
         teacher, several = task.instruction["teacher"], batch.y.dim() == 2
         taught = teacher["said"][teacher["places"][batch.noise[ROWS]]]
-        return taught_loss(taught, ctx.net(params, batch.x), self.temperature, several)
+        return soft_target_loss(taught, ctx.net(params, batch.x), self.temperature, several)
 
     def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
         """The local training, what is said of public examples, and once there are teachers their steps."""

@@ -28,7 +28,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedsim.algorithms.fedavg import OWN, FedAvg
+from fedsim.algorithms.fedavg import PRIVATE_PARAMS, FedAvg
 from fedsim.base import tree
 from fedsim.base.parameters import Count, Positive
 from fedsim.base.tree import Tree
@@ -39,7 +39,7 @@ from fedsim.core import (
     Context,
     Effort,
     Progress,
-    Reduced,
+    ReducedUpdates,
     Reduction,
     ServerState,
 )
@@ -47,10 +47,15 @@ from fedsim.core.capabilities import ClientInstructions, PersonalBroadcast, Serv
 from fedsim.core.public_set import ROWS
 from fedsim.errors import FieldError
 from fedsim.models.net import Net, Params
-from fedsim.techniques.server_distillation import Course, distilled, ensemble, finite
-from fedsim.training.local_loop import Descent, descend
+from fedsim.techniques.server_distillation import (
+    DistillationSettings,
+    all_finite,
+    average_logits_by_class,
+    distil_model,
+)
+from fedsim.training.local_loop import LocalLoop, run_local_loop
 
-LESSON = "lesson"
+SOFT_TARGETS = "lesson"
 """What is sent once to every client, and where its memory has it."""
 
 
@@ -102,15 +107,15 @@ class OneShot(FedAvg, ClientInstructions, PersonalBroadcast, ServerTraining):
     trains_before_evaluation: ClassVar[bool] = True
 
     @abstractmethod
-    def said(self, ctx: Context, task: ClientTask, params: Params) -> Tree:
+    def predict_public_set(self, ctx: Context, task: ClientTask, params: Params) -> Tree:
         """What the client uploads about the public set."""
 
     @abstractmethod
-    def gathered(self, ctx: Context, said: Sequence[Tree]) -> Tree:
+    def combine_predictions(self, ctx: Context, said: Sequence[Tree]) -> Tree:
         """The lesson: what all clients said, put together; each leaf has a row for every public example."""
 
     @abstractmethod
-    def distance(self, ctx: Context, params: Params, batch: Batch, lesson: Tree) -> Tensor:
+    def distillation_loss(self, ctx: Context, params: Params, batch: Batch, lesson: Tree) -> Tensor:
         """How far a model is from the lesson on a public batch: a scalar.
 
         Args:
@@ -120,12 +125,12 @@ class OneShot(FedAvg, ClientInstructions, PersonalBroadcast, ServerTraining):
             lesson: its rows for these.
         """
 
-    def together(self, said: Sequence[Tree]) -> Tensor:
+    def ensemble_logits(self, said: Sequence[Tree]) -> Tensor:
         """The ensemble's logits `[n, classes]` of what all clients said."""
         counts = [each["counts"] for each in said]
         if self.weights == "even":
             counts = [torch.ones_like(each) for each in counts]
-        return ensemble([each["logits"] for each in said], counts)
+        return average_logits_by_class([each["logits"] for each in said], counts)
 
     def check_hyperparameters(self, net: Net, rounds: int) -> Sequence[FieldError]:
         """An upload that would never come."""
@@ -138,7 +143,7 @@ class OneShot(FedAvg, ClientInstructions, PersonalBroadcast, ServerTraining):
         """Where clients upload half-way."""
         return self.local_rounds is None
 
-    def uploading(self, ctx: Context) -> bool:
+    def is_upload_round(self, ctx: Context) -> bool:
         """Whether clients upload in this round."""
         return ctx.round + 1 == (self.local_rounds or max(1, ctx.rounds // 2))
 
@@ -159,17 +164,17 @@ class OneShot(FedAvg, ClientInstructions, PersonalBroadcast, ServerTraining):
 
     def instruct_client(self, ctx: Context, state: Any, client: int) -> Mapping[str, Tree]:
         """The lesson, to who does not have it."""
-        return {LESSON: state.lesson} if state.lesson and not state.told[client] else {}
+        return {SOFT_TARGETS: state.lesson} if state.lesson and not state.told[client] else {}
 
     def broadcast_personal(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """Nothing: a client's own model is the one that it keeps."""
         return {}
 
-    def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> OneShotState:
+    def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> OneShotState:
         """The lesson, when it is time for it; later, who has got it."""
-        if self.uploading(ctx):
-            heard = [said for said in reduced["said"] if finite(*said.values())]
-            lesson = self.gathered(ctx, heard) if heard else {}
+        if self.is_upload_round(ctx):
+            heard = [said for said in reduced["said"] if all_finite(*said.values())]
+            lesson = self.combine_predictions(ctx, heard) if heard else {}
             return replace(state, lesson=lesson)  # type: ignore[no-any-return]
         if not state.lesson:
             return state  # type: ignore[no-any-return]
@@ -177,30 +182,30 @@ class OneShot(FedAvg, ClientInstructions, PersonalBroadcast, ServerTraining):
         return replace(state, told=told)  # type: ignore[no-any-return]
 
     def train_server(
-        self, ctx: Context, state: Any, reduced: Reduced
+        self, ctx: Context, state: Any, reduced: ReducedUpdates
     ) -> Generator[Progress, None, OneShotState]:
         """The central models, in the round of the upload."""
-        if not self.uploading(ctx) or not state.lesson:
+        if not self.is_upload_round(ctx) or not state.lesson:
             return state  # type: ignore[no-any-return]
-        public = ctx.require_public_set().on(ctx.device)
+        public = ctx.require_public_set().to_device(ctx.device)
         lesson = tree.map(lambda leaf: leaf.to(public.y.device), state.lesson)
-        batches = public.shuffled(
+        batches = public.shuffle_batches(
             ctx.seed, ctx.round, epochs=self.server_epochs, batch_size=self.server_batch_size
         )
         taught, losses = dict[str, Tree](), list[float]()
         for model in range(len(ctx.nets)):
             mine = ctx.for_model(model)
 
-            def distance(params: Params, batch: Batch, mine: Context = mine) -> Tensor:
-                return self.distance(mine, params, batch, rows_of(lesson, batch))
+            def student_loss(params: Params, batch: Batch, mine: Context = mine) -> Tensor:
+                return self.distillation_loss(mine, params, batch, select_batch_rows(lesson, batch))
 
-            start = mine.own(state.params)
-            outcome = yield from distilled(
+            start = mine.select_architecture(state.params)
+            outcome = yield from distil_model(
                 mine.net,
                 start,
                 batches,
-                distance,
-                Course(lr=self.server_lr),
+                student_loss,
+                DistillationSettings(lr=self.server_lr),
                 address=(ctx.seed, ctx.round, model),
             )
             taught[str(model)] = outcome.params
@@ -220,35 +225,39 @@ class OneShot(FedAvg, ClientInstructions, PersonalBroadcast, ServerTraining):
 
     def initial_params(self, ctx: Context, task: ClientTask) -> Params:
         """The client's own model."""
-        own: Params = task.client_state.get(OWN) or ctx.first(task.device)
+        own: Params = task.client_state.get(PRIVATE_PARAMS) or ctx.cached_init_params(task.device)
         return own
 
     def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
         """Local training alone; once there is a lesson, that first."""
-        lesson = task.instruction.get(LESSON) or task.client_state.get(LESSON)
+        lesson = task.instruction.get(SOFT_TARGETS) or task.client_state.get(SOFT_TARGETS)
         model, loss = self.initial_params(ctx, task), torch.zeros(())
         if lesson:
-            model, loss = self.listened(ctx, task, model, lesson)
+            model, loss = self.distil_soft_targets(ctx, task, model, lesson)
         if not lesson or self.private:
             trained = self.train_locally(ctx, task, model, ctx.net.parameters)
             model, loss = trained.params, trained.loss
-        said = self.said(ctx, task, model) if self.uploading(ctx) else {}
-        memory = {OWN: dict(model), **({LESSON: lesson} if lesson else {})}
-        return ClientUpdate({"said": said}, memory, {"train_loss": loss}, model)
+        said = self.predict_public_set(ctx, task, model) if self.is_upload_round(ctx) else {}
+        client_state = {PRIVATE_PARAMS: dict(model), **({SOFT_TARGETS: lesson} if lesson else {})}
+        return ClientUpdate({"said": said}, client_state, {"train_loss": loss}, model)
 
-    def listened(self, ctx: Context, task: ClientTask, model: Params, lesson: Tree) -> tuple[Params, Tensor]:
+    def distil_soft_targets(
+        self, ctx: Context, task: ClientTask, model: Params, lesson: Tree
+    ) -> tuple[Params, Tensor]:
         """The model after it has learnt from the lesson, and the mean loss."""
-        batches = ctx.require_public_set().shuffled(
+        batches = ctx.require_public_set().shuffle_batches(
             ctx.seed, ctx.round, epochs=self.public_epochs, batch_size=self.public_batch_size
         )
         local = ctx.local if self.public_lr is None else replace(ctx.local, lr=self.public_lr)
-        hearing = task._replace(batches=batches, instruction={LESSON: lesson})
-        trained = descend(Descent(replace(ctx, local=local), hearing, model, self.lesson_loss))
+        hearing = task._replace(batches=batches, instruction={SOFT_TARGETS: lesson})
+        trained = run_local_loop(LocalLoop(replace(ctx, local=local), hearing, model, self.public_loss))
         return trained.params, trained.loss
 
-    def lesson_loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
+    def public_loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
         """What a step on the public set descends."""
-        return self.distance(ctx, params, batch, rows_of(task.instruction[LESSON], batch))
+        return self.distillation_loss(
+            ctx, params, batch, select_batch_rows(task.instruction[SOFT_TARGETS], batch)
+        )
 
     def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
         """The local training, what is said of the public set, and with a lesson the steps on it."""
@@ -257,11 +266,11 @@ class OneShot(FedAvg, ClientInstructions, PersonalBroadcast, ServerTraining):
         if state.lesson:
             passes, each = self.public_epochs, -(-public // self.public_batch_size)
             found.append(Effort(passes * each, moving, examples=passes * public))
-        elif self.uploading(ctx):
+        elif self.is_upload_round(ctx):
             found.append(Effort(1, (), examples=public))
         return found
 
 
-def rows_of(lesson: Tree, batch: Batch) -> dict[str, Tensor]:
+def select_batch_rows(lesson: Tree, batch: Batch) -> dict[str, Tensor]:
     """What a lesson says of a batch's public examples."""
     return tree.map(lambda leaf: leaf[batch.noise[ROWS]], lesson)

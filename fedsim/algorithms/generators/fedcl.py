@@ -48,20 +48,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.algorithms.generators.fedgen import FedGen, FedGenState, label_counts
+from fedsim.algorithms.generators.fedgen import FedGen, FedGenState, gather_label_counts
 from fedsim.base import rng as streams
 from fedsim.base import tree
 from fedsim.base.parameters import Count, Positive, Range, Share
 from fedsim.base.tree import Tree
-from fedsim.core import Batch, ClientTask, ClientUpdate, Context, Reduced, Reduction
+from fedsim.core import Batch, ClientTask, ClientUpdate, Context, ReducedUpdates, Reduction
 from fedsim.core.capabilities import CohortSelection, UpdatePostprocessing, sample_cohort
-from fedsim.curriculum.scores import losses_of
-from fedsim.techniques.gaussian_mixtures import drawn, fitted, pooled, quantile
-from fedsim.techniques.generator_training import Critic, Lessons, joint_judge
-from fedsim.techniques.last_models import Powers, moved_on, part_of, settled, taught
-from fedsim.techniques.learning_phases import Phases, Standing
+from fedsim.curriculum.scores import measure_losses
+from fedsim.techniques.gaussian_mixtures import draw_from_mixture, fit_mixture, pool_draws, quantile
+from fedsim.techniques.generator_training import Critic, GeneratorBatches, make_joint_classifier
+from fedsim.techniques.last_models import Powers, advance_sums, init_sums, make_client_part, make_teacher
+from fedsim.techniques.learning_phases import Phases, PhaseState
 from fedsim.techniques.superloss import SuperLoss
-from fedsim.training.local_loop import Trained, example_losses, masked_mean
+from fedsim.training.local_loop import TrainedModel, example_losses, masked_mean
 
 Level = Annotated[float, Range(above=0, below=1)]
 
@@ -86,7 +86,7 @@ class FedCLState(FedGenState):
     counts: Tensor
     counted: Tensor
     draws: Tensor
-    standing: Standing
+    standing: PhaseState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +143,7 @@ class FedCL(FedGen, CohortSelection, UpdatePostprocessing):
         object.__setattr__(self, "levels", tuple(self.levels))
 
     @property
-    def rule(self) -> SuperLoss:
+    def superloss_rule(self) -> SuperLoss:
         """The confidence-aware loss, which gives the difficulties as well."""
         return SuperLoss(log(self.tau_classes) if self.tau is None else self.tau, self.lambda_cl)
 
@@ -157,7 +157,7 @@ class FedCL(FedGen, CohortSelection, UpdatePostprocessing):
         cap = self.cap or max(1, ctx.rounds // max(1, len(levels)))
         return Phases(tuple(levels), self.v, self.finished, cap)
 
-    def measures(self) -> bool:
+    def measures_difficulty(self) -> bool:
         """Whether anything asks how difficult the clients' examples are."""
         return bool(self.levels) or self.has_generator()
 
@@ -171,71 +171,75 @@ class FedCL(FedGen, CohortSelection, UpdatePostprocessing):
             params=begun.params,
             labels=torch.full_like(begun.labels, 1 / ctx.num_classes),
             generator=begun.generator,
-            sums={} if self.selected_only else settled(EQUALLY, begun.params),
+            sums={} if self.selected_only else init_sums(EQUALLY, begun.params),
             counts=torch.zeros(ctx.num_classes, dtype=torch.float64),
             counted=nobody,
             draws=torch.full(
-                (everybody if self.measures() else 0, self.draws), torch.nan, dtype=torch.float64
+                (everybody if self.measures_difficulty() else 0, self.draws), torch.nan, dtype=torch.float64
             ),
-            standing=Standing(frozen=nobody.clone()),
+            standing=PhaseState(frozen=nobody.clone()),
         )
 
     def select_cohort(self, ctx: Context, state: Any, rng: np.random.Generator) -> Sequence[int]:
         """A uniform sample of those that are not frozen; all of them where they are few."""
         if not state.standing.frozen.any():
             return sample_cohort(ctx, rng)
-        ready = state.standing.ready.numpy()
+        ready = state.standing.ready_clients.numpy()
         chosen = rng.choice(len(ready), min(ctx.cohort_size, len(ready)), replace=False)
         return sorted(ready[chosen].tolist())
 
     def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """What FedGen sends, and the difficulty of the features that clients ask for."""
         sent = dict(super().broadcast(ctx, state))
-        if self.generates(ctx):
-            sent["threshold"] = {"difficulty": torch.tensor([self.wanted(state)], dtype=torch.float32)}
+        if self.uses_generated_features(ctx):
+            sent["threshold"] = {
+                "difficulty": torch.tensor([self.wanted_difficulty(state)], dtype=torch.float32)
+            }
         return sent
 
-    def wanted(self, state: Any) -> float:
+    def wanted_difficulty(self, state: Any) -> float:
         """The phase's threshold, and after the last one its; without phases, the median of all draws."""
-        held = state.standing.threshold if self.levels else quantile(pooled(state.draws), 0.5)
+        held = state.standing.threshold if self.levels else quantile(pool_draws(state.draws), 0.5)
         return float(np.nan_to_num(held))
 
-    def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> FedCLState:
+    def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> FedCLState:
         """The mean of all last models (Eq. 21), the draws from what came, and where the phase stands."""
         now: FedCLState = super().aggregate(ctx, state, reduced)
         if not self.selected_only:
-            sums = moved_on(EQUALLY, state.sums, reduced["sums"])
-            now = replace(now, sums=sums, params=taught(sums, now.params))
-        if not self.measures():
+            sums = advance_sums(EQUALLY, state.sums, reduced["sums"])
+            now = replace(now, sums=sums, params=make_teacher(sums, now.params))
+        if not self.measures_difficulty():
             return now
         came = list(reduced.clients)
         if self.has_generator():
-            counts = state.counts + (~state.counted[came]).double() @ label_counts(reduced)
+            counts = state.counts + (~state.counted[came]).double() @ gather_label_counts(reduced)
             counted = state.counted.index_fill(0, torch.tensor(came), True)
             chances = (counts / counts.sum()).float() if counts.any() else state.labels
             now = replace(now, counts=counts, counted=counted, labels=chances)
         draws = state.draws.clone()
         for client, sent in zip(came, reduced["difficulty"], strict=True):
             stream = streams.stream(ctx.seed, "difficulty", ctx.round, client)
-            draws[client] = drawn(sent["mixture"], self.draws, stream)
-        standing = self.phases(ctx).after(state.standing, ctx.round, came, reduced.num_examples, draws)
+            draws[client] = draw_from_mixture(sent["mixture"], self.draws, stream)
+        standing = self.phases(ctx).advance(state.standing, ctx.round, came, reduced.num_examples, draws)
         return replace(now, draws=draws, standing=standing)
 
-    def lessons(self, ctx: Context, state: Any, reduced: Reduced, stream: np.random.Generator) -> Lessons:
+    def generator_batches(
+        self, ctx: Context, state: Any, reduced: ReducedUpdates, stream: np.random.Generator
+    ) -> GeneratorBatches:
         """Labels as all clients hold them, and difficulties out of all draws."""
-        size, pool = (self.generator_steps, self.generator_batch_size), pooled(state.draws).numpy()
+        size, pool = (self.generator_steps, self.generator_batch_size), pool_draws(state.draws).numpy()
         chances = state.counts.numpy() / float(state.counts.sum())
         labels = stream.choice(len(chances), size, p=chances)
         # Models that have diverged have no difficulties.
         wanted = stream.choice(pool if len(pool) else np.zeros(1), (*size, 1))
-        return Lessons(list(labels), list(wanted.astype(np.float32)))
+        return GeneratorBatches(list(labels), list(wanted.astype(np.float32)))
 
-    def critic(self, ctx: Context, state: Any, reduced: Reduced, device: torch.device) -> Critic:
+    def critic(self, ctx: Context, state: Any, reduced: ReducedUpdates, device: torch.device) -> Critic:
         """The loss of the mean of the cohort's logits (Eq. 18)."""
         heads = [head for n, head in zip(reduced.num_examples, reduced["heads"], strict=True) if n]
         shares = [1 / len(heads)] * len(heads)
-        judge = joint_judge(ctx.net, self.generator(ctx).entrance, heads, shares, device)
-        return lambda made, wanted: self._loss(judge(made), Batch(made, wanted))
+        judge = make_joint_classifier(ctx.net, self.generator(ctx).feature_entry, heads, shares, device)
+        return lambda made, wanted: self._superloss_or_plain(judge(made), Batch(made, wanted))
 
     def describe_round(self, ctx: Context, state: Any) -> Mapping[str, Any]:
         """The phase of the round, its threshold, who is frozen, and why the phase ended, if it did."""
@@ -253,21 +257,25 @@ class FedCL(FedGen, CohortSelection, UpdatePostprocessing):
             return {}
         return {"model": dict(broadcast["params"]), "visits": torch.zeros((), dtype=torch.int64)}
 
-    def fit(self, ctx: Context, task: ClientTask, logits: Tensor, batch: Batch) -> Tensor:
+    def logits_loss(self, ctx: Context, task: ClientTask, logits: Tensor, batch: Batch) -> Tensor:
         """The SuperLoss of logits `[batch, classes]`, mean over the batch (Eq. 10)."""
-        return self._loss(logits, batch) if self.superloss else super().fit(ctx, task, logits, batch)
+        return (
+            self._superloss_or_plain(logits, batch)
+            if self.superloss
+            else super().logits_loss(ctx, task, logits, batch)
+        )
 
-    def _loss(self, logits: Tensor, batch: Batch) -> Tensor:
+    def _superloss_or_plain(self, logits: Tensor, batch: Batch) -> Tensor:
         losses = example_losses(logits, batch.y)
-        return masked_mean(self.rule(losses) if self.superloss else losses, batch.mask)
+        return masked_mean(self.superloss_rule(losses) if self.superloss else losses, batch.mask)
 
-    def make(self, ctx: Context, task: ClientTask, noise: Tensor, labels: Tensor) -> Tensor:
+    def make_features(self, ctx: Context, task: ClientTask, noise: Tensor, labels: Tensor) -> Tensor:
         """Features `[batch, ...]` of these labels and the difficulty that came."""
         wanted = task.broadcast["threshold"]["difficulty"].expand(len(labels), 1)
         with torch.no_grad():
             return self.generator(ctx)(task.broadcast["generator"], noise, labels, wanted)
 
-    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> ClientUpdate:
+    def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
         """What FedGen sends; besides, how its part of the mean of all last models changes."""
         update = super().make_update(ctx, task, trained)
         upload: dict[str, Tree] = {**update.upload, "difficulty": {}, "sums": {}}
@@ -276,17 +284,20 @@ class FedCL(FedGen, CohortSelection, UpdatePostprocessing):
         visits, held = task.client_state["visits"], torch.tensor(task.num_examples)
         now, before = visits + 1, (task.client_state["model"], 0 * visits, visits, held)
         upload["sums"] = {
-            name: tree.sub(part_of(powers, trained.params, 0 * visits, now, held), part_of(powers, *before))
+            name: tree.sub(
+                make_client_part(powers, trained.params, 0 * visits, now, held),
+                make_client_part(powers, *before),
+            )
             for name, powers in EQUALLY.items()
         }
         return update._replace(upload=upload, client_state={"model": dict(trained.params), "visits": now})
 
     def postprocess_update(self, ctx: Context, task: ClientTask, update: ClientUpdate) -> ClientUpdate:
         """Besides, the mixture of its examples' difficulties (Eq. 12)."""
-        if not self.measures():
+        if not self.measures_difficulty():
             return update
         model = self.initial_params(ctx, task) if self.scored_by == "received" else update.model
-        losses = losses_of(ctx, model or self.initial_params(ctx, task), task.examples)
-        difficulty = self.rule.difficulty(losses.double()).cpu().numpy()
-        sent = {"mixture": fitted(difficulty, self.components)}
+        losses = measure_losses(ctx, model or self.initial_params(ctx, task), task.examples)
+        difficulty = self.superloss_rule.difficulty(losses.double()).cpu().numpy()
+        sent = {"mixture": fit_mixture(difficulty, self.components)}
         return update._replace(upload={**update.upload, "difficulty": sent})

@@ -57,7 +57,7 @@ from fedsim.core import (
     Context,
     Effort,
     Progress,
-    Reduced,
+    ReducedUpdates,
     Reduction,
     ServerState,
 )
@@ -65,12 +65,12 @@ from fedsim.core.capabilities import PersonalBroadcast, ServerTraining, StepNois
 from fedsim.models.net import Params
 from fedsim.techniques.generator_training import (
     Critic,
-    Lessons,
-    Schedule,
-    by_label,
-    judges,
+    GeneratorBatches,
+    GeneratorTraining,
+    init_generator,
+    label_critic,
+    make_classifiers,
     train_generator,
-    untrained,
 )
 from fedsim.techniques.generators import (
     Diversity,
@@ -80,7 +80,7 @@ from fedsim.techniques.generators import (
     feature_flops,
     make_generator,
 )
-from fedsim.training.local_loop import Trained, cross_entropy, divergence
+from fedsim.training.local_loop import TrainedModel, cross_entropy, kl_divergence
 
 LEAST = 1e-4
 """Where the falling strengths of the generated features end."""
@@ -160,7 +160,7 @@ class FedGen(FedAvg, PersonalBroadcast, ServerTraining, StepNoise):
             scalars=self.scalars,
         )
 
-    def falling(self, ctx: Context, strength: float) -> float:
+    def strength_in_round(self, ctx: Context, strength: float) -> float:
         """A strength in this round."""
         return max(min(strength, LEAST), strength * self.decay**ctx.round)
 
@@ -168,7 +168,7 @@ class FedGen(FedAvg, PersonalBroadcast, ServerTraining, StepNoise):
         """Whether there is a generator at all."""
         return self.alpha > 0 or self.beta > 0
 
-    def generates(self, ctx: Context) -> bool:
+    def uses_generated_features(self, ctx: Context) -> bool:
         """Whether clients have generated features in this round."""
         return self.has_generator() and ctx.round > 0
 
@@ -176,27 +176,27 @@ class FedGen(FedAvg, PersonalBroadcast, ServerTraining, StepNoise):
 
     def init_server_state(self, ctx: Context) -> FedGenState:
         """The parent's, and the generator as it was drawn."""
-        generator = untrained(self.generator(ctx), ctx.seed) if self.has_generator() else {}
+        generator = init_generator(self.generator(ctx), ctx.seed) if self.has_generator() else {}
         nobody = torch.zeros(ctx.num_classes)
         return FedGenState(params=super().init_server_state(ctx).params, labels=nobody, generator=generator)
 
     def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """The global model, the generator and the chances of its labels."""
         sent = dict(super().broadcast(ctx, state))
-        if self.generates(ctx):
+        if self.uses_generated_features(ctx):
             # Even where those that came so far held nothing: chances of 0 would all draw the first class.
             chances = state.labels if bool(state.labels.any()) else torch.ones_like(state.labels)
             sent |= {"generator": state.generator["params"], "labels": {"chances": chances}}
         return sent
 
-    def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> Any:
+    def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> Any:
         """The model as in FedAvg, and the census of the labels."""
         state = super().aggregate(ctx, state, reduced)
         if not self.has_generator():
             return state
-        return replace(state, labels=self.census(ctx, state, label_counts(reduced)))
+        return replace(state, labels=self.label_chances(ctx, state, gather_label_counts(reduced)))
 
-    def census(self, ctx: Context, state: Any, counts: Tensor) -> Tensor:
+    def label_chances(self, ctx: Context, state: Any, counts: Tensor) -> Tensor:
         """By which chances clients draw labels: even over all that anybody has brought so far.
 
         Args:
@@ -207,20 +207,23 @@ class FedGen(FedAvg, PersonalBroadcast, ServerTraining, StepNoise):
         met: Tensor = ((state.labels > 0) | (counts.sum(0) > 0)).float()
         return met / met.sum().clamp(min=1)
 
-    def train_server(self, ctx: Context, state: Any, reduced: Reduced) -> Steps[Progress, None, Any]:
+    def train_server(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> Steps[Progress, None, Any]:
         """The generator, on the heads that came."""
         if not self.has_generator() or not sum(reduced.num_examples):
             return state
         stream, device = streams.stream(ctx.seed, "generator", ctx.round), ctx.device
-        generator, schedule = self.generator(ctx), self.schedule_of(ctx)
-        critic, lessons = self.critic(ctx, state, reduced, device), self.lessons(ctx, state, reduced, stream)
+        generator, schedule = self.generator(ctx), self.generator_schedule(ctx)
+        critic, lessons = (
+            self.critic(ctx, state, reduced, device),
+            self.generator_batches(ctx, state, reduced, stream),
+        )
         before = state.generator
         after = yield from train_generator(generator, before, critic, schedule, lessons, stream, device)
         return replace(state, generator=after)
 
-    def schedule_of(self, ctx: Context) -> Schedule:
+    def generator_schedule(self, ctx: Context) -> GeneratorTraining:
         """The generator's training after this round."""
-        return Schedule(
+        return GeneratorTraining(
             epochs=1,
             batches=self.generator_steps,
             batch_size=self.generator_batch_size,
@@ -229,17 +232,19 @@ class FedGen(FedAvg, PersonalBroadcast, ServerTraining, StepNoise):
             diversity=self.diversity,
         )
 
-    def lessons(self, ctx: Context, state: Any, reduced: Reduced, stream: np.random.Generator) -> Lessons:
+    def generator_batches(
+        self, ctx: Context, state: Any, reduced: ReducedUpdates, stream: np.random.Generator
+    ) -> GeneratorBatches:
         """Labels drawn evenly from those that the cohort holds."""
-        held = np.flatnonzero(label_counts(reduced).sum(0).numpy())
-        return Lessons(list(stream.choice(held, (self.generator_steps, self.generator_batch_size))))
+        held = np.flatnonzero(gather_label_counts(reduced).sum(0).numpy())
+        return GeneratorBatches(list(stream.choice(held, (self.generator_steps, self.generator_batch_size))))
 
-    def critic(self, ctx: Context, state: Any, reduced: Reduced, device: torch.device) -> Critic:
+    def critic(self, ctx: Context, state: Any, reduced: ReducedUpdates, device: torch.device) -> Critic:
         """The cohort's heads, each weighted by its client's share of the cohort's examples of a class."""
-        counts = label_counts(reduced)
+        counts = gather_label_counts(reduced)
         shares = (counts / counts.sum(0).clamp(min=1)).float().to(device)
-        heads = judges(ctx.net, self.generator(ctx).entrance, reduced["heads"], device)
-        return by_label(heads, shares)
+        heads = make_classifiers(ctx.net, self.generator(ctx).feature_entry, reduced["heads"], device)
+        return label_critic(heads, shares)
 
     def broadcast_personal(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """The model alone."""
@@ -255,7 +260,7 @@ class FedGen(FedAvg, PersonalBroadcast, ServerTraining, StepNoise):
         self, ctx: Context, rng: np.random.Generator, steps: int, batch_size: int, *_: int
     ) -> Tree:
         """What decides on the labels of the generated features, their noise, and that of one's own labels."""
-        if not self.generates(ctx) or not steps:
+        if not self.uses_generated_features(ctx) or not steps:
             return {}
         samples, wide = self.samples or batch_size, self.generator_noise
         made = {
@@ -268,44 +273,46 @@ class FedGen(FedAvg, PersonalBroadcast, ServerTraining, StepNoise):
     def loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
         """The loss of the examples, that of generated features, and the divergence from what these say."""
         logits = ctx.net(params, batch.x)
-        value = self.fit(ctx, task, logits, batch)
-        if self.generates(ctx) and self.alpha:
+        value = self.logits_loss(ctx, task, logits, batch)
+        if self.uses_generated_features(ctx) and self.alpha:
             size = ctx.local.batch_size
-            weight = self.falling(ctx, self.alpha) * (self.samples or size) / size
-            value = value + weight * self.generated(ctx, task, params, batch)
-        if self.generates(ctx) and self.beta:
-            told = self.told(ctx, task, params, batch)
-            value = value + self.falling(ctx, self.beta) * divergence(told, logits, batch.mask)
+            weight = self.strength_in_round(ctx, self.alpha) * (self.samples or size) / size
+            value = value + weight * self.generated_loss(ctx, task, params, batch)
+        if self.uses_generated_features(ctx) and self.beta:
+            predict_generated = self.told(ctx, task, params, batch)
+            value = value + self.strength_in_round(ctx, self.beta) * kl_divergence(
+                predict_generated, logits, batch.mask
+            )
         return value
 
-    def fit(self, ctx: Context, task: ClientTask, logits: Tensor, batch: Batch) -> Tensor:
+    def logits_loss(self, ctx: Context, task: ClientTask, logits: Tensor, batch: Batch) -> Tensor:
         """The loss of logits `[batch, classes]`, a scalar: of examples and of generated features alike."""
         return cross_entropy(logits, batch)
 
-    def generated(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
+    def generated_loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
         """The head's loss on generated features of drawn labels: a scalar."""
         labels = draw_labels(task.broadcast["labels"]["chances"], batch.noise["chance"])
-        made = self.make(ctx, task, batch.noise["noise"], labels)
-        logits = ctx.net.run(params, made, start=self.generator(ctx).entrance.block)
-        return self.fit(ctx, task, logits, Batch(made, labels))
+        made = self.make_features(ctx, task, batch.noise["noise"], labels)
+        logits = ctx.net.run_blocks(params, made, start=self.generator(ctx).feature_entry.block)
+        return self.logits_loss(ctx, task, logits, Batch(made, labels))
 
     @torch.no_grad()
     def told(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
         """What the head says of generated features of the batch's own labels: logits `[batch, classes]`."""
-        made = self.make(ctx, task, batch.noise["own"][: len(batch.y)], batch.y)
-        return ctx.net.run(params, made, start=self.generator(ctx).entrance.block)
+        made = self.make_features(ctx, task, batch.noise["own"][: len(batch.y)], batch.y)
+        return ctx.net.run_blocks(params, made, start=self.generator(ctx).feature_entry.block)
 
     @torch.no_grad()
-    def make(self, ctx: Context, task: ClientTask, noise: Tensor, labels: Tensor) -> Tensor:
+    def make_features(self, ctx: Context, task: ClientTask, noise: Tensor, labels: Tensor) -> Tensor:
         """Features `[batch, ...]` of these labels, by the generator that came."""
         return self.generator(ctx)(task.broadcast["generator"], noise, labels)
 
-    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> ClientUpdate:
+    def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
         """The model and the label counts; besides, its head."""
         update = super().make_update(ctx, task, trained)
         more: dict[str, Tree] = {"labels": {}, "heads": {}}
         if self.has_generator():
-            keys = self.generator(ctx).entrance.keys(ctx.net)
+            keys = self.generator(ctx).feature_entry.keys(ctx.net)
             counts = task.label_counts.to(torch.int32)
             more = {"labels": {"counts": counts}, "heads": tree.select(trained.params, keys)}
         return update._replace(upload={**update.upload, **more})
@@ -314,13 +321,13 @@ class FedGen(FedAvg, PersonalBroadcast, ServerTraining, StepNoise):
         """The features besides: of drawn labels, and of one's own, from which nothing flows back."""
         # Without what else comes down, which may take long to make: it is asked for once for each size.
         usual = Effort(steps, self.trainable_keys(ctx, super().broadcast(ctx, state)))
-        if not self.generates(ctx):
+        if not self.uses_generated_features(ctx):
             return (usual,)
         made, own = (feature_flops(ctx.net, self.generator(ctx), trains) for trains in (True, False))
         samples = steps * (self.samples or ctx.local.batch_size) if self.alpha else 0
         return (usual._replace(per_example=own if self.beta else 0, besides=samples * made),)
 
 
-def label_counts(reduced: Reduced) -> Tensor:
+def gather_label_counts(reduced: ReducedUpdates) -> Tensor:
     """What each client of a cohort holds of each class: float64 `[clients, classes]`."""
     return torch.stack([each["counts"].cpu() for each in reduced["labels"]]).double()

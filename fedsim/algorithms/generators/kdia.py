@@ -62,25 +62,32 @@ from fedsim.core import (
     Context,
     Effort,
     Progress,
-    Reduced,
+    ReducedUpdates,
     Reduction,
     ServerState,
 )
 from fedsim.core.capabilities import PersonalBroadcast, ServerTraining, StepNoise
 from fedsim.models.net import Params
 from fedsim.techniques.generator_training import (
+    GeneratorBatches,
+    GeneratorTraining,
     Labels,
-    Lessons,
-    Schedule,
-    client_labels,
-    joint_judge,
-    jointly,
+    draw_client_labels,
+    init_generator,
+    joint_critic,
+    make_joint_classifier,
     train_generator,
-    untrained,
 )
 from fedsim.techniques.generators import Diversity, Generator, Output, feature_flops, make_generator
-from fedsim.techniques.last_models import KINDS, Kind, moved_on, part_of, settled, taught
-from fedsim.training.local_loop import Trained, cross_entropy, divergence
+from fedsim.techniques.last_models import (
+    KINDS,
+    MeanKind,
+    advance_sums,
+    init_sums,
+    make_client_part,
+    make_teacher,
+)
+from fedsim.training.local_loop import TrainedModel, cross_entropy, kl_divergence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +133,7 @@ class KDIA(FedAvg, PersonalBroadcast, ServerTraining, StepNoise):
     lambda_kd: Annotated[float, Range(minimum=0)] = 0.5
     lambda_gen: Annotated[float, Range(minimum=0)] = 1.0
     tau: Positive = 2.0
-    weights: Kind = "geometric"
+    weights: MeanKind = "geometric"
     kl: Literal["teacher_first", "student_first"] = "teacher_first"
     tau_squared: bool = False
     start_round: Annotated[int, Range(minimum=0)] = 0
@@ -162,11 +169,11 @@ class KDIA(FedAvg, PersonalBroadcast, ServerTraining, StepNoise):
             output=self.output,
         )
 
-    def teaches(self, ctx: Context) -> bool:
+    def has_teacher(self, ctx: Context) -> bool:
         """Whether clients have a teacher in this round."""
         return self.lambda_kd > 0 and ctx.round >= self.start_round
 
-    def generates(self, ctx: Context) -> bool:
+    def uses_generated_features(self, ctx: Context) -> bool:
         """Whether clients have generated features in this round."""
         return self.lambda_gen > 0 and ctx.round >= self.start_round
 
@@ -175,19 +182,19 @@ class KDIA(FedAvg, PersonalBroadcast, ServerTraining, StepNoise):
     def init_server_state(self, ctx: Context) -> KDIAState:
         """The parent's; nobody has come to the teacher, and the generator is as it was drawn."""
         params = super().init_server_state(ctx).params
-        generator = untrained(self.generator(ctx), ctx.seed) if self.lambda_gen else {}
-        return KDIAState(params=params, sums=settled(self.weights, params), generator=generator)
+        generator = init_generator(self.generator(ctx), ctx.seed) if self.lambda_gen else {}
+        return KDIAState(params=params, sums=init_sums(self.weights, params), generator=generator)
 
     def teacher(self, state: Any) -> Params:
         """The mean of all clients' last models; the global model before anybody has come."""
-        return taught(state.sums, state.params)
+        return make_teacher(state.sums, state.params)
 
     def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """The student, its teacher and the generator."""
         sent = dict(super().broadcast(ctx, state))
-        if self.teaches(ctx):
+        if self.has_teacher(ctx):
             sent["teacher"] = self.teacher(state)
-        if self.generates(ctx):
+        if self.uses_generated_features(ctx):
             sent["generator"] = state.generator["params"]
         return sent
 
@@ -195,21 +202,25 @@ class KDIA(FedAvg, PersonalBroadcast, ServerTraining, StepNoise):
         """The model alone."""
         return super().broadcast(ctx, state)
 
-    def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> KDIAState:
+    def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> KDIAState:
         """The student as in FedAvg; the teacher's sums, decayed by a round, with what the cohort changed."""
-        sums = moved_on(self.weights, state.sums, reduced["teacher"])
+        sums = advance_sums(self.weights, state.sums, reduced["teacher"])
         params = super().aggregate(ctx, state, reduced).params
         return KDIAState(params=params, sums=sums, generator=state.generator)
 
-    def train_server(self, ctx: Context, state: Any, reduced: Reduced) -> Steps[Progress, None, KDIAState]:
+    def train_server(
+        self, ctx: Context, state: Any, reduced: ReducedUpdates
+    ) -> Steps[Progress, None, KDIAState]:
         """The generator, on the classifiers that came."""
         came = [(n, head) for n, head in zip(reduced.num_examples, reduced["heads"], strict=True) if n]
         if not self.lambda_gen or not came:
             return state  # type: ignore[no-any-return]
         generator, total = self.generator(ctx), sum(n for n, _ in came)
         device, shares = ctx.device, [n / total for n, _ in came]
-        judge = joint_judge(ctx.net, generator.entrance, [head for _, head in came], shares, device)
-        schedule = Schedule(
+        judge = make_joint_classifier(
+            ctx.net, generator.feature_entry, [head for _, head in came], shares, device
+        )
+        schedule = GeneratorTraining(
             epochs=self.generator_epochs,
             batches=self.generator_batches,
             batch_size=self.generator_batch_size,
@@ -218,10 +229,12 @@ class KDIA(FedAvg, PersonalBroadcast, ServerTraining, StepNoise):
             diversity=self.diversity,
         )
         stream = streams.stream(ctx.seed, "generator", ctx.round)
-        drawn = schedule.labels(stream, ctx.num_classes, "pass" if self.labels == "pass" else "batch")
-        lessons = Lessons(drawn)
+        drawn = schedule.draw_step_labels(
+            stream, ctx.num_classes, "pass" if self.labels == "pass" else "batch"
+        )
+        lessons = GeneratorBatches(drawn)
         after = yield from train_generator(
-            generator, state.generator, jointly(judge), schedule, lessons, stream, device
+            generator, state.generator, joint_critic(judge), schedule, lessons, stream, device
         )
         return replace(state, generator=after)  # type: ignore[no-any-return]
 
@@ -244,58 +257,62 @@ class KDIA(FedAvg, PersonalBroadcast, ServerTraining, StepNoise):
         self, ctx: Context, rng: np.random.Generator, steps: int, batch_size: int, num_examples: int
     ) -> Tree:
         """Noise for the generated features of each step; labels, where these are not the examples' own."""
-        if not self.generates(ctx) or not steps:
+        if not self.uses_generated_features(ctx) or not steps:
             return {}
         drawn: dict[str, Any] = {}
         if self.labels != "data":
             sizes = {"steps": steps, "batch_size": batch_size, "num_examples": num_examples}
-            drawn["labels"] = client_labels(rng, ctx.num_classes, **sizes, drawn=self.labels)
+            drawn["labels"] = draw_client_labels(rng, ctx.num_classes, **sizes, drawn=self.labels)
         shape = (steps, batch_size, self.generator_noise)
         return {"noise": rng.standard_normal(shape, np.float32), **drawn}
 
     def loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
         """The cross-entropy, the distillation and the generated features' (Eq. 13)."""
-        if not self.teaches(ctx):
+        if not self.has_teacher(ctx):
             value = super().loss(ctx, task, params, batch)
         else:
             logits = ctx.net(params, batch.x)
-            value = cross_entropy(logits, batch) + self.lambda_kd * self.distance(ctx, task, logits, batch)
-        if self.generates(ctx):
-            value = value + self.lambda_gen * self.generated(ctx, task, params, batch)
+            value = cross_entropy(logits, batch) + self.lambda_kd * self.distillation_loss(
+                ctx, task, logits, batch
+            )
+        if self.uses_generated_features(ctx):
+            value = value + self.lambda_gen * self.generated_loss(ctx, task, params, batch)
         return value
 
-    def distance(self, ctx: Context, task: ClientTask, logits: Tensor, batch: Batch) -> Tensor:
+    def distillation_loss(self, ctx: Context, task: ClientTask, logits: Tensor, batch: Batch) -> Tensor:
         """How far the student's logits are from the teacher's at temperature tau (Eq. 11): a scalar."""
-        with torch.no_grad(), ctx.net.evaluating():
+        with torch.no_grad(), ctx.net.evaluation_mode():
             wise = ctx.net(task.broadcast["teacher"], batch.x)
         pair = (wise, logits) if self.kl == "teacher_first" else (logits, wise)
-        return (self.tau**2 if self.tau_squared else 1.0) * divergence(*pair, batch.mask, self.tau)
+        return (self.tau**2 if self.tau_squared else 1.0) * kl_divergence(*pair, batch.mask, self.tau)
 
-    def generated(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
+    def generated_loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
         """The cross-entropy of the classifier on generated features (Eq. 12): a scalar."""
         generator, count = self.generator(ctx), len(batch.y)
         labels = batch.y if self.labels == "data" else batch.noise["labels"][:count]
         with torch.no_grad():
             made = generator(task.broadcast["generator"], batch.noise["noise"][:count], labels)
-        logits = ctx.net.run(params, made, start=generator.entrance.block)
+        logits = ctx.net.run_blocks(params, made, start=generator.feature_entry.block)
         return cross_entropy(logits, Batch(made, labels, batch.mask))
 
-    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> ClientUpdate:
+    def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
         """The model; besides, how its part of the teacher changes, and its classifier."""
         update = super().make_update(ctx, task, trained)
-        memory, held = task.client_state, torch.tensor(task.num_examples)
-        visits = memory["visits"] + 1
+        client_state, held = task.client_state, torch.tensor(task.num_examples)
+        visits = client_state["visits"] + 1
         now = torch.tensor(ctx.round, device=visits.device)
         change = {
             name: tree.sub(
-                part_of(powers, trained.params, 0 * now, visits, held),
-                part_of(powers, memory["model"], now - memory["last"], memory["visits"], held),
+                make_client_part(powers, trained.params, 0 * now, visits, held),
+                make_client_part(
+                    powers, client_state["model"], now - client_state["last"], client_state["visits"], held
+                ),
             )
             for name, powers in KINDS[self.weights].items()
         }
         more: dict[str, Tree] = {"teacher": change, "heads": {}}
         if self.lambda_gen:
-            more["heads"] = tree.select(trained.params, self.generator(ctx).entrance.keys(ctx.net))
+            more["heads"] = tree.select(trained.params, self.generator(ctx).feature_entry.keys(ctx.net))
         kept = {"model": dict(trained.params), "last": now, "visits": visits}
         return update._replace(upload={**update.upload, **more}, client_state=kept)
 
@@ -303,5 +320,5 @@ class KDIA(FedAvg, PersonalBroadcast, ServerTraining, StepNoise):
         """A forward pass more where there is a teacher; the features, as many as examples."""
         # Without the teacher in what comes down: it is asked for once for each size of client.
         moving = self.trainable_keys(ctx, super().broadcast(ctx, state))
-        made = feature_flops(ctx.net, self.generator(ctx)) if self.generates(ctx) else 0
-        return (Effort(steps, moving, forwards=int(self.teaches(ctx)), per_example=made),)
+        made = feature_flops(ctx.net, self.generator(ctx)) if self.uses_generated_features(ctx) else 0
+        return (Effort(steps, moving, forwards=int(self.has_teacher(ctx)), per_example=made),)

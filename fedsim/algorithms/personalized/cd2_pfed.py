@@ -39,16 +39,22 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedsim.algorithms.fedavg import OWN, FedAvg
+from fedsim.algorithms.fedavg import PRIVATE_PARAMS, FedAvg
 from fedsim.base import tree
 from fedsim.base.parameters import Range, Share
 from fedsim.base.tree import Tree
-from fedsim.core import Batch, ClientTask, ClientUpdate, Context, Effort, Reduced
+from fedsim.core import Batch, ClientTask, ClientUpdate, Context, Effort, ReducedUpdates
 from fedsim.core.capabilities import PersonalBroadcast, PersonalModels
 from fedsim.errors import FieldError
 from fedsim.models.net import Net, Params
-from fedsim.techniques.channel_split import masked, masks, private_channels, shared_part, with_shared
-from fedsim.training.local_loop import Trained, divergence
+from fedsim.techniques.channel_split import (
+    count_private_channels,
+    make_masks,
+    mask_params,
+    replace_shared_part,
+    shared_part,
+)
+from fedsim.training.local_loop import TrainedModel, kl_divergence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +78,9 @@ class CD2PFed(FedAvg, PersonalBroadcast, PersonalModels):
         """Models that are no chain of channels, or have none to be private."""
         hint = "choose a model of convolutions and linear layers one after another, or a ResNet"
         try:
-            fault = "" if private_channels(net, share=0.9) else f"{net.name} has no layers before its head"
+            fault = (
+                "" if count_private_channels(net, share=0.9) else f"{net.name} has no layers before its head"
+            )
         except ValueError as error:
             fault = str(error)
         return (FieldError("name", "cd2_pfed", fault, hint),) if fault else ()
@@ -87,51 +95,61 @@ class CD2PFed(FedAvg, PersonalBroadcast, PersonalModels):
 
     def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """What was shared in the round before."""
-        return {"params": shared_part(ctx.net, ctx.own(state.params), self.private_share(ctx, ctx.round - 1))}
+        return {
+            "params": shared_part(
+                ctx.net, ctx.select_architecture(state.params), self.private_share(ctx, ctx.round - 1)
+            )
+        }
 
-    def server_update(self, ctx: Context, params: Params, mean: Tree, reduced: Reduced) -> Params:
+    def server_update(self, ctx: Context, params: Params, mean: Tree, reduced: ReducedUpdates) -> Params:
         """The mean in the place of the shared channels."""
         share = self.private_share(ctx, ctx.round)
         part = tree.cast_like(mean, shared_part(ctx.net, params, share))
-        return with_shared(ctx.net, params, part, share)
+        return replace_shared_part(ctx.net, params, part, share)
 
     def broadcast_personal(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """What was shared in the round that just ended."""
-        return {"params": shared_part(ctx.net, ctx.own(state.params), self.private_share(ctx, ctx.round))}
+        return {
+            "params": shared_part(
+                ctx.net, ctx.select_architecture(state.params), self.private_share(ctx, ctx.round)
+            )
+        }
 
     def initial_params(self, ctx: Context, task: ClientTask) -> Params:
         """What came down, and the client's own private channels."""
-        return self.composed(ctx, task, ctx.round - 1)
+        return self.compose_model(ctx, task, ctx.round - 1)
 
-    def composed(self, ctx: Context, task: ClientTask, round: int) -> Params:
+    def compose_model(self, ctx: Context, task: ClientTask, round: int) -> Params:
         """The client's own model under what came down, which was shared in this round."""
-        own = task.client_state.get(OWN) or ctx.first(task.device)
-        return with_shared(ctx.net, own, task.broadcast["params"], self.private_share(ctx, round))
+        own = task.client_state.get(PRIVATE_PARAMS) or ctx.cached_init_params(task.device)
+        return replace_shared_part(ctx.net, own, task.broadcast["params"], self.private_share(ctx, round))
 
     def loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
         """The cross-entropy of the whole model, and how far its two halves are from each other."""
         base, share = super().loss(ctx, task, params, batch), self.private_share(ctx, ctx.round)
-        if not self.lambda_kd or not private_channels(ctx.net, share):
+        if not self.lambda_kd or not count_private_channels(ctx.net, share):
             return base
-        halves = masks(ctx.net, share, batch.x.device)
-        shared, private = (ctx.net(masked(params, half), batch.x) for half in (halves.shared, halves.private))
+        halves = make_masks(ctx.net, share, batch.x.device)
+        shared, private = (
+            ctx.net(mask_params(params, half), batch.x) for half in (halves.shared, halves.private)
+        )
         several = batch.y.dim() == 2
-        apart = divergence(shared, private, batch.mask, several=several)
-        apart = apart + divergence(private, shared, batch.mask, several=several)
+        apart = kl_divergence(shared, private, batch.mask, several=several)
+        apart = apart + kl_divergence(private, shared, batch.mask, several=several)
         return base + self.lambda_kd / 2 * apart
 
-    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> ClientUpdate:
+    def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
         """The shared channels go up; the private ones move some of the way."""
         share = self.private_share(ctx, ctx.round)
         kept = min(1.0, self.beta_0 + (1 - self.beta_0) * ctx.round / ctx.rounds)
         up, before = shared_part(ctx.net, trained.params, share), self.initial_params(ctx, task)
         slow = {key: torch.lerp(before[key], value, kept) for key, value in trained.params.items()}
-        own = with_shared(ctx.net, slow, up, share)
-        return ClientUpdate({"params": up}, {OWN: own}, {"train_loss": trained.loss}, own)
+        own = replace_shared_part(ctx.net, slow, up, share)
+        return ClientUpdate({"params": up}, {PRIVATE_PARAMS: own}, {"train_loss": trained.loss}, own)
 
     def personalize(self, ctx: Context, task: ClientTask) -> Tree:
         """Its private channels beside the shared ones of the round that just ended."""
-        return self.composed(ctx, task, ctx.round)
+        return self.compose_model(ctx, task, ctx.round)
 
     def deploy_models(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """Nothing: nobody has private channels for everybody."""
@@ -139,6 +157,6 @@ class CD2PFed(FedAvg, PersonalBroadcast, PersonalModels):
 
     def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
         """Besides the usual, two passes through half a model; each is counted as three forward passes."""
-        both = self.lambda_kd and private_channels(ctx.net, self.private_share(ctx, ctx.round))
+        both = self.lambda_kd and count_private_channels(ctx.net, self.private_share(ctx, ctx.round))
         usual = super().count_effort(ctx, state, steps)
         return tuple(kind._replace(forwards=6 if both else 0) for kind in usual)

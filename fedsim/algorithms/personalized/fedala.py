@@ -38,7 +38,7 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedsim.algorithms.fedavg import OWN, FedAvg
+from fedsim.algorithms.fedavg import PRIVATE_PARAMS, FedAvg
 from fedsim.base import rng, tree
 from fedsim.base.parameters import Positive, Range
 from fedsim.base.tree import Tree
@@ -81,19 +81,19 @@ class FedALA(FedAvg):
         message = f"{net.name} has {len(net.base) + 1} blocks with parameters"
         return (FieldError("layers", self.layers, message, "mix as many or fewer"),)
 
-    def mixed(self, net: Net) -> tuple[str, ...]:
+    def mixed_blocks(self, net: Net) -> tuple[str, ...]:
         """The blocks that are mixed, from the input on."""
         every = (*net.base, net.block_names[-1])
         return every[len(every) - self.layers :]
 
     def private_keys(self, ctx: Context) -> Collection[str]:
         """The parameters of the mixed blocks."""
-        keys = {key for block in self.mixed(ctx.net) for key in ctx.net.blocks[block]}
+        keys = {key for block in self.mixed_blocks(ctx.net) for key in ctx.net.blocks[block]}
         return [key for key in ctx.net.parameters if key in keys]
 
     def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
         """Mix, then the local training."""
-        model, mix = self.mixture(ctx, task)
+        model, mix = self.mix_models(ctx, task)
         update = self.collect_update(
             ctx, task, self.train_locally(ctx, task, model, self.trainable_keys(ctx, task.broadcast))
         )
@@ -101,22 +101,24 @@ class FedALA(FedAvg):
 
     def initial_params(self, ctx: Context, task: ClientTask) -> Params:
         """What came down, its upper layers mixed with the client's own."""
-        return self.mixture(ctx, task)[0]
+        return self.mix_models(ctx, task)[0]
 
-    def mixture(self, ctx: Context, task: ClientTask) -> tuple[Params, Tree]:
+    def mix_models(self, ctx: Context, task: ClientTask) -> tuple[Params, Tree]:
         """The model that a client begins with, and its mixing weights: {} before there is anything to mix."""
         came: Params = task.broadcast["params"]
-        own = task.client_state.get(OWN)
+        own = task.client_state.get(PRIVATE_PARAMS)
         if not own:
             return came, {}
         known = task.client_state.get(MIX)
         mix = known or tree.map(torch.ones_like, own)
-        sample = self.sample(ctx, task)
+        sample = self.sample_examples(ctx, task)
         if sample is not None and self.eta:
-            mix = self.learnt(ctx, came, own, mix, sample, self.first_passes if known is None else 1)
-        return {**came, **_mixed(own, came, mix)}, mix
+            mix = self.learn_mixing_weights(
+                ctx, came, own, mix, sample, self.first_passes if known is None else 1
+            )
+        return {**came, **_interpolate_params(own, came, mix)}, mix
 
-    def sample(self, ctx: Context, task: ClientTask) -> Batch | None:
+    def sample_examples(self, ctx: Context, task: ClientTask) -> Batch | None:
         """The examples that the mixing weights are learnt on; None where the client has none."""
         held = list(task.examples.batches())
         if not held:
@@ -127,7 +129,9 @@ class FedALA(FedAvg):
         start = int(place * (len(y) - count + 1))
         return Batch(x[start : start + count], y[start : start + count])
 
-    def learnt(self, ctx: Context, came: Params, own: Tree, mix: Tree, sample: Batch, passes: int) -> Tree:
+    def learn_mixing_weights(
+        self, ctx: Context, came: Params, own: Tree, mix: Tree, sample: Batch, passes: int
+    ) -> Tree:
         """The mixing weights after some passes over the sample.
 
         What the mixed blocks receive does not depend on the mixing weights, and is computed once.
@@ -143,31 +147,31 @@ class FedALA(FedAvg):
         net, size = ctx.net, ctx.local.batch_size
         with torch.no_grad():
             below = torch.cat(
-                [net.run(came, x, stop=self.mixed(net)[0]) for x in torch.split(sample.x, size)]
+                [net.run_blocks(came, x, stop=self.mixed_blocks(net)[0]) for x in torch.split(sample.x, size)]
             )
         batches = list(zip(torch.split(below, size), torch.split(sample.y, size), strict=True))
         apart, losses = tree.sub(tree.select(came, own), own), list[Tensor]()
         moving = torch.ones((), device=sample.y.device)
         for _ in range(passes):
             for x, y in batches:
-                value, slopes = self._slopes(ctx, came, _mixed(own, came, mix), Batch(x, y))
+                value, slopes = self._slopes(ctx, came, _interpolate_params(own, came, mix), Batch(x, y))
                 # A client that is done takes steps of 0, so that all of them make equally many.
                 rate = self.eta * moving
                 mix = {key: (mix[key] - rate * slopes[key] * apart[key]).clamp(0, 1) for key in mix}
             losses.append(value)
-            moving = moving * self._goes_on(losses)
+            moving = moving * self._is_unsteady(losses)
         return mix
 
     def _slopes(self, ctx: Context, came: Params, mixed: Params, batch: Batch) -> tuple[Tensor, Tree]:
         """The loss of the mixed blocks on what they receive, and its gradients."""
         weights = {key: value.detach().requires_grad_() for key, value in mixed.items()}
         with torch.enable_grad():
-            logits = ctx.net.run({**came, **weights}, batch.x, start=self.mixed(ctx.net)[0])
+            logits = ctx.net.run_blocks({**came, **weights}, batch.x, start=self.mixed_blocks(ctx.net)[0])
             value = cross_entropy(logits, batch)
             slopes = torch.autograd.grad(value, list(weights.values()))
         return value.detach(), dict(zip(weights, slopes, strict=True))
 
-    def _goes_on(self, losses: Sequence[Tensor]) -> Tensor:
+    def _is_unsteady(self, losses: Sequence[Tensor]) -> Tensor:
         """1 while the loss is not steady yet, then 0."""
         if len(losses) <= LAST:
             return torch.ones_like(losses[-1])
@@ -185,6 +189,6 @@ class FedALA(FedAvg):
         return (Effort(ceil(self.share * once), self.private_keys(ctx)), *usual)
 
 
-def _mixed(own: Tree, came: Params, mix: Tree) -> Params:
+def _interpolate_params(own: Tree, came: Params, mix: Tree) -> Params:
     """Own + (came - own) * mix; with weights of 1 it is what came, to the last bit."""
     return tree.map(torch.lerp, own, tree.select(came, own), mix)

@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from fedsim.algorithms.fedavg import FedAvg
-from fedsim.algorithms.personal_parts import without_body
+from fedsim.algorithms.personal_parts import find_missing_body
 from fedsim.base import tree
 from fedsim.base.parameters import Range
 from fedsim.base.tree import Tree
@@ -36,7 +36,7 @@ from fedsim.core import ClientTask, Context, LocalTraining
 from fedsim.core.capabilities import PersonalModels, SurveyPayload
 from fedsim.errors import FieldError
 from fedsim.models.net import Net
-from fedsim.training.local_loop import fine_tuned
+from fedsim.training.local_loop import fine_tune
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class FedBABU(FedAvg, PersonalModels, SurveyPayload):
 
     def check_hyperparameters(self, net: Net, rounds: int) -> Sequence[FieldError]:
         """A model without a body."""
-        return without_body("fedbabu", net)
+        return find_missing_body("fedbabu", net)
 
     def shared_keys(self, ctx: Context, state: Any) -> Collection[str]:
         """The body."""
@@ -71,4 +71,4 @@ class FedBABU(FedAvg, PersonalModels, SurveyPayload):
 
     def personalize(self, ctx: Context, task: ClientTask) -> Tree:
         """The final model, trained as a whole on the client's examples."""
-        return fine_tuned(ctx, task, self.initial_params(ctx, task))
+        return fine_tune(ctx, task, self.initial_params(ctx, task))

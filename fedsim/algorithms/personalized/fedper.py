@@ -23,7 +23,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedsim.algorithms.personal_parts import PersonalParts, without_body
+from fedsim.algorithms.personal_parts import PersonalParts, find_missing_body
 from fedsim.core import Context
 from fedsim.errors import FieldError
 from fedsim.models.net import Net
@@ -35,7 +35,7 @@ class FedPer(PersonalParts):
 
     def check_hyperparameters(self, net: Net, rounds: int) -> Sequence[FieldError]:
         """A model without a body."""
-        return without_body("fedper", net)
+        return find_missing_body("fedper", net)
 
     def shared_keys(self, ctx: Context, state: Any) -> Collection[str]:
         """The body."""

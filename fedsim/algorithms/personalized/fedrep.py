@@ -28,7 +28,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedsim.algorithms.personal_parts import PersonalParts, without_body
+from fedsim.algorithms.personal_parts import PersonalParts, find_missing_body
 from fedsim.base.parameters import Count
 from fedsim.base.tree import Tree
 from fedsim.core import ClientTask, ClientUpdate, Context, Effort
@@ -49,7 +49,7 @@ class FedRep(PersonalParts):
 
     def check_hyperparameters(self, net: Net, rounds: int) -> Sequence[FieldError]:
         """A model without a body."""
-        return without_body("fedrep", net)
+        return find_missing_body("fedrep", net)
 
     def shared_keys(self, ctx: Context, state: Any) -> Collection[str]:
         """The body."""
@@ -62,23 +62,23 @@ class FedRep(PersonalParts):
     def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
         """The head's passes, then the body's; the loss of the record is that of the latter."""
         fitted = self.train_locally(
-            ctx, self.fitting(ctx, task), self.initial_params(ctx, task), ctx.net.head
+            ctx, self.make_head_task(ctx, task), self.initial_params(ctx, task), ctx.net.head
         )
         moving = self.trainable_keys(ctx, task.broadcast)
         return self.collect_update(ctx, task, self.train_locally(ctx, task, fitted.params, moving))
 
-    def fitting(self, ctx: Context, task: ClientTask) -> ClientTask:
+    def make_head_task(self, ctx: Context, task: ClientTask) -> ClientTask:
         """The visit with the batches of the head's passes."""
-        once = self.one_pass(ctx, len(task.batches))
+        once = self.count_head_steps(ctx, len(task.batches))
         return task._replace(
             batches=RepeatedBatches(RepeatedBatches(task.batches, once), self.head_epochs * once)
         )
 
-    def one_pass(self, ctx: Context, steps: int) -> int:
+    def count_head_steps(self, ctx: Context, steps: int) -> int:
         """The steps of one of the head's passes, where the body makes so many: one epoch's."""
         return steps // ctx.local.epochs if ctx.local.steps is None else steps
 
     def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
         """The head's steps, and the body's."""
-        fitting = Effort(self.head_epochs * self.one_pass(ctx, steps), ctx.net.head)
+        fitting = Effort(self.head_epochs * self.count_head_steps(ctx, steps), ctx.net.head)
         return fitting, Effort(steps, ctx.net.body)

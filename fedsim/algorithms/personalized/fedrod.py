@@ -45,7 +45,7 @@ from fedsim.base.tree import Tree
 from fedsim.core import Batch, ClientTask, ClientUpdate, Context, Effort
 from fedsim.core.capabilities import PersonalModels
 from fedsim.models.net import Params
-from fedsim.training.local_loop import Trained, cross_entropy
+from fedsim.training.local_loop import TrainedModel, cross_entropy
 
 PREFIX = "personal."
 """What the personal head's keys have before the generic head's names."""
@@ -78,15 +78,15 @@ class FedROD(FedAvg, PersonalModels):
         """The balanced loss of the generic head plus the plain one of both heads together."""
         features = ctx.net.features(params, batch.x)
         generic = ctx.net.classify(params, features)
-        balanced = cross_entropy(generic + prior(task, several=batch.y.dim() == 2), batch)
-        both = generic.detach() + ctx.net.classify(personal(params), features.detach())
+        balanced = cross_entropy(generic + log_label_prior(task, several=batch.y.dim() == 2), batch)
+        both = generic.detach() + ctx.net.classify(select_personal_head(params), features.detach())
         return balanced + cross_entropy(both, batch)
 
     def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
         """Every step moves the generic model and the personal head."""
-        return (Effort(steps, ctx.net.parameters, extra=ctx.net.count(ctx.net.block_names[-1])),)
+        return (Effort(steps, ctx.net.parameters, extra=ctx.net.count_parameters(ctx.net.block_names[-1])),)
 
-    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> ClientUpdate:
+    def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
         """The generic model goes up, the personal head stays."""
         update = super().make_update(ctx, task, trained)
         return update._replace(model=tree.drop(trained.params, self.private_keys(ctx)))
@@ -94,15 +94,15 @@ class FedROD(FedAvg, PersonalModels):
     def predict_personal(self, ctx: Context, model: Tree, x: Tensor) -> Tensor:
         """What both heads say together."""
         features = ctx.net.features(model, x)
-        return ctx.net.classify(model, features) + ctx.net.classify(personal(model), features)
+        return ctx.net.classify(model, features) + ctx.net.classify(select_personal_head(model), features)
 
 
-def personal(params: Params) -> Params:
+def select_personal_head(params: Params) -> Params:
     """The personal head under the generic head's names."""
     return {key.removeprefix(PREFIX): value for key, value in params.items() if key.startswith(PREFIX)}
 
 
-def prior(task: ClientTask, several: bool) -> Tensor:
+def log_label_prior(task: ClientTask, several: bool) -> Tensor:
     """What is added to the logits, `[classes]`: log n_c, or log of yes over no with several labels.
 
     Labels that are not known are neither.

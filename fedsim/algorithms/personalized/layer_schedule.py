@@ -38,17 +38,17 @@ from math import inf, isfinite
 from typing import Annotated, Any, Literal
 
 from fedsim.algorithms.fedavg import FedAvg
-from fedsim.algorithms.personal_parts import without_body
+from fedsim.algorithms.personal_parts import find_missing_body
 from fedsim.base import tree
 from fedsim.base.parameters import Count, Range
 from fedsim.base.tree import Tree
-from fedsim.core import ClientTask, Context, LocalTraining, Reduced, ServerState
+from fedsim.core import ClientTask, Context, LocalTraining, ReducedUpdates, ServerState
 from fedsim.core.capabilities import PeakTraffic, PersonalModels, SurveyPayload
 from fedsim.errors import FieldError
 from fedsim.models.net import Net
-from fedsim.training.local_loop import fine_tuned
+from fedsim.training.local_loop import fine_tune
 
-Whole = Annotated[int, Range(0)]
+WholeNumber = Annotated[int, Range(0)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,11 +82,11 @@ class LayerSchedule(FedAvg, PeakTraffic, PersonalModels, SurveyPayload):
     """
 
     order: Literal["vanilla", "anti"] = "vanilla"
-    times: tuple[Whole, ...] | Literal["even", "plateau"] | None = None
-    every: Whole = 100
+    times: tuple[WholeNumber, ...] | Literal["even", "plateau"] | None = None
+    every: WholeNumber = 100
     patience: Count = 10
     improvement: Annotated[float, Range(0)] = 0.01
-    tuning_epochs: Whole = 10
+    tuning_epochs: WholeNumber = 10
 
     def __post_init__(self) -> None:
         if isinstance(self.times, list):
@@ -95,7 +95,7 @@ class LayerSchedule(FedAvg, PeakTraffic, PersonalModels, SurveyPayload):
     def check_hyperparameters(self, net: Net, rounds: int) -> Sequence[FieldError]:
         """A model without base blocks, and times that are not one for each of them, in order, from 0."""
         if not net.base or not isinstance(self.times, tuple):
-            return without_body("layer_schedule", net)
+            return find_missing_body("layer_schedule", net)
         named = f"{net.name} has {len(net.base)} base blocks: {', '.join(net.base)}"
         hint = f"give {len(net.base)} rounds, from 0 on and in order, or null for an opening every 100"
         if len(self.times) != len(net.base):
@@ -110,7 +110,7 @@ class LayerSchedule(FedAvg, PeakTraffic, PersonalModels, SurveyPayload):
 
     # what is open
 
-    def unfreezing(self, ctx: Context, state: Any) -> tuple[int, ...]:
+    def opening_rounds(self, ctx: Context, state: Any) -> tuple[int, ...]:
         """The rounds in which blocks open, as far as they are known."""
         blocks = len(ctx.net.base)
         if self.times == "plateau":
@@ -122,7 +122,7 @@ class LayerSchedule(FedAvg, PeakTraffic, PersonalModels, SurveyPayload):
 
     def open_blocks(self, ctx: Context, state: Any) -> tuple[str, ...]:
         """The blocks that train and travel in this round, from the input on."""
-        count = sum(time <= ctx.round for time in self.unfreezing(ctx, state))
+        count = sum(time <= ctx.round for time in self.opening_rounds(ctx, state))
         return ctx.net.base[:count] if self.order == "vanilla" else ctx.net.base[len(ctx.net.base) - count :]
 
     # server
@@ -146,12 +146,16 @@ class LayerSchedule(FedAvg, PeakTraffic, PersonalModels, SurveyPayload):
             return state
         return replace(state, times=(0,) * max(len(net.base) for net in ctx.nets))
 
-    def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> Any:
+    def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> Any:
         """The parent's, and what the cohort's loss says."""
         state = super().aggregate(ctx, state, reduced)
-        return self.watched(ctx, state, reduced.metrics["train_loss"]) if self.times == "plateau" else state
+        return (
+            self.update_plateau(ctx, state, reduced.metrics["train_loss"])
+            if self.times == "plateau"
+            else state
+        )
 
-    def watched(self, ctx: Context, state: PlateauState, loss: float) -> PlateauState:
+    def update_plateau(self, ctx: Context, state: PlateauState, loss: float) -> PlateauState:
         """The state after a round with this training loss: another block may be open from the next one on."""
         if not isfinite(loss):
             return state
@@ -183,4 +187,4 @@ class LayerSchedule(FedAvg, PeakTraffic, PersonalModels, SurveyPayload):
 
     def personalize(self, ctx: Context, task: ClientTask) -> Tree:
         """The final model, trained as a whole on the client's examples."""
-        return fine_tuned(ctx, task, self.initial_params(ctx, task))
+        return fine_tune(ctx, task, self.initial_params(ctx, task))

@@ -24,7 +24,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedsim.algorithms.personal_parts import PersonalParts, without_body
+from fedsim.algorithms.personal_parts import PersonalParts, find_missing_body
 from fedsim.core import Context
 from fedsim.errors import FieldError
 from fedsim.models.net import Net
@@ -36,7 +36,7 @@ class LGFedAvg(PersonalParts):
 
     def check_hyperparameters(self, net: Net, rounds: int) -> Sequence[FieldError]:
         """A model without a body."""
-        return without_body("lg_fedavg", net)
+        return find_missing_body("lg_fedavg", net)
 
     def shared_keys(self, ctx: Context, state: Any) -> Collection[str]:
         """The head."""

@@ -42,10 +42,10 @@ from fedsim.base.tree import Tree
 from fedsim.core import Batch, Batches, ClientTask, ClientUpdate, Context, Effort, LocalTraining
 from fedsim.core.capabilities import PersonalModels
 from fedsim.models.net import Params
-from fedsim.training.local_loop import cross_entropy, fine_tuned
+from fedsim.training.local_loop import cross_entropy, fine_tune
 
 
-class Pairs:
+class PairedBatches:
     """A visit's batches, two by two: the second of each pair, with the first in its noise, as `first`.
 
     Args:
@@ -82,7 +82,9 @@ class PerFedAvg(FedAvg, PersonalModels):
     def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
         """Meta-steps on pairs of batches."""
         local = ctx.local if self.beta is None else replace(ctx.local, lr=self.beta)
-        return super().train_client(replace(ctx, local=local), task._replace(batches=Pairs(task.batches)))
+        return super().train_client(
+            replace(ctx, local=local), task._replace(batches=PairedBatches(task.batches))
+        )
 
     def loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
         """The second batch's cross-entropy after a step on the first one.
@@ -93,11 +95,11 @@ class PerFedAvg(FedAvg, PersonalModels):
         first: Batch = batch.noise["first"]
         moving = self.trainable_keys(ctx, task.broadcast)
 
-        def before(weights: Params) -> Tensor:
+        def first_batch_loss(weights: Params) -> Tensor:
             return cross_entropy(ctx.net({**params, **weights}, first.x), first)
 
         with torch.no_grad():
-            slopes = grad(before)({key: params[key] for key in moving})
+            slopes = grad(first_batch_loss)({key: params[key] for key in moving})
         adapted = {**params, **{key: params[key] - self.alpha * slopes[key] for key in moving}}
         return cross_entropy(ctx.net(adapted, batch.x), batch)
 
@@ -114,4 +116,4 @@ class PerFedAvg(FedAvg, PersonalModels):
 
     def personalize(self, ctx: Context, task: ClientTask) -> Tree:
         """The meta-model after that step."""
-        return fine_tuned(ctx, task, self.initial_params(ctx, task))
+        return fine_tune(ctx, task, self.initial_params(ctx, task))

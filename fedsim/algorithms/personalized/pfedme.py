@@ -34,14 +34,14 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedsim.algorithms.fedavg import OWN, FedAvg, towards
+from fedsim.algorithms.fedavg import PRIVATE_PARAMS, FedAvg, step_towards
 from fedsim.base import tree
 from fedsim.base.parameters import Count, Positive, Range
 from fedsim.base.tree import Tree
-from fedsim.core import Batch, ClientTask, ClientUpdate, Context, Effort, Reduced
+from fedsim.core import Batch, ClientTask, ClientUpdate, Context, Effort, ReducedUpdates
 from fedsim.core.capabilities import PersonalModels
 from fedsim.models.net import Params
-from fedsim.training.local_loop import Trained
+from fedsim.training.local_loop import TrainedModel
 
 CENTRE = "centre"
 """Where the instruction has the model that theta is held to."""
@@ -81,8 +81,8 @@ class PFedMe(FedAvg, PersonalModels):
             pulled = {key: centre[key] - pull * (centre[key] - own[key]) for key in moving}
             centre = {**own, **pulled}
         steps = len(task.batches)
-        update = self.make_update(ctx, task, Trained(centre, total / max(steps, 1), steps))
-        return update._replace(client_state={OWN: dict(own)}, model=own)
+        update = self.make_update(ctx, task, TrainedModel(centre, total / max(steps, 1), steps))
+        return update._replace(client_state={PRIVATE_PARAMS: dict(own)}, model=own)
 
     def loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
         """The cross-entropy and the price of the distance to w."""
@@ -95,9 +95,9 @@ class PFedMe(FedAvg, PersonalModels):
         params: Params = task.broadcast["params"]
         return params
 
-    def server_update(self, ctx: Context, params: Params, mean: Tree, reduced: Reduced) -> Params:
+    def server_update(self, ctx: Context, params: Params, mean: Tree, reduced: ReducedUpdates) -> Params:
         """Some of the way to the mean."""
-        return super().server_update(ctx, params, towards(ctx, params, mean, self.beta), reduced)
+        return super().server_update(ctx, params, step_towards(ctx, params, mean, self.beta), reduced)
 
     def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
         """So many inner steps on every batch."""
@@ -105,5 +105,5 @@ class PFedMe(FedAvg, PersonalModels):
 
     def personalize(self, ctx: Context, task: ClientTask) -> Tree:
         """Its theta; the shared model before its first visit."""
-        own: Mapping[str, Tensor] = task.client_state.get(OWN) or self.initial_params(ctx, task)
+        own: Mapping[str, Tensor] = task.client_state.get(PRIVATE_PARAMS) or self.initial_params(ctx, task)
         return own

@@ -7,25 +7,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedsim.base.parameters import check, parameters, refuse
+from fedsim.base.parameters import find_parameter_faults, list_parameters, make_spec_error
 from fedsim.data.dataset import Array, Indices
 from fedsim.data.partition import Partition
-from fedsim.data.partitions.difficulty import BASE, difficulty, difficulty_fits, of_base
-from fedsim.data.partitions.dirichlet import dirichlet, dirichlet_fits
+from fedsim.data.partitions.difficulty import BASE, check_difficulty, difficulty, to_base_faults
+from fedsim.data.partitions.dirichlet import check_dirichlet, dirichlet
 from fedsim.data.partitions.even import iid
 from fedsim.data.partitions.labels import (
+    check_label_skew,
+    check_pathological,
+    check_shards,
     label_skew,
-    label_skew_fits,
     pathological,
-    pathological_fits,
     shards,
-    shards_fit,
 )
-from fedsim.data.partitions.natural import natural, natural_fits
+from fedsim.data.partitions.natural import check_natural, natural
 from fedsim.data.partitions.preference import dirichlet_clients
-from fedsim.data.partitions.quantity import quantity, quantity_fits
-from fedsim.data.partitions.sampled import sampled, sampled_fits
-from fedsim.data.partitions.stock import Stock, Supply
+from fedsim.data.partitions.quantity import check_quantity, quantity
+from fedsim.data.partitions.sampled import check_sampled, sampled
+from fedsim.data.partitions.stock import PartitionFigures, PartitionInput
 from fedsim.errors import FieldError, SpecError
 from fedsim.plugins import Registry
 
@@ -43,74 +43,81 @@ class PartitionEntry(NamedTuple):
 
     make: Callable[..., Partition]
     summary: str
-    shares: bool = False
-    fits: Callable[..., None] | None = None
+    shares_examples: bool = False
+    check_figures: Callable[..., None] | None = None
 
 
 _OWN: dict[str, PartitionEntry] = {
     "iid": PartitionEntry(iid, "the same number of random examples for everybody"),
     "dirichlet": PartitionEntry(
-        dirichlet, "each class shared out in proportions drawn from Dir(beta)", fits=dirichlet_fits
+        dirichlet, "each class shared out in proportions drawn from Dir(beta)", check_figures=check_dirichlet
     ),
     "dirichlet_clients": PartitionEntry(
         dirichlet_clients, "equal sizes; each client's class mix drawn from a Dirichlet around the data's"
     ),
     "pathological": PartitionEntry(
-        pathological, "P(pi): a few classes for each client, each split evenly", fits=pathological_fits
+        pathological,
+        "P(pi): a few classes for each client, each split evenly",
+        check_figures=check_pathological,
     ),
     "label_skew": PartitionEntry(
-        label_skew, "a share of the classes for each client, each split evenly", fits=label_skew_fits
+        label_skew,
+        "a share of the classes for each client, each split evenly",
+        check_figures=check_label_skew,
     ),
     "shards": PartitionEntry(
-        shards, "sorted by class, cut into shards, a few shards for each client", fits=shards_fit
+        shards, "sorted by class, cut into shards, a few shards for each client", check_figures=check_shards
     ),
     "quantity": PartitionEntry(
-        quantity, "random examples, in numbers drawn from Dir(beta)", fits=quantity_fits
+        quantity, "random examples, in numbers drawn from Dir(beta)", check_figures=check_quantity
     ),
     "difficulty": PartitionEntry(
         difficulty,
         "another partition's class counts, with easy and hard examples sorted to the clients",
-        fits=difficulty_fits,
+        check_figures=check_difficulty,
     ),
     "natural": PartitionEntry(
-        natural, "by the data set's own groups: speakers, celebrities, patients", fits=natural_fits
+        natural, "by the data set's own groups: speakers, celebrities, patients", check_figures=check_natural
     ),
     "sampled": PartitionEntry(
-        sampled, "everybody draws from the whole set; for a million clients", shares=True, fits=sampled_fits
+        sampled,
+        "everybody draws from the whole set; for a million clients",
+        shares_examples=True,
+        check_figures=check_sampled,
     ),
 }
 
 
-def _fits(thing: Any) -> bool:
+def _is_partition_entry(thing: Any) -> bool:
     return isinstance(thing, PartitionEntry)
 
 
-PARTITIONS = Registry("partitions", "partition", _OWN, _fits, "a fedsim.data.PartitionEntry")
+PARTITIONS = Registry("partitions", "partition", _OWN, _is_partition_entry, "a fedsim.data.PartitionEntry")
 
 
-def partition_faults(kind: str, given: dict[str, Any]) -> list[FieldError]:
+def find_partition_faults(kind: str, given: dict[str, Any]) -> list[FieldError]:
     """What is wrong with a partition's name and parameters, all of it, before any data is read."""
     if kind not in PARTITIONS:
         return [PARTITIONS.fault("kind", kind)]
-    faults = check(PARTITIONS[kind].make, given)
+    faults = find_parameter_faults(PARTITIONS[kind].make, given)
     if kind == "difficulty" and not any(fault.path == "base" for fault in faults):
         base = dict(given.get("base", BASE))
         named = base.pop("kind", None)
         if not isinstance(named, str) or named in ("difficulty", "sampled"):
             hint = "such as {kind: dirichlet, beta: 0.2}"
             return [*faults, FieldError("base.kind", named, "has to be the kind of another partition", hint)]
-        faults += of_base(partition_faults(named, base))
+        faults += to_base_faults(find_partition_faults(named, base))
     return faults
 
 
-def supply_faults(kind: str, given: Mapping[str, Any], supply: Supply) -> list[FieldError]:
+def find_figure_faults(kind: str, given: Mapping[str, Any], supply: PartitionFigures) -> list[FieldError]:
     """Why such a supply cannot be shared out so, as far as its figures tell; paths are argument names.
 
     Nothing is said while name or parameters are wrong, nor of there being more clients than examples.
     """
-    if partition_faults(kind, dict(given)) or (fits := PARTITIONS[kind].fits) is None:
+    if find_partition_faults(kind, dict(given)) or (fits := PARTITIONS[kind].check_figures) is None:
         return []
-    defaults = {each.name: each.default for each in parameters(PARTITIONS[kind].make)}
+    defaults = {each.name: each.default for each in list_parameters(PARTITIONS[kind].make)}
     try:
         fits(supply, **defaults | dict(given))
     except SpecError as error:
@@ -145,19 +152,19 @@ def make_partition(
         SpecError: unknown kind, bad parameters, or more clients than the data can serve; paths are argument
             names.
     """
-    if faults := partition_faults(kind, given):
+    if faults := find_partition_faults(kind, given):
         raise SpecError(faults)
     entry = PARTITIONS[kind]
     if num_clients < 1:
-        raise refuse("num_clients", num_clients, "has to be a whole number of at least 1")
-    if num_clients > len(labels) and not entry.shares:
+        raise make_spec_error("num_clients", num_clients, "has to be a whole number of at least 1")
+    if num_clients > len(labels) and not entry.shares_examples:
         message = f"there are only {len(labels):,} training examples for {num_clients:,} clients"
-        raise refuse(
+        raise make_spec_error(
             "num_clients", num_clients, message, "have fewer clients, or use the partition 'sampled'"
         )
     single = main_label(labels) if labels.ndim == 2 else labels
     classes = max(num_classes, int(single.max()) + 1)
-    return entry.make(Stock(single, num_clients, classes, seed, groups, losses), **given)
+    return entry.make(PartitionInput(single, num_clients, classes, seed, groups, losses), **given)
 
 
 def main_label(labels: Array) -> Indices:

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from fedsim.base import rng
-from fedsim.base.parameters import Count, Share, refuse
+from fedsim.base.parameters import Count, Share, make_spec_error
 from fedsim.data.dataset import Array, Indices
-from fedsim.data.partition import Partition, from_owners
-from fedsim.data.partitions.stock import Stock, Supply
+from fedsim.data.partition import Partition, partition_from_owners
+from fedsim.data.partitions.stock import PartitionFigures, PartitionInput
 from fedsim.errors import FieldError, SpecError
 
 BASE: Mapping[str, Any] = MappingProxyType({"kind": "dirichlet", "beta": 0.5})
@@ -28,7 +28,11 @@ EXPERT_EPOCHS = 20
 
 
 def difficulty(
-    stock: Stock, *, f_ord: Share = 0.0, base: Mapping[str, Any] = BASE, expert_epochs: Count = EXPERT_EPOCHS
+    stock: PartitionInput,
+    *,
+    f_ord: Share = 0.0,
+    base: Mapping[str, Any] = BASE,
+    expert_epochs: Count = EXPERT_EPOCHS,
 ) -> Partition:
     """The difficulty partition (Algorithm 2 of "When Do Curricula Work in Federated Learning?").
 
@@ -43,7 +47,9 @@ def difficulty(
         SpecError: nobody trained an expert, or there is no such base of these examples.
     """
     if stock.losses is None:
-        raise refuse("kind", "difficulty", "needs an expert's losses", "an experiment trains one by itself")
+        raise make_spec_error(
+            "kind", "difficulty", "needs an expert's losses", "an experiment trains one by itself"
+        )
     # The registry knows this function, and this function needs the registry for its base.
     from fedsim.data.partitions import make_partition
 
@@ -58,31 +64,29 @@ def difficulty(
             **{name: value for name, value in base.items() if name != "kind"},
         )
     except SpecError as error:
-        raise SpecError(of_base(error.errors)) from None
-    return difficulty_partition(dealt, stock.labels, stock.losses, f_ord, stock.seed)
+        raise SpecError(to_base_faults(error.errors)) from None
+    return deal_by_difficulty(dealt, stock.labels, stock.losses, f_ord, stock.seed)
 
 
-def difficulty_fits(supply: Supply, *, base: Mapping[str, Any], **_: object) -> None:
+def check_difficulty(supply: PartitionFigures, *, base: Mapping[str, Any], **_: object) -> None:
     """Refuse a base that cannot be by these figures.
 
     Raises:
         SpecError: as `difficulty`.
     """
-    from fedsim.data.partitions import supply_faults
+    from fedsim.data.partitions import find_figure_faults
 
     given = {name: value for name, value in base.items() if name != "kind"}
-    if faults := supply_faults(str(base["kind"]), given, supply):
-        raise SpecError(of_base(faults))
+    if faults := find_figure_faults(str(base["kind"]), given, supply):
+        raise SpecError(to_base_faults(faults))
 
 
-def of_base(faults: Iterable[FieldError]) -> list[FieldError]:
+def to_base_faults(faults: Iterable[FieldError]) -> list[FieldError]:
     """Faults of the base with the difficulty partition's paths; N is one for both."""
     return [f if f.path == "num_clients" else f._replace(path=f"base.{f.path}") for f in faults]
 
 
-def difficulty_partition(
-    base: Partition, labels: Indices, losses: Array, f_ord: float, seed: int
-) -> Partition:
+def deal_by_difficulty(base: Partition, labels: Indices, losses: Array, f_ord: float, seed: int) -> Partition:
     """Deals the base partition's examples out again by difficulty.
 
     Of each class, client i takes floor(f_ord * N_ic) items in ascending order of loss, beginning where the
@@ -104,11 +108,11 @@ def difficulty_partition(
             as of an expert that has diverged.
     """
     if not 0 <= f_ord <= 1:
-        raise refuse("f_ord", f_ord, "has to be a number of at least 0 and of at most 1")
+        raise make_spec_error("f_ord", f_ord, "has to be a number of at least 0 and of at most 1")
     if len(losses) != len(labels):
-        raise refuse("losses", len(losses), f"has to be one loss for each of {len(labels)} examples")
+        raise make_spec_error("losses", len(losses), f"has to be one loss for each of {len(labels)} examples")
     if bad := int((~np.isfinite(losses)).sum()):
-        raise refuse(
+        raise make_spec_error(
             "kind",
             "difficulty",
             f"the expert has diverged: its loss of {bad:,} of {len(losses):,} examples is not a number",
@@ -122,11 +126,11 @@ def difficulty_partition(
         mine = labels[held] == label
         counts = np.bincount(holder[mine], minlength=base.num_clients)
         ranked = held[mine][np.argsort(losses[held[mine]], kind="stable")]
-        owners[ranked] = _in_order(counts, f_ord, generator)
-    return from_owners(owners, base.num_clients, base.notes)
+        owners[ranked] = _assign_by_loss(counts, f_ord, generator)
+    return partition_from_owners(owners, base.num_clients, base.notes)
 
 
-def _in_order(counts: Indices, f_ord: float, generator: np.random.Generator) -> Indices:
+def _assign_by_loss(counts: Indices, f_ord: float, generator: np.random.Generator) -> Indices:
     """The client of each item of one class, items in ascending order of loss; int64 [sum of counts]."""
     ordered = np.floor(f_ord * counts + 1e-9).astype(np.int64)
     clients = np.arange(len(counts))
@@ -144,4 +148,4 @@ def loss_spread(partition: Partition, losses: Array) -> Array:
         partition: whose clients.
         losses: [n], the expert's loss of every training example.
     """
-    return np.array([losses[partition.client(i)].std() for i in range(partition.num_clients)])
+    return np.array([losses[partition.client_positions(i)].std() for i in range(partition.num_clients)])

@@ -12,19 +12,19 @@ from typing import Annotated
 
 import numpy as np
 
-from fedsim.base.parameters import Positive, Range, refuse
+from fedsim.base.parameters import Positive, Range, make_spec_error
 from fedsim.data.dataset import Array, Indices
-from fedsim.data.partition import Partition, deal, from_owners
-from fedsim.data.partitions.repair import fill_up
-from fedsim.data.partitions.stock import Stock, Supply
+from fedsim.data.partition import Partition, deal_examples, partition_from_owners
+from fedsim.data.partitions.repair import fill_small_clients
+from fedsim.data.partitions.stock import PartitionFigures, PartitionInput
 
 _TRIES = 200
-_LOOKS = 3
+_CHECKED_DRAWS = 3
 _HOPELESS = 20.0
 
 
 def dirichlet(
-    stock: Stock,
+    stock: PartitionInput,
     *,
     beta: Positive = 0.5,
     min_size: Annotated[int, Range(0)] | None = None,
@@ -42,11 +42,11 @@ def dirichlet(
         SpecError: there are not enough examples for the minimum, or for the clients.
     """
     class_sizes = (stock.class_sizes() * share).astype(np.int64)
-    _enough(stock.supply(), share, int(class_sizes.sum()))
-    return share_out(stock, class_sizes, beta, min_size, "dirichlet")
+    _enough(stock.to_figures(), share, int(class_sizes.sum()))
+    return share_out_examples(stock, class_sizes, beta, min_size, "dirichlet")
 
 
-def dirichlet_fits(supply: Supply, *, share: float, min_size: int | None, **_: object) -> None:
+def check_dirichlet(supply: PartitionFigures, *, share: float, min_size: int | None, **_: object) -> None:
     """Refuse what `dirichlet` cannot do by these figures.
 
     Raises:
@@ -55,16 +55,18 @@ def dirichlet_fits(supply: Supply, *, share: float, min_size: int | None, **_: o
     # The most that there can be: of each class the share is rounded down, and so is not more than of all.
     total = floor(supply.examples * share + 1e-6)
     _enough(supply, share, total)
-    supply.hold(min_size, total)
+    supply.check_min_size(min_size, total)
 
 
-def _enough(supply: Supply, share: float, total: int) -> None:
+def _enough(supply: PartitionFigures, share: float, total: int) -> None:
     if total < supply.num_clients:
         message = f"leaves {total:,}, which are fewer examples than the {supply.num_clients} clients"
-        raise refuse("share", share, message, "raise it, or have fewer clients")
+        raise make_spec_error("share", share, message, "raise it, or have fewer clients")
 
 
-def share_out(stock: Stock, class_sizes: Indices, beta: float, min_size: int | None, kind: str) -> Partition:
+def share_out_examples(
+    stock: PartitionInput, class_sizes: Indices, beta: float, min_size: int | None, kind: str
+) -> Partition:
     """Draws counts for so many examples of each class, repairs them, and deals out the examples.
 
     Args:
@@ -75,11 +77,11 @@ def share_out(stock: Stock, class_sizes: Indices, beta: float, min_size: int | N
         kind: names the random stream.
     """
     total = int(class_sizes.sum())
-    minimum = stock.minimum(min_size, total)
+    minimum = stock.effective_min_size(min_size, total)
     generator = stock.generator(kind)
     counts = _best_draw(class_sizes, stock.num_clients, beta, minimum, generator)
-    counts, notes = fill_up(counts, minimum)
-    return from_owners(deal(stock.labels, counts, generator), stock.num_clients, notes)
+    counts, notes = fill_small_clients(counts, minimum)
+    return partition_from_owners(deal_examples(stock.labels, counts, generator), stock.num_clients, notes)
 
 
 def _best_draw(
@@ -97,7 +99,7 @@ def _best_draw(
         if short < fewest:
             best, fewest = counts, short
         seen += short
-        if short == 0 or (attempt >= _LOOKS and seen / attempt > _HOPELESS):
+        if short == 0 or (attempt >= _CHECKED_DRAWS and seen / attempt > _HOPELESS):
             break
     return best
 
@@ -121,12 +123,12 @@ def draw_counts(
     held = np.zeros(num_clients, np.int64)
     for label, size in enumerate(class_sizes):
         proportions = generator.dirichlet(np.full(num_clients, beta))
-        counts[:, label] = _cut(int(size), _masked(proportions, held < fair_share))
+        counts[:, label] = _cut_by_proportions(int(size), _mask_proportions(proportions, held < fair_share))
         held += counts[:, label]
     return counts
 
 
-def _masked(proportions: Array, open_to: Array) -> Array:
+def _mask_proportions(proportions: Array, open_to: Array) -> Array:
     """Proportions over the clients that are still open; even ones where the draw left those nothing."""
     kept = proportions * open_to
     if kept.sum() <= 0:
@@ -134,7 +136,7 @@ def _masked(proportions: Array, open_to: Array) -> Array:
     return np.asarray(kept / kept.sum())
 
 
-def _cut(size: int, proportions: Array) -> Indices:
+def _cut_by_proportions(size: int, proportions: Array) -> Indices:
     """Cuts `size` examples at the floor of the cumulated proportions, int64 [N]."""
     edges = np.floor(np.cumsum(proportions) * size).astype(np.int64)
     # Rounding may leave the last edge one short of the class.

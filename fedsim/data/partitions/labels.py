@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedsim.base.parameters import Count, Share, refuse
+from fedsim.base.parameters import Count, Share, make_spec_error
 from fedsim.data.dataset import Indices
-from fedsim.data.partition import Partition, deal, from_owners
-from fedsim.data.partitions.repair import fill_up
-from fedsim.data.partitions.stock import Stock, Supply, even_sizes
+from fedsim.data.partition import Partition, deal_examples, partition_from_owners
+from fedsim.data.partitions.repair import fill_small_clients
+from fedsim.data.partitions.stock import PartitionFigures, PartitionInput, even_sizes
 
 
-def pathological(stock: Stock, *, classes: Count = 2) -> Partition:
+def pathological(stock: PartitionInput, *, classes: Count = 2) -> Partition:
     """P(pi), also known as `#label k`: pi classes for every client, each split evenly among its holders.
 
     First classes go round, to the clients in random order, so that classes are held about equally often; the
@@ -24,11 +24,11 @@ def pathological(stock: Stock, *, classes: Count = 2) -> Partition:
     Raises:
         SpecError: there are fewer classes than that, or too few clients to hold them all.
     """
-    pathological_fits(stock.supply(), classes=classes)
+    check_pathological(stock.to_figures(), classes=classes)
     return _split_among_holders(stock, np.flatnonzero(stock.class_sizes()), classes, "pathological")
 
 
-def pathological_fits(supply: Supply, *, classes: int) -> None:
+def check_pathological(supply: PartitionFigures, *, classes: int) -> None:
     """Refuse what `pathological` cannot do by these figures.
 
     Raises:
@@ -36,12 +36,14 @@ def pathological_fits(supply: Supply, *, classes: int) -> None:
     """
     fewest, most = supply.classes
     if classes > most:
-        raise refuse("classes", classes, f"there are only {most} classes", "lower it")
+        raise make_spec_error("classes", classes, f"there are only {most} classes", "lower it")
     if classes * supply.num_clients < fewest:
-        raise refuse("classes", classes, _left(supply, classes, fewest), "raise it, or have more clients")
+        raise make_spec_error(
+            "classes", classes, _leftover_message(supply, classes, fewest), "raise it, or have more clients"
+        )
 
 
-def label_skew(stock: Stock, *, share: Share = 0.2) -> Partition:
+def label_skew(stock: PartitionInput, *, share: Share = 0.2) -> Partition:
     """Every client holds this share of the classes (0.2 of 10 is 2), split as `pathological` does.
 
     Args:
@@ -51,12 +53,12 @@ def label_skew(stock: Stock, *, share: Share = 0.2) -> Partition:
     Raises:
         SpecError: too few clients to hold all classes.
     """
-    label_skew_fits(stock.supply(), share=share)
+    check_label_skew(stock.to_figures(), share=share)
     present = np.flatnonzero(stock.class_sizes())
-    return _split_among_holders(stock, present, _share_of(len(present), share), "label-skew")
+    return _split_among_holders(stock, present, _classes_per_client(len(present), share), "label-skew")
 
 
-def label_skew_fits(supply: Supply, *, share: float) -> None:
+def check_label_skew(supply: PartitionFigures, *, share: float) -> None:
     """Refuse what `label_skew` cannot do by these figures.
 
     Raises:
@@ -64,20 +66,20 @@ def label_skew_fits(supply: Supply, *, share: float) -> None:
     """
     fewest, most = supply.classes
     # Of more classes a client holds more as well: only what is wrong for every number of them is refused.
-    if all(_share_of(n, share) * supply.num_clients < n for n in range(fewest, most + 1)):
-        message = _left(supply, _share_of(fewest, share), fewest)
-        raise refuse("share", share, message, "raise it, or have more clients")
+    if all(_classes_per_client(n, share) * supply.num_clients < n for n in range(fewest, most + 1)):
+        message = _leftover_message(supply, _classes_per_client(fewest, share), fewest)
+        raise make_spec_error("share", share, message, "raise it, or have more clients")
 
 
-def _share_of(classes: int, share: float) -> int:
+def _classes_per_client(classes: int, share: float) -> int:
     return max(1, round(share * classes))
 
 
-def _left(supply: Supply, each: int, classes: int) -> str:
+def _leftover_message(supply: PartitionFigures, each: int, classes: int) -> str:
     return f"{supply.num_clients} clients of {each} classes leave some of {classes} to nobody"
 
 
-def shards(stock: Stock, *, shards_per_client: Count = 2) -> Partition:
+def shards(stock: PartitionInput, *, shards_per_client: Count = 2) -> Partition:
     """The examples sorted by class, cut into equal shards, and dealt out at random.
 
     Args:
@@ -87,7 +89,7 @@ def shards(stock: Stock, *, shards_per_client: Count = 2) -> Partition:
     Raises:
         SpecError: there are more shards than examples.
     """
-    shards_fit(stock.supply(), shards_per_client=shards_per_client)
+    check_shards(stock.to_figures(), shards_per_client=shards_per_client)
     number = stock.num_clients * shards_per_client
     generator = stock.generator("shards")
     shuffled = generator.permutation(stock.total)
@@ -95,10 +97,10 @@ def shards(stock: Stock, *, shards_per_client: Count = 2) -> Partition:
     holder = generator.permutation(np.repeat(np.arange(stock.num_clients), shards_per_client))
     owners = np.empty(stock.total, np.int64)
     owners[by_class] = np.repeat(holder, even_sizes(stock.total, number))
-    return from_owners(owners, stock.num_clients)
+    return partition_from_owners(owners, stock.num_clients)
 
 
-def shards_fit(supply: Supply, *, shards_per_client: int) -> None:
+def check_shards(supply: PartitionFigures, *, shards_per_client: int) -> None:
     """Refuse what `shards` cannot do by these figures.
 
     Raises:
@@ -107,10 +109,12 @@ def shards_fit(supply: Supply, *, shards_per_client: int) -> None:
     number = supply.num_clients * shards_per_client
     if number > supply.examples:
         message = f"{number:,} shards of {supply.examples:,} examples would be empty"
-        raise refuse("shards_per_client", shards_per_client, message, "lower it, or have fewer clients")
+        raise make_spec_error(
+            "shards_per_client", shards_per_client, message, "lower it, or have fewer clients"
+        )
 
 
-def _split_among_holders(stock: Stock, present: Indices, classes: int, kind: str) -> Partition:
+def _split_among_holders(stock: PartitionInput, present: Indices, classes: int, kind: str) -> Partition:
     generator = stock.generator(kind)
     sizes = stock.class_sizes()
     holds = _holdings(stock.num_clients, len(present), classes, generator)
@@ -119,8 +123,8 @@ def _split_among_holders(stock: Stock, present: Indices, classes: int, kind: str
         holders = np.flatnonzero(holds[:, column])
         # The odd examples go to random holders, not always to the first ones.
         counts[generator.permutation(holders), label] = even_sizes(int(sizes[label]), len(holders))
-    counts, notes = fill_up(counts, 1)
-    return from_owners(deal(stock.labels, counts, generator), stock.num_clients, notes)
+    counts, notes = fill_small_clients(counts, 1)
+    return partition_from_owners(deal_examples(stock.labels, counts, generator), stock.num_clients, notes)
 
 
 def _holdings(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedsim.base.parameters import Count, refuse
+from fedsim.base.parameters import Count, make_spec_error
 from fedsim.data.dataset import Indices
-from fedsim.data.partition import Partition, from_owners
-from fedsim.data.partitions.stock import Stock, Supply, even_sizes
+from fedsim.data.partition import Partition, partition_from_owners
+from fedsim.data.partitions.stock import PartitionFigures, PartitionInput, even_sizes
 
 
-def natural(stock: Stock, *, groups_per_client: Count | None = None) -> Partition:
+def natural(stock: PartitionInput, *, groups_per_client: Count | None = None) -> Partition:
     """Clients made of the data set's own groups.
 
     With as many clients as groups each client is one group, in the order of the group numbers. With fewer
@@ -24,21 +24,23 @@ def natural(stock: Stock, *, groups_per_client: Count | None = None) -> Partitio
     Raises:
         SpecError: the data set has no groups, or too few.
     """
-    natural_fits(stock.supply(), groups_per_client=groups_per_client)
+    check_natural(stock.to_figures(), groups_per_client=groups_per_client)
     groups = np.empty(0, np.int64) if stock.groups is None else stock.groups  # which is refused above
     names, group_of = np.unique(groups, return_inverse=True)
     owner_of = _owners(len(names), stock, groups_per_client)
-    return from_owners(owner_of[group_of], stock.num_clients)
+    return partition_from_owners(owner_of[group_of], stock.num_clients)
 
 
-def natural_fits(supply: Supply, *, groups_per_client: int | None) -> None:
+def check_natural(supply: PartitionFigures, *, groups_per_client: int | None) -> None:
     """Refuse what `natural` cannot do by these figures.
 
     Raises:
         SpecError: as `natural`.
     """
     if not supply.owners:
-        raise refuse("kind", "natural", "this data set has no natural clients", "use another partition")
+        raise make_spec_error(
+            "kind", "natural", "this data set has no natural clients", "use another partition"
+        )
     clients, each = supply.num_clients, groups_per_client or 1
     if clients * each > supply.owners:
         message = (
@@ -47,10 +49,10 @@ def natural_fits(supply: Supply, *, groups_per_client: int | None) -> None:
         path, value = ("num_clients", clients) if groups_per_client is None else ("groups_per_client", each)
         most = supply.owners // each
         hint = f"have at most {most} client{'s' * (most > 1)}" if most else "lower it"
-        raise refuse(path, value, message, hint)
+        raise make_spec_error(path, value, message, hint)
 
 
-def _owners(number: int, stock: Stock, per_client: int | None) -> Indices:
+def _owners(number: int, stock: PartitionInput, per_client: int | None) -> Indices:
     """The client of each group, -1 for groups left out."""
     clients, needed = stock.num_clients, stock.num_clients * (per_client or 1)
     if needed == number and per_client is None:

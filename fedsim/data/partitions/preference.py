@@ -6,13 +6,13 @@ import numpy as np
 
 from fedsim.base.parameters import Positive
 from fedsim.data.dataset import Array, Indices
-from fedsim.data.partition import Partition, deal, from_owners
-from fedsim.data.partitions.stock import Stock, even_sizes
+from fedsim.data.partition import Partition, deal_examples, partition_from_owners
+from fedsim.data.partitions.stock import PartitionInput, even_sizes
 
 _PASSES = 50
 
 
-def dirichlet_clients(stock: Stock, *, beta: Positive = 0.5) -> Partition:
+def dirichlet_clients(stock: PartitionInput, *, beta: Positive = 0.5) -> Partition:
     """D(beta, p): client i draws its class mix from Dir(beta * C * p), p the classes' shares in the data.
 
     All examples are shared out, so when a class runs out the clients that still want it draw again among the
@@ -29,11 +29,11 @@ def dirichlet_clients(stock: Stock, *, beta: Positive = 0.5) -> Partition:
     mixes = np.zeros((stock.num_clients, stock.num_classes))
     mixes[:, present] = generator.dirichlet(beta * present.sum() * prior[present], size=stock.num_clients)
     sizes = generator.permutation(even_sizes(stock.total, stock.num_clients))
-    counts = _granted(mixes, sizes, supply, generator)
-    return from_owners(deal(stock.labels, counts, generator), stock.num_clients)
+    counts = _grant_counts(mixes, sizes, supply, generator)
+    return partition_from_owners(deal_examples(stock.labels, counts, generator), stock.num_clients)
 
 
-def _granted(mixes: Array, sizes: Indices, supply: Indices, generator: np.random.Generator) -> Indices:
+def _grant_counts(mixes: Array, sizes: Indices, supply: Indices, generator: np.random.Generator) -> Indices:
     """Counts [N, C] with these row and column sums, drawn by preference as long as the supply allows."""
     counts = np.zeros(mixes.shape, np.int64)
     for _ in range(_PASSES):
@@ -43,18 +43,20 @@ def _granted(mixes: Array, sizes: Indices, supply: Indices, generator: np.random
         rows = generator.permutation(open_rows)
         left = supply - counts.sum(axis=0)
         wanted = sizes[rows] - counts[rows].sum(axis=1)
-        counts[rows] += _first_come(generator.multinomial(wanted, _towards(mixes[rows], left)), left)
+        counts[rows] += _serve_in_order(
+            generator.multinomial(wanted, _remaining_mixes(mixes[rows], left)), left
+        )
     return _leftovers(counts, sizes, supply, generator)
 
 
-def _towards(mixes: Array, left: Indices) -> Array:
+def _remaining_mixes(mixes: Array, left: Indices) -> Array:
     """Mixes over the classes that are left; what is left decides where a client wants none of those."""
     kept = mixes * (left > 0)
     kept[kept.sum(axis=1) <= 0] = left
     return np.asarray(kept / kept.sum(axis=1, keepdims=True))
 
 
-def _first_come(wanted: Indices, left: Indices) -> Indices:
+def _serve_in_order(wanted: Indices, left: Indices) -> Indices:
     """What each row gets when rows are served in order until a column is used up."""
     before = np.cumsum(wanted, axis=0) - wanted
     return np.asarray(np.clip(left - before, 0, wanted), dtype=np.int64)

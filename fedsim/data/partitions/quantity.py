@@ -9,12 +9,12 @@ import numpy as np
 
 from fedsim.base.parameters import Positive, Range
 from fedsim.data.partition import Partition
-from fedsim.data.partitions.dirichlet import share_out
-from fedsim.data.partitions.stock import Stock, Supply
+from fedsim.data.partitions.dirichlet import share_out_examples
+from fedsim.data.partitions.stock import PartitionFigures, PartitionInput
 
 
 def quantity(
-    stock: Stock, *, beta: Positive = 0.5, min_size: Annotated[int, Range(0)] | None = None
+    stock: PartitionInput, *, beta: Positive = 0.5, min_size: Annotated[int, Range(0)] | None = None
 ) -> Partition:
     """Sizes in proportions drawn from Dir(beta), examples drawn at random.
 
@@ -28,13 +28,13 @@ def quantity(
     """
     # It is the Dirichlet partition of data that has one class.
     one_class = replace(stock, labels=np.zeros(stock.total, np.int64), num_classes=1)
-    return share_out(one_class, one_class.class_sizes(), beta, min_size, "quantity")
+    return share_out_examples(one_class, one_class.class_sizes(), beta, min_size, "quantity")
 
 
-def quantity_fits(supply: Supply, *, min_size: int | None, **_: object) -> None:
+def check_quantity(supply: PartitionFigures, *, min_size: int | None, **_: object) -> None:
     """Refuse what `quantity` cannot do by these figures.
 
     Raises:
         SpecError: as `quantity`.
     """
-    supply.hold(min_size)
+    supply.check_min_size(min_size)

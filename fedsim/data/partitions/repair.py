@@ -9,7 +9,7 @@ import numpy as np
 from fedsim.data.dataset import Indices
 
 
-def fill_up(counts: Indices, minimum: int) -> tuple[Indices, tuple[str, ...]]:
+def fill_small_clients(counts: Indices, minimum: int) -> tuple[Indices, tuple[str, ...]]:
     """Moves examples from the largest clients to those below the minimum.
 
     A short client is given classes that it already holds, its most frequent first, from the largest client
@@ -26,7 +26,7 @@ def fill_up(counts: Indices, minimum: int) -> tuple[Indices, tuple[str, ...]]:
     if len(short) == 0:
         return counts, ()
     donors = _Donors(counts.copy(), minimum)
-    moved = sum(donors.fill(int(client)) for client in short)
+    moved = sum(donors.fill_client(int(client)) for client in short)
     note = f"{len(short)} clients filled up to {minimum} examples by moving {moved} from the largest clients"
     return donors.counts, (note,)
 
@@ -48,19 +48,19 @@ class _Donors:
         for heap in self.heaps:
             heapq.heapify(heap)
 
-    def fill(self, client: int) -> int:
+    def fill_client(self, client: int) -> int:
         """Brings the client to the minimum; how many examples that took."""
         before = int(self.sizes[client])
         held = self.counts[client]
         for label in np.argsort(-held, kind="stable"):
             if held[label] == 0:
                 break
-            self._take(client, int(label))
+            self._take_examples(client, int(label))
         while self.sizes[client] < self.minimum:
-            self._take(client, self._richest_class())
+            self._take_examples(client, self._richest_class())
         return int(self.sizes[client]) - before
 
-    def _take(self, client: int, label: int) -> None:
+    def _take_examples(self, client: int, label: int) -> None:
         """Takes examples of one class until the client has enough or nobody can give any."""
         while self.sizes[client] < self.minimum and (donor := self._largest(label)) is not None:
             amount = min(

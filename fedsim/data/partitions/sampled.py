@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedsim.base.parameters import Count, Positive, refuse
+from fedsim.base.parameters import Count, Positive, make_spec_error
 from fedsim.data.partition import SampledPartition
-from fedsim.data.partitions.stock import Stock, Supply
+from fedsim.data.partitions.stock import PartitionFigures, PartitionInput
 
 
-def sampled(stock: Stock, *, size: Count = 100, beta: Positive | None = None) -> SampledPartition:
+def sampled(stock: PartitionInput, *, size: Count = 100, beta: Positive | None = None) -> SampledPartition:
     """Every client draws `size` examples of the whole set; clients may share examples.
 
     Args:
@@ -21,7 +21,7 @@ def sampled(stock: Stock, *, size: Count = 100, beta: Positive | None = None) ->
     Raises:
         SpecError: a client would hold more than there is.
     """
-    sampled_fits(stock.supply(), size=size)
+    check_sampled(stock.to_figures(), size=size)
     by_class = () if beta is None else _positions(stock)
     return SampledPartition(
         clients=stock.num_clients,
@@ -33,17 +33,19 @@ def sampled(stock: Stock, *, size: Count = 100, beta: Positive | None = None) ->
     )
 
 
-def sampled_fits(supply: Supply, *, size: int, **_: object) -> None:
+def check_sampled(supply: PartitionFigures, *, size: int, **_: object) -> None:
     """Refuse what `sampled` cannot do by these figures.
 
     Raises:
         SpecError: as `sampled`.
     """
     if size > supply.examples:
-        raise refuse("size", size, f"there are only {supply.examples:,} training examples", "lower it")
+        raise make_spec_error(
+            "size", size, f"there are only {supply.examples:,} training examples", "lower it"
+        )
 
 
-def _positions(stock: Stock) -> tuple[np.ndarray, ...]:
+def _positions(stock: PartitionInput) -> tuple[np.ndarray, ...]:
     """Where the examples of each class are, for the classes that have any."""
     found = (np.flatnonzero(stock.labels == label) for label in range(stock.num_classes))
     return tuple(positions for positions in found if len(positions))

@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from fedsim.base import rng
-from fedsim.base.parameters import refuse
+from fedsim.base.parameters import make_spec_error
 from fedsim.data.dataset import Array, Indices
 
 
-class Supply(NamedTuple):
+class PartitionFigures(NamedTuple):
     """What can be said of a stock before it is there: a partition may be impossible by these figures alone.
 
     Attributes:
@@ -27,7 +27,7 @@ class Supply(NamedTuple):
     classes: tuple[int, int]
     owners: int
 
-    def hold(self, minimum: int | None, total: int | None = None) -> None:
+    def check_min_size(self, minimum: int | None, total: int | None = None) -> None:
         """Refuse a minimum size that so many clients cannot hold.
 
         Args:
@@ -41,11 +41,11 @@ class Supply(NamedTuple):
         if needed > there:
             message = f"{self.num_clients} clients of at least {minimum} examples need {needed:,}"
             message += f", there are {there:,}"
-            raise refuse("min_size", minimum, message, "lower it, or have fewer clients")
+            raise make_spec_error("min_size", minimum, message, "lower it, or have fewer clients")
 
 
 @dataclass(frozen=True, eq=False)
-class Stock:
+class PartitionInput:
     """The examples to share out.
 
     Attributes:
@@ -77,13 +77,13 @@ class Stock:
         """How many examples each class has, int64 [C]."""
         return np.bincount(self.labels, minlength=self.num_classes).astype(np.int64)
 
-    def supply(self) -> Supply:
+    def to_figures(self) -> PartitionFigures:
         """The same in figures."""
         present = int(np.count_nonzero(self.class_sizes()))
         owners = 0 if self.groups is None else len(np.unique(self.groups))
-        return Supply(self.total, self.num_clients, (present, present), owners)
+        return PartitionFigures(self.total, self.num_clients, (present, present), owners)
 
-    def minimum(self, asked: int | None, total: int) -> int:
+    def effective_min_size(self, asked: int | None, total: int) -> int:
         """The minimum size to keep: what was asked for, or 10, or less where the examples are few.
 
         Args:
@@ -95,7 +95,7 @@ class Stock:
         """
         if asked is None:
             return min(10, max(1, total // (2 * self.num_clients)))
-        self.supply().hold(asked, total)
+        self.to_figures().check_min_size(asked, total)
         return asked
 
 

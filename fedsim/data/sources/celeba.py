@@ -9,13 +9,13 @@ from typing import Annotated, Literal
 import numpy as np
 
 from fedsim.base import rng
-from fedsim.base.parameters import Count, Range, refuse, unknown
+from fedsim.base.parameters import Count, Range, make_spec_error, suggest_name
 from fedsim.data.augment import Steps
-from fedsim.data.cache import cached
+from fedsim.data.cache import load_or_make
 from fedsim.data.dataset import Array, Dataset, Examples, Indices
-from fedsim.data.decode import decode
-from fedsim.data.places import FETCH, Places
-from fedsim.data.sources.download import fetch
+from fedsim.data.decode import decode_images
+from fedsim.data.places import FETCH, DataRoots
+from fedsim.data.sources.download import download_dataset
 from fedsim.data.sources.folders import Size
 from fedsim.data.sources.images import Normalisation, image_dataset
 from fedsim.errors import DataError
@@ -28,7 +28,7 @@ GDOWN = " (after pip install gdown)"
 
 
 def celeba(
-    places: Places,
+    places: DataRoots,
     *,
     attribute: str = "Smiling",
     celebrities: Count | None = 250,
@@ -59,19 +59,19 @@ def celeba(
         DataNotFound: it is in no data root.
         DataError: an image is damaged, or the lists and the images do not belong together.
     """
-    folder = places.find(_FOLDERS)
+    folder = places.find_path(_FOLDERS)
     if folder is None and places.download:
-        fetch("celeba", places.target("celeba"), "CelebA")
+        download_dataset("celeba", places.make_download_root("celeba"), "CelebA")
     get = f"put img_align_celeba/ and the list_*.txt and identity_CelebA.txt files there, or {FETCH}{GDOWN}"
-    folder = folder or places.need("celeba", _FOLDERS, get)
+    folder = folder or places.require_path("celeba", _FOLDERS, get)
     names, labels = _attributes(folder / "list_attr_celeba.txt", attribute)
     people = _column(folder / "identity_CelebA.txt", names)
     part = _column(folder / "list_eval_partition.txt", names) if split == "official" else None
-    train, test = _chosen(people, part, celebrities, min_images)
+    train, test = _choose_positions(people, part, celebrities, min_images)
     files = [folder / "img_align_celeba" / names[i] for i in np.concatenate([train, test])]
-    _exist(files)
-    images = cached(
-        places, folder, files, f"images 1 size={size} channels=3", lambda: {"x": decode(files, size)}
+    _check_files_exist(files)
+    images = load_or_make(
+        places, folder, files, f"images 1 size={size} channels=3", lambda: {"x": decode_images(files, size)}
     )["x"]
     cut = len(train)
     return image_dataset(
@@ -91,7 +91,9 @@ def _attributes(file: Path, attribute: str) -> tuple[list[str], Indices]:
     if len(rows) < 2 or len(rows[0]) != 1 or not rows[0][0].isdigit():
         raise DataError(f"{file}: has not the number of images and the attributes in its first lines")
     if attribute not in rows[1]:
-        raise refuse("attribute", attribute, "CelebA has no such attribute", unknown(attribute, rows[1]))
+        raise make_spec_error(
+            "attribute", attribute, "CelebA has no such attribute", suggest_name(attribute, rows[1])
+        )
     place, width = rows[1].index(attribute) + 1, len(rows[1]) + 1
     for number, row in enumerate(rows[2:], 3):
         if len(row) != width or row[place] not in ("1", "-1"):
@@ -117,7 +119,7 @@ def _column(file: Path, names: list[str]) -> Indices:
     return np.array([int(known[name]) for name in names], np.int64)
 
 
-def _chosen(
+def _choose_positions(
     people: Indices, part: Array | None, celebrities: int | None, min_images: int
 ) -> tuple[Indices, Indices]:
     """The positions to train and to test on."""
@@ -138,7 +140,7 @@ def _chosen(
     return np.sort(order[~tested]), np.sort(order[tested])
 
 
-def _exist(files: list[Path]) -> None:
+def _check_files_exist(files: list[Path]) -> None:
     missing = next((file for file in files if not file.is_file()), None)
     if missing is not None:
         raise DataError(f"{missing}: is listed, but is not there", "unpack img_align_celeba.zip again")

@@ -13,10 +13,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from fedsim.data.augment import Steps
-from fedsim.data.cache import cached
+from fedsim.data.cache import load_or_make
 from fedsim.data.dataset import Array, Dataset, Examples
-from fedsim.data.decode import decode
-from fedsim.data.places import Places
+from fedsim.data.decode import decode_images
+from fedsim.data.places import DataRoots
 from fedsim.data.sources.folders import Size
 from fedsim.data.sources.images import Normalisation, image_dataset
 from fedsim.errors import DataError
@@ -50,7 +50,7 @@ class _Row(NamedTuple):
 
 
 def chexpert(
-    places: Places,
+    places: DataRoots,
     *,
     uncertain: Uncertain = "zeros",
     views: Literal["frontal", "all"] = "frontal",
@@ -76,12 +76,12 @@ def chexpert(
         DataError: a CSV file or an image is damaged, or they do not belong together.
     """
     get = "unpack CheXpert-v1.0-small.zip there (Stanford gives it out on request)"
-    folder = places.need("chexpert", _FOLDERS, get)
+    folder = places.require_path("chexpert", _FOLDERS, get)
     value = {"": 0.0, "0.0": 0.0, "1.0": 1.0, "-1.0": _UNCERTAIN[uncertain]}
     parts = [_rows(folder, folder / f"{part}.csv", views, value) for part in ("train", "valid")]
     files = [row.file for part in parts for row in part]
     recipe = f"images 1 size={size} channels=1"
-    images = cached(places, folder, files, recipe, lambda: {"x": decode(files, size, 1)})["x"]
+    images = load_or_make(places, folder, files, recipe, lambda: {"x": decode_images(files, size, 1)})["x"]
     cut = len(parts[0])
     train, test = (_examples(x, part) for x, part in zip((images[:cut], images[cut:]), parts, strict=True))
     return image_dataset(
@@ -107,7 +107,9 @@ def _rows(folder: Path, file: Path, views: str, value: Mapping[str, float]) -> l
             reader = csv.DictReader(opened)
             if missing := {"Path", "Frontal/Lateral", *FINDINGS} - set(reader.fieldnames or ()):
                 raise DataError(f"{file}: has no column {min(missing)!r}", "fetch it again")
-            rows = [_row(folder, file, reader.line_num, row, value) for row in reader if _wanted(row, views)]
+            rows = [
+                _row(folder, file, reader.line_num, row, value) for row in reader if _is_wanted(row, views)
+            ]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{file}: cannot be read ({error})", "fetch it again") from error
     if not rows:
@@ -115,7 +117,7 @@ def _rows(folder: Path, file: Path, views: str, value: Mapping[str, float]) -> l
     return rows
 
 
-def _wanted(row: Mapping[str, str | None], views: str) -> bool:
+def _is_wanted(row: Mapping[str, str | None], views: str) -> bool:
     return views == "all" or row["Frontal/Lateral"] == "Frontal"
 
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from fedsim.data.augment import Steps
 from fedsim.data.dataset import Dataset, Examples
-from fedsim.data.places import FETCH, Places
-from fedsim.data.sources.download import fetch
+from fedsim.data.places import FETCH, DataRoots
+from fedsim.data.sources.download import download_dataset
 from fedsim.data.sources.folders import read_image_folders
 from fedsim.data.sources.images import Normalisation, image_dataset
 from fedsim.errors import DataError
@@ -30,7 +30,7 @@ _FOLDERS10 = ("cifar10", "cifar-10", "cifar10-jpeg")
 _BATCHES100 = ("cifar-100-python",)
 
 
-def cifar10(places: Places, *, normalise: Normalisation = "channel", augment: Steps = ()) -> Dataset:
+def cifar10(places: DataRoots, *, normalise: Normalisation = "channel", augment: Steps = ()) -> Dataset:
     """CIFAR-10, 50,000 to train and 10,000 to test; uint8, [3, 32, 32].
 
     Args:
@@ -42,9 +42,9 @@ def cifar10(places: Places, *, normalise: Normalisation = "channel", augment: St
         DataNotFound: it is in no data root.
         DataError: a file is truncated or mislabelled.
     """
-    batches, folders = places.find(_BATCHES10), places.find(_FOLDERS10)
+    batches, folders = places.find_path(_BATCHES10), places.find_path(_FOLDERS10)
     if batches is None and folders is None and places.download:
-        fetch("cifar10", places.target("cifar10"), "CIFAR10")
+        download_dataset("cifar10", places.make_download_root("cifar10"), "CIFAR10")
     if batches is None and folders is not None:
         train, test, classes = read_image_folders(places, folders, "train", "test", 32, 3)
         if classes != _CIFAR10_CLASSES:
@@ -52,7 +52,7 @@ def cifar10(places: Places, *, normalise: Normalisation = "channel", augment: St
         source = folders
     else:
         get = f"unpack the Python version there, or put image folders into cifar10/, or {FETCH}"
-        source = batches or places.need("cifar10", (*_BATCHES10, *_FOLDERS10), get)
+        source = batches or places.require_path("cifar10", (*_BATCHES10, *_FOLDERS10), get)
         train = _batches([source / f"data_batch_{n}" for n in range(1, 6)], "labels", 10)
         test = _batches([source / "test_batch"], "labels", 10)
     return image_dataset(
@@ -68,7 +68,7 @@ def cifar10(places: Places, *, normalise: Normalisation = "channel", augment: St
 
 
 def cifar100(
-    places: Places,
+    places: DataRoots,
     *,
     labels: Literal["fine", "coarse"] = "fine",
     normalise: Normalisation = "channel",
@@ -86,12 +86,14 @@ def cifar100(
         DataNotFound: it is in no data root.
         DataError: a file is truncated or mislabelled.
     """
-    source = places.find(_BATCHES100)
+    source = places.find_path(_BATCHES100)
     if source is None and places.download:
-        fetch("cifar100", places.target("cifar100"), "CIFAR100")
-    source = source or places.need("cifar100", _BATCHES100, f"unpack the Python version there, or {FETCH}")
+        download_dataset("cifar100", places.make_download_root("cifar100"), "CIFAR100")
+    source = source or places.require_path(
+        "cifar100", _BATCHES100, f"unpack the Python version there, or {FETCH}"
+    )
     number = 100 if labels == "fine" else 20
-    names = _unpickled(source / "meta").get(f"{labels}_label_names".encode(), [])
+    names = _unpickle_arrays(source / "meta").get(f"{labels}_label_names".encode(), [])
     train, test = (_batches([source / part], f"{labels}_labels", number) for part in ("train", "test"))
     return image_dataset(
         "cifar100",
@@ -112,7 +114,7 @@ def _batches(files: Sequence[Path], labels: str, num_classes: int) -> Examples:
 
 def _batch(file: Path, labels: str, num_classes: int) -> Examples:
     """One file: rows of 1,024 red, 1,024 green and 1,024 blue values."""
-    content = _unpickled(file)
+    content = _unpickle_arrays(file)
     data, numbers = content.get(b"data"), content.get(labels.encode())
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != 3072:
         raise DataError(f"{file}: has no images of 3 x 32 x 32 bytes", "fetch it again")
@@ -128,7 +130,7 @@ def _batch(file: Path, labels: str, num_classes: int) -> Examples:
     return Examples(data.reshape(-1, 3, 32, 32), y)
 
 
-def _unpickled(file: Path) -> dict[bytes, Any]:
+def _unpickle_arrays(file: Path) -> dict[bytes, Any]:
     try:
         with file.open("rb") as opened:
             content = _ArraysOnly(opened, encoding="bytes").load()

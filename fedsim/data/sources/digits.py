@@ -8,12 +8,12 @@ import numpy as np
 
 from fedsim.base import rng
 from fedsim.data.dataset import Dataset, Examples, Normalise
-from fedsim.data.places import Places
+from fedsim.data.places import DataRoots
 
 _TEST_SHARE = 0.2
 
 
-def digits(_places: Places) -> Dataset:
+def digits(_places: DataRoots) -> Dataset:
     """The digits, 1,438 to train and 359 to test in a fixed split; uint8 0..16, [1, 8, 8]."""
     from sklearn.datasets import load_digits  # slow to import, and needed by this loader alone
 

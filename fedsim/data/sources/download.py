@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedsim.base.torchvision_setup import torchvision_ready
-from fedsim.data.leftovers import sweep
+from fedsim.base.torchvision_setup import prepare_torchvision
+from fedsim.data.leftovers import remove_leftovers
 from fedsim.errors import DataNotFound
 
 _ASIDE = ".fetching-"
 
 
-def fetch(name: str, root: Path, what: str, *parts: Mapping[str, Any], folder: str = "") -> None:
+def download_dataset(name: str, root: Path, what: str, *parts: Mapping[str, Any], folder: str = "") -> None:
     """Downloads a data set into a root, in torchvision's layout: all of it or nothing.
 
     Args:
@@ -28,15 +28,15 @@ def fetch(name: str, root: Path, what: str, *parts: Mapping[str, Any], folder: s
     Raises:
         DataNotFound: it cannot be had now.
     """
-    torchvision_ready()
+    prepare_torchvision()
     dataset: Any = getattr(importlib.import_module("torchvision.datasets"), what)
-    sweep(root, _ASIDE)
+    remove_leftovers(root, _ASIDE)
     try:
         # Aside first: half a data set in its place would be found, and never be fetched again.
         with tempfile.TemporaryDirectory(dir=root, prefix=_ASIDE) as aside:
             for arguments in parts or ({},):
                 dataset(str(Path(aside, folder)), download=True, **arguments)
-            _move(Path(aside), root)
+            _move_into_root(Path(aside), root)
     except Exception as error:  # those that torchvision calls for it, such as gdown, have errors of their own
         reason = " ".join(str(error).split())
         raise DataNotFound(
@@ -44,7 +44,7 @@ def fetch(name: str, root: Path, what: str, *parts: Mapping[str, Any], folder: s
         ) from error
 
 
-def _move(aside: Path, root: Path) -> None:
+def _move_into_root(aside: Path, root: Path) -> None:
     """Move what was fetched into its place; what another process has put there meanwhile stays."""
     for made in aside.iterdir():
         if not (root / made.name).exists():

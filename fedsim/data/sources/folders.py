@@ -12,10 +12,10 @@ import numpy as np
 from fedsim.base import rng
 from fedsim.base.parameters import Range, Share
 from fedsim.data.augment import Steps
-from fedsim.data.cache import cached
+from fedsim.data.cache import load_or_make
 from fedsim.data.dataset import Dataset, Examples, Indices
-from fedsim.data.decode import Channels, decode, image_files, may_be_deep
-from fedsim.data.places import Places
+from fedsim.data.decode import Channels, decode_images, image_files, may_exceed_8_bits
+from fedsim.data.places import DataRoots
 from fedsim.data.sources.images import Normalisation, image_dataset
 from fedsim.errors import DataError
 
@@ -29,7 +29,7 @@ _CINIC_FOLDERS = ("CINIC-10", "cinic-10", "cinic10")
 
 
 def image_folder(
-    places: Places,
+    places: DataRoots,
     *,
     path: str,
     train: str = "train",
@@ -59,17 +59,17 @@ def image_folder(
         DataNotFound: there is no such folder in a data root.
         DataError: an image is damaged or of another size, or a class folder is not in both parts, or empty.
     """
-    folder = places.named("image_folder", path, "put the folder there")
+    folder = places.resolve_path("image_folder", path, "put the folder there")
     first, second, classes = read_image_folders(places, folder, train, test, size, channels, own=True)
     if test is None:
-        first, second = cut_off(first, test_share)
+        first, second = cut_test_examples(first, test_share)
     return image_dataset(
         "image_folder", first, second, classes, normalise=normalise, augment=augment, source=folder
     )
 
 
 def cinic10(
-    places: Places, *, validation: bool = False, normalise: Normalisation = "channel", augment: Steps = ()
+    places: DataRoots, *, validation: bool = False, normalise: Normalisation = "channel", augment: Steps = ()
 ) -> Dataset:
     """CINIC-10, 90,000 to train and 90,000 to test; uint8, [3, 32, 32].
 
@@ -83,7 +83,7 @@ def cinic10(
         DataNotFound: it is in no data root.
         DataError: an image is damaged, or a class folder is missing.
     """
-    folder = places.need(
+    folder = places.require_path(
         "cinic10", _CINIC_FOLDERS, "unpack CINIC-10.tar.gz there, so that CINIC-10/train exists"
     )
     train, test, classes = read_image_folders(places, folder, "train", "test", 32, 3)
@@ -112,7 +112,7 @@ def _check_cinic(folder: Path, classes: Sequence[str]) -> None:
 
 
 def read_image_folders(
-    places: Places,
+    places: DataRoots,
     folder: Path,
     train: str,
     test: str | None,
@@ -139,11 +139,13 @@ def read_image_folders(
         DataError: as `image_folder` says.
     """
     classes = class_folders(folder / train)
-    parts = [_listed(folder / part, classes) for part in (train, test) if part is not None]
+    parts = [_list_images(folder / part, classes) for part in (train, test) if part is not None]
     files = [file for part in parts for file, _ in part]
-    version = 2 if own and may_be_deep(files) else 1  # 1 made images of 16 bits white
+    version = 2 if own and may_exceed_8_bits(files) else 1  # 1 made images of 16 bits white
     recipe = f"images {version} size={size} channels={channels} parts={[len(part) for part in parts]}"
-    images = cached(places, folder, files, recipe, lambda: {"x": decode(files, size, channels)})["x"]
+    images = load_or_make(places, folder, files, recipe, lambda: {"x": decode_images(files, size, channels)})[
+        "x"
+    ]
     labels = np.array([label for part in parts for _, label in part], np.int64)
     cut = len(parts[0])
     return Examples(images[:cut], labels[:cut]), Examples(images[cut:], labels[cut:]), tuple(classes)
@@ -163,7 +165,7 @@ def class_folders(folder: Path) -> list[str]:
     return found
 
 
-def _listed(folder: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
+def _list_images(folder: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
     """The images of one part with their labels, classes taking turns."""
     found = set(class_folders(folder))
     if strange := found - set(classes):
@@ -173,21 +175,21 @@ def _listed(folder: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
     by_class = [image_files(folder / name) for name in classes]
     if empty := [name for name, files in zip(classes, by_class, strict=True) if not files]:
         raise DataError(f"{folder / empty[0]}: has no images", _COMPLETE)
-    return in_turns([[(file, label) for file in files] for label, files in enumerate(by_class)])
+    return interleave([[(file, label) for file in files] for label, files in enumerate(by_class)])
 
 
-def in_turns(groups: Iterable[Iterable[T]]) -> list[T]:
+def interleave(groups: Iterable[Iterable[T]]) -> list[T]:
     """The first of every group, then the second of every group, and so on."""
     return [item for turn in itertools.zip_longest(*groups) for item in turn if item is not None]
 
 
-def cut_off(examples: Examples, share: float) -> tuple[Examples, Examples]:
+def cut_test_examples(examples: Examples, share: float) -> tuple[Examples, Examples]:
     """A fixed random share of the examples as the test set; both keep the given order."""
-    train, test = cut_positions(len(examples), share)
-    return examples.take(train), examples.take(test)
+    train, test = cut_test_positions(len(examples), share)
+    return examples.select_rows(train), examples.select_rows(test)
 
 
-def cut_positions(number: int, share: float) -> tuple[Indices, Indices]:
+def cut_test_positions(number: int, share: float) -> tuple[Indices, Indices]:
     """The same of so many examples, as positions in order: to train on, and to test on."""
     order = rng.stream(0, "test-share").permutation(number)
     cut = round(number * share)

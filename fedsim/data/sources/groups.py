@@ -9,7 +9,7 @@ import numpy as np
 from fedsim.data.dataset import Array, Indices
 
 
-def numbered(names: Sequence[Array | None]) -> list[Indices | None]:
+def number_groups(names: Sequence[Array | None]) -> list[Indices | None]:
     """The natural client of each example as a number, the same in every part of a data set.
 
     Args:

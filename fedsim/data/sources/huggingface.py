@@ -11,17 +11,17 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from fedsim.base.parameters import Range, Share, refuse, unknown
+from fedsim.base.parameters import Range, Share, make_spec_error, suggest_name
 from fedsim.data.augment import Steps
-from fedsim.data.cache import cached
+from fedsim.data.cache import load_or_make
 from fedsim.data.dataset import Array, Augmentation, Dataset, Examples, Indices, Normalise
 from fedsim.data.decode import Channels, to_pixels
-from fedsim.data.places import TEXT_EXTRA, Places
-from fedsim.data.sources.folders import Size, cut_off, cut_positions
-from fedsim.data.sources.groups import numbered
-from fedsim.data.sources.images import Normalisation, preparation
-from fedsim.data.sources.numeric import features
-from fedsim.data.text import TRAINED, fingerprint, tokenise
+from fedsim.data.places import TEXT_EXTRA, DataRoots
+from fedsim.data.sources.folders import Size, cut_test_examples, cut_test_positions
+from fedsim.data.sources.groups import number_groups
+from fedsim.data.sources.images import Normalisation, choose_preparation
+from fedsim.data.sources.numeric import to_float32
+from fedsim.data.text import TRAINED_TOKENIZER, tokenise_texts, tokenizer_fingerprint
 from fedsim.errors import DataError, DataNotFound
 
 _PARTS = ("train", "test")
@@ -42,7 +42,7 @@ class _Reading(NamedTuple):
 
 
 def hugging_face(
-    places: Places,
+    places: DataRoots,
     *,
     path: str,
     inputs: str = "image",
@@ -53,7 +53,7 @@ def hugging_face(
     test_share: Share = 0.2,
     size: Size | None = None,
     channels: Channels = 3,
-    tokenizer: str = TRAINED,
+    tokenizer: str = TRAINED_TOKENIZER,
     vocabulary: Annotated[int, Range(100, 100_000)] = 8_000,
     length: Annotated[int, Range(8, 512)] = 128,
     normalise: Normalisation = "channel",
@@ -85,16 +85,16 @@ def hugging_face(
         DataError: the folder cannot be read, the inputs are not equally large or no finite numbers, the
             labels are no class numbers, or the two parts are not alike.
     """
-    folder = places.named("hugging_face", path, "save it there with save_to_disk")
+    folder = places.resolve_path("hugging_face", path, "save it there with save_to_disk")
     parts = _parts(folder, train, test)
     _check_columns(parts, {"inputs": inputs, "labels": labels, "groups": groups})
     how = _Reading(inputs, train, test, test_share, size, channels, tokenizer, vocabulary, length)
     arrays = _arrays(places, folder, parts, _kind(folder, parts, inputs, labels), how)
     examples = _examples(folder, arrays, parts, labels, groups)
-    first, second = examples if len(examples) == 2 else cut_off(examples[0], test_share)
+    first, second = examples if len(examples) == 2 else cut_test_examples(examples[0], test_share)
     classes = _classes(parts[0].features[labels], first.y, second.y)
     tokens = int(arrays.get("vocabulary", 0))
-    return _dataset(folder, first, second, classes, tokens, *preparation(first.x, normalise, augment))
+    return _dataset(folder, first, second, classes, tokens, *choose_preparation(first.x, normalise, augment))
 
 
 def _dataset(
@@ -120,30 +120,36 @@ def _dataset(
     )
 
 
-def _arrays(places: Places, folder: Path, parts: Sequence[Any], kind: str, how: _Reading) -> dict[str, Array]:
+def _arrays(
+    places: DataRoots, folder: Path, parts: Sequence[Any], kind: str, how: _Reading
+) -> dict[str, Array]:
     """The inputs of each part, out of the cache where they were read in this way before."""
     column, tokens = how.inputs, how.tokenizer
     read: Callable[[], dict[str, Array]] = {
         "text": lambda: _texts(places, [part[column][:] for part in parts], how),
-        "image": lambda: _by_part(_images(folder, part[column], how.size, how.channels) for part in parts),
-        "numbers": lambda: _by_part(_numbers(folder, column, part[column][:]) for part in parts),
+        "image": lambda: _name_by_part(
+            _images(folder, part[column], how.size, how.channels) for part in parts
+        ),
+        "numbers": lambda: _name_by_part(_numbers(folder, column, part[column][:]) for part in parts),
     }[kind]
     if kind == "text":
-        tokens = fingerprint(places, how.tokenizer)
-        if how.tokenizer == TRAINED and len(parts) == 1:
+        tokens = tokenizer_fingerprint(places, how.tokenizer)
+        if how.tokenizer == TRAINED_TOKENIZER and len(parts) == 1:
             tokens += f" of all but {how.test_share}"
     version = 1 if kind == "text" else 2  # 1 made images of 16 bits white, and kept numbers that are none
     recipe = f"{version} {column} {how.train} {how.test} {how.size} {how.channels}"
     recipe += f" {tokens} {how.vocabulary} {how.length}"
     files = sorted(f for f in folder.rglob("*") if f.is_file())
-    return cached(places, folder, files, f"hugging_face {recipe}", read)
+    return load_or_make(places, folder, files, f"hugging_face {recipe}", read)
 
 
 def _examples(
     folder: Path, arrays: Mapping[str, Array], parts: Sequence[Any], labels: str, groups: str | None
 ) -> list[Examples]:
-    _agree(folder, "an example has the shape", [arrays[name].shape[1:] for name in _PARTS[: len(parts)]])
-    of_each = numbered([None if groups is None else np.asarray(part[groups][:]) for part in parts])
+    _require_agreement(
+        folder, "an example has the shape", [arrays[name].shape[1:] for name in _PARTS[: len(parts)]]
+    )
+    of_each = number_groups([None if groups is None else np.asarray(part[groups][:]) for part in parts])
     return [
         Examples(arrays[name], _labels(folder, part, labels), mine)
         for name, part, mine in zip(_PARTS, parts, of_each, strict=False)
@@ -178,7 +184,7 @@ def _parts(folder: Path, train: str, test: str | None) -> list[Any]:
     names = [train] if test is None else [train, test]
     for argument, name in zip(("train", "test"), names, strict=False):
         if name not in whole:
-            raise refuse(argument, name, "no such part", unknown(name, whole))
+            raise make_spec_error(argument, name, "no such part", suggest_name(name, whole))
     return [whole[name] for name in names]
 
 
@@ -186,20 +192,22 @@ def _check_columns(parts: Sequence[Any], columns: Mapping[str, str | None]) -> N
     for part in parts:
         for argument, column in columns.items():
             if column is not None and column not in part.column_names:
-                raise refuse(argument, column, "no such column", unknown(column, part.column_names))
+                raise make_spec_error(
+                    argument, column, "no such column", suggest_name(column, part.column_names)
+                )
 
 
 def _kind(folder: Path, parts: Sequence[Any], inputs: str, labels: str) -> str:
     """What the column of inputs holds; both parts have to hold the same, and to number the classes alike."""
     columns = [part.features[inputs] for part in parts]
-    _agree(folder, f"column {inputs!r} holds", [_described(column) for column in columns])
+    _require_agreement(folder, f"column {inputs!r} holds", [_describe_feature(column) for column in columns])
     names = [getattr(part.features[labels], "names", None) for part in parts]
     if all(names):
-        _agree(folder, f"the classes of column {labels!r} are", names)
-    return _described(columns[0]).partition(" ")[0]
+        _require_agreement(folder, f"the classes of column {labels!r} are", names)
+    return _describe_feature(columns[0]).partition(" ")[0]
 
 
-def _described(feature: Any) -> str:
+def _describe_feature(feature: Any) -> str:
     if type(feature).__name__ == "Image":
         return "image"
     if getattr(feature, "dtype", "") in ("string", "large_string"):
@@ -207,7 +215,7 @@ def _described(feature: Any) -> str:
     return "numbers with a fraction" if "float" in repr(feature) else "numbers"
 
 
-def _agree(folder: Path, what: str, found: Sequence[object]) -> None:
+def _require_agreement(folder: Path, what: str, found: Sequence[object]) -> None:
     """Refuse a training part and a test part that differ in this."""
     if len(found) == 2 and found[0] != found[1]:
         train, test = map(reprlib.repr, found)
@@ -216,15 +224,15 @@ def _agree(folder: Path, what: str, found: Sequence[object]) -> None:
         )
 
 
-def _by_part(arrays: Iterable[Array]) -> dict[str, Array]:
+def _name_by_part(arrays: Iterable[Array]) -> dict[str, Array]:
     return dict(zip(_PARTS, arrays, strict=False))
 
 
-def _texts(places: Places, texts: Sequence[Sequence[str]], how: _Reading) -> dict[str, Array]:
+def _texts(places: DataRoots, texts: Sequence[Sequence[str]], how: _Reading) -> dict[str, Array]:
     """The parts as tokens. Of a single one, no tokenizer is trained on what becomes the test set."""
-    rows = cut_positions(len(texts[0]), how.test_share) if len(texts) == 1 else None
+    rows = cut_test_positions(len(texts[0]), how.test_share) if len(texts) == 1 else None
     both = texts if rows is None else [[texts[0][row] for row in part] for part in rows]
-    tokens = tokenise(
+    tokens = tokenise_texts(
         places,
         both[0],
         both[1],
@@ -240,13 +248,13 @@ def _texts(places: Places, texts: Sequence[Sequence[str]], how: _Reading) -> dic
 
 def _images(folder: Path, images: Iterable[Any], size: int | None, channels: Channels) -> Array:
     pixels = [to_pixels(image, size, channels, f"{folder}: image {n}") for n, image in enumerate(images)]
-    return _stacked(folder, pixels, "give a size to scale them to")
+    return _stack_rows(folder, pixels, "give a size to scale them to")
 
 
 def _numbers(folder: Path, column: str, rows: Sequence[Any]) -> Array:
     named = (f"{folder}: example {number} of column {column!r}" for number in range(len(rows)))
     found = [_row(what, row) for what, row in zip(named, rows, strict=True)]
-    return _stacked(folder, found, "make them equally long")
+    return _stack_rows(folder, found, "make them equally long")
 
 
 def _row(what: str, row: Any) -> Array:
@@ -255,10 +263,10 @@ def _row(what: str, row: Any) -> Array:
         numbers = np.atleast_1d(np.asarray(row, np.float64))
     except (ValueError, TypeError, OverflowError) as error:
         raise DataError(f"{what} holds no numbers ({error})", "choose another column for inputs") from error
-    return features(what, numbers)
+    return to_float32(what, numbers)
 
 
-def _stacked(folder: Path, rows: Sequence[Array], way_out: str) -> Array:
+def _stack_rows(folder: Path, rows: Sequence[Array], way_out: str) -> Array:
     if len({row.shape for row in rows}) > 1:
         odd = next(n for n, row in enumerate(rows) if row.shape != rows[0].shape)
         raise DataError(

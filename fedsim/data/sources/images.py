@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from fedsim.data.augment import Augment, Step, augmentation
+from fedsim.data.augment import Augment, Step, make_augment
 from fedsim.data.dataset import Array, Dataset, Examples, Normalise
 from fedsim.errors import FieldError, SpecError
 
@@ -50,14 +50,14 @@ def image_dataset(
         num_classes=len(classes),
         input_shape=train.x.shape[1:],
         classes=tuple(classes),
-        normalise=normalisation(normalise, train.x, moments),
+        normalise=choose_normalisation(normalise, train.x, moments),
         task=task,
-        augment=augmentation(augment),
+        augment=make_augment(augment),
         source=str(source),
     )
 
 
-def preparation(
+def choose_preparation(
     x: Array, normalise: Normalisation, augment: Sequence[Step]
 ) -> tuple[Normalise, Augment | None]:
     """How inputs are normalised and augmented that may be images, or anything else.
@@ -71,7 +71,7 @@ def preparation(
         SpecError: either was asked for, and there are no images of uint8.
     """
     if x.dtype == np.uint8:
-        return normalisation(normalise, x), augmentation(augment)
+        return choose_normalisation(normalise, x), make_augment(augment)
     asked: dict[str, object] = {"normalise": normalise} if normalise != "channel" else {}
     asked |= {"augment": augment} if augment else {}
     if asked:
@@ -81,7 +81,7 @@ def preparation(
     return Normalise(), None
 
 
-def normalisation(how: Normalisation, images: Array, moments: Moments | None = None) -> Normalise:
+def choose_normalisation(how: Normalisation, images: Array, moments: Moments | None = None) -> Normalise:
     """The normalisation of this name for uint8 images [n, C, H, W]."""
     channels = images.shape[1]
     if how == "none":

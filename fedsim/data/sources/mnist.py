@@ -11,8 +11,8 @@ import numpy as np
 
 from fedsim.data.augment import Steps
 from fedsim.data.dataset import Dataset, Examples
-from fedsim.data.places import FETCH, Places
-from fedsim.data.sources.download import fetch
+from fedsim.data.places import FETCH, DataRoots
+from fedsim.data.sources.download import download_dataset
 from fedsim.data.sources.idx import read_idx
 from fedsim.data.sources.images import Normalisation, image_dataset
 from fedsim.errors import DataError
@@ -36,7 +36,7 @@ _EMNIST_FOLDERS = ("EMNIST/raw", "emnist", "gzip")
 _LETTERS_AND_DIGITS = string.digits + string.ascii_uppercase + string.ascii_lowercase
 
 
-def mnist(places: Places, *, normalise: Normalisation = "channel", augment: Steps = ()) -> Dataset:
+def mnist(places: DataRoots, *, normalise: Normalisation = "channel", augment: Steps = ()) -> Dataset:
     """MNIST, 60,000 to train and 10,000 to test; uint8, [1, 28, 28].
 
     Args:
@@ -48,10 +48,12 @@ def mnist(places: Places, *, normalise: Normalisation = "channel", augment: Step
         DataNotFound: the files are in no data root.
         DataError: a file is truncated or mislabelled.
     """
-    folder = places.find(_MNIST_FOLDERS)
+    folder = places.find_path(_MNIST_FOLDERS)
     if folder is None and places.download:
-        fetch("mnist", places.target("mnist"), "MNIST")
-    folder = folder or places.need("mnist", _MNIST_FOLDERS, f"copy the four IDX files there, or {FETCH}")
+        download_dataset("mnist", places.make_download_root("mnist"), "MNIST")
+    folder = folder or places.require_path(
+        "mnist", _MNIST_FOLDERS, f"copy the four IDX files there, or {FETCH}"
+    )
     train, test = (_pair(folder, prefix, 10) for prefix in ("train", "t10k"))
     moments = (0.1307,), (0.3081,)
     return image_dataset(
@@ -66,7 +68,7 @@ def mnist(places: Places, *, normalise: Normalisation = "channel", augment: Step
     )
 
 
-def fashion_mnist(places: Places, *, normalise: Normalisation = "channel", augment: Steps = ()) -> Dataset:
+def fashion_mnist(places: DataRoots, *, normalise: Normalisation = "channel", augment: Steps = ()) -> Dataset:
     """Fashion-MNIST, 60,000 to train and 10,000 to test; uint8, [1, 28, 28].
 
     Args:
@@ -78,11 +80,11 @@ def fashion_mnist(places: Places, *, normalise: Normalisation = "channel", augme
         DataNotFound: the files are in no data root and not installed.
         DataError: a file is truncated or mislabelled.
     """
-    folder = places.find(_FASHION_FOLDERS) or places.installed("fashion-mnist")
+    folder = places.find_path(_FASHION_FOLDERS) or places.find_installed("fashion-mnist")
     if folder is None and places.download:
-        fetch("fashion_mnist", places.target("fashion_mnist"), "FashionMNIST")
+        download_dataset("fashion_mnist", places.make_download_root("fashion_mnist"), "FashionMNIST")
     get = f"install Debian's dataset-fashion-mnist, copy the four IDX files there, or {FETCH}"
-    folder = folder or places.need("fashion_mnist", _FASHION_FOLDERS, get)
+    folder = folder or places.require_path("fashion_mnist", _FASHION_FOLDERS, get)
     train, test = (_pair(folder, prefix, 10) for prefix in ("train", "t10k"))
     moments = (0.2860,), (0.3530,)
     return image_dataset(
@@ -98,7 +100,7 @@ def fashion_mnist(places: Places, *, normalise: Normalisation = "channel", augme
 
 
 def emnist(
-    places: Places,
+    places: DataRoots,
     *,
     split: Literal["letters", "byclass"] = "letters",
     normalise: Normalisation = "channel",
@@ -119,10 +121,12 @@ def emnist(
         DataNotFound: the files are in no data root.
         DataError: a file is truncated or mislabelled.
     """
-    folder = places.find(_EMNIST_FOLDERS)
+    folder = places.find_path(_EMNIST_FOLDERS)
     if folder is None and places.download:
-        fetch("emnist", places.target("emnist"), "EMNIST", {"split": split})
-    folder = folder or places.need("emnist", _EMNIST_FOLDERS, f"unpack EMNIST's gzip.zip there, or {FETCH}")
+        download_dataset("emnist", places.make_download_root("emnist"), "EMNIST", {"split": split})
+    folder = folder or places.require_path(
+        "emnist", _EMNIST_FOLDERS, f"unpack EMNIST's gzip.zip there, or {FETCH}"
+    )
     classes, first = (string.ascii_lowercase, 1) if split == "letters" else (_LETTERS_AND_DIGITS, 0)
     parts = [_pair(folder, f"emnist-{split}-{part}", len(classes), first) for part in ("train", "test")]
     train, test = (Examples(np.ascontiguousarray(p.x.swapaxes(2, 3)), p.y) for p in parts)
@@ -131,8 +135,8 @@ def emnist(
 
 def _pair(folder: Path, prefix: str, num_classes: int, first: int = 0) -> Examples:
     """The images and labels of one part, held against each other; labels count from `first` in the file."""
-    images_file = _one_of(folder, (f"{prefix}-images-idx3-ubyte", f"{prefix}-images.idx3-ubyte"))
-    labels_file = _one_of(folder, (f"{prefix}-labels-idx1-ubyte", f"{prefix}-labels.idx1-ubyte"))
+    images_file = _find_one_of(folder, (f"{prefix}-images-idx3-ubyte", f"{prefix}-images.idx3-ubyte"))
+    labels_file = _find_one_of(folder, (f"{prefix}-labels-idx1-ubyte", f"{prefix}-labels.idx1-ubyte"))
     x, y = read_idx(images_file, 3), read_idx(labels_file, 1).astype(np.int64) - first
     if len(x) != len(y):
         raise DataError(f"{labels_file}: {len(y)} labels for the {len(x)} images of {images_file.name}")
@@ -145,7 +149,7 @@ def _pair(folder: Path, prefix: str, num_classes: int, first: int = 0) -> Exampl
     return Examples(x[:, None], y)
 
 
-def _one_of(folder: Path, names: Sequence[str]) -> Path:
+def _find_one_of(folder: Path, names: Sequence[str]) -> Path:
     candidates = [folder / (name + ending) for name in names for ending in ("", ".gz")]
     found = next((path for path in candidates if path.is_file()), None)
     if found is None:

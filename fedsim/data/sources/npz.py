@@ -11,16 +11,16 @@ from fedsim.base.parameters import Share
 from fedsim.data.augment import Steps
 from fedsim.data.damage import UNREADABLE
 from fedsim.data.dataset import Array, Dataset, Examples, Indices
-from fedsim.data.places import Places
-from fedsim.data.sources.folders import cut_off
-from fedsim.data.sources.groups import numbered
-from fedsim.data.sources.images import Normalisation, preparation
-from fedsim.data.sources.numeric import features, refuse_unless
+from fedsim.data.places import DataRoots
+from fedsim.data.sources.folders import cut_test_examples
+from fedsim.data.sources.groups import number_groups
+from fedsim.data.sources.images import Normalisation, choose_preparation
+from fedsim.data.sources.numeric import refuse_unless, to_float32
 from fedsim.errors import DataError
 
 
 def npz(
-    places: Places,
+    places: DataRoots,
     *,
     path: str,
     test_share: Share = 0.2,
@@ -47,13 +47,13 @@ def npz(
         DataNotFound: there is no such file in a data root.
         DataError: the file is damaged or its arrays do not belong together; names the array.
     """
-    file = places.named("npz", path, "put the file there")
+    file = places.resolve_path("npz", path, "put the file there")
     arrays = _read(file)
     train, test = _parts(file, arrays, test_share, tokens)
     several = train.y.ndim == 2
     number = train.y.shape[1] if several else int(max(train.y.max(initial=0), test.y.max(initial=0))) + 1
     classes = tuple(map(str, arrays.get("classes", np.arange(number)).tolist()))
-    normalised, augmented = preparation(train.x, normalise, augment)
+    normalised, augmented = choose_preparation(train.x, normalise, augment)
     return Dataset(
         name="npz",
         train=train,
@@ -79,17 +79,17 @@ def _read(file: Path) -> dict[str, Array]:
 
 def _parts(file: Path, arrays: Mapping[str, Array], share: float, tokens: bool) -> tuple[Examples, Examples]:
     endings = ("_train", "_test") if "x_train" in arrays else ("",)
-    groups = numbered([arrays.get("groups" + ending) for ending in endings])
+    groups = number_groups([arrays.get("groups" + ending) for ending in endings])
     parts = [
         _examples(file, arrays, ending, mine, tokens) for ending, mine in zip(endings, groups, strict=True)
     ]
     if len(parts) == 1:
-        return cut_off(parts[0], share)
-    _alike(file, arrays, *parts)
+        return cut_test_examples(parts[0], share)
+    _check_alike(file, arrays, *parts)
     return parts[0], parts[1]
 
 
-def _alike(file: Path, arrays: Mapping[str, Array], train: Examples, test: Examples) -> None:
+def _check_alike(file: Path, arrays: Mapping[str, Array], train: Examples, test: Examples) -> None:
     """Refuse parts that a model cannot be trained on the one and tested on the other of.
 
     Inputs of whole numbers and of fractions are rarely of one scale: 0 to 255, and 0 to 1.
@@ -128,7 +128,7 @@ def _inputs(file: Path, name: str, x: Array, tokens: bool) -> Array:
     if tokens:
         return _tokens(file, name, x)
     if x.dtype != np.uint8 or x.ndim not in (3, 4):
-        return features(f"{file}: {name}", x)
+        return to_float32(f"{file}: {name}", x)
     if x.ndim == 3:
         return x[:, None]
     if x.shape[1] not in (1, 3) and x.shape[3] in (1, 3):

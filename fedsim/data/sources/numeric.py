@@ -8,7 +8,7 @@ from fedsim.data.dataset import Array
 from fedsim.errors import DataError
 
 
-def features(what: str, x: Array) -> Array:
+def to_float32(what: str, x: Array) -> Array:
     """Numbers of any type as float32.
 
     Args:

@@ -11,11 +11,11 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from fedsim.base.parameters import Range, refuse
-from fedsim.data.cache import cached
+from fedsim.base.parameters import Range, make_spec_error
+from fedsim.data.cache import load_or_make
 from fedsim.data.dataset import Dataset, Examples
-from fedsim.data.places import Places
-from fedsim.data.text import TRAINED, fingerprint, tokenise
+from fedsim.data.places import DataRoots
+from fedsim.data.text import TRAINED_TOKENIZER, tokenise_texts, tokenizer_fingerprint
 from fedsim.errors import DataError
 
 _FOLDERS = ("reuters21578", "reuters-21578", "Reuters21578")
@@ -45,10 +45,10 @@ class Story(NamedTuple):
 
 
 def reuters(
-    places: Places,
+    places: DataRoots,
     *,
     topics: Annotated[int, Range(2, 90)] = 20,
-    tokenizer: str = TRAINED,
+    tokenizer: str = TRAINED_TOKENIZER,
     vocabulary: Annotated[int, Range(100, 100_000)] = 8_000,
     length: Annotated[int, Range(8, 512)] = 128,
 ) -> Dataset:
@@ -68,18 +68,20 @@ def reuters(
         DataNotFound: the files, or the tokenizer, are missing.
         DataError: a file is missing or truncated.
     """
-    folder = places.need("reuters", _FOLDERS, "unpack reuters21578.tar.gz into a folder of that name there")
-    train, test = mod_apte(folder)
+    folder = places.require_path(
+        "reuters", _FOLDERS, "unpack reuters21578.tar.gz into a folder of that name there"
+    )
+    train, test = read_mod_apte(folder)
     names = _most_frequent(train, topics)
-    parts = [_of_one_topic(stories, names) for stories in (train, test)]
+    parts = [_select_one_topic(stories, names) for stories in (train, test)]
     sizes = f"topics={topics} vocabulary={vocabulary} length={length}"
-    recipe = f"reuters 1 {fingerprint(places, tokenizer)} {sizes}"
-    tokens = cached(
+    recipe = f"reuters 1 {tokenizer_fingerprint(places, tokenizer)} {sizes}"
+    tokens = load_or_make(
         places,
         folder,
         _files(folder),
         recipe,
-        lambda: tokenise(
+        lambda: tokenise_texts(
             places,
             *([s.text for s in p] for p in parts),
             tokenizer=tokenizer,
@@ -100,7 +102,7 @@ def reuters(
     )
 
 
-def mod_apte(folder: Path) -> tuple[list[Story], list[Story]]:
+def read_mod_apte(folder: Path) -> tuple[list[Story], list[Story]]:
     """The training and the test stories of the ModApte split, in the order of the files.
 
     Raises:
@@ -142,11 +144,11 @@ def _story(content: str) -> Story:
 def _most_frequent(stories: Sequence[Story], number: int) -> list[str]:
     counts = Counter(story.topics[0] for story in stories if len(story.topics) == 1)
     if len(counts) < number:
-        raise refuse(
+        raise make_spec_error(
             "topics", number, f"there are only {len(counts)} topics with stories of their own", "lower it"
         )
     return sorted(counts, key=lambda topic: (-counts[topic], topic))[:number]
 
 
-def _of_one_topic(stories: Sequence[Story], names: Sequence[str]) -> list[Story]:
+def _select_one_topic(stories: Sequence[Story], names: Sequence[str]) -> list[Story]:
     return [story for story in stories if len(story.topics) == 1 and story.topics[0] in names]

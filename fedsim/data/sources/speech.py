@@ -12,12 +12,12 @@ from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 
-from fedsim.base.parameters import Range, Share, refuse
-from fedsim.data.audio import RECIPE, spectrograms
-from fedsim.data.cache import cached
+from fedsim.base.parameters import Range, Share, make_spec_error
+from fedsim.data.audio import RECIPE, read_spectrograms
+from fedsim.data.cache import load_or_make
 from fedsim.data.dataset import Array, Dataset, Examples
-from fedsim.data.places import Places
-from fedsim.data.sources.folders import class_folders, cut_positions, in_turns
+from fedsim.data.places import DataRoots
+from fedsim.data.sources.folders import class_folders, cut_test_positions, interleave
 from fedsim.errors import DataError
 
 _COMMANDS = ("speech_commands_v0.02", "SpeechCommands/speech_commands_v0.02", "speech_commands")
@@ -35,7 +35,7 @@ class _Recording(NamedTuple):
     take: int
 
 
-def speech_commands(places: Places, *, words: Literal["ten", "all"] = "ten") -> Dataset:
+def speech_commands(places: DataRoots, *, words: Literal["ten", "all"] = "ten") -> Dataset:
     """Speech Commands (version 0.02) as log-mel spectrograms; float32, [1, 32, 32].
 
     Tested on the recordings in `testing_list.txt`; those in `validation_list.txt` are left out. The natural
@@ -50,16 +50,16 @@ def speech_commands(places: Places, *, words: Literal["ten", "all"] = "ten") -> 
         DataError: a recording is damaged, or a list and the recordings do not belong together.
     """
     get = "unpack speech_commands_v0.02.tar.gz into a folder of that name there"
-    folder = places.need("speech_commands", _COMMANDS, get)
+    folder = places.require_path("speech_commands", _COMMANDS, get)
     names = _TEN_WORDS if words == "ten" else _words(folder)
-    lists = {part: _list(folder, f"{part}_list.txt", names) for part in ("testing", "validation")}
-    recordings = in_turns(_commands(folder, word) for word in names)
+    lists = {part: _read_list(folder, f"{part}_list.txt", names) for part in ("testing", "validation")}
+    recordings = interleave(_commands(folder, word) for word in names)
     left = [r for r in recordings if r.file not in lists["validation"]]
     tested = np.array([r.file in lists["testing"] for r in left])
     return _dataset("speech_commands", places, folder, left, names, tested)
 
 
-def spoken_digits(places: Places) -> Dataset:
+def spoken_digits(places: DataRoots) -> Dataset:
     """The Free Spoken Digit Dataset as log-mel spectrograms; float32, [1, 32, 32].
 
     Files are called DIGIT_SPEAKER_INDEX.wav. As its authors say, the recordings of index 0 to 4 are the test
@@ -69,18 +69,18 @@ def spoken_digits(places: Places) -> Dataset:
         DataNotFound: it is in no data root.
         DataError: a recording is damaged or misnamed.
     """
-    folder = places.need("spoken_digits", _DIGITS, "put the recordings (0_george_0.wav, ...) there")
-    recordings = _named(folder, _compiled("{label}_{speaker}_{take}"))
+    folder = places.require_path("spoken_digits", _DIGITS, "put the recordings (0_george_0.wav, ...) there")
+    recordings = _find_recordings(folder, _compile_pattern("{label}_{speaker}_{take}"))
     names = tuple("0123456789")
     strange = next((r for r in recordings if r.word not in names), None)
     if strange is not None:
         raise DataError(f"{strange.file}: {strange.word!r} is no digit", "remove or rename it")
-    ordered, tested = _arranged(recordings, [r.take < _TEST_TAKES for r in recordings])
+    ordered, tested = _arrange_recordings(recordings, [r.take < _TEST_TAKES for r in recordings])
     return _dataset("spoken_digits", places, folder, ordered, names, tested)
 
 
 def audio_folder(
-    places: Places,
+    places: DataRoots,
     *,
     path: str,
     pattern: str = "{label}_{speaker}_{take}",
@@ -106,17 +106,21 @@ def audio_folder(
         DataError: a recording is damaged, or called otherwise.
     """
     if "{label}" not in pattern or (test_takes and "{take}" not in pattern):
-        raise refuse("pattern", pattern, "has to hold {label}, and {take} where test_takes is given")
+        raise make_spec_error("pattern", pattern, "has to hold {label}, and {take} where test_takes is given")
     if twice := [field for field in _FIELDS if pattern.count(field) > 1]:
-        raise refuse("pattern", pattern, f"has {twice[0]} more than once", "say * where it comes again")
-    folder = places.named("audio_folder", path, "put the folder there")
-    recordings = _named(folder, _compiled(pattern))
+        raise make_spec_error(
+            "pattern", pattern, f"has {twice[0]} more than once", "say * where it comes again"
+        )
+    folder = places.resolve_path("audio_folder", path, "put the folder there")
+    recordings = _find_recordings(folder, _compile_pattern(pattern))
     names = sorted({r.word for r in recordings})
     if test_takes:
         drawn: Sequence[bool] = [r.take < test_takes for r in recordings]
     else:
-        drawn = np.isin(np.arange(len(recordings)), cut_positions(len(recordings), test_share)[1]).tolist()
-    ordered, tested = _arranged(recordings, drawn)
+        drawn = np.isin(
+            np.arange(len(recordings)), cut_test_positions(len(recordings), test_share)[1]
+        ).tolist()
+    ordered, tested = _arrange_recordings(recordings, drawn)
     return _dataset("audio_folder", places, folder, ordered, names, tested)
 
 
@@ -142,7 +146,7 @@ def _waves(folder: Path, found: Iterable[Path]) -> list[Path]:
     )
 
 
-def _list(folder: Path, name: str, words: Sequence[str]) -> set[Path]:
+def _read_list(folder: Path, name: str, words: Sequence[str]) -> set[Path]:
     """The recordings of these words in one of the archive's own lists."""
     file = folder / name
     try:
@@ -156,7 +160,7 @@ def _list(folder: Path, name: str, words: Sequence[str]) -> set[Path]:
     return set(listed.values())
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compile_pattern(pattern: str) -> re.Pattern[str]:
     """The pattern as a regular expression; fields hold neither slashes nor underscores."""
     pieces = re.split(r"(\{label\}|\{speaker\}|\{take\}|\*)", pattern)
     return re.compile(
@@ -164,7 +168,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     )
 
 
-def _named(folder: Path, pattern: re.Pattern[str]) -> list[_Recording]:
+def _find_recordings(folder: Path, pattern: re.Pattern[str]) -> list[_Recording]:
     """Every recording below the folder, in the order of the names."""
     files = _waves(folder, folder.rglob("*"))
     if not files:
@@ -172,16 +176,18 @@ def _named(folder: Path, pattern: re.Pattern[str]) -> list[_Recording]:
     return [_recording(file, file.relative_to(folder), pattern) for file in files]
 
 
-def _arranged(recordings: Sequence[_Recording], tested: Sequence[bool]) -> tuple[list[_Recording], Array]:
+def _arrange_recordings(
+    recordings: Sequence[_Recording], tested: Sequence[bool]
+) -> tuple[list[_Recording], Array]:
     """The recordings to train on, then those to test on, evenly each; and which are to test on."""
     parts = [
-        _evenly([r for r, test in zip(recordings, tested, strict=True) if test == which])
+        _order_evenly([r for r, test in zip(recordings, tested, strict=True) if test == which])
         for which in (False, True)
     ]
     return parts[0] + parts[1], np.repeat([False, True], [len(part) for part in parts])
 
 
-def _evenly(recordings: Iterable[_Recording]) -> list[_Recording]:
+def _order_evenly(recordings: Iterable[_Recording]) -> list[_Recording]:
     """An order whose every beginning is about even over the words, and over the speakers.
 
     Words take turns. The turn of a word goes to whoever was taken least so far; where several were, to the
@@ -194,7 +200,7 @@ def _evenly(recordings: Iterable[_Recording]) -> list[_Recording]:
         said.setdefault(recording.word, {}).setdefault(recording.speaker, []).append(recording)
     speakers = sorted({speaker for by_speaker in said.values() for speaker in by_speaker})
     taken: Counter[str] = Counter()
-    return in_turns(_of_word(said[w], _order(n, len(said), speakers), taken) for n, w in enumerate(said))
+    return interleave(_take_word(said[w], _order(n, len(said), speakers), taken) for n, w in enumerate(said))
 
 
 def _order(word: int, words: int, speakers: Sequence[str]) -> list[str]:
@@ -204,7 +210,7 @@ def _order(word: int, words: int, speakers: Sequence[str]) -> list[str]:
     return [speakers[(word + turn * words + turn // again) % number] for turn in range(number)]
 
 
-def _of_word(
+def _take_word(
     said: Mapping[str, Sequence[_Recording]], order: Sequence[str], taken: Counter[str]
 ) -> Iterator[_Recording]:
     """The recordings of one word; `taken` counts those of each speaker, over all words."""
@@ -235,21 +241,21 @@ def _recording(file: Path, name: Path, pattern: re.Pattern[str]) -> _Recording:
 
 def _dataset(
     name: str,
-    places: Places,
+    places: DataRoots,
     folder: Path,
     recordings: Sequence[_Recording],
     words: Sequence[str],
     tested: Array,
 ) -> Dataset:
     files = [recording.file for recording in recordings]
-    x = cached(places, folder, files, RECIPE, lambda: {"x": spectrograms(files)})["x"]
+    x = load_or_make(places, folder, files, RECIPE, lambda: {"x": read_spectrograms(files)})["x"]
     y = np.array([words.index(recording.word) for recording in recordings], np.int64)
     speakers = np.unique([recording.speaker for recording in recordings], return_inverse=True)[1]
     whole = Examples(x, y, speakers.astype(np.int64))
     return Dataset(
         name=name,
-        train=whole.take(np.flatnonzero(~tested)),
-        test=whole.take(np.flatnonzero(tested)),
+        train=whole.select_rows(np.flatnonzero(~tested)),
+        test=whole.select_rows(np.flatnonzero(tested)),
         num_classes=len(words),
         input_shape=x.shape[1:],
         classes=tuple(words),

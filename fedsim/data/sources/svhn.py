@@ -9,8 +9,8 @@ import numpy as np
 
 from fedsim.data.augment import Steps
 from fedsim.data.dataset import Dataset, Examples
-from fedsim.data.places import FETCH, Places
-from fedsim.data.sources.download import fetch
+from fedsim.data.places import FETCH, DataRoots
+from fedsim.data.sources.download import download_dataset
 from fedsim.data.sources.images import Normalisation, image_dataset
 from fedsim.errors import DataError
 
@@ -18,7 +18,7 @@ _FOLDERS = ("svhn", "SVHN")
 _MOMENTS = (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)
 
 
-def svhn(places: Places, *, normalise: Normalisation = "channel", augment: Steps = ()) -> Dataset:
+def svhn(places: DataRoots, *, normalise: Normalisation = "channel", augment: Steps = ()) -> Dataset:
     """SVHN, 73,257 to train and 26,032 to test; uint8, [3, 32, 32]. The file's label 10 is the digit 0.
 
     Args:
@@ -30,11 +30,18 @@ def svhn(places: Places, *, normalise: Normalisation = "channel", augment: Steps
         DataNotFound: it is in no data root.
         DataError: a file is truncated or mislabelled.
     """
-    folder = places.find(_FOLDERS)
+    folder = places.find_path(_FOLDERS)
     if folder is None and places.download:
-        fetch("svhn", places.target("svhn"), "SVHN", {"split": "train"}, {"split": "test"}, folder="svhn")
+        download_dataset(
+            "svhn",
+            places.make_download_root("svhn"),
+            "SVHN",
+            {"split": "train"},
+            {"split": "test"},
+            folder="svhn",
+        )
     get = f"put train_32x32.mat and test_32x32.mat there, or {FETCH}"
-    folder = folder or places.need("svhn", _FOLDERS, get)
+    folder = folder or places.require_path("svhn", _FOLDERS, get)
     train, test = (_part(folder / f"{part}_32x32.mat") for part in ("train", "test"))
     return image_dataset(
         "svhn",

@@ -8,11 +8,11 @@ from typing import Annotated
 import numpy as np
 
 from fedsim.base import rng
-from fedsim.base.parameters import Range, refuse
+from fedsim.base.parameters import Range, make_spec_error
 from fedsim.data.augment import Steps
 from fedsim.data.dataset import Array, Dataset, Examples
 from fedsim.data.decode import Channels
-from fedsim.data.places import Places
+from fedsim.data.places import DataRoots
 from fedsim.data.sources.images import image_dataset
 
 MOST_VALUES = 2**31
@@ -23,7 +23,7 @@ MOST_PATTERNS = 2**24
 
 
 def synthetic(
-    _places: Places,
+    _places: DataRoots,
     *,
     examples: Annotated[int, Range(1, 50_000_000)] = 10_000,
     test_examples: Annotated[int, Range(1, 10_000_000)] = 2_000,
@@ -49,10 +49,10 @@ def synthetic(
     Raises:
         SpecError: more values than any machine would hold.
     """
-    features_fit(examples=examples, test_examples=test_examples, classes=classes, dims=dims)
+    check_features(examples=examples, test_examples=test_examples, classes=classes, dims=dims)
     distance = -2 * NormalDist().inv_cdf(max(difficulty, 1e-9))
     centres = _directions(classes, dims, seed) * (distance / np.sqrt(2))
-    parts = [_draw(centres, n, seed, part) for part, n in enumerate((examples, test_examples))]
+    parts = [_draw_features(centres, n, seed, part) for part, n in enumerate((examples, test_examples))]
     return Dataset(
         name="synthetic",
         train=parts[0],
@@ -65,7 +65,7 @@ def synthetic(
 
 
 def synthetic_images(
-    _places: Places,
+    _places: DataRoots,
     *,
     examples: Annotated[int, Range(1, 10_000_000)] = 10_000,
     test_examples: Annotated[int, Range(1, 1_000_000)] = 2_000,
@@ -91,7 +91,9 @@ def synthetic_images(
     Raises:
         SpecError: more values than any machine would hold.
     """
-    pixels_fit(examples=examples, test_examples=test_examples, classes=classes, size=size, channels=channels)
+    check_pixels(
+        examples=examples, test_examples=test_examples, classes=classes, size=size, channels=channels
+    )
     coarse = rng.stream(seed, "synthetic-patterns").random((classes, channels, 4, 4), dtype=np.float32)
     place = np.arange(size) * 4 // size
     patterns = coarse[:, :, place][:, :, :, place] * (255 * contrast)
@@ -110,17 +112,17 @@ def synthetic_images(
     )
 
 
-def features_fit(*, examples: int, test_examples: int, classes: int, dims: int, **_: object) -> None:
+def check_features(*, examples: int, test_examples: int, classes: int, dims: int, **_: object) -> None:
     """Refuse Gaussian classes that no machine would hold, before anything is drawn.
 
     Raises:
         SpecError: they are too large.
     """
-    _require("dims", dims, (examples + test_examples) * dims, MOST_VALUES, "features of all examples")
-    _require("dims", dims, classes * dims, MOST_PATTERNS, "features of all classes")
+    _require_at_most("dims", dims, (examples + test_examples) * dims, MOST_VALUES, "features of all examples")
+    _require_at_most("dims", dims, classes * dims, MOST_PATTERNS, "features of all classes")
 
 
-def pixels_fit(
+def check_pixels(
     *, examples: int, test_examples: int, classes: int, size: int, channels: int, **_: object
 ) -> None:
     """Refuse images that no machine would hold, before anything is drawn.
@@ -129,13 +131,13 @@ def pixels_fit(
         SpecError: they are too large.
     """
     image = channels * size * size
-    _require("size", size, (examples + test_examples) * image, MOST_VALUES, "pixels of all images")
-    _require("size", size, classes * image, MOST_PATTERNS, "pixels of all classes")
+    _require_at_most("size", size, (examples + test_examples) * image, MOST_VALUES, "pixels of all images")
+    _require_at_most("size", size, classes * image, MOST_PATTERNS, "pixels of all classes")
 
 
-def _require(field: str, value: int, values: int, most: int, what: str) -> None:
+def _require_at_most(field: str, value: int, values: int, most: int, what: str) -> None:
     if values > most:
-        raise refuse(
+        raise make_spec_error(
             field, value, f"makes {values:,} {what}", f"at most {most:,}: take fewer, or smaller ones"
         )
 
@@ -160,7 +162,7 @@ def _directions(classes: int, dims: int, seed: int) -> Array:
     return np.asarray(drawn / np.linalg.norm(drawn, axis=1, keepdims=True))
 
 
-def _draw(centres: Array, count: int, seed: int, part: int) -> Examples:
+def _draw_features(centres: Array, count: int, seed: int, part: int) -> Examples:
     generator = rng.stream(seed, "synthetic-examples", part)
     y = generator.integers(len(centres), size=count, dtype=np.int64)
     x = generator.standard_normal((count, centres.shape[1]), dtype=np.float32)

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from fedsim.data.augment import Steps
-from fedsim.data.cache import cached
+from fedsim.data.cache import load_or_make
 from fedsim.data.dataset import Dataset, Examples
-from fedsim.data.decode import decode, image_files
-from fedsim.data.places import Places
-from fedsim.data.sources.folders import Size, in_turns
+from fedsim.data.decode import decode_images, image_files
+from fedsim.data.places import DataRoots
+from fedsim.data.sources.folders import Size, interleave
 from fedsim.data.sources.images import Normalisation, image_dataset
 from fedsim.errors import DataError
 
@@ -21,7 +21,7 @@ _MOMENTS = (0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821)
 
 
 def tiny_imagenet(
-    places: Places, *, size: Size = 64, normalise: Normalisation = "channel", augment: Steps = ()
+    places: DataRoots, *, size: Size = 64, normalise: Normalisation = "channel", augment: Steps = ()
 ) -> Dataset:
     """Tiny-ImageNet: `train` to train on, `val` to test on (`test` has no public labels); [3, size, size].
 
@@ -37,13 +37,13 @@ def tiny_imagenet(
         DataNotFound: it is in no data root.
         DataError: an image is damaged, or a list and the images do not belong together.
     """
-    folder = places.need("tiny_imagenet", _FOLDERS, "unpack tiny-imagenet-200.zip there")
+    folder = places.require_path("tiny_imagenet", _FOLDERS, "unpack tiny-imagenet-200.zip there")
     names = _lines(folder / "wnids.txt")
     number = {name: label for label, name in enumerate(names)}
     train, val = _training(folder, names), _validation(folder, number)
     files = [file for part in (train, val) for file, _ in part]
     recipe = f"images 1 size={size} channels=3"
-    images = cached(places, folder, files, recipe, lambda: {"x": decode(files, size)})["x"]
+    images = load_or_make(places, folder, files, recipe, lambda: {"x": decode_images(files, size)})["x"]
     labels = np.array([label for part in (train, val) for _, label in part], np.int64)
     cut = len(train)
     return image_dataset(
@@ -74,7 +74,7 @@ def _training(folder: Path, names: list[str]) -> list[tuple[Path, int]]:
                 f"{folder / 'train' / name / 'images'}: has no images", "unpack the archive again"
             )
         by_class.append([(file, label) for file in files])
-    return in_turns(by_class)
+    return interleave(by_class)
 
 
 def _validation(folder: Path, number: Mapping[str, int]) -> list[tuple[Path, int]]:

@@ -94,9 +94,11 @@ def test_an_evaluation_is_told_from_its_shards(crew: Crew) -> None:
 def test_an_evaluation_is_foreseen_whichever_set_is_missing(crew: Crew, tests: int, held: int) -> None:
     """Data without a test set, with a validation split and without; and data that has both."""
     whole = federation()
-    data = replace(whole.dataset, test=whole.dataset.test.take(slice(tests)))
+    data = replace(whole.dataset, test=whole.dataset.test.select_rows(slice(tests)))
     assert whole.public is not None
-    population = replace(whole, dataset=data, validation=whole.public.take(slice(held)) if held else None)
+    population = replace(
+        whole, dataset=data, validation=whole.public.select_rows(slice(held)) if held else None
+    )
     pool = RayPool(FedAvg(), population, crew)
     before = pool.population
     foreseen = Trials(FedAvg(), before, pool).evaluation(1.0)

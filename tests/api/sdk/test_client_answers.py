@@ -21,8 +21,8 @@ from fedsim.errors import (
     JobNotFound,
     RayUnavailable,
     ServiceError,
+    ServiceUnreachable,
     SettingsError,
-    Unreachable,
 )
 from tests.api.blocking import Answering, client_maker
 from tests.api.service import a_job
@@ -96,7 +96,7 @@ def test_what_may_not_be_repeated_is_sent_once(answering: Answering) -> None:
         job = a_job().model_dump(mode="json")
         client, asked = answering(job, httpx.ReadError("lost"), 200)
         handle = client.job("some")
-        with pytest.raises(Unreachable):
+        with pytest.raises(ServiceUnreachable):
             getattr(handle, name)()
         assert len(asked) == 2
 
@@ -104,7 +104,7 @@ def test_what_may_not_be_repeated_is_sent_once(answering: Answering) -> None:
 @pytest.mark.usefixtures("_no_pauses")
 def test_repeating_ends(answering: Answering) -> None:
     client, asked = answering(*[httpx.ConnectError("no")] * 9)
-    with pytest.raises(Unreachable, match="no service answers at"):
+    with pytest.raises(ServiceUnreachable, match="no service answers at"):
         client.version()
     assert len(asked) == 4
     client, asked = answering(*[503] * 9)

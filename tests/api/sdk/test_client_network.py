@@ -12,7 +12,7 @@ from sqlalchemy.exc import OperationalError
 from api.sdk import following
 from api.sdk.following import Following
 from fedsim import FedSimClient
-from fedsim.errors import Unreachable
+from fedsim.errors import ServiceUnreachable
 from jobs.store.records import Job
 from jobs.store.states import JobState
 from tests.api.service import RunningService, a_round, running_service
@@ -72,7 +72,10 @@ def test_a_service_that_stays_away_is_unreachable(
                 raise httpx.ConnectError("nobody there")
             return super().handle_request(request)
 
-    with FedSimClient(service.url, transport=Dead()) as client, pytest.raises(Unreachable, match="nobody"):
+    with (
+        FedSimClient(service.url, transport=Dead()) as client,
+        pytest.raises(ServiceUnreachable, match="nobody"),
+    ):
         list(client.job(job.id).watch())
 
 
@@ -91,7 +94,7 @@ def test_a_service_that_says_that_it_is_there_has_not_stayed_away(monkeypatch: p
     assert watcher.pause() == pytest.approx(0.1)
     now += 61.0
     watcher.broken(httpx.ReadError("the line is dead"))
-    with pytest.raises(Unreachable, match="has not answered for 60 s"):
+    with pytest.raises(ServiceUnreachable, match="has not answered for 60 s"):
         watcher.pause()
 
 

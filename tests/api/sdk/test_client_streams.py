@@ -13,7 +13,7 @@ import pytest
 from api.cli import live
 from api.sdk import calls, flows, following
 from fedsim import FedSimClient
-from fedsim.errors import JobNotFound, ServiceError, Unreachable
+from fedsim.errors import JobNotFound, ServiceError, ServiceUnreachable
 from jobs.store.states import JobState
 from tests.api.blocking import Answering
 from tests.api.browser import until
@@ -72,7 +72,7 @@ def test_a_refused_event_stream_is_not_asked_for_again(answering: Answering) -> 
 def test_a_watcher_gives_up_after_its_patience(answering: Answering, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "PATIENCE", 0.2)
     client, _ = answering(a_job().model_dump(mode="json"), *[httpx.ConnectError("nobody there")] * 20)
-    with pytest.raises(Unreachable, match="nobody there"):
+    with pytest.raises(ServiceUnreachable, match="nobody there"):
         list(client.job("some").watch())
 
 
@@ -86,7 +86,7 @@ def test_waiting_outlasts_a_service_that_is_away_for_a_while(
     client, _ = answering(running, running, *away, 503, a_job().model_dump(mode="json"))
     assert client.job("some").wait() is JobState.FAILED
     client, asked = answering(running, *away)
-    with pytest.raises(Unreachable, match="nobody there"):
+    with pytest.raises(ServiceUnreachable, match="nobody there"):
         client.job("some").wait(timeout=0)
     assert len(asked) == 5
     client, _ = answering(running, running, {"status": 404, "code": "JOB_NOT_FOUND", "detail": "deleted"})
@@ -105,7 +105,7 @@ def test_a_broken_download_begins_again_and_leaves_no_half_file(answering: Answe
     assert client.job("some").artifact("report.json", tmp_path).read_bytes() == b"whole"
     assert len(asked) == 3
     client, _ = answering(job, *[broken() for _ in range(4)])
-    with pytest.raises(Unreachable, match="the line is dead"):
+    with pytest.raises(ServiceUnreachable, match="the line is dead"):
         client.job("some").artifact("report.json", tmp_path / "other.json")
     assert [file.name for file in tmp_path.iterdir()] == ["report.json"]
     # A refusal of the moment is asked again after a pause, any other is told.
@@ -196,5 +196,5 @@ def test_a_log_of_a_service_that_stays_away_ends_with_an_error(
     client, _ = answering(a_job().model_dump(mode="json"), answer, *[httpx.ConnectError("nobody there")] * 9)
     lines = client.job("some").follow_logs()
     assert next(lines) == "one"
-    with pytest.raises(Unreachable, match="nobody there"):
+    with pytest.raises(ServiceUnreachable, match="nobody there"):
         list(lines)

@@ -59,10 +59,10 @@ def trained(home: Path) -> tuple[dict[str, Any], dict[str, str]]:
     """The model of `demo` after five rounds, and its notes."""
     spec = parse_spec(read_spec("demo", ["rounds=5"]))
     experiment = resolve(spec, Settings(home))
-    population = experiment.population()
+    population = experiment.load_population()
     pool = SerialPool(experiment.algorithm, population)
     *_, last = simulate(experiment.algorithm, population, pool, evaluate_every=5)
-    return to_numpy(last.state.params), model_notes(spec, population.dataset.about(), last.round)
+    return to_numpy(last.state.params), model_notes(spec, population.dataset.to_metadata(), last.round)
 
 
 def first_digest(method: Algorithm, population: Population) -> str:

@@ -14,7 +14,7 @@ from safetensors.numpy import load
 from api.cli.commands.run import write_files
 from api.sdk.artifact_file import written_aside
 from fedsim.checkpoints.storage import Folder
-from fedsim.engine.model_selection import Chosen
+from fedsim.engine.model_selection import ChosenModel
 from fedsim.errors import CheckpointError
 from jobs.run.artifacts import content, save_chosen, save_model, save_partition, save_personal
 from jobs.run.execute import RunResult
@@ -32,7 +32,7 @@ def test_every_artifact_is_listed_and_given(
 ) -> None:
     job = service.ended(rounds=3)
     save_model(service.settings, job.id, MODEL)
-    save_chosen(service.settings, job.id, Chosen(2, "teacher", 0.1 + 0.2, MODEL))
+    save_chosen(service.settings, job.id, ChosenModel(2, "teacher", 0.1 + 0.2, MODEL))
     save_partition(service.settings, job.id, DEALT, {"seed": 7})
     save_personal(service.settings, job.id, "client,tests,correct,loss\n0,4,3,0.5\n")
     listed = {each["name"]: each for each in http.get(f"{JOBS}/{job.id}/artifacts").json()["artifacts"]}
@@ -110,7 +110,7 @@ def test_a_run_in_files_has_its_models_too(tmp_path: Path) -> None:
     document = {"spec": {}, "rounds": [], "result": {}}
     last = {**MODEL, "head.bias": np.ones(2, np.float32)}
     result = RunResult(
-        model=last, chosen_model=Chosen(3, "global", 0.5, MODEL), notes={"round": "4", "seed": "7"}
+        model=last, chosen_model=ChosenModel(3, "global", 0.5, MODEL), notes={"round": "4", "seed": "7"}
     )
     assert write_files(tmp_path, document, result)[-2:] == ["model.safetensors", "chosen.safetensors"]
     with safe_open(tmp_path / "model.safetensors", "np") as file:

@@ -15,10 +15,10 @@ from torch import Tensor
 from fedsim.algorithms.distillation.ace_pfl import AcePFL
 from fedsim.base import rng, wire
 from fedsim.clients.population import Population
-from fedsim.clients.sampling import draws, kept_apart
+from fedsim.clients.sampling import draw_apart, draw_batches
 from fedsim.core import LocalTraining
 from fedsim.data.dataset import Dataset, Examples
-from fedsim.engine.initial_state import enrolled
+from fedsim.engine.initial_state import make_state_and_traffic
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import RoundResult, simulate
 from fedsim.models import make_net
@@ -90,12 +90,12 @@ class PaperLoop:
         data = population.dataset
         self.train = torch.tensor(data.train.x), torch.tensor(data.train.y)
         self.test = torch.tensor(data.test.x), torch.tensor(data.test.y)
-        self.held = [population.partition.client(k) for k in range(4)]
+        self.held = [population.partition.client_positions(k) for k in range(4)]
         self.apart = [
-            kept_apart(rng.stream(population.seed, "apart", k), len(rows), algorithm.validation)
+            draw_apart(rng.stream(population.seed, "apart", k), len(rows), algorithm.validation)
             for k, rows in enumerate(self.held)
         ]
-        self.clusters = enrolled(algorithm, population)[0].clusters.tolist()
+        self.clusters = make_state_and_traffic(algorithm, population)[0].clusters.tolist()
         first = [net.init(population.seed, number) for number, net in enumerate(population.nets)]
         self.clients = [
             Plain({key: value.clone().requires_grad_() for key, value in first[k % 2].items()}, forward)
@@ -130,7 +130,7 @@ class PaperLoop:
         x, y = self.train
         mine = self.held[k][~self.apart[k]]
         order = rng.stream(self.population.seed, "shuffle", r - 1, k)
-        for rows in draws(order, len(mine), LOCAL.steps_for(len(mine)), LOCAL.batch_size):
+        for rows in draw_batches(order, len(mine), LOCAL.steps_for(len(mine)), LOCAL.batch_size):
             logits = client.forward(client.params, x[mine[rows]])
             descend(client.params, F.cross_entropy(logits, y[mine[rows]]), LOCAL.lr)
 
@@ -147,7 +147,7 @@ class PaperLoop:
         a, best = self.algorithm, None
         if client.best is not None:
             best = torch.softmax(client.forward(client.best, self.public.x) / temperature, -1).detach()
-        for batch in self.public.shuffled(self.population.seed, r, epochs=1, batch_size=8):
+        for batch in self.public.shuffle_batches(self.population.seed, r, epochs=1, batch_size=8):
             rows = batch.noise["rows"]
             logits = client.forward(client.params, batch.x)
             loss = a.alpha1 * F.cross_entropy(logits, batch.y) + a.alpha2 * kl(
@@ -187,7 +187,7 @@ def test_the_rounds_are_those_of_the_papers_algorithm(unsent: Any) -> None:
     results = simulate(algorithm, population, pool, personal="always")
     for result, expected in zip(results, loop.rounds(), strict=True):
         torch.testing.assert_close(result.state.predictions, expected.said, rtol=0, atol=1e-5)
-        for client, memory in pool.memories().items():
+        for client, memory in pool.client_states().items():
             for name, mine in expected.kept[client].items():
                 torch.testing.assert_close(memory[name], mine, rtol=0, atol=1e-5)
             assert set(memory) == {*expected.kept[client], *(("score", "heard") if result.round > 1 else ())}
@@ -203,7 +203,7 @@ def test_the_rounds_are_those_of_the_papers_algorithm(unsent: Any) -> None:
 
 def test_the_weights_of_eq_3_sum_to_one_and_are_those_of_the_clusters() -> None:
     population = mixed()
-    state, traffic = enrolled(AcePFL(clusters=2), population)
+    state, traffic = make_state_and_traffic(AcePFL(clusters=2), population)
     assert state.weights is not None
     assert state.clusters is not None
     sizes = np.array([population.partition.size(k) for k in range(4)])
@@ -212,7 +212,7 @@ def test_the_weights_of_eq_3_sum_to_one_and_are_those_of_the_clusters() -> None:
     for v in set(clusters.tolist()):
         assert weights[clusters == v] == pytest.approx(sizes[clusters == v].mean())
     assert (traffic.down, traffic.up) == (3 * 4 * 4, 4 * 4 + 3 * 4)
-    assert enrolled(AcePFL(clustering="none"), population)[1].up == 0
+    assert make_state_and_traffic(AcePFL(clustering="none"), population)[1].up == 0
 
 
 def test_bytes_are_eight_for_each_kept_entry_and_the_census_comes_once() -> None:
@@ -267,7 +267,7 @@ def test_the_record_says_the_temperature_the_clusters_and_the_budgets() -> None:
 def test_clients_keep_what_their_teachers_need(strategy: Any, keeps: set[str]) -> None:
     algorithm = AcePFL(distillation=strategy, clustering="none")
     results, pool = run(algorithm, mixed(rounds=2))
-    for memory in pool.memories().values():
+    for memory in pool.client_states().values():
         assert set(memory) == keeps
     assert algorithm.held_out_share(mixed().context(0)) == (0 if strategy == "single" else 0.1)
     assert "public_loss" in results[1].metrics
@@ -305,7 +305,7 @@ def test_several_labels_per_example() -> None:
 
 def test_what_training_costs_counts_the_public_steps() -> None:
     population = replace(mixed(rounds=2), nets=mixed().nets[1:])
-    parameters = population.nets[0].count()
+    parameters = population.nets[0].count_parameters()
     first, second = run(AcePFL(clustering="none", distillation="single"), population)[0]
     steps = sum(LOCAL.steps_for(n) for n in (21, 34, 12, 40))
     assert first.cost.updates == steps * parameters

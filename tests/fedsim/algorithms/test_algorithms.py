@@ -11,7 +11,7 @@ from fedsim.algorithms import ALGORITHMS, FedAvg, FedProx
 from fedsim.base import rng
 from fedsim.base.digest import digest
 from fedsim.clients.population import Population
-from fedsim.clients.sampling import draws
+from fedsim.clients.sampling import draw_batches
 from fedsim.core import Algorithm, Batch, LocalTraining
 from fedsim.core.capabilities import select_cohort
 from fedsim.engine.pools import SerialPool
@@ -45,7 +45,7 @@ def test_one_client_with_all_data_is_plain_sgd_bit_for_bit(local: LocalTraining)
             model, lr=local.lr, momentum=local.momentum, weight_decay=local.weight_decay
         )
         order = rng.stream(population.seed, "shuffle", number, 0)
-        for rows in draws(order, 192, local.steps_for(192), local.batch_size):
+        for rows in draw_batches(order, 192, local.steps_for(192), local.batch_size):
             x, y = torch.from_numpy(data.train.x[rows]), torch.from_numpy(data.train.y[rows])
             optimiser.zero_grad()
             hidden = F.relu(F.linear(x, params["fc1.0.weight"], params["fc1.0.bias"]))
@@ -80,7 +80,7 @@ def test_fedprox_loss_is_the_papers() -> None:
     pool = SerialPool(FedProx(mu=0.5), population)
     ctx, net = population.context(0), population.nets[0]
     received, trained = net.init(1), net.init(2)
-    task = pool.worker.shelf.make_task(FedProx(mu=0.5), ctx, 0, {"params": received}, {}, {})
+    task = pool.worker.loader.make_task(FedProx(mu=0.5), ctx, 0, {"params": received}, {}, {})
     batch = task.batches[0]
     base = float(FedAvg().loss(ctx, task, trained, batch))
     distance = sum(
@@ -101,7 +101,7 @@ def test_the_server_takes_the_weighted_mean_of_the_clients_models() -> None:
     broadcast = algorithm.broadcast(ctx, algorithm.init_server_state(ctx))
     uploads, sizes = [], []
     for client in result.cohort:
-        task = pool.worker.shelf.make_task(algorithm, ctx, client, broadcast, {}, None)
+        task = pool.worker.loader.make_task(algorithm, ctx, client, broadcast, {}, None)
         uploads.append(algorithm.train_client(ctx, task).upload["params"])
         sizes.append(population.partition.size(client))
     for key, value in result.state.params.items():
@@ -129,7 +129,7 @@ def test_every_method_learns_and_counts_its_bytes(name: str) -> None:
 def test_averaging_sends_one_model_each_way(algorithm: Algorithm) -> None:
     population = federation(rounds=1)
     traffic = run(algorithm, population)[0].traffic
-    assert traffic.down == traffic.up == 10 * 4 * population.nets[0].count()
+    assert traffic.down == traffic.up == 10 * 4 * population.nets[0].count_parameters()
 
 
 def test_cohorts_are_uniform_samples_without_replacement() -> None:
@@ -159,7 +159,7 @@ def test_clients_of_several_architectures_are_averaged_within_each() -> None:
         state = algorithm.init_server_state(ctx)
         uploads, sizes = [], []
         for client in range(model, 10, 2):
-            task = pool.worker.shelf.make_task(
+            task = pool.worker.loader.make_task(
                 algorithm, ctx, client, algorithm.broadcast(ctx, state), {}, None
             )
             uploads.append(algorithm.train_client(ctx, task).upload["params"])
@@ -167,7 +167,7 @@ def test_clients_of_several_architectures_are_averaged_within_each() -> None:
         for key, value in results[0].state.params[str(model)].items():
             mean = np.average([u[key].numpy().astype(np.float64) for u in uploads], axis=0, weights=sizes)
             np.testing.assert_allclose(value.numpy(), mean, rtol=1e-6, atol=1e-8)
-    counts = [net.count() for net in nets]
+    counts = [net.count_parameters() for net in nets]
     assert results[0].traffic.up == results[0].traffic.down == 4 * 5 * sum(counts)
     metrics = results[0].metrics
     both = [metrics["global_0_accuracy"], metrics["global_1_accuracy"]]
@@ -198,4 +198,4 @@ def test_architectures_of_one_job_do_not_begin_with_the_same_weights() -> None:
     alone = FedAvg().init_server_state(population.context(0)).params
     assert all(torch.equal(params["0"][key], value) for key, value in alone.items())
     for m in (0, 1):
-        assert digest(ctx.for_model(m).first()) == digest(params[str(m)])
+        assert digest(ctx.for_model(m).cached_init_params()) == digest(params[str(m)])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fedsim.algorithms import FedAvg, FedNova, FedProx, Scaffold
 from fedsim.core import Algorithm, LocalTraining
 from fedsim.engine.pools import SerialPool
-from fedsim.training.local_loop import sgd
+from fedsim.training.local_loop import run_sgd
 from tests.fedsim import replay
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import run
@@ -54,16 +54,16 @@ def test_the_reach_is_the_way_under_a_constant_gradient(local: LocalTraining) ->
     population = federation([20], local=local, rounds=1)
     ctx, net = population.context(0), population.nets[0]
     pool = SerialPool(FedAvg(), population)
-    task = pool.worker.shelf.make_task(FedAvg(), ctx, 0, {}, {}, {})
+    task = pool.worker.loader.make_task(FedAvg(), ctx, 0, {}, {}, {})
     start = {key: value.double() for key, value in net.init(3).items()}
     slope = {key: torch.randn_like(value) for key, value in start.items()}
 
     def loss(params: Any, batch: Any) -> torch.Tensor:
         return sum((slope[key] * value).sum() for key, value in params.items())  # type: ignore[return-value]
 
-    trained = sgd(ctx, task, start, loss)
+    trained = run_sgd(ctx, task, start, loss)
     for key, value in trained.params.items():
-        mean = (start[key] - value) / local.reach(trained.steps)
+        mean = (start[key] - value) / local.total_step_size(trained.steps)
         torch.testing.assert_close(mean, slope[key], rtol=1e-9, atol=1e-12)
 
 
@@ -71,9 +71,9 @@ def test_the_reach_is_the_way_under_a_constant_gradient(local: LocalTraining) ->
 def test_the_reach_is_fednovas_at_a_constant_rate(steps: int, momentum: float, lr: float) -> None:
     local = LocalTraining(lr=lr, momentum=momentum)
     work = (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
-    assert local.reach(steps) == pytest.approx(lr * work, rel=1e-9)
-    assert LocalTraining(lr=lr).reach(steps) == pytest.approx(lr * steps, rel=1e-12)
-    assert local.reach(0) == 0
+    assert local.total_step_size(steps) == pytest.approx(lr * work, rel=1e-9)
+    assert LocalTraining(lr=lr).total_step_size(steps) == pytest.approx(lr * steps, rel=1e-12)
+    assert local.total_step_size(0) == 0
 
 
 def test_the_rate_decays_from_step_to_step_and_anew_in_every_round() -> None:

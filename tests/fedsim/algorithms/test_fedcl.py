@@ -13,12 +13,12 @@ from fedsim.algorithms import FedAvg, FedCL
 from fedsim.algorithms.generators.fedcl import EQUALLY
 from fedsim.base import tree
 from fedsim.clients.population import Population
-from fedsim.core import LocalTraining, Reduced
+from fedsim.core import LocalTraining, ReducedUpdates
 from fedsim.curriculum import ClientCurriculum, DataCurriculum
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import RoundResult, simulate
-from fedsim.techniques.last_models import moved_on, part_of, settled, taught
-from fedsim.techniques.learning_phases import Standing
+from fedsim.techniques.last_models import advance_sums, init_sums, make_client_part, make_teacher
+from fedsim.techniques.learning_phases import PhaseState
 from tests.fedsim.algorithms.test_fedcl_clients import entropies, superloss
 from tests.fedsim.algorithms.test_fedgen import digits
 from tests.fedsim.federations import federation
@@ -29,9 +29,11 @@ PLAIN: dict[str, Any] = {"alpha": 0.0, "superloss": False, "levels": (), "select
 CPU = torch.device("cpu")
 
 
-def one_round(method: FedCL, population: Population, round: int, state: Any) -> Reduced:
+def one_round(method: FedCL, population: Population, round: int, state: Any) -> ReducedUpdates:
     """What the cohort 1, 5, 9 sends in a round."""
-    return SerialPool(method, population).train(method, population.context(round), state, [1, 5, 9])()
+    return SerialPool(method, population).begin_training(
+        method, population.context(round), state, [1, 5, 9]
+    )()
 
 
 def test_without_its_extras_it_is_fedavg_bit_for_bit() -> None:
@@ -72,7 +74,7 @@ def test_the_model_is_the_mean_of_the_last_models_of_all_who_came() -> None:
     for result in simulate(method, population, pool):
         seen |= set(result.cohort)
         frozen |= set(result.method["frozen"]) - set(result.cohort)
-        memories = pool.memories()
+        memories = pool.client_states()
         models = [memories[k]["model"] for k in sorted(seen - {3})]
         assert float(result.state.sums["mean"]["mass"]) == len(models)
         for key, value in result.state.params.items():
@@ -86,7 +88,7 @@ def test_the_model_is_the_mean_of_the_last_models_of_all_who_came() -> None:
 def test_the_running_sum_stays_the_direct_mean_over_300_rounds() -> None:
     """10 of 200 clients in each; the numbers are large, so that what rounding leaves over would show."""
     chance, models, seen = np.random.default_rng(1), np.zeros((200, 3)), np.zeros(200, np.int64)
-    sums, examples = settled(EQUALLY, {"w": torch.zeros(3)}), torch.tensor(7)
+    sums, examples = init_sums(EQUALLY, {"w": torch.zeros(3)}), torch.tensor(7)
     for _ in range(300):
         came: Any = None
         for k in chance.choice(200, 10, replace=False):
@@ -94,12 +96,12 @@ def test_the_running_sum_stays_the_direct_mean_over_300_rounds() -> None:
             old = {"w": torch.from_numpy(models[k].copy())}
             now, before = torch.tensor(seen[k] + 1), torch.tensor(seen[k])
             [powers] = EQUALLY.values()
-            part = part_of(powers, {"w": torch.from_numpy(new)}, age, now, examples)
-            change = {"mean": tree.sub(part, part_of(powers, old, age, before, examples))}
+            part = make_client_part(powers, {"w": torch.from_numpy(new)}, age, now, examples)
+            change = {"mean": tree.sub(part, make_client_part(powers, old, age, before, examples))}
             came = change if came is None else tree.add(came, change)
             models[k], seen[k] = new, seen[k] + 1
-        sums = moved_on(EQUALLY, sums, came)
-    found = taught(sums, {"w": torch.zeros(3, dtype=torch.float64)})["w"].numpy()
+        sums = advance_sums(EQUALLY, sums, came)
+    found = make_teacher(sums, {"w": torch.zeros(3, dtype=torch.float64)})["w"].numpy()
     np.testing.assert_allclose(found, models[seen > 0].mean(0), rtol=1e-13)
 
 
@@ -177,7 +179,7 @@ def freezing() -> list[RoundResult]:
 
 def test_frozen_clients_neither_receive_nor_send(freezing: list[RoundResult]) -> None:
     population = federation()
-    model, labels, mixture = 4 * population.nets[0].count(), 4 * 4, 4 * 9
+    model, labels, mixture = 4 * population.nets[0].count_parameters(), 4 * 4, 4 * 9
     generator = 4 * sum(v.numel() for v in freezing[0].state.generator["params"].values())
     frozen: list[int] = []
     for result in freezing:
@@ -227,7 +229,7 @@ def test_the_generator_is_asked_for_what_clients_will_ask() -> None:
     state = method.init_server_state(ctx)
     reduced = one_round(method, population, 0, state)
     state = method.aggregate(ctx, state, reduced)
-    labels, scalars = method.lessons(ctx, state, reduced, np.random.default_rng(0))
+    labels, scalars = method.generator_batches(ctx, state, reduced, np.random.default_rng(0))
     assert np.shape(labels) == (6, 8)
     assert np.shape(scalars) == (6, 8, 1)
     assert np.isin(np.ravel(scalars), state.draws[[1, 5, 9]].float().numpy()).all()
@@ -238,13 +240,17 @@ def test_the_generator_is_asked_for_what_clients_will_ask() -> None:
         replace(state, counts=torch.tensor([20.0, 0.0, 5.0, 75.0]).double()),
         np.random.default_rng(1),
     )
-    many = FedCL(**{**LIGHT, "generator_batch_size": 2000}).lessons(ctx, uneven, reduced, chance).labels
+    many = (
+        FedCL(**{**LIGHT, "generator_batch_size": 2000})
+        .generator_batches(ctx, uneven, reduced, chance)
+        .labels
+    )
     shares = np.bincount(np.ravel(many), minlength=4) / np.size(many)
     np.testing.assert_allclose(shares, [0.2, 0, 0.05, 0.75], atol=0.02)
     assert shares[1] == 0
     plain = FedCL(**LIGHT, levels=[])
     other = plain.aggregate(ctx, plain.init_server_state(ctx), reduced)
-    assert isinstance(other.standing, Standing)
+    assert isinstance(other.standing, PhaseState)
     told = plain.broadcast(population.context(1), other)["threshold"]["difficulty"]
     assert float(told) == pytest.approx(np.quantile(other.draws[[1, 5, 9]], 0.5, method="inverted_cdf"))
     assert "phase" not in plain.describe_round(ctx, other)

@@ -14,7 +14,7 @@ from fedsim.algorithms import FedCL
 from fedsim.clients.population import Population
 from fedsim.engine.pools import SerialPool
 from fedsim.models.net import Params
-from fedsim.techniques.gaussian_mixtures import fitted
+from fedsim.techniques.gaussian_mixtures import fit_mixture
 from fedsim.techniques.generators import draw_labels
 from tests.fedsim.federations import federation
 from tests.fedsim.linear_models import softmax
@@ -41,7 +41,7 @@ def entropies(logits: Any, y: Any) -> Any:
 
 def difficulties(population: Population, client: int, model: Params) -> NDArray[np.float64]:
     """Eq. 6 of all that a client holds, by a model."""
-    rows = population.partition.client(client)
+    rows = population.partition.client_positions(client)
     data = population.dataset.train
     logits = population.nets[0](model, torch.from_numpy(np.asarray(data.x[rows]))).double().numpy()
     losses = entropies(logits, data.y[rows])
@@ -60,7 +60,7 @@ def test_a_local_loss_is_numpys(samples: int | None, made: int) -> None:
     sent = {**method.broadcast(ctx, state), "generator": method.generator(ctx).net.init(3)}
     sent |= {"labels": {"chances": torch.tensor([0.0, 0.5, 0.25, 0.25])}}
     sent |= {"threshold": {"difficulty": torch.tensor([-1.5])}}
-    task = SerialPool(method, population).worker.shelf.make_task(method, ctx, 5, sent, {}, None)
+    task = SerialPool(method, population).worker.loader.make_task(method, ctx, 5, sent, {}, None)
     batch, params = task.batches[0], ctx.net.init(4)
     assert len(batch.y) == 8
     assert batch.noise["chance"].shape == (made,)
@@ -87,13 +87,13 @@ def test_difficulties_are_numpys_over_all_that_a_client_holds(
     method, population = FedCL(**LIGHT, scored_by=scored_by), federation()
     ctx = population.context(0)
     state, pool = method.init_server_state(ctx), SerialPool(method, population)
-    task = pool.worker.shelf.make_task(method, ctx, 9, method.broadcast(ctx, state), {}, None)
+    task = pool.worker.loader.make_task(method, ctx, 9, method.broadcast(ctx, state), {}, None)
     assert [len(batch.y) for batch in task.examples.batches()] == [16, 16, 6]
-    reduced = pool.train(method, ctx, state, [4, 9])()
-    trained = pool.memories()
+    reduced = pool.begin_training(method, ctx, state, [4, 9])()
+    trained = pool.client_states()
     for client, sent in zip((4, 9), reduced["difficulty"], strict=True):
         model = trained[client]["model"] if scored_by == "trained" else state.params
-        expected = fitted(difficulties(population, client, model), 3)
+        expected = fit_mixture(difficulties(population, client, model), 3)
         assert expected[:, 2].sum() > 0.99
         np.testing.assert_allclose(sent["mixture"].numpy(), expected.numpy(), rtol=1e-3, atol=1e-5)
 
@@ -105,16 +105,16 @@ def test_what_goes_up_has_one_shape_whatever_a_client_holds_and_tells_of_no_exam
     ctx = population.context(0)
     state = method.init_server_state(ctx)
     pool = SerialPool(method, population)
-    reduced = pool.train(method, ctx, state, range(5))()
+    reduced = pool.begin_training(method, ctx, state, range(5))()
     for labels, sent in zip(reduced["labels"], reduced["difficulty"], strict=True):
         assert {key: (tuple(v.shape), v.dtype) for key, v in sent.items()} == {
             "mixture": ((4, 3), torch.float32)
         }
         assert {key: tuple(v.shape) for key, v in labels.items()} == {"counts": (4,)}
-    model = 4 * population.nets[0].count()
+    model = 4 * population.nets[0].count_parameters()
     assert reduced.traffic.up == 5 * (model + 4 * 4 + 4 * 3 * 4)
     assert reduced.traffic.by_payload.keys() == {"params", "labels", "difficulty"}
-    memories = pool.memories()
+    memories = pool.client_states()
     for client, sent in enumerate(reduced["difficulty"]):
         told = sent["mixture"].numpy()
         assert (told[:, 2] > 0).any() == (client in (2, 4))
@@ -134,7 +134,7 @@ def test_labels_are_even_as_long_as_nobody_has_told_any() -> None:
     assert first.state.labels.tolist() == [0.25] * 4
     ctx = population.context(1)
     sent = method.broadcast(ctx, first.state)
-    task = SerialPool(method, population).worker.shelf.make_task(
+    task = SerialPool(method, population).worker.loader.make_task(
         method, ctx, second.cohort[0], sent, {}, None
     )
     chances = [batch.noise["chance"] for batch in task.batches]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedsim.algorithms import FedAvg, FedCOG
-from fedsim.algorithms.averaging.fedcog import lacking
+from fedsim.algorithms.averaging.fedcog import choose_rare_labels
 from fedsim.checkpoints.serialization import pack, unpack
 from fedsim.data.dataset import Examples
 from fedsim.engine.pools import SerialPool
@@ -20,14 +20,14 @@ from tests.fedsim.methods import MOMENTUM, run, visited
 
 
 def test_fedcog_makes_up_what_a_client_lacks() -> None:
-    labels, count = lacking(torch.tensor([10.0, 4.0, 0.0, 10.0]), 256)
+    labels, count = choose_rare_labels(torch.tensor([10.0, 4.0, 0.0, 10.0]), 256)
     # needs 0, 6, 10, 0 of 16: 96 of class 1, 160 of class 2
     assert float(count) == 256
     assert torch.bincount(labels, minlength=4).tolist() == [0, 96, 160, 0]
-    labels, count = lacking(torch.tensor([5.0, 3.0, 2.0]), 16)
+    labels, count = choose_rare_labels(torch.tensor([5.0, 3.0, 2.0]), 16)
     # 6.4 and 9.6 are rounded down: one place is left over
     assert (labels[:15].tolist(), float(count)) == ([1] * 6 + [2] * 9, 15)
-    assert lacking(torch.tensor([5.0, 5.0]), 16)[1] == 0
+    assert choose_rare_labels(torch.tensor([5.0, 5.0]), 16)[1] == 0
 
 
 def test_fedcogs_loss_of_what_it_makes_up_is_numpys() -> None:
@@ -52,7 +52,7 @@ def test_fedcogs_inputs_are_what_the_global_model_takes_for_their_class() -> Non
     method = FedCOG(start_round=0, samples=32, descent=30, rate=0.2)
     ctx, task = visited(method, population)
     task = task._replace(broadcast={"params": trained}, client_state={"previous": population.nets[0].init(9)})
-    made, (labels, _) = method.made_up(ctx, task), lacking(task.label_counts, 32)
+    made, (labels, _) = method.make_synthetic_inputs(ctx, task), choose_rare_labels(task.label_counts, 32)
     wanted = int(made["count"])
     found = ctx.net(trained, made["inputs"])
     assert (found[:wanted].argmax(-1) == labels[:wanted]).float().mean() > 0.95
@@ -73,10 +73,10 @@ def test_fedcog_goes_on_from_memories_out_of_a_checkpoint_as_from_those_out_of_t
     method = FedCOG(start_round=1, samples=8, descent=2)
     pool, again = SerialPool(method, population), SerialPool(method, population)
     ctx, state = population.context(0), method.init_server_state(population.context(0))
-    state = method.aggregate(ctx, state, pool.train(method, ctx, state, [0, 1])())
-    again.restore(unpack(pack(dict(pool.memories()))))
+    state = method.aggregate(ctx, state, pool.begin_training(method, ctx, state, [0, 1])())
+    again.restore_client_states(unpack(pack(dict(pool.client_states()))))
     ctx = population.context(1)
-    found, expected = (each.train(method, ctx, state, [0, 1])() for each in (again, pool))
+    found, expected = (each.begin_training(method, ctx, state, [0, 1])() for each in (again, pool))
     assert found.memory_digest == expected.memory_digest
 
 
@@ -85,7 +85,7 @@ def test_fedcogs_local_loss_is_numpys() -> None:
     population, method = federation(), FedCOG(start_round=0, samples=16, descent=2, lambda_kd=0.7)
     ctx, task = visited(method, population)
     task = task._replace(client_state={"previous": population.nets[0].init(9)})
-    made = method.made_up(ctx, task)
+    made = method.make_synthetic_inputs(ctx, task)
     task = task._replace(instruction={"made": made})
     batch, params = task.batches[0], population.nets[0].init(3)
     inputs = made["inputs"][(batch.noise["chosen"].double().numpy() * float(made["count"])).astype(int)]

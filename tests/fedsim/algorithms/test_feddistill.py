@@ -28,7 +28,7 @@ def test_without_its_term_it_is_fedavg_or_everybody_alone() -> None:
     pool = SerialPool(method, alone)
     list(simulate(method, alone, pool))
     single = run(FedAvg(), alone)[-1].state.params  # client 0 holds nothing: the mean is client 1's model
-    own = pool.memories()[1]["own"]
+    own = pool.client_states()[1]["own"]
     assert all(torch.equal(own[key], value) for key, value in single.items())
 
 
@@ -47,7 +47,7 @@ def arrived(method: FedDistillPlus, population: Population, client: int) -> tupl
     rows = torch.randn((4, 4), generator=torch.Generator().manual_seed(0))
     rows[2] = torch.nan
     broadcast = {**method.broadcast(ctx, method.init_server_state(ctx)), "logits": {"rows": rows}}
-    return ctx, SerialPool(method, population).worker.shelf.make_task(
+    return ctx, SerialPool(method, population).worker.loader.make_task(
         method, ctx, client, broadcast, {}, None
     )
 
@@ -76,9 +76,9 @@ def test_rows_are_of_one_round_and_of_those_that_hold_the_label() -> None:
     result = list(simulate(method, population, pool))[-1]
     data, net, found = population.dataset.train, population.nets[0], []
     for client in result.cohort:
-        mine = population.partition.client(client)
+        mine = population.partition.client_positions(client)
         x, y = torch.from_numpy(data.x[mine]), data.y[mine]
-        logits = net(pool.memories()[client]["own"], x).double().numpy()
+        logits = net(pool.client_states()[client]["own"], x).double().numpy()
         found.append(
             [logits[y == label].mean(0) if (y == label).any() else np.full(4, np.nan) for label in range(4)]
         )
@@ -109,7 +109,7 @@ def test_every_client_is_scored_with_its_own_model() -> None:
     test, net = population.dataset.test, population.nets[0]
     correct = [
         int((net(memory["own"], torch.from_numpy(test.x.copy())).argmax(-1).numpy() == test.y).sum())
-        for _, memory in sorted(pool.memories().items())
+        for _, memory in sorted(pool.client_states().items())
     ]
     assert result.personal is not None
     assert result.personal.correct.tolist() == correct

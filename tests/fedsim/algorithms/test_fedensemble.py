@@ -33,10 +33,10 @@ def test_the_users_models_answer_together() -> None:
     before, after = run(method, population)
     ctx, net, test = population.context(1), population.nets[0], population.dataset.test
     x = torch.from_numpy(test.x.copy())
-    shelf = SerialPool(method, population).worker.shelf
+    loader = SerialPool(method, population).worker.loader
     users = [before.state.params] * 10
     for client in after.cohort:
-        task = shelf.make_task(method, ctx, client, method.broadcast(ctx, before.state), {}, None)
+        task = loader.make_task(method, ctx, client, method.broadcast(ctx, before.state), {}, None)
         users[client] = method.train_client(ctx, task).upload["params"]
     logs = sum(np.log(softmax(net(user, x).double().numpy())) for user in users)
     found = method.predict(ctx, method.ensemble(after.state), x)
@@ -79,9 +79,9 @@ def test_in_an_age_every_stratum_trains_every_model_once() -> None:
     ages = []
     for age in (0, 1):
         turns = [population.context(4 * age + turn) for turn in range(4)]
-        table = np.array([[method.chosen(ctx, client) for client in range(4)] for ctx in turns])
+        table = np.array([[method.assigned_model(ctx, client) for client in range(4)] for ctx in turns])
         assert all(sorted(line) == [0, 1, 2, 3] for line in (*table, *table.T))
-        assert [method.chosen(turns[0], client) for client in (1, 5, 9)] == [table[0, 1]] * 3
+        assert [method.assigned_model(turns[0], client) for client in (1, 5, 9)] == [table[0, 1]] * 3
         ages.append(table.tolist())
     assert ages[0] != ages[1]
 
@@ -91,16 +91,16 @@ def test_a_model_is_the_mean_of_those_that_were_trained_on_it() -> None:
     population = federation(cohort_size=3, rounds=3)
     method = FedEnsemble(mode="permutation", models=4)
     state: Any = method.init_server_state(population.context(0))
-    shelf, stayed = SerialPool(method, population).worker.shelf, 0
+    loader, stayed = SerialPool(method, population).worker.loader, 0
     starts = [value["head.weight"] for value in state.params.values()]
     assert not any(torch.equal(a, b) for at, a in enumerate(starts) for b in starts[:at])
     for number, result in enumerate(run(method, population)):
         ctx, made = population.context(number), dict[int, list[tuple[Any, int]]]()
         for client in result.cohort:
             sent = method.instruct_client(ctx, state, client)
-            task = shelf.make_task(method, ctx, client, {}, sent, None)
+            task = loader.make_task(method, ctx, client, {}, sent, None)
             model = method.train_client(ctx, task).upload["params"]["head.weight"].double().numpy()
-            made.setdefault(method.chosen(ctx, client), []).append((model, task.num_examples))
+            made.setdefault(method.assigned_model(ctx, client), []).append((model, task.num_examples))
         for m in range(4):
             found, held = (s.params[str(m)]["head.weight"].numpy() for s in (result.state, state))
             if m in made:

@@ -12,7 +12,7 @@ from fedsim.algorithms import FedAvg, FedGen
 from fedsim.base import tree
 from fedsim.base.wire import Traffic
 from fedsim.clients.population import Population
-from fedsim.core import ClientTask, Context, LocalTraining, Reduced
+from fedsim.core import ClientTask, Context, LocalTraining, ReducedUpdates
 from fedsim.data.dataset import Dataset, Examples
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
@@ -77,7 +77,7 @@ def test_a_scalar_more_makes_it_as_large_as_fedcls() -> None:
         net = make_net("fedgen_cnn", input_shape=(1, 28, 28), num_classes=classes)
         sizes: Any = {"noise": 32, "hidden": 256, "output": "none", "at": "head"}
         generator = make_generator(net, (1, 28, 28), classes, **sizes, scalars=1)
-        assert generator.net.count() == wanted
+        assert generator.net.count_parameters() == wanted
         params, noise, labels = generator.net.init(0), torch.randn(3, 32), torch.tensor([0, 5, 9])
         easy, hard = (generator(params, noise, labels, torch.full((3, 1), v)) for v in (-1.0, 1.0))
         assert easy.shape == (3, 32)
@@ -90,7 +90,7 @@ def arrived(method: FedGen, population: Population, client: int) -> tuple[Contex
     state = method.init_server_state(ctx)
     broadcast = {**method.broadcast(ctx, state), "generator": method.generator(ctx).net.init(3)}
     broadcast["labels"] = {"chances": torch.tensor([0.0, 0.5, 0.25, 0.25])}
-    return ctx, SerialPool(method, population).worker.shelf.make_task(
+    return ctx, SerialPool(method, population).worker.loader.make_task(
         method, ctx, client, broadcast, {}, None
     )
 
@@ -130,10 +130,10 @@ def test_a_local_loss_is_numpys(client: int, samples: int | None) -> None:
     assert float(method.loss(ctx, task, params, batch)) == pytest.approx(expected, rel=1e-5)
 
 
-def reduced(ctx: Context, counts: list[list[int]], seeds: tuple[int, ...]) -> Reduced:
+def reduced(ctx: Context, counts: list[list[int]], seeds: tuple[int, ...]) -> ReducedUpdates:
     """What came of clients with these label counts, whose heads are fresh ones."""
     head = ctx.net.head
-    return Reduced(
+    return ReducedUpdates(
         payloads={
             "labels": [{"counts": torch.tensor(row, dtype=torch.int32)} for row in counts],
             "heads": [tree.select(ctx.net.init(seed), head) for seed in seeds],
@@ -170,11 +170,11 @@ def test_the_server_asks_for_labels_that_the_cohort_holds_and_clients_for_all_th
         (first, {0, 2}, [1 / 2, 0, 1 / 2, 0]),
         (then, {2, 3}, [third, 0, third, third]),
     ):
-        lessons = method.lessons(ctx, state, came, np.random.default_rng(0))
+        lessons = method.generator_batches(ctx, state, came, np.random.default_rng(0))
         assert {int(label) for batch in lessons.labels for label in batch} == held
         counts = torch.stack([each["counts"] for each in came["labels"]]).double()
         state = type(state)(
-            params=state.params, labels=method.census(ctx, state, counts), generator=state.generator
+            params=state.params, labels=method.label_chances(ctx, state, counts), generator=state.generator
         )
         assert state.labels.tolist() == pytest.approx(chances)
 
@@ -190,9 +190,9 @@ def test_a_label_without_a_chance_is_never_drawn() -> None:
 
 def test_strengths_fall_to_a_ten_thousandth() -> None:
     method, population = FedGen(alpha=10.0, decay=0.98), federation()
-    found = [method.falling(population.context(t), method.alpha) for t in (0, 1, 100, 1000)]
+    found = [method.strength_in_round(population.context(t), method.alpha) for t in (0, 1, 100, 1000)]
     assert found == pytest.approx([10, 9.8, 10 * 0.98**100, 1e-4])
-    assert method.falling(population.context(9), 0.0) == 0.0
+    assert method.strength_in_round(population.context(9), 0.0) == 0.0
 
 
 def test_the_generator_learns_what_the_heads_say_and_a_client_without_examples_harms_nobody() -> None:
@@ -215,5 +215,5 @@ def test_labels_are_even_as_long_as_nobody_has_brought_any() -> None:
     ctx = population.context(1)
     chances = method.broadcast(ctx, first.state)["labels"]["chances"]
     assert set(draw_labels(chances, torch.linspace(0, 0.999, 100)).tolist()) == {0, 1, 2, 3}
-    held = population.dataset.train.y[population.partition.client(second.cohort[0])]
+    held = population.dataset.train.y[population.partition.client_positions(second.cohort[0])]
     assert set(second.state.labels.nonzero().flatten().tolist()) == set(held.tolist())

@@ -33,7 +33,7 @@ def test_unequal_steps_are_not_fedavg() -> None:
 
 def test_bytes_are_the_models_and_one_number_more() -> None:
     population = federation(rounds=2, cohort_size=4)
-    size = 4 * population.nets[0].count()
+    size = 4 * population.nets[0].count_parameters()
     for result in run(FedNova(), population):
         assert result.traffic.down == 4 * size
         assert result.traffic.up == 4 * (size + 4)

@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedsim.algorithms import FedROD
-from fedsim.algorithms.personalized.fedrod import ABSENT, PREFIX, prior
+from fedsim.algorithms.personalized.fedrod import ABSENT, PREFIX, log_label_prior
 from fedsim.core import Batch, ClientTask, Context
 from fedsim.engine.pools import SerialPool, StackedPool
-from fedsim.engine.simulation import first_state, simulate
+from fedsim.engine.simulation import make_initial_state, simulate
 from fedsim.models.net import Params
 from tests.fedsim.handmade import BODY, HEAD, SETTINGS, features, small
 
@@ -24,8 +24,8 @@ def rod_step(y: list[int], mask: list[float] | None) -> tuple[Context, ClientTas
     """FedROD's loss on one batch of a client that holds no class 2, and its gradients."""
     population = small(SETTINGS["plain"])
     algorithm, ctx = FedROD(), population.context(0)
-    down = algorithm.broadcast(ctx, first_state(algorithm, population))
-    task = SerialPool(algorithm, population).worker.shelf.make_task_without_batches(
+    down = algorithm.broadcast(ctx, make_initial_state(algorithm, population))
+    task = SerialPool(algorithm, population).worker.loader.make_task_without_batches(
         algorithm, ctx, 6, down, {}, None
     )
     task = task._replace(label_counts=torch.tensor([20.0, 9.0, 0.0, 1.0]))
@@ -58,8 +58,8 @@ def test_fedrod_with_several_labels_per_example() -> None:
     """Label 0 is yes for 3 of 8 examples, label 1 for none, label 2 for all."""
     population = small(SETTINGS["plain"])
     algorithm, ctx = FedROD(), population.context(0)
-    down = algorithm.broadcast(ctx, first_state(algorithm, population))
-    task = SerialPool(algorithm, population).worker.shelf.make_task_without_batches(
+    down = algorithm.broadcast(ctx, make_initial_state(algorithm, population))
+    task = SerialPool(algorithm, population).worker.loader.make_task_without_batches(
         algorithm, ctx, 1, down, {}, None
     )
     task = task._replace(label_counts=torch.tensor([3.0, 0.0, 8.0, 4.0]))
@@ -86,14 +86,16 @@ def test_labels_that_are_not_known_are_no_noes() -> None:
     dataset = replace(population.dataset, train=replace(train, y=y), task="labels")
     population = replace(population, dataset=dataset)
     algorithm, ctx = FedROD(), population.context(0)
-    down = algorithm.broadcast(ctx, first_state(algorithm, population))
-    task = SerialPool(algorithm, population).worker.shelf.make_task_without_batches(
+    down = algorithm.broadcast(ctx, make_initial_state(algorithm, population))
+    task = SerialPool(algorithm, population).worker.loader.make_task_without_batches(
         algorithm, ctx, 0, down, {}, None
     )
     assert task.label_counts.tolist() == [1, 0, 1, 0]
     assert task.known_counts.tolist() == [2, 0, 1, 3]
     # One yes and one no; nothing known; a yes; three noes.
-    assert prior(task, several=True).tolist() == pytest.approx([0.0, 0.0, -ABSENT, ABSENT - np.log(3)])
+    assert log_label_prior(task, several=True).tolist() == pytest.approx(
+        [0.0, 0.0, -ABSENT, ABSENT - np.log(3)]
+    )
     one, other = (
         list(simulate(algorithm, population, pool, evaluate_every=9))[-1].state.params
         for pool in (SerialPool(algorithm, population), StackedPool(algorithm, population, 3))

@@ -18,8 +18,15 @@ from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
 from fedsim.models import make_net
 from fedsim.techniques import last_models as inequitable
-from fedsim.techniques.last_models import KINDS, moved_on, part_of, settled, taught, worth
-from fedsim.training.effort import Meter
+from fedsim.techniques.last_models import (
+    KINDS,
+    advance_sums,
+    client_weight,
+    init_sums,
+    make_client_part,
+    make_teacher,
+)
+from fedsim.training.effort import CostMeter
 from tests.fedsim.federations import federation, partition
 from tests.fedsim.linear_models import softmax
 from tests.fedsim.methods import MOMENTUM, QUICK, run, same_models
@@ -50,8 +57,8 @@ def test_the_running_sums_are_the_direct_sum_over_all_clients(kind: Any) -> None
     examples = rng.integers(1, 400, clients)
     models = np.zeros((clients, 3), np.float32)
     last, visits = np.full(clients, -1), np.zeros(clients, np.int64)
-    sums, start = settled(kind, {"w": torch.zeros(3)}), torch.ones(3)
-    assert taught(sums, {"w": start})["w"] is start
+    sums, start = init_sums(kind, {"w": torch.zeros(3)}), torch.ones(3)
+    assert make_teacher(sums, {"w": start})["w"] is start
     for now in range(300 if kind == "geometric" else 100):
         came: Any = None
         for k in rng.choice(clients, 10, replace=False):
@@ -60,27 +67,27 @@ def test_the_running_sums_are_the_direct_sum_over_all_clients(kind: Any) -> None
             new = (100 + rng.normal(size=3)).astype(np.float32)
             change = {
                 name: tree.sub(
-                    part_of(powers, {"w": torch.from_numpy(new)}, 0 * age, count + 1, held),
-                    part_of(powers, {"w": torch.from_numpy(models[k].copy())}, age, count, held),
+                    make_client_part(powers, {"w": torch.from_numpy(new)}, 0 * age, count + 1, held),
+                    make_client_part(powers, {"w": torch.from_numpy(models[k].copy())}, age, count, held),
                 )
                 for name, powers in KINDS[kind].items()
             }
             came = change if came is None else tree.add(came, change)
             models[k], last[k], visits[k] = new, now, visits[k] + 1
-        sums = moved_on(kind, sums, came)
+        sums = advance_sums(kind, sums, came)
         if now % 50 == 49:
             weights = direct(kind, now, last, visits.astype(float), examples)
             assert weights.sum() == pytest.approx(1)
             assert (weights[visits == 0] == 0).all()
-            found = taught(sums, {"w": torch.zeros(3, dtype=torch.float64)})["w"].numpy()
+            found = make_teacher(sums, {"w": torch.zeros(3, dtype=torch.float64)})["w"].numpy()
             np.testing.assert_allclose(found, weights @ models, rtol=1e-9)
 
 
 def test_who_never_came_or_holds_nothing_weighs_nothing() -> None:
     for powers in {id(p): p for kind in KINDS.values() for p in kind.values()}.values():
         zero, one = torch.tensor(0), torch.tensor(1)
-        assert worth(powers, zero, zero, one) == 0 == worth(powers, zero, one, zero)
-        assert worth(powers, zero, one, one) == 1
+        assert client_weight(powers, zero, zero, one) == 0 == client_weight(powers, zero, one, zero)
+        assert client_weight(powers, zero, one, one) == 1
 
 
 def test_at_full_participation_the_teacher_weighs_by_the_cube_root_of_the_examples() -> None:
@@ -89,7 +96,7 @@ def test_at_full_participation_the_teacher_weighs_by_the_cube_root_of_the_exampl
     pool = SerialPool(method, population)
     state = list(simulate(method, population, pool))[-1].state
     shares = np.array([population.partition.size(k) for k in range(10)]) ** (1 / 3)
-    memories = pool.memories()
+    memories = pool.client_states()
     for key, value in method.teacher(state).items():
         models = np.stack([memories[k]["model"][key].double().numpy() for k in range(10)])
         np.testing.assert_allclose(
@@ -203,7 +210,7 @@ def arrived(method: KDIA, population: Population) -> tuple[Context, ClientTask]:
         "teacher": net.init(2),
         "generator": method.generator(ctx).net.init(3),
     }
-    return ctx, SerialPool(method, population).worker.shelf.make_task(method, ctx, 5, broadcast, {}, None)
+    return ctx, SerialPool(method, population).worker.loader.make_task(method, ctx, 5, broadcast, {}, None)
 
 
 @pytest.mark.parametrize(
@@ -239,9 +246,9 @@ def test_generated_features_train_the_classifier_alone() -> None:
     ctx = population.context(0)
     state = method.init_server_state(ctx)
     sent = method.broadcast(ctx, state)
-    task = SerialPool(method, population).worker.shelf.make_task(method, ctx, 1, sent, {}, None)
+    task = SerialPool(method, population).worker.loader.make_task(method, ctx, 1, sent, {}, None)
     params = {key: value.requires_grad_() for key, value in ctx.net.init(5).items()}
-    method.generated(ctx, task, params, task.batches[0]).backward()
+    method.generated_loss(ctx, task, params, task.batches[0]).backward()
     moved = {key for key, value in params.items() if value.grad is not None}
     assert moved == {key for key in ctx.net.keys if not key.startswith("conv")}
 
@@ -251,7 +258,7 @@ def test_a_client_keeps_its_model_when_it_came_and_how_often() -> None:
     method = KDIA(lambda_gen=0.0)
     pool = SerialPool(method, population)
     results = list(simulate(method, population, pool))
-    for client, memory in pool.memories().items():
+    for client, memory in pool.client_states().items():
         rounds = [r.round - 1 for r in results if client in r.cohort]
         assert (int(memory["last"]), int(memory["visits"])) == (rounds[-1], len(rounds))
 
@@ -262,7 +269,7 @@ def test_the_teacher_without_decay_counts_everybody_the_same_way_whenever_they_c
     method = KDIA(lambda_gen=0.0, weights="volume")
     pool = SerialPool(method, population)
     state = list(simulate(method, population, pool))[-1].state
-    memories = pool.memories()
+    memories = pool.client_states()
     assert len(memories) == 3
     models = np.stack([memories[k]["model"]["head.bias"].double().numpy() for k in range(3)])
     expected = np.average(models, axis=0, weights=[4, 8, 12])
@@ -286,7 +293,7 @@ def test_counting_what_a_round_costs_makes_no_teacher(monkeypatch: pytest.Monkey
     ctx, made = population.context(1), list[Any]()
     state = method.init_server_state(ctx)
     monkeypatch.setattr(KDIA, "teacher", lambda self, state: made.append(1))
-    cost = Meter(method, population).training(ctx, state, range(10))
-    plain = Meter(FedAvg(), population).training(ctx, FedAvg().init_server_state(ctx), range(10))
+    cost = CostMeter(method, population).training_cost(ctx, state, range(10))
+    plain = CostMeter(FedAvg(), population).training_cost(ctx, FedAvg().init_server_state(ctx), range(10))
     assert not made
     assert (cost.updates, cost.flops > plain.flops) == (plain.updates, True)

@@ -62,7 +62,7 @@ def test_fedavgm_is_its_recursion(form: str) -> None:
     state = method.init_server_state(population.context(0))
     for number, result in enumerate(results):
         ctx = population.context(number)
-        mean = pool.train(FedAvg(), ctx, state, range(10))()["params"]["fc1.0.weight"].numpy()
+        mean = pool.begin_training(FedAvg(), ctx, state, range(10))()["params"]["fc1.0.weight"].numpy()
         held = state.params["fc1.0.weight"].double().numpy()
         velocity = 0.7 * velocity + (1.0 if form == "heavy_ball" else 0.3) * (held - mean)
         state = result.state
@@ -90,7 +90,7 @@ def test_fedgkd_averages_the_last_models_and_sends_the_mean() -> None:
     for key, value in sent["teacher"].items():
         mean = np.mean([r.state.params[key].double().numpy() for r in results[1:4]], 0)
         np.testing.assert_allclose(value.numpy(), mean, rtol=1e-6, atol=1e-8)
-    size = 4 * 4 * population.nets[0].count()
+    size = 4 * 4 * population.nets[0].count_parameters()
     assert [r.traffic.down for r in results] == [size, size, *[2 * size] * 3]
     assert {r.traffic.up for r in results} == {size}
     assert {r.traffic.down for r in run(FedGKD(buffer=1), population)} == {size}
@@ -150,11 +150,13 @@ def test_feddiscos_weights_are_the_papers() -> None:
     """a = 0.5, b = 0.1, two classes: client 0 has one class (log 2 nats), client 1 both evenly (0)."""
     method = FedDisco()
     raw = np.array([30 / 40 - 0.5 * 1 + 0.1, 10 / 40 - 0 + 0.1])
-    np.testing.assert_allclose(method.weights([30, 10], [np.log(2), 0.0]), raw / raw.sum())
+    np.testing.assert_allclose(method.discrepancy_weights([30, 10], [np.log(2), 0.0]), raw / raw.sum())
     # the discrepancy alone decides: 0.25 - 0.5 + 0.1 < 0 counts nothing; nobody left gives all zeros
-    np.testing.assert_array_equal(method.weights([10, 30], [np.log(2), 0.0]), [0.0, 1.0])
-    np.testing.assert_array_equal(FedDisco(a=9.0, b=0.0).weights([10, 10], [1.0, 1.0]), [0.0, 0.0])
-    assert FedDisco().weights([0, 10], [0.0, 0.3])[0] == 0
+    np.testing.assert_array_equal(method.discrepancy_weights([10, 30], [np.log(2), 0.0]), [0.0, 1.0])
+    np.testing.assert_array_equal(
+        FedDisco(a=9.0, b=0.0).discrepancy_weights([10, 10], [1.0, 1.0]), [0.0, 0.0]
+    )
+    assert FedDisco().discrepancy_weights([0, 10], [0.0, 0.3])[0] == 0
 
 
 def test_feddisco_averages_by_its_weights_and_tells_its_labels_once() -> None:
@@ -165,15 +167,15 @@ def test_feddisco_averages_by_its_weights_and_tells_its_labels_once() -> None:
     sent = method.broadcast(ctx, method.init_server_state(ctx))
     models, far = [], []
     for client in results[0].cohort:
-        task = pool.worker.shelf.make_task(method, ctx, client, sent, {}, None)
+        task = pool.worker.loader.make_task(method, ctx, client, sent, {}, None)
         models.append(method.train_client(ctx, task).upload["params"])
         share = task.label_counts.double().numpy() / task.num_examples
         far.append(float((share[share > 0] * np.log(4 * share[share > 0])).sum()))
-    weights = method.weights([population.partition.size(c) for c in results[0].cohort], far)
+    weights = method.discrepancy_weights([population.partition.size(c) for c in results[0].cohort], far)
     for key, value in results[0].state.params.items():
         mean = np.average([m[key].double().numpy() for m in models], axis=0, weights=weights)
         np.testing.assert_allclose(value.numpy(), mean, rtol=1e-5, atol=1e-7)
-    seen, size = set[int](), 4 * population.nets[0].count()
+    seen, size = set[int](), 4 * population.nets[0].count_parameters()
     for result in results:
         fresh = set(result.cohort) - seen
         assert result.traffic.up == 6 * size + 4 * 4 * len(fresh)

@@ -12,7 +12,7 @@ from fedsim.algorithms import KDIA
 from fedsim.core import Batch, LocalTraining
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
-from fedsim.techniques.generator_training import Schedule, client_labels
+from fedsim.techniques.generator_training import GeneratorTraining, draw_client_labels
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import QUICK
 from tests.fedsim.stacks import same_as_one_by_one
@@ -33,9 +33,9 @@ def read_labels(monkeypatch: pytest.MonkeyPatch, examples: int, **options: Any) 
     population = federation([examples], local=LocalTraining(epochs=4, batch_size=8))
     ctx = population.context(0)
     sent = method.broadcast(ctx, method.init_server_state(ctx))
-    task = SerialPool(method, population).worker.shelf.make_task(method, ctx, 0, sent, {}, None)
+    task = SerialPool(method, population).worker.loader.make_task(method, ctx, 0, sent, {}, None)
     for batch in task.batches:
-        method.generated(ctx, task, task.broadcast["params"], batch)
+        method.generated_loss(ctx, task, task.broadcast["params"], batch)
     return read
 
 
@@ -68,8 +68,12 @@ def test_labels_of_a_batch_are_drawn_anew_in_each() -> None:
     for steps, examples in ((4, 8), (12, 24)):
         labels = method.draw_step_noise(ctx, rng, steps, 8, examples)["labels"].reshape(4, examples)
         assert len({tuple(np.bincount(each, minlength=4)) for each in labels}) > 1
-    schedule = Schedule(epochs=5, batches=3, batch_size=8, lr=0.1, weight_decay=0.0, diversity="ratio")
-    drawn = {kind: np.stack(schedule.labels(rng, 4, kind)).reshape(5, 24) for kind in ("pass", "batch")}
+    schedule = GeneratorTraining(
+        epochs=5, batches=3, batch_size=8, lr=0.1, weight_decay=0.0, diversity="ratio"
+    )
+    drawn = {
+        kind: np.stack(schedule.draw_step_labels(rng, 4, kind)).reshape(5, 24) for kind in ("pass", "batch")
+    }
     kinds = {kind: {tuple(np.bincount(each, minlength=4)) for each in made} for kind, made in drawn.items()}
     assert len(kinds["pass"]) == 1 < len(kinds["batch"])
 
@@ -82,7 +86,7 @@ def test_labels_of_the_data_are_those_of_the_steps_own_batch(
     read = read_labels(monkeypatch, examples, labels="data")
     each = -(-examples // 8)
     population = federation([examples])
-    own = np.sort(population.dataset.train.y[population.partition.client(0)])
+    own = np.sort(population.dataset.train.y[population.partition.client_positions(0)])
     for at in range(0, 4 * each, each):
         assert np.array_equal(np.sort(np.concatenate(read[at : at + each])), own)
     method = KDIA(labels="data")
@@ -114,7 +118,7 @@ def test_clients_at_once_are_clients_one_by_one(labels: Any) -> None:
 
 def test_a_curriculum_has_labels_for_every_example_it_opens() -> None:
     """9 examples in batches of 8: a paced step of the second of a pass has up to 8, and labels as many."""
-    rows = client_labels(np.random.default_rng(0), 4, steps=5, batch_size=8, num_examples=9)
+    rows = draw_client_labels(np.random.default_rng(0), 4, steps=5, batch_size=8, num_examples=9)
     assert rows.shape == (5, 8)
     assert rows.max() < 4
     cut = [np.sort(np.concatenate([rows[at], rows[at + 1, :1]])) for at in (0, 2)]

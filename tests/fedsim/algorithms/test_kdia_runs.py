@@ -13,8 +13,8 @@ from fedsim.base import tree
 from fedsim.core import ClientTask, Context, LocalTraining
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
-from fedsim.techniques.generator_training import joint_judge, train_generator
-from fedsim.techniques.last_models import KINDS, taught
+from fedsim.techniques.generator_training import make_joint_classifier, train_generator
+from fedsim.techniques.last_models import KINDS, make_teacher
 from tests.fedsim.algorithms.test_kdia import direct
 from tests.fedsim.federations import federation
 
@@ -38,7 +38,7 @@ def test_in_a_run_the_teacher_is_the_direct_sum_over_all_clients(kind: Any) -> N
         last[list(result.cohort)] = result.round - 1
         visits[list(result.cohort)] += 1
     weights = direct(kind, 29, last, visits, np.array(sizes, float))
-    seen, memories = np.flatnonzero(visits), pool.memories()
+    seen, memories = np.flatnonzero(visits), pool.client_states()
     assert 2 < len(seen) < 30
     assert len(set(last[seen])) > 10
 
@@ -47,7 +47,7 @@ def test_in_a_run_the_teacher_is_the_direct_sum_over_all_clients(kind: Any) -> N
 
     models = np.stack([flat(memories[k]["model"]) for k in seen])
     state = results[-1].state
-    exact = flat(taught(state.sums, {key: value.double() for key, value in state.params.items()}))
+    exact = flat(make_teacher(state.sums, {key: value.double() for key, value in state.params.items()}))
     np.testing.assert_allclose(exact, weights[seen] @ models, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(flat(method.teacher(state)), exact, rtol=1e-6, atol=1e-9)
     first = flat(method.init_server_state(population.context(0)).params)
@@ -76,7 +76,7 @@ def test_the_student_takes_generated_features_for_their_class(monkeypatch: pytes
 
     def judge(net: Any, where: Any, heads: Any, shares: Any, device: Any) -> Any:
         asked.append((heads, shares))
-        return joint_judge(net, where, heads, shares, device)
+        return make_joint_classifier(net, where, heads, shares, device)
 
     monkeypatch.setattr("fedsim.algorithms.generators.kdia.joint_judge", judge)
     found = {}
@@ -94,7 +94,7 @@ def test_the_student_takes_generated_features_for_their_class(monkeypatch: pytes
             np.testing.assert_allclose(shares, sizes / sizes.sum())
             for head, client in zip(heads, last.cohort, strict=True):
                 assert head.keys() == ctx.net.head
-                kept = pool.memories()[client]["model"]
+                kept = pool.client_states()[client]["model"]
                 assert all(torch.equal(value, kept[key]) for key, value in head.items())
     assert found[KDIA] > 0.8
     assert found[Mute] < 0.5
@@ -107,7 +107,7 @@ def test_models_are_being_scored_while_the_generator_learns(monkeypatch: pytest.
     class Watching(SerialPool):
         def evaluate(self, *asked: Any) -> Any:
             told.append("begun")
-            score = super().evaluate(*asked)
+            score = super().begin_evaluation(*asked)
             return lambda: (told.append("waited for"), score())[1]
 
     def taking(*given: Any) -> Any:

@@ -20,11 +20,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedsim.algorithms import FedAvg, FedBABU, LayerSchedule
 from fedsim.clients.population import Population
-from fedsim.core import Algorithm, ClientTask, Context, LocalTraining, Reduced
+from fedsim.core import Algorithm, ClientTask, Context, LocalTraining, ReducedUpdates
 from fedsim.curriculum import ClientCurriculum
 from fedsim.data.dataset import Dataset, Examples
 from fedsim.engine.pools import SerialPool, StackedPool
-from fedsim.engine.simulation import RoundResult, first_state, simulate
+from fedsim.engine.simulation import RoundResult, make_initial_state, simulate
 from fedsim.models import make_net
 from fedsim.training.effort import paper_updates
 from tests.fedsim.federations import partition
@@ -40,7 +40,7 @@ OPEN = {
 
 Pool = Callable[[Algorithm, Population], SerialPool]
 
-POOLS: dict[str, Pool] = {"one by one": SerialPool, "stacked": partial(StackedPool, width=3)}
+POOLS: dict[str, Pool] = {"one by one": SerialPool, "stacked": partial(StackedPool, stack_size=3)}
 
 
 def run(algorithm: Algorithm, population: Population, pool: Pool = SerialPool) -> list[RoundResult]:
@@ -73,8 +73,8 @@ def images() -> Population:
 def first_visit(algorithm: Algorithm, population: Population, number: int = 0) -> tuple[Context, ClientTask]:
     """The first client's visit in a round, from the first state."""
     ctx = population.context(number)
-    down = algorithm.broadcast(ctx, first_state(algorithm, population))
-    return ctx, SerialPool(algorithm, population).worker.shelf.make_task(algorithm, ctx, 0, down, {}, None)
+    down = algorithm.broadcast(ctx, make_initial_state(algorithm, population))
+    return ctx, SerialPool(algorithm, population).worker.loader.make_task(algorithm, ctx, 0, down, {}, None)
 
 
 @pytest.mark.parametrize("pool", POOLS.values(), ids=POOLS)
@@ -107,7 +107,7 @@ def test_closed_blocks_and_the_head_have_their_first_values_bit_for_bit(order: A
 class Nosy(LayerSchedule):
     """Looks at what came up."""
 
-    def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> Any:
+    def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> Any:
         assert not ctx.net.head & set(reduced["params"])
         assert set(reduced["params"]) == {
             key for block in self.open_blocks(ctx, state) for key in ctx.net.blocks[block]
@@ -139,9 +139,9 @@ def test_a_survey_sends_what_clients_do_not_have(algorithm: FedAvg, floats: list
     """Closed blocks and the head never travel: those who are asked have them. Also inside a curriculum."""
     population = images()
     for outer in (algorithm, ClientCurriculum(base=algorithm)):
-        pool, state = SerialPool(outer, population), first_state(outer, population)
+        pool, state = SerialPool(outer, population), make_initial_state(outer, population)
         for number, expected in enumerate(floats):
-            survey = pool.measure(outer, population.context(number), state, [0, 1])
+            survey = pool.measure_losses(outer, population.context(number), state, [0, 1])
             assert (survey.traffic.down, survey.traffic.up) == (2 * 4 * expected, 2 * 4)
             assert np.isfinite(survey.losses).all()
 
@@ -169,7 +169,7 @@ def test_no_gradient_is_computed_for_what_is_closed() -> None:
 @pytest.mark.parametrize("order", ORDERS)
 def test_effort_names_what_moves(order: Any) -> None:
     algorithm, population = LayerSchedule(order=order), images()
-    state = first_state(algorithm, population)
+    state = make_initial_state(algorithm, population)
     for number, floats in zip((0, 99, 100, 199, 200), np.repeat(PHASES[order], [2, 2, 1]), strict=True):
         ctx = replace(population.context(0), round=number)
         (effort,) = algorithm.count_effort(ctx, state, 7)
@@ -207,8 +207,8 @@ def test_closed_blocks_keep_their_running_statistics_and_use_them() -> None:
 def test_the_papers_table_4(algorithm: FedAvg, billions: float) -> None:
     """T = 300, 50 batches of each of 100 clients in every round, from what each method says that it moves."""
     population = images()
-    state, moved = first_state(algorithm, population), []
+    state, moved = make_initial_state(algorithm, population), []
     for number in range(300):
         (effort,) = algorithm.count_effort(replace(population.context(0), round=number), state, 50)
-        moved.append(population.nets[0].count_of(effort.trainable))
+        moved.append(population.nets[0].count_parameters_of(effort.trainable))
     assert round(paper_updates(moved) / 1e9, 3) == billions

@@ -13,7 +13,7 @@ from fedsim.algorithms import LayerSchedule
 from fedsim.algorithms.personalized.layer_schedule import PlateauState
 from fedsim.base.digest import digest
 from fedsim.checkpoints.serialization import pack, unpack
-from fedsim.engine.simulation import first_state
+from fedsim.engine.simulation import make_initial_state
 from fedsim.errors import SpecError
 from jobs.settings import Settings
 from jobs.spec import parse_spec
@@ -25,25 +25,25 @@ from tests.fedsim.stacks import deep
 
 def test_times_that_are_worked_out() -> None:
     ctx = deep(rounds=301).context(0)
-    state = first_state(LayerSchedule(), deep())
-    assert LayerSchedule().unfreezing(ctx, state) == (0, 100, 200)
-    assert LayerSchedule(every=7).unfreezing(ctx, state) == (0, 7, 14)
-    assert LayerSchedule(times="even").unfreezing(ctx, state) == (0, 100, 200)
-    assert LayerSchedule(times="even").unfreezing(federation(layers=4).context(0), state) == (0, 0, 1, 2)
-    assert LayerSchedule(times=[0, 3, 3]).unfreezing(ctx, state) == (0, 3, 3)  # type: ignore[arg-type]
+    state = make_initial_state(LayerSchedule(), deep())
+    assert LayerSchedule().opening_rounds(ctx, state) == (0, 100, 200)
+    assert LayerSchedule(every=7).opening_rounds(ctx, state) == (0, 7, 14)
+    assert LayerSchedule(times="even").opening_rounds(ctx, state) == (0, 100, 200)
+    assert LayerSchedule(times="even").opening_rounds(federation(layers=4).context(0), state) == (0, 0, 1, 2)
+    assert LayerSchedule(times=[0, 3, 3]).opening_rounds(ctx, state) == (0, 3, 3)  # type: ignore[arg-type]
 
 
 def test_a_plateau_opens_the_next_block() -> None:
     """Better by more than 0.1 counts; two rounds without it open one, which starts the comparison anew."""
     algorithm = LayerSchedule(times="plateau", patience=2, improvement=0.1)
     population = deep()
-    state = first_state(algorithm, population)
+    state = make_initial_state(algorithm, population)
     assert state == PlateauState(params=state.params, times=(0,), best=inf, waited=0)
     seen = []
     for number, loss in enumerate([2.0, 1.95, 1.8, 1.75, 1.72, 3.0, 2.95, 2.92, 1.0, 1.0, 1.0, 1.0]):
         ctx = replace(population.context(0), round=number)
         seen.append(len(algorithm.open_blocks(ctx, state)))
-        state = algorithm.watched(ctx, state, loss)
+        state = algorithm.update_plateau(ctx, state, loss)
         assert algorithm.describe_round(ctx, state)["open_blocks"] == ["fc1", "fc2", "fc3"][: seen[-1]]
     # 1.95 is no better than 2.0; 1.8 is; neither 1.75 nor 1.72 is, so round 5 has two, and round 8 three.
     assert seen == [1, 1, 1, 1, 1, 2, 2, 2, 3, 3, 3, 3]
@@ -54,11 +54,11 @@ def test_a_plateau_opens_the_next_block() -> None:
 def test_a_loss_that_is_no_number_opens_nothing(loss: float) -> None:
     """Neither does it count as a round without improvement."""
     algorithm, population = LayerSchedule(times="plateau", patience=2, improvement=0.1), deep()
-    state = first_state(algorithm, population)
+    state = make_initial_state(algorithm, population)
     for number, found in enumerate([2.0, 2.0, loss, loss, loss]):
-        state = algorithm.watched(replace(population.context(0), round=number), state, found)
+        state = algorithm.update_plateau(replace(population.context(0), round=number), state, found)
     assert (state.times, state.best, state.waited) == ((0,), 2.0, 1)
-    state = algorithm.watched(replace(population.context(0), round=5), state, 2.0)
+    state = algorithm.update_plateau(replace(population.context(0), round=5), state, 2.0)
     assert state.times == (0, 6)
 
 

@@ -17,7 +17,7 @@ from torch import nn
 from fedsim.algorithms import FedBABU, LayerSchedule
 from fedsim.base import rng
 from fedsim.clients.population import Population
-from fedsim.clients.sampling import draws
+from fedsim.clients.sampling import draw_batches
 from fedsim.core import Algorithm, LocalTraining
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import RoundResult, simulate
@@ -72,12 +72,16 @@ def module(model: Model) -> nn.Sequential:
 
 def tuned(population: Population, client: int, model: Model) -> nn.Sequential:
     """The client's own model: all of it trained on the client's examples."""
-    held, local, data = population.partition.client(client), population.local, population.dataset.train
+    held, local, data = (
+        population.partition.client_positions(client),
+        population.local,
+        population.dataset.train,
+    )
     layers = module(model)
     optimiser = torch.optim.SGD(layers.parameters(), lr=local.lr)
     stream = rng.stream(population.seed, "personal-shuffle", population.rounds - 1, client)
     steps = EPOCHS * -(-len(held) // local.batch_size)
-    for rows in draws(stream, len(held), steps, local.batch_size):
+    for rows in draw_batches(stream, len(held), steps, local.batch_size):
         x, y = (torch.from_numpy(values[held[rows]].copy()) for values in (data.x, data.y))
         optimiser.zero_grad()
         F.cross_entropy(layers(x), y).backward()
@@ -88,7 +92,7 @@ def tuned(population: Population, client: int, model: Model) -> nn.Sequential:
 def own_loss(population: Population, client: int, layers: nn.Sequential) -> float:
     """The mean cross-entropy on the client's tests."""
     assert population.tests is not None
-    rows, test = population.tests.client(client), population.dataset.test
+    rows, test = population.tests.client_positions(client), population.dataset.test
     with torch.no_grad():
         x, y = torch.from_numpy(test.x[rows].copy()), torch.from_numpy(test.y[rows].copy())
         return float(F.cross_entropy(layers(x).double(), y))
@@ -130,6 +134,6 @@ def test_fine_tuning_by_hand(name: str) -> None:
         by_hand = own_loss(population, client, tuned(population, client, state))
         assert row["loss"] == pytest.approx(by_hand, rel=1e-4), (client, client in came)
         assert abs(row["loss"] - row["loss_before"]) > 0.01 * row["loss_before"]
-    assert last.record()["bytes"]["personal"] == 8 * 4 * net.count(*blocks)
+    assert last.record()["bytes"]["personal"] == 8 * 4 * net.count_parameters(*blocks)
     batches = sum(-(-population.partition.size(client) // 8) for client in range(8))
-    assert last.tuning.updates == EPOCHS * batches * net.count()
+    assert last.tuning.updates == EPOCHS * batches * net.count_parameters()

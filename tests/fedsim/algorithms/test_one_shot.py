@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from fedsim.algorithms import FedAD, FedKD
-from fedsim.algorithms.distillation.fedkd import rounded
-from fedsim.algorithms.distillation.one_shot import LESSON, rows_of
-from fedsim.algorithms.fedavg import OWN
+from fedsim.algorithms.distillation.fedkd import quantise_logits
+from fedsim.algorithms.distillation.one_shot import SOFT_TARGETS, select_batch_rows
+from fedsim.algorithms.fedavg import PRIVATE_PARAMS
 from fedsim.clients.population import Population
 from fedsim.core import Batch, LocalTraining
 from fedsim.core.public_set import ROWS
@@ -19,7 +19,7 @@ from fedsim.data.dataset import Examples
 from fedsim.engine.pools import SerialPool, StackedPool
 from fedsim.engine.simulation import simulate
 from fedsim.models import make_net
-from fedsim.techniques.grad_cam import look
+from fedsim.techniques.grad_cam import compute_attention
 from tests.fedsim.federations import federation, public_examples
 from tests.fedsim.linear_models import SIZES, C, N, linear, logits_of, matrix, run, softmax
 from tests.fedsim.replay import Client, start
@@ -39,7 +39,7 @@ def test_fedkd_uploads_once_and_everybody_goes_on() -> None:
     x, models = public_examples().x, [start(population) for _ in SIZES]
     held = np.array(
         [
-            np.bincount(population.dataset.train.y[population.partition.client(k)], minlength=C)
+            np.bincount(population.dataset.train.y[population.partition.client_positions(k)], minlength=C)
             for k in range(7)
         ]
     )
@@ -57,14 +57,14 @@ def test_fedkd_uploads_once_and_everybody_goes_on() -> None:
             batches = (
                 population.context(0)
                 .require_public_set()
-                .shuffled(population.seed, number, epochs=1, batch_size=128)
+                .shuffle_batches(population.seed, number, epochs=1, batch_size=128)
             )
             (rows,) = (batch.noise[ROWS].numpy() for batch in batches)
             inputs = np.hstack([x[rows], np.ones((N, 1))])
             slope = np.sign(inputs @ models[client].T - taught[rows]).T @ inputs / (N * C)
             models[client] = Client(population, number, client).sgd(models[client] - 0.01 * slope)
-    for client, memory in pool.memories().items():
-        np.testing.assert_allclose(matrix(memory[OWN]), models[client], rtol=1e-3, atol=1e-4)
+    for client, memory in pool.client_states().items():
+        np.testing.assert_allclose(matrix(memory[PRIVATE_PARAMS]), models[client], rtol=1e-3, atol=1e-4)
 
 
 def test_fedkd_after_the_upload_without_private_training() -> None:
@@ -73,26 +73,30 @@ def test_fedkd_after_the_upload_without_private_training() -> None:
     results, pool = run(algorithm, population)
     lesson = results[0].state.lesson["logits"]
     far = []
-    for client, memory in pool.memories().items():
-        assert torch.equal(memory[LESSON]["logits"], lesson)
+    for client, memory in pool.client_states().items():
+        assert torch.equal(memory[SOFT_TARGETS]["logits"], lesson)
         said = (
             population.context(0)
             .require_public_set()
-            .predictions(lambda x, m=memory: population.nets[0](m[OWN], x))
+            .predict_examples(lambda x, m=memory: population.nets[0](m[PRIVATE_PARAMS], x))
         )
         before = logits_of(Client(population, 0, client).sgd(start(population)), public_examples().x)
         far.append((float((said - lesson).abs().mean()), np.abs(before - lesson.numpy()).mean()))
     assert all(after < before for after, before in far)
-    assert results[1].cost.updates == 7 * population.nets[0].count()  # a step on the public set each
+    assert (
+        results[1].cost.updates == 7 * population.nets[0].count_parameters()
+    )  # a step on the public set each
 
 
 def test_fedkd_by_divergence() -> None:
     population = linear()
     public, net = population.context(0).require_public_set(), population.nets[0]
-    batch, params = public.batch(torch.arange(6)), net.init(9)
+    batch, params = public.make_batch(torch.arange(6)), net.init(9)
     taught = torch.randn(N, C, generator=torch.Generator().manual_seed(1))
     algorithm = FedKD(distance_by="kl", temperature=3.0)
-    found = algorithm.distance(population.context(0), params, batch, rows_of({"logits": taught}, batch))
+    found = algorithm.distillation_loss(
+        population.context(0), params, batch, select_batch_rows({"logits": taught}, batch)
+    )
     p, q = (
         softmax(taught[:6].double().numpy() / 3),
         softmax(logits_of(matrix(params), public.x[:6].numpy()) / 3),
@@ -101,7 +105,7 @@ def test_fedkd_by_divergence() -> None:
 
 
 def test_what_protects_the_upload() -> None:
-    values = rounded(torch.linspace(-3, 7, 1000), 11)
+    values = quantise_logits(torch.linspace(-3, 7, 1000), 11)
     torch.testing.assert_close(values.unique(), torch.arange(-3.0, 8.0))
     population = linear(rounds=2)
     noisy, levels = FedKD(laplace=1.0, server_epochs=1), FedKD(levels=100, server_epochs=1)
@@ -118,8 +122,8 @@ def test_logits_may_count_the_same_whoever_holds_a_class() -> None:
         [torch.tensor([3.0, 0.0]), torch.tensor([1.0, 2.0])],
     )
     said = [{"logits": one, "counts": other} for one, other in zip(logits, counts, strict=True)]
-    assert FedKD().together(said)[0].tolist() == [0.25, 1.0]
-    assert FedKD(weights="even").together(said)[0].tolist() == [0.5, 0.5]
+    assert FedKD().ensemble_logits(said)[0].tolist() == [0.25, 1.0]
+    assert FedKD(weights="even").ensemble_logits(said)[0].tolist() == [0.5, 0.5]
 
 
 def test_an_upload_that_never_comes_is_refused() -> None:
@@ -157,12 +161,12 @@ def test_attention_is_grad_cam() -> None:
     population = images()
     net, params = population.nets[0], population.nets[0].init(4)
     public = population.context(0).require_public_set()
-    batch = public.batch(torch.arange(6))
-    maps = net.run(params, batch.x, stop="pool").detach().numpy()
+    batch = public.make_batch(torch.arange(6))
+    maps = net.run_blocks(params, batch.x, stop="pool").detach().numpy()
     assert maps.shape == (6, 8, 2, 2)
     slopes = params["head.weight"].numpy()[batch.y] / (maps.shape[2] * maps.shape[3])
     cam = np.maximum(np.einsum("bk,bkhw->bhw", slopes, maps), 0)
-    found = look(net, (1, 16, 16), params, batch.x, batch.y, 2)
+    found = compute_attention(net, (1, 16, 16), params, batch.x, batch.y, 2)
     torch.testing.assert_close(found.logits, net(params, batch.x))
     flat = cam.reshape(6, 4)
     assert (flat > 0).any()
@@ -184,7 +188,7 @@ def test_fedad_descends_through_the_attention() -> None:
         "upper": torch.full((4, 4), 0.8, dtype=torch.float64),
     }
     params = {key: value.double() for key, value in net.init(1).items()}
-    seen = look(net, (1, 16, 16), params, x, y, 2)
+    seen = compute_attention(net, (1, 16, 16), params, x, y, 2)
     p, q = softmax(lesson["logits"].numpy()), softmax(seen.logits.numpy())
     a = seen.attention.numpy()
     assert ((a > 0).any(1) & (a.max(1) > 0.999)).any()
@@ -192,15 +196,19 @@ def test_fedad_descends_through_the_attention() -> None:
     expected = (p * np.log(p / q)).sum(1).mean() + 2 * outside.mean()
     key = net.parameters[0]
     weight = params[key].clone().requires_grad_()
-    value = algorithm.distance(ctx, {**params, key: weight}, Batch(x, y), lesson)
+    value = algorithm.distillation_loss(ctx, {**params, key: weight}, Batch(x, y), lesson)
     assert value.item() == pytest.approx(expected)
     (slope,) = torch.autograd.grad(value, weight)
-    alone = replace(algorithm, lambda_att=0.0).distance(ctx, {**params, key: weight}, Batch(x, y), lesson)
+    alone = replace(algorithm, lambda_att=0.0).distillation_loss(
+        ctx, {**params, key: weight}, Batch(x, y), lesson
+    )
     assert not torch.allclose(slope, torch.autograd.grad(alone, weight)[0])
     step = torch.zeros_like(weight)
     step.view(-1)[3] = 1e-6
     ends = [
-        algorithm.distance(ctx, {**params, key: (weight + s * step).detach()}, Batch(x, y), lesson).item()
+        algorithm.distillation_loss(
+            ctx, {**params, key: (weight + s * step).detach()}, Batch(x, y), lesson
+        ).item()
         for s in (-1, 1)
     ]
     assert (ends[1] - ends[0]) / 2e-6 == pytest.approx(float(slope.view(-1)[3]), rel=1e-3, abs=1e-6)
@@ -220,7 +228,7 @@ def test_fedad_bounds_and_bytes() -> None:
         {"logits": torch.zeros(1, 2), "attention": torch.tensor([a]), "counts": torch.ones(2)}
         for a in ([0.2, 1.0], [0.5, 0.1])
     ]
-    found = algorithm.gathered(ctx, said)
+    found = algorithm.combine_predictions(ctx, said)
     torch.testing.assert_close(found["lower"], torch.tensor([[0.2, 0.1]]))
     torch.testing.assert_close(found["upper"], torch.tensor([[0.5, 1.0]]))
     assert all("personal_accuracy" in r.metrics and "global_accuracy" in r.metrics for r in results)
@@ -233,7 +241,7 @@ def test_looks_are_stacked() -> None:
     states, stacked = [], {}
     for pool in (SerialPool(algorithm, population), StackedPool(algorithm, population, 3)):
         (*_, last) = simulate(algorithm, population, pool, personal="never")
-        states.append(pool.memories()[2][OWN])
+        states.append(pool.client_states()[2][PRIVATE_PARAMS])
         stacked = last.engine.get("stacked", {})
     assert stacked == {"together": 6, "alone": {}}  # the lesson and the local training of each of three
     for key, value in states[0].items():

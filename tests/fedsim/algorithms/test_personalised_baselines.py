@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from fedsim.algorithms import FedALA, FedAvg, PerFedAvg, PFedMe
-from fedsim.algorithms.fedavg import OWN
+from fedsim.algorithms.fedavg import PRIVATE_PARAMS
 from fedsim.base import rng
 from fedsim.base.tree import Tree
 from fedsim.clients.population import Population
 from fedsim.core import Algorithm, Batch, LocalTraining
 from fedsim.engine.pools import SerialPool
-from fedsim.engine.simulation import RoundResult, first_state, simulate
+from fedsim.engine.simulation import RoundResult, make_initial_state, simulate
 from fedsim.models import make_net
-from fedsim.training.effort import Cost, Meter
+from fedsim.training.effort import Cost, CostMeter
 from fedsim.training.flops import example_flops
 from fedsim.training.local_loop import cross_entropy
 from tests.fedsim.federations import federation
@@ -70,12 +70,12 @@ def test_per_fedavg_counts_the_passes_that_it_makes(
     monkeypatch.setattr("fedsim.algorithms.personalized.per_fedavg.cross_entropy", counted)
     algorithm, net = PerFedAvg(), population.nets[0]
     ctx = population.context(0)
-    state = first_state(algorithm, population)
-    cost = Meter(algorithm, population).training(ctx, state, [0])
-    SerialPool(algorithm, population).train(algorithm, ctx, state, [0])()
+    state = make_initial_state(algorithm, population)
+    cost = CostMeter(algorithm, population).training_cost(ctx, state, [0])
+    SerialPool(algorithm, population).begin_training(algorithm, ctx, state, [0])()
     assert gone_through == [8] * passes
     each = example_flops(net, net.parameters, torch.zeros(population.dataset.input_shape))
-    assert cost == Cost(updates=moves * net.count(), flops=8 * passes * each)
+    assert cost == Cost(updates=moves * net.count_parameters(), flops=8 * passes * each)
 
 
 def test_per_fedavg_takes_first_order_meta_steps() -> None:
@@ -101,14 +101,14 @@ def test_a_batch_that_is_left_over_serves_for_both_steps() -> None:
     """A client with fewer examples than a batch trains, too: in PFLlib it would have no step at all."""
     population = linear(local=LocalTraining(epochs=1, batch_size=8, lr=0.1), rounds=1)
     algorithm, ctx = PerFedAvg(alpha=0.07), population.context(0)
-    down = algorithm.broadcast(ctx, first_state(algorithm, population))
-    shelf, data, w = (
-        SerialPool(algorithm, population).worker.shelf,
+    down = algorithm.broadcast(ctx, make_initial_state(algorithm, population))
+    loader, data, w = (
+        SerialPool(algorithm, population).worker.loader,
         population.dataset.train,
         start(population),
     )
     for client, pairs in ((0, 1), (2, 1), (4, 2)):
-        task = shelf.make_task(algorithm, ctx, client, down, {}, None)
+        task = loader.make_task(algorithm, ctx, client, down, {}, None)
         rows, v = Client(population, 0, client).rows, w.copy()
         steps = [(at, min(at + 1, len(rows) - 1)) for at in range(0, len(rows), 2)]
         assert len(steps) == pairs
@@ -121,20 +121,20 @@ def test_a_batch_that_is_left_over_serves_for_both_steps() -> None:
 def test_per_fedavg_is_scored_after_one_step_on_one_batch() -> None:
     population = linear(rounds=1)
     algorithm, ctx = PerFedAvg(alpha=0.5), population.context(0)
-    down = algorithm.broadcast(ctx, first_state(algorithm, population))
-    shelf, data, w = (
-        SerialPool(algorithm, population).worker.shelf,
+    down = algorithm.broadcast(ctx, make_initial_state(algorithm, population))
+    loader, data, w = (
+        SerialPool(algorithm, population).worker.loader,
         population.dataset.train,
         start(population),
     )
     tuned = replace(ctx, local=algorithm.plan_tuning(ctx))
-    task = shelf.make_task_without_batches(algorithm, tuned, 5, down, {}, None)
+    task = loader.make_task_without_batches(algorithm, tuned, 5, down, {}, None)
     near(algorithm.personalize(tuned, task), w)
-    task = task._replace(batches=shelf.batches(algorithm, tuned, 5, occasion="personal-"))
+    task = task._replace(batches=loader.make_batches(algorithm, tuned, 5, occasion="personal-"))
     (batch,) = task.batches
     assert len(batch.y) == 8
     near(algorithm.personalize(tuned, task), w - 0.5 * gradient(w, batch.x.numpy(), batch.y.numpy()))
-    held = data.x[population.partition.client(5)]
+    held = data.x[population.partition.client_positions(5)]
     assert all((held == row).all(1).any() for row in batch.x.numpy())
 
 
@@ -158,13 +158,15 @@ def test_pfedme_pulls_the_shared_model_to_its_own() -> None:
         w = 0.2 * w + 0.8 * mean
         near(result.state.params, w)
     ctx, down = population.context(2), algorithm.broadcast(population.context(2), results[-1].state)
-    memories = pool.memories()
+    memories = pool.client_states()
     assert memories.keys() == thetas.keys()
     for client, theta in thetas.items():
-        task = pool.worker.shelf.make_task_without_batches(algorithm, ctx, client, down, {}, memories[client])
+        task = pool.worker.loader.make_task_without_batches(
+            algorithm, ctx, client, down, {}, memories[client]
+        )
         near(algorithm.personalize(ctx, task), theta)
         assert np.abs(theta - w).max() > 1e-3  # it is a model of its own, neither w nor the client's w
-    task = pool.worker.shelf.make_task_without_batches(algorithm, ctx, 0, down, {}, None)
+    task = pool.worker.loader.make_task_without_batches(algorithm, ctx, 0, down, {}, None)
     near(algorithm.personalize(ctx, task), w)
 
 
@@ -180,14 +182,14 @@ def test_pfedme_goes_on_after_a_client_without_examples() -> None:
     population = federation([0, 8, 12], rounds=2)
     results, pool = run(PFedMe(), population)
     assert np.isfinite(results[-1].metrics["train_loss"])
-    assert set(pool.memories()) == {0, 1, 2}
+    assert set(pool.client_states()) == {0, 1, 2}
 
 
 def mixing(
     population: Population, algorithm: FedALA, number: int, client: int, w: Array, own: Array, mix: Array
 ) -> tuple[Array, int]:
     """The mixing weights after round `number`'s mixing, and how many passes that took."""
-    data, held = population.dataset.train, population.partition.client(client)
+    data, held = population.dataset.train, population.partition.client_positions(client)
     count = ceil(algorithm.share * len(held))
     first = int(rng.stream(population.seed, "mixing", number).random() * (len(held) - count + 1))
     rows, losses = held[first : first + count], list[float]()
@@ -225,7 +227,7 @@ def test_fedala_learns_how_to_mix() -> None:
         near(result.state.params, w)
     # First mixings that ended early, such that came to their limit, and later ones of a single pass.
     assert {1, 14} < passes
-    memories = pool.memories()
+    memories = pool.client_states()
     for client, mix in mixes.items():
         near(memories[client]["mix"], mix)
         assert ((mix >= 0) & (mix <= 1)).all()
@@ -239,16 +241,16 @@ def test_mixing_weights_of_one_are_fedavg_bit_for_bit() -> None:
         still, pool = run(algorithm, population)
         assert [r.digest for r in still] == [r.digest for r in plain]
         assert [r.traffic for r in still] == [r.traffic for r in plain]
-        for memory in pool.memories().values():
+        for memory in pool.client_states().values():
             for value in memory.get("mix", {}).values():
                 assert torch.equal(value, torch.ones_like(value))
 
 
 def test_fedala_mixes_the_last_layers_only() -> None:
     net = make_net("mlp", input_shape=(12,), num_classes=4, hidden=5, layers=3)
-    assert FedALA(layers=0).mixed(net) == ()
-    assert FedALA(layers=1).mixed(net) == ("head",)
-    assert FedALA(layers=3).mixed(net) == ("fc2", "fc3", "head")
+    assert FedALA(layers=0).mixed_blocks(net) == ()
+    assert FedALA(layers=1).mixed_blocks(net) == ("head",)
+    assert FedALA(layers=3).mixed_blocks(net) == ("fc2", "fc3", "head")
     assert not FedALA(layers=4).check_hyperparameters(net, 10)
     (fault,) = FedALA(layers=5).check_hyperparameters(net, 10)
     assert (fault.path, fault.value) == ("layers", 5)
@@ -258,16 +260,16 @@ def test_fedala_mixes_the_last_layers_only() -> None:
     results, pool = run(algorithm, population)
     upper = {"fc3.0.weight", "fc3.0.bias", "head.weight", "head.bias"}
     ctx, state = population.context(1), results[-1].state
-    down, memories = algorithm.broadcast(ctx, state), pool.memories()
-    task = pool.worker.shelf.make_task_without_batches(algorithm, ctx, 6, down, {}, memories[6])
-    model, mix = algorithm.mixture(ctx, task)
-    assert set(memories[6][OWN]) == set(memories[6]["mix"]) == set(mix) == upper
+    down, memories = algorithm.broadcast(ctx, state), pool.client_states()
+    task = pool.worker.loader.make_task_without_batches(algorithm, ctx, 6, down, {}, memories[6])
+    model, mix = algorithm.mix_models(ctx, task)
+    assert set(memories[6][PRIVATE_PARAMS]) == set(memories[6]["mix"]) == set(mix) == upper
     for key, value in state.params.items():
-        own = memories[6][OWN].get(key)
+        own = memories[6][PRIVATE_PARAMS].get(key)
         mixed = value if own is None else own + (value - own) * mix[key]
         torch.testing.assert_close(model[key], mixed)
         assert own is not None or torch.equal(model[key], value)
-    assert results[-1].traffic.up == 7 * 4 * population.nets[0].count()
+    assert results[-1].traffic.up == 7 * 4 * population.nets[0].count_parameters()
 
 
 def test_mixing_has_the_same_gradients_as_the_whole_model() -> None:
@@ -279,7 +281,7 @@ def test_mixing_has_the_same_gradients_as_the_whole_model() -> None:
     ones = {key: torch.ones_like(value) for key, value in own.items()}
     local = replace(population.local, batch_size=9)
     ctx = replace(population.context(0), local=local)
-    found = algorithm.learnt(ctx, came, own, ones, Batch(x, y), 1)
+    found = algorithm.learn_mixing_weights(ctx, came, own, ones, Batch(x, y), 1)
     leaf = {key: came[key].clone().requires_grad_() for key in own}
     torch.nn.functional.cross_entropy(net({**came, **leaf}, x), y).backward()
     for key, value in leaf.items():

@@ -12,21 +12,21 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedsim.algorithms import FedAvg, FedDF, KTpFL
-from fedsim.algorithms.fedavg import OWN
+from fedsim.algorithms.fedavg import PRIVATE_PARAMS
 from fedsim.base import tree
 from fedsim.clients.population import Population
 from fedsim.core import Batch, LocalTraining, Progress
 from fedsim.engine.pools import SerialPool
-from fedsim.engine.simulation import Learning, stages
+from fedsim.engine.simulation import ServerTrainingProgress, simulate_with_progress
 from fedsim.techniques.server_distillation import (
-    Course,
-    correct_share,
-    distilled,
-    ensemble,
-    softened,
-    taught_loss,
+    DistillationSettings,
+    average_logits_by_class,
+    distil_model,
+    make_accuracy_judge,
+    soft_target_loss,
+    soften_logits,
 )
-from fedsim.training.local_loop import divergence
+from fedsim.training.local_loop import kl_divergence
 from tests.fedsim.federations import federation, public_examples
 from tests.fedsim.linear_models import SIZES, C, N, linear, logits_of, matrix, mixed, run, softmax
 from tests.fedsim.replay import Array, Client, start
@@ -38,26 +38,26 @@ def test_losses_of_soft_predictions() -> None:
     generator = np.random.default_rng(0)
     taught, said = generator.normal(size=(2, 5, 3))
     p, q = softmax(taught / 2), softmax(said / 2)
-    soft = softened(torch.from_numpy(taught), 2.0, several=False)
-    found = taught_loss(soft, torch.from_numpy(said), 2.0, several=False)
+    soft = soften_logits(torch.from_numpy(taught), 2.0, several=False)
+    found = soft_target_loss(soft, torch.from_numpy(said), 2.0, several=False)
     assert float(found) == pytest.approx((p * np.log(p / q)).sum(1).mean())
     p, q = 1 / (1 + np.exp(-taught / 2)), 1 / (1 + np.exp(-said / 2))
-    soft = softened(torch.from_numpy(taught), 2.0, several=True)
-    found = taught_loss(soft, torch.from_numpy(said), 2.0, several=True)
+    soft = soften_logits(torch.from_numpy(taught), 2.0, several=True)
+    found = soft_target_loss(soft, torch.from_numpy(said), 2.0, several=True)
     each = p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))
     assert float(found) == pytest.approx(each.mean())
     mask = np.array([1, 1, 0, 1, 0])
-    several = divergence(*(torch.from_numpy(z) for z in (taught, said, mask)), 2.0, several=True)
+    several = kl_divergence(*(torch.from_numpy(z) for z in (taught, said, mask)), 2.0, several=True)
     assert float(several) == pytest.approx((each.mean(1) * mask).sum() / 3)
     sure = torch.tensor([[1.0, 0.0, 0.0]])
-    assert float(taught_loss(sure, torch.tensor([[50.0, 0, 0]]), 1.0, several=False)) == pytest.approx(0)
+    assert float(soft_target_loss(sure, torch.tensor([[50.0, 0, 0]]), 1.0, several=False)) == pytest.approx(0)
 
 
 def test_an_ensemble_listens_to_who_holds_a_class() -> None:
     """Class 0: a quarter and three quarters; class 1: only the second; class 2: nobody, so evenly."""
     logits = [torch.tensor([[4.0, 2.0, 6.0]]), torch.tensor([[8.0, 10.0, 2.0]])]
     counts = [torch.tensor([1.0, 0.0, 0.0]), torch.tensor([3.0, 5.0, 0.0])]
-    assert ensemble(logits, counts).tolist() == [[7.0, 10.0, 4.0]]
+    assert average_logits_by_class(logits, counts).tolist() == [[7.0, 10.0, 4.0]]
 
 
 def test_a_distillation_ends_when_it_gains_nothing_and_keeps_its_best() -> None:
@@ -65,15 +65,15 @@ def test_a_distillation_ends_when_it_gains_nothing_and_keeps_its_best() -> None:
     public, net = population.context(0).require_public_set(), population.nets[0]
     first = net.init(3)
     rows = torch.arange(30, 40)
-    judge = correct_share(net, public, rows)
+    judge = make_accuracy_judge(net, public, rows)
     w = logits_of(matrix(first), public.x[30:].numpy()).argmax(1)
     assert judge is not None
     assert judge(first) == pytest.approx(np.mean(w == public.y[30:].numpy()))
 
     def lesson(loss: Any, judge: Any, epochs: int = 20) -> Any:
-        batches = public.shuffled(7, 0, epochs=epochs, batch_size=20)
-        course = Course(lr=0.05, check_every=2, patience=6)
-        steps, told = distilled(net, first, batches, loss, course, judge, address=(7, 0)), list[Progress]()
+        batches = public.shuffle_batches(7, 0, epochs=epochs, batch_size=20)
+        course = DistillationSettings(lr=0.05, check_every=2, patience=6)
+        steps, told = distil_model(net, first, batches, loss, course, judge, address=(7, 0)), list[Progress]()
         while True:
             try:
                 told.append(next(steps))
@@ -93,7 +93,7 @@ def test_a_distillation_ends_when_it_gains_nothing_and_keeps_its_best() -> None:
     assert all(torch.equal(bad.params[key], first[key]) for key in first)
     last, told = lesson(well, None)
     assert (last.steps, [t.done for t in told], np.isnan(last.score)) == (40, [25], True)
-    rates = [Course(lr=0.4, cosine=True).rate(step, 4) for step in range(4)]
+    rates = [DistillationSettings(lr=0.4, cosine=True).learning_rate(step, 4) for step in range(4)]
     assert rates == pytest.approx([0.4, 0.2 + 0.2 * np.sqrt(0.5), 0.2, 0.2 - 0.2 * np.sqrt(0.5)])
 
 
@@ -151,8 +151,8 @@ def test_the_servers_training_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("fedsim.engine.server_training.TELL_SECONDS", 0.0)
     population = linear(rounds=1)
     algorithm = FedDF(steps=60, batch_size=10, check_every=100)
-    said = list(stages(algorithm, population, SerialPool(algorithm, population)))
-    assert [(s.progress.done, s.progress.total) for s in said if isinstance(s, Learning)] == [
+    said = list(simulate_with_progress(algorithm, population, SerialPool(algorithm, population)))
+    assert [(s.progress.done, s.progress.total) for s in said if isinstance(s, ServerTrainingProgress)] == [
         (25, 60),
         (50, 60),
     ]
@@ -176,7 +176,7 @@ def test_feddf_of_two_architectures_and_both_ways_to_charge() -> None:
 
 
 def public_rows(population: Population, round: int, size: int) -> Array:
-    return population.context(0).require_public_set().chosen(population.seed, round, size).numpy()
+    return population.context(0).require_public_set().choose_rows(population.seed, round, size).numpy()
 
 
 def test_kt_pfl_by_hand() -> None:
@@ -208,12 +208,15 @@ def test_kt_pfl_by_hand() -> None:
         c = after
         np.testing.assert_allclose(result.state.coefficients.numpy(), c, rtol=1e-5)
     assert not np.array_equal(public_rows(population, 0, 12), public_rows(population, 1, 12))
-    for client, memory in pool.memories().items():
-        np.testing.assert_allclose(matrix(memory[OWN]), models[client], rtol=2e-5, atol=2e-6)
+    for client, memory in pool.client_states().items():
+        np.testing.assert_allclose(matrix(memory[PRIVATE_PARAMS]), models[client], rtol=2e-5, atol=2e-6)
     assert [r.traffic.up for r in results] == [7 * 4 * 12 * C] * 2
     assert [r.traffic.down for r in results] == [0, 7 * 4 * 12 * C]
     assert results[-1].metrics["personal_clients"] == 7
-    parameters, steps = population.nets[0].count(), sum(population.local.steps_for(size) for size in SIZES)
+    parameters, steps = (
+        population.nets[0].count_parameters(),
+        sum(population.local.steps_for(size) for size in SIZES),
+    )
     assert [r.cost.updates for r in results] == [steps * parameters, (steps + 7) * parameters]
 
 
@@ -234,7 +237,7 @@ def test_whoever_says_what_is_no_number_is_left_out() -> None:
     population = linear(cohort_size=4, rounds=2)
     algorithm = KTpFL(public_size=6)
     ctx, state = population.context(0), algorithm.init_server_state(population.context(0))
-    reduced = SerialPool(algorithm, population).train(algorithm, ctx, state, [0, 2, 4, 6])()
+    reduced = SerialPool(algorithm, population).begin_training(algorithm, ctx, state, [0, 2, 4, 6])()
     said = list(reduced["said"])
     without = replace(reduced, clients=(0, 2, 6), payloads={"said": [said[0], said[1], said[3]]})
     said[2]["probabilities"][3] = torch.nan
@@ -255,7 +258,7 @@ def test_who_holds_nothing_learns_from_its_teacher_and_that_is_counted() -> None
         [0, 8], model="logistic", rounds=2, local=LocalTraining(epochs=1, batch_size=8, lr=0.1)
     )
     first, second = (result.cost.updates for result in run(KTpFL(), population)[0])
-    parameters = population.nets[0].count()
+    parameters = population.nets[0].count_parameters()
     assert (first, second) == (parameters, 3 * parameters)
 
 
@@ -271,7 +274,7 @@ def test_a_client_learns_whom_to_listen_to_among_those_who_came() -> None:
             row, torch.full_like(row, 1 / 7)
         )
 
-    found = KTpFL(rho=0.7).slope(row, who, said, at=2)
+    found = KTpFL(rho=0.7).coefficient_gradient(row, who, said, at=2)
     for at, step in enumerate(1e-6 * torch.eye(7, dtype=torch.float64)):
         quotient = (objective(row + step) - objective(row - step)) / 2e-6
         assert float(found[at]) == pytest.approx(float(quotient), rel=1e-5, abs=1e-9)

@@ -15,14 +15,14 @@ import torch
 import torch.nn.functional as F
 
 from fedsim.algorithms import FedBABU, FedPer, FedRep, FedROD, LGFedAvg
-from fedsim.algorithms.fedavg import OWN
+from fedsim.algorithms.fedavg import PRIVATE_PARAMS
 from fedsim.algorithms.personalized.fedrod import PREFIX
 from fedsim.clients.population import Population
 from fedsim.core import LocalTraining
 from fedsim.core.capabilities import personal_models
 from fedsim.curriculum import ClientCurriculum
 from fedsim.engine.pools import SerialPool
-from fedsim.engine.simulation import first_state, simulate
+from fedsim.engine.simulation import make_initial_state, simulate
 from jobs.spec import parse_spec
 from jobs.spec.curricula import curriculum_faults
 from tests.fedsim.federations import federation
@@ -48,12 +48,12 @@ def test_two_rounds_by_hand(name: str, local: LocalTraining) -> None:
         assert result.state.params.keys() == hand.server.keys()
         for key, value in hand.server.items():
             torch.testing.assert_close(result.state.params[key], value, rtol=2e-5, atol=2e-6)
-    memories = pool.memories()
+    memories = pool.client_states()
     assert set(memories) == (set(hand.own) if algorithm.stateful else set())
     assert 4 < len(hand.own) <= 7
     for client, memory in memories.items():
-        assert set(memory[OWN]) == set(hand.own[client])
-        for key, value in memory[OWN].items():
+        assert set(memory[PRIVATE_PARAMS]) == set(hand.own[client])
+        for key, value in memory[PRIVATE_PARAMS].items():
             torch.testing.assert_close(value, hand.own[client][key], rtol=2e-5, atol=2e-6)
 
 
@@ -64,8 +64,8 @@ def test_what_travels_and_what_stays(name: str) -> None:
     population = small(SETTINGS["plain"])
     shared, first = set(make(population).shared), population.nets[0].init(population.seed)
     pool = SerialPool(algorithm, population)
-    ctx, state = population.context(0), first_state(algorithm, population)
-    reduced = pool.train(algorithm, ctx, state, [0, 4])()
+    ctx, state = population.context(0), make_initial_state(algorithm, population)
+    reduced = pool.begin_training(algorithm, ctx, state, [0, 4])()
     assert set(reduced["params"]) == set(algorithm.broadcast(ctx, state)["params"]) == shared
     floats = sum(first[key].numel() for key in shared)
     assert reduced.traffic.down == reduced.traffic.up == 2 * 4 * floats
@@ -86,10 +86,10 @@ def test_who_stays_away_uses_its_own_part_with_the_shared_one_of_today(name: str
     ctx, state = population.context(1), results[1].state
     down, first = algorithm.broadcast(ctx, state), population.nets[0].init(population.seed)
     for client in (early, *never):
-        memory = pool.memories().get(client)
-        task = pool.worker.shelf.make_task_without_batches(algorithm, ctx, client, down, {}, memory)
+        memory = pool.client_states().get(client)
+        task = pool.worker.loader.make_task_without_batches(algorithm, ctx, client, down, {}, memory)
         model = personal_models(algorithm).personalize(ctx, task)
-        own = (memory or {}).get(OWN, {})
+        own = (memory or {}).get(PRIVATE_PARAMS, {})
         for key, value in {**first, **down["params"], **own}.items():
             assert torch.equal(model[key], value), key
         if name == "fedrod":
@@ -106,9 +106,9 @@ def test_the_heads_passes_of_fedrep() -> None:
     algorithm = FedRep(head_epochs=3)
     for local, passes in ((population.local, 9), (LocalTraining(steps=4, batch_size=8, lr=0.1), 12)):
         ctx = replace(population.context(0), local=local)
-        down = algorithm.broadcast(ctx, first_state(algorithm, population))
-        task = SerialPool(algorithm, population).worker.shelf.make_task(algorithm, ctx, 5, down, {}, None)
-        fitting = algorithm.fitting(ctx, task).batches
+        down = algorithm.broadcast(ctx, make_initial_state(algorithm, population))
+        task = SerialPool(algorithm, population).worker.loader.make_task(algorithm, ctx, 5, down, {}, None)
+        fitting = algorithm.make_head_task(ctx, task).batches
         assert len(fitting) == passes
         for number, batch in enumerate(fitting):
             assert torch.equal(batch.x, task.batches[number % (passes // 3)].x)

@@ -42,7 +42,7 @@ def test_the_servers_control_is_the_mean_of_all_clients_and_numpys(local: LocalT
     population = federation(model="logistic", local=local, rounds=4, cohort_size=4)
     pool = SerialPool(Scaffold(), population)
     results = list(simulate(Scaffold(), population, pool))
-    control, memories = results[-1].state.control, pool.memories()
+    control, memories = results[-1].state.control, pool.client_states()
     assert 4 < len(memories) <= 10
     for key, value in control.items():
         kept = sum(memory["control"][key].double() for memory in memories.values()) / 10
@@ -67,9 +67,9 @@ def test_a_client_whose_gradient_is_constant_learns_it_with_any_momentum_and_dec
         algorithm.init_server_state(ctx), control={k: torch.randn_like(v) for k, v in slope.items()}
     )
     memory = {"control": {k: torch.randn_like(v) for k, v in slope.items()}}
-    shelf = SerialPool(algorithm, population).worker.shelf
+    loader = SerialPool(algorithm, population).worker.loader
     for client in (0, 1):
-        task = shelf.make_task(algorithm, ctx, client, algorithm.broadcast(ctx, state), {}, memory)
+        task = loader.make_task(algorithm, ctx, client, algorithm.broadcast(ctx, state), {}, memory)
         update = algorithm.train_client(ctx, task)
         for key, value in slope.items():
             torch.testing.assert_close(update.client_state["control"][key], value, rtol=1e-4, atol=1e-5)
@@ -83,16 +83,16 @@ def test_a_client_without_examples_keeps_its_control_and_has_no_say() -> None:
     pool = SerialPool(algorithm, population)
     first = algorithm.init_server_state(population.context(0))
     kept = {"control": {key: torch.ones_like(value) for key, value in first.control.items()}}
-    pool.restore({0: kept})
+    pool.restore_client_states({0: kept})
     for _ in simulate(algorithm, population, pool):
-        assert all(torch.equal(v, torch.ones_like(v)) for v in pool.memories()[0]["control"].values())
-    reduced = pool.train(algorithm, population.context(0), first, [0, 1, 2])()
+        assert all(torch.equal(v, torch.ones_like(v)) for v in pool.client_states()[0]["control"].values())
+    reduced = pool.begin_training(algorithm, population.context(0), first, [0, 1, 2])()
     assert reduced.weights == (0.0, 1.0, 1.0)
 
 
 def test_bytes_are_twice_the_models_in_both_directions() -> None:
     population = federation(rounds=2, cohort_size=4)
-    size = 4 * population.nets[0].count()
+    size = 4 * population.nets[0].count_parameters()
     for result in run(Scaffold(), population):
         assert result.traffic.down == result.traffic.up == 4 * 2 * size
         assert result.traffic.by_payload == {"params": 2 * 4 * size, "control": 2 * 4 * size}
@@ -122,7 +122,7 @@ def test_controls_are_kept_within_each_architecture() -> None:
     pool = SerialPool(algorithm, mixed)
     last = list(simulate(algorithm, mixed, pool))[-1]
     for model in (0, 1):
-        kept = [pool.memories()[client]["control"] for client in range(model, 10, 2)]
+        kept = [pool.client_states()[client]["control"] for client in range(model, 10, 2)]
         for key, value in last.state.control[str(model)].items():
             mean = sum(control[key].double() for control in kept) / 5
             torch.testing.assert_close(value.double(), mean, rtol=1e-5, atol=1e-6)

@@ -3,7 +3,7 @@
 import pytest
 
 from fedsim.algorithms.generators.kdia import KDIA
-from fedsim.base.parameter_docs import notes
+from fedsim.base.parameter_docs import read_parameter_docs
 from jobs.spec.catalog import Kind, catalogue
 
 
@@ -25,7 +25,7 @@ def documented(first: int, *, second: float, third: str, fourth: bool) -> None:
 
 
 def test_sections_of_parameters_are_read() -> None:
-    assert notes(documented) == {
+    assert read_parameter_docs(documented) == {
         "first": "one line",
         "second": "several names, and a second line. And a second paragraph",
         "third": "several names, and a second line. And a second paragraph",
@@ -40,8 +40,8 @@ def test_a_class_has_its_bases_words() -> None:
             tau: of its own.
         """
 
-    assert notes(Cheaper) == notes(KDIA) | {"tau": "of its own"}
-    assert notes(type("Mute", (), {})) == {}
+    assert read_parameter_docs(Cheaper) == read_parameter_docs(KDIA) | {"tau": "of its own"}
+    assert read_parameter_docs(type("Mute", (), {})) == {}
 
 
 @pytest.mark.parametrize("kind", ["algorithms", "models", "datasets", "partitions"])

@@ -2,8 +2,16 @@ from typing import Annotated, Literal
 
 import pytest
 
-from fedsim.base.parameters import Positive, Range, Share, check, mismatch, parameters, require
-from fedsim.data import DATASETS, PARTITIONS, parameters_of, unknown
+from fedsim.base.parameters import (
+    Positive,
+    Range,
+    Share,
+    describe_mismatch,
+    find_parameter_faults,
+    list_parameters,
+    require_valid_parameters,
+)
+from fedsim.data import DATASETS, PARTITIONS, list_entry_parameters, suggest_name
 from fedsim.errors import SpecError
 
 
@@ -20,14 +28,14 @@ def example(
 
 
 def test_parameters_are_the_keyword_only_arguments():
-    found = parameters(example)
+    found = list_parameters(example)
     assert [p.name for p in found] == ["beta", "share", "size", "order", "shape", "shuffled"]
     assert [p.required for p in found] == [True] + [False] * 5
 
 
 def test_right_values_have_no_fault():
     given = {"beta": 1, "share": 1.0, "size": None, "order": "down", "shape": [1, 2], "shuffled": True}
-    assert check(example, given) == []
+    assert find_parameter_faults(example, given) == []
 
 
 @pytest.mark.parametrize(
@@ -47,25 +55,25 @@ def test_right_values_have_no_fault():
     ],
 )
 def test_a_wrong_value_is_refused_with_what_it_has_to_be(name: str, value: object, message: str):
-    faults = check(example, {"beta": 1.0, name: value})
+    faults = find_parameter_faults(example, {"beta": 1.0, name: value})
     assert [(f.path, f.message) for f in faults] == [(name, message)]
 
 
 def test_all_faults_come_back_at_once():
     with pytest.raises(SpecError) as caught:
-        require(example, {"shared": 1, "share": 2})
+        require_valid_parameters(example, {"shared": 1, "share": 2})
     assert [f.path for f in caught.value.errors] == ["shared", "beta", "share"]
     assert caught.value.errors[0].hint == "did you mean 'share'?"
 
 
 def test_unknown_names_the_nearest_or_all():
-    assert unknown("digit", DATASETS) == "did you mean 'digits'?"
-    assert unknown("zzz", ["b", "a"]) == "one of: a, b"
+    assert suggest_name("digit", DATASETS) == "did you mean 'digits'?"
+    assert suggest_name("zzz", ["b", "a"]) == "one of: a, b"
 
 
 @pytest.mark.parametrize("entry", [*DATASETS.values(), *PARTITIONS.values()])
 def test_every_registered_default_passes_its_own_check(entry):
-    for parameter in parameters_of(entry):
+    for parameter in list_entry_parameters(entry):
         if not parameter.required:
-            assert mismatch(parameter.default, parameter.kind) is None, parameter
+            assert describe_mismatch(parameter.default, parameter.kind) is None, parameter
     assert entry.summary

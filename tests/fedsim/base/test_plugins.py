@@ -18,7 +18,7 @@ import yaml
 
 from fedsim import plugins
 from fedsim.algorithms import ALGORITHMS, FedAvg, FedProx
-from fedsim.data import DATASETS, PARTITIONS, dataset_faults
+from fedsim.data import DATASETS, PARTITIONS, find_dataset_faults
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
 from fedsim.errors import SpecError
@@ -48,7 +48,7 @@ Install = Callable[..., None]
 def afresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing has been looked for yet, and what a test imports is forgotten after it."""
     monkeypatch.delenv(plugins.VARIABLE, raising=False)
-    monkeypatch.setattr(plugins, "_found", plugins.Found())
+    monkeypatch.setattr(plugins, "_found", plugins.PluginIndex())
     before = set(sys.modules)
     yield
     for name in set(sys.modules) - before:
@@ -91,7 +91,7 @@ def install(site: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 
 def digests(spec: dict[str, Any], tmp_path: Path) -> list[str]:
     experiment = resolve(parse_spec(TINY | spec), Settings(tmp_path))
-    population = experiment.population()
+    population = experiment.load_population()
     pool = SerialPool(experiment.algorithm, population)
     return [result.digest for result in simulate(experiment.algorithm, population, pool)]
 
@@ -112,10 +112,10 @@ def test_an_installed_package_is_named_like_fedsims_own(tmp_path: Path) -> None:
     spec = parse_spec(MINE)
     assert plugins_of(spec) == ["fedsim-mine 0.1.0"]
     assert plugins_of(parse_spec({"algorithm": "fedavg"})) == []
-    about = resolve(spec, Settings(tmp_path)).population().dataset.about()
+    about = resolve(spec, Settings(tmp_path)).load_population().dataset.to_metadata()
     assert json.loads(model_notes(spec, about, 2)["plugins"]) == ["fedsim-mine 0.1.0"]
     assert "plugins" not in model_notes(parse_spec({"algorithm": "fedavg"}), about, 2)
-    assert plugins.installed() == {"fedsim-mine": "0.1.0"}
+    assert plugins.list_plugin_versions() == {"fedsim-mine": "0.1.0"}
     assert len(digests(MINE, tmp_path)) == 2
     assert "gamma" in refusal(MINE | {"algorithm": {"name": "small_weights", "gamma": -1}}, tmp_path)
     method = entry("algorithms", "small_weights")
@@ -156,7 +156,7 @@ def test_without_plugins_there_are_fedsims_own() -> None:
     assert len(ALGORITHMS) == len(ALGORITHMS.own) == len(list(ALGORITHMS))
     with pytest.raises(KeyError, match="no such model: 'nothing'"):
         MODELS["nothing"]
-    (fault,) = dataset_faults("digit", {})
+    (fault,) = find_dataset_faults("digit", {})
     assert str(fault) == "name: no such data set (got 'digit'); did you mean 'digits'?"
 
 
@@ -204,12 +204,12 @@ def test_a_broken_plugin_is_named_with_its_exception_and_disturbs_nobody(
 
 def test_a_module_of_the_variable_registers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(plugins.VARIABLE, " tests.fedsim.plugged, ")
-    assert plugins.variables() == {"FEDSIM_PLUGINS": "tests.fedsim.plugged"}
+    assert plugins.plugin_environment() == {"FEDSIM_PLUGINS": "tests.fedsim.plugged"}
     plain = {"algorithm": "plain", "model": "flat", "data": {"dataset": "clouds", "partition": "dealt"}}
     own = {"algorithm": "fedavg", "model": "logistic", "data": {"dataset": "clouds", "partition": "iid"}}
     assert digests(plain, tmp_path) == digests(own, tmp_path)
     assert entry("datasets", "clouds")["plugin"] == "tests.fedsim.plugged"
-    assert plugins.installed() == {"tests.fedsim.plugged": "7.1"}
+    assert plugins.list_plugin_versions() == {"tests.fedsim.plugged": "7.1"}
     assert Settings.from_env().open_environment()["FEDSIM_PLUGINS"].strip(", ") == "tests.fedsim.plugged"
 
 

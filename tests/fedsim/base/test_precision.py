@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedsim.algorithms import ALGORITHMS, FedAvg
-from fedsim.base.precision import _flags, tensor_cores
+from fedsim.base.precision import _flags, use_precision
 from fedsim.clients.population import Population
 from fedsim.core import Batch, ClientTask, Context, LocalTraining
 from fedsim.engine.pools import SerialPool, StackedPool
@@ -80,7 +80,7 @@ def test_tf32_is_refused_where_there_is_no_gpu() -> None:
 def test_a_gpu_rounds_products_only_where_that_is_asked(precision: Any, products: str) -> None:
     """torch by itself has convolutions in TF32; what it had is put back."""
     before = _flags()
-    with tensor_cores(precision, torch.device("cuda")):
+    with use_precision(precision, torch.device("cuda")):
         assert _flags() == (products, products, True)
     assert _flags() == before
 
@@ -94,9 +94,9 @@ def _kernels() -> tuple[bool, ...]:
 
 def test_attention_on_a_gpu_takes_no_kernel_that_adds_in_any_order() -> None:
     before = _kernels()
-    with tensor_cores("float32", torch.device("cpu")):
+    with use_precision("float32", torch.device("cpu")):
         assert _kernels() == before
-    with tensor_cores("float32", torch.device("cuda")):
+    with use_precision("float32", torch.device("cuda")):
         assert _kernels() == (False, False, False, True)
     assert _kernels() == before
 
@@ -109,7 +109,7 @@ def test_gradients_of_attention_over_long_texts_are_the_same_again() -> None:
     mask = torch.zeros(4, 1, 300, 300, device="cuda").masked_fill(
         torch.arange(300, device="cuda") > 250, -1e9
     )
-    with tensor_cores("float32", torch.device("cuda")):
+    with use_precision("float32", torch.device("cuda")):
         found = [
             torch.autograd.grad(F.scaled_dot_product_attention(*parts, attn_mask=mask).square().sum(), parts)
             for _ in range(5)

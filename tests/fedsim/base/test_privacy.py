@@ -12,12 +12,12 @@ import pytest
 from scipy.stats import norm
 
 from fedsim.algorithms.distillation.ace_pfl import AcePFL
-from fedsim.base.privacy import Mechanism, budgets
+from fedsim.base.privacy import Mechanism, make_privacy_record
 from fedsim.clients.population import Population
-from fedsim.core.census import Census
+from fedsim.core.census import CensusQuestion
 from fedsim.data.dataset import Dataset, Examples
-from fedsim.engine.initial_state import asked, enrolled
-from fedsim.techniques.clustering import mean_within
+from fedsim.engine.initial_state import answer_census, make_state_and_traffic
+from fedsim.techniques.clustering import mean_cluster_distances
 from tests.fedsim.federations import federation
 
 LABELS = 3
@@ -59,7 +59,9 @@ def test_one_example_of_several_labels_moves_a_distribution_no_further_than_its_
     """All pairs of examples, and for each all that another example in place of one of them can be."""
     noise = Silent()
     pairs = list(product(product((0, 1), repeat=LABELS), repeat=2))
-    told = {pair: asked(Census(ask=ask, noise=noise), labelled(pair)).shares[0] for pair in pairs}
+    told = {
+        pair: answer_census(CensusQuestion(ask=ask, noise=noise), labelled(pair)).shares[0] for pair in pairs
+    }
     ((l1, l2),) = set(noise.handed)  # both clients have two examples
     moved = [
         told[one] - told[other]
@@ -106,19 +108,19 @@ def delta_of(shift: float, epsilon: float) -> float:
 def test_what_many_gaussian_releases_are_together(releases: int) -> None:
     """K releases by noise of deviation s are one whose distance is sqrt(k) times as far."""
     noise = Mechanism(kind="gaussian", epsilon=0.1, delta=1e-5)
-    together = noise.composed(releases)
+    together = noise.total_epsilon(releases)
     assert delta_of(sqrt(releases) / noise.scale(1.0, 1.0), together) <= noise.delta
     assert together <= releases * 0.1 * (1 + 1e-9)
-    assert noise.composed(1) == pytest.approx(0.1)
-    assert Mechanism(epsilon=0.1).composed(releases) == pytest.approx(releases * 0.1)
+    assert noise.total_epsilon(1) == pytest.approx(0.1)
+    assert Mechanism(epsilon=0.1).total_epsilon(releases) == pytest.approx(releases * 0.1)
 
 
 def test_a_record_says_what_the_noise_protects() -> None:
     labels, predictions = Mechanism(epsilon=2.0), Mechanism(kind="gaussian", epsilon=0.1)
-    assert budgets(None, None, 5) == {}
+    assert make_privacy_record(None, None, 5) == {}
     far = log(1e5)
     rho = 40 * (sqrt(0.1 + far) - sqrt(far)) ** 2
-    assert budgets(labels, predictions, 40) == {
+    assert make_privacy_record(labels, predictions, 40) == {
         "labels": {"noise": "laplace", "epsilon": 2.0},
         "predictions": {
             "noise": "gaussian",
@@ -129,7 +131,7 @@ def test_a_record_says_what_the_noise_protects() -> None:
             "delta_total": 1e-5,
         },
     }
-    spent = budgets(None, Mechanism(epsilon=0.1), 40)["predictions"]
+    spent = make_privacy_record(None, Mechanism(epsilon=0.1), 40)["predictions"]
     assert spent == {
         "noise": "laplace",
         "epsilon": 0.1,
@@ -142,11 +144,18 @@ def test_a_record_says_what_the_noise_protects() -> None:
 def test_what_a_record_says_of_the_clusters_is_made_of_what_was_told(clustering: Any) -> None:
     population = federation()
     algorithm = AcePFL(clustering=clustering, clusters=2, label_epsilon=0.5)
-    state, _ = enrolled(algorithm, population)
+    state, _ = make_state_and_traffic(algorithm, population)
     question = algorithm.plan_census(population.context(0))
     assert question is not None
     assert state.clusters is not None
-    answers, exact = asked(question, population), asked(replace(question, noise=None), population)
+    answers, exact = (
+        answer_census(question, population),
+        answer_census(replace(question, noise=None), population),
+    )
     assert not np.allclose(answers.shares, exact.shares)
-    assert state.mean_emd == pytest.approx(tuple(mean_within(answers.shares, state.clusters.numpy())))
-    assert state.mean_emd != pytest.approx(tuple(mean_within(exact.shares, state.clusters.numpy())))
+    assert state.mean_emd == pytest.approx(
+        tuple(mean_cluster_distances(answers.shares, state.clusters.numpy()))
+    )
+    assert state.mean_emd != pytest.approx(
+        tuple(mean_cluster_distances(exact.shares, state.clusters.numpy()))
+    )

@@ -16,9 +16,9 @@ import torch
 from fedsim.algorithms import ALGORITHMS, FedAvg, FedCL
 from fedsim.base import tree
 from fedsim.base.digest import digest
-from fedsim.base.secret_urls import secrets_in, without_secrets
+from fedsim.base.secret_urls import find_secrets, remove_secrets
 from fedsim.checkpoints.checkpoint import Checkpoints
-from fedsim.checkpoints.history import FILE_BYTES, Memories, Records
+from fedsim.checkpoints.history import FILE_BYTES, StoredClientStates, StoredRecords
 from fedsim.checkpoints.serialization import pack, unpack
 from fedsim.checkpoints.storage import Folder
 from fedsim.core import ServerState
@@ -117,14 +117,14 @@ def elsewhere() -> Iterator[str]:
 
 def test_checkpoints_on_another_file_system(elsewhere: str) -> None:
     population = federation(cohort_size=4, rounds=4)
-    Checkpoints(elsewhere).probe()
+    Checkpoints(elsewhere).check_writable()
     expected, reference = run(Everything(), population, elsewhere)
     results, pool = run(Everything(), population, elsewhere, resume=True)
     assert results == []
     same_memories(pool, reference)
-    assert len(Folder(elsewhere).list()) >= 6
+    assert len(Folder(elsewhere).list_files()) >= 6
     Folder(elsewhere).clear()
-    assert Folder(elsewhere).list() == []
+    assert Folder(elsewhere).list_files() == []
     assert expected[-1].round == 4
 
 
@@ -145,7 +145,7 @@ class Notebook:
 
 
 def test_only_what_changed_is_written_and_files_do_not_pile_up(tmp_path: Path) -> None:
-    notebook, memories = Notebook(numbers=10), Memories(Folder(str(tmp_path)))
+    notebook, memories = Notebook(numbers=10), StoredClientStates(Folder(str(tmp_path)))
     memories.save(1, notebook.change(list(range(200))), notebook.fetch)
     before = {f.name for f in tmp_path.iterdir()}
     memories.save(2, notebook.change([3, 5]), notebook.fetch)
@@ -154,17 +154,17 @@ def test_only_what_changed_is_written_and_files_do_not_pile_up(tmp_path: Path) -
     drawn = np.random.default_rng(0)
     for number in range(3, 60):
         memories.save(number, notebook.change(drawn.choice(200, 20, replace=False).tolist()), notebook.fetch)
-    entries = memories.entries()
+    entries = memories.list_entries()
     assert sorted(client for entry in entries for client in entry["clients"]) == list(range(200))
     assert sum(entry["entries"] for entry in entries) <= 400
-    loaded = {c: m for part in Memories(Folder(str(tmp_path)), entries) for c, m in part.items()}
+    loaded = {c: m for part in StoredClientStates(Folder(str(tmp_path)), entries) for c, m in part.items()}
     assert {c: float(m["v"][0]) for c, m in loaded.items()} == notebook.versions
 
 
 def test_large_memories_go_into_several_files(tmp_path: Path) -> None:
-    notebook, memories = Notebook(numbers=FILE_BYTES // 4 // 8), Memories(Folder(str(tmp_path)))
+    notebook, memories = Notebook(numbers=FILE_BYTES // 4 // 8), StoredClientStates(Folder(str(tmp_path)))
     memories.save(1, notebook.change(list(range(40))), notebook.fetch)
-    assert [entry["entries"] for entry in memories.entries()] == [8, 8, 8, 8, 8]
+    assert [entry["entries"] for entry in memories.list_entries()] == [8, 8, 8, 8, 8]
     assert notebook.fetched == [1, 2, 4, 8, 8, 8, 8, 1]
 
 
@@ -178,26 +178,26 @@ class Uneven(Notebook):
 
 def test_memories_are_never_fetched_many_at_once_before_it_is_known_what_they_weigh(tmp_path: Path) -> None:
     """The first client keeps nothing, the next one fills a file, and so on."""
-    notebook, memories = Uneven(numbers=1), Memories(Folder(str(tmp_path)))
+    notebook, memories = Uneven(numbers=1), StoredClientStates(Folder(str(tmp_path)))
     memories.save(1, notebook.change(list(range(8))), notebook.fetch)
     assert notebook.fetched == [1, 2, 1, 1, 1, 1, 1]
-    assert sorted(c for entry in memories.entries() for c in entry["clients"]) == [1, 2, 3, 4, 5, 6, 7]
+    assert sorted(c for entry in memories.list_entries() for c in entry["clients"]) == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_records_of_many_rounds_are_few_files(tmp_path: Path) -> None:
-    records = Records(Folder(str(tmp_path)))
+    records = StoredRecords(Folder(str(tmp_path)))
     for number in range(1, 301):
         records.save(number, [{"round": number, "nan": math.nan}])
-    assert len(records.entries()) <= 9
-    again = Records(Folder(str(tmp_path)), records.entries())
+    assert len(records.list_entries()) <= 9
+    again = StoredRecords(Folder(str(tmp_path)), records.list_entries())
     assert [record["round"] for record in again] == list(range(1, 301))
 
 
 def test_urls_are_shown_without_secrets() -> None:
-    assert without_secrets("s3://key:secret@host/x") == "s3://***@host/x"
-    assert without_secrets("s3://key:sec@ret@host/x") == "s3://***@host/x"
-    assert without_secrets("/home/a@b") == "/home/a@b"
+    assert remove_secrets("s3://key:secret@host/x") == "s3://***@host/x"
+    assert remove_secrets("s3://key:sec@ret@host/x") == "s3://***@host/x"
+    assert remove_secrets("/home/a@b") == "/home/a@b"
     url = "s3://bucket/x?region=eu&secret=a%20b&access_key=me"
-    assert without_secrets(url) == "s3://bucket/x?region=eu&secret=***&access_key=***"
-    assert secrets_in(url) == {"a%20b", "a b", "me"}
-    assert secrets_in("postgresql://host/db?user=u&password=hush&keepalives=1") == {"hush"}
+    assert remove_secrets(url) == "s3://bucket/x?region=eu&secret=***&access_key=***"
+    assert find_secrets(url) == {"a%20b", "a b", "me"}
+    assert find_secrets("postgresql://host/db?user=u&password=hush&keepalives=1") == {"hush"}

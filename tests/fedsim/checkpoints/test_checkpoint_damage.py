@@ -64,7 +64,7 @@ def test_a_damaged_checkpoint_is_left_out(
         assert warnings == []
     else:
         assert victim.name in warnings[0]
-    assert [n for n in kept.folder.list() if n.startswith("manifest")] == ["manifest-000004.json"]
+    assert [n for n in kept.folder.list_files() if n.startswith("manifest")] == ["manifest-000004.json"]
 
 
 def test_memories_that_are_not_those_that_were_written_are_left_out(
@@ -108,7 +108,7 @@ def test_another_experiment_is_refused(two: tuple[Path, list[RoundResult], Any])
     other = Checkpoints(str(folder), {"algorithm": "other", "local": {"lr": 1}})
     words = r"manifest-000006\.json is of another experiment: algorithm was 'it', is 'other'; local was None"
     with pytest.raises(CheckpointError, match=words):
-        other.check()
+        other.check_newest()
     with pytest.raises(CheckpointError, match=words):
         other.load(template)
     with pytest.raises(CheckpointError, match="a state with"):
@@ -121,9 +121,9 @@ def test_the_number_of_rounds_counts_where_the_experiment_names_it(
     two: tuple[Path, list[RoundResult], Any],
 ) -> None:
     # These checkpoints, like those of before it counted, say it beside the experiment.
-    Checkpoints(str(two[0]), {"algorithm": "it", "rounds": 6}).check()
+    Checkpoints(str(two[0]), {"algorithm": "it", "rounds": 6}).check_newest()
     with pytest.raises(CheckpointError, match="rounds was 6, is 18") as refused:
-        Checkpoints(str(two[0]), {"algorithm": "it", "rounds": 18}).check()
+        Checkpoints(str(two[0]), {"algorithm": "it", "rounds": 18}).check_newest()
     assert "more rounds" not in str(refused.value.hint)
 
 
@@ -149,7 +149,7 @@ def test_a_full_disk_fails_clearly_and_leaves_what_was_there(
     with pytest.raises(CheckpointError, match=r"cannot be written .*No space left on device"):
         run(Everything(), population, folder, resume=True)
     with pytest.raises(CheckpointError, match="No space left"):
-        Checkpoints(str(folder)).probe()
+        Checkpoints(str(folder)).check_writable()
     monkeypatch.undo()
     assert {f.name: f.read_bytes() for f in folder.iterdir()} == before
     found = Checkpoints(str(folder), {"algorithm": "it"}).load(template)
@@ -168,5 +168,5 @@ def test_a_full_disk_fails_clearly_and_leaves_what_was_there(
 )
 def test_a_place_that_cannot_be_written_is_named(url: str, words: str) -> None:
     with pytest.raises(CheckpointError, match=words) as caught:
-        Checkpoints(url).probe()
+        Checkpoints(url).check_writable()
     assert "secret" not in str(caught.value)

@@ -17,13 +17,13 @@ from fedsim.base import tree
 from fedsim.base.tree import Tree
 from fedsim.clients.population import Population
 from fedsim.core import ClientTask, Context, Examination, PersonalScores
-from fedsim.core.personal_scores import from_rows, joined, sorted_curve, summary
+from fedsim.core.personal_scores import join_scores, scores_from_rows, sorted_curve, summarise_scores
 from fedsim.engine.faults import Faults
 from fedsim.engine.pools import SerialPool
-from fedsim.engine.simulation import first_state, simulate
+from fedsim.engine.simulation import make_initial_state, simulate
 from fedsim.errors import ClientFailed
 from fedsim.models.net import Params
-from fedsim.training.local_loop import cross_entropy, sgd
+from fedsim.training.local_loop import cross_entropy, run_sgd
 from tests.fedsim.federations import parted
 from tests.fedsim.methods import Keeper, Tuned
 
@@ -41,17 +41,17 @@ def run_out(examination: Examination) -> tuple[PersonalScores, list[int]]:
 def scored(algorithm: FedAvg, population: Population, rounds: int = 0, **faults: Any) -> PersonalScores:
     """The scores after some rounds on a pool of one's own."""
     pool = SerialPool(algorithm, population, faults=Faults(**faults))
-    state = first_state(algorithm, population)
+    state = make_initial_state(algorithm, population)
     for result in simulate(algorithm, population, pool, rounds=rounds):
         state = result.state
     ctx = population.context(max(0, rounds - 1))
-    return run_out(pool.evaluate_personal(algorithm, ctx, state))[0]
+    return run_out(pool.begin_personal_evaluation(algorithm, ctx, state))[0]
 
 
 def by_hand(population: Population, client: int, params: Params) -> tuple[int, float]:
     """Right answers and the summed loss on one client's tests, without the engine."""
     assert population.tests is not None
-    rows, test = population.tests.client(client), population.dataset.test
+    rows, test = population.tests.client_positions(client), population.dataset.test
     logits = population.nets[0](params, torch.from_numpy(test.x[rows].copy()))
     y = torch.from_numpy(test.y[rows].copy())
     return int((logits.argmax(1) == y).sum()), float(
@@ -64,7 +64,7 @@ def test_the_personal_model_of_fedavg_is_the_global_one() -> None:
     population = parted("merged")
     pool = SerialPool(FedAvg(), population)
     (*_, last) = simulate(FedAvg(), population, pool)
-    scores, told = run_out(pool.evaluate_personal(FedAvg(), population.context(1), last.state))
+    scores, told = run_out(pool.begin_personal_evaluation(FedAvg(), population.context(1), last.state))
     assert told == [1, 2, 3, 4, 5, 6]
     assert scores.before_correct is None
     assert scores.tests.sum() == len(population.dataset.test)
@@ -92,8 +92,8 @@ def test_every_client_is_scored_for_itself() -> None:
     """Alone, in any order and among others: the same numbers."""
     population, algorithm = parted(), Tuned()
     everybody = scored(algorithm, population)
-    pool, state = SerialPool(algorithm, population), first_state(algorithm, population)
-    some, _ = run_out(pool.evaluate_personal(algorithm, population.context(0), state, [4, 1]))
+    pool, state = SerialPool(algorithm, population), make_initial_state(algorithm, population)
+    some, _ = run_out(pool.begin_personal_evaluation(algorithm, population.context(0), state, [4, 1]))
     assert some.clients.tolist() == [1, 4]
     assert some.correct.tolist() == everybody.correct[[1, 4]].tolist()
     assert some.loss.tolist() == everybody.loss[[1, 4]].tolist()
@@ -104,10 +104,10 @@ def test_memories_are_read_and_left_alone() -> None:
     population, algorithm = parted(cohort_size=3), Keeper()
     pool = SerialPool(algorithm, population)
     (*_, last) = simulate(algorithm, population, pool, rounds=1)
-    before = {client: tree.map(torch.clone, memory) for client, memory in pool.memories().items()}
-    scores, _ = run_out(pool.evaluate_personal(algorithm, population.context(0), last.state))
-    assert set(pool.memories()) == set(before) == set(last.cohort)
-    for client, memory in pool.memories().items():
+    before = {client: tree.map(torch.clone, memory) for client, memory in pool.client_states().items()}
+    scores, _ = run_out(pool.begin_personal_evaluation(algorithm, population.context(0), last.state))
+    assert set(pool.client_states()) == set(before) == set(last.cohort)
+    for client, memory in pool.client_states().items():
         assert all(torch.equal(memory[key], before[client][key]) for key in memory)
     fresh = algorithm.init_client_state(population.context(0), {})
     for client in range(6):
@@ -121,7 +121,7 @@ def test_asking_changes_no_round() -> None:
     pool = SerialPool(algorithm, population)
     marks = []
     for result in simulate(algorithm, population, pool):
-        run_out(pool.evaluate_personal(algorithm, population.context(result.round - 1), result.state))
+        run_out(pool.begin_personal_evaluation(algorithm, population.context(result.round - 1), result.state))
         marks.append(result.digest)
     quiet = [result.digest for result in simulate(algorithm, population, SerialPool(algorithm, population))]
     assert marks == quiet
@@ -175,37 +175,37 @@ def test_the_figures() -> None:
     """Twenty clients of 10 tests; two have none right and one has 1: the worst tenth is the first two."""
     correct = np.array([0, 0, 1, *[10] * 17])
     tests = np.array([10] * 19 + [30])
-    found = summary(tests, correct, np.full(20, 5.0))
+    found = summarise_scores(tests, correct, np.full(20, 5.0))
     assert found["personal_accuracy"] == pytest.approx(171 / 220)
     assert found["personal_accuracy_mean"] == pytest.approx((0.1 + 16 + 1 / 3) / 20)
     assert found["personal_accuracy_worst10"] == 0.0
     assert found["personal_accuracy_std"] == pytest.approx(np.std(correct / tests))
     assert found["personal_loss"] == pytest.approx(100 / 220)
-    assert summary(np.array([], np.int64), np.array([], np.int64), np.array([])) == {}
+    assert summarise_scores(np.array([], np.int64), np.array([], np.int64), np.array([])) == {}
 
 
 def test_tables_curves_and_portions() -> None:
     population = parted()
     scores = scored(Tuned(), population, rounds=1)
     rows: list[Mapping[str, Any]] = list(csv.DictReader(StringIO(scores.to_csv())))
-    back = from_rows(rows)
+    back = scores_from_rows(rows)
     assert back.metrics() == pytest.approx({**scores.metrics(), "personal_untested": 0})
     clients, curve = sorted_curve(scores)
     assert sorted(clients.tolist()) == list(range(6))
     assert np.all(np.diff(curve) >= 0)
-    halves = [joined([scores]), PersonalScores(failed=(9,))]
-    assert joined(halves, 2).failed == (9,)
-    assert joined([], 3).metrics() == {}
+    halves = [join_scores([scores]), PersonalScores(failed=(9,))]
+    assert join_scores(halves, 2).failed == (9,)
+    assert join_scores([], 3).metrics() == {}
 
 
 def test_training_and_tuning_by_hand() -> None:
     """The personal model is what `sgd` makes of the visit's batches."""
     population, algorithm = parted(), Tuned()
-    scores, state = scored(algorithm, population), first_state(algorithm, population)
+    scores, state = scored(algorithm, population), make_initial_state(algorithm, population)
     worker = SerialPool(algorithm, population).worker
     ctx = replace(population.context(0), local=algorithm.plan_tuning(population.context(0)))
     down = algorithm.broadcast(ctx, state)
-    task = worker.shelf.make_task_without_batches(algorithm, ctx, 3, down, {}, None)
-    task = task._replace(batches=worker.shelf.batches(algorithm, ctx, 3, occasion="personal-"))
-    trained = sgd(ctx, task, state.params, lambda p, b: cross_entropy(ctx.net(p, b.x), b)).params
+    task = worker.loader.make_task_without_batches(algorithm, ctx, 3, down, {}, None)
+    task = task._replace(batches=worker.loader.make_batches(algorithm, ctx, 3, occasion="personal-"))
+    trained = run_sgd(ctx, task, state.params, lambda p, b: cross_entropy(ctx.net(p, b.x), b)).params
     assert scores.correct[3] == by_hand(population, 3, trained)[0]

@@ -15,14 +15,14 @@ from fedsim.algorithms import FedAvg
 from fedsim.base import rng, tree, wire
 from fedsim.base.tree import Tree
 from fedsim.clients.population import Population
-from fedsim.clients.sampling import count_apart, kept_apart
+from fedsim.clients.sampling import count_apart, draw_apart
 from fedsim.core import (
     Algorithm,
     ClientTask,
     ClientUpdate,
     Context,
     LocalTraining,
-    Reduced,
+    ReducedUpdates,
     Reduction,
     ServerState,
 )
@@ -32,7 +32,7 @@ from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
 from fedsim.errors import DataError
 from fedsim.models import make_net
-from fedsim.training.local_loop import cross_entropy, sgd
+from fedsim.training.local_loop import cross_entropy, run_sgd
 from tests.fedsim.federations import federation
 
 
@@ -63,14 +63,14 @@ class Told(Algorithm, HeldOutExamples, PayloadAccounting, PersonalModels, RoundN
 
     def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
         public, net = ctx.require_public_set(), ctx.net
-        steps = public.shuffled(ctx.seed, ctx.round, epochs=2, batch_size=16)
-        trained = sgd(
+        steps = public.shuffle_batches(ctx.seed, ctx.round, epochs=2, batch_size=16)
+        trained = run_sgd(
             ctx,
             task._replace(batches=steps),
-            net.first(ctx.seed),
+            net.cached_init(ctx.seed),
             lambda params, batch: cross_entropy(net(params, batch.x), batch),
         )
-        said = public.predictions(lambda x: net(trained.params, x))
+        said = public.predict_examples(lambda x: net(trained.params, x))
         kept = said.clone()
         kept[:, 3:] = 0
         assert task.held_out is not None
@@ -79,7 +79,7 @@ class Told(Algorithm, HeldOutExamples, PayloadAccounting, PersonalModels, RoundN
         metrics["drawn"] = float(task.round_noise["number"][0])
         return ClientUpdate({"said": {"logits": kept}, "each": {"logits": kept}}, {}, metrics)
 
-    def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> Any:
+    def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> Any:
         entries = [entry["logits"].double() for entry in reduced["each"]]
         mean = np.average(np.stack([e.numpy() for e in entries]), axis=0, weights=reduced.weights)
         np.testing.assert_allclose(reduced["said"]["logits"].numpy(), mean, rtol=1e-12)
@@ -89,7 +89,7 @@ class Told(Algorithm, HeldOutExamples, PayloadAccounting, PersonalModels, RoundN
         return {}
 
     def personalize(self, ctx: Context, task: ClientTask) -> Tree:
-        return ctx.net.first(ctx.seed)
+        return ctx.net.cached_init(ctx.seed)
 
 
 def mixed() -> Population:
@@ -114,7 +114,7 @@ def test_a_mean_over_all_architectures_of_what_is_said_of_the_public_set() -> No
 
 def test_what_a_client_keeps_apart_is_not_trained_on() -> None:
     population = federation([17], local=LocalTraining(epochs=1, batch_size=4))
-    task = SerialPool(Told(), population).worker.shelf.make_task(
+    task = SerialPool(Told(), population).worker.loader.make_task(
         Told(), population.context(0), 0, {}, {}, None
     )
     seen = torch.cat([batch.x for batch in task.batches])
@@ -122,43 +122,43 @@ def test_what_a_client_keeps_apart_is_not_trained_on() -> None:
     apart = torch.cat([batch.x for batch in task.held_out.batches()])
     assert (len(seen), len(apart)) == (13, 4)
     whole = torch.cat([seen, apart])
-    stored = tree.borrow(population.dataset.train.x[:17])
+    stored = tree.wrap_array(population.dataset.train.x[:17])
     assert torch.equal(whole[whole[:, 0].argsort()], stored[stored[:, 0].argsort()])
 
 
 @pytest.mark.parametrize(("n", "share"), [(0, 0.1), (1, 0.1), (9, 0.1), (10, 0.1), (59, 0.1), (7, 0.5)])
 def test_a_share_of_the_examples_is_kept_apart(n: int, share: float) -> None:
-    apart = kept_apart(rng.stream(1, "apart", 0), n, share)
+    apart = draw_apart(rng.stream(1, "apart", 0), n, share)
     assert apart.shape == (n,)
     assert apart.sum() == count_apart(n, share) == int(n * share)
-    assert (apart == kept_apart(rng.stream(1, "apart", 0), n, share)).all()
+    assert (apart == draw_apart(rng.stream(1, "apart", 0), n, share)).all()
 
 
 def test_what_is_kept_apart_has_all_classes_though_they_come_in_turns() -> None:
     """Every tenth of 1,000 examples whose classes come in turns of ten would be of one class."""
-    apart = kept_apart(rng.stream(1, "apart", 0), 1000, 0.1)
+    apart = draw_apart(rng.stream(1, "apart", 0), 1000, 0.1)
     assert (np.bincount(np.flatnonzero(apart) % 10, minlength=10) >= 3).all()
-    assert (apart != kept_apart(rng.stream(1, "apart", 1), 1000, 0.1)).any()
+    assert (apart != draw_apart(rng.stream(1, "apart", 1), 1000, 0.1)).any()
 
 
 def test_everybody_sees_the_public_set_in_the_same_order_which_changes_by_round() -> None:
     public = federation().context(0).require_public_set()
 
     def order(round: int) -> torch.Tensor:
-        steps = public.shuffled(7, round, epochs=2, batch_size=16)
+        steps = public.shuffle_batches(7, round, epochs=2, batch_size=16)
         assert [len(batch.y) for batch in steps] == [16, 16, 8] * 2
         return torch.cat([batch.noise[ROWS] for batch in steps])
 
     assert torch.equal(order(0), order(0))
     assert not torch.equal(order(0), order(1))
     assert torch.equal(order(0)[:40].sort().values, torch.arange(40))
-    part = public.chosen(7, 0, 12)
+    part = public.choose_rows(7, 0, 12)
     assert len(part.unique()) == 12
-    within = [batch.noise[ROWS] for batch in public.shuffled(7, 0, epochs=1, batch_size=5, rows=part)]
+    within = [batch.noise[ROWS] for batch in public.shuffle_batches(7, 0, epochs=1, batch_size=5, rows=part)]
     assert torch.equal(torch.cat(within).sort().values, part)
-    batch = public.batch(part)
+    batch = public.make_batch(part)
     assert torch.equal(batch.y, public.y[part])
-    assert torch.equal(public.predictions(lambda x: x, part), batch.x)
+    assert torch.equal(public.predict_examples(lambda x: x, part), batch.x)
 
 
 def test_without_a_public_set_it_says_so() -> None:

@@ -19,7 +19,7 @@ from fedsim.checkpoints.checkpoint import Checkpoints
 from fedsim.clients.population import Population
 from fedsim.core import Algorithm, Context, LocalTraining
 from fedsim.core.capabilities import CohortSelection
-from fedsim.curriculum import ClientCurriculum, DataCurriculum, aged, opened
+from fedsim.curriculum import ClientCurriculum, DataCurriculum, age_losses, count_open
 from fedsim.curriculum.pacing import Family
 from fedsim.curriculum.scores import Order
 from fedsim.engine.pools import SerialPool
@@ -58,12 +58,12 @@ def test_cohorts_come_from_the_first_k_of_t(order: Any) -> None:
     algorithm = ClientCurriculum(base=FedAvg(), order=order, a=0.8, b=0.3)
     results = run(algorithm, population)
     data, params = population.dataset.train, population.nets[0].init(population.seed)
-    open_clients = opened("linear", 0.8, 0.3, 10, np.arange(8) / 8, least=2).tolist()
+    open_clients = count_open("linear", 0.8, 0.3, 10, np.arange(8) / 8, least=2).tolist()
     assert open_clients == [3, 4, 5, 6, 7, 8, 9, 10]
     for number, result in enumerate(results):
         losses = []
         for client in range(10):
-            rows = population.partition.client(client)
+            rows = population.partition.client_positions(client)
             logits = data.x[rows].astype(np.float64) @ params["head.weight"].double().numpy().T
             logits += params["head.bias"].double().numpy()
             losses.append((np.log(np.exp(logits).sum(1)) - logits[np.arange(len(rows)), data.y[rows]]).mean())
@@ -81,7 +81,7 @@ def test_cohorts_come_from_the_first_k_of_t(order: Any) -> None:
 
 def test_asking_is_counted_and_nobody_is_asked_in_vain() -> None:
     population = federation(UNEVEN, cohort_size=2, rounds=4)
-    size = 4 * population.nets[0].count()
+    size = 4 * population.nets[0].count_parameters()
     survey = 10 * (size + 4)
     asked = run(ClientCurriculum(base=FedAvg(), a=0.5), population)
     assert [r.traffic.by_payload.get("survey", 0) for r in asked] == [survey, survey, 0, 0]
@@ -116,7 +116,7 @@ def test_kept_scores_are_what_the_cohorts_said() -> None:
     for number, result in enumerate(results):
         models = {"0": params}
         for client in result.cohort:
-            known[client] = (pool.worker.measure(number, models, [client])[0], number)
+            known[client] = (pool.worker.measure_losses(number, models, [client])[0], number)
         losses, heard = result.state.losses.numpy(), result.state.heard.numpy()
         assert {client for client in range(10) if not np.isnan(losses[client])} == known.keys()
         for client, (loss, when) in known.items():
@@ -129,13 +129,13 @@ def test_kept_scores_are_what_the_cohorts_said() -> None:
 def test_kept_losses_move_towards_the_mean_as_they_grow_old() -> None:
     losses = np.array([1.0, 3.0, np.nan, 5.0, np.nan], np.float32)
     heard = np.array([4, 2, -1, 4, 4])
-    found = aged(losses, heard, 4, half_life=2.0)
+    found = age_losses(losses, heard, 4, half_life=2.0)
     # the mean of what is known is 3; client 2 never came; client 4 came, and holds nothing
     np.testing.assert_allclose(found, [1.0, 3.0, 3.0, 5.0, np.nan])
-    later = aged(losses, heard, 8, half_life=2.0)
+    later = age_losses(losses, heard, 8, half_life=2.0)
     np.testing.assert_allclose(later, [3 - 2 * 0.25, 3.0, 3.0, 3 + 2 * 0.25, np.nan])
-    np.testing.assert_array_equal(aged(losses, heard, 900, np.inf), [1, 3, 3, 5, np.nan])
-    assert (aged(np.full(3, np.nan, np.float32), np.full(3, -1), 0, 2.0) == 0).all()
+    np.testing.assert_array_equal(age_losses(losses, heard, 900, np.inf), [1, 3, 3, 5, np.nan])
+    assert (age_losses(np.full(3, np.nan, np.float32), np.full(3, -1), 0, 2.0) == 0).all()
 
 
 def test_who_holds_nothing_comes_last() -> None:
@@ -173,7 +173,7 @@ def test_a_curriculum_goes_on_from_a_checkpoint(name: str, tmp_path: Path) -> No
     expected = run(algorithm, population)
     pool, kept = SerialPool(algorithm, population), Checkpoints(str(tmp_path), {"algorithm": "it"})
     for result in simulate(algorithm, population, pool, rounds=3):
-        kept.note(result)
+        kept.note_round(result)
         if result.round == 2:
             kept.save(result, pool, population.rounds)
     checkpoint = kept.load(algorithm.init_server_state(population.context(0)))
@@ -207,5 +207,4 @@ def test_the_spec_has_the_names_that_the_science_has() -> None:
     schema = JobSpec.model_json_schema()["$defs"]["ClientCurriculum"]["properties"]
     assert tuple(schema["pacing"]["enum"]) == get_args(Family)
     assert tuple(schema["order"]["enum"]) == get_args(Order)
-    fields = {field.name for field in fields(ClientCurriculum)} - {"base"}
-    assert set(schema) == fields
+    assert set(schema) == {field.name for field in fields(ClientCurriculum)} - {"base"}

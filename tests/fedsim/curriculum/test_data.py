@@ -16,7 +16,7 @@ from fedsim.algorithms import ALGORITHMS, FedAvg, FedProx
 from fedsim.clients.population import Population
 from fedsim.core import Algorithm, ClientTask, ClientUpdate, Context, LocalTraining, Pacing
 from fedsim.core.capabilities import BatchPacing
-from fedsim.curriculum import RULES, DataCurriculum, opened
+from fedsim.curriculum import RULES, DataCurriculum, count_open
 from fedsim.curriculum.wrapper import Wrapper
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import RoundResult, simulate
@@ -85,8 +85,8 @@ def test_around_every_method_the_same_on_every_pool(name: str, crew: Crew) -> No
     assert [r.metrics for r in found] == [r.metrics for r in expected]
     assert [r.traffic for r in found] == [r.traffic for r in expected]
     memories = pool.memories()
-    assert memories.keys() == reference.memories().keys()
-    for client, memory in reference.memories().items():
+    assert memories.keys() == reference.client_states().keys()
+    for client, memory in reference.client_states().items():
         assert memory.keys() == memories[client].keys() == {"base", "last"}
         for key, value in memory["last"].items():
             assert torch.equal(value, memories[client]["last"][key])
@@ -113,10 +113,10 @@ def test_a_client_sees_its_first_g_of_t_in_order(order: Any) -> None:
     local = LocalTraining(epochs=4, batch_size=5, lr=0.1)
     population = federation([40, 60, 80], local=local, rounds=2, model="logistic")
     algorithm = DataCurriculum(base=FedAvg(), order=order, a=0.75, b=0.25)
-    shelf, ctx = SerialPool(algorithm, population).worker.shelf, population.context(0)
+    loader, ctx = SerialPool(algorithm, population).worker.loader, population.context(0)
     params = population.nets[0].init(3)
-    task = shelf.make_task(algorithm, ctx, 2, {"params": params}, {}, None)
-    rows = population.partition.client(2)
+    task = loader.make_task(algorithm, ctx, 2, {"params": params}, {}, None)
+    rows = population.partition.client_positions(2)
     data = population.dataset.train
     logits = data.x[rows].astype(np.float64) @ params["head.weight"].double().numpy().T
     logits += params["head.bias"].double().numpy()
@@ -124,7 +124,7 @@ def test_a_client_sees_its_first_g_of_t_in_order(order: Any) -> None:
     sorted_rows = rows[np.argsort(losses if order == "curriculum" else -losses)]
     steps = len(task.batches)
     assert steps == 4 * 16
-    limits = opened("linear", 0.75, 0.25, 80, np.arange(steps) / steps, least=5)
+    limits = count_open("linear", 0.75, 0.25, 80, np.arange(steps) / steps, least=5)
     assert limits[0] == 20
     drawn = [set(each.tolist()) for each in task.batches.rows]  # type: ignore[attr-defined]
     for step, (limit, seen) in enumerate(zip(limits, drawn, strict=True)):
@@ -136,8 +136,8 @@ def test_a_client_sees_its_first_g_of_t_in_order(order: Any) -> None:
 def test_the_global_budget_goes_on_over_the_rounds() -> None:
     population = federation([48] * 4, rounds=10, local=LocalTraining(epochs=2, batch_size=5, lr=0.1))
     algorithm = DataCurriculum(base=FedAvg(), budget="global", a=1.0)
-    limits = np.concatenate([algorithm.limits(population.context(r), 48, 20) for r in range(10)])
-    assert limits.tolist() == opened("linear", 1.0, 0.2, 48, np.arange(200) / 200, least=5).tolist()
+    limits = np.concatenate([algorithm.count_open_examples(population.context(r), 48, 20) for r in range(10)])
+    assert limits.tolist() == count_open("linear", 1.0, 0.2, 48, np.arange(200) / 200, least=5).tolist()
     shares = [result.metrics["open_share"] for result in run(algorithm, population)]
     assert shares == sorted(shares)
     assert shares[0] < 0.25 < 0.9 < shares[-1] < 1
@@ -148,7 +148,7 @@ def test_a_random_order_needs_no_scores_and_no_memory() -> None:
     algorithm = DataCurriculum(base=FedAvg(), score="local_loss", order="random")
     pool = SerialPool(algorithm, population)
     list(simulate(algorithm, population, pool))
-    assert not pool.memories()
+    assert not pool.client_states()
 
 
 def test_a_client_without_examples_is_no_obstacle() -> None:

@@ -51,11 +51,11 @@ def test_clients_answer_their_mean_loss_under_the_global_model() -> None:
     start = net.init(population.seed)
     expected = []
     for client in [c for c in range(10) if c != 3]:
-        rows = population.partition.client(client)
+        rows = population.partition.client_positions(client)
         logits = net(start, torch.from_numpy(data.x[rows]))
         expected.append(float(F.cross_entropy(logits.double(), torch.from_numpy(data.y[rows]))))
     np.testing.assert_allclose(result.state.losses.numpy(), expected, rtol=1e-7)
-    size = 4 * net.count()
+    size = 4 * net.count_parameters()
     assert result.traffic.by_payload["survey"] == 9 * (size + 4)
     assert result.traffic.down == (9 + 10) * size
     assert result.traffic.up == 10 * size + 9 * 4
@@ -87,5 +87,5 @@ def test_the_answers_do_not_depend_on_the_pool(crew: Crew) -> None:
     found = list(simulate(algorithm, population, RayPool(algorithm, population, crew)))
     assert [r.digest for r in found] == [r.digest for r in expected]
     assert [r.traffic for r in found] == [r.traffic for r in expected]
-    sizes = [4 * net.count() for net in population.nets]
+    sizes = [4 * net.count_parameters() for net in population.nets]
     assert found[0].traffic.by_payload["survey"] == 5 * sizes[0] + 4 * sizes[1] + 9 * 4

@@ -7,10 +7,10 @@ import pytest
 
 from fedsim.curriculum.theory import (
     Array,
-    Order,
+    BiasOrder,
     Quadratic,
     bias_bounds,
-    lemmas,
+    lemma_bound,
     random_quadratic,
     simulate_biased,
     step_sizes,
@@ -19,7 +19,7 @@ from fedsim.curriculum.theory import (
 )
 
 ROUNDS, STEPS = 25, 5
-ORDERS: tuple[Order, ...] = ("curriculum", "anti", "vanilla")
+ORDERS: tuple[BiasOrder, ...] = ("curriculum", "anti", "vanilla")
 
 
 def falling(problem: Quadratic) -> Array:
@@ -113,7 +113,7 @@ def test_the_distances_stay_under_the_bounds_on_a_hundred_quadratics(coupling: f
         simulated = simulate_biased(problem, alpha, bias, repeats=30, seed=seed)
         assert (simulated.distances[1:] <= theorem1(problem, alpha, bias)[1:]).all(), seed
         if not coupling:
-            assert (simulated.distances[1:] <= lemmas(problem, alpha, bias)[1:]).all(), seed
+            assert (simulated.distances[1:] <= lemma_bound(problem, alpha, bias)[1:]).all(), seed
         left, right = theorem2(problem, alpha, simulated)
         assert (left <= right).all(), seed
 
@@ -127,7 +127,7 @@ def test_with_falling_steps_the_curriculum_ends_nearer_than_the_anti_curriculum(
         bounds = [bias_bounds(order, ROUNDS, STEPS, 0.01, 1.0) for order in ORDERS[:2]]
         ends = [expected(problem, alpha, bias)[-1] for bias in bounds]
         ratios.append(ends[0] / ends[1])
-        for bound in (theorem1, lemmas):
+        for bound in (theorem1, lemma_bound):
             assert bound(problem, alpha, bounds[0])[-1] < bound(problem, alpha, bounds[1])[-1]
     assert max(ratios) < 1
     problem, ends = near(0), []
@@ -142,7 +142,7 @@ def test_with_constant_steps_it_is_the_other_way_round_and_the_theorem_cannot_te
     alpha = step_sizes(ROUNDS, STEPS, problem.largest_step / 2)
     first, last = (bias_bounds(order, ROUNDS, STEPS, 0.01, 1.0) for order in ORDERS[:2])
     assert theorem1(problem, alpha, first)[-1] == pytest.approx(theorem1(problem, alpha, last)[-1])
-    assert lemmas(problem, alpha, first)[-1] > lemmas(problem, alpha, last)[-1]
+    assert lemma_bound(problem, alpha, first)[-1] > lemma_bound(problem, alpha, last)[-1]
     assert expected(problem, alpha, first)[-1] > expected(problem, alpha, last)[-1]
 
 
@@ -158,7 +158,7 @@ def test_the_bounds_on_a_problem_small_enough_for_paper() -> None:
     spread = 0.01 * (0.01 * 3 + 2) * 0.5 + 3 * 1e-4 * 0.01
     own = 1e-4 * (3 * 0.5 + 3 * 0.01) / 4
     second = 0.99 * (0.99 + own) + 2 * 0.01 * 2 * spread + own
-    assert lemmas(problem, alpha, bias) == pytest.approx([1.0, second])
+    assert lemma_bound(problem, alpha, bias) == pytest.approx([1.0, second])
 
 
 def test_steps_that_the_theorem_does_not_cover_are_refused() -> None:
@@ -167,4 +167,4 @@ def test_steps_that_the_theorem_does_not_cover_are_refused() -> None:
     with pytest.raises(ValueError, match="greatest step size"):
         theorem1(problem, step_sizes(2, 3, 1.01 * problem.largest_step), bias)
     with pytest.raises(ValueError, match="Lemmas 4 and 5"):
-        lemmas(problem, step_sizes(2, 300, problem.largest_step), bias_bounds("vanilla", 2, 300, 0, 1))
+        lemma_bound(problem, step_sizes(2, 300, problem.largest_step), bias_bounds("vanilla", 2, 300, 0, 1))

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedsim.data import federate, load_dataset
-from fedsim.data.audio import RATE, filter_bank, log_mel, one_second, read_wav, spectrograms
+from fedsim.data import load_dataset, make_federation
+from fedsim.data.audio import RATE, filter_bank, fit_one_second, log_mel, read_spectrograms, read_wav
 from fedsim.errors import DataError, DataNotFound, SpecError
 from tests.fedsim.data.samples import write_wav
 
@@ -24,7 +24,7 @@ def test_every_width_and_number_of_channels_gives_the_same_samples(tmp_path: Pat
 @pytest.mark.parametrize("rate", [8_000, 16_000, 44_100])
 def test_a_tone_keeps_its_pitch_and_lands_in_its_band(tmp_path: Path, rate: int):
     write_wav(tmp_path / "a.wav", frequency=1000.0, seconds=1.0, rate=rate)
-    clip = one_second(*read_wav(tmp_path / "a.wav"))
+    clip = fit_one_second(*read_wav(tmp_path / "a.wav"))
     assert clip.shape == (RATE,)
     picture = log_mel(clip[None])
     assert picture.shape == (1, 1, 32, 32)
@@ -43,17 +43,17 @@ def test_bands_are_triangles_of_height_one_that_overlap_by_half():
 
 def test_spectrograms_are_standardised_and_silence_is_flat(tmp_path: Path):
     write_wav(tmp_path / "a.wav")
-    picture = spectrograms([tmp_path / "a.wav"])
+    picture = read_spectrograms([tmp_path / "a.wav"])
     assert picture.dtype == np.float32
     assert picture.mean() == pytest.approx(0, abs=1e-4)
     assert picture.std() == pytest.approx(1, abs=1e-2)
     assert np.abs(log_mel(np.zeros((1, RATE), np.float32))).max() < 1e-3
-    assert spectrograms([]).shape == (0, 1, 32, 32)
+    assert read_spectrograms([]).shape == (0, 1, 32, 32)
 
 
 def test_long_recordings_are_cut_and_short_ones_padded():
-    assert one_second(np.ones(20_000, np.float32), RATE).sum() == RATE
-    assert one_second(np.ones(10, np.float32), RATE).sum() == 10
+    assert fit_one_second(np.ones(20_000, np.float32), RATE).sum() == RATE
+    assert fit_one_second(np.ones(10, np.float32), RATE).sum() == 10
 
 
 def test_damaged_recordings_are_named(tmp_path: Path):
@@ -84,9 +84,9 @@ def test_spoken_digits_have_speakers_as_natural_clients(tmp_path: Path):
     assert (len(data.train), len(data.test)) == (40, 20)
     assert data.input_shape == (1, 32, 32)
     assert data.train.y[:10].tolist() == list(range(10))
-    federation = federate(data, "natural", num_clients=2, seed=0)
+    federation = make_federation(data, "natural", num_clients=2, seed=0)
     for client in range(2):
-        held = federation.train.client(client)
+        held = federation.train.client_positions(client)
         assert data.train.groups is not None
         assert set(data.train.groups[held].tolist()) == {client}
         assert len(held) == 20

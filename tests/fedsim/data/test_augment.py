@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim.data.augment import Augment, augmentation
+from fedsim.data.augment import Augment, make_augment
 
 
 def batch(n: int = 64, size: int = 12, channels: int = 3) -> torch.Tensor:
@@ -28,8 +28,8 @@ def test_shape_type_and_input_are_kept_and_the_seed_decides(step):
 
 
 def test_no_steps_are_no_augmentation():
-    assert augmentation(()) is None
-    assert augmentation(["flip"]) == Augment(("flip",))
+    assert make_augment(()) is None
+    assert make_augment(["flip"]) == Augment(("flip",))
 
 
 @pytest.mark.parametrize(("step", "mode"), [("crop", "constant"), ("reflect_crop", "reflect")])

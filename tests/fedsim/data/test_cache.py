@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedsim.data.cache import cached
-from fedsim.data.places import Places
+from fedsim.data.cache import load_or_make
+from fedsim.data.places import DataRoots
 
 
 class Decoder:
@@ -34,7 +34,7 @@ def load(source: Path, recipe: str = "r", roots: tuple[Path, ...] = ()) -> tuple
     """What comes back, and how often it had to be decoded."""
     files = sorted(source.glob("*.bin"))
     decoder = Decoder(files)
-    return cached(Places(roots), source, files, recipe, decoder)["x"].tolist(), decoder.calls
+    return load_or_make(DataRoots(roots), source, files, recipe, decoder)["x"].tolist(), decoder.calls
 
 
 def test_the_second_start_decodes_nothing(source: Path):

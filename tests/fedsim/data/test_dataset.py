@@ -22,7 +22,7 @@ def test_examples_are_read_only_and_the_callers_array_is_not_touched():
 
 def test_take_keeps_examples_labels_and_groups_together():
     held = Examples(np.arange(5, dtype=np.float32)[:, None], np.arange(5), np.arange(5) * 10)
-    taken = held.take(np.array([3, 1]))
+    taken = held.select_rows(np.array([3, 1]))
     assert taken.x[:, 0].tolist() == [3, 1]
     assert taken.y.tolist() == [3, 1]
     assert taken.groups is not None
@@ -49,10 +49,10 @@ def test_a_class_out_of_range_is_named_with_its_place(wrong: int):
 
 def test_limit_keeps_the_first_training_examples_and_the_whole_test_set():
     whole = Dataset("d", examples(6), examples(5), 3, (1, 2, 2), ("a", "b", "c"))
-    few = whole.limited(2)
+    few = whole.limit_train(2)
     assert np.array_equal(few.train.x, whole.train.x[:2])
     assert len(few.test) == 5
-    assert whole.limited(99) is whole
+    assert whole.limit_train(99) is whole
 
 
 @pytest.mark.parametrize("leading", [(), (4,), (2, 4)])

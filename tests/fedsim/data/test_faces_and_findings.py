@@ -120,7 +120,7 @@ def test_chexpert_leaves_uncertain_labels_unknown(tmp_path: Path):
     assert np.isnan(data.train.y[0]).nonzero()[0].tolist() == [2]
     assert not np.isnan(data.train.y[1:]).any()
     everything = Partition(np.arange(2), np.array([0, 2]))
-    assert everything.label_counts(0, data.train.y, 14).tolist() == [1, *[0] * 13]
+    assert everything.count_labels(0, data.train.y, 14).tolist() == [1, *[0] * 13]
     labels = torch.from_numpy(data.train.y[:1].copy())
     logits = torch.zeros(1, 14).index_fill_(1, torch.tensor([2]), 50.0)
     assert float(cross_entropy(logits, Batch(x=logits, y=labels))) == pytest.approx(np.log(2))

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsim.data import CONVENTIONS, Dataset, Examples, Partition, federate
+from fedsim.data import CONVENTIONS, Dataset, Examples, Partition, make_federation
 from fedsim.data.artifact import load_partition, save_partition
-from fedsim.data.statistics import class_counts, distance_to_all, summary
+from fedsim.data.statistics import class_counts, distance_to_all, summarise_counts
 from fedsim.errors import DataError, SpecError
 from tests.fedsim.data.samples import broken
 
@@ -27,7 +27,7 @@ def dataset(train: int = 400, test: int = 150) -> Dataset:
 
 
 def test_everybody_is_tested_on_everything_by_default():
-    federation = federate(dataset(), "iid", num_clients=4, seed=0)
+    federation = make_federation(dataset(), "iid", num_clients=4, seed=0)
     assert federation.tests is None
     assert federation.public is None
     assert federation.train.num_clients == 4
@@ -35,7 +35,7 @@ def test_everybody_is_tested_on_everything_by_default():
 
 @given(st.floats(0.01, 0.9), st.integers(0, 3))
 def test_the_public_set_belongs_to_nobody(share: float, seed: int):
-    federation = federate(dataset(), "iid", num_clients=4, seed=seed, public=share)
+    federation = make_federation(dataset(), "iid", num_clients=4, seed=seed, public=share)
     assert federation.public is not None
     left = federation.dataset
     parts = [federation.public.x, left.train.x, left.test.x]
@@ -46,7 +46,7 @@ def test_the_public_set_belongs_to_nobody(share: float, seed: int):
 
 @pytest.mark.parametrize("kind", ["iid", "dirichlet", "pathological"])
 def test_labels_gives_each_holder_an_nth_of_the_class(kind: str):
-    federation = federate(dataset(), kind, num_clients=6, seed=0, tests="labels")
+    federation = make_federation(dataset(), kind, num_clients=6, seed=0, tests="labels")
     assert federation.tests is not None
     held = class_counts(federation.train, federation.dataset.train.y, CLASSES)
     tested = class_counts(federation.tests, federation.dataset.test.y, CLASSES)
@@ -57,7 +57,7 @@ def test_labels_gives_each_holder_an_nth_of_the_class(kind: str):
 
 @pytest.mark.parametrize("kind", ["iid", "dirichlet", "shards"])
 def test_matched_shares_out_the_whole_test_set_in_the_clients_own_mix(kind: str):
-    federation = federate(dataset(), kind, num_clients=6, seed=0, tests="matched")
+    federation = make_federation(dataset(), kind, num_clients=6, seed=0, tests="matched")
     assert federation.tests is not None
     assert np.array_equal(np.sort(federation.tests.indices), np.arange(150))
     held = class_counts(federation.train, federation.dataset.train.y, CLASSES)
@@ -66,17 +66,19 @@ def test_matched_shares_out_the_whole_test_set_in_the_clients_own_mix(kind: str)
 
 
 def test_classes_gives_every_test_example_of_the_classes_held():
-    federation = federate(dataset(), "pathological", num_clients=6, seed=0, tests="classes")
+    federation = make_federation(dataset(), "pathological", num_clients=6, seed=0, tests="classes")
     assert federation.tests is not None
     labels = federation.dataset.test.y
     for client in range(6):
-        mine = np.unique(federation.dataset.train.y[federation.train.client(client)])
-        assert np.array_equal(federation.tests.client(client), np.flatnonzero(np.isin(labels, mine)))
+        mine = np.unique(federation.dataset.train.y[federation.train.client_positions(client)])
+        assert np.array_equal(
+            federation.tests.client_positions(client), np.flatnonzero(np.isin(labels, mine))
+        )
 
 
 @given(st.integers(1, 20), st.sampled_from(["iid", "dirichlet", "quantity"]), st.integers(0, 3))
 def test_merged_cuts_a_quarter_of_each_clients_examples(clients: int, kind: str, seed: int):
-    federation = federate(dataset(), kind, num_clients=clients, seed=seed, tests="merged")
+    federation = make_federation(dataset(), kind, num_clients=clients, seed=seed, tests="merged")
     assert federation.tests is not None
     whole = federation.dataset
     for client in range(clients):
@@ -87,17 +89,18 @@ def test_merged_cuts_a_quarter_of_each_clients_examples(clients: int, kind: str,
 
 
 def test_merged_gives_a_client_train_and_test_examples_of_the_same_classes():
-    federation = federate(dataset(), "pathological", num_clients=10, seed=0, tests="merged", classes=1)
+    federation = make_federation(dataset(), "pathological", num_clients=10, seed=0, tests="merged", classes=1)
     assert federation.tests is not None
     for client in range(10):
-        (mine,) = np.unique(federation.dataset.train.y[federation.train.client(client)])
-        assert (federation.dataset.test.y[federation.tests.client(client)] == mine).all()
+        (mine,) = np.unique(federation.dataset.train.y[federation.train.client_positions(client)])
+        assert (federation.dataset.test.y[federation.tests.client_positions(client)] == mine).all()
 
 
 @pytest.mark.parametrize("tests", CONVENTIONS)
 def test_the_same_seed_gives_the_same_federation(tests: str):
     made = [
-        federate(dataset(), "dirichlet", num_clients=5, seed=3, public=0.1, tests=tests) for _ in range(2)
+        make_federation(dataset(), "dirichlet", num_clients=5, seed=3, public=0.1, tests=tests)
+        for _ in range(2)
     ]
     assert np.array_equal(made[0].train.indices, made[1].train.indices)
     if tests != "global":
@@ -117,7 +120,7 @@ def test_the_same_seed_gives_the_same_federation(tests: str):
 )
 def test_what_does_not_go_together_is_refused(given: dict, path: str):
     with pytest.raises(SpecError) as caught:
-        federate(dataset(), **({"kind": "iid", "num_clients": 4, "seed": 0} | given))
+        make_federation(dataset(), **({"kind": "iid", "num_clients": 4, "seed": 0} | given))
     assert caught.value.errors[0].path == path
 
 
@@ -131,14 +134,14 @@ def test_class_counts_and_distances_by_hand():
     assert counts.tolist() == [[2, 1], [0, 1]]
     assert distance_to_all(counts) == pytest.approx([1 / 6, 1 / 2])
     assert class_counts(partition, np.array([0, 0, 1, 1]), 2, clients=[1]).tolist() == [[0, 1]]
-    figures = summary(counts)
+    figures = summarise_counts(counts)
     assert figures["sizes"]["max"] == 3
     assert figures["class_totals"] == [2, 2]
     assert figures["distance_to_all"]["mean"] == pytest.approx(1 / 3)
 
 
 def test_a_partition_is_saved_with_its_statistics_and_read_back(tmp_path):
-    federation = federate(dataset(), "dirichlet", num_clients=5, seed=3, beta=0.1, tests="matched")
+    federation = make_federation(dataset(), "dirichlet", num_clients=5, seed=3, beta=0.1, tests="matched")
     about = {"kind": "dirichlet", "beta": 0.1, "seed": 3}
     arrays_file, card_file = save_partition(tmp_path / "deep" / "part", federation, about)
     partition, card = load_partition(tmp_path / "deep" / "part")
@@ -155,9 +158,9 @@ def test_a_partition_is_saved_with_its_statistics_and_read_back(tmp_path):
 
 
 def test_a_damaged_partition_is_refused(tmp_path):
-    federation = federate(dataset(), "iid", num_clients=5, seed=3)
+    federation = make_federation(dataset(), "iid", num_clients=5, seed=3)
     save_partition(tmp_path / "one", federation, {})
-    save_partition(tmp_path / "two", federate(dataset(), "iid", num_clients=5, seed=4), {})
+    save_partition(tmp_path / "two", make_federation(dataset(), "iid", num_clients=5, seed=4), {})
     (tmp_path / "one.npz").write_bytes((tmp_path / "two.npz").read_bytes())
     with pytest.raises(DataError, match=r"one\.npz: is not the partition that one\.json describes"):
         load_partition(tmp_path / "one")
@@ -171,4 +174,4 @@ def test_a_damaged_partition_is_refused(tmp_path):
 
 def test_a_sampled_partition_has_nothing_to_save(tmp_path):
     with pytest.raises(SpecError, match="nothing to save"):
-        save_partition(tmp_path / "p", federate(dataset(), "sampled", num_clients=5, seed=3), {})
+        save_partition(tmp_path / "p", make_federation(dataset(), "sampled", num_clients=5, seed=3), {})

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedsim.data import load_dataset
-from fedsim.data.sources.folders import cut_positions
+from fedsim.data.sources.folders import cut_test_positions
 from fedsim.errors import DataError, SpecError
 
 
@@ -74,7 +74,7 @@ def test_hugging_face_texts(tmp_path: Path):
 def test_a_tokenizer_is_not_trained_on_the_texts_that_are_cut_off(tmp_path: Path):
     """[PAD], [UNK] and [CLS] are 0, 1 and 2; the test texts have a word that no training text has."""
     datasets = pytest.importorskip("datasets", reason="the extra 'text' is not installed")
-    tested = cut_positions(20, 0.25)[1]
+    tested = cut_test_positions(20, 0.25)[1]
     table = {"text": ["the zzz" if row in tested else "the cat" for row in range(20)], "label": [0, 1] * 10}
     datasets.Dataset.from_dict(table).save_to_disk(str(tmp_path / "mine"))
     given = {"inputs": "text", "length": 8, "vocabulary": 100}

@@ -10,7 +10,7 @@ from scipy.io import savemat
 
 from fedsim.data import DATASETS, load_dataset
 from fedsim.data.augment import Augment
-from fedsim.data.places import Places
+from fedsim.data.places import DataRoots
 from fedsim.data.sources.images import channel_moments
 from fedsim.errors import DataError, DataNotFound
 from tests.fedsim.data.samples import TEN, broken, write_batch, write_folders, write_idx
@@ -200,10 +200,10 @@ def test_what_is_nowhere_says_how_to_get_it(tmp_path: Path, name: str):
     "name", ["mnist", "fashion_mnist", "emnist", "cifar10", "cifar100", "svhn", "celeba"]
 )
 def test_what_can_be_downloaded_says_so(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Places, "installed", lambda self, name: None)
+    monkeypatch.setattr(DataRoots, "installed", lambda self, name: None)
     with pytest.raises(DataNotFound, match=r"--set data\.download=true"):
         load_dataset(name, roots=[tmp_path])
-    assert "--set data.download=true" in DATASETS[name].get
+    assert "--set data.download=true" in DATASETS[name].how_to_get
 
 
 def test_moments_are_those_of_numpy():

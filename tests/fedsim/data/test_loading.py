@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from fedsim.data import DATASETS, load_dataset, parameters_of, whereabouts
-from fedsim.data.places import Places
+from fedsim.data import DATASETS, list_entry_parameters, list_locations, load_dataset
+from fedsim.data.places import DataRoots
 from fedsim.data.sources.idx import read_idx
 from fedsim.data.sources.mnist import fashion_mnist
 from fedsim.errors import DataError, DataNotFound, SpecError
@@ -61,7 +61,7 @@ def test_fashion_mnist_in_torchvisions_layout(tmp_path: Path, ending: str):
 
 def test_a_missing_data_set_says_how_to_get_it(tmp_path: Path):
     with pytest.raises(DataNotFound, match=r"found none of FashionMNIST/raw.*dataset-fashion-mnist"):
-        fashion_mnist(Places((tmp_path,), system=tmp_path))
+        fashion_mnist(DataRoots((tmp_path,), system=tmp_path))
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
@@ -157,25 +157,25 @@ def test_every_place_that_a_loader_looks_in_is_said(
 ) -> None:
     looked: list[Path] = []
 
-    def find(places: Places, candidates: Iterable[str]) -> None:
+    def find(places: DataRoots, candidates: Iterable[str]) -> None:
         looked.extend(root / candidate for root in places.roots for candidate in candidates)
 
-    def installed(places: Places, package: str) -> None:
+    def installed(places: DataRoots, package: str) -> None:
         looked.append(places.system / package)
 
-    monkeypatch.setattr(Places, "find", find)
-    monkeypatch.setattr(Places, "installed", installed)
-    given = {"path": "mine/data"} if "path" in {p.name for p in parameters_of(DATASETS[name])} else {}
-    drawn = DATASETS[name].fits is not None or name == "digits"
+    monkeypatch.setattr(DataRoots, "find", find)
+    monkeypatch.setattr(DataRoots, "installed", installed)
+    given = {"path": "mine/data"} if "path" in {p.name for p in list_entry_parameters(DATASETS[name])} else {}
+    drawn = DATASETS[name].check_parameters is not None or name == "digits"
     if not drawn:
         with pytest.raises(DataNotFound):
-            DATASETS[name].load(Places((tmp_path,)), **given)
+            DATASETS[name].load(DataRoots((tmp_path,)), **given)
         assert looked
-    assert set(whereabouts(name, (tmp_path,), given)) == set(looked)
+    assert set(list_locations(name, (tmp_path,), given)) == set(looked)
 
 
 def test_a_path_out_of_the_data_roots_is_nowhere(tmp_path: Path) -> None:
-    assert whereabouts("npz", (tmp_path,), {"path": "mine.npz"}) == [tmp_path / "mine.npz"]
+    assert list_locations("npz", (tmp_path,), {"path": "mine.npz"}) == [tmp_path / "mine.npz"]
     for path in ("/etc", "../other", 3, None):
-        assert whereabouts("npz", (tmp_path,), {"path": path}) == []
-    assert whereabouts("nobody", (tmp_path,), {"path": "mine.npz"}) == []
+        assert list_locations("npz", (tmp_path,), {"path": path}) == []
+    assert list_locations("nobody", (tmp_path,), {"path": "mine.npz"}) == []

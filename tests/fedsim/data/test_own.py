@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedsim.data import federate, load_dataset
+from fedsim.data import load_dataset, make_federation
 from fedsim.errors import DataError, DataNotFound, SpecError
 from tests.fedsim.data.samples import broken
 
@@ -63,11 +63,11 @@ def test_natural_clients_of_both_parts_merged_are_one_person_each(tmp_path: Path
         y_test=test % 2,
         groups_test=test,
     )
-    shared = federate(npz(tmp_path), "natural", num_clients=3, seed=0, tests="merged")
+    shared = make_federation(npz(tmp_path), "natural", num_clients=3, seed=0, tests="merged")
     assert shared.tests is not None
     for client, user in enumerate((5, 7, 9)):
-        held = shared.dataset.train.x[shared.train.client(client)]
-        tested = shared.dataset.test.x[shared.tests.client(client)]
+        held = shared.dataset.train.x[shared.train.client_positions(client)]
+        tested = shared.dataset.test.x[shared.tests.client_positions(client)]
         assert np.unique(np.concatenate([held, tested])).tolist() == [user]
 
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsim.data import PARTITIONS, make_partition
-from fedsim.data.partition import deal, from_owners
-from fedsim.data.partitions.repair import fill_up
+from fedsim.data.partition import deal_examples, partition_from_owners
+from fedsim.data.partitions.repair import fill_small_clients
 from fedsim.errors import SpecError
 from tests.fedsim.data.labelled import CLASSES, covers_once, federations, make, make_any
 
@@ -36,10 +36,12 @@ def test_the_same_seed_gives_the_same_partition(kind: str, federation):
     first, second = make_any(kind, federation), make_any(kind, federation)
     assert first.num_clients == second.num_clients == federation[1]
     for client in range(first.num_clients):
-        assert np.array_equal(first.client(client), second.client(client))
+        assert np.array_equal(first.client_positions(client), second.client_positions(client))
 
 
-@pytest.mark.parametrize("kind", [kind for kind, entry in PARTITIONS.own.items() if not entry.shares])
+@pytest.mark.parametrize(
+    "kind", [kind for kind, entry in PARTITIONS.own.items() if not entry.shares_examples]
+)
 @given(federations())
 def test_an_example_is_one_clients_at_most(kind: str, federation):
     held = make_any(kind, federation).indices
@@ -51,7 +53,7 @@ def test_an_example_is_one_clients_at_most(kind: str, federation):
 def test_label_counts_of_all_clients_are_those_of_the_data(federation, kind: str):
     labels, clients, _ = federation
     partition = make(kind, federation)
-    counts = sum(partition.label_counts(i, labels, CLASSES) for i in range(clients))
+    counts = sum(partition.count_labels(i, labels, CLASSES) for i in range(clients))
     assert np.array_equal(counts, np.bincount(labels, minlength=CLASSES))
     assert sum(partition.size(i) for i in range(clients)) == len(labels)
 
@@ -60,7 +62,7 @@ def test_label_counts_of_all_clients_are_those_of_the_data(federation, kind: str
 def test_filling_up_keeps_totals_and_reaches_the_minimum(rows, data):
     counts = np.array(rows)
     minimum = data.draw(st.integers(0, int(counts.sum()) // len(counts)))
-    filled, notes = fill_up(counts, minimum)
+    filled, notes = fill_small_clients(counts, minimum)
     assert np.array_equal(filled.sum(axis=0), counts.sum(axis=0))
     assert filled.min() >= 0
     assert filled.sum(axis=1).min() >= minimum
@@ -69,7 +71,7 @@ def test_filling_up_keeps_totals_and_reaches_the_minimum(rows, data):
 
 def test_filling_up_takes_a_class_the_client_holds_from_its_largest_holder():
     counts = np.array([[1, 0], [8, 2], [5, 9]])
-    filled, notes = fill_up(counts, 3)
+    filled, notes = fill_small_clients(counts, 3)
     # Client 2 has 14 examples, client 1 has 10: the two come from client 2, and of class 0.
     assert filled.tolist() == [[3, 0], [8, 2], [3, 9]]
     assert notes == ("1 clients filled up to 3 examples by moving 2 from the largest clients",)
@@ -84,15 +86,15 @@ def test_dealing_gives_exactly_the_counts(federation):
     counts = np.stack(
         [generator.multinomial(n, np.full(clients, 1 / clients)) for n in available // 2], axis=1
     )
-    partition = from_owners(deal(labels, counts, generator), clients)
+    partition = partition_from_owners(deal_examples(labels, counts, generator), clients)
     for client in range(clients):
-        assert np.array_equal(partition.label_counts(client, labels, CLASSES), counts[client])
+        assert np.array_equal(partition.count_labels(client, labels, CLASSES), counts[client])
 
 
 def test_views_are_read_only_and_ascending():
     partition = make("dirichlet", (np.arange(100) % CLASSES, 4, 0))
     for client in range(4):
-        held = partition.client(client)
+        held = partition.client_positions(client)
         assert (np.diff(held) > 0).all()
         with pytest.raises(ValueError, match="read-only"):
             held[0] = 1
@@ -105,7 +107,7 @@ def test_beta_decides_how_skewed_the_clients_are():
         partition = make_partition(
             "dirichlet", labels=labels, num_clients=20, num_classes=10, seed=0, beta=beta, min_size=10
         )
-        counts = np.stack([partition.label_counts(i, labels, 10) for i in range(20)])
+        counts = np.stack([partition.count_labels(i, labels, 10) for i in range(20)])
         return float((counts.max(axis=1) / counts.sum(axis=1)).mean())
 
     shares = [largest_share(beta) for beta in (0.05, 0.5, 5.0, 500.0)]
@@ -156,10 +158,10 @@ def test_a_million_sampled_clients_cost_nothing_until_asked():
     )
     assert partition.num_clients == 1_000_000
     assert partition.size(999_999) == 50
-    held = partition.client(999_999)
+    held = partition.client_positions(999_999)
     assert len(np.unique(held)) == 50
-    assert np.array_equal(held, partition.client(999_999))
-    assert not np.array_equal(held, partition.client(999_998))
+    assert np.array_equal(held, partition.client_positions(999_999))
+    assert not np.array_equal(held, partition.client_positions(999_998))
 
 
 def test_sampled_clients_may_prefer_classes():
@@ -167,7 +169,7 @@ def test_sampled_clients_may_prefer_classes():
     partition = make_partition(
         "sampled", labels=labels, num_clients=50, num_classes=10, seed=1, size=60, beta=0.05
     )
-    counts = np.stack([partition.label_counts(i, labels, 10) for i in range(50)])
+    counts = np.stack([partition.count_labels(i, labels, 10) for i in range(50)])
     assert (counts.sum(axis=1) == 60).all()
     assert (counts.max(axis=1) / 60).mean() > 0.6
 
@@ -176,7 +178,7 @@ def test_examples_of_several_labels_are_shared_out_by_their_first():
     labels = np.array([[0, 1, 1], [1, 0, 0], [0, 0, 0]] * 20, np.float32)
     partition = make_partition("dirichlet", labels=labels, num_clients=3, num_classes=3, seed=0)
     assert covers_once(partition, 60)
-    assert sum(partition.label_counts(i, labels, 3) for i in range(3)).tolist() == [20, 20, 20]
+    assert sum(partition.count_labels(i, labels, 3) for i in range(3)).tolist() == [20, 20, 20]
 
 
 def test_dirichlet_of_half_the_data_leaves_the_other_half_to_nobody():

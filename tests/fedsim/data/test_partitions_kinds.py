@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsim.data import Partition, Supply, make_partition, supply_faults
+from fedsim.data import Partition, PartitionFigures, find_figure_faults, make_partition
 from fedsim.errors import SpecError
 from tests.fedsim.data.labelled import CLASSES, covers_once, federations, make
 
@@ -19,7 +19,7 @@ def few_classes(
         return None
     given = {"classes": classes} if kind == "pathological" else {"share": classes / present}
     partition = make(kind, federation, **given)
-    return partition, np.stack([partition.label_counts(i, labels, CLASSES) for i in range(clients)])
+    return partition, np.stack([partition.count_labels(i, labels, CLASSES) for i in range(clients)])
 
 
 @pytest.mark.parametrize("kind", ["pathological", "label_skew"])
@@ -47,7 +47,7 @@ def test_a_clients_number_says_nothing_of_the_classes_it_holds():
     for seed in range(40):
         given = {"labels": labels, "num_clients": 20, "num_classes": 10, "seed": seed}
         partition = make_partition("pathological", classes=2, **given)
-        counts = np.stack([partition.label_counts(i, labels, 10) for i in range(0, 20, 2)])
+        counts = np.stack([partition.count_labels(i, labels, 10) for i in range(0, 20, 2)])
         even.append(counts[:, ::2].sum() / counts.sum())
     assert abs(np.mean(even) - 0.5) < 0.05  # 0.75, if first classes went by number
 
@@ -64,7 +64,7 @@ def test_shards_cover_once_in_equal_pieces(federation, each: int):
 def test_a_client_of_two_shards_holds_two_classes():
     labels = np.arange(6_000) % 10
     partition = make_partition("shards", labels=labels, num_clients=100, num_classes=10, seed=0)
-    classes = [int((partition.label_counts(i, labels, 10) > 0).sum()) for i in range(100)]
+    classes = [int((partition.count_labels(i, labels, 10) > 0).sum()) for i in range(100)]
     assert max(classes) <= 2
     assert np.mean(classes) > 1.5
 
@@ -72,7 +72,7 @@ def test_a_client_of_two_shards_holds_two_classes():
 def test_label_skew_of_a_fifth_is_two_classes_of_ten():
     labels = np.arange(6_000) % 10
     partition = make_partition("label_skew", labels=labels, num_clients=100, num_classes=10, seed=0)
-    assert {int((partition.label_counts(i, labels, 10) > 0).sum()) for i in range(100)} == {2}
+    assert {int((partition.count_labels(i, labels, 10) > 0).sum()) for i in range(100)} == {2}
 
 
 @given(federations(), st.sampled_from([0.05, 1.0, 50.0]))
@@ -88,7 +88,7 @@ def test_quantity_skews_sizes_and_not_classes():
     partition = make_partition("quantity", labels=labels, num_clients=20, num_classes=10, seed=0, beta=0.5)
     sizes = partition.sizes()
     assert sizes.max() > 5 * sizes.min()
-    largest = partition.label_counts(int(sizes.argmax()), labels, 10)
+    largest = partition.count_labels(int(sizes.argmax()), labels, 10)
     assert largest.max() < 1.2 * largest.min()
 
 
@@ -104,7 +104,7 @@ def test_dirichlet_by_client_follows_the_datas_own_mix_for_a_large_beta():
     partition = make_partition(
         "dirichlet_clients", labels=labels, num_clients=10, num_classes=3, seed=0, beta=1e4
     )
-    counts = np.stack([partition.label_counts(i, labels, 3) for i in range(10)])
+    counts = np.stack([partition.count_labels(i, labels, 3) for i in range(10)])
     assert np.abs(counts - [600, 300, 100]).max() < 60
 
 
@@ -115,7 +115,7 @@ def test_natural_never_splits_a_group(federation, groups_in_all: int):
     if len(np.unique(groups)) >= clients:
         partition = make("natural", federation, groups=groups)
         assert covers_once(partition, len(labels))
-        held = [set(groups[partition.client(i)]) for i in range(clients)]
+        held = [set(groups[partition.client_positions(i)]) for i in range(clients)]
         assert sum(map(len, held)) == len(set().union(*held))
 
 
@@ -124,7 +124,7 @@ def test_natural_with_one_client_per_group_keeps_their_order():
     partition = make_partition(
         "natural", labels=np.zeros(4, int), num_clients=3, num_classes=1, seed=0, groups=groups
     )
-    assert [partition.client(i).tolist() for i in range(3)] == [[1, 3], [2], [0]]
+    assert [partition.client_positions(i).tolist() for i in range(3)] == [[1, 3], [2], [0]]
 
 
 def test_natural_clients_of_ten_celebrities_leave_the_others_out():
@@ -168,7 +168,7 @@ def test_what_the_classes_and_groups_cannot_serve_is_refused(kind: str, given: d
     assert words in fault.message
 
 
-TEN = Supply(examples=10, num_clients=5, classes=(2, 2), owners=0)
+TEN = PartitionFigures(examples=10, num_clients=5, classes=(2, 2), owners=0)
 
 
 @pytest.mark.parametrize(
@@ -193,18 +193,18 @@ TEN = Supply(examples=10, num_clients=5, classes=(2, 2), owners=0)
     ],
 )
 def test_figures_alone_tell_what_cannot_be(kind: str, given: dict, paths: list[str]):
-    assert [fault.path for fault in supply_faults(kind, given, TEN)] == paths
+    assert [fault.path for fault in find_figure_faults(kind, given, TEN)] == paths
 
 
 def test_figures_that_are_bounds_refuse_only_what_is_certain():
     """Of 3 to 8 classes 2 clients of one class leave some, at a share of 0.2 of 8 it may be enough."""
     known = TEN._replace(num_clients=2, classes=(3, 8), owners=6)
-    assert not supply_faults("pathological", {"classes": 8}, known)
-    assert [f.path for f in supply_faults("pathological", {"classes": 1}, known)] == ["classes"]
-    assert [f.path for f in supply_faults("label_skew", {"share": 0.2}, known)] == ["share"]
-    assert not supply_faults("label_skew", {"share": 0.2}, known._replace(classes=(2, 8)))
-    assert not supply_faults("natural", {"groups_per_client": 3}, known)
-    (fault,) = supply_faults("natural", {"groups_per_client": 4}, known)
+    assert not find_figure_faults("pathological", {"classes": 8}, known)
+    assert [f.path for f in find_figure_faults("pathological", {"classes": 1}, known)] == ["classes"]
+    assert [f.path for f in find_figure_faults("label_skew", {"share": 0.2}, known)] == ["share"]
+    assert not find_figure_faults("label_skew", {"share": 0.2}, known._replace(classes=(2, 8)))
+    assert not find_figure_faults("natural", {"groups_per_client": 3}, known)
+    (fault,) = find_figure_faults("natural", {"groups_per_client": 4}, known)
     assert (fault.path, fault.hint) == ("groups_per_client", "have at most 1 client")
-    (fault,) = supply_faults("difficulty", {"base": {"kind": "natural"}}, known._replace(num_clients=7))
+    (fault,) = find_figure_faults("difficulty", {"base": {"kind": "natural"}}, known._replace(num_clients=7))
     assert fault.path == "num_clients"

@@ -7,8 +7,8 @@ from timeit import timeit
 import numpy as np
 import pytest
 
-from fedsim.data import federate, load_dataset
-from fedsim.data.sources.reuters import mod_apte
+from fedsim.data import load_dataset, make_federation
+from fedsim.data.sources.reuters import read_mod_apte
 
 
 def folder(roots: list[Path], name: str) -> Path:
@@ -44,7 +44,7 @@ def test_tiny_imagenet_subset(data_roots: list[Path]):
 
 
 def test_reuters_mod_apte_counts(data_roots: list[Path]):
-    train, test = mod_apte(folder(data_roots, "reuters21578"))
+    train, test = read_mod_apte(folder(data_roots, "reuters21578"))
     assert (len(train), len(test)) == (9_603, 3_299)
 
 
@@ -64,5 +64,5 @@ def test_spoken_digits_with_one_client_per_speaker(data_roots: list[Path]):
     data = load_dataset("spoken_digits", roots=data_roots)
     assert (len(data.train), len(data.test)) == (2_700, 300)
     assert np.bincount(data.train.y).tolist() == [270] * 10
-    federation = federate(data, "natural", num_clients=6, seed=0)
+    federation = make_federation(data, "natural", num_clients=6, seed=0)
     assert federation.train.sizes().tolist() == [450] * 6

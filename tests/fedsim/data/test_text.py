@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from fedsim.data import load_dataset
-from fedsim.data.places import Places
-from fedsim.data.sources.reuters import mod_apte
-from fedsim.data.text import tokenise
+from fedsim.data.places import DataRoots
+from fedsim.data.sources.reuters import read_mod_apte
+from fedsim.data.text import tokenise_texts
 from fedsim.errors import DataError, DataNotFound, SpecError
 
 STORY = """<REUTERS TOPICS="{topics}" LEWISSPLIT="{split}" CGISPLIT="TRAINING-SET" OLDID="1" NEWID="{number}">
@@ -55,7 +55,7 @@ def write_reuters(root: Path) -> Path:
 
 
 def test_the_mod_apte_split_and_its_texts(tmp_path: Path):
-    train, test = mod_apte(write_reuters(tmp_path))
+    train, test = read_mod_apte(write_reuters(tmp_path))
     assert (len(train), len(test)) == (9, 3)
     assert train[3].topics == ("wheat", "corn")
     assert train[0].text == "STORY 0 Prices of acq rose <RTRS> in 0.  End"
@@ -66,14 +66,14 @@ def test_a_truncated_file_is_named(tmp_path: Path):
     file = write_reuters(tmp_path) / "reut2-000.sgm"
     file.write_text(file.read_text()[:-30])
     with pytest.raises(DataError, match=r"reut2-000\.sgm: truncated, 9 whole stories of 10"):
-        mod_apte(file.parent)
+        read_mod_apte(file.parent)
 
 
 def test_a_missing_file_is_named(tmp_path: Path):
     folder = write_reuters(tmp_path)
     (folder / "reut2-013.sgm").unlink()
     with pytest.raises(DataError, match=r"reut2-013\.sgm: is missing"):
-        mod_apte(folder)
+        read_mod_apte(folder)
 
 
 def test_more_topics_than_there_are_is_refused(tmp_path: Path):
@@ -90,7 +90,7 @@ def test_reuters_is_nowhere(tmp_path: Path):
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(__import__("sys").modules, "tokenizers", None)
     with pytest.raises(DataNotFound, match=r"need the package 'tokenizers' \(install the extra: .*\[text\]"):
-        tokenise(Places(), ["a"], ["b"], tokenizer="bpe", vocabulary=100, length=4)
+        tokenise_texts(DataRoots(), ["a"], ["b"], tokenizer="bpe", vocabulary=100, length=4)
 
 
 def test_reuters_keeps_stories_of_one_frequent_topic(tmp_path: Path):
@@ -112,7 +112,8 @@ TEXTS = ["the cat sat on the mat", "the dog sat", "a cat and a dog"] * 5
 def test_a_trained_tokenizer_is_the_same_every_time():
     pytest.importorskip("tokenizers", reason="the extra 'text' is not installed")
     made = [
-        tokenise(Places(), TEXTS, ["the cow"], tokenizer="bpe", vocabulary=100, length=6) for _ in range(3)
+        tokenise_texts(DataRoots(), TEXTS, ["the cow"], tokenizer="bpe", vocabulary=100, length=6)
+        for _ in range(3)
     ]
     assert all(np.array_equal(made[0].train, other.train) for other in made[1:])
     # The first token is [CLS] = 2; what the training texts have not is [UNK] = 1; 0 is padding.
@@ -128,16 +129,18 @@ def test_a_tokenizer_in_a_data_root_is_used(tmp_path: Path):
     mine = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
     mine.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     mine.save(str(tmp_path / "mine" / "tokenizer.json"))
-    made = tokenise(Places((tmp_path,)), TEXTS, ["the cat"], tokenizer="mine", vocabulary=100, length=4)
+    made = tokenise_texts(
+        DataRoots((tmp_path,)), TEXTS, ["the cat"], tokenizer="mine", vocabulary=100, length=4
+    )
     assert made.test.tolist() == [[1, 2, 0, 0]]
     assert made.vocabulary == 3
     with pytest.raises(DataNotFound, match=r"tokenizer 'yours': found none of yours/tokenizer\.json"):
-        tokenise(Places((tmp_path,)), TEXTS, [], tokenizer="yours", vocabulary=100, length=4)
+        tokenise_texts(DataRoots((tmp_path,)), TEXTS, [], tokenizer="yours", vocabulary=100, length=4)
     with pytest.raises(SpecError, match="inside a data root"):
-        tokenise(Places((tmp_path,)), TEXTS, [], tokenizer="../mine", vocabulary=100, length=4)
+        tokenise_texts(DataRoots((tmp_path,)), TEXTS, [], tokenizer="../mine", vocabulary=100, length=4)
     (tmp_path / "mine" / "tokenizer.json").write_text("{")
     with pytest.raises(DataError, match="tokenizer 'mine': cannot be read"):
-        tokenise(Places((tmp_path,)), TEXTS, [], tokenizer="mine", vocabulary=100, length=4)
+        tokenise_texts(DataRoots((tmp_path,)), TEXTS, [], tokenizer="mine", vocabulary=100, length=4)
 
 
 def test_another_file_of_a_tokenizer_of_that_name_makes_other_tokens(tmp_path: Path):
@@ -160,4 +163,4 @@ def test_a_tokenizer_that_pads_otherwise_is_refused(tmp_path: Path):
         str(tmp_path / "mine" / "tokenizer.json")
     )
     with pytest.raises(SpecError, match="no padding token with the number 0"):
-        tokenise(Places((tmp_path,)), TEXTS, [], tokenizer="mine", vocabulary=100, length=4)
+        tokenise_texts(DataRoots((tmp_path,)), TEXTS, [], tokenizer="mine", vocabulary=100, length=4)

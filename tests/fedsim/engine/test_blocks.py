@@ -7,14 +7,22 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsim.clients.sampling import draws
+from fedsim.clients.sampling import draw_batches
 from fedsim.core import Pacing
-from fedsim.engine.blocks import MOST_BLOCKS, Node, TreeSum, cut, pieces, shares, spans
+from fedsim.engine.blocks import (
+    MOST_BLOCKS,
+    Node,
+    TreeSum,
+    count_blocks,
+    cut_evenly,
+    cut_into_blocks,
+    cut_into_spans,
+)
 
 
 @given(st.integers(1, 60), st.integers(1, 40), st.integers(1, 20))
 def test_an_epoch_shows_every_example_once(examples: int, steps: int, batch: int) -> None:
-    drawn = list(draws(np.random.default_rng(0), examples, steps, batch))
+    drawn = list(draw_batches(np.random.default_rng(0), examples, steps, batch))
     assert len(drawn) == steps
     per_epoch = -(-examples // batch)
     for epoch in range(steps // per_epoch):
@@ -28,8 +36,8 @@ def test_pacing_that_opens_everything_is_the_usual_loop(
 ) -> None:
     order = np.random.default_rng(seed).permutation(examples)
     pacing = Pacing(order, np.full(steps, examples))
-    usual = draws(np.random.default_rng(seed), examples, steps, batch)
-    paced = draws(np.random.default_rng(seed), examples, steps, batch, pacing)
+    usual = draw_batches(np.random.default_rng(seed), examples, steps, batch)
+    paced = draw_batches(np.random.default_rng(seed), examples, steps, batch, pacing)
     for a, b in zip(usual, paced, strict=True):
         assert a.tolist() == b.tolist()
 
@@ -39,7 +47,9 @@ def test_pacing_opens_only_what_it_says(examples: int, steps: int, batch: int, d
     order = np.array(data.draw(st.permutations(range(examples))))
     limits = np.array(data.draw(st.lists(st.integers(1, examples), min_size=steps, max_size=steps)))
     for limit, rows in zip(
-        limits, draws(np.random.default_rng(0), examples, steps, batch, Pacing(order, limits)), strict=True
+        limits,
+        draw_batches(np.random.default_rng(0), examples, steps, batch, Pacing(order, limits)),
+        strict=True,
     ):
         assert 1 <= len(rows) <= min(batch, limit)
         assert len(rows) == min(batch, limit) or limit == examples  # only an epoch's last batch is smaller
@@ -50,7 +60,7 @@ def test_pacing_opens_only_what_it_says(examples: int, steps: int, batch: int, d
 def test_pacing_without_an_order_opens_others_at_every_step() -> None:
     pacing = Pacing(None, np.full(400, 5))
     seen = np.bincount(
-        np.concatenate(list(draws(np.random.default_rng(0), 20, 400, 4, pacing))), minlength=20
+        np.concatenate(list(draw_batches(np.random.default_rng(0), 20, 400, 4, pacing))), minlength=20
     )
     # each example is expected 400 * 4 / 20 = 80 times, with a standard deviation of sqrt(400 * .2 * .8) = 8
     assert np.abs(seen - 80).max() < 4.5 * 8
@@ -58,7 +68,7 @@ def test_pacing_without_an_order_opens_others_at_every_step() -> None:
 
 @given(st.lists(st.integers(0, 400), min_size=1, max_size=300, unique=True), st.integers(1, 3))
 def test_blocks_hold_every_client_once_and_one_architecture(cohort: list[int], models: int) -> None:
-    blocks = cut(cohort, lambda client: client % 13 + 1, models)
+    blocks = cut_into_blocks(cohort, lambda client: client % 13 + 1, models)
     assert sorted(client for block in blocks for client in block) == sorted(cohort)
     for block in blocks:
         assert len({client % models for client in block}) == 1
@@ -70,13 +80,13 @@ def test_blocks_hold_every_client_once_and_one_architecture(cohort: list[int], m
 )
 def test_as_many_workers_have_something_to_do_as_there_are_blocks(clients: int, widths: list[int]) -> None:
     cohort = range(0, 2 * clients, 2)
-    blocks = cut(cohort, lambda client: client % 13 + 1, len(widths), lambda model: widths[model])
-    assert pieces(cohort, widths) == len(blocks) <= MOST_BLOCKS * len(widths)
+    blocks = cut_into_blocks(cohort, lambda client: client % 13 + 1, len(widths), lambda model: widths[model])
+    assert count_blocks(cohort, widths) == len(blocks) <= MOST_BLOCKS * len(widths)
 
 
 def test_the_largest_clients_are_blocks_by_themselves() -> None:
     """Who waits for the largest one waits for nobody else's work beside it."""
-    blocks = cut(range(1000), lambda client: 1000 if client < 16 else 1)
+    blocks = cut_into_blocks(range(1000), lambda client: 1000 if client < 16 else 1)
     assert max(map(len, blocks)) == 1
     assert sorted(client for block in blocks[:16] for client in block) == list(range(16))
 
@@ -87,7 +97,7 @@ WORK = st.lists(st.integers(1, 20), min_size=1, max_size=130)
 
 @given(WORK, st.integers(1, 9), MOST)
 def test_spans_cover_every_block_once_in_order(work: list[int], workers: int, most: int | None) -> None:
-    cuts = [list(span) for span in spans(work, workers, most)]
+    cuts = [list(span) for span in cut_into_spans(work, workers, most)]
     assert [number for mine in cuts for number in mine] == list(range(len(work)))
     assert all(1 <= len(mine) <= (most or len(work)) for mine in cuts)
 
@@ -99,39 +109,39 @@ def test_sums_do_not_depend_on_how_the_tree_is_cut(work: list[int], workers: int
     def tree_sum(nodes: Iterable[tuple[Node, str]]) -> TreeSum:
         total = TreeSum(lambda a, b: f"({a}+{b})")
         for node, value in nodes:
-            total.push(node, value)
+            total.add_node(node, value)
         return total
 
     leaves = [(Node(0, number), str(number)) for number in range(len(work))]
-    for cuts in (spans(work, workers, most), shares(len(work), workers)):
+    for cuts in (cut_into_spans(work, workers, most), cut_evenly(len(work), workers)):
         parts = [tree_sum(leaves[span.start : span.stop]).nodes for span in cuts]
         assert tree_sum(node for part in parts for node in part).total() == tree_sum(leaves).total()
 
 
 @given(st.integers(1, 130), st.integers(1, 9))
 def test_shares_cover_every_block_once_and_are_at_most_one_for_each_worker(blocks: int, workers: int) -> None:
-    cuts = [list(span) for span in shares(blocks, workers)]
+    cuts = [list(span) for span in cut_evenly(blocks, workers)]
     assert [number for mine in cuts for number in mine] == list(range(blocks))
     assert all(cuts)
     assert len(cuts) <= workers
 
 
 def test_shares_are_cut_where_few_sums_result() -> None:
-    assert list(shares(50, 2)) == [range(24), range(24, 50)]
+    assert list(cut_evenly(50, 2)) == [range(24), range(24, 50)]
 
 
 @given(WORK, st.integers(1, 9), MOST)
 def test_a_span_is_the_whole_of_one_subtree(work: list[int], workers: int, most: int | None) -> None:
-    for span in spans(work, workers, most):
+    for span in cut_into_spans(work, workers, most):
         size = 1 << (len(span) - 1).bit_length()
         assert span.start % size == 0
         assert len(span) == size or span.stop == len(work)
 
 
 def test_spans_are_few_and_end_small_so_that_no_worker_waits_long() -> None:
-    assert [len(span) for span in spans([5] * 50, 2)] == [16, 16, 8, 8, 1, 1]
-    assert [len(span) for span in spans([5] * 64, 2)] == [16, 16, 8, 8, 4, 4, 2, 2, 2, 2]
-    assert [len(span) for span in spans([5] * 64, 2, most=5)] == [4] * 14 + [2] * 4
+    assert [len(span) for span in cut_into_spans([5] * 50, 2)] == [16, 16, 8, 8, 1, 1]
+    assert [len(span) for span in cut_into_spans([5] * 64, 2)] == [16, 16, 8, 8, 4, 4, 2, 2, 2, 2]
+    assert [len(span) for span in cut_into_spans([5] * 64, 2, most=5)] == [4] * 14 + [2] * 4
     # A thousand blocks take hardly more messages, each with one sum, than sixty-four do.
-    assert [len(list(spans([5] * 1000, workers))) for workers in (1, 4, 16, 64)] == [5, 21, 84, 296]
-    assert [len(list(spans([5] * 64, workers))) for workers in (1, 4, 16, 64)] == [5, 20, 48, 64]
+    assert [len(list(cut_into_spans([5] * 1000, workers))) for workers in (1, 4, 16, 64)] == [5, 21, 84, 296]
+    assert [len(list(cut_into_spans([5] * 64, workers))) for workers in (1, 4, 16, 64)] == [5, 20, 48, 64]

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from fedsim.clients.sampling import draws
+from fedsim.clients.sampling import draw_batches
 from fedsim.core import LocalTraining
 from fedsim.engine.cost_model import Costs, dealt, fit, together
 from fedsim.training.work import Work, client_work
@@ -20,7 +20,9 @@ from fedsim.training.work import Work, client_work
 )
 def test_a_clients_work_is_what_it_draws(num_examples: int, local: LocalTraining) -> None:
     steps = local.steps_for(num_examples)
-    drawn = [len(rows) for rows in draws(np.random.default_rng(0), num_examples, steps, local.batch_size)]
+    drawn = [
+        len(rows) for rows in draw_batches(np.random.default_rng(0), num_examples, steps, local.batch_size)
+    ]
     assert client_work(local, num_examples) == (1, len(drawn), sum(drawn))
 
 

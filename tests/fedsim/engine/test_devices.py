@@ -15,11 +15,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from fedsim.algorithms import ALGORITHMS, KDIA, Scaffold
 from fedsim.base import tree
 from fedsim.base.tree import Tree
-from fedsim.clients.population import Population, Shelf
-from fedsim.core import LocalTraining, Reduced, Traffic
-from fedsim.engine.pools import SerialPool, broadcast, instruct
-from fedsim.engine.reduction import SpanResult, share
-from fedsim.engine.simulation import first_state
+from fedsim.clients.population import Population, TaskLoader
+from fedsim.core import LocalTraining, ReducedUpdates, Traffic
+from fedsim.engine.pools import SerialPool, make_broadcasts, make_instructions
+from fedsim.engine.reduction import SpanResult, make_client_sums
+from fedsim.engine.simulation import make_initial_state
 from fedsim.errors import FedsimError
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import QUICK
@@ -57,15 +57,15 @@ def carried(message: Tree) -> Tree:
 def test_a_client_trains_where_its_shelf_is(name: str) -> None:
     everybody = population()
     algorithm = ALGORITHMS[name](**{**QUICK.get(name, {}), **AT_ONCE.get(name, {})})
-    ctx, state = everybody.context(0), first_state(algorithm, everybody)
-    down, letters = broadcast(algorithm, ctx, state)["0"], instruct(algorithm, ctx, state, [1])
+    ctx, state = everybody.context(0), make_initial_state(algorithm, everybody)
+    down, letters = make_broadcasts(algorithm, ctx, state)["0"], make_instructions(algorithm, ctx, state, [1])
     with FakeTensorMode(allow_non_fake_inputs=True):
-        shelf = Shelf(everybody, ELSEWHERE)
-        there = shelf.context(0).for_client(1)
-        task = shelf.make_task(algorithm, there, 1, carried(down), carried(letters.get(1, {})), None)
+        loader = TaskLoader(everybody, ELSEWHERE)
+        there = loader.context(0).for_client(1)
+        task = loader.make_task(algorithm, there, 1, carried(down), carried(letters.get(1, {})), None)
         assert {leaf.device for _, leaf in tree.leaves(task.client_state)} <= {ELSEWHERE}
         update = algorithm.train_client(there, task)
-        sums = share(algorithm, there, update, 1.0, SpanResult())
+        sums = make_client_sums(algorithm, there, update, 1.0, SpanResult())
     assert {vector.device for vector in sums.values() if len(vector)} <= {ELSEWHERE}
 
 
@@ -73,16 +73,16 @@ def test_a_client_trains_where_its_shelf_is(name: str) -> None:
 def test_a_pool_in_this_process_sends_clients_what_they_need_to_their_device() -> None:
     """Each comes as far as it can: to the first number that is asked for, which these tensors do not have."""
     algorithm, everybody = Scaffold(), population()
-    ctx, state = everybody.context(0), first_state(algorithm, everybody)
+    ctx, state = everybody.context(0), make_initial_state(algorithm, everybody)
     pool = SerialPool(algorithm, everybody, str(ELSEWHERE))
-    pool.restore({1: algorithm.init_client_state(ctx, algorithm.broadcast(ctx, state))})
+    pool.restore_client_states({1: algorithm.init_client_state(ctx, algorithm.broadcast(ctx, state))})
     with FakeTensorMode(allow_non_fake_inputs=True):
         asked = [
-            pool.train(algorithm, ctx, state, [0, 1]),
-            pool.train(algorithm, ctx, state, [1]),
-            lambda: list(pool.evaluate_personal(algorithm, ctx, state, [1])),
-            lambda: pool.measure(algorithm, ctx, state, [1]),
-            pool.evaluate(algorithm, ctx, state),
+            pool.begin_training(algorithm, ctx, state, [0, 1]),
+            pool.begin_training(algorithm, ctx, state, [1]),
+            lambda: list(pool.begin_personal_evaluation(algorithm, ctx, state, [1])),
+            lambda: pool.measure_losses(algorithm, ctx, state, [1]),
+            pool.begin_evaluation(algorithm, ctx, state),
         ]
         for work in asked:
             with pytest.raises(FedsimError, match="_local_scalar_dense"):
@@ -93,9 +93,9 @@ def test_a_generator_is_trained_where_the_server_is_told_to() -> None:
     """Classifiers, noise, weights and moments go to that device, and the state comes home again."""
     method, everybody = KDIA(**QUICK["kdia"]), population()
     ctx = everybody.context(0)
-    state, there = first_state(method, everybody), replace(ctx, device=ELSEWHERE)
+    state, there = make_initial_state(method, everybody), replace(ctx, device=ELSEWHERE)
     heads = [tree.select(ctx.net.init(seed), ctx.net.head) for seed in (1, 2)]
-    reduced = Reduced({"heads": heads}, (0, 1), (0.5, 0.5), (16, 16), {}, Traffic())
+    reduced = ReducedUpdates({"heads": heads}, (0, 1), (0.5, 0.5), (16, 16), {}, Traffic())
     with FakeTensorMode(allow_non_fake_inputs=True):
         steps = method.train_server(there, replace(state, generator={**state.generator, "steps": 0}), reduced)
         while True:

@@ -40,7 +40,7 @@ def diverging(clients: Sequence[int]) -> Population:
     data = population.dataset
     x = data.train.x.copy()
     for client in clients:
-        x[population.partition.client(client)] = np.nan
+        x[population.partition.client_positions(client)] = np.nan
     shape = {"input_shape": data.input_shape, "num_classes": data.num_classes}
     nets = tuple(make_net(name, **shape) for name in ("mlp", "logistic"))
     return replace(population, dataset=replace(data, train=replace(data.train, x=x)), nets=nets)
@@ -87,7 +87,7 @@ def test_where_nobody_says_numbers_nobody_learns_from_them(method: Algorithm) ->
 
 def test_it_is_left_out_where_clients_train_at_once() -> None:
     method = AcePFL(clusters=2)
-    pools = (SerialPool, partial(StackedPool, width=4))
+    pools = (SerialPool, partial(StackedPool, stack_size=4))
     one, many = (run(method, diverging([3]), pool)[0][-1].state.predictions for pool in pools)
     assert many.isfinite().all()
     torch.testing.assert_close(one, many, rtol=1e-4, atol=1e-6)

@@ -14,7 +14,7 @@ import torch
 from fedsim.algorithms import FedAvg
 from fedsim.base import rng, tree, wire
 from fedsim.base.digest import digest
-from fedsim.core import ClientTask, Context, LocalTraining, Progress, Reduced
+from fedsim.core import ClientTask, Context, LocalTraining, Progress, ReducedUpdates
 from fedsim.core.capabilities import ServerTraining
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
@@ -30,7 +30,7 @@ from fedsim.errors import (
     ServiceError,
     SpecError,
 )
-from fedsim.training.local_loop import sgd
+from fedsim.training.local_loop import run_sgd
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import Everything
 
@@ -44,9 +44,11 @@ def test_sum_gather_instructions_and_memories() -> None:
     for result in results:
         for client in result.cohort:
             visits[client] += 1
-    assert {c: int(m["visits"]) for c, m in pool.memories().items()} == {c: n for c, n in visits.items() if n}
+    assert {c: int(m["visits"]) for c, m in pool.client_states().items()} == {
+        c: n for c, n in visits.items() if n
+    }
     head = 4 * sum(population.nets[0].init(0)[key].numel() for key in population.nets[0].head)
-    params = 4 * population.nets[0].count()
+    params = 4 * population.nets[0].count_parameters()
     assert results[0].traffic.by_payload == {
         "params": 2 * 6 * params,
         "greeting": 6 * 4,
@@ -59,14 +61,14 @@ def test_memories_can_be_put_back() -> None:
     population = federation(cohort_size=6, rounds=2)
     pool, other = SerialPool(Everything(), population), SerialPool(Everything(), population)
     list(simulate(Everything(), population, pool))
-    other.restore(pool.memories())
-    assert other.memories().keys() == pool.memories().keys()
+    other.restore_client_states(pool.client_states())
+    assert other.client_states().keys() == pool.client_states().keys()
 
 
 def test_frozen_keys_do_not_move_and_need_no_gradient() -> None:
     population = federation([20], rounds=1)
     ctx, net = population.context(0), population.nets[0]
-    task = SerialPool(FedAvg(), population).worker.shelf.make_task(FedAvg(), ctx, 0, {}, {}, {})
+    task = SerialPool(FedAvg(), population).worker.loader.make_task(FedAvg(), ctx, 0, {}, {}, {})
     start = net.init(3)
 
     def loss(params: Mapping[str, torch.Tensor], batch: Any) -> torch.Tensor:
@@ -74,7 +76,7 @@ def test_frozen_keys_do_not_move_and_need_no_gradient() -> None:
         return FedAvg().loss(ctx, task, params, batch)
 
     before = {key: value.clone() for key, value in start.items()}
-    trained = sgd(ctx, task, start, loss, trainable=net.head)
+    trained = run_sgd(ctx, task, start, loss, trainable=net.head)
     assert trained.params["fc1.0.weight"] is start["fc1.0.weight"]
     assert not torch.equal(trained.params["head.weight"], start["head.weight"])
     assert all(torch.equal(start[key], before[key]) for key in before)
@@ -84,14 +86,14 @@ def test_frozen_keys_do_not_move_and_need_no_gradient() -> None:
 def test_a_correction_is_added_to_every_gradient() -> None:
     population = federation([20], rounds=1, local=LocalTraining(steps=1, batch_size=20, lr=0.5))
     ctx, net = population.context(0), population.nets[0]
-    task = SerialPool(FedAvg(), population).worker.shelf.make_task(FedAvg(), ctx, 0, {}, {}, {})
+    task = SerialPool(FedAvg(), population).worker.loader.make_task(FedAvg(), ctx, 0, {}, {}, {})
     start = net.init(3)
 
     def loss(params: Any, batch: Any) -> torch.Tensor:
         return FedAvg().loss(ctx, task, params, batch)
 
     shift = {key: torch.ones_like(value) for key, value in start.items()}
-    plain, moved = sgd(ctx, task, start, loss), sgd(ctx, task, start, loss, correction=shift)
+    plain, moved = run_sgd(ctx, task, start, loss), run_sgd(ctx, task, start, loss, correction=shift)
     for key in start:
         torch.testing.assert_close(moved.params[key], plain.params[key] - 0.5)
 
@@ -123,13 +125,13 @@ def test_bytes_of_payloads() -> None:
     payload = {"w": torch.zeros(3, 4), "nested": {"counts": torch.zeros(5, dtype=torch.int64)}}
     assert wire.payload_bytes(payload) == 4 * 12 + 4 * 5
     assert wire.payload_bytes({"h": torch.zeros(3, dtype=torch.float16)}) == 6
-    assert wire.traffic({"a": 3, "b": 1}, {"a": 2}).by_payload == {"a": 5, "b": 1}
+    assert wire.make_traffic({"a": 3, "b": 1}, {"a": 2}).by_payload == {"a": 5, "b": 1}
 
 
 def test_borrowed_arrays_share_memory_even_when_read_only() -> None:
     array = np.arange(6.0)
     array.flags.writeable = False
-    tensor = tree.borrow(array)
+    tensor = tree.wrap_array(array)
     assert tensor.tolist() == list(range(6))
     assert tensor.data_ptr() == array.ctypes.data
 
@@ -208,7 +210,9 @@ class Teaching(FedAvg, ServerTraining):
 
     seen: ClassVar[list[tuple[str, torch.device]]] = []
 
-    def train_server(self, ctx: Context, state: Any, reduced: Reduced) -> Generator[Progress, None, Any]:
+    def train_server(
+        self, ctx: Context, state: Any, reduced: ReducedUpdates
+    ) -> Generator[Progress, None, Any]:
         self.seen.append(("server", ctx.device))
         yield Progress("nothing", 1, 1)
         return state

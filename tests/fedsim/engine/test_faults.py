@@ -11,16 +11,16 @@ import pytest
 import torch
 
 from fedsim.algorithms import FedAvg
-from fedsim.base.digest import Fingerprint, memory_mark, memory_marks
+from fedsim.base.digest import ClientStatesDigest, client_state_digest, client_state_digests
 from fedsim.clients.population import Population
 from fedsim.core import ClientTask, Context
 from fedsim.core.capabilities import ClientInstructions, CohortSelection, StepNoise
-from fedsim.engine.chaos import fails_client, kills_actor
+from fedsim.engine.chaos import should_fail_client, should_kill_actor
 from fedsim.engine.faults import Chaos, Faults, parse_chaos
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import RoundResult, simulate
 from fedsim.errors import ClientFailed, CohortFailed, FedsimError, MethodFailed, OutOfMemory, SettingsError
-from fedsim.training.local_loop import Trained
+from fedsim.training.local_loop import TrainedModel
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import Everything
 
@@ -35,7 +35,7 @@ class Fragile(Everything):
     shapeless: tuple[int, ...] = ()
     since: int = 0
 
-    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> Any:
+    def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> Any:
         update = super().make_update(ctx, task, trained)
         number = int(task.instruction["greeting"]["number"])
         if number in self.broken and ctx.round >= self.since:
@@ -45,9 +45,9 @@ class Fragile(Everything):
         return update
 
 
-def fingerprint(memories: Mapping[int, Any]) -> Fingerprint:
-    found = Fingerprint()
-    found.update(memory_marks(memories))
+def fingerprint(memories: Mapping[int, Any]) -> ClientStatesDigest:
+    found = ClientStatesDigest()
+    found.update(client_state_digests(memories))
     return found
 
 
@@ -67,7 +67,7 @@ def test_a_skipped_client_leaves_nothing_but_its_number_and_the_bytes_sent_to_it
         assert result.traffic.up == other.traffic.up * 8 // 10
         assert result.engine["client_errors"]["2"] == "ZeroDivisionError: no examples of class 3"
         assert result.record()["failed"] == [2, 5]
-    assert set(pool.memories()) == set(range(10)) - {2, 5}
+    assert set(pool.client_states()) == set(range(10)) - {2, 5}
 
 
 def test_skipping_is_as_if_the_client_had_not_come() -> None:
@@ -90,12 +90,12 @@ def test_a_memory_stays_as_it_was_when_its_client_fails() -> None:
     population, algorithm = federation(rounds=2), Fragile(broken=(4,), since=1)
     pool = SerialPool(algorithm, population, faults=SKIP)
     (first,) = simulate(algorithm, population, pool, rounds=1)
-    before = pool.memories()[4]
-    reduced = pool.train(algorithm, population.context(1), first.state, [3, 4])()
+    before = pool.client_states()[4]
+    reduced = pool.begin_training(algorithm, population.context(1), first.state, [3, 4])()
     assert reduced.failed == (4,)
-    assert pool.memories()[4] is before
-    assert pool.memories()[3]["visits"] == 2
-    assert reduced.memory_digest == fingerprint(pool.memories()).hexdigest()
+    assert pool.client_states()[4] is before
+    assert pool.client_states()[3]["visits"] == 2
+    assert reduced.memory_digest == fingerprint(pool.client_states()).hexdigest()
 
 
 def test_a_round_in_which_every_client_failed_ends_the_run() -> None:
@@ -113,7 +113,7 @@ class Moody(Everything, StepNoise):
     def draw_step_noise(self, ctx: Context, rng: np.random.Generator, steps: int, *sizes: int) -> Any:
         return {"dice": rng.random((steps, 1))}
 
-    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> Any:
+    def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> Any:
         number = int(task.instruction["greeting"]["number"])
         self.seen[number] = self.seen.get(number, -1) + 1
         if self.seen[number] % (self.failures + 1) < self.failures:
@@ -215,7 +215,7 @@ def test_a_survey_has_the_same_policy() -> None:
 
     def losses(failures: int, faults: Faults) -> list[float]:
         pool = SerialPool(Blind(failures=failures), population, faults=faults)
-        return pool.measure(Moody(), ctx, state, range(4)).losses.tolist()
+        return pool.measure_losses(Moody(), ctx, state, range(4)).losses.tolist()
 
     expected = losses(0, Faults())
     assert losses(2, RETRY) == expected
@@ -231,27 +231,29 @@ def memory(*numbers: float) -> Mapping[str, Any]:
 
 def test_a_fingerprint_depends_on_the_memories_and_on_nothing_else() -> None:
     a, b, c = memory(1, 2), memory(3), memory(4)
-    step_by_step = Fingerprint()
+    step_by_step = ClientStatesDigest()
     assert step_by_step.hexdigest() == "0" * 64
     for client, kept in ((7, c), (3, a), (7, b)):
-        step_by_step.update({client: memory_mark(client, kept)})
+        step_by_step.update({client: client_state_digest(client, kept)})
     assert step_by_step.hexdigest() == fingerprint({3: a, 7: b}).hexdigest()
     assert step_by_step.hexdigest() == fingerprint({7: b, 3: a}).hexdigest()
     assert step_by_step.hexdigest() != fingerprint({3: b, 7: a}).hexdigest()
     assert step_by_step.hexdigest() != fingerprint({3: a}).hexdigest()
-    assert memory_mark(1, {"w": torch.ones(2)}) == memory_mark(1, {"w": np.ones(2, np.float32)})
+    assert client_state_digest(1, {"w": torch.ones(2)}) == client_state_digest(
+        1, {"w": np.ones(2, np.float32)}
+    )
 
 
 def test_records_of_stateful_methods_have_the_fingerprint_of_all_memories() -> None:
     population = federation(rounds=3, cohort_size=4)
     pool = SerialPool(Everything(), population)
     for result in simulate(Everything(), population, pool):
-        assert result.memory_digest == fingerprint(pool.memories()).hexdigest()
+        assert result.memory_digest == fingerprint(pool.client_states()).hexdigest()
         assert result.record()["memory_digest"] == result.memory_digest
     other = SerialPool(Everything(), population)
-    other.restore(pool.memories())
+    other.restore_client_states(pool.client_states())
     args = (Everything(), population.context(2), result.state, [1, 2])
-    assert other.train(*args)().memory_digest == pool.train(*args)().memory_digest
+    assert other.begin_training(*args)().memory_digest == pool.begin_training(*args)().memory_digest
     assert all(result.memory_digest is None for result in run(FedAvg(), population, Faults()))
 
 
@@ -272,11 +274,11 @@ def test_chaos_at_clients_is_seeded_and_cannot_fail_a_run_that_tries_again() -> 
 def test_chaos_spares_the_last_attempt() -> None:
     always = Chaos(kill_actor=1, fail_client=1)
     faults = Faults(client_error="retry", max_retries=2, chaos=always)
-    assert [kills_actor(faults, 7, 0, 0, attempt) for attempt in range(4)] == [True, True, False, False]
-    assert [fails_client(faults, 7, 0, 0, attempt) for attempt in range(3)] == [True, True, False]
-    assert not kills_actor(replace(faults, max_retries=0), 7, 0, 0, 0)
+    assert [should_kill_actor(faults, 7, 0, 0, attempt) for attempt in range(4)] == [True, True, False, False]
+    assert [should_fail_client(faults, 7, 0, 0, attempt) for attempt in range(3)] == [True, True, False]
+    assert not should_kill_actor(replace(faults, max_retries=0), 7, 0, 0, 0)
     half = replace(faults, chaos=Chaos(kill_actor=0.5))
-    drawn = [kills_actor(half, 7, round, block, 0) for round in range(30) for block in range(10)]
+    drawn = [should_kill_actor(half, 7, round, block, 0) for round in range(30) for block in range(10)]
     assert 110 < sum(drawn) < 190
 
 

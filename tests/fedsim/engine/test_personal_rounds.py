@@ -55,9 +55,9 @@ def test_the_record_tells_what_tuning_cost() -> None:
     (*_, last) = simulate(Tuned(), population, SerialPool(Tuned(), population))
     steps = sum(2 * -(-size // 8) for size in population.partition.sizes())
     record = last.record()
-    assert record["cost"]["tuning_updates"] == steps * population.nets[0].count()
-    assert record["cost"]["updates"] == population.nets[0].count() * sum(
-        population.steps(client) for client in last.cohort
+    assert record["cost"]["tuning_updates"] == steps * population.nets[0].count_parameters()
+    assert record["cost"]["updates"] == population.nets[0].count_parameters() * sum(
+        population.count_steps(client) for client in last.cohort
     )
     assert record["bytes"]["personal"] == 6 * record["bytes"]["down"] // 2
     assert record["metrics"]["personal_clients"] == 6

@@ -88,7 +88,7 @@ class Watched(Partition):
 
     def client(self, client: int) -> Indices:
         self.asked["client", client] += 1  # type: ignore[attr-defined]
-        return super().client(client)
+        return super().client_positions(client)
 
     def sizes(self) -> Indices:
         raise AssertionError("a round asked for the sizes of all clients")

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from fedsim.algorithms.fedavg import FedAvg
-from fedsim.core import Context, Progress, Reduced
+from fedsim.core import Context, Progress, ReducedUpdates
 from fedsim.core.capabilities import ServerTraining
 from fedsim.engine.pools import SerialPool
-from fedsim.engine.server_training import seconds_to_learn
+from fedsim.engine.server_training import measure_server_training
 from tests.fedsim.federations import federation
 
 
@@ -28,7 +28,9 @@ class Slow(FedAvg, ServerTraining):
 
     made: list[int] = field(default_factory=list)
 
-    def train_server(self, ctx: Context, state: Any, reduced: Reduced) -> Generator[Progress, None, Any]:
+    def train_server(
+        self, ctx: Context, state: Any, reduced: ReducedUpdates
+    ) -> Generator[Progress, None, Any]:
         """Every step is told."""
         for _ in ctx.nets:
             for step in range(1, 101):
@@ -44,7 +46,7 @@ def test_a_long_training_is_told_from_its_beginning(nets: int, enough: float, le
     population, method = replace(one, nets=one.nets * nets), Slow()
     ctx = population.context(0)
     state = method.init_server_state(ctx)
-    reduced = SerialPool(method, population).train(method, ctx, state, [0])()
-    assert seconds_to_learn(method, ctx, state, reduced, torch.device("cpu"), enough) >= least
+    reduced = SerialPool(method, population).begin_training(method, ctx, state, [0])()
+    assert measure_server_training(method, ctx, state, reduced, torch.device("cpu"), enough) >= least
     assert len(method.made) <= 1 + enough / 0.002
-    assert seconds_to_learn(FedAvg(), ctx, state, reduced, torch.device("cpu"), enough) == 0
+    assert measure_server_training(FedAvg(), ctx, state, reduced, torch.device("cpu"), enough) == 0

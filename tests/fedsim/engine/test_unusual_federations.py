@@ -24,10 +24,10 @@ from fedsim.data.dataset import Dataset, Examples
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.results import RoundResult
 from fedsim.engine.simulation import simulate
-from fedsim.engine.worker import score
+from fedsim.engine.worker import score_predictions
 from fedsim.models import make_net
-from fedsim.techniques.server_distillation import correct_share
-from fedsim.training.local_loop import right
+from fedsim.techniques.server_distillation import make_accuracy_judge
+from fedsim.training.local_loop import mark_correct
 from jobs.spec import parse_spec
 from jobs.spec.client_test_checks import task_faults
 from tests.fedsim.federations import federation
@@ -85,7 +85,7 @@ def several() -> Population:
     shape = {"input_shape": (12,), "num_classes": 4}
     nets = (make_net("mlp", **shape), make_net("mlp", hidden=8, **shape), make_net("mlp", layers=2, **shape))
     assert population.public is not None
-    return replace(population, nets=nets, public=population.public.take(np.arange(3)))
+    return replace(population, nets=nets, public=population.public.select_rows(np.arange(3)))
 
 
 def ends(name: str, population: Population) -> RoundResult:
@@ -171,14 +171,14 @@ def test_what_a_server_drops_out_is_the_same_again(name: str) -> None:
 def test_nobody_is_judged_by_labels_that_are_unknown() -> None:
     (net,) = findings().nets
     unknown = PublicSet(torch.zeros(4, 12), torch.full((4, 3), torch.nan), lambda x: x)
-    assert correct_share(net, unknown, torch.arange(4)) is None
-    assert correct_share(net, unknown, torch.arange(0)) is None
+    assert make_accuracy_judge(net, unknown, torch.arange(4)) is None
+    assert make_accuracy_judge(net, unknown, torch.arange(0)) is None
 
 
 def test_what_is_no_number_is_wrong() -> None:
     logits = torch.tensor([[9.0, 0.0], [torch.nan, 0.0], [0.0, torch.nan], [0.0, torch.inf]])
     classes, findings = torch.tensor([0, 0, 1, 1]), torch.tensor([[1.0, 0.0], [0, 0], [0, 0], [torch.nan, 1]])
-    assert right(logits, classes).tolist() == [True, False, False, True]
-    assert score(logits, classes)[::2] == (2, 4)
-    assert score(logits, findings)[::2] == (5, 7)
-    assert score(torch.full((4, 2), torch.nan), findings)[::2] == (0, 7)
+    assert mark_correct(logits, classes).tolist() == [True, False, False, True]
+    assert score_predictions(logits, classes)[::2] == (2, 4)
+    assert score_predictions(logits, findings)[::2] == (5, 7)
+    assert score_predictions(torch.full((4, 2), torch.nan), findings)[::2] == (0, 7)

@@ -10,10 +10,10 @@ import pytest
 
 from fedsim.algorithms import FedAvg
 from fedsim.data.federation import take_validation
-from fedsim.engine.model_selection import Chosen, better
+from fedsim.engine.model_selection import ChosenModel, choose_better
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
-from fedsim.engine.worker import num_shards
+from fedsim.engine.worker import count_shards
 from jobs.run.final_model import FinalModel
 from jobs.settings import Settings
 from jobs.spec import parse_spec
@@ -35,11 +35,11 @@ def test_the_split_is_a_random_share_that_nobody_else_holds() -> None:
 
 def test_models_are_scored_on_it_beside_the_test_set() -> None:
     population = federation(rounds=2)
-    split = replace(population, validation=population.dataset.test.take(slice(10)))
-    assert (num_shards(population), num_shards(split)) == (1, 2)
+    split = replace(population, validation=population.dataset.test.select_rows(slice(10)))
+    assert (count_shards(population), count_shards(split)) == (1, 2)
     plain = list(simulate(FedAvg(), population, SerialPool(FedAvg(), population)))
     found = list(simulate(FedAvg(), split, SerialPool(FedAvg(), split)))
-    part = replace(population.dataset, test=population.dataset.test.take(slice(10)))
+    part = replace(population.dataset, test=population.dataset.test.select_rows(slice(10)))
     small = replace(population, dataset=part)
     alone = list(simulate(FedAvg(), small, SerialPool(FedAvg(), small)))
     for one, both, other in zip(plain, found, alone, strict=True):
@@ -56,7 +56,7 @@ def test_a_spec_keeps_a_share_apart() -> None:
         "evaluation": {"validation": 0.1},
         "clients": {"total": 10},
     }
-    population = resolve(parse_spec(spec), Settings.from_env()).population()
+    population = resolve(parse_spec(spec), Settings.from_env()).load_population()
     assert population.validation is not None
     assert len(population.validation) == 20
     assert len(population.dataset.train) == 180
@@ -102,11 +102,11 @@ def test_the_final_model_is_chosen_by_validation_and_the_best_on_test_is_named_s
 
 def test_where_there_is_no_test_set_validation_chooses_all_the_same() -> None:
     whole = federation(rounds=2)
-    data = replace(whole.dataset, test=whole.dataset.test.take(slice(0)))
+    data = replace(whole.dataset, test=whole.dataset.test.select_rows(slice(0)))
     population, final = replace(whole, dataset=data, validation=whole.public), FinalModel()
-    best: Chosen | None = None
+    best: ChosenModel | None = None
     for result in simulate(FedAvg(), population, SerialPool(FedAvg(), population)):
-        best = better(best, FedAvg(), population, result)
+        best = choose_better(best, FedAvg(), population, result)
         final.add(RoundRecord.model_validate(result.record()))
     assert best is not None
     found = {

@@ -50,7 +50,7 @@ def net(name: str, shape: tuple[int, ...], classes: int, **params: Any) -> Net:
 def test_parameters_in_all(
     name: str, shape: tuple[int, ...], classes: int, params: dict[str, Any], count: int
 ) -> None:
-    assert net(name, shape, classes, **params).count() == count
+    assert net(name, shape, classes, **params).count_parameters() == count
 
 
 @pytest.mark.parametrize(
@@ -93,8 +93,8 @@ def test_parameters_in_all(
 )
 def test_parameters_by_block(name: str, shape: tuple[int, ...], classes: int, blocks: dict[str, int]) -> None:
     made = net(name, shape, classes)
-    assert {block: made.count(block) for block in made.blocks} == blocks
-    assert made.count(*blocks) == made.count() == sum(blocks.values())
+    assert {block: made.count_parameters(block) for block in made.blocks} == blocks
+    assert made.count_parameters(*blocks) == made.count_parameters() == sum(blocks.values())
 
 
 @pytest.mark.parametrize(
@@ -118,11 +118,11 @@ def test_running_statistics_are_keys_and_no_parameters(
 def test_group_normalisation_has_the_parameters_of_batch_normalisation() -> None:
     for name in ("fedgen_cnn", "resnet9", "resnet18", "googlenet", "vgg16"):
         batch, group = (net(name, (3, 32, 32), 10, norm=norm) for norm in ("batch", "group"))
-        assert group.count() == batch.count(), name
+        assert group.count_parameters() == batch.count_parameters(), name
         assert group.keys == group.parameters == batch.parameters, name
 
 
 def test_published_sizes_of_distilbert() -> None:
     pytest.importorskip("transformers")
     for classes, count in ((2, 66_955_010), (20, 66_968_852)):
-        assert net("distilbert", (64,), classes, vocabulary=30_522).count() == count
+        assert net("distilbert", (64,), classes, vocabulary=30_522).count_parameters() == count

@@ -17,8 +17,8 @@ from fedsim.data.dataset import Dataset, Examples
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
 from fedsim.models import make_net
-from fedsim.models.compiled import compiled
-from fedsim.models.layers import BatchNorm, group_norm, guard
+from fedsim.models.compiled import compile_module
+from fedsim.models.layers import BatchNorm, group_norm, guard_batch_norm
 from fedsim.models.net import Net
 from tests.fedsim.federations import partition
 
@@ -32,7 +32,7 @@ def test_one_example_in_training_mode() -> None:
         module(x)
 
     before = {key: value.clone() for key, value in params.items()}
-    with net.training():
+    with net.training_mode():
         logits = net(params, x)
     assert logits.isfinite().all()
     moved = {key for key in net.keys if not torch.equal(params[key], before[key])}
@@ -42,7 +42,7 @@ def test_one_example_in_training_mode() -> None:
 
 
 def test_one_example_per_channel_is_normalised_by_running_statistics() -> None:
-    plain, guarded = nn.BatchNorm1d(4), guard(nn.Sequential(nn.BatchNorm1d(4)))[0]
+    plain, guarded = nn.BatchNorm1d(4), guard_batch_norm(nn.Sequential(nn.BatchNorm1d(4)))[0]
     assert isinstance(guarded, BatchNorm)
     for layer in (plain, guarded):
         layer.running_mean.copy_(torch.arange(4.0))
@@ -58,7 +58,7 @@ def test_one_example_per_channel_is_normalised_by_running_statistics() -> None:
 def test_blocks_of_torchvision_survive_one_example() -> None:
     for name in ("resnet18", "googlenet"):
         net = make_net(name, input_shape=(1, 8, 8), num_classes=3)
-        with net.training():
+        with net.training_mode():
             assert net(net.init(0), torch.randn(1, 1, 8, 8)).isfinite().all(), name
 
 
@@ -69,7 +69,12 @@ def test_a_job_with_last_batches_of_one(norm: str) -> None:
     x, y = rng.integers(256, size=(20, 1, 8, 8), dtype=np.uint8), rng.integers(3, size=20)
     examples = Examples(x, y)
     data = Dataset(
-        "noise", examples.take(slice(15)), examples.take(slice(15, 20)), 3, (1, 8, 8), ("a", "b", "c")
+        "noise",
+        examples.select_rows(slice(15)),
+        examples.select_rows(slice(15, 20)),
+        3,
+        (1, 8, 8),
+        ("a", "b", "c"),
     )
     net = make_net("resnet9", input_shape=(1, 8, 8), num_classes=3, norm=norm)
     population = Population(
@@ -124,7 +129,7 @@ def test_batch_norm_without_running_statistics() -> None:
     assert net.keys == net.parameters
     assert "fills batches up" in net.unstackable
     assert torch.equal(net(params, x), module.eval()(x))
-    with net.training():
+    with net.training_mode():
         assert torch.equal(net(params, x), module.train()(x))
 
 
@@ -137,7 +142,7 @@ def test_a_module_may_hold_constants() -> None:
     net = Net(scaled)
     assert net.keys == ("0.weight", "1.weight", "1.bias")
     params = net.init(0)
-    assert torch.equal(net.run(params, torch.ones(1, 3), stop="1"), torch.tensor([[1.0, 2.0, 3.0]]))
+    assert torch.equal(net.run_blocks(params, torch.ones(1, 3), stop="1"), torch.tensor([[1.0, 2.0, 3.0]]))
 
 
 @pytest.mark.parametrize("shape", [(5, 6, 24, 24), (3, 16, 9, 7), (1, 1, 2, 2), (4, 3, 5, 4)])
@@ -149,7 +154,7 @@ def test_pooling_where_nothing_is_differentiated_gives_the_same_numbers(
     x = torch.randn(shape, generator=generator).contiguous(memory_format=layout)
     x[0, 0, 0, 0] = float("nan")
     module = nn.MaxPool2d(2)
-    (step,) = compiled(module, "pool")
+    (step,) = compile_module(module, "pool")
     with torch.inference_mode():
         found = step({}, x)
     assert torch.equal(found.nan_to_num(99), module(x).nan_to_num(99))
@@ -166,7 +171,7 @@ def test_pooling_where_nothing_is_differentiated_gives_the_same_numbers(
 )
 def test_other_poolings_are_left_alone(module: nn.MaxPool2d) -> None:
     x = torch.randn(2, 4, 7, 7).contiguous(memory_format=torch.channels_last)
-    (step,) = compiled(module, "pool")
+    (step,) = compile_module(module, "pool")
     with torch.inference_mode():
         assert torch.equal(step({}, x), module(x))
 
@@ -174,8 +179,8 @@ def test_other_poolings_are_left_alone(module: nn.MaxPool2d) -> None:
 @pytest.mark.parametrize("name", ["lenet5", "moon_cnn", "resnet9"])
 def test_a_net_says_the_same_with_and_without_gradients(name: str) -> None:
     net = make_net(name, input_shape=(3, 32, 32), num_classes=5)
-    params = {key: tree.arranged(value) for key, value in net.init(0).items()}
-    x = tree.arranged(torch.randn(7, 3, 32, 32))
+    params = {key: tree.to_channels_last(value) for key, value in net.init(0).items()}
+    x = tree.to_channels_last(torch.randn(7, 3, 32, 32))
     with torch.inference_mode():
         found = net(params, x)
     assert torch.equal(found, net(params, x))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from fedsim.algorithms import FedAvg
-from fedsim.base.parameters import parameters, require
+from fedsim.base.parameters import list_parameters, require_valid_parameters
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
 from fedsim.errors import SpecError
@@ -39,7 +39,7 @@ def test_shapes(name: str, channels: int) -> None:
     params = {key: value for key, value in net.module.state_dict().items() if key in net.keys}
     assert all(value.is_meta for value in params.values())
     x = torch.empty(2, channels, 32, 32, device="meta")
-    with net.training():
+    with net.training_mode():
         features = net.features(params, x)
         assert net.classify(params, features).shape == (2, 7)
     assert features.ndim == 2
@@ -51,7 +51,7 @@ def test_every_parameter_has_a_gradient(case: Case) -> None:
     net = case.net()
     params = net.init(1)
     moving = {key: params[key].requires_grad_() for key in net.parameters}
-    with net.training(), torch.random.fork_rng():
+    with net.training_mode(), torch.random.fork_rng():
         torch.manual_seed(0)
         value = net({**params, **moving}, case.inputs(4)).square().sum()
         gradients = torch.autograd.grad(value, list(moving.values()))
@@ -68,7 +68,7 @@ def test_net_is_the_module_bit_for_bit(case: Case) -> None:
     module.load_state_dict(params, strict=False)
     assert torch.equal(net(params, x), module.eval()(x))
 
-    with net.training(), torch.random.fork_rng():
+    with net.training_mode(), torch.random.fork_rng():
         torch.manual_seed(5)
         ours = net(params, x)
         torch.manual_seed(5)
@@ -84,8 +84,8 @@ def test_statistics_follow_training_in_the_callers_tensors(case: Case) -> None:
     params = net.init(2)
     before = {key: value.clone() for key, value in params.items()}
     net(params, x)
-    with net.training():
-        with net.evaluating():
+    with net.training_mode():
+        with net.evaluation_mode():
             net(params, x)
         assert all(torch.equal(params[key], before[key]) for key in net.keys)
         net(params, x)
@@ -104,7 +104,7 @@ def test_blocks_partition_the_keys_and_compose(case: Case) -> None:
     step = x
     names = net.block_names
     for start, stop in zip(names, [*names[1:], None], strict=True):
-        step = net.run({key: params[key] for key in net.blocks[start]}, step, start, stop)
+        step = net.run_blocks({key: params[key] for key in net.blocks[start]}, step, start, stop)
     assert torch.equal(step, net(params, x))
 
 
@@ -146,7 +146,7 @@ def test_stacked_clients_equal_one_by_one(case: Case) -> None:
     inputs = [case.inputs(2, seed) for seed in range(2)]
     inputs = [x.double() if x.is_floating_point() else x for x in inputs]
     stacked = {key: torch.stack([params[key] for params in wide]) for key in net.keys}
-    with net.training():
+    with net.training_mode():
         gradient = grad(lambda params, x: loss_of(net, params, x))
         logits = vmap(net)(stacked, torch.stack(inputs))
         slopes = vmap(gradient)(stacked, torch.stack(inputs))
@@ -267,28 +267,28 @@ def test_the_smallest_images_that_are_taken() -> None:
 
 def test_catalogue() -> None:
     for name, function in MODELS.items():
-        defaults = {p.name: p.default for p in parameters(function)}
-        require(function, defaults)
+        defaults = {p.name: p.default for p in list_parameters(function)}
+        require_valid_parameters(function, defaults)
         assert "vocabulary" not in defaults, name
     with pytest.raises(SpecError, match="'batch', 'group'"):
-        require(MODELS["resnet9"], {"norm": "layer"})
+        require_valid_parameters(MODELS["resnet9"], {"norm": "layer"})
     assert {case.name for case in DEFAULT} | {"distilbert", "resnet34", "vgg19"} == set(MODELS)
 
 
 def test_an_unknown_block_is_refused() -> None:
     net = make_net("lenet5", input_shape=(1, 28, 28), num_classes=3)
     with pytest.raises(ValueError, match="no block 'conv3'; its blocks: conv1, conv2, fc1, fc2, head"):
-        net.run(net.init(0), torch.zeros(1, 1, 28, 28), stop="conv3")
+        net.run_blocks(net.init(0), torch.zeros(1, 1, 28, 28), stop="conv3")
 
 
 def test_parts_of_moon_cnn() -> None:
     net = make_net("moon_cnn", input_shape=(3, 32, 32), num_classes=10)
     params, x = net.init(0), torch.randn(2, 3, 32, 32)
-    maps = net.run(params, x, stop="fc1")
+    maps = net.run_blocks(params, x, stop="fc1")
     assert maps.shape == (2, 16, 5, 5)
-    assert net.run(params, maps, start="fc1", stop="projection").shape == (2, 84)
+    assert net.run_blocks(params, maps, start="fc1", stop="projection").shape == (2, 84)
     assert net.features(params, x).shape == (2, 256)
-    assert torch.equal(net.run(params, maps, start="fc1"), net(params, x))
+    assert torch.equal(net.run_blocks(params, maps, start="fc1"), net(params, x))
 
 
 def test_slow_libraries_are_imported_when_a_model_needs_them() -> None:

@@ -13,7 +13,7 @@ from fedsim.algorithms import FedAvg
 from fedsim.clients.population import Population
 from fedsim.core import LocalTraining
 from fedsim.data.dataset import Dataset, Examples
-from fedsim.data.places import Places
+from fedsim.data.places import DataRoots
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
 from fedsim.errors import DataNotFound, SpecError
@@ -85,8 +85,8 @@ def test_a_job_on_texts() -> None:
     examples = Examples(x, y)
     data = Dataset(
         name="words",
-        train=examples.take(slice(24)),
-        test=examples.take(slice(24, 32)),
+        train=examples.select_rows(slice(24)),
+        test=examples.select_rows(slice(24, 32)),
         num_classes=4,
         input_shape=(12,),
         classes=tuple("abcd"),
@@ -122,7 +122,7 @@ def test_distilbert_from_a_random_start() -> None:
     module.load_state_dict(params, strict=False)
     assert torch.equal(net(params, x), module.eval()(x))
     torch.testing.assert_close(net(params, x[:, :10]), net(params, x))
-    with net.training():
+    with net.training_mode():
         moving = {key: value.requires_grad_() for key, value in params.items()}
         for gradient in torch.autograd.grad(net(moving, x).square().sum(), list(moving.values())):
             assert gradient.abs().sum() > 0
@@ -135,10 +135,10 @@ def test_distilbert_from_weights_in_a_folder(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     made = make_net("distilbert", input_shape=(16,), num_classes=3, vocabulary=50, **TINY)
     made.build().encoder.model.save_pretrained(tmp_path / "weights")
-    given = {"places": Places((tmp_path,)), "pretrained": "weights"}
+    given = {"places": DataRoots((tmp_path,)), "pretrained": "weights"}
     net = make_net("distilbert", input_shape=(16,), num_classes=7, vocabulary=40, **given)
     assert net.block_names == ("encoder", "pooler", "head")
-    assert net.count("encoder") == made.count("encoder")
+    assert net.count_parameters("encoder") == made.count_parameters("encoder")
     first, second = net.init(1), net.init(2)
     assert all(torch.equal(first[key], second[key]) for key in net.blocks["encoder"])
     assert not torch.equal(first["head.weight"], second["head.weight"])
@@ -180,7 +180,7 @@ def test_weights_outside_the_data_roots_are_refused(tmp_path: Path, monkeypatch:
 
 
 def weights(root: Path, name: str, *, download: bool = False) -> Net:
-    places = Places((root,), download)
+    places = DataRoots((root,), download)
     sizes = {"input_shape": (16,), "num_classes": 3, "vocabulary": 50}
     return make_net("distilbert", places=places, pretrained=name, **sizes)
 

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from fedsim.algorithms import ALGORITHMS, FedAvg, FedCL
 from fedsim.core import ClientTask, ClientUpdate, Context, LocalTraining
 from fedsim.curriculum import ClientCurriculum, DataCurriculum
-from fedsim.engine.blocks import cut
+from fedsim.engine.blocks import cut_into_blocks
 from fedsim.engine.pools import SerialPool, StackedPool
 from fedsim.models import make_net
 from fedsim.models.net import Net
-from fedsim.stacking.stack_size import width_of
-from fedsim.training.local_loop import Trained
+from fedsim.stacking.stack_size import choose_stack_size
+from fedsim.training.local_loop import TrainedModel
 from tests.fedsim.methods import FREEZING, quick
 from tests.fedsim.stacks import SIZES, close, pictures, run, same_as_one_by_one, small
 
@@ -96,7 +96,7 @@ class Keeping(FedAvg):
 
     stateful = True
 
-    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> ClientUpdate:
+    def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
         return super().make_update(ctx, task, trained)._replace(client_state=dict(trained.params))
 
 
@@ -203,7 +203,7 @@ def test_a_falling_rate_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None
 )
 def test_blocks_hold_whole_stacks(clients: int, width: int, sizes: list[int]) -> None:
     """10 clients in stacks of at most 7 are two of 5; 1050 stacks are more than 1024: two a block."""
-    blocks = cut(range(clients), lambda client: client % 5, width=lambda _: width)
+    blocks = cut_into_blocks(range(clients), lambda client: client % 5, width=lambda _: width)
     assert [len(block) for block in blocks] == sizes
     steps = [client % 5 for block in blocks for client in block]
     assert steps == sorted(steps, reverse=True)
@@ -220,8 +220,8 @@ def test_blocks_hold_whole_stacks(clients: int, width: int, sizes: list[int]) ->
 )
 def test_the_automatic_width(device: str, cohort: int, batch: int, width: int) -> None:
     population = small(cohort_size=cohort, local=LocalTraining(batch_size=batch))
-    assert [width_of(stack, population, device) for stack in ("auto", "off", 5)] == [width, 1, 5]
+    assert [choose_stack_size(stack, population, device) for stack in ("auto", "off", 5)] == [width, 1, 5]
 
 
 def test_the_automatic_width_of_models_that_cannot_be_stacked() -> None:
-    assert width_of("auto", replace(small(), nets=(Net(with_statistics),)), "cuda") == 1
+    assert choose_stack_size("auto", replace(small(), nets=(Net(with_statistics),)), "cuda") == 1

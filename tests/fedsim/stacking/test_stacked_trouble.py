@@ -19,10 +19,10 @@ from fedsim.engine.pools import SerialPool, StackedPool
 from fedsim.errors import ClientFailed, SettingsError
 from fedsim.models import make_net
 from fedsim.models.net import Params
-from fedsim.stacking.lockstep import Together
-from fedsim.stacking.mask_check import IGNORED, heeds_mask
+from fedsim.stacking.lockstep import ThreadedLockstep
+from fedsim.stacking.mask_check import MASK_IGNORED, respects_mask
 from fedsim.stacking.stacked import _Loop
-from fedsim.training.local_loop import Trained, cross_entropy, masked_mean
+from fedsim.training.local_loop import TrainedModel, cross_entropy, masked_mean
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import quick
 from tests.fedsim.stacks import close, run, small
@@ -70,7 +70,7 @@ def test_a_loss_that_counts_padding_is_made_one_by_one_and_says_so(heeds: bool, 
     expected, _ = run(algorithm, population, SerialPool(algorithm, population))
     found, _ = run(algorithm, population, StackedPool(algorithm, population, 8))
     close(found.state, expected.state, {"float32": 1e-4, "bf16": 0.05}[precision])
-    alone = {} if heeds else {f"ValueError: {IGNORED}": 7}
+    alone = {} if heeds else {f"ValueError: {MASK_IGNORED}": 7}
     assert found.engine["stacked"] == {"together": 7 - sum(alone.values()), "alone": alone}
 
 
@@ -94,8 +94,8 @@ def test_it_shows_even_where_every_loss_is_the_same(heeds: bool) -> None:
 
     weights = {"head": torch.zeros(5, 4)}
     batch = Batch(x[0], y[0], None, {"first": inner})
-    assert heeds_mask(loss, weights, batch) == heeds
-    assert heeds_mask(loss, {"head": weights["head"] + torch.inf}, batch) is None
+    assert respects_mask(loss, weights, batch) == heeds
+    assert respects_mask(loss, {"head": weights["head"] + torch.inf}, batch) is None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ class Lazy(FedAvg):
 
     def loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
         other = make_net("mlp", input_shape=(12,), num_classes=4)
-        return cross_entropy(other.run(params, batch.x, start="fc1"), batch)
+        return cross_entropy(other.run_blocks(params, batch.x, start="fc1"), batch)
 
 
 def test_a_net_may_be_made_inside_of_a_stack() -> None:
@@ -131,7 +131,7 @@ class Choosy(FedAvg):
             return {}
         return super().gradient_correction(ctx, task)
 
-    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> ClientUpdate:
+    def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
         if self.when == "finish" and task.num_examples == 11:
             raise ZeroDivisionError("eleven")
         return super().make_update(ctx, task, trained)
@@ -162,7 +162,7 @@ def test_clients_that_fail_by_chance_are_tried_again() -> None:
 
 
 def test_too_little_memory_halves_the_width_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = _Loop.make
+    whole = _Loop.run_step
 
     def limited(loop: _Loop, step: int) -> None:
         if len(loop.descents) > 4 and step == 1:
@@ -184,7 +184,7 @@ def test_too_little_memory_halves_the_width_and_loses_nothing(monkeypatch: pytes
 class Spacious(FedAvg):
     """What a client does outside of its local loop takes more memory than there is for two at once."""
 
-    def make_update(self, ctx: Context, task: ClientTask, trained: Trained) -> ClientUpdate:
+    def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
         if task.lockstep is not None and task.num_examples == 11:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return super().make_update(ctx, task, trained)
@@ -206,11 +206,11 @@ def test_a_width_below_one_is_refused() -> None:
 
 def test_a_company_that_is_given_up_leaves_nobody_behind() -> None:
     """Its members end where they wait, whatever they catch."""
-    company, ended = Together(lambda descents: 1 / 0), []  # type: ignore[arg-type, return-value]
+    company, ended = ThreadedLockstep(lambda descents: 1 / 0), []  # type: ignore[arg-type, return-value]
 
     def member(number: int) -> int:
         try:
-            company.descend(None)  # type: ignore[arg-type]
+            company.run_loop(None)  # type: ignore[arg-type]
         except Exception:
             ended.append("caught")
         finally:
@@ -219,11 +219,11 @@ def test_a_company_that_is_given_up_leaves_nobody_behind() -> None:
 
     threads = threading.active_count()
     with pytest.raises(ZeroDivisionError):
-        list(company.run([partial(member, number) for number in range(3)]))
+        list(company.run_clients([partial(member, number) for number in range(3)]))
     assert ended == [0, 1, 2]
     assert threading.active_count() == threads
 
 
 def test_a_local_loop_outside_of_its_company_is_refused() -> None:
     with pytest.raises(RuntimeError, match="by nobody in it"):
-        Together(lambda descents: []).descend(None)  # type: ignore[arg-type]
+        ThreadedLockstep(lambda descents: []).run_loop(None)  # type: ignore[arg-type]

@@ -9,14 +9,20 @@ import pytest
 import torch
 
 from fedsim.algorithms import CD2PFed, FedAvg
-from fedsim.algorithms.fedavg import OWN
+from fedsim.algorithms.fedavg import PRIVATE_PARAMS
 from fedsim.base import tree
 from fedsim.clients.population import Population
 from fedsim.core import Batch
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
 from fedsim.models import MODELS, make_net, reads_tokens
-from fedsim.techniques.channel_split import cuts, masks, private_channels, shared_part, with_shared
+from fedsim.techniques.channel_split import (
+    count_private_channels,
+    cuts,
+    make_masks,
+    replace_shared_part,
+    shared_part,
+)
 from tests.fedsim.federations import federation
 from tests.fedsim.replay import Array
 
@@ -49,8 +55,8 @@ def test_one_half_of_a_model_does_not_see_the_other(name: str) -> None:
     """Whatever the private channels hold, the shared pass says the same, and the other way round."""
     net = make_net(name, input_shape=(3, 16, 16) if name != "moon_cnn" else (3, 32, 32), num_classes=4)
     share, x = 0.3, torch.randn(2, 3, *((32, 32) if name == "moon_cnn" else (16, 16)))
-    params, halves = net.init(0), masks(net, share, x.device)
-    other = with_shared(net, net.init(1), shared_part(net, params, share), share)
+    params, halves = net.init(0), make_masks(net, share, x.device)
+    other = replace_shared_part(net, net.init(1), shared_part(net, params, share), share)
     assert any(not torch.equal(other[key], params[key]) for key in net.parameters)
 
     def said(model: Any, mask: Any) -> torch.Tensor:
@@ -83,8 +89,8 @@ def test_the_loss_is_the_cross_entropy_and_both_divergences() -> None:
     apart = (shared * np.log(shared / private)).sum(1) + (private * np.log(private / shared)).sum(1)
     expected = -np.log(whole[np.arange(6), y]).mean() + 0.7 / 2 * apart.mean()
     assert float(found) == pytest.approx(expected, rel=1e-5)
-    one_sided = private_channels(net, algorithm.private_share(ctx, 1))  # 1/6 of 5 channels is none
-    assert (one_sided, private_channels(net, algorithm.private_share(ctx, 3))) == (0, 2)
+    one_sided = count_private_channels(net, algorithm.private_share(ctx, 1))  # 1/6 of 5 channels is none
+    assert (one_sided, count_private_channels(net, algorithm.private_share(ctx, 3))) == (0, 2)
 
 
 def test_without_private_channels_it_is_fedavg_bit_for_bit() -> None:
@@ -108,13 +114,15 @@ def test_what_travels_and_what_a_client_keeps() -> None:
         at = result.round - 1
         assert result.traffic.up == 7 * 4 * sizes[ups[at]]
         assert result.traffic.down == 7 * 4 * sizes[downs[at]]
-        ctx, own = population.context(at), pool.memories()
+        ctx, own = population.context(at), pool.client_states()
         shared = shared_part(population.nets[0], result.state.params, algorithm.private_share(ctx, at))
         assert shared["fc1.0.weight"].shape == (ups[at], 12)
         stacked = {
             key: torch.stack(
                 [
-                    shared_part(population.nets[0], own[k][OWN], algorithm.private_share(ctx, at))[key]
+                    shared_part(population.nets[0], own[k][PRIVATE_PARAMS], algorithm.private_share(ctx, at))[
+                        key
+                    ]
                     for k in range(7)
                 ]
             )
@@ -125,16 +133,16 @@ def test_what_travels_and_what_a_client_keeps() -> None:
             np.testing.assert_allclose(shared[key].numpy(), mean, rtol=1e-5, atol=1e-7)
         if at == 3:
             check_a_visit(population, pool, algorithm, result.state, before)
-        before = {"state": result.state, "own": {k: dict(own[k][OWN]) for k in own}}
+        before = {"state": result.state, "own": {k: dict(own[k][PRIVATE_PARAMS]) for k in own}}
 
 
 def check_a_visit(
     population: Population, pool: SerialPool, algorithm: CD2PFed, state: Any, before: Any
 ) -> None:
     """The last round once more: channel 4 was private before, channel 3 becomes it, 0 to 2 are shared."""
-    ctx, shelf = population.context(3), pool.worker.shelf
+    ctx, loader = population.context(3), pool.worker.loader
     down = algorithm.broadcast(ctx, before["state"])
-    task = shelf.make_task(algorithm, ctx, 6, down, {}, {OWN: before["own"][6]})
+    task = loader.make_task(algorithm, ctx, 6, down, {}, {PRIVATE_PARAMS: before["own"][6]})
     start = algorithm.initial_params(ctx, task)
     for key, at in (("fc1.0.weight", 0), ("fc1.0.bias", 0), ("head.weight", 1)):
         came, own = before["state"].params[key], before["own"][6][key]
@@ -142,14 +150,14 @@ def check_a_visit(
         assert torch.equal(start[key].narrow(at, 0, 4), came.narrow(at, 0, 4))
         assert not torch.equal(came.narrow(at, 0, 4), own.narrow(at, 0, 4))
     trained = algorithm.train_locally(ctx, task, start, ctx.net.parameters).params
-    kept = pool.memories()[6][OWN]
+    kept = pool.client_states()[6][PRIVATE_PARAMS]
     beta = 0.5 + 0.5 * 3 / 4
     torch.testing.assert_close(
         kept["fc1.0.weight"][3:], (1 - beta) * start["fc1.0.weight"][3:] + beta * trained["fc1.0.weight"][3:]
     )
     torch.testing.assert_close(kept["fc1.0.weight"][:3], trained["fc1.0.weight"][:3])
-    after = shelf.make_task_without_batches(
-        algorithm, ctx, 6, algorithm.broadcast_personal(ctx, state), {}, {OWN: kept}
+    after = loader.make_task_without_batches(
+        algorithm, ctx, 6, algorithm.broadcast_personal(ctx, state), {}, {PRIVATE_PARAMS: kept}
     )
     model = algorithm.personalize(ctx, after)
     assert torch.equal(model["fc1.0.weight"][:3], state.params["fc1.0.weight"][:3])
@@ -161,7 +169,7 @@ def test_who_never_came_has_the_first_values_where_nothing_comes_down() -> None:
     algorithm, net = CD2PFed(), population.nets[0]
     ctx, state = population.context(3), FedAvg().init_server_state(population.context(0))
     moved = type(state)(params=tree.map(lambda leaf: leaf + 1, state.params))
-    task = SerialPool(algorithm, population).worker.shelf.make_task_without_batches(
+    task = SerialPool(algorithm, population).worker.loader.make_task_without_batches(
         algorithm, ctx, 0, algorithm.broadcast(ctx, moved), {}, None
     )
     model, first = algorithm.initial_params(ctx, task), net.init(population.seed)

@@ -21,16 +21,16 @@ from fedsim.engine.worker import one_thread
 from fedsim.models import make_net
 from fedsim.models.net import Net
 from fedsim.techniques.generator_training import (
-    Lessons,
-    Schedule,
-    joint_judge,
-    jointly,
+    GeneratorBatches,
+    GeneratorTraining,
+    init_generator,
+    joint_critic,
+    make_joint_classifier,
     train_generator,
-    untrained,
 )
 from fedsim.techniques.generators import (
     Generator,
-    entrance,
+    find_feature_entry,
     flat_generator,
     make_generator,
     maps_generator,
@@ -42,10 +42,10 @@ from tests.fedsim.methods import QUICK
 
 
 def test_sizes_are_the_papers() -> None:
-    assert Net(partial(maps_generator, 10, (16, 5, 5), 100, "sigmoid")).count() == 890_724
-    assert Net(partial(maps_generator, 100, (16, 5, 5), 100, "sigmoid")).count() == 1_084_944
-    assert Net(partial(flat_generator, 10, 32, 32, 256, "none")).count() == 19_744
-    assert Net(partial(flat_generator, 26, 32, 32, 256, "none")).count() == 23_840
+    assert Net(partial(maps_generator, 10, (16, 5, 5), 100, "sigmoid")).count_parameters() == 890_724
+    assert Net(partial(maps_generator, 100, (16, 5, 5), 100, "sigmoid")).count_parameters() == 1_084_944
+    assert Net(partial(flat_generator, 10, 32, 32, 256, "none")).count_parameters() == 19_744
+    assert Net(partial(flat_generator, 26, 32, 32, 256, "none")).count_parameters() == 23_840
 
 
 @pytest.mark.parametrize(
@@ -61,12 +61,12 @@ def test_sizes_are_the_papers() -> None:
 )
 def test_features_enter_where_maps_end(model: str, inputs: tuple[int, ...], block: str, shape: Any) -> None:
     net = make_net(model, input_shape=inputs, num_classes=10)
-    where = entrance(net, inputs)
+    where = find_feature_entry(net, inputs)
     made = make_generator(net, inputs, 10, noise=6, hidden=16, output="sigmoid")
     features = made(made.net.init(0), torch.randn(3, 6), torch.tensor([0, 9, 4]))
     assert (where.block, where.shape) == (block, shape)
     assert features.shape == (3, *where.shape)
-    assert net.run(net.init(0), features, start=where.block).shape == (3, 10)
+    assert net.run_blocks(net.init(0), features, start=where.block).shape == (3, 10)
 
 
 def test_diversity_is_numpys() -> None:
@@ -94,28 +94,36 @@ def test_a_collapsed_generator_pays_more_for_diversity() -> None:
 
 def test_the_joint_judge_weighs_the_clients_logits() -> None:
     net = make_net("moon_cnn", input_shape=(1, 28, 28), num_classes=10)
-    where = entrance(net, (1, 28, 28))
+    where = find_feature_entry(net, (1, 28, 28))
     heads = [tree.select(net.init(seed), where.keys(net)) for seed in (1, 2, 3)]
     features, shares = torch.randn(4, *where.shape), [0.5, 0.3, 0.2]
     expected: Any = sum(
-        share * net.run(head, features, start=where.block) for share, head in zip(shares, heads, strict=True)
+        share * net.run_blocks(head, features, start=where.block)
+        for share, head in zip(shares, heads, strict=True)
     )
-    found = joint_judge(net, where, heads, shares, torch.device("cpu"))(features)
+    found = make_joint_classifier(net, where, heads, shares, torch.device("cpu"))(features)
     torch.testing.assert_close(found, expected)
 
 
-SCHEDULE = Schedule(epochs=2, batches=30, batch_size=32, lr=0.003, weight_decay=1e-5, diversity="ratio")
+SCHEDULE = GeneratorTraining(
+    epochs=2, batches=30, batch_size=32, lr=0.003, weight_decay=1e-5, diversity="ratio"
+)
 
 
 def learnt(
-    schedule: Schedule, generator: Generator, judge: Any, classes: int, state: Any = None, number: int = 0
+    schedule: GeneratorTraining,
+    generator: Generator,
+    judge: Any,
+    classes: int,
+    state: Any = None,
+    number: int = 0,
 ) -> tuple[Any, list[Progress]]:
     """The state after one training, from an untrained generator or a state on, and what was said of it."""
     said: list[Progress] = []
     stream, cpu = rng.stream(0, "generator", number), torch.device("cpu")
-    lessons = Lessons(schedule.labels(stream, classes))
-    begun = untrained(generator, 0) if state is None else state
-    steps = train_generator(generator, begun, jointly(judge), schedule, lessons, stream, cpu)
+    lessons = GeneratorBatches(schedule.draw_step_labels(stream, classes))
+    begun = init_generator(generator, 0) if state is None else state
+    steps = train_generator(generator, begun, joint_critic(judge), schedule, lessons, stream, cpu)
     with one_thread():
         while True:
             try:
@@ -145,12 +153,14 @@ def maps_and_heads() -> tuple[Generator, Any]:
             optimiser.zero_grad()
             torch.nn.functional.cross_entropy(net(params, x), y).backward()
             optimiser.step()
-    head = tree.map(torch.Tensor.detach, tree.select(params, generator.entrance.keys(net)))
+    head = tree.map(torch.Tensor.detach, tree.select(params, generator.feature_entry.keys(net)))
     draw = torch.Generator().manual_seed(2)
     heads = [
         tree.map(lambda leaf: leaf + 0.01 * torch.randn(leaf.shape, generator=draw), head) for _ in range(3)
     ]
-    return generator, joint_judge(net, generator.entrance, heads, [0.4, 0.4, 0.2], torch.device("cpu"))
+    return generator, make_joint_classifier(
+        net, generator.feature_entry, heads, [0.4, 0.4, 0.2], torch.device("cpu")
+    )
 
 
 def judged(generator: Generator, params: Any, judge: Any, classes: int) -> tuple[float, float]:
@@ -166,7 +176,7 @@ def test_a_generator_learns_its_classes_and_a_broken_one_fails() -> None:
     """The features of a trained one are taken for their label; an untrained one's by chance, 1 in 4."""
     generator, judge = maps_and_heads()
     state, said = learnt(SCHEDULE, generator, judge, 4)
-    before, _ = judged(generator, untrained(generator, 0)["params"], judge, 4)
+    before, _ = judged(generator, init_generator(generator, 0)["params"], judge, 4)
     after, apart = judged(generator, state["params"], judge, 4)
     assert before < 0.5 < 0.9 < after
     assert said[-1] == Progress("generator", 50, 60)
@@ -174,7 +184,7 @@ def test_a_generator_learns_its_classes_and_a_broken_one_fails() -> None:
     broken = tree.map(lambda leaf: leaf.clone(), state["params"])
     broken["condition.0.rows"] = broken["condition.0.rows"].mean(0, keepdim=True).expand(4, 4)
     assert judged(generator, broken, judge, 4)[0] < 0.5
-    collapsed, _ = learnt(Schedule(**{**vars(SCHEDULE), "diversity": "none"}), generator, judge, 4)
+    collapsed, _ = learnt(GeneratorTraining(**{**vars(SCHEDULE), "diversity": "none"}), generator, judge, 4)
     assert judged(generator, collapsed["params"], judge, 4)[1] < 0.8 * apart
 
 
@@ -183,13 +193,15 @@ def flat_and_head() -> tuple[Generator, Any]:
     net = make_net("mlp", input_shape=(12,), num_classes=4)
     generator = make_generator(net, (12,), 4, noise=8, hidden=16, output="none")
     heads = [tree.select(net.init(1), net.head)]
-    return generator, joint_judge(net, generator.entrance, heads, [1.0], torch.device("cpu"))
+    return generator, make_joint_classifier(net, generator.feature_entry, heads, [1.0], torch.device("cpu"))
 
 
 def test_training_goes_on_from_a_state_and_leaves_it_alone() -> None:
     """Two trainings in a row are one Adam of torch over the steps of both."""
     generator, judge = flat_and_head()
-    schedule = Schedule(epochs=1, batches=5, batch_size=16, lr=0.01, weight_decay=0.1, diversity="none")
+    schedule = GeneratorTraining(
+        epochs=1, batches=5, batch_size=16, lr=0.01, weight_decay=0.1, diversity="none"
+    )
     first, _ = learnt(schedule, generator, judge, 4)
     kept = tree.map(torch.clone, first)
     second, _ = learnt(schedule, generator, judge, 4, first, number=1)
@@ -202,9 +214,9 @@ def test_training_goes_on_from_a_state_and_leaves_it_alone() -> None:
     optimiser = torch.optim.Adam(weights, lr=0.01, weight_decay=0.1)
     for number, state in enumerate((first, second)):
         stream = rng.stream(0, "generator", number)
-        for labels in schedule.labels(stream, 4):
+        for labels in schedule.draw_step_labels(stream, 4):
             noise = torch.from_numpy(stream.standard_normal((16, 8), np.float32))
-            with generator.net.training():
+            with generator.net.training_mode():
                 made = generator(params, noise, torch.from_numpy(labels))
             optimiser.zero_grad()
             torch.nn.functional.cross_entropy(judge(made), torch.from_numpy(labels)).backward()

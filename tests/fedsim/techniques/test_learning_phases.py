@@ -13,13 +13,13 @@ from fedsim.algorithms import FedCL
 from fedsim.base import rng
 from fedsim.checkpoints.serialization import pack, unpack
 from fedsim.core import Context
-from fedsim.techniques.learning_phases import Phases, Standing
+from fedsim.techniques.learning_phases import Phases, PhaseState
 
 DRAWS = 20
 
 
-def fresh(clients: int) -> Standing:
-    return Standing(frozen=torch.zeros(clients, dtype=torch.bool))
+def fresh(clients: int) -> PhaseState:
+    return PhaseState(frozen=torch.zeros(clients, dtype=torch.bool))
 
 
 def flat(values: list[float]) -> torch.Tensor:
@@ -31,33 +31,40 @@ def test_a_client_is_done_when_more_than_v_of_its_draws_are_at_or_below_the_thre
     rules = Phases((0.5,), v=0.7, share=1.0, cap=9)
     draws = torch.arange(10, dtype=torch.float64).repeat(3, 1)
     held = torch.tensor([9, 9, 9])
-    assert rules.done(draws, 6.0, held).tolist() == [False] * 3  # 7 of 10 is not more than 0.7
-    assert rules.done(draws, 7.0, held).tolist() == [True] * 3
+    assert (
+        rules.find_finished_clients(draws, 6.0, held).tolist() == [False] * 3
+    )  # 7 of 10 is not more than 0.7
+    assert rules.find_finished_clients(draws, 7.0, held).tolist() == [True] * 3
 
 
 def test_who_holds_too_little_to_tell_is_done_and_a_model_that_has_diverged_is_not() -> None:
     rules, silent = Phases((0.5,), v=0.7, share=0.5, cap=2), flat([np.nan] * 4)
-    assert rules.done(silent, 0.0, torch.tensor([0, 4, 5, 90])).tolist() == [True, True, False, False]
+    assert rules.find_finished_clients(silent, 0.0, torch.tensor([0, 4, 5, 90])).tolist() == [
+        True,
+        True,
+        False,
+        False,
+    ]
     now, left = fresh(3), []
     for number in range(2):
-        now = rules.after(now, number, range(3), [20, 4, 20], flat([np.nan] * 3))
+        now = rules.advance(now, number, range(3), [20, 4, 20], flat([np.nan] * 3))
         left.append((now.said["frozen"], now.said["left"]))
     assert left == [([1], None), ([1], "cap")]
 
 
 def test_the_threshold_is_held_and_those_who_came_are_looked_at() -> None:
     rules = Phases((0.5, 0.9), v=0.5, share=0.75, cap=50)
-    now = rules.after(fresh(4), 0, [0, 1], [9, 9], flat([1.0, 3.0, np.nan, np.nan]))
+    now = rules.advance(fresh(4), 0, [0, 1], [9, 9], flat([1.0, 3.0, np.nan, np.nan]))
     assert now.threshold == 1.0  # the ceil(0.5 * 40)-th of 40 draws
     assert now.frozen.tolist() == [True, False, False, False]
     assert now.said["phase"] == "1 of 2"
-    assert now.ready.tolist() == [1, 2, 3]
+    assert now.ready_clients.tolist() == [1, 2, 3]
     # Everybody is far below by now, and still only who comes is frozen, by the first threshold.
-    now = rules.after(now, 1, [2], [9], flat([1.0, -3.0, -3.0, -3.0]))
+    now = rules.advance(now, 1, [2], [9], flat([1.0, -3.0, -3.0, -3.0]))
     assert now.threshold == 1.0
     assert now.frozen.tolist() == [True, False, True, False]
     assert now.said["left"] is None
-    now = rules.after(now, 2, [3], [9], flat([1.0, -3.0, -3.0, -5.0]))
+    now = rules.advance(now, 2, [3], [9], flat([1.0, -3.0, -3.0, -5.0]))
     assert now.said | {"quantiles": []} == {
         "phase": "1 of 2",
         "level": 0.5,
@@ -77,21 +84,21 @@ def test_a_phase_ends_by_its_cap_and_after_the_last_everybody_may_come() -> None
     now, draws = fresh(3), torch.arange(3 * DRAWS, dtype=torch.float64).view(3, DRAWS)
     said = []
     for number in range(5):
-        now = rules.after(now, number, [1, 2], [9, 9], draws)
+        now = rules.advance(now, number, [1, 2], [9, 9], draws)
         said.append((now.said["phase"], now.said["left"]))
     assert said == [("1 of 1", None)] * 2 + [("1 of 1", "cap")] + [("over", None)] * 2
-    assert now.ready.tolist() == [0, 1, 2]
+    assert now.ready_clients.tolist() == [0, 1, 2]
 
 
 def test_a_standing_is_kept_by_checkpoints() -> None:
-    now = Phases((0.5,), v=0.5, share=1.0, cap=9).after(fresh(3), 0, [0], [9], flat([1.0, 2.0, 3.0]))
+    now = Phases((0.5,), v=0.5, share=1.0, cap=9).advance(fresh(3), 0, [0], [9], flat([1.0, 2.0, 3.0]))
     again = unpack(pack(now), fresh(3))
     assert again.said == now.said
     assert torch.equal(again.frozen, now.frozen)
-    assert isinstance(again, Standing)
+    assert isinstance(again, PhaseState)
 
 
-def cohort(now: Standing, size: int, chance: np.random.Generator) -> list[int]:
+def cohort(now: PhaseState, size: int, chance: np.random.Generator) -> list[int]:
     """Whom FedCL chooses: nobody who is frozen, and as many as asked for or as are left."""
     ctx, state = SimpleNamespace(num_clients=len(now.frozen), cohort_size=size), SimpleNamespace(standing=now)
     came = [*FedCL().select_cohort(cast(Context, ctx), state, chance)]
@@ -109,7 +116,7 @@ def test_who_is_frozen_can_be_told_from_the_records_of_many_clients() -> None:
     for number in range(60):
         came, before = cohort(now, 25, chance), now
         draws[came] = torch.from_numpy(chance.normal(-0.1 * number, 2, (25, DRAWS)))[: len(came)]
-        now = rules.after(now, number, came, [9] * len(came), draws)
+        now = rules.advance(now, number, came, [9] * len(came), draws)
         said = now.said
         assert len(said["newly_frozen"]) <= 25
         assert not before.frozen[said["newly_frozen"]].any()
@@ -150,7 +157,7 @@ def test_no_phase_goes_on_for_ever() -> None:
             visits[came] += 1
             mean = place[came] - speed[came] * visits[came]
             draws[came] = torch.from_numpy(mean[:, None] + chance.standard_normal((len(came), DRAWS)))
-            now = rules.after(now, number, came, held[came].tolist(), draws)
+            now = rules.advance(now, number, came, held[came].tolist(), draws)
             left = now.said["left"]
             if before.phase == len(levels):
                 assert left is None

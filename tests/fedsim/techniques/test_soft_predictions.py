@@ -9,7 +9,13 @@ from torch import Tensor
 
 from fedsim.core import Batch
 from fedsim.core.public_set import ROWS
-from fedsim.techniques.soft_predictions import Lesson, Temperature, noisy, softened, top_k
+from fedsim.techniques.soft_predictions import (
+    SoftTargetLoss,
+    Temperature,
+    add_prediction_noise,
+    soften_logits,
+    top_k,
+)
 from fedsim.techniques.triple_distillation import TripleDistillation
 
 
@@ -55,7 +61,7 @@ def softmax(x: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("k", [1, 3, 5, 9])
 def test_top_k_keeps_exactly_k_and_sums_to_one(k: int) -> None:
-    soft = softened(logits(0).detach(), 2.0)
+    soft = soften_logits(logits(0).detach(), 2.0)
     kept = top_k(soft, k)
     assert (torch.count_nonzero(kept, -1) == min(k, 5)).all()
     assert torch.allclose(kept.sum(-1), torch.ones(6, dtype=torch.float64))
@@ -69,7 +75,7 @@ def test_top_k_keeps_exactly_k_and_sums_to_one(k: int) -> None:
 
 
 def test_what_was_not_sent_can_share_the_rest() -> None:
-    soft = softened(logits(0).detach(), 2.0)
+    soft = soften_logits(logits(0).detach(), 2.0)
     found = top_k(soft, 3, "even")
     for row, mine in zip(soft.numpy(), found.numpy(), strict=True):
         order = np.argsort(row)[::-1]
@@ -80,19 +86,21 @@ def test_what_was_not_sent_can_share_the_rest() -> None:
 
 
 def test_of_several_labels_the_most_decided_travel() -> None:
-    soft = softened(torch.tensor([[3.0, -4.0, 0.1, -0.2]]), 1.0, several_labels=True)
+    soft = soften_logits(torch.tensor([[3.0, -4.0, 0.1, -0.2]]), 1.0, several_labels=True)
     kept = top_k(soft, 2, several_labels=True)
     expected = 1 / (1 + np.exp([-3.0, 4.0])) - 0.5
     assert kept[0].numpy() == pytest.approx([*expected, 0, 0])
 
 
 def test_noisy_predictions_are_probabilities() -> None:
-    soft = softened(logits(1).detach(), 1.0)
-    found = noisy(soft, torch.from_numpy(np.random.default_rng(0).laplace(size=(6, 5))))
+    soft = soften_logits(logits(1).detach(), 1.0)
+    found = add_prediction_noise(soft, torch.from_numpy(np.random.default_rng(0).laplace(size=(6, 5))))
     assert (found > 0).all()
     assert torch.allclose(found.sum(-1), torch.ones(6, dtype=torch.float64))
-    assert torch.allclose(noisy(soft, torch.zeros_like(soft)), soft)
-    several = noisy(torch.tensor([[0.4, -0.4]]), torch.tensor([[0.5, 0.1]]), several_labels=True)
+    assert torch.allclose(add_prediction_noise(soft, torch.zeros_like(soft)), soft)
+    several = add_prediction_noise(
+        torch.tensor([[0.4, -0.4]]), torch.tensor([[0.5, 0.1]]), several_labels=True
+    )
     assert several[0].tolist() == pytest.approx([0.5, -0.3])
 
 
@@ -103,9 +111,9 @@ def kl(p: np.ndarray, q: np.ndarray) -> float:
 
 def test_the_four_terms_are_the_papers_and_each_but_the_literal_one_teaches() -> None:
     temperature, student = 7.0, logits(2)
-    said = top_k(softened(logits(3).detach(), temperature), 3)
-    best = softened(logits(4).detach(), temperature)
-    past = (said + top_k(softened(logits(5).detach(), temperature), 3)) / 2
+    said = top_k(soften_logits(logits(3).detach(), temperature), 3)
+    best = soften_logits(logits(4).detach(), temperature)
+    past = (said + top_k(soften_logits(logits(5).detach(), temperature), 3)) / 2
     y, rows = torch.tensor([0, 4, 2]), torch.tensor([5, 0, 3])
     batch = Batch(torch.zeros(3, 1), y, noise={ROWS: rows})
     teachers = {"global": said, "best": best, "past": past}
@@ -141,10 +149,10 @@ def test_the_four_terms_are_the_papers_and_each_but_the_literal_one_teaches() ->
 
 
 def test_several_labels_are_compared_one_by_one() -> None:
-    student, teacher = logits(8), top_k(softened(logits(9).detach(), 2.0, True), 3, several_labels=True)
-    loss = Lesson(temperature=2.0, several_labels=True).loss(teacher, student)
+    student, teacher = logits(8), top_k(soften_logits(logits(9).detach(), 2.0, True), 3, several_labels=True)
+    loss = SoftTargetLoss(temperature=2.0, several_labels=True).loss(teacher, student)
     p, q = teacher.numpy() + 0.5, 1 / (1 + np.exp(-student.detach().numpy() / 2))
     expected = p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))
     assert float(loss.detach()) == pytest.approx(4 * expected.mean())
-    between = Lesson(temperature=2.0, several_labels=True).between(teacher, teacher)
+    between = SoftTargetLoss(temperature=2.0, several_labels=True).compare_predictions(teacher, teacher)
     assert float(between) == pytest.approx(0, abs=1e-9)

@@ -30,12 +30,12 @@ from fedsim.clients.population import Population
 from fedsim.core import Context, Effort, LocalTraining
 from fedsim.core.capabilities import select_cohort
 from fedsim.data import Dataset, Examples
-from fedsim.data.federation import federate
+from fedsim.data.federation import make_federation
 from fedsim.engine.pools import SerialPool
-from fedsim.engine.simulation import first_state, simulate
+from fedsim.engine.simulation import make_initial_state, simulate
 from fedsim.models import make_net
 from fedsim.models.net import Net
-from fedsim.training.effort import Cost, Meter, paper_updates
+from fedsim.training.effort import Cost, CostMeter, paper_updates
 from fedsim.training.flops import example_flops
 from jobs.spec import parse_spec, parse_text, preset_text
 from jobs.spec.resolve import cohort_size
@@ -54,8 +54,8 @@ def cnn() -> Net:
 
 def test_the_table_of_the_paper_comes_out_exactly(cnn: Net) -> None:
     """Tables 3 and 4 at T = 300: blocks are unfrozen after rounds 0, 100 and 200."""
-    conv1, conv2, fc1, fc2 = map(cnn.count, cnn.block_names)
-    whole, base = cnn.count(), cnn.count() - fc2
+    conv1, conv2, fc1, fc2 = map(cnn.count_parameters, cnn.block_names)
+    whole, base = cnn.count_parameters(), cnn.count_parameters() - fc2
     assert (conv1, conv1 + conv2, base) == (832, 52_096, 576_896)
     assert (fc1, fc1 + conv2, base) == (524_800, 576_064, 576_896)
     vanilla = [n for n in (conv1, conv1 + conv2, base) for _ in range(100)]
@@ -92,14 +92,14 @@ def test_records_of_the_written_down_run_add_up_to_table_4(cnn: Net, item: str, 
     assert limit is not None
     data = Dataset(
         name="blank",
-        train=held.take(slice(limit)),
-        test=held.take(slice(100)),
+        train=held.select_rows(slice(limit)),
+        test=held.select_rows(slice(100)),
         num_classes=10,
         input_shape=(1, 28, 28),
         classes=tuple("0123456789"),
     )
     assert (spec.data.partition.kind, spec.data.tests.kind) == ("iid", "global")
-    shared = federate(data, "iid", num_clients=spec.clients.total, seed=spec.seed, tests="global")
+    shared = make_federation(data, "iid", num_clients=spec.clients.total, seed=spec.seed, tests="global")
     population = Population(
         dataset=shared.dataset,
         partition=shared.train,
@@ -110,12 +110,12 @@ def test_records_of_the_written_down_run_add_up_to_table_4(cnn: Net, item: str, 
         rounds=spec.rounds,
     )
     algorithm = ALGORITHMS[spec.algorithm.name](**spec.algorithm.params)
-    meter, state, updates = Meter(algorithm, population), first_state(algorithm, population), 0
+    meter, state, updates = CostMeter(algorithm, population), make_initial_state(algorithm, population), 0
     for number in (0, 100, 200):
         ctx = population.context(number)
         cohort = select_cohort(algorithm, ctx, state, rng.stream(spec.seed, "cohort", number))
         assert len(cohort) == 100
-        updates += 100 * meter.training(ctx, state, cohort).updates
+        updates += 100 * meter.training_cost(ctx, state, cohort).updates
     assert spec.rounds == 300
     assert updates == round(billions * 1e9)
 
@@ -148,7 +148,7 @@ def test_torchs_own_counter_says_the_same(name: str) -> None:
     weights = [params[key].requires_grad_() for key in net.parameters]
     state = {**net.module.state_dict(), **params}
     state = {key: value if key in params else torch.zeros(value.shape) for key, value in state.items()}
-    with net.training(), FlopCounterMode(display=False) as counter:
+    with net.training_mode(), FlopCounterMode(display=False) as counter:
         output = functional_call(net.module, state, (torch.stack([example] * 2),))
         torch.autograd.grad(output.sum(), weights)
     assert example_flops(net, net.parameters, example) == counter.get_total_flops() // 2
@@ -167,8 +167,8 @@ def test_a_round_counts_the_steps_that_were_made() -> None:
     net, sizes = population.nets[0], population.partition.sizes()
     (result, *_) = simulate(FedAvg(), population, SerialPool(FedAvg(), population), rounds=1)
     steps = sum(2 * -(-size // 8) for size in sizes)
-    assert net.count() == 12 * 5 + 5 + 5 * 4 + 4
-    assert result.cost.updates == net.count() * steps
+    assert net.count_parameters() == 12 * 5 + 5 + 5 * 4 + 4
+    assert result.cost.updates == net.count_parameters() * steps
     each = 2 * (60 + 20) + 2 * (60 + 20) + 2 * 20
     assert result.cost.flops == 2 * int(sizes.sum()) * each
     record = result.record()["cost"]
@@ -197,9 +197,9 @@ def test_steps_of_several_kinds() -> None:
     population = federation(hidden=5, local=LocalTraining(epochs=1, batch_size=8))
     ctx, net = population.context(0), population.nets[0]
     head, body = 5 * 4 + 4, 12 * 5 + 5
-    cost = Meter(Kinds(), population).training(ctx, None, [2])
+    cost = CostMeter(Kinds(), population).training_cost(ctx, None, [2])
     assert cost.updates == (head + 7) + body
-    assert (net.count_of(net.head), net.count_of(net.body)) == (head, body)
+    assert (net.count_parameters_of(net.head), net.count_parameters_of(net.body)) == (head, body)
     forward = 2 * (60 + 20)
     first, second = forward + 2 * 20 + 4 * 7, forward + 2 * 20 + 2 * 60 + forward
     assert cost.flops == 5 * first + 5 * second
@@ -208,4 +208,4 @@ def test_steps_of_several_kinds() -> None:
 def test_who_holds_nothing_costs_nothing() -> None:
     empty = federation([0, 4], hidden=5)
     ctx = empty.context(0)
-    assert Meter(FedAvg(), empty).training(ctx, FedAvg().init_server_state(ctx), [0]) == Cost()
+    assert CostMeter(FedAvg(), empty).training_cost(ctx, FedAvg().init_server_state(ctx), [0]) == Cost()

@@ -8,7 +8,7 @@ from fedsim.algorithms import KDIA, FedAvg, FedCL, FedCOG, FedGen
 from fedsim.core import Algorithm, LocalTraining
 from fedsim.models import make_net
 from fedsim.techniques.generators import feature_flops, make_generator
-from fedsim.training.effort import Meter
+from fedsim.training.effort import CostMeter
 from tests.fedsim.federations import federation
 
 
@@ -16,7 +16,7 @@ def flops_of(method: Algorithm, *, round: int = 1) -> int:
     """Of client 2, with 11 examples: in one epoch of batches of 8, two steps; an mlp of 12 -> 5 -> 4."""
     population = federation(hidden=5, local=LocalTraining(epochs=1, batch_size=8))
     ctx = population.context(round)
-    return Meter(method, population).training(ctx, method.init_server_state(ctx), [2]).flops
+    return CostMeter(method, population).training_cost(ctx, method.init_server_state(ctx), [2]).flops
 
 
 PLAIN = 11 * (2 * (60 + 20) + 2 * (60 + 20) + 2 * 20)
@@ -60,9 +60,9 @@ def test_counting_does_not_ask_for_the_difficulty_that_comes_down(monkeypatch: p
     method = FedCL(generator_noise=8, levels=())
     ctx = population.context(1)
     state = method.init_server_state(ctx)
-    cost = Meter(method, population).training(ctx, state, range(10))
+    cost = CostMeter(method, population).training_cost(ctx, state, range(10))
     monkeypatch.setattr(FedCL, "wanted", lambda *_: pytest.fail("it was asked for"))
-    assert Meter(method, population).training(ctx, state, range(10)) == cost
+    assert CostMeter(method, population).training_cost(ctx, state, range(10)) == cost
 
 
 def test_maps_that_are_generated_count() -> None:

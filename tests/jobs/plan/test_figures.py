@@ -16,7 +16,7 @@ from api.cli.commands.plan import rows
 from fedsim.algorithms import FedAvg, FedGKD, LayerSchedule
 from fedsim.core import Algorithm, Traffic
 from fedsim.curriculum import ClientCurriculum
-from fedsim.engine.initial_state import enrolled
+from fedsim.engine.initial_state import make_state_and_traffic
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
 from fedsim.errors import DoesNotFit
@@ -99,7 +99,7 @@ FORESEEN: dict[str, Algorithm] = {
 def test_one_round_foretells_what_a_run_sends(name: str, settings: Settings) -> None:
     """Only what is for single clients, such as ACE-pFL's predictions, is as it was in the round measured."""
     algorithm, population = FORESEEN[name], federation(layers=3, hidden=6, cohort_size=4, rounds=6)
-    first, once = enrolled(algorithm, population)
+    first, once = make_state_and_traffic(algorithm, population)
     pool = SerialPool(algorithm, population)
     results = list(simulate(algorithm, population, pool, personal="never"))
     one = results[0]

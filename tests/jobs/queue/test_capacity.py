@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from actors.resources import Placement
-from fedsim.errors import DoesNotFit, FedsimError, NodeLost, NoRoomNow
+from fedsim.errors import DoesNotFit, FedsimError, NoCapacityNow, NodeLost
 from jobs.run import drive as drive_module
 from jobs.run import startup as setting_up
 from jobs.run.drive import Run
@@ -20,7 +20,7 @@ from jobs.spec import parse_spec
 from jobs.store.job_store import JobStore
 from jobs.store.states import JobState
 
-TAKEN = NoRoomNow("2 workers x 1 CPU and 0 GPU did not come free within 10 s")
+TAKEN = NoCapacityNow("2 workers x 1 CPU and 0 GPU did not come free within 10 s")
 UNFIT = DoesNotFit("2 workers x 1 CPU asked, 1 fit (head has 1 CPU and 0 GPU: 1 fit)")
 LOST = NodeLost("10.0.0.3", 1, "its heartbeat stopped")
 
@@ -43,14 +43,14 @@ def tried(*ends: FedsimError | str, **options: Any) -> list[tuple[bool, bool]]:
 
 
 def test_a_run_waits_for_room_as_long_as_it_is_told_to() -> None:
-    asked: list[NoRoomNow] = []
+    asked: list[NoCapacityNow] = []
 
-    def no_room(error: NoRoomNow) -> bool:
+    def no_room(error: NoCapacityNow) -> bool:
         asked.append(error)
         return len(asked) < 3
 
     assert tried(TAKEN, TAKEN, "done", no_room=no_room) == [(False, False)] * 3
-    with pytest.raises(NoRoomNow):
+    with pytest.raises(NoCapacityNow):
         tried(TAKEN, "done", no_room=no_room)
 
 

@@ -17,11 +17,18 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from actors.coordinator import Phase
-from fedsim.base.tree import borrow
+from fedsim.base.tree import wrap_array
 from fedsim.data import Normalise
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
-from fedsim.errors import CheckpointError, CoordinatorLost, FedsimError, NoRoomNow, NotReproduced, SpecError
+from fedsim.errors import (
+    CheckpointError,
+    CoordinatorLost,
+    FedsimError,
+    NoCapacityNow,
+    NotReproduced,
+    SpecError,
+)
 from fedsim.models import make_net
 from jobs.plan.planner import plan
 from jobs.run.checkpointing import keeping_of
@@ -97,7 +104,7 @@ def test_what_only_the_data_tells_has_the_paths_of_the_spec(tmp_path: Path) -> N
 
 def expected(spec: JobSpec, settings: Settings) -> list[str]:
     experiment = resolve(spec, settings)
-    population = experiment.population()
+    population = experiment.load_population()
     pool = SerialPool(experiment.algorithm, population)
     return [result.digest for result in simulate(experiment.algorithm, population, pool)]
 
@@ -129,7 +136,7 @@ def test_a_server_whose_share_others_hold_says_so(tmp_path: Path, monkeypatch: p
     try:
         assert held.wait(60), f"others hold a part of the room: {ray.available_resources()} is free"
         drive = Drive(experiment, spec)
-        with pytest.raises(NoRoomNow, match=r"the server's 0.5 GPU .* did not come free within 0.5 s"):
+        with pytest.raises(NoCapacityNow, match=r"the server's 0.5 GPU .* did not come free within 0.5 s"):
             next(iter(drive))
         drive.close()
         measured = plan(spec, settings, seconds=0.5)
@@ -251,10 +258,10 @@ def test_a_job_leaves_the_model_that_validation_chose(tmp_path: Path) -> None:
     with safe_open(path, "pt") as file:
         notes, params = file.metadata(), load_file(path)
     assert (notes["round"], notes["model"]) == (str(said["round"]), said["model"])
-    data = resolve(spec, settings).population().dataset
+    data = resolve(spec, settings).load_population().dataset
     # What one needs to use it stands in the file.
     net, normalise = make_net(**json.loads(notes["net"])), Normalise(**json.loads(notes["normalise"]))
-    found = net(params, normalise(borrow(data.test.x))).argmax(-1).numpy()
+    found = net(params, normalise(wrap_array(data.test.x))).argmax(-1).numpy()
     assert float((found == data.test.y).mean()) == pytest.approx(said["accuracy"])
 
 

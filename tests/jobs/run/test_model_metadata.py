@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedsim.data import Dataset, Examples, Normalise
-from fedsim.data.sources.images import normalisation
+from fedsim.data.sources.images import choose_normalisation
 from fedsim.models import MODELS, make_net
 from jobs.run.model_metadata import model_notes
 from jobs.spec import parse_spec
@@ -63,9 +63,9 @@ def test_very_many_names_of_classes_are_left_out() -> None:
 def test_mean_and_deviation_are_those_that_were_computed_from_the_data() -> None:
     x = np.random.default_rng(0).integers(0, 256, (20, 1, 4, 4), np.uint8)
     examples = Examples(x, np.zeros(20, np.int64))
-    normalise = normalisation("channel", x)
+    normalise = choose_normalisation("channel", x)
     data = Dataset("npz", examples, examples, 1, (1, 4, 4), ("a",), normalise)
-    kept = json.loads(notes_of("logistic", data.about())["normalise"])
+    kept = json.loads(notes_of("logistic", data.to_metadata())["normalise"])
     assert kept["mean"] == pytest.approx([x.mean() / 255], rel=1e-4)
     assert kept["std"] == pytest.approx([x.std() / 255], rel=1e-4)
     batch = torch.tensor(x)

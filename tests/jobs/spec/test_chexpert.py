@@ -60,11 +60,11 @@ def settings(tmp_path: Path) -> Settings:
 def test_clients_of_main_labels_learn_their_findings_and_say_them_by_label(settings: Settings) -> None:
     assert resolve(load_spec("ace-chexpert"), settings).tests == "merged"
     experiment = resolve(load_spec("ace-chexpert", SMALL), settings)
-    population, algorithm = experiment.population(), experiment.algorithm
+    population, algorithm = experiment.load_population(), experiment.algorithm
     assert isinstance(algorithm, AcePFL)
     labels = main_label(population.dataset.train.y)
     for client in range(4):
-        assert len(set(labels[population.partition.client(client)].tolist())) == 2
+        assert len(set(labels[population.partition.client_positions(client)].tolist())) == 2
     assert population.tests is not None
     tested = population.tests.sizes()
     assert (tested == (tested + population.partition.sizes()) // 4).all()  # a quarter of what it was dealt
@@ -83,14 +83,16 @@ def test_clients_of_main_labels_learn_their_findings_and_say_them_by_label(setti
 
 
 def test_tests_can_be_shared_out_by_main_label_too(settings: Settings) -> None:
-    population = resolve(load_spec("ace-chexpert", [*SMALL, "data.tests=matched"]), settings).population()
+    population = resolve(
+        load_spec("ace-chexpert", [*SMALL, "data.tests=matched"]), settings
+    ).load_population()
     held = main_label(population.dataset.train.y)
     tests = main_label(population.dataset.test.y)
     assert population.tests is not None
     assert population.tests.sizes().sum() == len(tests)
     for client in range(4):
-        mine = set(held[population.partition.client(client)].tolist())
-        assert set(tests[population.tests.client(client)].tolist()) <= mine
+        mine = set(held[population.partition.client_positions(client)].tolist())
+        assert set(tests[population.tests.client_positions(client)].tolist()) <= mine
     with pytest.raises(SpecError) as caught:
         resolve(load_spec("ace-chexpert", [*SMALL, "data.tests=labels"]), settings)
     (fault,) = caught.value.errors
@@ -100,7 +102,7 @@ def test_tests_can_be_shared_out_by_main_label_too(settings: Settings) -> None:
 def test_the_small_preset_runs(settings: Settings) -> None:
     items = ["rounds=1", "clients.total=4", "data.partition=iid", "algorithm.public_batch_size=8"]
     experiment = resolve(load_spec("ace-chexpert-small", items), settings)
-    population = experiment.population()
+    population = experiment.load_population()
     assert len(population.nets) == 4
     pool = SerialPool(experiment.algorithm, population)
     (result,) = simulate(experiment.algorithm, population, pool)

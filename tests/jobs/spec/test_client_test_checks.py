@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim.base.progress import finished
+from fedsim.base.progress import run_to_end
 from fedsim.engine.pools import SerialPool
-from fedsim.engine.simulation import first_state, simulate
+from fedsim.engine.simulation import make_initial_state, simulate
 from fedsim.errors import SpecError
 from jobs.settings import Settings
 from jobs.spec import JobSpec, parse_spec
@@ -28,7 +28,7 @@ def spec(tests: Any, **parts: Any) -> JobSpec:
 def test_a_share_of_every_client_is_for_testing(tmp_path: Path) -> None:
     """Training and test set of digits, 1,797 in all; half of each client's, rounded down."""
     experiment = resolve(spec({"kind": "merged", "share": 0.5}), Settings(home=tmp_path))
-    population = experiment.population()
+    population = experiment.load_population()
     assert population.tests is not None
     tests, trained = population.tests.sizes(), population.partition.sizes()
     assert tests.sum() + trained.sum() == 1797
@@ -41,7 +41,7 @@ def test_shorthands_and_defaults(tmp_path: Path) -> None:
     assert parse_spec(merged.model_dump(mode="json")) == merged
     plain = parse_spec({"algorithm": "fedavg"})
     assert parse_spec(plain.model_dump(mode="json")) == plain
-    assert resolve(plain, Settings(home=tmp_path)).population().tests is None
+    assert resolve(plain, Settings(home=tmp_path)).load_population().tests is None
 
 
 @pytest.mark.parametrize(
@@ -89,11 +89,11 @@ def test_a_file_that_was_replaced_is_looked_at_again(tmp_path: Path) -> None:
 
 def test_a_record_says_what_the_round_cost_and_an_older_one_is_still_read(tmp_path: Path) -> None:
     experiment = resolve(spec("matched"), Settings(home=tmp_path))
-    population = experiment.population()
+    population = experiment.load_population()
     pool = SerialPool(experiment.algorithm, population)
     results = list(simulate(experiment.algorithm, population, pool, personal=experiment.personal))
     records = [RoundRecord.model_validate(result.record()) for result in results]
-    each = population.nets[0].count()
+    each = population.nets[0].count_parameters()
     assert [record.cost.updates for record in records if record.cost] == [2 * 2 * each] * 2
     older = {key: value for key, value in results[0].record().items() if key != "cost"}
     del older["bytes"]["personal"], older["seconds"]["personal"]
@@ -107,10 +107,10 @@ def test_architectures_are_scored_each_with_its_own(tmp_path: Path) -> None:
     """Two models dealt in turn: pooled over the clients, and each client by the model that it runs."""
     both = spec("matched", model=[{"name": "mlp", "hidden": 8}, "logistic"])
     experiment = resolve(both, Settings(home=tmp_path))
-    population, algorithm = experiment.population(), experiment.algorithm
-    state = first_state(algorithm, population)
+    population, algorithm = experiment.load_population(), experiment.algorithm
+    state = make_initial_state(algorithm, population)
     pool = SerialPool(algorithm, population)
-    scores = finished(pool.evaluate_personal(algorithm, population.context(0), state))
+    scores = run_to_end(pool.begin_personal_evaluation(algorithm, population.context(0), state))
     sizes = [sum(value.numel() * 4 for value in net.init(0).values()) for net in population.nets]
     assert scores.bytes_down == sum(sizes[client % 2] for client in scores.clients.tolist())
 
@@ -131,7 +131,7 @@ def test_the_methods_of_one_table_are_scored_on_the_same_examples(tmp_path: Path
     for name, parameters in METHODS.items():
         algorithm = {"name": name, **parameters}
         experiment = resolve(spec("labels", data=data, algorithm=algorithm), Settings(home=tmp_path))
-        population = experiment.population()
+        population = experiment.load_population()
         train, test = population.dataset.train.y, population.dataset.test.y
         assert (
             abs(population.partition.sizes().sum() - len(train) / 2) <= 5
@@ -142,8 +142,8 @@ def test_the_methods_of_one_table_are_scored_on_the_same_examples(tmp_path: Path
         assert population.tests is not None
         shards.append(result.personal.tests.tolist())
         for client in range(8):
-            held = set(train[population.partition.client(client)].tolist())
-            found = test[population.tests.client(client)]
+            held = set(train[population.partition.client_positions(client)].tolist())
+            found = test[population.tests.client_positions(client)]
             each = np.bincount(test) // 8
             assert len(found) == sum(each[label] for label in held)
             assert set(found.tolist()) <= held
@@ -152,6 +152,9 @@ def test_the_methods_of_one_table_are_scored_on_the_same_examples(tmp_path: Path
         if name in ("fedavg", "fedgen", "fedcl"):
             x = population.dataset.normalise(torch.from_numpy(population.dataset.test.x.copy()))
             said = population.nets[0](result.state.params, x).argmax(-1).numpy()
-            right = [int((said[rows] == test[rows]).sum()) for rows in map(population.tests.client, range(8))]
+            right = [
+                int((said[rows] == test[rows]).sum())
+                for rows in map(population.tests.client_positions, range(8))
+            ]
             assert correct.tolist() == right
     assert shards == [shards[0]] * len(METHODS)

@@ -63,17 +63,17 @@ def test_methods_that_choose_for_themselves_are_refused_all_at_once(monkeypatch:
 
 def test_an_expert_is_trained_once_and_speaks_of_every_training_example(tmp_path: Path) -> None:
     expert = {"data": {"score": "expert_loss", "expert_epochs": 2}}
-    population = experiment(tmp_path, expert).population()
+    population = experiment(tmp_path, expert).load_population()
     assert population.difficulty is not None
     assert population.difficulty.shape == (len(population.dataset.train),)
     assert (population.difficulty > 0).mean() > 0.9
-    said = list(experiment(tmp_path, expert).preparing())
+    said = list(experiment(tmp_path, expert).prepare_population())
     assert "reading the expert's losses" in said
     assert not any("training" in text for text in said)
     partition = {"kind": "difficulty", "expert_epochs": 2, "base": {"kind": "iid"}}
     shared = experiment(tmp_path, expert, data={"partition": partition})
-    assert sum("expert" in text for text in shared.preparing()) == 1
-    both = shared.population().difficulty
+    assert sum("expert" in text for text in shared.prepare_population()) == 1
+    both = shared.load_population().difficulty
     assert both is not None
     assert np.array_equal(both, population.difficulty)
 
@@ -82,4 +82,4 @@ def test_an_expert_is_trained_once_and_speaks_of_every_training_example(tmp_path
     "curriculum", [{}, {"data": {}}, {"data": {"score": "expert_loss", "order": "random"}}]
 )
 def test_nobody_waits_for_an_expert_that_is_not_asked(curriculum: dict[str, Any], tmp_path: Path) -> None:
-    assert experiment(tmp_path, curriculum).population().difficulty is None
+    assert experiment(tmp_path, curriculum).load_population().difficulty is None

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedsim.base.progress import finished
-from fedsim.base.torchvision_setup import torchvision_ready
+from fedsim.base.progress import run_to_end
+from fedsim.base.torchvision_setup import prepare_torchvision
 from fedsim.data import DATASETS, load_dataset
 from fedsim.data.places import FETCH
 from fedsim.errors import DataError, DataNotFound, SpecError
@@ -43,7 +43,7 @@ def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=str(folder)))
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    torchvision_ready()
+    prepare_torchvision()
     from torchvision.datasets import MNIST
 
     sums = [(name, hashlib.md5((folder / name).read_bytes()).hexdigest()) for name in FILES]
@@ -70,12 +70,12 @@ def test_a_data_set_is_fetched_when_the_spec_says_so(upstream: Path, tmp_path: P
     assert experiment.download
     # A check fetches nothing; the run does, and says so.
     assert not (tmp_path / "home" / "data").exists()
-    preparing = experiment.preparing()
+    preparing = experiment.prepare_population()
     assert [next(preparing), next(preparing)] == [
         "loading mnist",
         f"downloading mnist into {tmp_path / 'home' / 'data'}",
     ]
-    assert len(finished(preparing).dataset.train) == 20
+    assert len(run_to_end(preparing).dataset.train) == 20
     assert (tmp_path / "home" / "data" / "MNIST" / "raw").is_dir()
     assert not resolve(parse_spec(spec_of()), settings).download
 
@@ -85,10 +85,10 @@ def test_a_fetch_that_fails_leaves_no_half_of_a_data_set(upstream: Path, tmp_pat
     whole = last.read_bytes()
     last.write_bytes(whole[:-1])
     with pytest.raises(DataNotFound, match=r"mnist: cannot be downloaded.*by hand"):
-        resolve(parse_spec(spec_of(download=True)), settings).population()
+        resolve(parse_spec(spec_of(download=True)), settings).load_population()
     assert list((tmp_path / "home" / "data").iterdir()) == []
     last.write_bytes(whole)
-    assert len(resolve(parse_spec(spec_of(download=True)), settings).population().dataset.train) == 20
+    assert len(resolve(parse_spec(spec_of(download=True)), settings).load_population().dataset.train) == 20
 
 
 def test_an_error_of_whatever_fetches_says_how_to_go_on(
@@ -107,7 +107,7 @@ def test_an_error_of_whatever_fetches_says_how_to_go_on(
     with pytest.raises(DataNotFound, match=r"downloaded \(Too many users have viewed the file\).*by hand"):
         load_dataset("mnist", roots=[left.parent], download=True)
     assert list(left.parent.iterdir()) == []
-    assert "pip install gdown" in DATASETS["celeba"].get
+    assert "pip install gdown" in DATASETS["celeba"].how_to_get
 
 
 def test_a_half_filled_folder_is_named_as_what_to_remove(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_half_filled_folder_is_named_as_what_to_remove(tmp_path: Path) -> None
         load_dataset("mnist", roots=[tmp_path], download=True)
 
 
-@pytest.mark.parametrize("name", [name for name, entry in DATASETS.items() if FETCH in entry.get])
+@pytest.mark.parametrize("name", [name for name, entry in DATASETS.items() if FETCH in entry.how_to_get])
 def test_what_can_be_fetched_is_checked_without_its_files(name: str, tmp_path: Path) -> None:
     settings = Settings(home=tmp_path / "home", data_roots=(tmp_path / "nothing",))
     resolve(parse_spec({"algorithm": "fedavg", "data": {"dataset": name, "download": True}}), settings)

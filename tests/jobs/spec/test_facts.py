@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from api.sdk import calls
-from fedsim.data import outline
+from fedsim.data import outline_dataset
 from fedsim.errors import DataError, DataNotFound, SpecError
 from jobs.settings import Settings
 from jobs.spec import facts, parse_spec
@@ -92,7 +92,7 @@ def test_two_who_ask_at_once_read_a_data_set_once(tmp_path: Path, monkeypatch: p
     def slow(name: str, **given: Any) -> Any:
         read.append(name)
         time.sleep(0.1)
-        return outline(name, **given)
+        return outline_dataset(name, **given)
 
     def ask(_: int) -> facts.Facts:
         both.wait()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from api.server.errors import problem
 from fedsim.algorithms import ALGORITHMS
-from fedsim.base.parameters import parameters
+from fedsim.base.parameters import list_parameters
 from fedsim.data import DATASETS, PARTITIONS
 from fedsim.errors import DataError, DataNotFound, FedsimError, SpecError
 from fedsim.models import MODELS
@@ -45,7 +45,7 @@ def chosen(registry: Any, call: Any, key: str = "name") -> st.SearchStrategy[Any
     """An entry of a catalogue with some of its parameters, of any value."""
 
     def with_parameters(name: str) -> st.SearchStrategy[Any]:
-        names = [p.name for p in parameters(call(registry[name]))] or ["none"]
+        names = [p.name for p in list_parameters(call(registry[name]))] or ["none"]
         return st.dictionaries(st.sampled_from(names), PLAIN, max_size=3).map(
             lambda given: {key: name, **given}
         )

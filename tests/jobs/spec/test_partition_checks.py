@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedsim.data import DATASETS, Dataset, DatasetEntry, Examples
-from fedsim.data.places import Places
+from fedsim.data.places import DataRoots
 from fedsim.errors import DataError, FieldError, SpecError
 from jobs.run.partition_report import deal
 from jobs.settings import Settings
@@ -108,7 +108,7 @@ def test_what_arithmetic_tells_is_refused_before_the_run_and_nothing_else(
     assert [fault.path for fault in told] == found
     assert all(fault.message and fault.hint for fault in told)
     if not found and data.get("dataset") != "synthetic" and "limit" not in data and clients < 10:
-        assert resolve(spec, settings).population()
+        assert resolve(spec, settings).load_population()
 
 
 def test_what_only_dealing_tells_has_the_same_paths(settings: Settings) -> None:
@@ -138,14 +138,14 @@ def test_of_a_set_that_is_drawn_nobody_knows_how_many_own_it(
 ) -> None:
     """A look at it draws a single example, which has a single owner."""
 
-    def owned(_places: Places, *, examples: int = 40, test_examples: int = 8) -> Dataset:
+    def owned(_places: DataRoots, *, examples: int = 40, test_examples: int = 8) -> Dataset:
         parts = (
             Examples(np.zeros((n, 3), np.float32), np.arange(n) % 2, np.arange(n) % 8)
             for n in (examples, test_examples)
         )
         return Dataset("owned", *parts, 2, (3,), ("a", "b"))
 
-    entry = DatasetEntry(owned, "drawn", "nowhere", "nothing to do", fits=lambda **_: None)
+    entry = DatasetEntry(owned, "drawn", "nowhere", "nothing to do", check_parameters=lambda **_: None)
     monkeypatch.setattr(DATASETS, "own", {**DATASETS.own, "owned": entry})
     assert not faults(spec_of("natural", 8, dataset="owned"), settings)
     assert [fault.path for fault in faults(spec_of("natural", 41, dataset="owned"), settings)] == [
@@ -176,5 +176,5 @@ def test_the_parameters_of_data_and_models_keep_their_part(settings: Settings) -
     experiment = resolve(spec_of("iid"), settings)
     experiment = replace(experiment, dataset=("npz", {"path": "mine.npz", "augment": ["flip"]}))
     with pytest.raises(SpecError) as caught:
-        experiment.population()
+        experiment.load_population()
     assert [fault.path for fault in caught.value.errors] == ["dataset.augment"]

@@ -68,7 +68,7 @@ def test_it_runs(
     write(tmp_path)
     settings = Settings(home=tmp_path / "home", data_roots=(tmp_path,))
     experiment = resolve(load_spec(name, [*FEW, *items]), settings)
-    population = experiment.population()
+    population = experiment.load_population()
     (result,) = simulate(experiment.algorithm, population, SerialPool(experiment.algorithm, population))
     assert 0 <= result.metrics[metric] <= 1
     assert np.isfinite(result.metrics["train_loss"])
