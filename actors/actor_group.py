@@ -15,7 +15,13 @@ from ray.util.placement_group import (
 )
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from actors.actor_errors import DEATHS, cause_of, first_line, gave_up, living_nodes
+from actors.actor_errors import (
+    ACTOR_DEATH_ERRORS,
+    first_line,
+    living_nodes,
+    make_death_error,
+    unwrap_task_error,
+)
 from actors.client_actor import ClientActor
 from actors.resources import Placement
 from fedsim.engine.faults import DEFAULT, Faults
@@ -27,7 +33,7 @@ PLACEMENT_SECONDS = 10.0
 START_SECONDS = 300.0
 """How long an actor may take to start and to have the data at hand; on a busy machine that is a minute."""
 
-LOOK_SECONDS = 2.0
+NODE_CHECK_SECONDS = 2.0
 """How often to look whether the nodes are alive, while nothing arrives."""
 
 INLINE_BYTES = 8 << 20
@@ -38,7 +44,7 @@ LEAST_STORED_BYTES = 8 << 10
 is smaller stays in the coordinator, where nothing spills: ten thousand clients would take a gigabyte."""
 
 
-class Crew:
+class ActorGroup:
     """The actors of a run, in numbered slots of one placement group.
 
     Args:
@@ -61,11 +67,11 @@ class Crew:
     def __init__(self, placement: Placement, *, inline: bool = False, name: str = "") -> None:
         self.placement, self.inline = placement, inline
         self.restarts = 0
-        self.group: PlacementGroup = placement_group(
-            [placement.bundle()] * placement.workers, strategy="SPREAD", name=name
+        self.placement_group: PlacementGroup = placement_group(
+            [placement.to_ray_bundle()] * placement.workers, strategy="SPREAD", name=name
         )
-        if not self.group.wait(PLACEMENT_SECONDS):
-            remove_placement_group(self.group)
+        if not self.placement_group.wait(PLACEMENT_SECONDS):
+            remove_placement_group(self.placement_group)
             free = ray.available_resources()
             raise NoCapacityNow(
                 f"{placement.workers} workers x {placement.cpus:g} CPU and {placement.gpus:g} GPU did not "
@@ -73,14 +79,14 @@ class Crew:
                 f"{free.get('CPU', 0):g} CPU and {free.get('GPU', 0):g} GPU",
                 "wait for other work to end, or ask for fewer or smaller workers",
             )
-        self._homes: dict[int, str] = placement_group_table(self.group)["bundles_to_node_id"]
-        self.actors: list[Any] = [self._start(slot) for slot in range(placement.workers)]
+        self._slot_nodes: dict[int, str] = placement_group_table(self.placement_group)["bundles_to_node_id"]
+        self.actors: list[Any] = [self._start_actor(slot) for slot in range(placement.workers)]
         self.members: list[dict[str, Any]] = [{} for _ in self.actors]
-        self._joined: tuple[Any, ...] = ()
-        self._joining: dict[int, tuple[Any, float]] = {}
+        self._join_arguments: tuple[Any, ...] = ()
+        self._pending_joins: dict[int, tuple[Any, float]] = {}
 
-    def _start(self, slot: int) -> Any:
-        strategy = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=slot)
+    def _start_actor(self, slot: int) -> Any:
+        strategy = PlacementGroupSchedulingStrategy(self.placement_group, placement_group_bundle_index=slot)
         most = INLINE_BYTES if self.inline else LEAST_STORED_BYTES
         options = ClientActor.options(
             num_cpus=self.placement.cpus,
@@ -90,7 +96,7 @@ class Crew:
         )
         return options.remote(self.placement.gpus)
 
-    def join(
+    def set_up_actors(
         self, algorithm: Any, population: Any, faults: Faults = DEFAULT, graphs: bool = False
     ) -> list[dict[str, Any]]:
         """Hand the run to every actor and wait until all are ready; those that die on the way are replaced.
@@ -110,42 +116,44 @@ class Crew:
             NodeLost: if one's node went.
             DoesNotFit: if one cannot use the GPU that it was given.
         """
-        self._joined = (algorithm, population, faults, graphs)
+        self._join_arguments = (algorithm, population, faults, graphs)
         for slot in range(len(self.actors)):
-            self._invite(slot)
+            self._request_join(slot)
         deaths = 0
-        while self._joining:
-            slots = {reference: slot for slot, (reference, _) in self._joining.items()}
-            for reference in ray.wait(list(slots), num_returns=1, timeout=LOOK_SECONDS)[0]:
+        while self._pending_joins:
+            slots = {reference: slot for slot, (reference, _) in self._pending_joins.items()}
+            for reference in ray.wait(list(slots), num_returns=1, timeout=NODE_CHECK_SECONDS)[0]:
                 try:
-                    self.welcome(slots[reference])
-                except DEATHS as error:
+                    self.record_join(slots[reference])
+                except ACTOR_DEATH_ERRORS as error:
                     deaths += 1
                     if deaths > faults.max_retries:
-                        raise gave_up("client actors died while they started", deaths, error) from error
-                    self.replace(slots[reference], error)
-            self.look()
+                        raise make_death_error(
+                            "client actors died while they started", deaths, error
+                        ) from error
+                    self.replace_actor(slots[reference], error)
+            self.check_actors_alive()
         return self.members
 
-    def _invite(self, slot: int) -> None:
-        self._joining[slot] = self.actors[slot].join.remote(*self._joined), time.monotonic()
+    def _request_join(self, slot: int) -> None:
+        self._pending_joins[slot] = self.actors[slot].join.remote(*self._join_arguments), time.monotonic()
 
-    def welcome(self, slot: int) -> None:
+    def record_join(self, slot: int) -> None:
         """Note who is in this slot, once an actor that was started there answers; else do nothing.
 
         Raises:
             RayError: if it died before; whatever it raised.
         """
-        if slot not in self._joining:
+        if slot not in self._pending_joins:
             return
-        reference, _ = self._joining[slot]
+        reference, _ = self._pending_joins[slot]
         try:
             self.members[slot] = ray.get(reference)
         except RayTaskError as error:
-            raise cause_of(error, f"client actor {slot}") from None
-        del self._joining[slot]
+            raise unwrap_task_error(error, f"client actor {slot}") from None
+        del self._pending_joins[slot]
 
-    def look(self) -> None:
+    def check_actors_alive(self) -> None:
         """See that nothing is waited for in vain.
 
         Raises:
@@ -155,8 +163,8 @@ class Crew:
         alive = living_nodes()
         for slot in range(len(self.members)):
             if self._node(slot) not in alive:
-                raise self.lost(slot, "the cluster no longer counts it as alive")
-        for slot, (joined, since) in self._joining.items():
+                raise self.make_node_lost_error(slot, "the cluster no longer counts it as alive")
+        for slot, (joined, since) in self._pending_joins.items():
             # One that joined long ago is welcomed only when its first task has ended.
             late = time.monotonic() - since > START_SECONDS
             if late and not ray.wait([joined], timeout=0)[0]:
@@ -165,7 +173,7 @@ class Crew:
                     "look at the load of the nodes, and at Ray's own logs",
                 )
 
-    def replace(self, slot: int, error: Exception) -> None:
+    def replace_actor(self, slot: int, error: Exception) -> None:
         """Start a new actor in the place of a dead one; calls to it wait until it is ready.
 
         Args:
@@ -178,23 +186,23 @@ class Crew:
         self.restarts += 1
         ray.kill(self.actors[slot])
         if self._node(slot) not in living_nodes():
-            raise self.lost(slot, first_line(error)) from error
-        self.actors[slot] = self._start(slot)
-        self._invite(slot)
+            raise self.make_node_lost_error(slot, first_line(error)) from error
+        self.actors[slot] = self._start_actor(slot)
+        self._request_join(slot)
 
-    def lost(self, slot: int, cause: str) -> NodeLost:
+    def make_node_lost_error(self, slot: int, cause: str) -> NodeLost:
         """The error for a node that is gone with the actor in this slot."""
         address = self.members[slot].get("address", "at an unknown address")
         return NodeLost(f"{address} ({self._node(slot)})", slot, cause)
 
     def _node(self, slot: int) -> str:
         """The node of an actor: as it said, or, before it has joined, the one that its place is on."""
-        node: str = self.members[slot].get("node") or self._homes[slot]
+        node: str = self.members[slot].get("node") or self._slot_nodes[slot]
         return node
 
     def close(self) -> None:
         """End the actors and give their resources back."""
         for actor in self.actors:
             ray.kill(actor)
-        remove_placement_group(self.group)
+        remove_placement_group(self.placement_group)
         self.actors = []

@@ -10,8 +10,14 @@ from typing import Any, TypeAlias
 import ray
 from ray.exceptions import RayTaskError
 
-from actors.actor_errors import DEATHS, LOSSES, cause_of, first_line, gave_up
-from actors.actor_group import LOOK_SECONDS, Crew
+from actors.actor_errors import (
+    ACTOR_DEATH_ERRORS,
+    LOST_OBJECT_ERRORS,
+    first_line,
+    make_death_error,
+    unwrap_task_error,
+)
+from actors.actor_group import NODE_CHECK_SECONDS, ActorGroup
 
 Submit: TypeAlias = Callable[[Any, int], list[Any]]
 """Calls an actor, telling how often the work was begun before; returns the references to the result and to
@@ -19,7 +25,7 @@ whatever comes with it."""
 
 
 @dataclass(eq=False)
-class Task:
+class ActorCall:
     """One call to whichever actor is free.
 
     Attributes:
@@ -41,7 +47,7 @@ class Task:
     error: Exception | None = None
 
 
-class Work:
+class CallQueue:
     """A line of tasks before the actors of a crew, in the order in which they came.
 
     Tasks of the next round may stand in line before those of this one are done, so that no actor is idle
@@ -52,22 +58,22 @@ class Work:
         max_retries: how often a task is begun again after its actor died.
     """
 
-    def __init__(self, crew: Crew, max_retries: int) -> None:
+    def __init__(self, crew: ActorGroup, max_retries: int) -> None:
         self.crew, self.max_retries = crew, max_retries
-        self._waiting: deque[Task] = deque()
-        self._running: dict[Any, Task] = {}
-        self._load = [0] * len(crew.actors)
+        self._waiting: deque[ActorCall] = deque()
+        self._running: dict[Any, ActorCall] = {}
+        self._calls_by_slot = [0] * len(crew.actors)
 
-    def add(self, tasks: Sequence[Task]) -> None:
+    def add(self, tasks: Sequence[ActorCall]) -> None:
         """Put tasks at the end of the line; free actors begin at once."""
         self._waiting.extend(tasks)
-        self._hand_out()
+        self._start_waiting_calls()
 
-    def drop(self, tasks: Sequence[Task]) -> None:
+    def drop(self, tasks: Sequence[ActorCall]) -> None:
         """Nobody will ask for these any more: those that still wait are not begun."""
         self._waiting = deque(task for task in self._waiting if task not in tasks)
 
-    def results(self, tasks: Sequence[Task]) -> list[Any]:
+    def wait_for_results(self, tasks: Sequence[ActorCall]) -> list[Any]:
         """Wait for these tasks, while the others go on.
 
         Returns:
@@ -79,42 +85,42 @@ class Work:
             OutOfMemory: if that is why.
             Exception: what a task's own code raised, or making its call did, as it was raised.
         """
-        for _ in self.progress(tasks):
+        for _ in self.iterate_progress(tasks):
             pass
         return [task.value for task in tasks]
 
-    def progress(self, tasks: Sequence[Task]) -> Iterator[int]:
+    def iterate_progress(self, tasks: Sequence[ActorCall]) -> Iterator[int]:
         """As `results`, but yields how many of the tasks have ended whenever something happened."""
         while not all(task.ended for task in tasks) and not _errors(tasks):
-            self._step()
+            self._wait_for_next_call()
             yield sum(task.ended for task in tasks)
         for error in _errors(tasks):
             raise error
 
-    def _step(self) -> None:
+    def _wait_for_next_call(self) -> None:
         """Wait until a task ends or an actor dies, and see to it."""
-        self._hand_out()
-        ready, _ = ray.wait(list(self._running), num_returns=1, timeout=LOOK_SECONDS)
+        self._start_waiting_calls()
+        ready, _ = ray.wait(list(self._running), num_returns=1, timeout=NODE_CHECK_SECONDS)
         if not ready:
-            self.crew.look()
+            self.crew.check_actors_alive()
             return
         task = self._running[ready[0]]
         try:
-            self._settle(task)
-        except DEATHS as error:
-            self._bury(task.slot, error)
-            self._load[task.slot] = 0
+            self._store_result(task)
+        except ACTOR_DEATH_ERRORS as error:
+            self._replace_dead_actor(task.slot, error)
+            self._calls_by_slot[task.slot] = 0
         else:
             del self._running[ready[0]]
-            self._load[task.slot] -= 1
+            self._calls_by_slot[task.slot] -= 1
 
-    def _hand_out(self) -> None:
+    def _start_waiting_calls(self) -> None:
         """Give every actor work, and a second piece ahead while there is plenty, so that none ever waits.
 
         What cannot be submitted has ended, with its error: another's round may be beginning here, and whoever
         waits for the task has to hear of it.
         """
-        load = self._load
+        load = self._calls_by_slot
         while self._waiting:
             slot = min(range(len(load)), key=load.__getitem__)
             if load[slot] >= 2 or (load[slot] == 1 and len(self._waiting) <= len(load)):
@@ -129,7 +135,7 @@ class Work:
             self._running[task.references[0]] = task
             load[slot] += 1
 
-    def _settle(self, task: Task) -> None:
+    def _store_result(self, task: ActorCall) -> None:
         """Note what a task's call returned, or what its code raised.
 
         Raises:
@@ -138,18 +144,20 @@ class Work:
         try:
             task.value = ray.get(task.references[0])
         except RayTaskError as error:
-            task.error = cause_of(error, f"client actor {task.slot}")
-            if isinstance(task.error, DEATHS):
+            task.error = unwrap_task_error(error, f"client actor {task.slot}")
+            if isinstance(task.error, ACTOR_DEATH_ERRORS):
                 raise task.error from None
-        except LOSSES as error:
+        except LOST_OBJECT_ERRORS as error:
             task.error = error
-        self.crew.welcome(task.slot)
-        if isinstance(task.error, LOSSES):
-            self.crew.look()
-            raise self.crew.lost(task.slot, f"an object is gone: {first_line(task.error)}") from task.error
+        self.crew.record_join(task.slot)
+        if isinstance(task.error, LOST_OBJECT_ERRORS):
+            self.crew.check_actors_alive()
+            raise self.crew.make_node_lost_error(
+                task.slot, f"an object is gone: {first_line(task.error)}"
+            ) from task.error
         task.ended = True
 
-    def _bury(self, slot: int, error: Exception) -> None:
+    def _replace_dead_actor(self, slot: int, error: Exception) -> None:
         """An actor died: put a new one in its place, and have everything that it had in hand run again.
 
         An actor does its tasks in turn, so it died over the first one that it has not answered.
@@ -167,10 +175,10 @@ class Work:
             if lost[0].deaths > self.max_retries:
                 first = lost.pop(0)
                 first.ended = True
-                first.error = gave_up("the actor of one span of clients died", first.deaths, error)
+                first.error = make_death_error("the actor of one span of clients died", first.deaths, error)
         self._waiting.extendleft(reversed(lost))
-        self.crew.replace(slot, error)
+        self.crew.replace_actor(slot, error)
 
 
-def _errors(tasks: Sequence[Task]) -> list[Exception]:
+def _errors(tasks: Sequence[ActorCall]) -> list[Exception]:
     return [task.error for task in tasks if task.ended and task.error is not None]

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import ray
 import torch
 
-from actors.client_messages import Letter, opened
-from actors.device import claim
+from actors.client_messages import ClientMessage, unpack_client_messages
+from actors.device import acquire_device
 from fedsim.base import tree
 from fedsim.base.memory_usage import peak_private_bytes
 from fedsim.base.tree import Tree
@@ -30,7 +30,7 @@ FLUSH_SECONDS = 0.05
 """How long an actor that is about to kill itself waits, for the answer to its last task to get out."""
 
 
-class Usage(NamedTuple):
+class MemoryUsage(NamedTuple):
     """The most memory that an actor has needed so far, in bytes.
 
     Attributes:
@@ -53,10 +53,10 @@ class ClientProcess:
 
     def __init__(self, gpus: float) -> None:
         torch.set_num_threads(1)
-        self.claim = claim(gpus)
+        self.device_share = acquire_device(gpus)
         self.worker: Worker | None = None
 
-    def join(
+    def join_run(
         self, algorithm: Algorithm, population: Population, faults: Faults, graphs: bool = False
     ) -> dict[str, Any]:
         """Take part in a run; the population's arrays stay where the object store has them.
@@ -73,15 +73,15 @@ class ClientProcess:
         Raises:
             DoesNotFit: if it was given a share of a GPU that it cannot use.
         """
-        self.claim.check()
-        recorder = CudaRecording if graphs and self.claim.device == "cuda" else None
-        self.worker = Worker(algorithm, population, self.claim.device, faults, recorder)
+        self.device_share.raise_if_refused()
+        recorder = CudaRecording if graphs and self.device_share.device == "cuda" else None
+        self.worker = Worker(algorithm, population, self.device_share.device, faults, recorder)
         node = ray.get_runtime_context().get_node_id()
         address = ray.util.get_node_ip_address()
         who = {"pid": os.getpid(), "node": node, "address": address}
-        return {**who, "device": self.claim.device, "name": self.claim.name}
+        return {**who, "device": self.device_share.device, "name": self.device_share.name}
 
-    def train(
+    def train_span(
         self,
         round: int,
         start: int,
@@ -89,7 +89,7 @@ class ClientProcess:
         width: int,
         blocks: Sequence[Block],
         broadcasts: Tree,
-        instructions: Mapping[int, Letter],
+        instructions: Mapping[int, ClientMessage],
         *memories: Tree | None,
     ) -> Any:
         """Train one span; see `Worker.train`.
@@ -110,7 +110,7 @@ class ClientProcess:
             The span's result, followed by each client's new memory if the algorithm is stateful: separate
             values, so that their owner never has to download them. None for a client that failed.
         """
-        worker = self._joined()
+        worker = self._require_worker()
         if should_kill_actor(worker.faults, worker.population.seed, round, start, attempt):
             time.sleep(FLUSH_SECONDS)
             os.kill(os.getpid(), signal.SIGKILL)
@@ -120,7 +120,7 @@ class ClientProcess:
             start,
             blocks,
             tree.from_numpy(broadcasts, worker.device),
-            *self._by_client(clients, instructions, memories),
+            *self._load_messages_and_states(clients, instructions, memories),
             stack_size=width,
         )
         sent = result.to_numpy()
@@ -128,22 +128,22 @@ class ClientProcess:
             return sent
         return sent, *(tree.to_numpy(kept[client]) if client in kept else None for client in clients)
 
-    def score(self, round: int, models: Tree, shard: int) -> dict[str, Score]:
+    def score_shard(self, round: int, models: Tree, shard: int) -> dict[str, Score]:
         """Score the deployed models on one shard of the test set."""
-        worker = self._joined()
+        worker = self._require_worker()
         return worker.score_shard(round, tree.from_numpy(models, worker.device), shard)
 
-    def measure(self, round: int, models: Tree, clients: Sequence[int]) -> Any:
+    def measure_losses(self, round: int, models: Tree, clients: Sequence[int]) -> Any:
         """The mean loss of a model on each client's own data; see `Worker.measure`."""
-        worker = self._joined()
+        worker = self._require_worker()
         return worker.measure_losses(round, tree.from_numpy(models, worker.device), clients)
 
-    def examine(
+    def evaluate_personal_models(
         self,
         round: int,
         clients: Sequence[int],
         broadcasts: Tree,
-        instructions: Mapping[int, Letter],
+        instructions: Mapping[int, ClientMessage],
         *memories: Tree | None,
     ) -> PersonalScores:
         """Score clients' own models; see `examine`.
@@ -155,39 +155,44 @@ class ClientProcess:
             instructions: what each received besides.
             *memories: what each keeps, in the clients' order; none at all unless the algorithm is stateful.
         """
-        worker = self._joined()
+        worker = self._require_worker()
         return evaluate_personal_models(
             worker,
             round,
             clients,
             tree.from_numpy(broadcasts, worker.device),
-            *self._by_client(clients, instructions, memories),
+            *self._load_messages_and_states(clients, instructions, memories),
         )
 
-    def _by_client(
-        self, clients: Sequence[int], instructions: Mapping[int, Letter], memories: Sequence[Tree | None]
+    def _load_messages_and_states(
+        self,
+        clients: Sequence[int],
+        instructions: Mapping[int, ClientMessage],
+        memories: Sequence[Tree | None],
     ) -> tuple[dict[int, Tree], dict[int, Tree | None]]:
         """What clients received besides, and what they keep, as tensors where they train."""
-        device = self._joined().device
+        device = self._require_worker().device
         kept = zip(clients, memories, strict=False)
         return (
-            opened(instructions, device),
+            unpack_client_messages(instructions, device),
             {client: None if held is None else tree.from_numpy(held, device) for client, held in kept},
         )
 
-    def limit(self, local: LocalTraining) -> None:
+    def set_local_training(self, local: LocalTraining) -> None:
         """Train like this from now on, in place of what the population says; for measuring."""
-        worker = self._joined()
+        worker = self._require_worker()
         worker.population = worker.loader.population = replace(worker.population, local=local)
 
-    def usage(self) -> Usage:
+    def measure_memory(self) -> MemoryUsage:
         """The most memory that this process has needed so far."""
-        if self.claim.device == "cpu":
-            return Usage(peak_private_bytes())
+        if self.device_share.device == "cpu":
+            return MemoryUsage(peak_private_bytes())
         total = torch.cuda.get_device_properties(0).total_memory
-        return Usage(peak_private_bytes(), torch.cuda.max_memory_reserved(), self.claim.cap or total)
+        return MemoryUsage(
+            peak_private_bytes(), torch.cuda.max_memory_reserved(), self.device_share.cap or total
+        )
 
-    def _joined(self) -> Worker:
+    def _require_worker(self) -> Worker:
         if self.worker is None:
             raise RuntimeError("join() comes first")
         return self.worker

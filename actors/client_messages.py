@@ -19,37 +19,43 @@ from fedsim.base.tree import Tree
 
 
 @dataclass(frozen=True)
-class Shared:
+class SharedMessage:
     """A tree over NumPy arrays that several clients receive, as a reference to it."""
 
     reference: Any
 
 
-Letter: TypeAlias = Tree | Shared
+ClientMessage: TypeAlias = Tree | SharedMessage
 """A tree over NumPy arrays, or where it lies."""
 
 
-def letters(instructions: Mapping[int, Tree]) -> dict[int, Letter]:
+def pack_client_messages(instructions: Mapping[int, Tree]) -> dict[int, ClientMessage]:
     """The instructions of each client, ready to be sent: what several of them receive is put away once.
 
     Two trees are the same where they have the same tensors, not where these have the same values.
     """
-    marks = {client: _mark(value) for client, value in instructions.items()}
-    receivers, sent, written = Counter(marks.values()), dict[Hashable, Letter](), dict[int, Letter]()
+    marks = {client: _identify_tensors(value) for client, value in instructions.items()}
+    receivers, sent, written = (
+        Counter(marks.values()),
+        dict[Hashable, ClientMessage](),
+        dict[int, ClientMessage](),
+    )
     for client, mark in marks.items():
         if mark not in sent:
             plain = tree.to_numpy(instructions[client])
-            sent[mark] = Shared(ray.put(plain)) if mark and receivers[mark] > 1 else plain
+            sent[mark] = SharedMessage(ray.put(plain)) if mark and receivers[mark] > 1 else plain
         written[client] = sent[mark]
     return written
 
 
-def opened(letters: Mapping[int, Letter], device: torch.device | None) -> dict[int, Tree]:
+def unpack_client_messages(
+    letters: Mapping[int, ClientMessage], device: torch.device | None
+) -> dict[int, Tree]:
     """The letters as tensors where the clients train; those that are shared, once for all of them."""
     shared: dict[Any, Tree] = {}
     found: dict[int, Tree] = {}
     for client, letter in letters.items():
-        if not isinstance(letter, Shared):
+        if not isinstance(letter, SharedMessage):
             found[client] = tree.from_numpy(letter, device)
             continue
         if letter.reference not in shared:
@@ -58,6 +64,9 @@ def opened(letters: Mapping[int, Letter], device: torch.device | None) -> dict[i
     return found
 
 
-def _mark(value: Tree) -> tuple[Any, ...]:
+def _identify_tensors(value: Tree) -> tuple[Any, ...]:
     """What two trees have in common that have the same tensors in the same places."""
-    return tuple((key, _mark(leaf) if isinstance(leaf, Mapping) else id(leaf)) for key, leaf in value.items())
+    return tuple(
+        (key, _identify_tensors(leaf) if isinstance(leaf, Mapping) else id(leaf))
+        for key, leaf in value.items()
+    )

@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 import ray
 import torch
 
-from actors.actor_group import Crew
-from actors.device import claim, notice
+from actors.actor_group import ActorGroup
+from actors.device import acquire_device, describe_cpu_fallback
 from actors.ray_pool import RayPool
 from actors.resources import Placement
 from fedsim.base import tree
@@ -35,18 +35,18 @@ from fedsim.engine.simulation import (
     simulate_with_progress,
 )
 
-RECALLED_AT_ONCE = 500
+RECORDS_PER_MESSAGE = 500
 
 
 @dataclass(frozen=True)
-class Phase:
+class Status:
     """What the coordinator is busy with, for people who wait."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class Resumed:
+class ResumeNotice:
     """The run goes on after this round, whose state has this digest, and its clients' memories the other.
 
     The memories' is None where clients keep nothing, or where the checkpoint does not say.
@@ -58,17 +58,17 @@ class Resumed:
 
 
 @dataclass(frozen=True)
-class Recalled:
+class RecalledRecords:
     """Records of rounds before that one, out of the checkpoint."""
 
     records: tuple[Mapping[str, Any], ...]
 
 
-Progress: TypeAlias = Phase | Resumed | Recalled | RoundResult
+Progress: TypeAlias = Status | ResumeNotice | RecalledRecords | RoundResult
 
 
 @dataclass(frozen=True)
-class Keeping:
+class CheckpointPolicy:
     """How a run is checkpointed.
 
     Attributes:
@@ -87,7 +87,7 @@ class Keeping:
     known: int = 0
     widths: Mapping[int, int] = field(default_factory=dict)
 
-    def due(self, round: int, rounds: int) -> bool:
+    def is_due(self, round: int, rounds: int) -> bool:
         """Whether there is a checkpoint after this round."""
         return round % self.every == 0 or round == rounds
 
@@ -108,17 +108,17 @@ class CoordinatorProcess:
         experiment: Experiment,
         placement: Placement,
         faults: Faults = DEFAULT,
-        keeping: Keeping | None = None,
-        group: str = "",
+        checkpoint_policy: CheckpointPolicy | None = None,
+        placement_group_name: str = "",
     ) -> None:
         torch.set_num_threads(1)
-        self.claim = claim(placement.server, "resources.server_gpus")
+        self.device_share = acquire_device(placement.server_gpus, "resources.server_gpus")
         self.experiment, self.placement, self.faults = experiment, placement, faults
-        self.keeping, self.group = keeping, group
+        self.keeping, self.group = checkpoint_policy, placement_group_name
         self.params: dict[str, Any] = {}
         self.best: ChosenModel | None = None
-        self.dealt: dict[str, Any] = {}
-        self.data: dict[str, Any] = {}
+        self.partition_arrays: dict[str, Any] = {}
+        self.dataset_metadata: dict[str, Any] = {}
 
     def run(self) -> Iterator[Progress]:
         """Run the federation: phases while it is set up, then one result per round, without the state.
@@ -128,33 +128,43 @@ class CoordinatorProcess:
         Raises:
             DoesNotFit: if somebody cannot use the GPU that it was given.
         """
-        self.claim.check()
+        self.device_share.raise_if_refused()
         experiment = self.experiment
-        kept = self._opened() if self.keeping else None
-        yield Phase(f"placing {self.placement.workers} client actors")
-        crew = Crew(self.placement, inline=not experiment.algorithm.stateful, name=self.group)
+        kept = self._open_checkpoints() if self.keeping else None
+        yield Status(f"placing {self.placement.workers} client actors")
+        crew = ActorGroup(self.placement, inline=not experiment.algorithm.stateful, name=self.group)
         try:
-            population = yield from phases(experiment.prepare_population())
-            self.dealt, self.data = _arrays(population.partition), population.dataset.to_metadata()
-            checkpoint = (yield from self._last(kept, population)) if kept else None
-            yield Phase("waiting for the client actors")
+            population = yield from relay_preparation(experiment.prepare_population())
+            self.partition_arrays, self.dataset_metadata = (
+                _export_partition(population.partition),
+                population.dataset.to_metadata(),
+            )
+            checkpoint = (yield from self._load_checkpoint(kept, population)) if kept else None
+            yield Status("waiting for the client actors")
             method, stack, graphs = experiment.algorithm, experiment.stack, experiment.graphs
             pool = RayPool(method, population, crew, faults=self.faults, stack=stack, graphs=graphs)
             population = pool.population  # one copy of the images is enough
-            for text in self._notices(pool):
-                yield Phase(text)
-            yield Phase(f"round {checkpoint.round + 1 if checkpoint else 1}")
-            yield from self._rounds(population, pool, kept, checkpoint)
+            for text in self._list_device_warnings(pool):
+                yield Status(text)
+            yield Status(f"round {checkpoint.round + 1 if checkpoint else 1}")
+            yield from self._run_rounds(population, pool, kept, checkpoint)
         finally:
             crew.close()
 
-    def _notices(self, pool: RayPool) -> list[str]:
-        server = [{"address": "the head", "name": self.claim.name}]
-        return [text for text in (notice(pool.actors), notice(server, "the server trains")) if text]
+    def _list_device_warnings(self, pool: RayPool) -> list[str]:
+        server = [{"address": "the head", "name": self.device_share.name}]
+        return [
+            text
+            for text in (
+                describe_cpu_fallback(pool.actors),
+                describe_cpu_fallback(server, "the server trains"),
+            )
+            if text
+        ]
 
-    def _opened(self) -> Checkpoints:
+    def _open_checkpoints(self) -> Checkpoints:
         """The place for checkpoints: one that cannot be used is found out before anything else is done."""
-        keeping = self._keeping()
+        keeping = self._require_checkpoint_policy()
         kept = Checkpoints(keeping.url, keeping.experiment)
         kept.check_writable()
         if keeping.resume:
@@ -163,7 +173,7 @@ class CoordinatorProcess:
             kept.clear()
         return kept
 
-    def _last(
+    def _load_checkpoint(
         self, kept: Checkpoints, population: Population
     ) -> Generator[Progress, None, Checkpoint | None]:
         """The checkpoint to go on from; its records as far as the caller lacks them."""
@@ -171,15 +181,15 @@ class CoordinatorProcess:
         checkpoint = kept.load(make_initial_state(self.experiment.algorithm, population), warnings.append)
         # Ray sends into what yields here, which an iterator that is no generator does not take.
         for text in warnings:
-            yield Phase(text)
+            yield Status(text)
         if checkpoint is not None:
-            yield Resumed(checkpoint.round, checkpoint.digest, checkpoint.memory_digest)
-            for records in _parts(checkpoint.records, self._keeping().known):
-                yield Recalled(records)
-            self.params = self._common(checkpoint.state)
+            yield ResumeNotice(checkpoint.round, checkpoint.digest, checkpoint.memory_digest)
+            for records in _split_records(checkpoint.records, self._require_checkpoint_policy().known):
+                yield RecalledRecords(records)
+            self.params = self._copy_global_params(checkpoint.state)
         return checkpoint
 
-    def _rounds(
+    def _run_rounds(
         self, population: Population, pool: RayPool, kept: Checkpoints | None, checkpoint: Checkpoint | None
     ) -> Iterator[Progress]:
         experiment, rounds = self.experiment, population.rounds
@@ -196,77 +206,79 @@ class CoordinatorProcess:
             evaluate_every=experiment.evaluate_every,
             personal=experiment.personal,
             resume=checkpoint,
-            device=self.claim.device,
+            device=self.device_share.device,
         ):
             if isinstance(result, PersonalEvaluationProgress):
                 most = population.partition.num_clients
-                yield Phase(f"round {result.round}: scored {result.done:,} of {most:,} clients' own models")
+                yield Status(f"round {result.round}: scored {result.done:,} of {most:,} clients' own models")
                 continue
             if isinstance(result, ServerTrainingProgress):
                 what, done, most = result.progress
-                yield Phase(f"round {result.round}: {what}, {done:,} of {most:,} steps")
+                yield Status(f"round {result.round}: {what}, {done:,} of {most:,} steps")
                 continue
-            if self.placement.server:
-                result = replace(result, engine={**result.engine, "server_device": self.claim.name})
-            self.params = self._common(result.state)
+            if self.placement.server_gpus:
+                result = replace(result, engine={**result.engine, "server_device": self.device_share.name})
+            self.params = self._copy_global_params(result.state)
             self.best = choose_better(self.best, experiment.algorithm, population, result)
             yield replace(result, state=None)
             if kept is not None:
                 kept.note_round(result)
-                if self._keeping().due(result.round, rounds):
+                if self._require_checkpoint_policy().is_due(result.round, rounds):
                     kept.save(result, pool, rounds, self.best)
 
-    def _keeping(self) -> Keeping:
+    def _require_checkpoint_policy(self) -> CheckpointPolicy:
         if self.keeping is None:
             raise RuntimeError("this run has no checkpoints")
         return self.keeping
 
-    def _common(self, state: Any) -> dict[str, Any]:
+    def _copy_global_params(self, state: Any) -> dict[str, Any]:
         """The model for everybody; {} without one: the server's is a part then, or as it was at first."""
         found: dict[str, Any] = (
             tree.to_numpy(state.params) if self.experiment.algorithm.deploys_models else {}
         )
         return found
 
-    def model(self) -> dict[str, Any]:
+    def get_global_model(self) -> dict[str, Any]:
         """The global model after the last finished round, NumPy arrays by parameter name; {} without one."""
         return self.params
 
-    def chosen(self) -> ChosenModel | None:
+    def get_chosen_model(self) -> ChosenModel | None:
         """The model that validation has chosen, over NumPy arrays; None without a validation split."""
         return self.best and replace(self.best, params=tree.to_numpy(self.best.params))
 
-    def partition(self) -> dict[str, Any]:
+    def get_partition(self) -> dict[str, Any]:
         """Who has which training example, `indices` and `offsets` as in `Partition`; {} where all sample."""
-        return self.dealt
+        return self.partition_arrays
 
-    def about_data(self) -> dict[str, Any]:
+    def get_dataset_metadata(self) -> dict[str, Any]:
         """What whoever uses the model has to know of the data, as `Dataset.about` has it."""
-        return self.data
+        return self.dataset_metadata
 
-    def pid(self) -> int:
+    def get_pid(self) -> int:
         """The process that this actor runs in."""
         return os.getpid()
 
 
-def _arrays(partition: Partition) -> dict[str, Any]:
+def _export_partition(partition: Partition) -> dict[str, Any]:
     if isinstance(partition, SampledPartition):
         return {}
     return {"indices": partition.indices, "offsets": partition.offsets}
 
 
-def _parts(records: Iterable[Mapping[str, Any]], known: int) -> Iterator[tuple[Mapping[str, Any], ...]]:
+def _split_records(
+    records: Iterable[Mapping[str, Any]], known: int
+) -> Iterator[tuple[Mapping[str, Any], ...]]:
     """The records of rounds above `known`, some at a time."""
     missing = iter(record for record in records if record["round"] > known)
-    while part := tuple(islice(missing, RECALLED_AT_ONCE)):
+    while part := tuple(islice(missing, RECORDS_PER_MESSAGE)):
         yield part
 
 
-def phases(preparing: Generator[str, None, Population]) -> Generator[Phase, None, Population]:
+def relay_preparation(preparing: Generator[str, None, Population]) -> Generator[Status, None, Population]:
     """What a preparation says, as phases; its return value is the population."""
     while True:
         try:
-            yield Phase(next(preparing))
+            yield Status(next(preparing))
         except StopIteration as end:
             population: Population = end.value
             return population

@@ -20,15 +20,15 @@ CUDA_CONTEXT_BYTES = 512 << 20
 LOGICAL_GPUS = "FEDSIM_LOGICAL_GPUS"
 """With this variable set to 1, the GPUs of a node are numbers alone: who is given one trains on the CPU."""
 
-DRIVER = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"), Path("/dev/nvidia0"))
+DRIVER_FILES = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"), Path("/dev/nvidia0"))
 """What is there where the kernel has NVIDIA's driver; the first also in containers that were given no GPU."""
 
-IN_PLACE = "cpu in the place of a logical GPU"
+CPU_FALLBACK_NAME = "cpu in the place of a logical GPU"
 """The name of the device of an actor that was given a GPU of a node that has none."""
 
 
 @dataclass(frozen=True)
-class Claim:
+class DeviceShare:
     """The device that an actor has.
 
     Attributes:
@@ -41,16 +41,16 @@ class Claim:
     device: str = "cpu"
     cap: int | None = None
     name: str = "cpu"
-    refused: DoesNotFit | None = None
+    refusal: DoesNotFit | None = None
 
-    def check(self) -> None:
+    def raise_if_refused(self) -> None:
         """See that the actor may work; not when it starts, where an error would pass for its death.
 
         Raises:
             DoesNotFit: if it was given a share of a real GPU and cannot use it.
         """
-        if self.refused is not None:
-            raise self.refused
+        if self.refusal is not None:
+            raise self.refusal
 
 
 def memory_cap(gpus: float, total: int) -> int | None:
@@ -67,7 +67,7 @@ def memory_cap(gpus: float, total: int) -> int | None:
     return max(share - CUDA_CONTEXT_BYTES, share // 2) if gpus < 1 else None
 
 
-def claim(gpus: float, field: str = "resources.gpus_per_worker") -> Claim:
+def acquire_device(gpus: float, field: str = "resources.gpus_per_worker") -> DeviceShare:
     """Take the device that an actor was given, and keep this process to its share of the memory.
 
     Whoever was given a GPU works on it. Where torch cannot use it, the claim is refused if NVIDIA's driver is
@@ -78,28 +78,28 @@ def claim(gpus: float, field: str = "resources.gpus_per_worker") -> Claim:
         field: of the spec, that asks for it.
     """
     if not gpus:
-        return Claim()
+        return DeviceShare()
     logical = os.environ.get(LOGICAL_GPUS) == "1"
     if logical or not torch.cuda.is_available():
-        refused = None if logical or not driver() else _unusable(gpus, field)
-        return Claim(name=IN_PLACE, refused=refused)
+        refused = None if logical or not describe_driver() else _make_unusable_error(gpus, field)
+        return DeviceShare(name=CPU_FALLBACK_NAME, refusal=refused)
     total = torch.cuda.get_device_properties(0).total_memory
     cap = memory_cap(gpus, total)
     if cap is not None:
         torch.cuda.set_per_process_memory_fraction(cap / total)
-    return Claim("cuda", cap, f"cuda:0 {torch.cuda.get_device_name(0)}")
+    return DeviceShare("cuda", cap, f"cuda:0 {torch.cuda.get_device_name(0)}")
 
 
-def driver() -> str:
+def describe_driver() -> str:
     """What is seen of NVIDIA's driver on this node, with its version where that is known; "" for nothing."""
-    found = next((path for path in DRIVER if path.exists()), None)
+    found = next((path for path in DRIVER_FILES if path.exists()), None)
     if found is None:
         return ""
-    version = re.search(r"\b\d{3}\.\d+(\.\d+)?\b", found.read_text()) if found == DRIVER[0] else None
+    version = re.search(r"\b\d{3}\.\d+(\.\d+)?\b", found.read_text()) if found == DRIVER_FILES[0] else None
     return f"driver {version[0]}" if version else f"a driver ({found})"
 
 
-def _unusable(gpus: float, field: str) -> DoesNotFit:
+def _make_unusable_error(gpus: float, field: str) -> DoesNotFit:
     try:
         torch.cuda.init()  # type: ignore[no-untyped-call]
         why = "it is not available"
@@ -108,7 +108,7 @@ def _unusable(gpus: float, field: str) -> DoesNotFit:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return DoesNotFit(
         f"node {ray.util.get_node_ip_address()}: an actor was given {gpus:g} GPU and cannot use it: {why} "
-        f"(torch {torch.__version__}, made for {_cuda()}; NVIDIA: {driver()}; "
+        f"(torch {torch.__version__}, made for {_describe_cuda()}; NVIDIA: {describe_driver()}; "
         f"CUDA_VISIBLE_DEVICES={visible!r})",
         f"have a torch with CUDA there and a driver that is new enough for it, set {field} to 0, or, where "
         f"GPUs are to be numbers alone, start Ray on that node with {LOGICAL_GPUS}=1",
@@ -117,19 +117,19 @@ def _unusable(gpus: float, field: str) -> DoesNotFit:
     )
 
 
-def _cuda() -> str:
+def _describe_cuda() -> str:
     version = torch.version.cuda
     return f"CUDA {version}" if version else "CPUs alone"
 
 
-def notice(members: Sequence[Mapping[str, Any]], who: str = "clients train") -> str | None:
+def describe_cpu_fallback(members: Sequence[Mapping[str, Any]], who: str = "clients train") -> str | None:
     """What people are to know of actors that train on the CPU though a GPU was asked for; None for nothing.
 
     Args:
         members: what each actor said of itself; see `Crew`.
         who: does what, as the beginning of a sentence.
     """
-    nodes = sorted({each["address"] for each in members if each["name"] == IN_PLACE})
+    nodes = sorted({each["address"] for each in members if each["name"] == CPU_FALLBACK_NAME})
     if not nodes:
         return None
     return (

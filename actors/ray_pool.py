@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import ray
 
-from actors.actor_errors import LOSSES, first_line
-from actors.actor_group import Crew
-from actors.calls import Submit, Task, Work
-from actors.client_messages import Letter, letters
+from actors.actor_errors import LOST_OBJECT_ERRORS, first_line
+from actors.actor_group import ActorGroup
+from actors.calls import ActorCall, CallQueue, Submit
+from actors.client_messages import ClientMessage, pack_client_messages
 from fedsim.base import tree, wire
 from fedsim.base.digest import ClientStatesDigest, client_state_digests
 from fedsim.base.tree import Tree
@@ -44,18 +44,18 @@ from fedsim.stacking.stack_size import StackSetting, choose_stack_size
 SPAN_MEMORY_BYTES = 256 << 20
 """About how much the memories of one span's clients may take in an actor, or on its share of a GPU."""
 
-LITTLE_SECONDS = 0.02
+SHORT_ROUND_SECONDS = 0.02
 """A round of less work for each worker is dealt out in one message to each: there is little to balance."""
 
-MOST_ASKED = 1000
+MAX_SURVEYED_PER_CALL = 1000
 """A survey asks at most so many clients in one call, so that little is lost with an actor."""
 
 
-class _Begun(NamedTuple):
+class _StartedRound(NamedTuple):
     """A round that actors are at work on: the blocks of each task, and all local steps."""
 
     blocks: list[Sequence[Block]]
-    tasks: list[Task]
+    calls: list[ActorCall]
     steps: int
 
 
@@ -81,22 +81,22 @@ class RayPool:
         self,
         algorithm: Algorithm,
         population: Population,
-        crew: Crew,
+        actor_group: ActorGroup,
         *,
         faults: Faults = DEFAULT,
         stack: StackSetting = 1,
         graphs: bool = False,
     ) -> None:
-        self.crew, self.faults, shared = crew, faults, ray.put(population)
+        self.crew, self.faults, shared = actor_group, faults, ray.put(population)
         self.population: Population = ray.get(shared)
-        self.actors = crew.join(ray.put(algorithm), shared, faults, graphs)
+        self.actors = actor_group.set_up_actors(ray.put(algorithm), shared, faults, graphs)
         self.width = choose_stack_size(stack, self.population, self.actors[0]["device"])
         self.widths: Mapping[int, int] = {}
         self._client_states: dict[int, Any] = {}
         self._states_digest = ClientStatesDigest()
-        self._work = Work(crew, faults.max_retries)
-        self._restarts = crew.restarts
-        self._pace = inf  # seconds of a local step in the last round
+        self._calls = CallQueue(actor_group, faults.max_retries)
+        self._restarts = actor_group.restarts
+        self._seconds_per_step = inf  # seconds of a local step in the last round
 
     def begin_training(
         self, algorithm: Algorithm, ctx: Context, state: Any, cohort: Sequence[int]
@@ -105,73 +105,79 @@ class RayPool:
         broadcasts = make_broadcasts(algorithm, ctx, state)
         instructions = make_instructions(algorithm, ctx, state, cohort)
         sent = ray.put(tree.to_numpy(broadcasts))
-        written = letters(instructions)
+        written = pack_client_messages(instructions)
         self.width = min(self.width, self.widths.get(ctx.round + 1, self.width))
 
-        def begin() -> _Begun:
+        def begin() -> _StartedRound:
             width = stack_size_by_model(algorithm, ctx.nets, self.width)
             blocks = cut_into_blocks(cohort, self.population.count_steps, len(ctx.nets), width)
             steps = [sum(self.population.count_steps(client) for client in block) for block in blocks]
-            most = most_blocks(blocks, broadcasts, model_bytes(ctx)) if algorithm.stateful else None
-            cuts = [(span.start, blocks[span.start : span.stop]) for span in self._parts(steps, most)]
-            tasks = [Task(self._training(algorithm, ctx.round, *part, sent, written)) for part in cuts]
-            self._work.add(tasks)
-            return _Begun([mine for _, mine in cuts], tasks, sum(steps))
+            most = max_blocks_per_span(blocks, broadcasts, model_bytes(ctx)) if algorithm.stateful else None
+            cuts = [(span.start, blocks[span.start : span.stop]) for span in self._split_blocks(steps, most)]
+            tasks = [
+                ActorCall(self._make_train_call(algorithm, ctx.round, *part, sent, written)) for part in cuts
+            ]
+            self._calls.add(tasks)
+            return _StartedRound([mine for _, mine in cuts], tasks, sum(steps))
 
         begun, down = begin(), count_bytes_down(algorithm, ctx, broadcasts, instructions, cohort)
 
         def finish() -> ReducedUpdates:
-            ended, results = self._results(begun, begin)
-            self._pace = sum(result.seconds for result in results) / max(1, ended.steps)
+            ended, results = self._wait_for_results(begun, begin)
+            self._seconds_per_step = sum(result.seconds for result in results) / max(1, ended.steps)
             if algorithm.stateful:
-                for mine, task, result in zip(ended.blocks, ended.tasks, results, strict=True):
-                    new = zip(_clients(mine), task.references[1:], strict=True)
+                for mine, task, result in zip(ended.blocks, ended.calls, results, strict=True):
+                    new = zip(_flatten_blocks(mine), task.references[1:], strict=True)
                     self._client_states.update(entry for entry in new if entry[0] not in result.errors)
-            return combine_results(algorithm, ctx, results, cohort, down, self._engine(), self._states_digest)
+            return combine_results(
+                algorithm, ctx, results, cohort, down, self._describe_engine(), self._states_digest
+            )
 
         return finish
 
-    def _results(self, begun: _Begun, again: Callable[[], _Begun]) -> tuple[_Begun, list[SpanResult]]:
+    def _wait_for_results(
+        self, begun: _StartedRound, again: Callable[[], _StartedRound]
+    ) -> tuple[_StartedRound, list[SpanResult]]:
         """The results of a round; where so many clients at once need too much memory, of half as many.
 
         The whole round is begun again then, so that it is what it would have been at that width.
         """
         while True:
             try:
-                return begun, [result.unpacked() for result in self._work.results(begun.tasks)]
+                return begun, [result.unpacked() for result in self._calls.wait_for_results(begun.calls)]
             except StackTooLarge:
-                self._work.drop(begun.tasks)
+                self._calls.drop(begun.calls)
                 self.width = halve_stack_size(self.width)
                 begun = again()
 
-    def _parts(self, steps: Sequence[int], most: int | None) -> Iterable[range]:
+    def _split_blocks(self, steps: Sequence[int], most: int | None) -> Iterable[range]:
         """How the blocks are dealt out: few messages where the last round's work was little, else many.
 
         It decides who adds what, never what is added. Clients' memories travel one by one, so that messages
         are not what they cost.
         """
         workers = len(self.crew.actors)
-        if most is None and self._pace * sum(steps) < LITTLE_SECONDS * workers:
+        if most is None and self._seconds_per_step * sum(steps) < SHORT_ROUND_SECONDS * workers:
             return cut_evenly(len(steps), workers)
         return cut_into_spans(steps, workers, most)
 
-    def _engine(self) -> dict[str, Any]:
+    def _describe_engine(self) -> dict[str, Any]:
         """How the round was computed, for the record; `restarts` since the last time."""
         restarts, self._restarts = self.crew.restarts - self._restarts, self.crew.restarts
         devices = ", ".join(sorted({member["name"] for member in self.actors}))
-        actors = {"actors": len(self.crew.actors), "restarts": restarts, "device": devices}
-        return {"pool": "ray", "width": self.width, **actors}
+        actor_infos = {"actors": len(self.crew.actors), "restarts": restarts, "device": devices}
+        return {"pool": "ray", "width": self.width, **actor_infos}
 
-    def _training(
+    def _make_train_call(
         self,
         algorithm: Algorithm,
         round: int,
         start: int,
         blocks: Sequence[Block],
         sent: Any,
-        written: Mapping[int, Letter],
+        written: Mapping[int, ClientMessage],
     ) -> Submit:
-        clients, width = _clients(blocks), self.width
+        clients, width = _flatten_blocks(blocks), self.width
         mine = {client: written[client] for client in clients if client in written}
         client_states = [self._client_states.get(client) for client in clients] if algorithm.stateful else []
         returns = 1 + len(clients) * algorithm.stateful
@@ -188,15 +194,15 @@ class RayPool:
     ) -> Survey:
         """The mean loss of the first deployed model on each client's data; see `ClientPool`."""
         models = select_survey_models(algorithm, ctx, state)
-        sent, size = ray.put(tree.to_numpy(models)), _portion(len(clients), len(self.crew.actors))
+        sent, size = ray.put(tree.to_numpy(models)), _clients_per_call(len(clients), len(self.crew.actors))
 
-        def asking(some: Sequence[int]) -> Submit:
+        def make_call(some: Sequence[int]) -> Submit:
             return lambda actor, _: [actor.measure.remote(ctx.round, sent, some)]
 
         portions = [clients[start : start + size] for start in range(0, len(clients), size)]
-        tasks = [Task(asking(some)) for some in portions]
-        self._work.add(tasks)
-        losses = self._work.results(tasks)
+        tasks = [ActorCall(make_call(some)) for some in portions]
+        self._calls.add(tasks)
+        losses = self._calls.wait_for_results(tasks)
         return Survey(np.concatenate(losses), count_survey_traffic(algorithm, ctx, state, models, clients))
 
     def begin_evaluation(
@@ -206,12 +212,12 @@ class RayPool:
         models = ray.put(tree.to_numpy(list_deployed_models(algorithm, ctx, state)))
         shards = count_shards(self.population)
 
-        def scoring(shard: int) -> Submit:
+        def make_call(shard: int) -> Submit:
             return lambda actor, _: [actor.score.remote(ctx.round, models, shard)]
 
-        tasks = [Task(scoring(shard)) for shard in range(shards)]
-        self._work.add(tasks)
-        return lambda: sum_scores(self._work.results(tasks))
+        tasks = [ActorCall(make_call(shard)) for shard in range(shards)]
+        self._calls.add(tasks)
+        return lambda: sum_scores(self._calls.wait_for_results(tasks))
 
     def begin_personal_evaluation(
         self, algorithm: Algorithm, ctx: Context, state: Any, clients: Iterable[int] | None = None
@@ -223,30 +229,30 @@ class RayPool:
         )
         sent = ray.put(tree.to_numpy(handovers))
         work = [personal_evaluation_work(algorithm, self.population, ctx, client) for client in asked.clients]
-        most = most_blocks([(client,) for client in asked.clients[:1]], handovers, model_bytes(ctx))
+        most = max_blocks_per_span([(client,) for client in asked.clients[:1]], handovers, model_bytes(ctx))
         portions = [
             asked.clients[part.start : part.stop]
             for part in cut_into_spans(work, len(self.crew.actors), most if algorithm.stateful else None)
         ]
-        tasks = [Task(self._examining(algorithm, ctx, state, mine, sent)) for mine in portions]
-        self._work.add(tasks)
-        return self._examined(tasks, portions, asked.untested)
+        tasks = [ActorCall(self._make_personal_call(algorithm, ctx, state, mine, sent)) for mine in portions]
+        self._calls.add(tasks)
+        return self._collect_personal_scores(tasks, portions, asked.untested)
 
-    def _examined(
-        self, tasks: Sequence[Task], portions: Sequence[Sequence[int]], untested: int
+    def _collect_personal_scores(
+        self, tasks: Sequence[ActorCall], portions: Sequence[Sequence[int]], untested: int
     ) -> PersonalEvaluation:
-        for _ in self._work.progress(tasks):
+        for _ in self._calls.iterate_progress(tasks):
             yield sum(len(mine) for mine, task in zip(portions, tasks, strict=True) if task.ended)
         return join_scores([task.value for task in tasks], untested)
 
-    def _examining(
+    def _make_personal_call(
         self, algorithm: Algorithm, ctx: Context, state: Any, clients: Sequence[int], sent: Any
     ) -> Submit:
         memories = [self._client_states.get(client) for client in clients] if algorithm.stateful else []
 
         def submit(actor: Any, _: int) -> list[Any]:
             # Made when they are sent, so that there are never as many letters here as there are clients.
-            mine = letters(make_personal_instructions(algorithm, ctx, state, clients))
+            mine = pack_client_messages(make_personal_instructions(algorithm, ctx, state, clients))
             return [actor.examine.remote(ctx.round, clients, sent, mine, *memories)]
 
         return submit
@@ -261,9 +267,11 @@ class RayPool:
         held = {client: self._client_states[client] for client in chosen if client in self._client_states}
         try:
             found = zip(held, ray.get(list(held.values())), strict=True)
-        except LOSSES as error:
-            self.crew.look()
-            raise self.crew.lost(0, f"a client's memory is gone: {first_line(error)}") from error
+        except LOST_OBJECT_ERRORS as error:
+            self.crew.check_actors_alive()
+            raise self.crew.make_node_lost_error(
+                0, f"a client's memory is gone: {first_line(error)}"
+            ) from error
         return {client: tree.from_numpy(memory) for client, memory in found}
 
     def restore_client_states(self, memories: Mapping[int, Tree]) -> None:
@@ -272,7 +280,7 @@ class RayPool:
             self._client_states[client] = ray.put(tree.to_numpy(memory))
         self._states_digest.update(client_state_digests(memories))
 
-    def forget(self) -> None:
+    def drop_client_states(self) -> None:
         """As if no client had ever come: their memories go."""
         self._client_states.clear()
         self._states_digest = ClientStatesDigest()
@@ -287,7 +295,9 @@ def model_bytes(ctx: Context) -> int:
     return wire.NUMBER_BYTES * max(net.count_parameters() for net in ctx.nets)
 
 
-def most_blocks(blocks: Sequence[Block], broadcasts: Mapping[str, Mapping[str, Tree]], model: int = 0) -> int:
+def max_blocks_per_span(
+    blocks: Sequence[Block], broadcasts: Mapping[str, Mapping[str, Tree]], model: int = 0
+) -> int:
     """How many blocks a span may hold where clients keep memories: an actor has all of a span's at once.
 
     What a client keeps is of the order of what it receives, or of a model (of so many bytes) where that is
@@ -298,10 +308,10 @@ def most_blocks(blocks: Sequence[Block], broadcasts: Mapping[str, Mapping[str, T
     return max(1, clients // max(map(len, blocks), default=1))
 
 
-def _portion(clients: int, actors: int) -> int:
+def _clients_per_call(clients: int, actors: int) -> int:
     """How many clients to ask in one call; each is scored for itself, so the answers do not depend on it."""
-    return min(MOST_ASKED, max(1, -(-clients // (4 * actors))))
+    return min(MAX_SURVEYED_PER_CALL, max(1, -(-clients // (4 * actors))))
 
 
-def _clients(blocks: Sequence[Block]) -> list[int]:
+def _flatten_blocks(blocks: Sequence[Block]) -> list[int]:
     return [client for block in blocks for client in block]

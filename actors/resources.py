@@ -14,7 +14,7 @@ ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
-class Node:
+class ClusterNode:
     """What one node of the cluster has.
 
     Attributes:
@@ -32,9 +32,9 @@ class Node:
     memory: float = 0.0
     id: str = ""
     head: bool = False
-    server: float = 0.0
+    server_gpus: float = 0.0
 
-    def fits(self, cpus: float, gpus: float) -> int:
+    def count_fitting_actors(self, cpus: float, gpus: float) -> int:
         """How many actors of this size fit here.
 
         A fraction of a GPU is a fraction of one physical GPU, so what is left over on each cannot be added
@@ -44,17 +44,17 @@ class Node:
         by_gpu = None
         if gpus:
             whole = floor(self.gpus + ROUNDING)
-            untouched = whole - (self.server > 0)
+            untouched = whole - (self.server_gpus > 0)
             if gpus <= 1:
                 by_gpu = untouched * floor(1 / gpus + ROUNDING)
-                by_gpu += floor((1 - self.server) / gpus + ROUNDING) if self.server else 0
+                by_gpu += floor((1 - self.server_gpus) / gpus + ROUNDING) if self.server_gpus else 0
             else:
                 by_gpu = floor(untouched / gpus + ROUNDING)
         limits = [limit for limit in (by_cpu, by_gpu) if limit is not None]
         return min(limits) if limits else 0
 
     def __str__(self) -> str:
-        less = f", {_number(self.server)} of it the server's" if self.server else ""
+        less = f", {_number(self.server_gpus)} of it the server's" if self.server_gpus else ""
         return f"{self.name} has {_number(self.cpus)} CPU and {_number(self.gpus)} GPU{less}"
 
 
@@ -71,17 +71,17 @@ class Placement:
     workers: int
     cpus: float
     gpus: float
-    server: float = 0.0
+    server_gpus: float = 0.0
 
-    def bundle(self) -> dict[str, float]:
+    def to_ray_bundle(self) -> dict[str, float]:
         """One actor's resources as Ray names them."""
         return {name: amount for name, amount in (("CPU", self.cpus), ("GPU", self.gpus)) if amount}
 
 
-def cluster_nodes(nodes: Iterable[Mapping[str, Any]]) -> list[Node]:
+def parse_ray_nodes(nodes: Iterable[Mapping[str, Any]]) -> list[ClusterNode]:
     """The living nodes out of what `ray.nodes()` says."""
     return [
-        Node(
+        ClusterNode(
             node["NodeManagerAddress"],
             node["Resources"].get("CPU", 0.0),
             node["Resources"].get("GPU", 0.0),
@@ -95,7 +95,7 @@ def cluster_nodes(nodes: Iterable[Mapping[str, Any]]) -> list[Node]:
     ]
 
 
-def beside_server(nodes: Sequence[Node], share: float) -> Sequence[Node]:
+def reserve_server_gpu(nodes: Sequence[ClusterNode], share: float) -> Sequence[ClusterNode]:
     """The nodes with this share of a GPU of the head's set aside for the coordinator.
 
     Raises:
@@ -111,10 +111,10 @@ def beside_server(nodes: Sequence[Node], share: float) -> Sequence[Node]:
             "resources.server_gpus",
             share,
         )
-    return [replace(node, server=share) if node is head else node for node in nodes]
+    return [replace(node, server_gpus=share) if node is head else node for node in nodes]
 
 
-def fit_in_memory(node: Node, each: float, shared: float) -> int | None:
+def count_actors_in_memory(node: ClusterNode, each: float, shared: float) -> int | None:
     """How many actors the memory of a node holds; None where nobody knows how much it has.
 
     Args:
@@ -125,7 +125,7 @@ def fit_in_memory(node: Node, each: float, shared: float) -> int | None:
     return max(0, floor((node.memory - shared) / each)) if node.memory else None
 
 
-def check_memory(asked: Sequence[tuple[Node, int]], each: float, shared: float) -> None:
+def check_memory(asked: Sequence[tuple[ClusterNode, int]], each: float, shared: float) -> None:
     """Make sure that the memory of each node holds its actors.
 
     Args:
@@ -136,7 +136,7 @@ def check_memory(asked: Sequence[tuple[Node, int]], each: float, shared: float) 
     Raises:
         DoesNotFit: if a node's memory is too small; the message holds the arithmetic.
     """
-    room = [fit_in_memory(node, each, shared) for node, _ in asked]
+    room = [count_actors_in_memory(node, each, shared) for node, _ in asked]
     for (node, workers), fit in zip(asked, room, strict=True):
         if fit is not None and workers > fit:
             need = workers * each + shared
@@ -157,8 +157,12 @@ def _gigabytes(count: float) -> str:
     return f"{count / 1e9:.3g} GB"
 
 
-def place(
-    workers: int | Literal["auto"], cpus: float, gpus: float, nodes: Sequence[Node], most: int | None = None
+def place_workers(
+    workers: int | Literal["auto"],
+    cpus: float,
+    gpus: float,
+    nodes: Sequence[ClusterNode],
+    most: int | None = None,
 ) -> Placement:
     """Decide how many actors there will be.
 
@@ -173,15 +177,15 @@ def place(
         DoesNotFit: if the cluster, empty, could not hold them; the message holds the arithmetic.
     """
     each = f"{_number(cpus)} CPU" + (f" and {_number(gpus)} GPU" if gpus else "")
-    per_node = [node.fits(cpus, gpus) for node in nodes]
+    per_node = [node.count_fitting_actors(cpus, gpus) for node in nodes]
     room = sum(per_node)
-    server = max((node.server for node in nodes), default=0.0)
+    server = max((node.server_gpus for node in nodes), default=0.0)
     asked = 1 if workers == "auto" else workers
     if asked > room:
         there = "; ".join(f"{node}: {fit} fit" for node, fit in zip(nodes, per_node, strict=True))
         raise DoesNotFit(
             f"{asked} worker{'s' * (asked != 1)} x {each} asked, {room} fit ({there or 'no node is alive'})",
-            _way_out(room, cpus, gpus, nodes),
+            _make_hint(room, cpus, gpus, nodes),
             value=workers,
         )
     if workers == "auto":
@@ -189,7 +193,7 @@ def place(
     return Placement(asked, cpus, gpus, server)
 
 
-def _way_out(room: int, cpus: float, gpus: float, nodes: Sequence[Node]) -> str:
+def _make_hint(room: int, cpus: float, gpus: float, nodes: Sequence[ClusterNode]) -> str:
     if room:
         return f"set resources.workers to {room} or fewer, or make each smaller"
     if gpus and not any(node.gpus for node in nodes):

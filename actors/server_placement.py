@@ -20,7 +20,7 @@ HEAD = "node:__internal_head__"
 """A resource that Ray gives the head alone; a crumb of it keeps a reservation there."""
 
 
-class ServerRoom:
+class ServerPlacement:
     """The place of an actor that does the server's work: beside its caller, with a share of a GPU or none.
 
     Args:
@@ -31,7 +31,7 @@ class ServerRoom:
         self.share = share
         self._group = placement_group([{"GPU": share, HEAD: 0.001}]) if share else None
 
-    def options(self) -> dict[str, Any]:
+    def make_actor_options(self) -> dict[str, Any]:
         """The options of the actor."""
         # The processes of a cluster have the environment of its start, not ours.
         told: dict[str, Any] = (
@@ -44,7 +44,7 @@ class ServerRoom:
         placed = PlacementGroupSchedulingStrategy(self._group)
         return told | {"scheduling_strategy": placed, "num_gpus": self.share}
 
-    def wait(self) -> None:
+    def wait_for_gpu(self) -> None:
         """Wait until it is there; at once where nothing is reserved.
 
         Raises:

@@ -19,7 +19,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from actors.actor_group import Crew
+from actors.actor_group import ActorGroup
 from actors.ray_pool import RayPool
 from actors.resources import Placement
 from benchmarks.machine import here, start_ray
@@ -45,7 +45,7 @@ class Engine:
     def __init__(self, workload: Workload, actors: int) -> None:
         self.algorithm = NoTraining() if workload.name == "C" else FedAvg()
         self.population: Population = workload.population()
-        self.pool = RayPool(self.algorithm, self.population, Crew(Placement(actors, 1, 0), inline=True))
+        self.pool = RayPool(self.algorithm, self.population, ActorGroup(Placement(actors, 1, 0), inline=True))
         self.seconds(2)
 
     def seconds(self, rounds: int) -> float:

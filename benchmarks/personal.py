@@ -20,7 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from actors.actor_group import Crew
+from actors.actor_group import ActorGroup
 from actors.ray_pool import RayPool
 from actors.resources import Placement
 from benchmarks.machine import here, start_ray
@@ -57,7 +57,7 @@ class Examiner:
     def __init__(self, algorithm: FedBABU, population: Population, actors: int) -> None:
         self.algorithm, self.population = algorithm, population
         self.state: Any = make_initial_state(algorithm, population)
-        self.pool = RayPool(algorithm, population, Crew(Placement(actors, 1, 0), inline=True))
+        self.pool = RayPool(algorithm, population, ActorGroup(Placement(actors, 1, 0), inline=True))
         self.scores(range(actors))
 
     def scores(self, clients: Any = None) -> tuple[PersonalScores, float]:

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.machine import here
 from jobs.plan.planner import plan
 from jobs.run.execute import execute
-from jobs.run.ray_connection import connected
+from jobs.run.ray_connection import connect_to_ray
 from jobs.settings import Settings
 from jobs.spec import JobSpec, load_spec
 
@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE")
     options = parser.parse_args()
     settings = Settings.from_env()
-    with connected(settings):
+    with connect_to_ray(settings):
         for name in options.specs:
             spec = load_spec(name, [*PRESETS.get(name, []), *options.set])
             pairs = []

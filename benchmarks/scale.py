@@ -27,7 +27,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from actors.actor_group import Crew
+from actors.actor_group import ActorGroup
 from actors.ray_pool import RayPool
 from actors.resources import Placement
 from benchmarks.machine import here, start_ray
@@ -93,7 +93,7 @@ class Federation:
         began, self.before = perf_counter(), _memory("VmRSS")
         experiment = asked.experiment(clients)
         population = experiment.load_population()
-        crew = Crew(Placement(asked.actors, 0.5, 0), inline=not experiment.algorithm.stateful)
+        crew = ActorGroup(Placement(asked.actors, 0.5, 0), inline=not experiment.algorithm.stateful)
         self.pool = RayPool(experiment.algorithm, population, crew)
         self.results = simulate(experiment.algorithm, population, self.pool, evaluate_every=10**9)
         self.started = perf_counter() - began

@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.machine import here
 from jobs.settings import Settings
 from jobs.spec import parse_spec
-from jobs.store.database import writing
+from jobs.store.database import make_write_engine
 from jobs.store.job_store import JobStore
 from jobs.store.tables import events, jobs, labels, rounds
 from tests.api.service import a_round
@@ -58,7 +58,7 @@ with JobStore.open(settings.database_url) as store:
 
 def fill(store: JobStore, asked: argparse.Namespace) -> None:
     """Write the jobs, their labels, rounds and events."""
-    engine = writing(store._engine)
+    engine = make_write_engine(store._engine)
     rows = [job_row(number, asked) for number in range(asked.jobs)]
     with engine.begin() as connection:
         connection.execute(insert(jobs), rows)

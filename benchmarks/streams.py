@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from api.sdk.client import FedSimClient
-from api.server.local_service import free_port, who_answers
+from api.server.local_service import find_free_port, identify_service
 from benchmarks.machine import here
 from jobs.local_ray.embedded_ray import stop_ray
 from jobs.settings import Settings
@@ -125,13 +125,13 @@ class Service:
 
     def __init__(self, home: Path) -> None:
         self.settings = Settings(home=home)
-        self.url = f"http://127.0.0.1:{(port := free_port())}"
+        self.url = f"http://127.0.0.1:{(port := find_free_port())}"
         environment = os.environ | {"PYTHONPATH": str(ROOT), "FEDSIM_HOME": str(home)}
         command = [sys.executable, "-m", "api.cli.main", "serve", "--port", str(port)]
         self.environment = environment
         self.process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
         self.client = FedSimClient(self.url)
-        while who_answers(self.url) != "fedsim":
+        while identify_service(self.url) != "fedsim":
             if self.process.poll() is not None:
                 raise RuntimeError(f"`{' '.join(command)}` ended with {self.process.returncode}")
             time.sleep(0.1)

@@ -6,7 +6,7 @@ import contextlib
 import os
 from pathlib import Path
 
-MASK = 0o077
+PRIVATE_UMASK = 0o077
 
 PATTERNS = ("fedsim.db*", "serve.*", "ray.*", "api.alive", "jobs", "bugs")
 """What fedsim makes in its home; `jobs` and `bugs` are folders, and closed with all that is in them."""
@@ -18,9 +18,9 @@ def keep_private(home: Path) -> None:
     Args:
         home: whose own files are closed; what belongs to somebody else stays as it is.
     """
-    os.umask(MASK)
+    os.umask(PRIVATE_UMASK)
     for path in (found for pattern in PATTERNS for found in home.glob(pattern)):
         with contextlib.suppress(OSError):
             mode = path.stat().st_mode & 0o777
-            if mode & MASK and not path.is_symlink():
-                path.chmod(mode & ~MASK)
+            if mode & PRIVATE_UMASK and not path.is_symlink():
+                path.chmod(mode & ~PRIVATE_UMASK)

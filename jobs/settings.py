@@ -12,7 +12,7 @@ from typing import Any
 
 from fedsim.errors import JobNotFound, SettingsError
 
-SECRETS = "FEDSIM_SECRETS"
+SECRETS_VARIABLE = "FEDSIM_SECRETS"
 """Names a file of further variables, as JSON, for a process whose own variables everybody can see."""
 
 JOB_ID = re.compile(r"[a-z0-9]{1,32}")
@@ -44,9 +44,9 @@ class Limits:
             SettingsError: a variable that is not what it should be.
         """
         given = {
-            "body_bytes": _whole(env, "FEDSIM_MAX_BODY", minimum=1000),
-            "requests_per_minute": _whole(env, "FEDSIM_RATE_LIMIT", minimum=0),
-            "streams": _whole(env, "FEDSIM_MAX_STREAMS", minimum=1),
+            "body_bytes": _read_whole_number(env, "FEDSIM_MAX_BODY", minimum=1000),
+            "requests_per_minute": _read_whole_number(env, "FEDSIM_RATE_LIMIT", minimum=0),
+            "streams": _read_whole_number(env, "FEDSIM_MAX_STREAMS", minimum=1),
         }
         return cls(**{name: value for name, value in given.items() if value is not None})
 
@@ -95,7 +95,7 @@ class Settings:
         object.__setattr__(self, "database_url", database)
         object.__setattr__(self, "storage", None if self.storage is None else _absolute_storage(self.storage))
         object.__setattr__(self, "data_roots", self.data_roots or (home / "data",))
-        object.__setattr__(self, "token", None if self.token is None else checked_token(self.token))
+        object.__setattr__(self, "token", None if self.token is None else check_token(self.token))
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> Settings:
@@ -109,7 +109,7 @@ class Settings:
             SettingsError: a variable that is not what it should be.
         """
         env = os.environ if environ is None else environ
-        env = {**env, **_handed_over(env)}
+        env = {**env, **_read_secrets_file(env)}
         home = Path(env.get("FEDSIM_HOME") or "~/.fedsim").expanduser().absolute()
         more = [Path(p).expanduser().absolute() for p in env.get("FEDSIM_DATA", "").split(os.pathsep) if p]
         values: dict[str, Any] = {
@@ -117,29 +117,29 @@ class Settings:
             "database_url": env.get("FEDSIM_DATABASE_URL", ""),
             "storage": env.get("FEDSIM_STORAGE") or None,
             "data_roots": tuple(dict.fromkeys([home / "data", *more])),
-            "max_running": _whole(env, "FEDSIM_MAX_RUNNING", minimum=1) or 1,
+            "max_running": _read_whole_number(env, "FEDSIM_MAX_RUNNING", minimum=1) or 1,
             "ray_address": env.get("FEDSIM_RAY_ADDRESS") or None,
-            "ray_num_cpus": _whole(env, "FEDSIM_RAY_NUM_CPUS", minimum=1),
-            "ray_num_gpus": _whole(env, "FEDSIM_RAY_NUM_GPUS", minimum=0),
-            "ray_idle_seconds": _whole(env, "FEDSIM_RAY_IDLE", minimum=1) or 60,
+            "ray_num_cpus": _read_whole_number(env, "FEDSIM_RAY_NUM_CPUS", minimum=1),
+            "ray_num_gpus": _read_whole_number(env, "FEDSIM_RAY_NUM_GPUS", minimum=0),
+            "ray_idle_seconds": _read_whole_number(env, "FEDSIM_RAY_IDLE", minimum=1) or 60,
             "token": env.get("FEDSIM_TOKEN") or None,
             "limits": Limits.from_env(env),
-            "drain_seconds": _whole(env, "FEDSIM_DRAIN", minimum=0) or 0,
-            "log_format": _one_of(env, "FEDSIM_LOG_FORMAT", LOG_FORMATS),
+            "drain_seconds": _read_whole_number(env, "FEDSIM_DRAIN", minimum=0) or 0,
+            "log_format": _read_choice(env, "FEDSIM_LOG_FORMAT", LOG_FORMATS),
             "plugins": env.get("FEDSIM_PLUGINS", ""),
         }
         return cls(**values | {name: value for name, value in overrides.items() if value is not None})
 
     def environment(self) -> dict[str, str]:
         """The variables that give a child process these settings, without the API's token."""
-        return self.open_environment() | self.secrets()
+        return self.public_environment() | self.secret_environment()
 
-    def secrets(self) -> dict[str, str]:
+    def secret_environment(self) -> dict[str, str]:
         """The variables that may hold a password."""
         variables = {"FEDSIM_DATABASE_URL": self.database_url, "FEDSIM_STORAGE": self.storage}
         return {name: value for name, value in variables.items() if value}
 
-    def open_environment(self) -> dict[str, str]:
+    def public_environment(self) -> dict[str, str]:
         """The variables that anybody may see."""
         variables = {
             "FEDSIM_HOME": str(self.home),
@@ -168,13 +168,13 @@ class Settings:
         directory.mkdir(parents=True, exist_ok=True)
         return directory
 
-    def checkpoints(self, job_id: str) -> str:
+    def checkpoint_url(self, job_id: str) -> str:
         """Where one job's checkpoints are: a path in its directory, or a URL below `storage`."""
         if self.storage is None:
             return str(self.job_dir(job_id) / "checkpoints")
         return f"{self.storage.rstrip('/')}/jobs/{job_id}/checkpoints"
 
-    def artifacts(self, job_id: str) -> str:
+    def artifact_url(self, job_id: str) -> str:
         """Where the files that a job leaves are: a path in its directory, or a URL below `storage`."""
         if self.storage is None:
             return str(self.job_dir(job_id) / "artifacts")
@@ -185,7 +185,7 @@ class Settings:
         return self.job_dir(job_id) / "job.log"
 
 
-def checked_token(text: str) -> str:
+def check_token(text: str) -> str:
     """A token without the white space around it.
 
     Raises:
@@ -200,9 +200,9 @@ def checked_token(text: str) -> str:
     return token
 
 
-def _handed_over(env: Mapping[str, str]) -> dict[str, str]:
+def _read_secrets_file(env: Mapping[str, str]) -> dict[str, str]:
     """The variables in the file that `FEDSIM_SECRETS` names; they are meant for this process and go first."""
-    path = env.get(SECRETS)
+    path = env.get(SECRETS_VARIABLE)
     if not path:
         return {}
     try:
@@ -212,12 +212,12 @@ def _handed_over(env: Mapping[str, str]) -> dict[str, str]:
         if env.get("FEDSIM_DATABASE_URL"):
             return {}
         raise SettingsError(
-            f"{SECRETS} is {path!r}, and that file cannot be read: {error}",
+            f"{SECRETS_VARIABLE} is {path!r}, and that file cannot be read: {error}",
             "share FEDSIM_HOME with the head of the cluster, or set FEDSIM_DATABASE_URL where Ray is started",
         ) from error
 
 
-def _whole(env: Mapping[str, str], name: str, *, minimum: int) -> int | None:
+def _read_whole_number(env: Mapping[str, str], name: str, *, minimum: int) -> int | None:
     """A whole number from the environment, None where the variable is unset or empty."""
     text = env.get(name, "").strip()
     if not text:
@@ -229,7 +229,7 @@ def _whole(env: Mapping[str, str], name: str, *, minimum: int) -> int | None:
     return int(text)
 
 
-def _one_of(env: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
+def _read_choice(env: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
     """A word from the environment, the first of those allowed where the variable is unset or empty."""
     text = env.get(name, "").strip() or allowed[0]
     if text not in allowed:

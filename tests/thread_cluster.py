@@ -3,8 +3,8 @@
 import threading
 import time
 
-from actors.resources import Node
-from jobs.run.ledger import Book
+from actors.resources import ClusterNode
+from jobs.run.ledger import StoreLedger
 from jobs.run.ray_job import RayJob
 from jobs.store.records import RoundRecord
 from jobs.store.states import JobState
@@ -53,16 +53,16 @@ class ThreadCluster:
         self._threads.append(thread)
         thread.start()
 
-    def nodes(self):
-        return [Node("here", 8, 0)]
+    def fetch_nodes(self):
+        return [ClusterNode("here", 8, 0)]
 
     def stop(self, submission_id):
         raise NotImplementedError
 
-    def ask(self, path):
+    def fetch_json(self, path):
         raise NotImplementedError
 
-    def log_tail(self, submission_id, lines=20):
+    def read_log_tail(self, submission_id, lines=20):
         return ""
 
     def join(self):
@@ -70,8 +70,8 @@ class ThreadCluster:
             thread.join()
 
     def _work(self, submission_id, job_id):
-        book = Book(self.store, job_id, submission_id)
-        book.working()
+        book = StoreLedger(self.store, job_id, submission_id)
+        book.mark_running()
         for number in range(1, self.store.get(job_id).rounds_total + 1):
             book.add(a_record(number))
             time.sleep(0.001)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from actors.client_actor import Usage
+from actors.client_actor import MemoryUsage
 from actors.plan.forecast import Change
 from fedsim.core import Traffic
 
@@ -65,7 +65,7 @@ class Measured:
     change: Change = field(default_factory=lambda: Change({}, {}))
     at_most: bool = False
     whole_rounds: int = 0
-    usage: Usage
+    usage: MemoryUsage
     shared_bytes: int
     seconds: float
     load: float

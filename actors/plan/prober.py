@@ -13,15 +13,15 @@ from typing import Any, TypeAlias
 import ray
 import torch
 
-from actors.actor_group import Crew
-from actors.client_actor import Usage
-from actors.coordinator import Phase, phases
-from actors.device import claim, notice
+from actors.actor_group import ActorGroup
+from actors.client_actor import MemoryUsage
+from actors.coordinator import Status, relay_preparation
+from actors.device import acquire_device, describe_cpu_fallback
 from actors.plan.measured import Measured
 from actors.plan.trial import without
 from actors.plan.trials import Trials
 from actors.ray_pool import RayPool
-from actors.resources import Node, Placement, check_memory, cluster_nodes
+from actors.resources import ClusterNode, Placement, check_memory, parse_ray_nodes
 from fedsim.clients.population import Population
 from fedsim.core.capabilities import ServerTraining, capability
 from fedsim.engine.blocks import count_blocks
@@ -32,7 +32,7 @@ from fedsim.engine.pools import stack_size_by_model
 from fedsim.engine.simulation import RoundResult, is_personal_evaluation_due
 from fedsim.training.work import client_work
 
-Progress: TypeAlias = Phase | RoundResult | Measured
+Progress: TypeAlias = Status | RoundResult | Measured
 
 
 class ProberProcess:
@@ -48,7 +48,7 @@ class ProberProcess:
 
     def __init__(self, experiment: Experiment, placement: Placement) -> None:
         torch.set_num_threads(1)
-        self.claim = claim(placement.server, "resources.server_gpus")
+        self.claim = acquire_device(placement.server_gpus, "resources.server_gpus")
         self.experiment, self.placement = experiment, placement
 
     def measure(self, seconds: float, workers: Sequence[int]) -> Iterator[Progress]:
@@ -62,18 +62,18 @@ class ProberProcess:
             DoesNotFit: if the memory of a node is too small for its actors, or a GPU cannot be used.
             NoRoomNow: if no room came free for them in time.
         """
-        self.claim.check()
+        self.claim.raise_if_refused()
         began = perf_counter()
-        yield Phase(f"placing {self.placement.workers} client actors")
+        yield Status(f"placing {self.placement.workers} client actors")
         algorithm = self.experiment.algorithm
-        crew = Crew(self.placement, inline=not algorithm.stateful)
+        crew = ActorGroup(self.placement, inline=not algorithm.stateful)
         try:
-            population = yield from phases(self.experiment.prepare_population())
-            yield Phase("waiting for the client actors")
+            population = yield from relay_preparation(self.experiment.prepare_population())
+            yield Status("waiting for the client actors")
             never, stack, graphs = Faults(max_retries=0), self.experiment.stack, self.experiment.graphs
             pool = RayPool(algorithm, population, crew, faults=never, stack=stack, graphs=graphs)
-            if text := notice(pool.actors):
-                yield Phase(text)
+            if text := describe_cpu_fallback(pool.actors):
+                yield Status(text)
             trials = Trials(algorithm, pool.population, pool, self.claim.device)
             probe = Probe(trials, self.experiment, perf_counter() - began)
             yield from probe.run(seconds, workers)
@@ -106,26 +106,26 @@ class Probe:
         Yields:
             What is being done, each whole round, and at the end what was found.
         """
-        yield Phase("measuring one client")
+        yield Status("measuring one client")
         self.survey = self.trials.survey(seconds / 6)
         self.first_client()
-        yield Phase("measuring clients")
+        yield Status("measuring clients")
         models = len(self.population.nets)
         self.costs = tuple(self.trials.costs(number, seconds / 3 / models) for number in range(models))
         if capability(self.trials.algorithm, ServerTraining):
-            yield Phase("measuring what the server trains")
+            yield Status("measuring what the server trains")
             self.learn = self.trials.learn(seconds / 6)
-        yield Phase("measuring the evaluation")
+        yield Status("measuring the evaluation")
         self.evaluation = self.trials.evaluation(seconds / 6)
         if self.examinations():
-            yield Phase("measuring the clients' own models")
+            yield Status("measuring the clients' own models")
             self.examination, self.examination_bytes = self.trials.examination(seconds / 6)
         results: list[RoundResult] = []
         left = seconds - (perf_counter() - self.began)
         meanwhile = 0.0 if getattr(self.trials.algorithm, "trains_before_evaluation", False) else self.learn
         scoring = sum(awaited(meanwhile, self.evaluation, self.examination)[: 1 + (self.examinations() > 1)])
         if self.survey + self.expected(self.trials.workers) + self.learn + scoring < left:
-            yield Phase("measuring whole rounds")
+            yield Status("measuring whole rounds")
             experiment = self.experiment
             for result in self.trials.rounds(left, experiment.evaluate_every, experiment.personal):
                 results.append(result)
@@ -156,15 +156,15 @@ class Probe:
                 trials.train(many, two)
                 self.check_memory()
 
-    def usage(self) -> Usage:
+    def usage(self) -> MemoryUsage:
         """The most that any actor needed so far."""
-        every: list[Usage] = ray.get([actor.usage.remote() for actor in self.trials.pool.crew.actors])
+        every: list[MemoryUsage] = ray.get([actor.usage.remote() for actor in self.trials.pool.crew.actors])
         gpu = [usage.gpu for usage in every if usage.gpu is not None]
         caps = [usage.gpu_cap for usage in every if usage.gpu_cap is not None]
         private = max(usage.private for usage in every)
-        return Usage(private, max(gpu, default=None), min(caps, default=None))
+        return MemoryUsage(private, max(gpu, default=None), min(caps, default=None))
 
-    def check_memory(self) -> Usage:
+    def check_memory(self) -> MemoryUsage:
         """Compare what an actor needs, times their number, with what each node has.
 
         Raises:
@@ -283,8 +283,8 @@ def size_of(population: Population) -> int:
     return len(body) + sum(int(buffer.raw().nbytes) for buffer in buffers)
 
 
-def _placed(by_node: dict[str, int]) -> Iterator[tuple[Node, int]]:
-    nodes = {node.id: node for node in cluster_nodes(ray.nodes())}
+def _placed(by_node: dict[str, int]) -> Iterator[tuple[ClusterNode, int]]:
+    nodes = {node.id: node for node in parse_ray_nodes(ray.nodes())}
     return ((nodes[name], count) for name, count in by_node.items() if name in nodes)
 
 

@@ -271,7 +271,7 @@ class Trials:
     ) -> Iterator[RoundResult]:
         """Run the first whole rounds of the experiment, as many as fit into this time but at least one."""
         self._limit(self.population.local)
-        self.pool.forget()  # the clients of the trials have not come yet
+        self.pool.drop_client_states()  # the clients of the trials have not come yet
         began = perf_counter()
         options: dict[str, Any] = {"evaluate_every": evaluate_every, "personal": personal}
         state = self.state

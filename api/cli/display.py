@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from api.reports.formatting import amount, number, share, size
-from api.reports.headline import headline
+from api.reports.formatting import format_bytes, format_count, format_number, format_share
+from api.reports.headline import find_main_accuracy
 from fedsim.errors import FedsimError, SpecError
 
 if TYPE_CHECKING:
@@ -32,14 +32,14 @@ STATE_STYLES = {
 }
 
 
-def words() -> Console:
+def make_message_console() -> Console:
     """Give the console for people: standard error."""
     from rich.console import Console
 
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
-def data() -> Console:
+def make_data_console() -> Console:
     """Give the console for what was asked for: standard output."""
     from rich.console import Console
 
@@ -47,13 +47,13 @@ def data() -> Console:
     return Console(highlight=False, width=width)
 
 
-def say(text: str) -> None:
+def print_message(text: str) -> None:
     """Tell the user something."""
-    words().print(text, markup=False)
+    make_message_console().print(text, markup=False)
 
 
 @contextmanager
-def waiting(text: str) -> Iterator[Callable[[str], None]]:
+def show_waiting(text: str) -> Iterator[Callable[[str], None]]:
     """Show what is being waited for: a spinner in a terminal, else a line whenever that changes.
 
     Args:
@@ -62,19 +62,19 @@ def waiting(text: str) -> Iterator[Callable[[str], None]]:
     Yields:
         A function that takes what is being waited for now.
     """
-    console = words()
+    console = make_message_console()
     if console.is_terminal:
         with console.status(text) as status:
             yield status.update
         return
     said: set[str] = set()
 
-    def say_once(text: str) -> None:
+    def print_new_message(text: str) -> None:
         if text not in said:
             said.add(text)
-            say(text)
+            print_message(text)
 
-    yield say_once
+    yield print_new_message
 
 
 def print_json(value: Any) -> None:
@@ -89,14 +89,14 @@ def print_line(value: Any) -> None:
 
 def print_error(error: FedsimError) -> None:
     """Say what went wrong, and what to do about it."""
-    console = words()
+    console = make_message_console()
     console.print("[bold red]error:[/] ", end="")
     console.print(error.message, markup=False)
     if error.hint and not isinstance(error, SpecError):
         console.print(f"  {error.hint}", markup=False)
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, numbers: Iterable[str] = ()) -> Any:
+def make_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, numbers: Iterable[str] = ()) -> Any:
     """Make a table.
 
     Args:
@@ -116,47 +116,47 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, numbers: Ite
     return made
 
 
-def state_text(state: str) -> Any:
+def format_state(state: str) -> Any:
     """Give a state in its colour."""
     from rich.text import Text
 
     return Text(state, style=STATE_STYLES.get(state, ""))
 
 
-def plain(text: str) -> Any:
+def make_plain_text(text: str) -> Any:
     """Give text in which nothing is markup."""
     from rich.text import Text
 
     return Text(text)
 
 
-def jobs_table(jobs: Iterable[Job]) -> Any:
+def make_jobs_table(jobs: Iterable[Job]) -> Any:
     """Make the table of jobs."""
     heads = ("id", "name", "state", "round", "accuracy", "priority", "age")
     rows = (
         (
-            plain(job.id),
-            plain(job.name),
-            state_text(job.state),
+            make_plain_text(job.id),
+            make_plain_text(job.name),
+            format_state(job.state),
             f"{job.rounds_done}/{job.rounds_total}",
-            _reached(job.last_metrics),
+            _format_accuracy(job.last_metrics),
             str(job.priority),
-            age(job.created_at),
+            format_age(job.created_at),
         )
         for job in jobs
     )
-    return table(heads, rows, numbers=("round", "accuracy", "priority", "age"))
+    return make_table(heads, rows, numbers=("round", "accuracy", "priority", "age"))
 
 
-def _reached(metrics: Mapping[str, Any]) -> str:
+def _format_accuracy(metrics: Mapping[str, Any]) -> str:
     """Write the accuracy of a job, and of which models where it is not that of a global one."""
-    name = headline(metrics)
+    name = find_main_accuracy(metrics)
     if name is None:
         return ""
-    return f"{'personal ' if name == 'personal_accuracy' else ''}{share(metrics[name])}"
+    return f"{'personal ' if name == 'personal_accuracy' else ''}{format_share(metrics[name])}"
 
 
-def rounds_table(records: Sequence[RoundRecord]) -> Any:
+def make_rounds_table(records: Sequence[RoundRecord]) -> Any:
     """Make the table of rounds, with the totals below."""
     from jobs.store.records import total_cost
 
@@ -164,7 +164,7 @@ def rounds_table(records: Sequence[RoundRecord]) -> Any:
     heads = ["round", "accuracy", "personal", "loss", "down", "up", "updates", "FLOPs", "seconds"]
     if not personal:
         heads.remove("personal")
-    made = table(heads, (), numbers=heads)
+    made = make_table(heads, (), numbers=heads)
     made.show_footer = True
     for record in records:
         cells = _round_cells(record)
@@ -172,10 +172,10 @@ def rounds_table(records: Sequence[RoundRecord]) -> Any:
     cost = total_cost(records)
     totals = {
         "round": "total",
-        "down": size(sum(record.bytes.down for record in records)),
-        "up": size(sum(record.bytes.up for record in records)),
-        "updates": amount(cost.updates),
-        "FLOPs": amount(cost.flops),
+        "down": format_bytes(sum(record.bytes.down for record in records)),
+        "up": format_bytes(sum(record.bytes.up for record in records)),
+        "updates": format_count(cost.updates),
+        "FLOPs": format_count(cost.flops),
         "seconds": f"{sum(record.seconds.total for record in records):.2f}",
     }
     for head, column in zip(heads, made.columns, strict=True):
@@ -187,18 +187,18 @@ def _round_cells(record: RoundRecord) -> dict[str, str]:
     metrics, cost = record.metrics, record.cost
     return {
         "round": str(record.round),
-        "accuracy": share(metrics.get("global_accuracy")),
-        "personal": share(metrics.get("personal_accuracy")),
-        "loss": number(metrics.get("global_loss")),
-        "down": size(record.bytes.down),
-        "up": size(record.bytes.up),
-        "updates": amount(cost.updates) if cost else "",
-        "FLOPs": amount(cost.flops) if cost else "",
+        "accuracy": format_share(metrics.get("global_accuracy")),
+        "personal": format_share(metrics.get("personal_accuracy")),
+        "loss": format_number(metrics.get("global_loss")),
+        "down": format_bytes(record.bytes.down),
+        "up": format_bytes(record.bytes.up),
+        "updates": format_count(cost.updates) if cost else "",
+        "FLOPs": format_count(cost.flops) if cost else "",
         "seconds": f"{record.seconds.total:.2f}",
     }
 
 
-def age(moment: datetime) -> str:
+def format_age(moment: datetime) -> str:
     """Write how long ago something was."""
     seconds = int((datetime.now(UTC) - moment).total_seconds())
     for length, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):

@@ -6,46 +6,50 @@ from collections.abc import Sequence
 
 import yaml
 
-from api.cli.display import age, data, plain, state_text, table
-from api.reports.formatting import amount, duration, number, size
+from api.cli.display import format_age, format_state, make_data_console, make_plain_text, make_table
+from api.reports.formatting import format_bytes, format_count, format_duration, format_number
 from jobs.store.records import Job, RoundRecord, total_cost
 
 
-def describe(job: Job, records: Sequence[RoundRecord] = ()) -> None:
+def print_job(job: Job, records: Sequence[RoundRecord] = ()) -> None:
     """Print a job: how it stands, what its rounds cost together, its latest metrics, its spec.
 
     Args:
         job: which.
         records: its rounds; without them there are no sums.
     """
-    console = data()
-    console.print(table(("job", job.id), ((plain(name), value) for name, value in _facts(job))))
+    console = make_data_console()
+    console.print(
+        make_table(("job", job.id), ((make_plain_text(name), value) for name, value in _facts(job)))
+    )
     if records:
-        console.print(table(("all rounds", ""), _totals(records), numbers=("",)))
+        console.print(make_table(("all rounds", ""), _totals(records), numbers=("",)))
     if job.last_metrics:
-        metrics = ((plain(name), number(value)) for name, value in sorted(job.last_metrics.items()))
-        console.print(table(("metric", "latest"), metrics, numbers=("latest",)))
+        metrics = (
+            (make_plain_text(name), format_number(value)) for name, value in sorted(job.last_metrics.items())
+        )
+        console.print(make_table(("metric", "latest"), metrics, numbers=("latest",)))
     console.print(yaml.safe_dump(job.spec, sort_keys=False), markup=False, end="")
 
 
 def _totals(records: Sequence[RoundRecord]) -> list[tuple[str, str]]:
     cost = total_cost(records)
     return [
-        ("seconds", duration(sum(record.seconds.total for record in records))),
-        ("down", size(sum(record.bytes.down for record in records))),
-        ("up", size(sum(record.bytes.up for record in records))),
-        ("parameter updates", amount(cost.updates)),
-        ("FLOPs", amount(cost.flops)),
+        ("seconds", format_duration(sum(record.seconds.total for record in records))),
+        ("down", format_bytes(sum(record.bytes.down for record in records))),
+        ("up", format_bytes(sum(record.bytes.up for record in records))),
+        ("parameter updates", format_count(cost.updates)),
+        ("FLOPs", format_count(cost.flops)),
     ]
 
 
 def _facts(job: Job) -> list[tuple[str, object]]:
     facts: list[tuple[str, object]] = [
-        ("name", plain(job.name)),
-        ("state", state_text(job.state)),
+        ("name", make_plain_text(job.name)),
+        ("state", format_state(job.state)),
         ("round", f"{job.rounds_done} of {job.rounds_total}"),
         ("priority", str(job.priority)),
-        ("created", f"{job.created_at:%Y-%m-%d %H:%M:%S} UTC, {age(job.created_at)} ago"),
+        ("created", f"{job.created_at:%Y-%m-%d %H:%M:%S} UTC, {format_age(job.created_at)} ago"),
     ]
     optional = {
         "reason": job.reason,
@@ -54,4 +58,4 @@ def _facts(job: Job) -> list[tuple[str, object]]:
         "restarts": job.restarts or None,
         "labels": " ".join(f"{name}={value}" for name, value in job.labels.items()),
     }
-    return facts + [(name, plain(str(value))) for name, value in optional.items() if value]
+    return facts + [(name, make_plain_text(str(value))) for name, value in optional.items() if value]

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from api.cli.display import say, words
-from api.reports.formatting import number, share
+from api.cli.display import make_message_console, print_message
+from api.reports.formatting import format_number, format_share
 from fedsim.errors import ServiceError
 from jobs.store.records import RoundRecord
 from jobs.store.states import FINAL
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from api.sdk.stream import Message
     from jobs.store.records import Job
 
-QUIET = 3.0
+QUIET_SECONDS = 3.0
 """Seconds without news after which the service is asked what is being waited for."""
 
-STATE_WORDS = {
+STATE_MESSAGES = {
     "QUEUED": "waits in the queue",
     "STARTING": "is being started on the cluster",
     "RUNNING": "runs: data, actors and the first round are being prepared",
@@ -34,72 +34,72 @@ STATE_WORDS = {
 }
 
 
-class View(Protocol):
+class ProgressView(Protocol):
     """Something that shows how a job comes along."""
 
-    def phase(self, text: str) -> None:
+    def show_phase(self, text: str) -> None:
         """Show what is being waited for."""
 
-    def round(self, record: RoundRecord) -> None:
+    def show_round(self, record: RoundRecord) -> None:
         """Show a round that has ended."""
 
-    def note(self, text: str) -> None:
+    def show_note(self, text: str) -> None:
         """Show a remark that stays."""
 
 
-class Bar:
+class ProgressBar:
     """A progress bar with the accuracy beside it, for a terminal."""
 
     def __init__(self, progress: Progress, name: str, total: int) -> None:
         self.progress, self.name = progress, name
         self.task = progress.add_task(name, total=total, score="")
 
-    def phase(self, text: str) -> None:
+    def show_phase(self, text: str) -> None:
         """Show what is being waited for."""
         self.progress.update(self.task, score=text)
 
-    def round(self, record: RoundRecord) -> None:
+    def show_round(self, record: RoundRecord) -> None:
         """Show a round that has ended."""
-        self.progress.update(self.task, completed=record.round, score=score(record))
+        self.progress.update(self.task, completed=record.round, score=format_scores(record))
 
-    def note(self, text: str) -> None:
+    def show_note(self, text: str) -> None:
         """Show a remark that stays."""
         self.progress.console.print(text, markup=False)
 
 
-class Lines:
+class ProgressLines:
     """A line for every round, at most one each second, for a file or a pipe."""
 
     def __init__(self, name: str, total: int) -> None:
         self.name, self.total = name, total
-        self.said = ""
+        self.last_phase = ""
         self.next_at = 0.0
 
-    def phase(self, text: str) -> None:
+    def show_phase(self, text: str) -> None:
         """Show what is being waited for, once."""
-        if text != self.said:
-            self.said = text
-            say(f"{self.name}: {text}")
+        if text != self.last_phase:
+            self.last_phase = text
+            print_message(f"{self.name}: {text}")
 
-    def round(self, record: RoundRecord) -> None:
+    def show_round(self, record: RoundRecord) -> None:
         """Show a round that has ended."""
         now = time.monotonic()
         if now >= self.next_at or record.round == self.total:
             self.next_at = now + 1
-            say(f"{self.name}: round {record.round}/{self.total}  {score(record)}")
+            print_message(f"{self.name}: round {record.round}/{self.total}  {format_scores(record)}")
 
-    def note(self, text: str) -> None:
+    def show_note(self, text: str) -> None:
         """Show a remark that stays."""
-        say(text)
+        print_message(text)
 
 
-def score(record: RoundRecord) -> str:
+def format_scores(record: RoundRecord) -> str:
     """Write what a round has reached, on a line."""
     metrics = record.metrics
     parts = (
-        ("accuracy", share(metrics.get("global_accuracy"))),
-        ("personal", share(metrics.get("personal_accuracy"))),
-        ("loss", number(metrics.get("global_loss"))),
+        ("accuracy", format_share(metrics.get("global_accuracy"))),
+        ("personal", format_share(metrics.get("personal_accuracy"))),
+        ("loss", format_number(metrics.get("global_loss"))),
         ("clients failed", str(len(record.failed) or "")),
         ("actors replaced", str(record.engine.restarts or "")),
     )
@@ -107,7 +107,7 @@ def score(record: RoundRecord) -> str:
 
 
 @contextmanager
-def live_view(name: str, total: int) -> Iterator[View]:
+def open_live_view(name: str, total: int) -> Iterator[ProgressView]:
     """Open the view that suits where the words go.
 
     Args:
@@ -115,7 +115,7 @@ def live_view(name: str, total: int) -> Iterator[View]:
         total: how many rounds it has.
     """
     if not sys.stderr.isatty():
-        yield Lines(name, total)
+        yield ProgressLines(name, total)
         return
     from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as RichProgress
@@ -128,14 +128,14 @@ def live_view(name: str, total: int) -> Iterator[View]:
         TimeElapsedColumn(),
         TextColumn("{task.fields[score]}", markup=False),
     )
-    console = words()
+    console = make_message_console()
     # On a console that wraps softly the bar would be as long as it likes.
     console.soft_wrap = False
     with RichProgress(*columns, console=console) as progress:
-        yield Bar(progress, name, total)
+        yield ProgressBar(progress, name, total)
 
 
-def follow(handle: JobHandle, view: View) -> None:
+def follow_job(handle: JobHandle, view: ProgressView) -> None:
     """Show everything that happens to a job until it has ended, and what it waits for while nothing does.
 
     Args:
@@ -147,10 +147,10 @@ def follow(handle: JobHandle, view: View) -> None:
     running = False
     while True:
         try:
-            item = inbox.get(timeout=QUIET)
+            item = inbox.get(timeout=QUIET_SECONDS)
         except queue.Empty:
             if not running:
-                view.phase(_waiting(handle))
+                view.show_phase(_describe_waiting(handle))
             continue
         if item is None:
             break
@@ -171,17 +171,17 @@ def _read(handle: JobHandle, inbox: queue.Queue[Message | BaseException | None])
     inbox.put(None)
 
 
-def _show(message: Message, view: View) -> None:
+def _show(message: Message, view: ProgressView) -> None:
     content: dict[str, Any] = message.data
     if message.type == "round":
-        view.round(RoundRecord.model_validate(content))
+        view.show_round(RoundRecord.model_validate(content))
     elif message.type == "warning":
-        view.note(f"warning: {content.get('message', '')}")
-    elif content.get("state") in STATE_WORDS:
-        view.phase(f"the job {STATE_WORDS[content['state']]}")
+        view.show_note(f"warning: {content.get('message', '')}")
+    elif content.get("state") in STATE_MESSAGES:
+        view.show_phase(f"the job {STATE_MESSAGES[content['state']]}")
 
 
-def _waiting(handle: JobHandle) -> str:
+def _describe_waiting(handle: JobHandle) -> str:
     from api.sdk.following import passes
 
     try:
@@ -193,4 +193,4 @@ def _waiting(handle: JobHandle) -> str:
     if job.state in FINAL:
         return f"the job is {job.state}"
     reason = f": {job.waiting}" if job.waiting else ""
-    return f"the job {STATE_WORDS[job.state]}{reason}"
+    return f"the job {STATE_MESSAGES[job.state]}{reason}"

@@ -114,12 +114,12 @@ def _run() -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except FedsimError as error:
-        from api.cli.display import print_error, say
+        from api.cli.display import print_error, print_message
 
         print_error(error)
         if trace := getattr(error, "trace", ""):
-            say(f"  where it was raised stands in {_write_trace(trace)}")
-        return exit_code(error)
+            print_message(f"  where it was raised stands in {_write_trace(trace)}")
+        return find_exit_code(error)
     except Exception:
         kept = _write_trace(traceback.format_exc())
         print(f"fedsim: a bug, not your mistake; its trace is in {kept}", file=sys.stderr)
@@ -127,7 +127,7 @@ def _run() -> int:
     return 0
 
 
-def exit_code(error: FedsimError) -> int:
+def find_exit_code(error: FedsimError) -> int:
     """Give the exit code of an error."""
     return next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), BUG)
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from api.reports.colours import COLOURS, DPI, WIDTH
-from api.reports.method_curves import flat
+from api.reports.method_curves import flatten_values
 from jobs.store.records import RoundRecord
 
 TITLE = "Examples of each class by client"
 
 
-class Cluster(NamedTuple):
+class ClientCluster(NamedTuple):
     """Clients that stand together.
 
     Attributes:
@@ -28,7 +28,7 @@ class Cluster(NamedTuple):
     colour: str
 
 
-class PartitionMap(NamedTuple):
+class ClassMapDrawing(NamedTuple):
     """A partition as it is drawn.
 
     Attributes:
@@ -41,10 +41,10 @@ class PartitionMap(NamedTuple):
     classes: list[str]
     counts: list[list[int]]
     clients: int
-    clusters: list[Cluster]
+    clusters: list[ClientCluster]
 
     @property
-    def clustered(self) -> bool:
+    def has_clusters(self) -> bool:
         """Whether the method has told clusters."""
         return self.clusters[0].name is not None
 
@@ -54,35 +54,37 @@ class PartitionMap(NamedTuple):
         shown = (
             "" if len(self.counts) == self.clients else f", the first {len(self.counts)} of {self.clients:,}"
         )
-        return ("clients, by cluster" if self.clustered else "client") + shown
+        return ("clients, by cluster" if self.has_clusters else "client") + shown
 
 
-def partition_map(found: Mapping[str, Any], records: Sequence[RoundRecord]) -> PartitionMap | None:
+def draw_class_map(found: Mapping[str, Any], records: Sequence[RoundRecord]) -> ClassMapDrawing | None:
     """Take a map as `GET /jobs/{id}/class-map` gives it, with the clusters that the method told last."""
     counts = found["counts"]
     if not counts:
         return None
     labels = _labels(records, len(counts))
     if labels is None:
-        clusters = [Cluster(None, list(range(len(counts))), COLOURS[0])]
+        clusters = [ClientCluster(None, list(range(len(counts))), COLOURS[0])]
     else:
         order = sorted(range(len(counts)), key=lambda client: (labels[client], client))
         groups = [(name, list(who)) for name, who in groupby(order, key=lambda client: labels[client])]
-        clusters = [Cluster(name, who, COLOURS[i % len(COLOURS)]) for i, (name, who) in enumerate(groups)]
-    return PartitionMap(list(found["classes"]), counts, found["clients"], clusters)
+        clusters = [
+            ClientCluster(name, who, COLOURS[i % len(COLOURS)]) for i, (name, who) in enumerate(groups)
+        ]
+    return ClassMapDrawing(list(found["classes"]), counts, found["clients"], clusters)
 
 
 def _labels(records: Sequence[RoundRecord], clients: int) -> list[int] | None:
     """Each client's cluster: a list of whole numbers whose name says so, as long as there are clients."""
     for record in reversed(records):
-        for name, value in flat(record.method):
+        for name, value in flatten_values(record.method):
             is_told = "cluster" in name and isinstance(value, list) and len(value) >= clients
             if is_told and all(isinstance(each, int) for each in value):
                 return list(value)
     return None
 
 
-def map_figure(drawn: PartitionMap) -> Any:
+def make_class_map_figure(drawn: ClassMapDrawing) -> Any:
     """Draw it for a page, as a figure of plotly."""
     from plotly import graph_objects
 
@@ -96,12 +98,12 @@ def map_figure(drawn: PartitionMap) -> Any:
             customdata=[clients] * len(drawn.classes),
             colorscale=[[0, "#ffffff"], [1, colour]],
             zmin=0,
-            zmax=_strongest(drawn),
+            zmax=_find_largest_count(drawn),
             xgap=1 if len(drawn.counts) <= 60 else 0,
             ygap=1,
             showscale=False,
             name=f"cluster {name}",
-            showlegend=drawn.clustered,
+            showlegend=drawn.has_clusters,
             hovertemplate="client %{customdata}, class %{y}: %{z} examples<extra></extra>",
         )
         first += len(clients)
@@ -109,14 +111,14 @@ def map_figure(drawn: PartitionMap) -> Any:
         template="plotly_white",
         height=max(240, 22 * len(drawn.classes) + 110),
         legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
-        xaxis={"title": {"text": drawn.x_title}, "showgrid": False, "showticklabels": not drawn.clustered},
+        xaxis={"title": {"text": drawn.x_title}, "showgrid": False, "showticklabels": not drawn.has_clusters},
         yaxis={"type": "category", "autorange": "reversed", "showgrid": False},
         margin={"l": 60, "r": 20, "t": 30, "b": 50},
     )
     return figure
 
 
-def save_map(drawn: PartitionMap, path: Path) -> Path:
+def save_class_map(drawn: ClassMapDrawing, path: Path) -> Path:
     """Draw it for a paper, as a PNG picture."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.colors import LinearSegmentedColormap
@@ -130,23 +132,28 @@ def save_map(drawn: PartitionMap, path: Path) -> Path:
         extent = (first - 0.5, first + len(clients) - 0.5, rows - 0.5, -0.5)
         shades = LinearSegmentedColormap.from_list("cluster", ["#ffffff", colour])
         axes.imshow(
-            _cells(drawn, clients), extent=extent, cmap=shades, vmin=0, vmax=_strongest(drawn), aspect="auto"
+            _cells(drawn, clients),
+            extent=extent,
+            cmap=shades,
+            vmin=0,
+            vmax=_find_largest_count(drawn),
+            aspect="auto",
         )
         first += len(clients)
     axes.set_xlim(-0.5, first - 0.5)
     axes.set_xlabel(drawn.x_title, fontsize=8)
     if rows <= 40:
         axes.set_yticks(range(rows), drawn.classes)
-    if drawn.clustered:
+    if drawn.has_clusters:
         axes.set_xticks([])
     axes.tick_params(labelsize=7 if rows <= 12 else 5)
     canvas.savefig(path, dpi=DPI)
     return path
 
 
-def _cells(drawn: PartitionMap, clients: Sequence[int]) -> list[list[int]]:
+def _cells(drawn: ClassMapDrawing, clients: Sequence[int]) -> list[list[int]]:
     return [[drawn.counts[client][index] for client in clients] for index in range(len(drawn.classes))]
 
 
-def _strongest(drawn: PartitionMap) -> int:
+def _find_largest_count(drawn: ClassMapDrawing) -> int:
     return max(1, max(map(max, drawn.counts)))

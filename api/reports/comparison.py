@@ -10,14 +10,14 @@ from fedsim.errors import SettingsError
 from jobs.store.records import RoundRecord
 
 
-class Scored(NamedTuple):
+class RoundScore(NamedTuple):
     """A value of the metric, and the round that has it."""
 
     round: int
     value: float
 
 
-class Reached(NamedTuple):
+class RunCost(NamedTuple):
     """What it took to come to the target: rounds, simulated bytes in both directions, seconds."""
 
     rounds: int
@@ -25,7 +25,7 @@ class Reached(NamedTuple):
     seconds: float
 
 
-class Line(NamedTuple):
+class ComparisonRow(NamedTuple):
     """One run of a comparison.
 
     Attributes:
@@ -42,15 +42,15 @@ class Line(NamedTuple):
     run: str
     name: str
     rounds: int
-    final: Scored | None
-    best: Scored | None
-    reached: Reached | None
+    final: RoundScore | None
+    best: RoundScore | None
+    cost_to_target: RunCost | None
     bytes: int
     seconds: float
 
-    def flat(self) -> dict[str, Any]:
+    def to_row(self) -> dict[str, Any]:
         """Give the line as one row of a table; what there is not is None."""
-        final, best, reached = self.final, self.best, self.reached
+        final, best, reached = self.final, self.best, self.cost_to_target
         return {
             "run": self.run,
             "name": self.name,
@@ -77,14 +77,14 @@ class Comparison(NamedTuple):
 
     metric: str
     target: float | None
-    lines: list[Line]
+    lines: list[ComparisonRow]
 
-    def document(self) -> dict[str, Any]:
+    def to_document(self) -> dict[str, Any]:
         """Give everything as plain data."""
-        return {**self._asdict(), "lines": [line.flat() for line in self.lines]}
+        return {**self._asdict(), "lines": [line.to_row() for line in self.lines]}
 
 
-class Run(NamedTuple):
+class ComparedRun(NamedTuple):
     """What a comparison needs of a run: what to call it, its name, its records in their order."""
 
     run: str
@@ -97,15 +97,17 @@ def smaller_is_better(metric: str) -> bool:
     return metric.endswith("loss")
 
 
-def scores(records: Sequence[RoundRecord], metric: str) -> Iterator[Scored]:
+def list_scores(records: Sequence[RoundRecord], metric: str) -> Iterator[RoundScore]:
     """The rounds in which the metric was measured."""
     for record in records:
         value = record.metrics.get(metric)
         if isinstance(value, int | float):
-            yield Scored(record.round, float(value))
+            yield RoundScore(record.round, float(value))
 
 
-def compare(runs: Sequence[Run], metric: str = "global_accuracy", target: float | None = None) -> Comparison:
+def compare_runs(
+    runs: Sequence[ComparedRun], metric: str = "global_accuracy", target: float | None = None
+) -> Comparison:
     """Hold runs against one target.
 
     Args:
@@ -117,7 +119,7 @@ def compare(runs: Sequence[Run], metric: str = "global_accuracy", target: float 
         SettingsError: no record has the metric.
     """
     sign = -1.0 if smaller_is_better(metric) else 1.0
-    found = [list(scores(run.records, metric)) for run in runs]
+    found = [list(list_scores(run.records, metric)) for run in runs]
     if not any(found):
         _refuse(runs, metric)
     if target is None:
@@ -127,10 +129,10 @@ def compare(runs: Sequence[Run], metric: str = "global_accuracy", target: float 
     )
 
 
-def _line(run: Run, found: Sequence[Scored], sign: float, target: float) -> Line:
+def _line(run: ComparedRun, found: Sequence[RoundScore], sign: float, target: float) -> ComparisonRow:
     first = next((score.round for score in found if sign * score.value >= sign * target), None)
     whole = _cost(run.records)
-    return Line(
+    return ComparisonRow(
         run.run,
         run.name,
         len(run.records),
@@ -142,12 +144,12 @@ def _line(run: Run, found: Sequence[Scored], sign: float, target: float) -> Line
     )
 
 
-def _cost(records: Sequence[RoundRecord]) -> Reached:
+def _cost(records: Sequence[RoundRecord]) -> RunCost:
     traffic = sum(record.bytes.down + record.bytes.up for record in records)
-    return Reached(len(records), traffic, sum(record.seconds.total for record in records))
+    return RunCost(len(records), traffic, sum(record.seconds.total for record in records))
 
 
-def _refuse(runs: Sequence[Run], metric: str) -> None:
+def _refuse(runs: Sequence[ComparedRun], metric: str) -> None:
     known = sorted({name for run in runs for record in run.records for name in record.metrics})
     close = difflib.get_close_matches(metric, known, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"they have: {', '.join(known) or 'no metric yet'}"

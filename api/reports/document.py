@@ -10,7 +10,7 @@ from jobs.run.final_model import FinalModel
 from jobs.store.records import Cost, Job, RoundRecord
 
 
-class Result:
+class RunSummary:
     """The result of a run, put together while its records go by."""
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class Result:
         self.rounds, self.seconds, self.down, self.up, self.personal = 0, 0.0, 0, 0, 0
         self.cost = Cost(updates=0, flops=0)
 
-    def add(self, record: RoundRecord) -> None:
+    def add_record(self, record: RoundRecord) -> None:
         """Take the next record."""
         self.final = record.metrics
         self.chosen.add(record)
@@ -33,7 +33,7 @@ class Result:
         self.personal += record.bytes.personal
         self.cost += record.cost or Cost(updates=0, flops=0)
 
-    def document(self) -> dict[str, Any]:
+    def to_document(self) -> dict[str, Any]:
         """Give final, best (by model and split too, where there is validation) and totals."""
         totals = {
             "rounds": self.rounds,
@@ -44,16 +44,16 @@ class Result:
         return {"final": self.final, "best": self.best, **self.chosen.document(), "totals": totals}
 
 
-def report_lines(job: Job, records: Iterable[RoundRecord]) -> Iterator[str]:
+def generate_report_lines(job: Job, records: Iterable[RoundRecord]) -> Iterator[str]:
     """Write the report, a record to each line, without holding them all.
 
     Args:
         job: of which it is.
         records: its rounds, in their order.
     """
-    result = Result()
+    result = RunSummary()
     yield f'{{"spec": {json.dumps(job.spec)},\n"rounds": ['
     for number, record in enumerate(records):
-        result.add(record)
+        result.add_record(record)
         yield f"{',' if number else ''}\n{record.model_dump_json()}"
-    yield f'],\n"result": {json.dumps(result.document())}}}\n'
+    yield f'],\n"result": {json.dumps(result.to_document())}}}\n'

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from jobs.store.records import RoundRecord
 
-MOST = 100
+MOST_ROUNDS = 100
 """Rounds that are told one by one."""
 
 
-def events(records: Sequence[RoundRecord]) -> list[tuple[str, str]]:
+def list_round_failures(records: Sequence[RoundRecord]) -> list[tuple[str, str]]:
     """Find the rounds in which actors were replaced, or clients trained again or were left out.
 
     Args:
@@ -22,8 +22,8 @@ def events(records: Sequence[RoundRecord]) -> list[tuple[str, str]]:
     """
     found = [(f"round {record.round}", "; ".join(_of(record))) for record in records]
     told = [(place, text) for place, text in found if text]
-    more = len(told) - MOST
-    return told if more <= 0 else [*told[:MOST], ("later", f"the same in {more:,} more of the rounds")]
+    more = len(told) - MOST_ROUNDS
+    return told if more <= 0 else [*told[:MOST_ROUNDS], ("later", f"the same in {more:,} more of the rounds")]
 
 
 def _of(record: RoundRecord) -> Iterator[str]:

@@ -10,7 +10,7 @@ from itertools import accumulate
 from operator import add
 from typing import NamedTuple
 
-from api.reports.method_curves import marks, method_curves
+from api.reports.method_curves import find_method_changes, find_method_curves
 from jobs.store.records import RoundRecord, total_cost
 
 ACCURACY, LOSS = "accuracy", "loss"
@@ -22,7 +22,7 @@ PHASES = {
     "learn": "learning",
     "survey": "survey",
 }
-LEFT_OUT = re.compile(r"_std(_|$)|_before$")
+NOT_DRAWN = re.compile(r"_std(_|$)|_before$")
 """Deviations are no scores, and what was before fine-tuning is no score of the model: neither is drawn."""
 
 LEAST_SECONDS = 0.0005
@@ -31,11 +31,11 @@ LEAST_SECONDS = 0.0005
 MOST_POINTS = 60
 """Of a curve whose points are seen each for itself."""
 
-PASSING = 0.04
+PASSING_HEIGHT = 0.04
 """How high a mark stands of what only passes, as a share of the picture."""
 
 
-class Curve(NamedTuple):
+class ReportCurve(NamedTuple):
     """One curve: what it is called, where its points are, which values it has there."""
 
     name: str
@@ -43,7 +43,7 @@ class Curve(NamedTuple):
     y: list[float]
 
 
-class Figure(NamedTuple):
+class ReportFigure(NamedTuple):
     """One picture.
 
     Attributes:
@@ -59,24 +59,24 @@ class Figure(NamedTuple):
     title: str
     x_title: str
     y_title: str
-    curves: list[Curve]
-    marks: list[tuple[float, str, str]] = []  # noqa: RUF012
+    curves: list[ReportCurve]
+    changes: list[tuple[float, str, str]] = []  # noqa: RUF012
 
 
-def figures(records: Sequence[RoundRecord]) -> list[Figure]:
+def make_figures(records: Sequence[RoundRecord]) -> list[ReportFigure]:
     """Find what can be drawn of a run: scores by round, traffic, seconds; what the method says; its cost."""
     rounds = [float(record.round) for record in records]
     sent = list(accumulate((record.bytes.down + record.bytes.up) / 1e6 for record in records))
-    changes = marks(records)
+    changes = find_method_changes(records)
     by_round = [(rounds[place], text, lasting) for place, text, lasting in changes]
     by_traffic = [(sent[place], text, lasting) for place, text, lasting in changes]
     spent = list(accumulate(record.seconds.total for record in records))
     by_seconds = [(spent[place], text, lasting) for place, text, lasting in changes]
     scores = _metrics(records, rounds, ACCURACY)
     found = [
-        Figure("accuracy", "Accuracy by round", "round", "accuracy", scores, by_round),
-        Figure("loss", "Loss by round", "round", "loss", _metrics(records, rounds, LOSS), by_round),
-        Figure(
+        ReportFigure("accuracy", "Accuracy by round", "round", "accuracy", scores, by_round),
+        ReportFigure("loss", "Loss by round", "round", "loss", _metrics(records, rounds, LOSS), by_round),
+        ReportFigure(
             "accuracy-by-traffic",
             "Accuracy by simulated traffic",
             "traffic, down and up (MB)",
@@ -84,7 +84,7 @@ def figures(records: Sequence[RoundRecord]) -> list[Figure]:
             _metrics(records, sent, ACCURACY),
             by_traffic,
         ),
-        Figure(
+        ReportFigure(
             "accuracy-by-seconds",
             "Accuracy by seconds of computing",
             "seconds of computing",
@@ -93,21 +93,28 @@ def figures(records: Sequence[RoundRecord]) -> list[Figure]:
             by_seconds,
         ),
         *_of_the_method(records, rounds, by_round),
-        Figure(
+        ReportFigure(
             "updates",
             "Trainable-parameter updates so far",
             "round",
             "parameter updates",
-            list(_spent(records, rounds, "updates")),
+            list(_make_cost_curves(records, rounds, "updates")),
             by_round,
         ),
-        Figure("flops", "FLOPs so far", "round", "FLOPs", list(_spent(records, rounds, "flops")), by_round),
-        Figure("seconds", "Seconds of each round", "round", "seconds", list(_phases(records, rounds))),
+        ReportFigure(
+            "flops",
+            "FLOPs so far",
+            "round",
+            "FLOPs",
+            list(_make_cost_curves(records, rounds, "flops")),
+            by_round,
+        ),
+        ReportFigure("seconds", "Seconds of each round", "round", "seconds", list(_phases(records, rounds))),
     ]
     return [figure for figure in found if figure.curves]
 
 
-def clients_figure(text: str) -> list[Figure]:
+def make_clients_figure(text: str) -> list[ReportFigure]:
     """Draw each client's own model, from worst to best.
 
     Args:
@@ -118,68 +125,70 @@ def clients_figure(text: str) -> list[Figure]:
     if not shares:
         return []
     places = [float(place) for place in range(1, len(shares) + 1)]
-    curve = Curve("own model", places, shares)
+    curve = ReportCurve("own model", places, shares)
     return [
-        Figure("clients", "Clients' own models, from worst to best", "clients, sorted", "accuracy", [curve])
+        ReportFigure(
+            "clients", "Clients' own models, from worst to best", "clients, sorted", "accuracy", [curve]
+        )
     ]
 
 
 def _of_the_method(
     records: Sequence[RoundRecord], rounds: Sequence[float], changes: list[tuple[float, str, str]]
-) -> Iterator[Figure]:
+) -> Iterator[ReportFigure]:
     """What the method moves from round to round, and metrics that are no scores."""
-    for name, lines in method_curves(records).items():
+    for name, lines in find_method_curves(records).items():
         words = name.replace("_", " ").replace(".", ": ")
-        curves = [_told(line, rounds, values) for line, values in lines]
-        yield Figure(_file("method", name), f"Method: {words}", "round", words, curves, changes)
+        curves = [_make_method_curve(line, rounds, values) for line, values in lines]
+        yield ReportFigure(_file("method", name), f"Method: {words}", "round", words, curves, changes)
     metrics = dict.fromkeys(name for record in records for name in record.metrics)
     for name in metrics:
         if not re.search(f"{ACCURACY}|{LOSS}", name):
             curve = _curve(records, rounds, name)
             if len(set(curve.y)) > 1:
-                yield Figure(_file("metric", name), curve.name, "round", curve.name, [curve], changes)
+                yield ReportFigure(_file("metric", name), curve.name, "round", curve.name, [curve], changes)
 
 
 def _file(kind: str, name: str) -> str:
     return f"{kind}-" + re.sub(r"[^a-z0-9]+", "-", name.lower())
 
 
-def _told(name: str, rounds: Sequence[float], values: Sequence[float | None]) -> Curve:
+def _make_method_curve(name: str, rounds: Sequence[float], values: Sequence[float | None]) -> ReportCurve:
     points = [(x, float(y)) for x, y in zip(rounds, values, strict=True) if y is not None]
-    return Curve(name, [x for x, _ in points], [y for _, y in points])
+    return ReportCurve(name, [x for x, _ in points], [y for _, y in points])
 
 
-def _metrics(records: Sequence[RoundRecord], x: Sequence[float], kind: str) -> list[Curve]:
+def _metrics(records: Sequence[RoundRecord], x: Sequence[float], kind: str) -> list[ReportCurve]:
     names = dict.fromkeys(name for record in records for name in record.metrics)
-    wanted = [name for name in names if kind in name and not LEFT_OUT.search(name)]
+    wanted = [name for name in names if kind in name and not NOT_DRAWN.search(name)]
     drawn = (_curve(records, x, name) for name in wanted)
     return [curve for curve in drawn if curve.x]
 
 
-def _curve(records: Sequence[RoundRecord], x: Sequence[float], metric: str) -> Curve:
+def _curve(records: Sequence[RoundRecord], x: Sequence[float], metric: str) -> ReportCurve:
     points = [
         (place, float(value))
         for place, record in zip(x, records, strict=True)
         if isinstance(value := record.metrics.get(metric), int | float)
     ]
     name = metric.replace("_", " ").replace("worst10", "of the worst tenth")
-    return Curve(name, [point[0] for point in points], [point[1] for point in points])
+    return ReportCurve(name, [point[0] for point in points], [point[1] for point in points])
 
 
-def _spent(records: Sequence[RoundRecord], x: list[float], part: str) -> Iterator[Curve]:
+def _make_cost_curves(records: Sequence[RoundRecord], x: list[float], part: str) -> Iterator[ReportCurve]:
     """What the clients' training had cost until each round; with fine-tuning besides, where there was any."""
     if all(record.cost is None for record in records):
         return
     spent = [total_cost([record]) for record in records]
     training = [float(getattr(cost, part)) for cost in spent]
     tuning = [float(getattr(cost, f"tuning_{part}")) for cost in spent]
-    yield Curve("training", x, list(accumulate(training)))
+    yield ReportCurve("training", x, list(accumulate(training)))
     if any(tuning):
-        yield Curve("with fine-tuning", x, list(accumulate(map(add, training, tuning))))
+        yield ReportCurve("with fine-tuning", x, list(accumulate(map(add, training, tuning))))
 
 
-def _phases(records: Sequence[RoundRecord], x: list[float]) -> Iterator[Curve]:
+def _phases(records: Sequence[RoundRecord], x: list[float]) -> Iterator[ReportCurve]:
     for phase, name in PHASES.items():
         values = [float(getattr(record.seconds, phase)) for record in records]
         if max(values, default=0) > LEAST_SECONDS:
-            yield Curve(name, x, values)
+            yield ReportCurve(name, x, values)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 
-def share(value: Any) -> str:
+def format_share(value: Any) -> str:
     """Write a share of one, such as an accuracy; nothing where there is none."""
     return f"{value:.4f}" if isinstance(value, int | float) else ""
 
 
-def number(value: Any) -> str:
+def format_number(value: Any) -> str:
     """Write a number with four significant digits; nothing where there is none."""
     return f"{value:.4g}" if isinstance(value, int | float) else ""
 
 
-def size(count: int) -> str:
+def format_bytes(count: int) -> str:
     """Write a number of bytes with a unit."""
     amount = float(count)
     for unit in ("B", "kB", "MB", "GB"):
@@ -25,7 +25,7 @@ def size(count: int) -> str:
     return f"{amount:.1f} TB"
 
 
-def amount(count: int) -> str:
+def format_count(count: int) -> str:
     """Write a large number with three digits and a unit: thousand, million, 10^9, ... as in FLOPs."""
     value = float(count)
     for unit in ("", "k", "M", "G", "T", "P"):
@@ -35,7 +35,7 @@ def amount(count: int) -> str:
     return f"{value:.4g} E"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Write a duration with a unit."""
     if seconds < 1:
         return f"{1000 * seconds:.3g} ms"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-ACCURACIES = ("global_accuracy", "personal_accuracy")
+MAIN_ACCURACIES = ("global_accuracy", "personal_accuracy")
 """The first that a job has: where all models are clients' own there is no global one. So does the page."""
 
 
-def headline(metrics: Mapping[str, Any]) -> str | None:
+def find_main_accuracy(metrics: Mapping[str, Any]) -> str | None:
     """Name the accuracy that stands for a job in a list.
 
     Args:
@@ -18,4 +18,4 @@ def headline(metrics: Mapping[str, Any]) -> str | None:
     Returns:
         The name; None where there is no such accuracy.
     """
-    return next((name for name in ACCURACIES if isinstance(metrics.get(name), int | float)), None)
+    return next((name for name in MAIN_ACCURACIES if isinstance(metrics.get(name), int | float)), None)

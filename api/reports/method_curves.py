@@ -22,7 +22,7 @@ Values = list[Any]
 """One value of the method, record by record; None where it was not told."""
 
 
-class Mark(NamedTuple):
+class MethodChange(NamedTuple):
     """Something that changes.
 
     Attributes:
@@ -36,13 +36,13 @@ class Mark(NamedTuple):
     lasting: str
 
 
-def flat(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flatten_values(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Nested values by dotted names; a mapping from each client's number to a whole number is a list."""
     for key, value in mapping.items():
         if isinstance(value, Mapping) and _is_by_client(value):
             yield prefix + key, list(value.values())
         elif isinstance(value, Mapping):
-            yield from flat(value, f"{prefix}{key}.")
+            yield from flatten_values(value, f"{prefix}{key}.")
         else:
             yield prefix + key, value
 
@@ -52,7 +52,7 @@ def _is_by_client(value: Mapping[str, Any]) -> bool:
     return numbered and all(isinstance(each, int) for each in value.values())
 
 
-def method_curves(records: Sequence[RoundRecord]) -> dict[str, list[tuple[str, Values]]]:
+def find_method_curves(records: Sequence[RoundRecord]) -> dict[str, list[tuple[str, Values]]]:
     """The curves of a method by name, each of lines `(name, values)`; what never changes is none."""
     histories = _histories(records)
     drawn = {name: [*_lines(name, values, histories)] for name, values in histories.items()}
@@ -60,9 +60,9 @@ def method_curves(records: Sequence[RoundRecord]) -> dict[str, list[tuple[str, V
     return {name: lines for name, lines in varying.items() if lines}
 
 
-def marks(records: Sequence[RoundRecord]) -> list[Mark]:
+def find_method_changes(records: Sequence[RoundRecord]) -> list[MethodChange]:
     """Where what a method says in words changes, all of one round together."""
-    every: dict[int, list[Mark]] = {}
+    every: dict[int, list[MethodChange]] = {}
     histories = _histories(records)
     for name, values in histories.items():
         if f"newly_{name}" in histories:
@@ -74,15 +74,15 @@ def marks(records: Sequence[RoundRecord]) -> list[Mark]:
     return [_together(every[place]) for place in sorted(every)]
 
 
-def _together(found: Sequence[Mark]) -> Mark:
+def _together(found: Sequence[MethodChange]) -> MethodChange:
     lasting = "; ".join(mark.lasting for mark in found if mark.lasting)
-    return Mark(found[0].place, "; ".join(mark.text for mark in found), lasting)
+    return MethodChange(found[0].place, "; ".join(mark.text for mark in found), lasting)
 
 
 def _histories(records: Sequence[RoundRecord]) -> dict[str, Values]:
     found: dict[str, Values] = {}
     for index, record in enumerate(records):
-        for name, value in flat(record.method):
+        for name, value in flatten_values(record.method):
             found.setdefault(name, [None] * len(records))[index] = value
     return found
 
@@ -126,29 +126,33 @@ def _lines(name: str, values: Values, histories: Mapping[str, Values]) -> Iterat
             yield f"{_words(name)} {place + 1}", points
 
 
-def _changes(words: str, values: Values, kind: str) -> Iterator[Mark]:
+def _changes(words: str, values: Values, kind: str) -> Iterator[MethodChange]:
     if kind == "words":
-        yield from _said(words, [None if value is None else _worded(value) for value in values])
+        yield from _find_text_changes(
+            words, [None if value is None else _format_value(value) for value in values]
+        )
     elif kind == "members" and words.startswith("newly "):
-        yield from (Mark(index, f"{words}: {_few(who)}", "") for index, who in enumerate(values) if who)
+        yield from (
+            MethodChange(index, f"{words}: {_few(who)}", "") for index, who in enumerate(values) if who
+        )
     elif kind == "members":
         lists = [value or [] for value in values]
         for index, (before, now) in enumerate(zip([[], *lists], lists, strict=False)):
-            if moved := _moved(before, now):
-                yield Mark(index, f"{words}: {moved}", "")
+            if moved := _describe_client_changes(before, now):
+                yield MethodChange(index, f"{words}: {moved}", "")
 
 
-def _said(words: str, texts: Sequence[str | None]) -> Iterator[Mark]:
+def _find_text_changes(words: str, texts: Sequence[str | None]) -> Iterator[MethodChange]:
     around = [None, *texts, None]
     for index, (before, text, after) in enumerate(zip(around, texts, around[2:], strict=False)):
         if text in (None, before):
             continue
         # With nothing before and after it, it is said in passing.
         lasts = index == 0 or before is not None or after is not None
-        yield Mark(index, f"{words}: {text}", f"{words}: {text}" if lasts else "")
+        yield MethodChange(index, f"{words}: {text}", f"{words}: {text}" if lasts else "")
 
 
-def _moved(before: list[int], now: list[int]) -> str:
+def _describe_client_changes(before: list[int], now: list[int]) -> str:
     if before and not now:
         return "none"
     came = [each for each in now if each not in before]
@@ -160,7 +164,7 @@ def _few(clients: list[int]) -> str:
     return str(len(clients)) if len(clients) > MOST_NAMED else ", ".join(map(str, clients))
 
 
-def _worded(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "none"
     return str(value).lower() if isinstance(value, bool) else str(value)

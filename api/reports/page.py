@@ -9,13 +9,20 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from api.reports.class_map import TITLE, PartitionMap, map_figure
+from api.reports.class_map import TITLE, ClassMapDrawing, make_class_map_figure
 from api.reports.colours import COLOURS
-from api.reports.events import events
-from api.reports.figures import MOST_POINTS, PASSING, Curve, Figure, clients_figure, figures
-from api.reports.formatting import size
-from api.reports.headline import headline
-from api.reports.method_curves import marks
+from api.reports.events import list_round_failures
+from api.reports.figures import (
+    MOST_POINTS,
+    PASSING_HEIGHT,
+    ReportCurve,
+    ReportFigure,
+    make_clients_figure,
+    make_figures,
+)
+from api.reports.formatting import format_bytes
+from api.reports.headline import find_main_accuracy
+from api.reports.method_curves import find_method_changes
 from jobs.store.records import RoundRecord
 
 LEGEND_COLUMNS = 3
@@ -52,7 +59,7 @@ pre {{ background: #f0f2f5; padding: .8rem 1rem; overflow: auto; border-radius: 
 """
 
 
-class Reported(NamedTuple):
+class RunReport(NamedTuple):
     """What a report is about.
 
     Attributes:
@@ -74,15 +81,15 @@ class Reported(NamedTuple):
     spec: Mapping[str, Any]
     records: Sequence[RoundRecord]
     personal: str = ""
-    holdings: PartitionMap | None = None
-    unmapped: str = ""
+    class_map: ClassMapDrawing | None = None
+    class_map_error: str = ""
 
-    def figures(self) -> list[Figure]:
+    def list_figures(self) -> list[ReportFigure]:
         """Give everything that is drawn of it."""
-        return [*figures(self.records), *clients_figure(self.personal)]
+        return [*make_figures(self.records), *make_clients_figure(self.personal)]
 
 
-def report_page(reported: Reported) -> str:
+def render_report(reported: RunReport) -> str:
     """Write the report of a run.
 
     Args:
@@ -91,24 +98,24 @@ def report_page(reported: Reported) -> str:
     Returns:
         HTML with the chart library inside, some 5 MB.
     """
-    drawn = [_picture(figure, first=not number) for number, figure in enumerate(reported.figures())]
-    if reported.holdings is not None:
-        drawn.append(_chart(TITLE, "partition", map_figure(reported.holdings), first=not drawn))
-    elif reported.unmapped:
-        drawn.append(f"<h2>{TITLE}</h2>\n<p>There is no map: {escape(reported.unmapped)}</p>")
+    drawn = [_picture(figure, first=not number) for number, figure in enumerate(reported.list_figures())]
+    if reported.class_map is not None:
+        drawn.append(_chart(TITLE, "partition", make_class_map_figure(reported.class_map), first=not drawn))
+    elif reported.class_map_error:
+        drawn.append(f"<h2>{TITLE}</h2>\n<p>There is no map: {escape(reported.class_map_error)}</p>")
     words = [reported.run, reported.state.lower(), reported.message]
-    marked, happened = _marked(reported.records), events(reported.records)
+    marked, happened = _list_method_changes(reported.records), list_round_failures(reported.records)
     told = [_table("Marks of the method", marked), _table("Events", happened)]
     return _PAGE.format(
         title=escape(reported.name),
         facts=escape(" · ".join(word for word in words if word)),
-        figures=_table("Figures", facts(reported)),
+        figures=_table("Figures", list_facts(reported)),
         pictures="\n".join([*drawn, *filter(None, told)]) or "<p>No round has ended.</p>",
         spec=escape(yaml.safe_dump(dict(reported.spec), sort_keys=False, allow_unicode=True)),
     )
 
 
-def facts(reported: Reported) -> Iterable[tuple[str, str]]:
+def list_facts(reported: RunReport) -> Iterable[tuple[str, str]]:
     """What a run has reached and cost, as pairs of words."""
     records = reported.records
     yield "rounds", str(len(records))
@@ -120,14 +127,14 @@ def facts(reported: Reported) -> Iterable[tuple[str, str]]:
             name.replace("_", " ").replace("worst10", "of the worst tenth"),
             f"{value:.4f}" if isinstance(value, float) else str(value),
         )
-    if accuracy := headline(last):
+    if accuracy := find_main_accuracy(last):
         scored = [record for record in records if isinstance(record.metrics.get(accuracy), int | float)]
         best = max(scored, key=lambda record: record.metrics[accuracy])  # type: ignore[arg-type, return-value]
         yield f"best {accuracy.replace('_', ' ')}", f"{best.metrics[accuracy]:.4f} at round {best.round}"
     yield "actors replaced", str(sum(record.engine.restarts for record in records))
     yield "clients left out, because they failed", str(sum(len(record.failed) for record in records))
-    yield "traffic down", size(sum(record.bytes.down for record in records))
-    yield "traffic up", size(sum(record.bytes.up for record in records))
+    yield "traffic down", format_bytes(sum(record.bytes.down for record in records))
+    yield "traffic up", format_bytes(sum(record.bytes.up for record in records))
     yield "seconds of computing", f"{sum(record.seconds.total for record in records):.1f}"
     if costs := [record.cost for record in records if record.cost is not None]:
         yield "parameter updates", f"{sum(cost.updates for cost in costs):.4g}"
@@ -136,9 +143,9 @@ def facts(reported: Reported) -> Iterable[tuple[str, str]]:
         yield "digest after the last round", records[-1].digest
 
 
-def _marked(records: Sequence[RoundRecord]) -> Iterable[tuple[str, str]]:
+def _list_method_changes(records: Sequence[RoundRecord]) -> Iterable[tuple[str, str]]:
     """What a method says in words of its rounds, where that changes."""
-    return ((f"round {records[place].round}", text) for place, text, _ in marks(records))
+    return ((f"round {records[place].round}", text) for place, text, _ in find_method_changes(records))
 
 
 def _table(title: str, pairs: Iterable[tuple[str, str]]) -> str:
@@ -147,7 +154,7 @@ def _table(title: str, pairs: Iterable[tuple[str, str]]) -> str:
     return f"<h2>{escape(title)}</h2>\n<table><tbody>{lines}</tbody></table>" if lines else ""
 
 
-def _picture(figure: Figure, *, first: bool) -> str:
+def _picture(figure: ReportFigure, *, first: bool) -> str:
     from plotly import graph_objects
 
     drawn = graph_objects.Figure()
@@ -166,18 +173,18 @@ def _picture(figure: Figure, *, first: bool) -> str:
         margin={"l": 60, "r": 20, "t": 30 + 20 * ceil(len(figure.curves) / LEGEND_COLUMNS), "b": 50},
         hovermode="x unified",
     )
-    for x, _, lasting in figure.marks:
+    for x, _, lasting in figure.changes:
         # What only passes, such as who is frozen, is a tick.
-        place = {"x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1 if lasting else PASSING}
+        place = {"x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1 if lasting else PASSING_HEIGHT}
         line = {"color": "#868f99", "width": 1, "dash": "dot" if lasting else "solid"}
         drawn.add_shape(type="line", line=line, **place)
-    for number, (x, _, lasting) in enumerate(mark for mark in figure.marks if mark[2]):
+    for number, (x, _, lasting) in enumerate(mark for mark in figure.changes if mark[2]):
         words = {"text": escape(lasting[:60]), "showarrow": False, "xanchor": "left", "font": {"size": 11}}
         drawn.add_annotation(x=x, yref="paper", y=0.02 + 0.07 * (number % 3), xshift=3, **words)
     return _chart(figure.title, figure.name, drawn, first=first)
 
 
-def _mode(curve: Curve) -> str:
+def _mode(curve: ReportCurve) -> str:
     # What was scored once, after the last round, is a point.
     return "lines+markers" if len(curve.x) <= MOST_POINTS else "lines"
 

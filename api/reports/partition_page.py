@@ -6,12 +6,12 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jobs.run.partition_report import Dealing
+    from jobs.run.partition_report import PartitionReport
 
-SHOWN = 200
+MOST_CLIENTS = 200
 """Clients that still can be told apart in a picture."""
 
-COLOURS = {"sizes": "#4477aa", "distances": "#ee6677"}
+BAR_COLOURS = {"sizes": "#4477aa", "distances": "#ee6677"}
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -35,7 +35,7 @@ p, ul {{ margin: .25rem 0; color: #444; }}
 """
 
 
-def partition_page(dealing: Dealing) -> str:
+def render_partition(dealing: PartitionReport) -> str:
     """Draw a partition.
 
     Args:
@@ -69,17 +69,17 @@ def partition_page(dealing: Dealing) -> str:
     )
 
 
-def _notes(dealing: Dealing) -> tuple[str, ...]:
+def _notes(dealing: PartitionReport) -> tuple[str, ...]:
     total = len(dealing.sizes)
-    if total <= SHOWN:
+    if total <= MOST_CLIENTS:
         return dealing.notes
-    return (*dealing.notes, f"the pictures show the first {SHOWN} of {total:,} clients")
+    return (*dealing.notes, f"the pictures show the first {MOST_CLIENTS} of {total:,} clients")
 
 
-def _figure(dealing: Dealing) -> Any:
+def _figure(dealing: PartitionReport) -> Any:
     from plotly.subplots import make_subplots
 
-    counts = dealing.counts[:SHOWN]
+    counts = dealing.counts[:MOST_CLIENTS]
     height = min(900, max(240, 22 * len(dealing.classes)))
     below = 180
     figure = make_subplots(
@@ -95,12 +95,17 @@ def _figure(dealing: Dealing) -> Any:
     )
     figure.add_trace(_map(dealing, counts.T.tolist()), row=1, col=1)
     clients = list(range(len(counts)))
-    bars = {"sizes": dealing.sizes[:SHOWN].tolist(), "distances": dealing.distances[:SHOWN].tolist()}
+    bars = {
+        "sizes": dealing.sizes[:MOST_CLIENTS].tolist(),
+        "distances": dealing.distances[:MOST_CLIENTS].tolist(),
+    }
     for row, (name, values) in enumerate(bars.items(), start=2):
         hover = (
             "client %{x}: %{y}<extra></extra>" if name == "sizes" else "client %{x}: %{y:.3f}<extra></extra>"
         )
-        figure.add_bar(x=clients, y=values, marker_color=COLOURS[name], hovertemplate=hover, row=row, col=1)
+        figure.add_bar(
+            x=clients, y=values, marker_color=BAR_COLOURS[name], hovertemplate=hover, row=row, col=1
+        )
     figure.update_xaxes(title_text="client", row=3, col=1)
     # Names of classes may be numbers, and stay names; the first one stands on top.
     figure.update_yaxes(type="category", autorange="reversed", row=1, col=1)
@@ -111,7 +116,7 @@ def _figure(dealing: Dealing) -> Any:
     return figure
 
 
-def _map(dealing: Dealing, counts: list[list[int]]) -> Any:
+def _map(dealing: PartitionReport, counts: list[list[int]]) -> Any:
     from plotly import graph_objects
 
     return graph_objects.Heatmap(

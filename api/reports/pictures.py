@@ -6,18 +6,20 @@ from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
 
-from api.reports.class_map import PartitionMap, save_map
+from api.reports.class_map import ClassMapDrawing, save_class_map
 from api.reports.colours import COLOURS, DPI, HEIGHT, WIDTH
-from api.reports.figures import MOST_POINTS, PASSING, Figure
+from api.reports.figures import MOST_POINTS, PASSING_HEIGHT, ReportFigure
 
-SHORT = 24
+SHORT_NAME = 24
 """Letters of a name that leaves room for another one beside it."""
 
-LINE = 0.14
+LEGEND_LINE_INCHES = 0.14
 """Inches of a line of names."""
 
 
-def save_pictures(figures: Sequence[Figure], holdings: PartitionMap | None, folder: Path) -> list[Path]:
+def save_pictures(
+    figures: Sequence[ReportFigure], holdings: ClassMapDrawing | None, folder: Path
+) -> list[Path]:
     """Draw a run, one file for each picture.
 
     Args:
@@ -29,18 +31,18 @@ def save_pictures(figures: Sequence[Figure], holdings: PartitionMap | None, fold
         The files.
     """
     files = [_save(figure, folder / f"{figure.name}.png") for figure in figures]
-    return files if holdings is None else [*files, save_map(holdings, folder / "partition.png")]
+    return files if holdings is None else [*files, save_class_map(holdings, folder / "partition.png")]
 
 
-def _save(figure: Figure, path: Path) -> Path:
+def _save(figure: ReportFigure, path: Path) -> Path:
     # Without pyplot: it keeps figures, and would look for a display.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Canvas
 
     # The names stand above, where they cover no curve, two in a line where they are short.
-    columns = 2 if max(len(curve.name) for curve in figure.curves) <= SHORT else 1
+    columns = 2 if max(len(curve.name) for curve in figure.curves) <= SHORT_NAME else 1
     lines = ceil(len(figure.curves) / columns) if len(figure.curves) > 1 else 0
-    canvas = Canvas(figsize=(WIDTH, HEIGHT + lines * LINE), layout="constrained")
+    canvas = Canvas(figsize=(WIDTH, HEIGHT + lines * LEGEND_LINE_INCHES), layout="constrained")
     FigureCanvasAgg(canvas)
     axes = canvas.subplots()
     for number, curve in enumerate(figure.curves):
@@ -49,11 +51,11 @@ def _save(figure: Figure, path: Path) -> Path:
         axes.plot(
             curve.x, curve.y, label=curve.name, color=colour, linewidth=1.2, marker=marker, markersize=3
         )
-    for x, _, lasting in figure.marks:
+    for x, _, lasting in figure.changes:
         # What only passes, such as who is frozen, is a tick.
         axes.axvline(
             x,
-            ymax=1 if lasting else PASSING,
+            ymax=1 if lasting else PASSING_HEIGHT,
             color="#868f99",
             linewidth=0.6,
             linestyle=":" if lasting else "-",

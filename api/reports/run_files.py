@@ -10,10 +10,10 @@ import yaml
 
 from fedsim.errors import SettingsError
 
-Record = dict[str, Any]
+RecordData = dict[str, Any]
 
 
-def read_records(path: Path) -> list[Record]:
+def read_records(path: Path) -> list[RecordData]:
     """Read the round records of a run in files, as plain data.
 
     Args:
@@ -26,9 +26,9 @@ def read_records(path: Path) -> list[Record]:
     try:
         found = _records(file.read_text("utf-8"))
     except (OSError, ValueError, TypeError) as error:
-        raise no_records(path, f"{type(error).__name__}: {error}") from None
+        raise make_no_records_error(path, f"{type(error).__name__}: {error}") from None
     if not found:
-        raise no_records(path, "it is empty")
+        raise make_no_records_error(path, "it is empty")
     return found
 
 
@@ -48,7 +48,7 @@ def read_name(path: Path) -> str:
         return path.stem
 
 
-def _records(text: str) -> list[Record]:
+def _records(text: str) -> list[RecordData]:
     """The records of one JSON document (a run, or a list of records), or of lines of JSON."""
     try:
         whole = json.loads(text)
@@ -59,7 +59,7 @@ def _records(text: str) -> list[Record]:
     return list(whole)
 
 
-def no_records(path: Path, why: str) -> SettingsError:
+def make_no_records_error(path: Path, why: str) -> SettingsError:
     """The error for files that hold no run."""
     hint = "name a job, a folder of `fedsim run --out`, or a file of `fedsim run --format json` or `jsonl`"
     return SettingsError(f"{str(path)!r} holds no round records: {why}", hint)

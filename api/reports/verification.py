@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from api.reports.run_files import no_records, read_records
+from api.reports.run_files import make_no_records_error, read_records
 
 
-class Marks(NamedTuple):
+class RoundDigests(NamedTuple):
     """The digests of one round.
 
     Attributes:
@@ -19,10 +19,10 @@ class Marks(NamedTuple):
     """
 
     state: str
-    memories: str | None
-    width: int = 1
+    client_states: str | None
+    stack_size: int = 1
 
-    def agrees(self, other: Marks | None) -> bool:
+    def agrees(self, other: RoundDigests | None) -> bool:
         """Whether another round has the same digests."""
         return other is not None and self[:2] == other[:2]
 
@@ -31,21 +31,24 @@ class Difference(NamedTuple):
     """A round in which two runs differ; None stands for a run that has no such round."""
 
     round: int
-    first: Marks | None
-    second: Marks | None
+    first: RoundDigests | None
+    second: RoundDigests | None
 
-    def parts(self) -> list[tuple[str, str | None, str | None]]:
+    def list_differing_digests(self) -> list[tuple[str, str | None, str | None]]:
         """What differs: its name, and what each run has."""
-        first, second = self.first or Marks("", None), self.second or Marks("", None)
-        named = (("state", first.state, second.state), ("memories", first.memories, second.memories))
+        first, second = self.first or RoundDigests("", None), self.second or RoundDigests("", None)
+        named = (
+            ("state", first.state, second.state),
+            ("memories", first.client_states, second.client_states),
+        )
         return [(name, one or None, other or None) for name, one, other in named if one != other]
 
     @property
-    def widths(self) -> tuple[int, int] | None:
+    def stack_sizes(self) -> tuple[int, int] | None:
         """How many clients trained at once in each, where that differs: then rounding does too."""
-        if self.first is None or self.second is None or self.first.width == self.second.width:
+        if self.first is None or self.second is None or self.first.stack_size == self.second.stack_size:
             return None
-        return self.first.width, self.second.width
+        return self.first.stack_size, self.second.stack_size
 
 
 class Verdict(NamedTuple):
@@ -60,7 +63,7 @@ class Verdict(NamedTuple):
     difference: Difference | None
 
 
-def compare(first: Mapping[int, Marks], second: Mapping[int, Marks]) -> Verdict:
+def compare_digests(first: Mapping[int, RoundDigests], second: Mapping[int, RoundDigests]) -> Verdict:
     """Compare two runs round by round; a round that only one of them has is a difference too."""
     agreed = 0
     for number in sorted({*first, *second}):
@@ -71,7 +74,7 @@ def compare(first: Mapping[int, Marks], second: Mapping[int, Marks]) -> Verdict:
     return Verdict(agreed, None)
 
 
-def marks(records: Iterable[Mapping[str, Any]]) -> dict[int, Marks]:
+def list_digests(records: Iterable[Mapping[str, Any]]) -> dict[int, RoundDigests]:
     """The digests of round records, by round.
 
     Raises:
@@ -80,18 +83,18 @@ def marks(records: Iterable[Mapping[str, Any]]) -> dict[int, Marks]:
     return {int(record["round"]): _marks(record) for record in records}
 
 
-def _marks(record: Mapping[str, Any]) -> Marks:
+def _marks(record: Mapping[str, Any]) -> RoundDigests:
     width = (record.get("engine") or {}).get("width", 1)
-    return Marks(str(record["digest"]), record.get("memory_digest"), int(width))
+    return RoundDigests(str(record["digest"]), record.get("memory_digest"), int(width))
 
 
-def read_marks(path: Path) -> dict[int, Marks]:
+def read_digests(path: Path) -> dict[int, RoundDigests]:
     """The digests of a run in files; see `read_records`.
 
     Raises:
         SettingsError: if there are no round records.
     """
     try:
-        return marks(read_records(path))
+        return list_digests(read_records(path))
     except (ValueError, KeyError, TypeError) as error:
-        raise no_records(path, f"{type(error).__name__}: {error}") from None
+        raise make_no_records_error(path, f"{type(error).__name__}: {error}") from None

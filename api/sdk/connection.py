@@ -17,7 +17,7 @@ from api.sdk.addresses import is_loopback
 from api.sdk.calls import Call
 from api.sdk.refusals import error_of
 from fedsim.errors import ServiceError, ServiceUnreachable, SettingsError
-from jobs.settings import checked_token
+from jobs.settings import check_token
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
@@ -61,7 +61,7 @@ def address(url: str | None, token: str | None, timeout: float) -> Address:
     """
     url = (url or os.environ.get("FEDSIM_URL") or DEFAULT_URL).rstrip("/")
     token = token or os.environ.get("FEDSIM_TOKEN")
-    token = checked_token(token) if token else None
+    token = check_token(token) if token else None
     parts = _parts(url)
     here = is_loopback(parts.host)
     options = {

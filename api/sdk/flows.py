@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any, TypeVar
 
-from api.reports.comparison import Comparison, Run, compare
+from api.reports.comparison import ComparedRun, Comparison, compare_runs
 from api.sdk import calls, following
 from api.sdk.calls import Call
 from api.sdk.specs import Draft
@@ -127,11 +127,11 @@ def all_rounds(job_id: str, after: int) -> Flow[list[RoundRecord]]:
 
 def compare_jobs(jobs: Iterable[str], metric: str, target: float | None) -> Flow[Comparison]:
     """Read the records of jobs, and hold them against one target."""
-    runs: list[Run] = []
+    runs: list[ComparedRun] = []
     for each in jobs:
         job = yield from find_job(each)
-        runs.append(Run(job.id, job.name, (yield from all_rounds(job.id, 0))))
-    return compare(runs, metric, target)
+        runs.append(ComparedRun(job.id, job.name, (yield from all_rounds(job.id, 0))))
+    return compare_runs(runs, metric, target)
 
 
 def patiently(make: Callable[[], Flow[T]], end: float | None) -> Flow[T]:

@@ -69,7 +69,7 @@ class SweepView:
 
     def job_of(self, member: Member) -> Job | None:
         """The job of a run; None where it has been deleted."""
-        return self.found.get(member.mark)
+        return self.found.get(member.spec_hash)
 
     def counts(self) -> dict[str, int]:
         """How many runs are in which state; those without a job are MISSING."""
@@ -141,11 +141,11 @@ def submit_missing(view: SweepView, resume: bool, news: News | None) -> Flow[Non
     found = dict(_by_mark(view.sweep, jobs))
     view.found = found
     for member in view.members:
-        job = found.get(member.mark)
+        job = found.get(member.spec_hash)
         if job is None:
-            found[member.mark] = yield from _submit(view.sweep, member)
+            found[member.spec_hash] = yield from _submit(view.sweep, member)
         elif resume and job.state in RESUMABLE:
-            found[member.mark] = yield calls.resume(job.id)
+            found[member.spec_hash] = yield calls.resume(job.id)
         else:
             continue
         if news is not None:
@@ -167,7 +167,7 @@ def _by_mark(sweep: Sweep, jobs: list[Job]) -> dict[str, Job]:
     found: dict[str, Job] = {}
     for job in sorted(jobs, key=lambda job: job.created_at, reverse=True):
         try:
-            mark = sweep.mark(parse_spec(job.spec))
+            mark = sweep.hash_spec(parse_spec(job.spec))
         except SpecError:
             continue  # a spec of another version: if it is one of ours, its key will say so
         if mark not in found or _rank(job) < _rank(found[mark]):

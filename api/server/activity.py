@@ -6,7 +6,7 @@ import time
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-PROBES = frozenset({"/healthz", "/readyz"})
+HEALTH_PATHS = frozenset({"/healthz", "/readyz"})
 """Asked by whoever watches over the service, not by whoever uses it."""
 
 
@@ -17,7 +17,7 @@ class Activity:
         self.in_progress = 0
         self.last = time.monotonic()
 
-    def touch(self) -> None:
+    def mark_used(self) -> None:
         """Note that the service is in use now."""
         self.last = time.monotonic()
 
@@ -25,11 +25,11 @@ class Activity:
         """Tell for how long nobody has asked for anything; an open stream counts as asking."""
         return 0.0 if self.in_progress else time.monotonic() - self.last
 
-    def layer(self, app: ASGIApp) -> ASGIApp:
+    def wrap_app(self, app: ASGIApp) -> ASGIApp:
         """Wrap an application so that its requests are counted."""
 
-        async def counted(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["type"] != "http" or scope["path"] in PROBES:
+        async def serve_counted(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http" or scope["path"] in HEALTH_PATHS:
                 await app(scope, receive, send)
                 return
             self.in_progress += 1
@@ -37,6 +37,6 @@ class Activity:
                 await app(scope, receive, send)
             finally:
                 self.in_progress -= 1
-                self.touch()
+                self.mark_used()
 
-        return counted
+        return serve_counted

@@ -15,12 +15,12 @@ import fedsim
 from api.sdk.calls import PREFIX
 from api.server import errors
 from api.server.activity import Activity
-from api.server.dependencies import known_parameters
-from api.server.head import Heads
-from api.server.limits import Streams
-from api.server.metrics import Metrics
+from api.server.dependencies import refuse_unknown_parameters
+from api.server.head import HeadLayer
+from api.server.limits import OpenStreams
+from api.server.metrics import ServiceMetrics
 from api.server.openapi import Application
-from api.server.requests import Requests
+from api.server.requests import RequestLogLayer
 from api.server.routes import (
     artifacts,
     catalog,
@@ -34,18 +34,18 @@ from api.server.routes import (
     plan,
     streams,
 )
-from api.server.security import AllowedHosts, Guard
-from api.server.service import Queue, Service
+from api.server.security import AllowedHosts, SecurityLayer
+from api.server.service import DispatcherProtocol, Service
 from jobs.settings import Settings
 from jobs.store.job_store import JobStore
 
-REFUSALS = errors.problems(401, 403, 422, 429)
+REFUSALS = errors.describe_problems(401, 403, 422, 429)
 
 
 def create_app(
     settings: Settings,
     store: JobStore | None = None,
-    dispatcher: Queue | None = None,
+    dispatcher: DispatcherProtocol | None = None,
     *,
     hosts: AllowedHosts | None = None,
 ) -> FastAPI:
@@ -71,27 +71,29 @@ def create_app(
     )
     app.state.instance = secrets.token_hex(8)
     app.state.activity = Activity()
-    app.state.streams = Streams(settings.limits.streams)
-    app.state.metrics = Metrics(app.state.streams)
+    app.state.streams = OpenStreams(settings.limits.streams)
+    app.state.metrics = ServiceMetrics(app.state.streams)
     app.state.stopping = False
-    errors.install(app)
+    errors.install_error_handlers(app)
     for part in (jobs, streams, artifacts, catalog, plan, check, cluster, curves, class_map):
         app.include_router(
-            part.router, prefix=PREFIX, responses=REFUSALS, dependencies=[Depends(known_parameters)]
+            part.router, prefix=PREFIX, responses=REFUSALS, dependencies=[Depends(refuse_unknown_parameters)]
         )
     app.include_router(health.router)
-    page.mount(app)
+    page.mount_page(app)
     # The last one added is the outermost.
-    app.add_middleware(Heads)
-    app.add_middleware(Guard, token=settings.token, hosts=hosts or AllowedHosts(), limits=settings.limits)
-    app.add_middleware(app.state.activity.layer)
-    app.add_middleware(errors.LastResort)
-    app.add_middleware(Requests, metrics=app.state.metrics)
+    app.add_middleware(HeadLayer)
+    app.add_middleware(
+        SecurityLayer, token=settings.token, hosts=hosts or AllowedHosts(), limits=settings.limits
+    )
+    app.add_middleware(app.state.activity.wrap_app)
+    app.add_middleware(errors.UnexpectedErrorLayer)
+    app.add_middleware(RequestLogLayer, metrics=app.state.metrics)
     return app
 
 
 def _lifespan(
-    settings: Settings, store: JobStore | None, dispatcher: Queue | None
+    settings: Settings, store: JobStore | None, dispatcher: DispatcherProtocol | None
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     """What begins before the first request and ends after the last."""
 
@@ -102,7 +104,7 @@ def _lifespan(
         app.state.loop = asyncio.get_running_loop()
         service.queue.start()
         if dispatcher is None:
-            threading.Thread(target=_warm_up, args=(service,), daemon=True, name="warm up").start()
+            threading.Thread(target=_load_catalogue, args=(service,), daemon=True, name="warm up").start()
         try:
             yield
         finally:
@@ -116,7 +118,7 @@ def _operation_id(route: APIRoute) -> str:
     return route.name
 
 
-def _build(settings: Settings, store: JobStore | None, dispatcher: Queue | None) -> Service:
+def _build(settings: Settings, store: JobStore | None, dispatcher: DispatcherProtocol | None) -> Service:
     if store is None:
         settings.make_home()
         store = JobStore.open(settings.database_url)
@@ -127,8 +129,8 @@ def _build(settings: Settings, store: JobStore | None, dispatcher: Queue | None)
     return Service(settings, store, dispatcher)
 
 
-def _warm_up(service: Service) -> None:
+def _load_catalogue(service: Service) -> None:
     # The first submission would wait seconds for these imports.
     import jobs.spec.resolve  # noqa: F401
 
-    service.catalogue.entries("algorithms")
+    service.catalogue.list_entries("algorithms")

@@ -21,13 +21,13 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 from starlette.concurrency import run_in_threadpool
 
-from api.server.limits import Streams
-from api.server.request_errors import MAX_PART, fault_of
+from api.server.limits import OpenStreams
+from api.server.request_errors import MAX_NAME_LETTERS, make_field_error
 from api.server.service import Service
 from fedsim.errors import FieldError, RequestError
 from jobs.settings import Settings
 from jobs.spec import parse_text
-from jobs.spec.error_messages import shown
+from jobs.spec.error_messages import shorten_value
 from jobs.store.job_store import JobStore
 
 SUBMISSION_TYPES = (
@@ -38,7 +38,7 @@ SUBMISSION_TYPES = (
     "text/x-yaml",
 )
 
-SHAPES = {
+BODY_EXAMPLES = {
     "Submission": "a submission is {spec: {...}, priority: 0, labels: {}}",
     "Cloning": "a clone is {set: {path: value}, priority: 0, labels: {}}, all of them optional",
 }
@@ -72,7 +72,7 @@ Labels = Annotated[dict[LabelName, LabelValue], BeforeValidator(_few), Field(max
 Body = TypeVar("Body", bound=BaseModel)
 
 
-class Submission(BaseModel):
+class SubmissionRequest(BaseModel):
     """A job to queue: the body of `POST /jobs`, as JSON or as YAML."""
 
     model_config = ConfigDict(extra="forbid")
@@ -84,7 +84,7 @@ class Submission(BaseModel):
     labels: Labels = Field(default_factory=dict, description="Names and values to find the job by.")
 
 
-class Cloning(BaseModel):
+class CloneRequest(BaseModel):
     """What a clone has of its own: the body of `POST /jobs/{id}/clone`; the rest is the first job's."""
 
     model_config = ConfigDict(extra="forbid")
@@ -100,29 +100,29 @@ class Cloning(BaseModel):
     labels: Labels | None = Field(default=None, description="In place of the first job's.")
 
 
-def service(request: Request) -> Service:
+def get_service(request: Request) -> Service:
     """Give the running service."""
     found: Service = request.app.state.service
     return found
 
 
-def store(request: Request) -> JobStore:
+def get_store(request: Request) -> JobStore:
     """Give the store."""
-    return service(request).store
+    return get_service(request).store
 
 
-def streams(request: Request) -> Streams:
+def get_streams(request: Request) -> OpenStreams:
     """Give the count of open streams."""
-    found: Streams = request.app.state.streams
+    found: OpenStreams = request.app.state.streams
     return found
 
 
-def settings(request: Request) -> Settings:
+def get_settings(request: Request) -> Settings:
     """Give the settings."""
-    return service(request).settings
+    return get_service(request).settings
 
 
-async def submission(request: Request) -> Submission:
+async def read_submission(request: Request) -> SubmissionRequest:
     """Read a submission from the body, as JSON or YAML.
 
     Raises:
@@ -131,20 +131,20 @@ async def submission(request: Request) -> Submission:
         RequestError: the body is not shaped like a `Submission`.
     """
     # A large text takes a second to read, and so do its faults: not on the event loop.
-    return await run_in_threadpool(_read_as, Submission, await _body(request))
+    return await run_in_threadpool(_read_as, SubmissionRequest, await _body(request))
 
 
-async def cloning(request: Request) -> Cloning:
+async def read_clone_request(request: Request) -> CloneRequest:
     """Read what a clone has of its own from the body, as JSON or YAML; nothing where there is none.
 
     Raises:
         HTTPException, SpecError, RequestError: as `submission`.
     """
     body = await _body(request)
-    return await run_in_threadpool(_read_as, Cloning, body) if body.strip() else Cloning()
+    return await run_in_threadpool(_read_as, CloneRequest, body) if body.strip() else CloneRequest()
 
 
-async def known_parameters(request: Request) -> None:
+async def refuse_unknown_parameters(request: Request) -> None:
     """Make sure that the query has no parameter that the address does not know.
 
     Raises:
@@ -154,7 +154,7 @@ async def known_parameters(request: Request) -> None:
         return
     known = sorted(_query_names(request.scope["route"].dependant))
     faults = [
-        FieldError(name[:MAX_PART], value, "is no parameter of this address", _instead(name, known))
+        FieldError(name[:MAX_NAME_LETTERS], value, "is no parameter of this address", _instead(name, known))
         for name, value in request.query_params.items()
         if name not in known
     ]
@@ -168,13 +168,13 @@ def _query_names(dependant: Dependant) -> set[str]:
 
 
 def _instead(name: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name[:MAX_PART].lower(), known, n=1)
+    close = difflib.get_close_matches(name[:MAX_NAME_LETTERS].lower(), known, n=1)
     if close:
         return f"did you mean {close[0]!r}?"
     return f"parameters here: {', '.join(known)}" if known else "it has none"
 
 
-async def spec(request: Request) -> Any:
+async def read_spec(request: Request) -> Any:
     """Read a spec from the body, as JSON or YAML: plain data, unchecked.
 
     Raises:
@@ -199,7 +199,7 @@ def _read_text(body: bytes) -> Any:
 
 
 def _read_as(model: type[Body], body: bytes) -> Body:
-    data, shape = _read_text(body), SHAPES[model.__name__]
+    data, shape = _read_text(body), BODY_EXAMPLES[model.__name__]
     if isinstance(data, dict) and len(data) > MAX_KEYS:
         # Each would be a fault of its own.
         many = FieldError("body", None, f"{len(data):,} fields are too many", f"at most {MAX_KEYS}; {shape}")
@@ -215,12 +215,12 @@ def _faults(error: ValidationError, shape: str) -> list[FieldError]:
     found = []
     for item in error.errors(include_url=False):
         context = {"model": shape} | item.get("ctx", {})
-        fault = fault_of({**item, "loc": ("body", *item["loc"]), "ctx": context})
-        found.append(fault._replace(value=shown(fault.value)))
+        fault = make_field_error({**item, "loc": ("body", *item["loc"]), "ctx": context})
+        found.append(fault._replace(value=shorten_value(fault.value)))
     return found
 
 
-def last_event(
+def read_last_event_id(
     last_event_id: Annotated[
         str | None, Header(description="The id of the last event that was received; go on after it.")
     ] = None,
@@ -232,11 +232,11 @@ def last_event(
 
 
 JobId = Annotated[str, Path(description="The job's id.", min_length=1, max_length=64)]
-ServiceOf = Annotated[Service, Depends(service)]
-StoreOf = Annotated[JobStore, Depends(store)]
-SettingsOf = Annotated[Settings, Depends(settings)]
-StreamsOf = Annotated[Streams, Depends(streams)]
-SubmissionBody = Annotated[Submission, Depends(submission)]
-CloningBody = Annotated[Cloning, Depends(cloning)]
-SpecBody = Annotated[Any, Depends(spec)]
-LastEvent = Annotated[int, Depends(last_event)]
+ServiceOf = Annotated[Service, Depends(get_service)]
+StoreOf = Annotated[JobStore, Depends(get_store)]
+SettingsOf = Annotated[Settings, Depends(get_settings)]
+StreamsOf = Annotated[OpenStreams, Depends(get_streams)]
+SubmissionBody = Annotated[SubmissionRequest, Depends(read_submission)]
+CloningBody = Annotated[CloneRequest, Depends(read_clone_request)]
+SpecBody = Annotated[Any, Depends(read_spec)]
+LastEvent = Annotated[int, Depends(read_last_event_id)]

@@ -24,10 +24,10 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.server.logs import request_id
-from api.server.request_errors import MOST_FAULTS, fault_of
+from api.server.request_errors import MOST_FAULTS, make_field_error
 from fedsim.errors import FedsimError, FieldError, ServiceError, SpecError
-from jobs.spec.error_messages import shown
-from jobs.store.database import SILENCES
+from jobs.spec.error_messages import shorten_value
+from jobs.store.database import NO_ANSWER_ERRORS
 
 logger = logging.getLogger("fedsim.api")
 
@@ -63,14 +63,14 @@ CODE_OF_STATUS: dict[int, str] = {
 }
 """The code of a refusal that the web layer makes by itself."""
 
-ROUTER_WORDS: dict[str, tuple[str, str]] = {
+ROUTER_MESSAGES: dict[str, tuple[str, str]] = {
     "Not Found": ("there is nothing at this address", "GET /api/v1/openapi.json lists what there is"),
     "Method Not Allowed": ("this address has another method", "GET /api/v1/openapi.json lists what there is"),
 }
 """Message and hint for what the router says in two words."""
 
 
-class Crowded(ServiceError):
+class ServiceBusy(ServiceError):
     """So many ask for the same that this one has to come again.
 
     Attributes:
@@ -106,7 +106,7 @@ class Problem(BaseModel):
     errors: list[Fault] = Field(default_factory=list)
 
 
-def problem(
+def make_problem(
     status: int,
     detail: str,
     *,
@@ -136,12 +136,12 @@ def problem(
         "code": code or CODE_OF_STATUS.get(status, "INTERNAL"),
         "hint": hint,
         "request_id": request_id.get(),
-        "errors": [{**e._asdict(), "value": shown(e.value)} for e in faults[:MOST_FAULTS]],
+        "errors": [{**e._asdict(), "value": shorten_value(e.value)} for e in faults[:MOST_FAULTS]],
     }
     return Response(json.dumps(body, allow_nan=False), status, headers, media_type=PROBLEM)
 
 
-def problems(
+def describe_problems(
     *statuses: int, also: Mapping[int | str, dict[str, Any]] = MappingProxyType({})
 ) -> dict[int | str, dict[str, Any]]:
     """Describe refusals, and other answers in `also`, for the OpenAPI schema of a route."""
@@ -152,7 +152,7 @@ def problems(
     return answers
 
 
-def from_fedsim(error: FedsimError) -> Response:
+def answer_fedsim_error(error: FedsimError) -> Response:
     """Answer for an error of fedsim's own tree; codes without a status in the table are a 500."""
     status = error.status if isinstance(error, ServiceError) else STATUS_OF_CODE.get(error.code, 500)
     if status == 500:
@@ -164,26 +164,26 @@ def from_fedsim(error: FedsimError) -> Response:
     detail = error.message
     if isinstance(error, SpecError):
         detail = f"the {error.subject} has {count:,} error{'s' * (count != 1)}"
-    headers = {"Retry-After": str(error.seconds)} if isinstance(error, Crowded) else None
-    return problem(status, detail, code=error.code, hint=error.hint, errors=faults, headers=headers)
+    headers = {"Retry-After": str(error.seconds)} if isinstance(error, ServiceBusy) else None
+    return make_problem(status, detail, code=error.code, hint=error.hint, errors=faults, headers=headers)
 
 
-def from_validation(error: RequestValidationError) -> Response:
+def answer_validation_error(error: RequestValidationError) -> Response:
     """Answer for parameters whose shape is wrong, all faults together."""
     items = error.errors()
     count = len(items)
     # One more than is told: so it is said that there are more.
-    faults = [fault_of(item) for item in items[: MOST_FAULTS + 1]]
-    return problem(422, f"the request has {count:,} error{'s' * (count != 1)}", errors=faults)
+    faults = [make_field_error(item) for item in items[: MOST_FAULTS + 1]]
+    return make_problem(422, f"the request has {count:,} error{'s' * (count != 1)}", errors=faults)
 
 
-def from_http(request: Request, error: HTTPException) -> Response:
+def answer_http_error(request: Request, error: HTTPException) -> Response:
     """Answer for what the web layer itself refuses: no such page, a wrong method, an unknown media type."""
-    detail, hint = ROUTER_WORDS.get(str(error.detail), (str(error.detail), ""))
+    detail, hint = ROUTER_MESSAGES.get(str(error.detail), (str(error.detail), ""))
     headers = dict(error.headers or {})
     if error.status_code == 405:
         headers["Allow"] = ", ".join(_methods(request))
-    return problem(error.status_code, detail, hint=hint, headers=headers)
+    return make_problem(error.status_code, detail, hint=hint, headers=headers)
 
 
 def _methods(request: Request) -> list[str]:
@@ -196,7 +196,7 @@ def _methods(request: Request) -> list[str]:
     return [m for m in METHODS if any(route.matches(asked[m])[0] is Match.FULL for route in routes)]
 
 
-class LastResort:
+class UnexpectedErrorLayer:
     """The outermost layer: what nobody expected is logged with its trace and answered without one."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -218,28 +218,34 @@ class LastResort:
                 raise
             logger.exception("unexpected error in %s %s", scope["method"], scope["path"])
             if not started:
-                answer = problem(500, "an unexpected error; the server's log has the details")
+                answer = make_problem(500, "an unexpected error; the server's log has the details")
                 await answer(scope, receive, send)
 
 
-def install(app: FastAPI) -> None:
+def install_error_handlers(app: FastAPI) -> None:
     """Make `app` answer every error as a problem."""
 
     async def fedsim_error(_: Request, error: Exception) -> Response:
-        return from_fedsim(error) if isinstance(error, FedsimError) else problem(500, "an unexpected error")
+        return (
+            answer_fedsim_error(error)
+            if isinstance(error, FedsimError)
+            else make_problem(500, "an unexpected error")
+        )
 
     async def validation_error(_: Request, error: Exception) -> Response:
-        return from_validation(error)  # type: ignore[arg-type]
+        return answer_validation_error(error)  # type: ignore[arg-type]
 
     async def http_error(request: Request, error: Exception) -> Response:
-        return from_http(request, error)  # type: ignore[arg-type]
+        return answer_http_error(request, error)  # type: ignore[arg-type]
 
     async def store_error(_: Request, error: Exception) -> Response:
         logger.error("the store does not answer", exc_info=error)
-        return problem(503, "the store does not answer", hint="ask again; the server's log has the details")
+        return make_problem(
+            503, "the store does not answer", hint="ask again; the server's log has the details"
+        )
 
     app.add_exception_handler(FedsimError, fedsim_error)
-    for silent in SILENCES:
+    for silent in NO_ANSWER_ERRORS:
         app.add_exception_handler(silent, store_error)
     app.add_exception_handler(RequestValidationError, validation_error)
     app.add_exception_handler(HTTPException, http_error)

@@ -26,15 +26,15 @@ from jobs.store.records import JobEvent
 
 logger = logging.getLogger("fedsim.api")
 
-KEEP_ALIVE = b": still here\n\n"
-GOODBYE = b": the service is stopping; come again with the last id\n\n"
-PAGE = 500
+KEEP_ALIVE_COMMENT = b": still here\n\n"
+STOPPING_COMMENT = b": the service is stopping; come again with the last id\n\n"
+READ_LIMIT = 500
 
 
 class EventSource(Protocol):
     """What the streams need of a store."""
 
-    def events(self, job_id: str, after: int = 0, limit: int = PAGE) -> Sequence[JobEvent]:
+    def events(self, job_id: str, after: int = 0, limit: int = READ_LIMIT) -> Sequence[JobEvent]:
         """Events of a job with an id above `after`, oldest first."""
 
 
@@ -46,7 +46,7 @@ class Frame(NamedTuple):
     data: bytes
 
 
-def frame(event: JobEvent) -> Frame:
+def make_frame(event: JobEvent) -> Frame:
     """Write an event in the format of Server-Sent Events."""
     data = dict(event.data)
     if event.type != "round":
@@ -56,10 +56,10 @@ def frame(event: JobEvent) -> Frame:
     return Frame(event.id, bool(data.get("terminal")), wire.encode())
 
 
-def deleted(job_id: str, after: int) -> Frame:
+def make_deleted_frame(job_id: str, after: int) -> Frame:
     """Write the last event of a job that was deleted while somebody watched it."""
     data = {"message": "the job was deleted", "terminal": True}
-    return frame(JobEvent(id=after + 1, job_id=job_id, type="warning", at=datetime.now(UTC), data=data))
+    return make_frame(JobEvent(id=after + 1, job_id=job_id, type="warning", at=datetime.now(UTC), data=data))
 
 
 class Feed:
@@ -75,11 +75,11 @@ class Feed:
 
     def __init__(self, store: EventSource, job_id: str, after: int, period: float, keep: int) -> None:
         self.store, self.job_id, self.period = store, job_id, period
-        self.start = after
+        self.start_id = after
         self.frames: deque[Frame] = deque(maxlen=keep)
         self.watchers = 0
         self.failed = False
-        self._grown = asyncio.Event()
+        self._new_frames = asyncio.Event()
         self._task = asyncio.create_task(self._poll(), name=f"events of {job_id}")
 
     @property
@@ -91,18 +91,18 @@ class Feed:
         return bool(self.frames) and self.frames[-1].terminal
 
     @property
-    def head(self) -> int:
+    def last_id(self) -> int:
         """The id of the latest event that the feed has seen."""
-        return self.frames[-1].id if self.frames else self.start
+        return self.frames[-1].id if self.frames else self.start_id
 
     async def _poll(self) -> None:
         try:
             while not self.ended:
-                events = await asyncio.to_thread(self.store.events, self.job_id, self.head, PAGE)
-                self._take([frame(event) for event in events])
-                await asyncio.sleep(self.period if len(events) < PAGE else 0)
+                events = await asyncio.to_thread(self.store.events, self.job_id, self.last_id, READ_LIMIT)
+                self._take([make_frame(event) for event in events])
+                await asyncio.sleep(self.period if len(events) < READ_LIMIT else 0)
         except JobNotFound:
-            self._take([deleted(self.job_id, self.head)])
+            self._take([make_deleted_frame(self.job_id, self.last_id)])
         except Exception:
             # The watchers' streams end, and they come again: by then the store may answer.
             logger.exception("the events of job %s cannot be read", self.job_id)
@@ -115,24 +115,24 @@ class Feed:
         overflow = len(self.frames) + len(frames) - (self.frames.maxlen or 0)
         self.frames.extend(frames)
         if overflow > 0:
-            self.start = self.frames[0].id - 1
+            self.start_id = self.frames[0].id - 1
         self._wake()
 
     def _wake(self) -> None:
-        self._grown.set()
-        self._grown = asyncio.Event()
+        self._new_frames.set()
+        self._new_frames = asyncio.Event()
 
     def covers(self, after: int) -> bool:
         """Tell whether everything since `after` is in memory."""
-        return after >= self.start
+        return after >= self.start_id
 
-    def since(self, after: int) -> list[Frame]:
+    def list_frames_after(self, after: int) -> list[Frame]:
         """Give the frames after the event `after`."""
         return [item for item in self.frames if item.id > after]
 
-    async def wait(self, seconds: float) -> bool:
+    async def wait_for_frames(self, seconds: float) -> bool:
         """Wait until there is more, at most so long; False when the time is over."""
-        grown = self._grown
+        grown = self._new_frames
         try:
             await asyncio.wait_for(grown.wait(), seconds)
         except TimeoutError:
@@ -162,15 +162,15 @@ class EventHub:
         self.closing = False
         self._feeds: dict[str, Feed] = {}
 
-    async def stream(self, job_id: str, after: int = 0) -> AsyncIterator[bytes]:
+    async def stream_events(self, job_id: str, after: int = 0) -> AsyncIterator[bytes]:
         """Send a job's events after the event `after`, until one is terminal and nothing follows it.
 
         An `after` that is not an event of this job is taken for 0: better to hear twice than never.
         """
         try:
-            after = await asyncio.to_thread(self._known, job_id, after)
+            after = await asyncio.to_thread(self._check_event_id, job_id, after)
         except JobNotFound:
-            yield deleted(job_id, after).data
+            yield make_deleted_frame(job_id, after).data
             return
         async with self._feed(job_id, after) as feed:
             seen = after
@@ -184,22 +184,22 @@ class EventHub:
                         return
                 elif feed.failed:
                     return
-                elif not await feed.wait(self.keep_alive):
-                    yield KEEP_ALIVE
-            yield GOODBYE
+                elif not await feed.wait_for_frames(self.keep_alive):
+                    yield KEEP_ALIVE_COMMENT
+            yield STOPPING_COMMENT
 
-    def _known(self, job_id: str, after: int) -> int:
+    def _check_event_id(self, job_id: str, after: int) -> int:
         events = self.store.events(job_id, after - 1, 1) if after > 0 else []
         return after if events and events[0].id == after else 0
 
     async def _next(self, feed: Feed, seen: int) -> list[Frame]:
         if feed.covers(seen):
-            return feed.since(seen)
+            return feed.list_frames_after(seen)
         try:
-            events = await asyncio.to_thread(self.store.events, feed.job_id, seen, PAGE)
+            events = await asyncio.to_thread(self.store.events, feed.job_id, seen, READ_LIMIT)
         except JobNotFound:
-            return [deleted(feed.job_id, seen)]
-        return [frame(event) for event in events]
+            return [make_deleted_frame(feed.job_id, seen)]
+        return [make_frame(event) for event in events]
 
     @asynccontextmanager
     async def _feed(self, job_id: str, after: int) -> AsyncIterator[Feed]:

@@ -6,7 +6,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
-class Heads:
+class HeadLayer:
     """The layer that has HEAD served as GET, up to the head of the answer.
 
     Args:
@@ -27,7 +27,7 @@ class Heads:
             nonlocal answered
             if answered:
                 # A body may be long, and a stream has no end: nobody waits for it.
-                raise _Enough
+                raise _HeadSent
             answered = True
             # The server itself looks here before it counts a body.
             scope["method"] = "HEAD"
@@ -38,11 +38,11 @@ class Heads:
         scope["method"] = "GET"
         try:
             await self.app(scope, receive, send_head)
-        except (_Enough, ClientDisconnect):
+        except (_HeadSent, ClientDisconnect):
             pass
         finally:
             scope["method"] = "HEAD"
 
 
-class _Enough(OSError):
+class _HeadSent(OSError):
     """The head is sent. An OSError, as of a caller that has gone: what streams ends in good order."""

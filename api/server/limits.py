@@ -12,7 +12,7 @@ from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from api.sdk.addresses import is_loopback, parsed
-from api.server.errors import problem
+from api.server.errors import make_problem
 
 MOST_CALLERS = 10_000
 """Callers that are remembered; beyond that the one that has been silent longest is forgotten."""
@@ -34,7 +34,7 @@ class RateLimit:
         # Of each caller, what is left in its bucket and when that was so.
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def wait(self, address: str) -> int:
+    def take_request(self, address: str) -> int:
         """Take one request of a caller.
 
         Args:
@@ -45,7 +45,7 @@ class RateLimit:
         """
         if not self.per_minute or is_loopback(address):
             return 0
-        caller, now, pace = network_of(address), self._clock(), self.per_minute / 60
+        caller, now, pace = find_network(address), self._clock(), self.per_minute / 60
         left, then = self._buckets.pop(caller, (float(self.per_minute), now))
         left = min(self.per_minute, left + (now - then) * pace)
         allowed = left >= 1
@@ -55,7 +55,7 @@ class RateLimit:
         return 0 if allowed else math.ceil((1 - left) / pace)
 
 
-def network_of(address: str) -> str:
+def find_network(address: str) -> str:
     """Name the caller behind an address: an IPv4 address itself, of an IPv6 address its network."""
     found = parsed(address)
     if found is None:
@@ -65,7 +65,7 @@ def network_of(address: str) -> str:
     return str(ipaddress.ip_network((found, IPV6_NETWORK), strict=False))
 
 
-class Streams:
+class OpenStreams:
     """Counts the open streams.
 
     Args:
@@ -87,7 +87,7 @@ class LimitedStream(StreamingResponse):
 
     RETRY_SECONDS = 5
 
-    def __init__(self, content: AsyncIterable[bytes], media_type: str, streams: Streams) -> None:
+    def __init__(self, content: AsyncIterable[bytes], media_type: str, streams: OpenStreams) -> None:
         # nginx, as it is set up by default, would keep what is sent until it has a page of it.
         super().__init__(content, media_type=media_type, headers={"X-Accel-Buffering": "no"})
         self.streams = streams
@@ -97,7 +97,9 @@ class LimitedStream(StreamingResponse):
         if self.streams.open >= self.streams.most:
             detail = f"{self.streams.open:,} streams are open, and there may be no more"
             headers = {"Retry-After": str(self.RETRY_SECONDS)}
-            refusal = problem(429, detail, hint="come again later, or ask for the rounds", headers=headers)
+            refusal = make_problem(
+                429, detail, hint="come again later, or ask for the rounds", headers=headers
+            )
             await refusal(scope, receive, send)
             return
         self.streams.open += 1

@@ -26,7 +26,7 @@ START_SECONDS = 120.0
 LOG_LINES = 15
 
 
-class Started(NamedTuple):
+class StartedService(NamedTuple):
     """A service that was started on this machine, as it wrote itself down in `home/serve.json`.
 
     Attributes:
@@ -40,25 +40,25 @@ class Started(NamedTuple):
     instance: str
 
     @classmethod
-    def read(cls, settings: Settings) -> Started | None:
+    def read_file(cls, settings: Settings) -> StartedService | None:
         """Read who was started last; None where nobody was, or has ended in good order."""
         try:
-            data = json.loads(note_path(settings).read_text(encoding="utf-8"))
+            data = json.loads(get_service_file(settings).read_text(encoding="utf-8"))
             return cls(int(data["pid"]), str(data["url"]), str(data["instance"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def write(self, settings: Settings) -> None:
+    def write_file(self, settings: Settings) -> None:
         """Write the note, all of it or nothing."""
-        path = note_path(settings)
+        path = get_service_file(settings)
         aside = path.with_suffix(f".{self.pid}.tmp")
         aside.write_text(json.dumps(self._asdict()), encoding="utf-8")
         aside.replace(path)
 
-    def forget(self, settings: Settings) -> None:
+    def remove_file(self, settings: Settings) -> None:
         """Remove the note, unless another service has written its own over it."""
-        if Started.read(settings) == self:
-            note_path(settings).unlink(missing_ok=True)
+        if StartedService.read_file(settings) == self:
+            get_service_file(settings).unlink(missing_ok=True)
 
     def answers(self) -> bool:
         """Tell whether this very service is there."""
@@ -81,17 +81,17 @@ class Started(NamedTuple):
         return False
 
 
-def note_path(settings: Settings) -> Path:
+def get_service_file(settings: Settings) -> Path:
     """Give the file in which a started service writes itself down."""
     return settings.make_home() / "serve.json"
 
 
-def default_url() -> str:
+def find_default_url() -> str:
     """Give the service meant when none is named: FEDSIM_URL, else what was started here, else port 8000."""
     named = os.environ.get("FEDSIM_URL")
     if named:
         return named
-    started = Started.read(Settings.from_env())
+    started = StartedService.read_file(Settings.from_env())
     return started.url if started is not None and started.answers() else DEFAULT_URL
 
 
@@ -103,7 +103,7 @@ def _health(url: str) -> dict[str, Any] | None:
     return body if isinstance(body, dict) and body.get("service") == "fedsim" else None
 
 
-def who_answers(url: str) -> Literal["fedsim", "somebody", "nobody"]:
+def identify_service(url: str) -> Literal["fedsim", "somebody", "nobody"]:
     """Tell who answers at an address: a fedsim, somebody else, or nobody."""
     if _health(url) is not None:
         return "fedsim"
@@ -115,7 +115,7 @@ def who_answers(url: str) -> Literal["fedsim", "somebody", "nobody"]:
         return "nobody"
 
 
-def free_port() -> int:
+def find_free_port() -> int:
     """Find a port of loopback on which nobody listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -123,7 +123,7 @@ def free_port() -> int:
         return port
 
 
-class Detached:
+class BackgroundService:
     """A service started in the background, that outlives this command.
 
     Args:
@@ -150,7 +150,7 @@ class Detached:
                 env={**os.environ, "PYTHONPATH": path},
             )
 
-    def wait(self, say: Callable[[str], None]) -> None:
+    def wait_for_start(self, say: Callable[[str], None]) -> None:
         """Wait until jobs can run there; ends it when they cannot.
 
         Args:
@@ -189,7 +189,7 @@ def wait_until_ready(url: str, say: Callable[[str], None], check: Callable[[], N
     """
     end = time.monotonic() + START_SECONDS
     with FedSimClient(url) as client:
-        while (waiting := _missing(client)) is not None:
+        while (waiting := _find_missing_part(client)) is not None:
             say(waiting)
             check()
             if time.monotonic() > end:
@@ -197,7 +197,7 @@ def wait_until_ready(url: str, say: Callable[[str], None], check: Callable[[], N
             time.sleep(0.2)
 
 
-def _missing(client: FedSimClient) -> str | None:
+def _find_missing_part(client: FedSimClient) -> str | None:
     try:
         client.send(calls.readiness())
     except ServiceUnreachable:

@@ -7,13 +7,13 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
-BLOCK = 64 * 1024
+BLOCK_BYTES = 64 * 1024
 
-MOST = 16 * 2**20
+MOST_BYTES = 16 * 2**20
 """Bytes that are read of a log at once, however many lines are asked for."""
 
 
-def last_lines(path: Path, count: int) -> tuple[bytes, int]:
+def read_last_lines(path: Path, count: int) -> tuple[bytes, int]:
     """Read the last lines of a file, from its end backwards.
 
     Args:
@@ -29,8 +29,8 @@ def last_lines(path: Path, count: int) -> tuple[bytes, int]:
             blocks: list[bytes] = []
             breaks = 0
             # One break more than there are lines: the last may end with one, and one stands before the first.
-            while position > 0 and breaks <= count and end - position < MOST:
-                size = min(BLOCK, position)
+            while position > 0 and breaks <= count and end - position < MOST_BYTES:
+                size = min(BLOCK_BYTES, position)
                 position -= size
                 file.seek(position)
                 blocks.insert(0, file.read(size))
@@ -41,7 +41,7 @@ def last_lines(path: Path, count: int) -> tuple[bytes, int]:
     return b"".join(lines[max(0, len(lines) - count) :]), end
 
 
-def lines_from(path: Path, position: int) -> tuple[bytes, int]:
+def read_from_position(path: Path, position: int) -> tuple[bytes, int]:
     """Read a file from a position on.
 
     Args:
@@ -51,11 +51,11 @@ def lines_from(path: Path, position: int) -> tuple[bytes, int]:
     Returns:
         The bytes, no more than `MOST`, and the position in the file after them.
     """
-    found = _read_from(path, position, MOST)
+    found = _read_from(path, position, MOST_BYTES)
     return found, position + len(found)
 
 
-class Endings:
+class EndedJobs:
     """Whether jobs have ended: asked of the store once for all who follow the log of one.
 
     Args:
@@ -64,21 +64,21 @@ class Endings:
     """
 
     def __init__(self, ended: Callable[[str], bool], seconds: float = 0.5) -> None:
-        self._ended, self.seconds = ended, seconds
-        self._asked: dict[str, tuple[float, asyncio.Task[bool]]] = {}
+        self._ask_store, self.seconds = ended, seconds
+        self._answers: dict[str, tuple[float, asyncio.Task[bool]]] = {}
 
-    async def ended(self, job_id: str) -> bool:
+    async def has_ended(self, job_id: str) -> bool:
         """Tell whether a job had ended, no longer ago than an answer is good for."""
         now = time.monotonic()
-        if job_id not in self._asked or self._stale(job_id, now):
-            for old in [each for each in self._asked if self._stale(each, now)]:
-                del self._asked[old]
-            self._asked[job_id] = now, asyncio.create_task(asyncio.to_thread(self._ended, job_id))
+        if job_id not in self._answers or self._stale(job_id, now):
+            for old in [each for each in self._answers if self._stale(each, now)]:
+                del self._answers[old]
+            self._answers[job_id] = now, asyncio.create_task(asyncio.to_thread(self._ask_store, job_id))
         # One who goes away must not take the answer from the others.
-        return await asyncio.shield(self._asked[job_id][1])
+        return await asyncio.shield(self._answers[job_id][1])
 
     def _stale(self, job_id: str, now: float) -> bool:
-        at, answer = self._asked[job_id]
+        at, answer = self._answers[job_id]
         return answer.done() and now - at > self.seconds
 
 
@@ -106,7 +106,7 @@ async def follow_file(
             await asyncio.sleep(period)
 
 
-def _read_from(path: Path, position: int, most: int = BLOCK) -> bytes:
+def _read_from(path: Path, position: int, most: int = BLOCK_BYTES) -> bytes:
     try:
         with path.open("rb") as file:
             # Not every system lets a file be sought far beyond its end.

@@ -16,7 +16,7 @@ request_id: ContextVar[str] = ContextVar("request_id", default="")
 """The id of the request that is being served; empty outside of one."""
 
 
-def secrets_of(settings: Settings) -> frozenset[str]:
+def collect_secrets(settings: Settings) -> frozenset[str]:
     """Name what must never be read in a log: the token, and the passwords in the URLs."""
     found = {settings.token} if settings.token else set()
     return frozenset(found | find_secrets(settings.database_url) | find_secrets(settings.storage or ""))
@@ -35,9 +35,9 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Write a record."""
-        return self.hide(super().format(record))
+        return self.hide_secrets(super().format(record))
 
-    def hide(self, text: str) -> str:
+    def hide_secrets(self, text: str) -> str:
         """Replace every secret."""
         return hide_secrets(text, self.secrets)
 
@@ -62,11 +62,14 @@ class JsonFormatter(TextFormatter):
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
         # Before it is written as JSON, which would write some characters of a secret in another way.
-        clean = {name: self.hide(value) if isinstance(value, str) else value for name, value in line.items()}
+        clean = {
+            name: self.hide_secrets(value) if isinstance(value, str) else value
+            for name, value in line.items()
+        }
         return json.dumps(clean, ensure_ascii=False, default=str)
 
 
-def install(settings: Settings, stream: TextIO | None = None) -> logging.Handler:
+def install_log_handler(settings: Settings, stream: TextIO | None = None) -> logging.Handler:
     """Have everything that this process logs written in the format of the settings.
 
     Args:
@@ -78,7 +81,7 @@ def install(settings: Settings, stream: TextIO | None = None) -> logging.Handler
     """
     handler = logging.StreamHandler(stream)
     formatter = JsonFormatter if settings.log_format == "json" else TextFormatter
-    handler.setFormatter(formatter(secrets_of(settings)))
+    handler.setFormatter(formatter(collect_secrets(settings)))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("fedsim").setLevel(logging.INFO)
     # People at a terminal want to hear of refusals and failures, not of every request.

@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 import fedsim
-from api.server.limits import Streams
+from api.server.limits import OpenStreams
 from jobs.store.totals import WAITS, Totals
 
 PHASES = ("survey", "train", "server", "evaluate")
@@ -29,14 +29,14 @@ SUMS = {
 """Sums of the store that have no label: their metric and its description."""
 
 
-class Metrics:
+class ServiceMetrics:
     """All figures of one service.
 
     Args:
         streams: the count of open streams.
     """
 
-    def __init__(self, streams: Streams) -> None:
+    def __init__(self, streams: OpenStreams) -> None:
         self.registry = CollectorRegistry()
         self._requests = Counter(
             "fedsim_http_requests",
@@ -58,7 +58,7 @@ class Metrics:
         self._requests.labels(method, route, str(status)).inc()
         self._seconds.labels(route).observe(seconds)
 
-    def text(self, read: Callable[[], Totals], ready: bool) -> bytes:
+    def format_text(self, read: Callable[[], Totals], ready: bool) -> bytes:
         """Write everything in Prometheus' text format.
 
         Args:
@@ -67,7 +67,7 @@ class Metrics:
         """
         # Parsed, summed and written anew for each scrape: nothing is kept that could grow old.
         registry = CollectorRegistry()
-        registry.register(_Figures([*store_metrics(read()), *self._own(ready)]))
+        registry.register(_Figures([*make_store_metrics(read()), *self._own(ready)]))
         return generate_latest(registry) + generate_latest(self.registry)
 
     def _own(self, ready: bool) -> Iterator[Metric]:
@@ -90,7 +90,7 @@ class _Figures(Collector):
         return iter(self.metrics)
 
 
-def store_metrics(found: Totals) -> Iterator[Metric]:
+def make_store_metrics(found: Totals) -> Iterator[Metric]:
     """Put the sums of the store into metrics."""
     jobs = GaugeMetricFamily("fedsim_jobs", "Jobs in the store, by state.", labels=("state",))
     for state, count in found.states.items():

@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from api.server.dependencies import SUBMISSION_TYPES, Cloning, Submission
+from api.server.dependencies import SUBMISSION_TYPES, CloneRequest, SubmissionRequest
 from api.server.errors import Problem
 from jobs.spec import JobSpec
 
@@ -22,8 +22,8 @@ def _body(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
     return {"requestBody": {"required": required, "content": content}}
 
 
-SUBMISSION_BODY = _body(Submission)
-CLONING_BODY = _body(Cloning, required=False)
+SUBMISSION_BODY = _body(SubmissionRequest)
+CLONING_BODY = _body(CloneRequest, required=False)
 SPEC_BODY = _body(JobSpec)
 
 
@@ -37,7 +37,7 @@ class Application(FastAPI):
         description = super().openapi()
         components = description.setdefault("components", {})
         models = components.setdefault("schemas", {})
-        for model in (Problem, Submission, Cloning, JobSpec):
+        for model in (Problem, SubmissionRequest, CloneRequest, JobSpec):
             models.update(_schemas(model))
         models["Submission"]["properties"]["spec"] = {"$ref": "#/components/schemas/JobSpec"}
         components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}

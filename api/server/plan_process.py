@@ -13,7 +13,7 @@ from typing import Any
 from api.server.errors import STATUS_OF_CODE
 from fedsim.errors import FieldError, ServiceError
 from jobs.local_ray.embedded_ray import find_ray, package_path
-from jobs.local_ray.files import TOKEN, keeper_lives
+from jobs.local_ray.files import TOKEN, is_keeper_alive
 from jobs.plan.plan import Plan
 from jobs.settings import Settings
 from jobs.spec import JobSpec
@@ -131,7 +131,7 @@ class Planning:
     def _own_ray(self) -> dict[str, str]:
         """The address of the Ray that the service runs, if any: plans and jobs then share what there is."""
         settings = self.settings
-        if settings.ray_address is not None or not keeper_lives(settings.home):
+        if settings.ray_address is not None or not is_keeper_alive(settings.home):
             return {}
         address = find_ray(settings)
         if address is None:

@@ -10,11 +10,11 @@ from fedsim.errors import FieldError
 MOST_FAULTS = 100
 """So many faults are told in one answer, however many there are."""
 
-MAX_PART = 200
+MAX_NAME_LETTERS = 200
 
-DESCRIBED = "GET /api/v1/openapi.json describes this request"
+OPENAPI_HINT = "GET /api/v1/openapi.json describes this request"
 
-WORDS: dict[str, tuple[str, str]] = {
+MESSAGES: dict[str, tuple[str, str]] = {
     "missing": ("is missing", "{model}"),
     "extra_forbidden": ("is no field of this request", "{model}"),
     "model_type": ("is not a mapping of fields", "{model}"),
@@ -39,13 +39,13 @@ WORDS: dict[str, tuple[str, str]] = {
 """Message and hint for kinds of faults that pydantic words for programmers."""
 
 
-def fault_of(item: Mapping[str, Any]) -> FieldError:
+def make_field_error(item: Mapping[str, Any]) -> FieldError:
     """Make a fault of one that pydantic found; its context may name the fields of the `model`."""
     # The first part of a location says whether it is a query, path, header or body; people know that.
-    path = ".".join(str(part)[:MAX_PART] for part in item["loc"][1:]) or str(item["loc"][0])
-    context = {"model": DESCRIBED} | item.get("ctx", {})
-    if item["type"] in WORDS:
-        message, hint = (text.format_map(context) for text in WORDS[item["type"]])
+    path = ".".join(str(part)[:MAX_NAME_LETTERS] for part in item["loc"][1:]) or str(item["loc"][0])
+    context = {"model": OPENAPI_HINT} | item.get("ctx", {})
+    if item["type"] in MESSAGES:
+        message, hint = (text.format_map(context) for text in MESSAGES[item["type"]])
     else:
-        message, hint = item["msg"][:1].lower() + item["msg"][1:], DESCRIBED
+        message, hint = item["msg"][:1].lower() + item["msg"][1:], OPENAPI_HINT
     return FieldError(path, None if item["type"] == "missing" else item.get("input"), message, hint)

@@ -14,19 +14,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.sdk.calls import PREFIX
 from api.server.logs import request_id
-from api.server.metrics import Metrics
+from api.server.metrics import ServiceMetrics
 
 logger = logging.getLogger("fedsim.access")
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
-REFUSALS_TO_NOTE = frozenset({401, 403, 429})
+QUIET_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
+WARNING_STATUSES = frozenset({401, 403, 429})
 CLOSED_EARLY = 499
 """Stands for the status where the caller went, or we failed, before there was one."""
 
 
-class Requests:
+class RequestLogLayer:
     """Names, counts and logs requests. Headers, queries and bodies are never logged.
 
     Args:
@@ -34,7 +34,7 @@ class Requests:
         metrics: what counts them.
     """
 
-    def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, *, metrics: ServiceMetrics) -> None:
         self.app, self.metrics = app, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -44,7 +44,7 @@ class Requests:
             return
         name, status, began = _id_of(scope), CLOSED_EARLY, time.perf_counter()
 
-        async def named(message: Message) -> None:
+        async def send_with_id(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -54,14 +54,14 @@ class Requests:
 
         mark = request_id.set(name)
         try:
-            await self.app(scope, receive, named)
+            await self.app(scope, receive, send_with_id)
         finally:
             self._note(scope, status, time.perf_counter() - began)
             request_id.reset(mark)
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
         method = scope["method"] if scope["method"] in METHODS else "other"
-        route = route_of(scope)
+        route = find_route_name(scope)
         self.metrics.count_request(method, route, status, seconds)
         path = quote(scope["path"])
         fields: dict[str, Any] = {"method": method, "path": path[:500], "route": route, "status": status}
@@ -70,11 +70,11 @@ class Requests:
 
 
 def _level(path: str, status: int) -> int:
-    if status >= 500 and path not in PROBES:
+    if status >= 500 and path not in QUIET_PATHS:
         return logging.ERROR
-    if status in REFUSALS_TO_NOTE:
+    if status in WARNING_STATUSES:
         return logging.WARNING
-    return logging.DEBUG if path in PROBES else logging.INFO
+    return logging.DEBUG if path in QUIET_PATHS else logging.INFO
 
 
 def _id_of(scope: Scope) -> str:
@@ -83,7 +83,7 @@ def _id_of(scope: Scope) -> str:
     return given if REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
 
 
-def route_of(scope: Scope) -> str:
+def find_route_name(scope: Scope) -> str:
     """Name the route that served a request, its parameters by their names: there are only so many."""
     path = getattr(scope.get("route"), "path", None)
     if path is not None:

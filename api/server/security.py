@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.sdk.addresses import LOOPBACK_NAMES, is_loopback
-from api.server.errors import problem
+from api.server.errors import make_problem
 from api.server.limits import RateLimit
 from fedsim.errors import SettingsError
 from jobs.settings import Limits
@@ -92,12 +92,12 @@ class AllowedHosts:
         own = {host.lower(), socket.gethostname().lower()}
         return cls(LOOPBACK_NAMES | own | more, True, more)
 
-    def allow_host(self, header: str) -> bool:
+    def allows_host(self, header: str) -> bool:
         """Tell whether a `Host` header names this server."""
         name = _host_name(header)
         return name in self.names or (self.addresses and _is_address(name))
 
-    def allow_origin(self, origin: str, host: str) -> bool:
+    def allows_origin(self, origin: str, host: str) -> bool:
         """Tell whether a page of `origin` may call a server that was addressed as `host`."""
         try:
             parts = urlsplit(origin)
@@ -123,7 +123,7 @@ def _is_address(name: str) -> bool:
     return True
 
 
-class Guard:
+class SecurityLayer:
     """The layer in front of every route: host, origin, token and size of a request, headers of an answer."""
 
     def __init__(
@@ -149,50 +149,52 @@ class Guard:
         if refusal is not None:
             await refusal(scope, receive, add_headers)
             return
-        await self._limited(scope, receive, add_headers)
+        await self._serve_limited(scope, receive, add_headers)
 
     def _too_often(self, scope: Scope) -> Response | None:
         if scope["path"] in OPEN_PATHS or scope["path"].startswith(OPEN_PREFIX):
             return None
-        seconds = self.rate.wait((scope.get("client") or ("",))[0])
+        seconds = self.rate.take_request((scope.get("client") or ("",))[0])
         if not seconds:
             return None
         detail = f"more than {self.rate.per_minute:,} requests in a minute came from this address"
         headers = {"Retry-After": str(seconds)}
-        return problem(429, detail, hint=f"ask again in {seconds} s", headers=headers)
+        return make_problem(429, detail, hint=f"ask again in {seconds} s", headers=headers)
 
     def _refusal(self, path: str, headers: Headers) -> Response | None:
         host, origin = headers.get("host", ""), headers.get("origin")
-        if not self.hosts.allow_host(host):
+        if not self.hosts.allows_host(host):
             hint = "call it by its address, or start it with --allow-host NAME"
-            return problem(403, f"this server does not answer to the name {host!r}", hint=hint)
-        if origin is not None and not self.hosts.allow_origin(origin, host):
+            return make_problem(403, f"this server does not answer to the name {host!r}", hint=hint)
+        if origin is not None and not self.hosts.allows_origin(origin, host):
             detail = f"pages of {origin!r} may not call this server"
-            return problem(403, detail, hint="open the server's own page")
+            return make_problem(403, detail, hint="open the server's own page")
         # Missing and wrong tokens get one and the same answer, so that it tells nothing about the right one.
-        if not self._open(path) and not self._authorised(headers.get("authorization", "")):
-            return problem(401, "this server asks for a token", headers={"WWW-Authenticate": "Bearer"})
+        if not self._open(path) and not self._is_authorised(headers.get("authorization", "")):
+            return make_problem(401, "this server asks for a token", headers={"WWW-Authenticate": "Bearer"})
         if _length(headers) > self.body_limit:
             return self._too_large()
         return None
 
     def _too_large(self) -> Response:
-        return problem(413, f"the body is larger than {self.body_limit:,} bytes", hint="send a shorter one")
+        return make_problem(
+            413, f"the body is larger than {self.body_limit:,} bytes", hint="send a shorter one"
+        )
 
     def _open(self, path: str) -> bool:
         return path in OPEN_PATHS or path.startswith(OPEN_PREFIX)
 
-    def _authorised(self, header: str) -> bool:
+    def _is_authorised(self, header: str) -> bool:
         if self.token is None:
             return True
         scheme, _, token = header.partition(" ")
         return scheme.lower() == "bearer" and hmac.compare_digest(token.strip().encode(), self.token)
 
-    async def _limited(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _serve_limited(self, scope: Scope, receive: Receive, send: Send) -> None:
         # A body without a length is counted while it comes; the announced ones were refused before.
         seen, started = 0, False
 
-        async def count() -> Message:
+        async def receive_counted() -> Message:
             nonlocal seen
             message = await receive()
             seen += len(message.get("body", b""))
@@ -200,13 +202,13 @@ class Guard:
                 raise _TooLarge
             return message
 
-        async def note_start(message: Message) -> None:
+        async def mark_start(message: Message) -> None:
             nonlocal started
             started = True
             await send(message)
 
         try:
-            await self.app(scope, count, note_start)
+            await self.app(scope, receive_counted, mark_start)
         except _TooLarge:
             if started:
                 raise

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from api.server.events import EventHub
-from api.server.log_file import Endings
+from api.server.log_file import EndedJobs
 from api.server.plan_process import Planning
-from api.server.slow_lookups import Lookups, Pulse
+from api.server.slow_lookups import Lookups, SharedProbe
 from fedsim.errors import JobNotFound
 from jobs.settings import Settings
 from jobs.spec import JobSpec
@@ -18,15 +18,15 @@ from jobs.store.records import Job
 from jobs.store.states import ACTIVE, FINAL
 
 if TYPE_CHECKING:
-    from actors.resources import Node
+    from actors.resources import ClusterNode
     from jobs.local_ray.cluster import ClusterState
 
 CHECKS_AT_ONCE = 8
 
-Kind = Literal["algorithms", "models", "datasets", "partitions"]
+CatalogueKind = Literal["algorithms", "models", "datasets", "partitions"]
 
 
-class Queue(Protocol):
+class DispatcherProtocol(Protocol):
     """What the service needs of a dispatcher."""
 
     def start(self) -> None:
@@ -38,13 +38,13 @@ class Queue(Protocol):
     def wake(self) -> None:
         """Look at the queue now: something has changed."""
 
-    def nodes(self) -> Sequence[Node] | None:
+    def nodes(self) -> Sequence[ClusterNode] | None:
         """The nodes of the cluster; None while nobody knows them all."""
 
-    def cluster(self) -> ClusterState:
+    def read_cluster_state(self) -> ClusterState:
         """The cluster as it is now; raises RayUnavailable where nobody can tell."""
 
-    def ready(self) -> str | None:
+    def find_obstacle(self) -> str | None:
         """Say what still keeps jobs from running; None when nothing does."""
 
 
@@ -55,7 +55,7 @@ class Catalogue:
         self._lock = threading.Lock()
         self._entries: dict[str, list[dict[str, Any]]] = {}
 
-    def entries(self, kind: Kind) -> list[dict[str, Any]]:
+    def list_entries(self, kind: CatalogueKind) -> list[dict[str, Any]]:
         """List everything of one kind."""
         from jobs.spec.catalog import catalogue
 
@@ -74,16 +74,16 @@ class Service:
         queue: what brings queued jobs to the cluster.
     """
 
-    def __init__(self, settings: Settings, store: JobStore, queue: Queue) -> None:
+    def __init__(self, settings: Settings, store: JobStore, queue: DispatcherProtocol) -> None:
         self.settings, self.store, self.queue = settings, store, queue
-        self.hub = EventHub(store)
-        self.endings = Endings(self._over)
+        self.event_hub = EventHub(store)
+        self.ended_jobs = EndedJobs(self._over)
         self.catalogue = Catalogue()
         self.planning = Planning(settings)
-        self.checks = Lookups(CHECKS_AT_ONCE)
+        self.check_lookups = Lookups(CHECKS_AT_ONCE)
         # One at a time: each may hold a whole data set.
-        self.maps = Lookups(1)
-        self.store_pulse = Pulse(lambda: store.count(ACTIVE))
+        self.class_map_lookups = Lookups(1)
+        self.store_probe = SharedProbe(lambda: store.count(ACTIVE))
 
     def _over(self, job_id: str) -> bool:
         try:
@@ -93,20 +93,20 @@ class Service:
 
     def close(self) -> None:
         """End what callers wait for: streams and plans."""
-        self.hub.close()
+        self.event_hub.close()
         self.planning.close()
 
-    def parse(self, data: dict[str, Any]) -> JobSpec:
+    def parse_spec(self, data: dict[str, Any]) -> JobSpec:
         """Read a spec; with all faults of shape and all unknown names at once.
 
         Raises:
             SpecError: it names them.
         """
-        from jobs.spec.resolve import parse_whole
+        from jobs.spec.resolve import parse_spec_and_names
 
-        return parse_whole(data)
+        return parse_spec_and_names(data)
 
-    def check(self, spec: JobSpec) -> None:
+    def check_spec(self, spec: JobSpec) -> None:
         """Make sure that a spec can run here; it may read a whole data set, so it is for `checks`.
 
         Raises:
@@ -114,16 +114,16 @@ class Service:
             DataNotFound: its data set is not here.
             DoesNotFit: what it asks for can never be placed.
         """
-        from jobs.spec.resolve import check
+        from jobs.spec.resolve import check_spec
 
-        check(spec, self.settings, self.queue.nodes())
+        check_spec(spec, self.settings, self.queue.nodes())
 
-    def class_map(self, job: Job) -> dict[str, Any]:
+    def make_class_map(self, job: Job) -> dict[str, Any]:
         """Tell who holds what in a job; it may read a whole data set, so it is for `maps`.
 
         Raises:
             SpecError, DataNotFound, DataError: the data cannot be dealt out any more.
         """
-        from jobs.run.class_map import class_map
+        from jobs.run.class_map import load_class_map
 
-        return class_map(self.parse(job.spec), self.settings, job.id)
+        return load_class_map(self.parse_spec(job.spec), self.settings, job.id)

@@ -16,7 +16,7 @@ from fastapi import FastAPI
 from sqlalchemy.exc import SQLAlchemyError
 
 from api.server.activity import Activity
-from api.server.local_service import Started, who_answers
+from api.server.local_service import StartedService, identify_service
 from fedsim.errors import ServiceError, SettingsError, StoreFull
 from jobs.settings import Settings
 from jobs.store.states import ACTIVE, JobState
@@ -28,7 +28,7 @@ GRACE_SECONDS = 5
 """Seconds that requests in progress get when the server stops."""
 
 
-def bind(host: str, port: int) -> socket.socket:
+def open_listener(host: str, port: int) -> socket.socket:
     """Take the address to listen on.
 
     Raises:
@@ -54,14 +54,14 @@ def bind(host: str, port: int) -> socket.socket:
 def _cannot_listen(host: str, port: int, error: OSError) -> SettingsError:
     if isinstance(error, PermissionError):
         return SettingsError(f"port {port} needs more rights than you have", "take one above 1023")
-    url = address_of(host, port)
-    if who_answers(url) == "fedsim":
+    url = make_local_url(host, port)
+    if identify_service(url) == "fedsim":
         hint = "use that one, stop it with `fedsim stop`, or take another with --port"
         return SettingsError(f"port {port} is taken: a fedsim service already answers at {url}", hint)
     return SettingsError(f"cannot listen on {host} port {port}: {error.strerror}", "take another with --port")
 
 
-def address_of(host: str, port: int) -> str:
+def make_local_url(host: str, port: int) -> str:
     """Give the URL under which a server is reached from this machine."""
     name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
     return f"http://{name}:{port}"
@@ -77,7 +77,9 @@ class Server(uvicorn.Server):
         idle_exit: seconds without any use after which it stops; None serves for ever.
     """
 
-    def __init__(self, app: FastAPI, started: Started, settings: Settings, idle_exit: float | None) -> None:
+    def __init__(
+        self, app: FastAPI, started: StartedService, settings: Settings, idle_exit: float | None
+    ) -> None:
         options: dict[str, Any] = {
             "log_config": None,
             "access_log": False,
@@ -85,7 +87,7 @@ class Server(uvicorn.Server):
             "server_header": False,
         }
         super().__init__(uvicorn.Config(app, timeout_graceful_shutdown=GRACE_SECONDS, **options))
-        self.app, self.note, self.settings, self.idle_exit = app, started, settings, idle_exit
+        self.app, self.service_file, self.settings, self.idle_exit = app, started, settings, idle_exit
         self.interrupted = False
 
     @contextlib.contextmanager
@@ -126,13 +128,13 @@ class Server(uvicorn.Server):
             await self.serve(sockets=[listener])
         finally:
             watch.cancel()
-            self.note.forget(self.settings)
+            self.service_file.remove_file(self.settings)
 
     async def _watch(self, announce: Callable[[str], None]) -> None:
         while not self.started:
             await asyncio.sleep(0.02)
-        self.note.write(self.settings)
-        announce(self.note.url)
+        self.service_file.write_file(self.settings)
+        announce(self.service_file.url)
         while self.idle_exit is not None:
             await asyncio.sleep(min(1.0, self.idle_exit / 4))
             if await self._is_idle(self.idle_exit):
@@ -153,11 +155,11 @@ class Server(uvicorn.Server):
             # Somebody may have come while the store was asked.
             return activity.idle_seconds() >= seconds
         # A job is somebody's: its end is when the service was used last.
-        activity.touch()
+        activity.mark_used()
         return False
 
 
-def serve(
+def serve_app(
     app: FastAPI,
     settings: Settings,
     host: str,
@@ -182,7 +184,7 @@ def serve(
     Raises:
         ServiceError: the application did not start; the log says why.
     """
-    started = Started(os.getpid(), address_of(host, listener.getsockname()[1]), app.state.instance)
+    started = StartedService(os.getpid(), make_local_url(host, listener.getsockname()[1]), app.state.instance)
     server = Server(app, started, settings, idle_exit)
     asyncio.run(server.run_until_stopped(listener, announce))
     if not server.started:

@@ -29,8 +29,8 @@ from fedsim.models.net import Params
 from fedsim.techniques.generator_training import Labels, init_generator
 from jobs.settings import Settings
 from jobs.spec import JobSpec, load_spec
-from jobs.spec.grid import fingerprint
-from jobs.spec.resolve import resolve
+from jobs.spec.grid import hash_spec
+from jobs.spec.resolve import resolve_spec
 
 LOG = logging.getLogger("benchmarks.similarity.features")
 
@@ -68,7 +68,7 @@ class Pair(NamedTuple):
 
     def key(self, way: Labels) -> Key:
         """What a run of it is known by."""
-        return fingerprint(self.spec(way)), self.epochs
+        return hash_spec(self.spec(way)), self.epochs
 
 
 class Features(BaseModel):
@@ -165,7 +165,7 @@ def missing(pair: Pair, found: Found) -> list[Labels]:
 def work(pair: Pair, file: Path, code: str) -> None:
     """Make the runs of a pair that the file does not have, and write each down as it ends."""
     ways = missing(pair, read(file))
-    experiment = resolve(pair.spec(ways[0]), Settings.from_env())
+    experiment = resolve_spec(pair.spec(ways[0]), Settings.from_env())
     method, population = experiment.algorithm, experiment.load_population()
     if not isinstance(method, KDIA):
         raise FedsimError(f"{pair.preset} has no generator", "take a preset of KDIA, or --set algorithm=kdia")

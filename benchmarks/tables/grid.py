@@ -9,10 +9,10 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from jobs.spec import JobSpec, parse_spec, parse_text, preset_text
-from jobs.spec.grid import Run, cells, fingerprint, grid_runs, set_items
+from jobs.spec.grid import GridRun, cells, grid_runs, hash_spec, make_set_items
 from jobs.spec.text import apply_overrides
 
-__all__ = ["FOLDER", "Run", "Table", "TableError", "fingerprint", "load_table", "read_table", "tables"]
+__all__ = ["FOLDER", "GridRun", "Table", "TableError", "hash_spec", "load_table", "read_table", "tables"]
 
 FOLDER = Path(__file__).parent
 
@@ -146,7 +146,7 @@ class Table(BaseModel):
             labels.update({name: items for name, view in self.views.items() if view.of == label})
         return self.model_copy(update={"axes": {**self.axes, self.columns[0]: labels}})
 
-    def runs(self) -> Iterator[Run]:
+    def runs(self) -> Iterator[GridRun]:
         """All runs, seed by seed, so that every cell has a first figure early."""
         return grid_runs(self.axes, self.seeds, self.set)
 
@@ -154,11 +154,11 @@ class Table(BaseModel):
         """All combinations of these axes' labels."""
         return cells(self.axes, axes)
 
-    def written(self, run: Run) -> dict[str, Any]:
+    def written(self, run: GridRun) -> dict[str, Any]:
         """The spec of a run as plain data, unchecked."""
         return apply_overrides(parse_text(preset_text(self.preset)), run.items)
 
-    def spec(self, run: Run) -> JobSpec:
+    def spec(self, run: GridRun) -> JobSpec:
         """The spec of a run.
 
         Raises:
@@ -202,5 +202,6 @@ def read_table(file: Path) -> Table:
 def _axes(axes: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """One `--set` item may stand alone, and none may be left empty."""
     return {
-        axis: {label: set_items(items) for label, items in labels.items()} for axis, labels in axes.items()
+        axis: {label: make_set_items(items) for label, items in labels.items()}
+        for axis, labels in axes.items()
     }

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, stdev
 
-from benchmarks.tables.grid import Table, fingerprint
+from benchmarks.tables.grid import Table, hash_spec
 from benchmarks.tables.journal import Entry
 from fedsim.errors import FedsimError
 
@@ -45,7 +45,7 @@ def found(table: Table, entries: Mapping[str, Entry]) -> dict[Cell, dict[int, En
     cells: dict[Cell, dict[int, Entry]] = {cell: {} for cell in table.cells(list(table.axes))}
     for run in table.runs():
         try:
-            entry = entries.get(fingerprint(table.spec(run)))
+            entry = entries.get(hash_spec(table.spec(run)))
         except FedsimError:
             continue
         if entry is not None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.tables.grid import Run, Table
+from benchmarks.tables.grid import GridRun, Table
 from benchmarks.tables.journal import Entry, numbers, rounded, scored
 from fedsim.clients.population import Population
 from fedsim.core import LocalTraining
@@ -21,7 +21,7 @@ from fedsim.errors import FedsimError
 from jobs.run.final_model import FinalModel
 from jobs.settings import Settings
 from jobs.spec import JobSpec
-from jobs.spec.resolve import resolve
+from jobs.spec.resolve import resolve_spec
 from jobs.store.records import RoundRecord
 
 
@@ -29,7 +29,7 @@ from jobs.store.records import RoundRecord
 class Pending:
     """A run that is still to be made: its spec has been checked."""
 
-    run: Run
+    run: GridRun
     spec: JobSpec
     key: str
 
@@ -93,7 +93,7 @@ def execute(
     Raises:
         FedsimError: if it fails.
     """
-    experiment = resolve(pending.spec, settings)
+    experiment = resolve_spec(pending.spec, settings)
     scores: dict[str, dict[int, float]] = {metric: {} for metric in table.metrics}
     down, up, seconds = 0, 0, 0.0
     cost, final_model = Counter[str](), FinalModel()

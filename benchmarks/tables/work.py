@@ -14,7 +14,7 @@ from threading import Thread
 
 import torch
 
-from benchmarks.tables.grid import Table, fingerprint, load_table, tables
+from benchmarks.tables.grid import Table, hash_spec, load_table, tables
 from benchmarks.tables.journal import Entry, Journal
 from benchmarks.tables.one_run import Pending, Populations, execute
 from fedsim.errors import FedsimError
@@ -118,7 +118,7 @@ def missing(table: Table, journal: Journal) -> tuple[list[Pending], list[str]]:
         except FedsimError as error:
             faults.append(f"{run}: {error}")
             continue
-        key = fingerprint(spec)
+        key = hash_spec(spec)
         if key not in finished:
             waiting.append(Pending(run, spec, key))
     return waiting, faults

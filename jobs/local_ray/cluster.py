@@ -10,15 +10,15 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 KINDS = ("CPU", "GPU")
-LIVING = frozenset({"ALIVE", "PENDING_CREATION", "RESTARTING", "DEPENDENCIES_UNREADY"})
+LIVING_STATES = frozenset({"ALIVE", "PENDING_CREATION", "RESTARTING", "DEPENDENCIES_UNREADY"})
 SUPERVISOR = "JobSupervisor"
-MOST = 10_000
+MAX_ROWS = 10_000
 """Rows that Ray gives at once."""
 
 SUBMISSION = re.compile(r"fedsim-([a-z0-9]+)-[0-9-]+")
 """The name of the Ray job of one of our jobs; see `jobs.store.records.ray_job_of`."""
 
-_STATE = f"detail=1&limit={MOST}&filter_keys=state&filter_predicates"
+_STATE = f"detail=1&limit={MAX_ROWS}&filter_keys=state&filter_predicates"
 _IS, _NOT = f"{_STATE}=%3D&filter_values", f"{_STATE}=%21%3D&filter_values"
 NODES = f"/api/v0/nodes?{_IS}=ALIVE"
 GROUPS = f"/api/v0/placement_groups?{_NOT}=REMOVED"
@@ -74,29 +74,29 @@ class ClusterState(BaseModel):
     jobs: list[JobActors]
 
 
-class Reserved(dict[str, float]):
+class ReservedResources(dict[str, float]):
     """How much of each kind is reserved."""
 
-    def take(self, resources: Mapping[str, float]) -> None:
+    def add(self, resources: Mapping[str, float]) -> None:
         """Reserve more."""
         for kind in KINDS:
             self[kind] = self.get(kind, 0.0) + resources.get(kind, 0.0)
 
 
-def cluster_state(ask: Ask) -> ClusterState:
+def read_cluster_state(ask: Ask) -> ClusterState:
     """Read the state of the cluster.
 
     Args:
         ask: asks Ray's dashboard; what it raises is raised on.
     """
-    nodes = living(ask)
-    groups, actors = _rows(ask(GROUPS)), [row for row in _rows(ask(ACTORS)) if _counts(row)]
+    nodes = fetch_living_nodes(ask)
+    groups, actors = _rows(ask(GROUPS)), [row for row in _rows(ask(ACTORS)) if _is_job_actor(row)]
     owners = _owners(ask(JOBS))
-    by_node: defaultdict[str, Reserved] = defaultdict(Reserved)
-    by_job: defaultdict[str, Reserved] = defaultdict(Reserved)
+    by_node: defaultdict[str, ReservedResources] = defaultdict(ReservedResources)
+    by_job: defaultdict[str, ReservedResources] = defaultdict(ReservedResources)
     for job, node, resources in (*_bundles(groups), *_free_actors(actors)):
-        by_node[node].take(resources)
-        by_job[owners.get(job, "")].take(resources)
+        by_node[node].add(resources)
+        by_job[owners.get(job, "")].add(resources)
     states = [_node(node, by_node[node["node_id"]]) for node in nodes]
     return ClusterState(
         nodes=sorted(states, key=lambda node: (not node.head, node.address, node.id)),
@@ -106,7 +106,7 @@ def cluster_state(ask: Ask) -> ClusterState:
     )
 
 
-def living(ask: Ask) -> list[dict[str, Any]]:
+def fetch_living_nodes(ask: Ask) -> list[dict[str, Any]]:
     """What Ray says of each living node.
 
     Args:
@@ -120,9 +120,9 @@ def _rows(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def _counts(actor: Mapping[str, Any]) -> bool:
+def _is_job_actor(actor: Mapping[str, Any]) -> bool:
     """Whether it lives, and is not one that Ray keeps beside each job."""
-    return actor["state"] in LIVING and actor.get("class_name") != SUPERVISOR
+    return actor["state"] in LIVING_STATES and actor.get("class_name") != SUPERVISOR
 
 
 def _owners(answer: Iterable[Mapping[str, Any]]) -> dict[str, str]:
@@ -151,7 +151,7 @@ def _free_actors(actors: Iterable[Mapping[str, Any]]) -> Iterable[tuple[str, str
             yield actor["job_id"], actor["node_id"], actor.get("required_resources") or {}
 
 
-def _node(node: Mapping[str, Any], reserved: Reserved) -> NodeState:
+def _node(node: Mapping[str, Any], reserved: ReservedResources) -> NodeState:
     total = node.get("resources_total") or {}
     cpus, gpus = (_share(total.get(kind, 0.0), reserved.get(kind, 0.0)) for kind in KINDS)
     head = bool(node.get("is_head_node"))
@@ -169,7 +169,7 @@ def _sum(shares: Iterable[Share]) -> Share:
 
 
 def _jobs(
-    actors: Iterable[Mapping[str, Any]], owners: Mapping[str, str], reserved: Mapping[str, Reserved]
+    actors: Iterable[Mapping[str, Any]], owners: Mapping[str, str], reserved: Mapping[str, ReservedResources]
 ) -> list[JobActors]:
     mine: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for actor in actors:
@@ -179,8 +179,8 @@ def _jobs(
             job_id=job_id,
             actors=len(mine[job_id]),
             waiting=sum(actor["state"] != "ALIVE" for actor in mine[job_id]),
-            cpus=round(reserved.get(job_id, Reserved()).get("CPU", 0.0), 4),
-            gpus=round(reserved.get(job_id, Reserved()).get("GPU", 0.0), 4),
+            cpus=round(reserved.get(job_id, ReservedResources()).get("CPU", 0.0), 4),
+            gpus=round(reserved.get(job_id, ReservedResources()).get("GPU", 0.0), 4),
             nodes=sorted({actor["node_id"] for actor in mine[job_id] if actor.get("node_id")}),
         )
         for job_id in sorted(mine.keys() | reserved.keys())

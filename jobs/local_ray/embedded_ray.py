@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedsim.errors import RayUnavailable
-from jobs.local_ray.files import ALIVE, LOG, Addresses, keeper_lives, read_addresses, token
-from jobs.local_ray.keeper import ask
-from jobs.settings import SECRETS, Settings
+from jobs.local_ray.files import ALIVE, LOG, Addresses, is_keeper_alive, read_addresses, read_or_make_token
+from jobs.local_ray.keeper import fetch_json
+from jobs.settings import SECRETS_VARIABLE, Settings
 
 START_SECONDS = 90.0
 STOP_SECONDS = 20.0
-LOOK_SECONDS = 0.1
+POLL_SECONDS = 0.1
 TAIL_LINES = 15
 
 
@@ -68,15 +68,15 @@ def ensure_ray(
     keeper = None
     while (address := find_ray(settings)) is None:
         # Of several who find no keeper one starts it; the keeper's own lock decides if two try at once.
-        if not keeper_lives(home) and (keeper is None or keeper.poll() is not None):
+        if not is_keeper_alive(home) and (keeper is None or keeper.poll() is not None):
             if keeper is not None and keeper.returncode != 0:
-                raise _did_not_start(home, f"it ended with exit code {keeper.returncode}")
+                raise _make_start_error(home, f"it ended with exit code {keeper.returncode}")
             keeper = _start_keeper(settings, home)
         if time.monotonic() > deadline:
-            raise _did_not_start(home, f"it did not answer within {timeout:g} s")
+            raise _make_start_error(home, f"it did not answer within {timeout:g} s")
         if cancelled is not None and cancelled.is_set():
             raise RayUnavailable("nobody waits for the local Ray any more")
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
     return address
 
 
@@ -84,10 +84,10 @@ def find_ray(settings: Settings) -> RayAddress | None:
     """The local Ray of these settings if it runs and answers."""
     home = settings.home
     addresses = read_addresses(home)
-    if addresses is None or not addresses.gcs or not keeper_lives(home):
+    if addresses is None or not addresses.gcs or not is_keeper_alive(home):
         return None
-    secret = token(home)
-    if ask(addresses.dashboard, "/api/version", secret) is None:
+    secret = read_or_make_token(home)
+    if fetch_json(addresses.dashboard, "/api/version", secret) is None:
         return None
     return RayAddress(addresses.gcs, addresses.dashboard, secret)
 
@@ -103,12 +103,12 @@ def stop_ray(settings: Settings) -> bool:
     """
     home = settings.home
     addresses = read_addresses(home)
-    if addresses is None or not keeper_lives(home):
+    if addresses is None or not is_keeper_alive(home):
         return False
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.kill(addresses.pid, number)
-        if _ended(home, addresses, STOP_SECONDS):
+        if _wait_for_end(home, addresses, STOP_SECONDS):
             return True
     raise RayUnavailable(f"the local Ray (process {addresses.pid}) did not end", f"see {home / LOG}")
 
@@ -120,11 +120,11 @@ def package_path() -> str:
 
 def _start_keeper(settings: Settings, home: Path) -> subprocess.Popen[bytes]:
     numbers = {"FEDSIM_RAY_NUM_CPUS": settings.ray_num_cpus, "FEDSIM_RAY_NUM_GPUS": settings.ray_num_gpus}
-    environment = os.environ | settings.open_environment() | {"PYTHONPATH": package_path()}
+    environment = os.environ | settings.public_environment() | {"PYTHONPATH": package_path()}
     environment |= {name: str(value) for name, value in numbers.items() if value is not None}
     environment["FEDSIM_RAY_IDLE"] = str(settings.ray_idle_seconds)
     # What Ray's processes have in their environment, every job on it can read.
-    for name in ("FEDSIM_TOKEN", SECRETS, *settings.secrets()):
+    for name in ("FEDSIM_TOKEN", SECRETS_VARIABLE, *settings.secret_environment()):
         environment.pop(name, None)
     with (home / LOG).open("wb") as output:
         keeper = subprocess.Popen(
@@ -141,16 +141,16 @@ def _start_keeper(settings: Settings, home: Path) -> subprocess.Popen[bytes]:
     return keeper
 
 
-def _ended(home: Path, addresses: Addresses, seconds: float) -> bool:
+def _wait_for_end(home: Path, addresses: Addresses, seconds: float) -> bool:
     deadline = time.monotonic() + seconds
-    while keeper_lives(home) and read_addresses(home) == addresses:
+    while is_keeper_alive(home) and read_addresses(home) == addresses:
         if time.monotonic() > deadline:
             return False
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
     return True
 
 
-def _did_not_start(home: Path, what: str) -> RayUnavailable:
+def _make_start_error(home: Path, what: str) -> RayUnavailable:
     lines: list[str] = []
     with contextlib.suppress(OSError):
         lines = (home / LOG).read_text("utf-8", errors="replace").splitlines()

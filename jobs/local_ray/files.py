@@ -51,7 +51,7 @@ def write_addresses(home: Path, addresses: Addresses) -> None:
     aside.replace(home / ADDRESSES)
 
 
-def token(home: Path) -> str:
+def read_or_make_token(home: Path) -> str:
     """The token of the local Ray, made on first use, readable by its owner only."""
     path = home / TOKEN
     with contextlib.suppress(FileExistsError):
@@ -68,7 +68,7 @@ def token(home: Path) -> str:
 
 
 @contextlib.contextmanager
-def locked(path: Path, *, wait: bool) -> Iterator[bool]:
+def lock_file(path: Path, *, wait: bool) -> Iterator[bool]:
     """Hold the lock of a file; yields whether it was got. The kernel frees it with the process."""
     with path.open("a") as file:
         try:
@@ -79,9 +79,9 @@ def locked(path: Path, *, wait: bool) -> Iterator[bool]:
         yield True
 
 
-def keeper_lives(home: Path) -> bool:
+def is_keeper_alive(home: Path) -> bool:
     """Whether a keeper holds its lock."""
     if not (home / LOCK).exists():
         return False
-    with locked(home / LOCK, wait=False) as got:
+    with lock_file(home / LOCK, wait=False) as got:
         return not got

@@ -24,59 +24,61 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from jobs.home_permissions import MASK
+from jobs.home_permissions import PRIVATE_UMASK
 from jobs.local_ray.files import (
     ADDRESSES,
     ALIVE,
     LOCK,
     TOKEN,
     Addresses,
-    locked,
+    lock_file,
     read_addresses,
-    token,
+    read_or_make_token,
     write_addresses,
 )
-from jobs.local_ray.machine import PREFIX, cpus, short_directory
+from jobs.local_ray.machine import TEMPORARY_PREFIX, count_cpus, find_short_directory
 from jobs.settings import Settings
 
 GIBIBYTE = 2**30
-LOOK_SECONDS = 0.1
+POLL_SECONDS = 0.1
 STOP_SECONDS = 10.0
-ENDED = frozenset({"STOPPED", "SUCCEEDED", "FAILED"})
+ENDED_STATUSES = frozenset({"STOPPED", "SUCCEEDED", "FAILED"})
 
 
 def main() -> int:
     """Keep a Ray; 0 when it was ended on purpose, 1 when it ended by itself or never started."""
     settings = Settings.from_env()
-    os.umask(MASK)
+    os.umask(PRIVATE_UMASK)
     home = settings.make_home()
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    with locked(home / LOCK, wait=False) as got:
+    with lock_file(home / LOCK, wait=False) as got:
         if not got:
             sys.stderr.write("another keeper holds the local Ray already\n")
             return 0
         _remove_remains(home)
-        return _keep(settings, home, stop)
+        return _run_ray(settings, home, stop)
 
 
-def _keep(settings: Settings, home: Path, stop: threading.Event) -> int:
-    temporary = tempfile.mkdtemp(prefix=PREFIX, dir=short_directory())
+def _run_ray(settings: Settings, home: Path, stop: threading.Event) -> int:
+    temporary = tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=find_short_directory())
     ports = _free_ports(3)
     addresses = Addresses(os.getpid(), temporary, f"http://127.0.0.1:{ports[0]}")
     write_addresses(home, addresses)
-    ray = _start(settings, home, addresses, ports)
+    ray = _start_ray(settings, home, addresses, ports)
     try:
-        return _watch(settings, home, addresses, ray, stop)
+        return _watch_ray(settings, home, addresses, ray, stop)
     finally:
-        _end(ray)
+        _end_ray(ray)
         shutil.rmtree(temporary, ignore_errors=True)
         if _is_mine(home):
             (home / ADDRESSES).unlink(missing_ok=True)
 
 
-def _start(settings: Settings, home: Path, addresses: Addresses, ports: list[int]) -> subprocess.Popen[bytes]:
+def _start_ray(
+    settings: Settings, home: Path, addresses: Addresses, ports: list[int]
+) -> subprocess.Popen[bytes]:
     """Start the head of Ray on loopback, with what fedsim does not need left out."""
     dashboard, metrics, client = ports
     options = {
@@ -91,7 +93,7 @@ def _start(settings: Settings, home: Path, addresses: Addresses, ports: list[int
         "--include-log-monitor": "false",
         "--object-store-memory": object_store_bytes(),
         "--temp-dir": addresses.temporary,
-        "--num-cpus": cpus(settings),
+        "--num-cpus": count_cpus(settings),
         "--num-gpus": settings.ray_num_gpus,
     }
     given = [f"{name}={value}" for name, value in options.items() if value is not None]
@@ -109,7 +111,7 @@ def _start(settings: Settings, home: Path, addresses: Addresses, ports: list[int
     # An address or a token of some other Ray in our environment must not reach this one.
     for name in ("RAY_ADDRESS", "RAY_AUTH_TOKEN"):
         environment.pop(name, None)
-    token(home)
+    read_or_make_token(home)
     return subprocess.Popen(command, env=environment, start_new_session=True, preexec_fn=_end_with_parent)
 
 
@@ -120,12 +122,12 @@ def _end_with_parent() -> None:
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
 
 
-def _watch(
+def _watch_ray(
     settings: Settings, home: Path, addresses: Addresses, ray: subprocess.Popen[bytes], stop: threading.Event
 ) -> int:
     """Wait for a reason to end."""
     ready, last_needed = False, time.monotonic()
-    while not stop.wait(LOOK_SECONDS if not ready else 1.0):
+    while not stop.wait(POLL_SECONDS if not ready else 1.0):
         if ray.poll() is not None:
             sys.stderr.write(f"Ray ended with exit code {ray.returncode}\n")
             return 1
@@ -133,22 +135,22 @@ def _watch(
             sys.stderr.write("ray.json is gone or names another keeper: ending\n")
             return 0
         if not ready:
-            ready = _announce(home, addresses)
-        elif _recently(home / ALIVE, settings.ray_idle_seconds):
+            ready = _publish_address(home, addresses)
+        elif _was_touched_within(home / ALIVE, settings.ray_idle_seconds):
             last_needed = time.monotonic()
         elif time.monotonic() - last_needed > settings.ray_idle_seconds:
-            if not jobs_run(addresses, token(home)):
+            if not has_running_jobs(addresses, read_or_make_token(home)):
                 sys.stderr.write("no API and no job needs Ray any more: ending\n")
                 return 0
             last_needed = time.monotonic()
     return 0
 
 
-def _announce(home: Path, addresses: Addresses) -> bool:
+def _publish_address(home: Path, addresses: Addresses) -> bool:
     """Write the address that `ray start` leaves in its directory once it has started."""
     file = Path(addresses.temporary, "ray_current_cluster")
     gcs = file.read_text("ascii").strip() if file.exists() else ""
-    if gcs and ask(addresses.dashboard, "/api/version", token(home)) is not None:
+    if gcs and fetch_json(addresses.dashboard, "/api/version", read_or_make_token(home)) is not None:
         write_addresses(home, replace(addresses, gcs=gcs))
         return True
     return False
@@ -159,20 +161,20 @@ def _is_mine(home: Path) -> bool:
     return written is not None and written.pid == os.getpid()
 
 
-def _recently(file: Path, seconds: float) -> bool:
+def _was_touched_within(file: Path, seconds: float) -> bool:
     try:
         return time.time() - file.stat().st_mtime < seconds
     except OSError:
         return False
 
 
-def jobs_run(addresses: Addresses, secret: str) -> bool:
+def has_running_jobs(addresses: Addresses, secret: str) -> bool:
     """Whether Ray has a job that has not ended; also where it does not say."""
-    found = ask(addresses.dashboard, "/api/jobs/", secret)
-    return found is None or any(job.get("status") not in ENDED for job in found)
+    found = fetch_json(addresses.dashboard, "/api/jobs/", secret)
+    return found is None or any(job.get("status") not in ENDED_STATUSES for job in found)
 
 
-def ask(dashboard: str, path: str, secret: str) -> Any:
+def fetch_json(dashboard: str, path: str, secret: str) -> Any:
     """The answer of Ray's dashboard as JSON; None where it gives none."""
     request = urllib.request.Request(dashboard + path, headers={"Authorization": f"Bearer {secret}"})
     # No proxy of the environment stands between a process and loopback.
@@ -182,7 +184,7 @@ def ask(dashboard: str, path: str, secret: str) -> Any:
     return None
 
 
-def _end(ray: subprocess.Popen[bytes]) -> None:
+def _end_ray(ray: subprocess.Popen[bytes]) -> None:
     """End Ray: politely first, then its whole process group."""
     if ray.poll() is None:
         ray.terminate()
@@ -217,7 +219,7 @@ def _free_ports(count: int) -> list[int]:
 def _remove_remains(home: Path) -> None:
     """Clear away what a killed keeper left; its Ray has ended with it."""
     left = read_addresses(home)
-    if left is not None and Path(left.temporary).name.startswith(PREFIX):
+    if left is not None and Path(left.temporary).name.startswith(TEMPORARY_PREFIX):
         shutil.rmtree(left.temporary, ignore_errors=True)
     (home / ADDRESSES).unlink(missing_ok=True)
 

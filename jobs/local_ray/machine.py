@@ -10,14 +10,14 @@ from jobs.settings import Settings
 QUOTAS = Path("/sys/fs/cgroup")
 """Where the kernel says how much of the CPUs a container may use."""
 
-PREFIX = "fedsim-ray-"
+TEMPORARY_PREFIX = "fedsim-ray-"
 
 LONGEST_DIRECTORY = 36
 """Bytes of a temporary directory in which Ray finds room for its sockets: below it come up to 70 (`ray`, the
 session with its time and process, the socket's name), and the kernel allows 107 in all."""
 
 
-def cpus(settings: Settings, quotas: Path = QUOTAS) -> int:
+def count_cpus(settings: Settings, quotas: Path = QUOTAS) -> int:
     """The CPUs that a Ray started here has: as the settings say, or those that this process may use.
 
     Args:
@@ -27,10 +27,10 @@ def cpus(settings: Settings, quotas: Path = QUOTAS) -> int:
     if settings.ray_num_cpus is not None:
         return settings.ray_num_cpus
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(allowed, int(_quota(quotas) or allowed)))
+    return max(1, min(allowed, int(_read_cpu_quota(quotas) or allowed)))
 
 
-def _quota(folder: Path) -> float | None:
+def _read_cpu_quota(folder: Path) -> float | None:
     """The CPUs' worth of time that the container has; None where it has all."""
     for files in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
         try:
@@ -42,7 +42,7 @@ def _quota(folder: Path) -> float | None:
     return None
 
 
-def short_directory() -> str | None:
+def find_short_directory() -> str | None:
     """Where Ray's directory goes, for the paths of its sockets to be short; None where that is not open."""
     return "/tmp" if os.access("/tmp", os.W_OK) else None
 

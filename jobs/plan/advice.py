@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from actors.device import CUDA_CONTEXT_BYTES
 from actors.plan.measured import Measured
-from actors.resources import Node
+from actors.resources import ClusterNode
 from jobs.plan.plan import Plan, PlannedSeconds
 from jobs.spec import JobSpec
 
@@ -14,7 +14,7 @@ WORTH = 0.1
 """The share of a round that a change has to save to be worth a word."""
 
 
-def advice(plan: Plan, spec: JobSpec, nodes: Sequence[Node], found: Measured) -> list[str]:
+def advice(plan: Plan, spec: JobSpec, nodes: Sequence[ClusterNode], found: Measured) -> list[str]:
     """What would make the run faster, in words for people; [] where nothing that is known would.
 
     Args:
@@ -36,21 +36,21 @@ def advice(plan: Plan, spec: JobSpec, nodes: Sequence[Node], found: Measured) ->
 
 
 def _more_workers(
-    seconds: PlannedSeconds, spec: JobSpec, now: int, nodes: Sequence[Node], found: Measured
+    seconds: PlannedSeconds, spec: JobSpec, now: int, nodes: Sequence[ClusterNode], found: Measured
 ) -> Iterator[str]:
     """More workers, by the spec or by more machines."""
     asked = spec.resources
-    room = sum(node.fits(asked.cpus_per_worker, asked.gpus_per_worker) for node in nodes)
+    room = sum(node.count_fitting_actors(asked.cpus_per_worker, asked.gpus_per_worker) for node in nodes)
     useful = max(found.train)
     within = min(room, useful)
     if within > now and (text := _gain(seconds, found, now, within)):
         yield f"resources.workers: {within} has room here: {text}"
     elif useful > room and (text := _gain(seconds, found, now, useful)):
         narrow = asked.cpus_per_worker > 1 and not asked.gpus_per_worker
-        if narrow and sum(node.fits(1, 0) for node in nodes) > room:
+        if narrow and sum(node.count_fitting_actors(1, 0) for node in nodes) > room:
             yield (
                 f"a worker trains with one thread: resources.cpus_per_worker: 1 makes room for "
-                f"{sum(node.fits(1, 0) for node in nodes)} workers instead of {room}"
+                f"{sum(node.count_fitting_actors(1, 0) for node in nodes)} workers instead of {room}"
             )
         else:
             yield f"room for {useful} workers (more CPUs, GPUs or nodes), one for each client: {text}"
@@ -86,7 +86,7 @@ def _idle_workers(plan: Plan, found: Measured) -> Iterator[str]:
         )
 
 
-def _smaller_share(spec: JobSpec, nodes: Sequence[Node], found: Measured) -> Iterator[str]:
+def _smaller_share(spec: JobSpec, nodes: Sequence[ClusterNode], found: Measured) -> Iterator[str]:
     """A smaller share of a GPU, where workers hold only a part of theirs and more of them had clients."""
     share, usage = spec.resources.gpus_per_worker, found.usage
     if not 0 < share <= 1 or usage.gpu is None or usage.gpu_cap is None:
@@ -94,8 +94,8 @@ def _smaller_share(spec: JobSpec, nodes: Sequence[Node], found: Measured) -> Ite
     whole = (usage.gpu_cap + CUDA_CONTEXT_BYTES) / share
     # A quarter more than was needed: rounds to come may bring larger clients.
     need = round((1.25 * usage.gpu + CUDA_CONTEXT_BYTES) / whole + 0.005, 2)
-    room = sum(node.fits(spec.resources.cpus_per_worker, need) for node in nodes)
-    now = sum(node.fits(spec.resources.cpus_per_worker, share) for node in nodes)
+    room = sum(node.count_fitting_actors(spec.resources.cpus_per_worker, need) for node in nodes)
+    now = sum(node.count_fitting_actors(spec.resources.cpus_per_worker, share) for node in nodes)
     if need < share and room > now and max(found.train) > now:
         yield (
             f"a worker held {_gigabytes(usage.gpu)} of its {_gigabytes(usage.gpu_cap)} of GPU memory: "

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from actors.plan.measured import Measured
-from actors.resources import Node, Placement, fit_in_memory
+from actors.resources import ClusterNode, Placement, count_actors_in_memory
 from fedsim.engine.experiment import Experiment
 from fedsim.errors import DoesNotFit
 from jobs.plan.plan import (
@@ -40,22 +40,30 @@ def with_workers(plan: Plan, placement: Placement) -> Plan:
     return plan.model_copy(update={"workers": placement.workers, "clients": clients})
 
 
-def with_nodes(plan: Plan, spec: JobSpec, nodes: Sequence[Node], found: Measured | None = None) -> Plan:
+def with_nodes(
+    plan: Plan, spec: JobSpec, nodes: Sequence[ClusterNode], found: Measured | None = None
+) -> Plan:
     """The plan with the cluster's nodes, and what fits on each."""
     return plan.model_copy(update={"nodes": [_node(node, spec, found) for node in nodes]})
 
 
-def _node(node: Node, spec: JobSpec, found: Measured | None) -> PlannedNode:
+def _node(node: ClusterNode, spec: JobSpec, found: Measured | None) -> PlannedNode:
     cpus, gpus = spec.resources.cpus_per_worker, spec.resources.gpus_per_worker
-    on_each_gpu = Node(node.name, node.cpus, 1).fits(0, gpus) if 0 < gpus <= 1 and node.gpus else None
+    on_each_gpu = (
+        ClusterNode(node.name, node.cpus, 1).count_fitting_actors(0, gpus)
+        if 0 < gpus <= 1 and node.gpus
+        else None
+    )
     return PlannedNode(
         name=node.name,
         cpus=node.cpus,
         gpus=node.gpus,
         memory=int(node.memory) or None,
-        fit=node.fits(cpus, gpus),
+        fit=node.count_fitting_actors(cpus, gpus),
         fit_per_gpu=on_each_gpu,
-        fit_in_memory=fit_in_memory(node, found.usage.private, found.shared_bytes) if found else None,
+        fit_in_memory=count_actors_in_memory(node, found.usage.private, found.shared_bytes)
+        if found
+        else None,
         workers=found.by_node.get(node.id, 0) if found else None,
     )
 

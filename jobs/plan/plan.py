@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from jobs.store.records import Frozen, Seconds, Traffic
+from jobs.store.records import FrozenRecord, Seconds, Traffic
 
 
-class PlannedClients(Frozen):
+class PlannedClients(FrozenRecord):
     """Who takes part."""
 
     total: int = Field(description="N")
@@ -15,7 +15,7 @@ class PlannedClients(Frozen):
     per_worker: int = Field(description="of a round, at most")
 
 
-class PlannedNode(Frozen):
+class PlannedNode(FrozenRecord):
     """One node of the cluster, and what fits there."""
 
     name: str
@@ -28,7 +28,7 @@ class PlannedNode(Frozen):
     workers: int | None = Field(default=None, description="that were measured there")
 
 
-class PlannedMemory(Frozen):
+class PlannedMemory(FrozenRecord):
     """Peak memory in bytes."""
 
     worker: int = Field(description="of a worker's process, without what it shares")
@@ -37,7 +37,7 @@ class PlannedMemory(Frozen):
     gpu_cap: int | None = Field(default=None, description="that it may hold")
 
 
-class PlannedSeconds(Frozen):
+class PlannedSeconds(FrozenRecord):
     """Wall-clock seconds."""
 
     startup: float = Field(description="until the first round begins")
@@ -50,14 +50,14 @@ class PlannedSeconds(Frozen):
     total: float = Field(description="of the run")
 
 
-class PlannedBytes(Frozen):
+class PlannedBytes(FrozenRecord):
     """Simulated traffic in bytes."""
 
     round: Traffic
     total: Traffic
 
 
-class Measurement(Frozen):
+class Measurement(FrozenRecord):
     """How the plan was found."""
 
     seconds: float = Field(description="that the measuring took")
@@ -65,7 +65,7 @@ class Measurement(Frozen):
     whole_rounds: int = Field(description="run in full; 0 where a round is longer than there was time for")
 
 
-class Plan(Frozen):
+class Plan(FrozenRecord):
     """What a spec needs, and what it will take.
 
     Attributes:

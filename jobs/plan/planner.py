@@ -18,24 +18,24 @@ import ray
 import torch
 from ray.exceptions import RayTaskError
 
-from actors.actor_errors import DEATHS, cause_of, gave_up
-from actors.coordinator import Phase
+from actors.actor_errors import ACTOR_DEATH_ERRORS, make_death_error, unwrap_task_error
+from actors.coordinator import Status
 from actors.plan.measured import Measured
 from actors.plan.prober import Prober
-from actors.resources import Node, Placement, beside_server, cluster_nodes
-from actors.server_placement import ServerRoom
+from actors.resources import ClusterNode, Placement, parse_ray_nodes, reserve_server_gpu
+from actors.server_placement import ServerPlacement
 from fedsim.engine.experiment import Experiment
 from fedsim.errors import DoesNotFit, FedsimError, NoCapacityNow, OutOfMemory, PoolFailed
-from jobs.local_ray.machine import cpus
+from jobs.local_ray.machine import count_cpus
 from jobs.plan.advice import advice
 from jobs.plan.figures import check_room, drafted, with_figures, with_nodes, with_workers
 from jobs.plan.plan import Plan
-from jobs.run.placement import most_workers, placement_of
-from jobs.run.ray_connection import connected
+from jobs.run.placement import choose_placement, count_useful_workers
+from jobs.run.ray_connection import connect_to_ray
 from jobs.settings import Settings
 from jobs.spec import JobSpec, parse_spec
-from jobs.spec.partition_checks import placed
-from jobs.spec.resolve import resolve
+from jobs.spec.partition_checks import use_spec_paths
+from jobs.spec.resolve import resolve_spec
 from jobs.store.records import RoundRecord
 
 MEASURING_SECONDS = 20.0
@@ -69,19 +69,19 @@ def plan(
         FedsimError: if the measured clients failed.
     """
     on_phase("checking the spec")
-    experiment = resolve(spec, settings)
-    draft, nodes = drafted(spec, experiment), list[Node]()
+    experiment = resolve_spec(spec, settings)
+    draft, nodes = drafted(spec, experiment), list[ClusterNode]()
     try:
         if settings.ray_address is None and not ray.is_initialized():
             # What this machine cannot hold is said at once, without starting a Ray on it.
             nodes = [_this_machine(settings)]
-            placement_of(experiment, spec, nodes)
+            choose_placement(experiment, spec, nodes)
         on_phase("starting Ray" if settings.ray_address is None else "connecting to Ray")
         began = perf_counter()
-        with connected(settings):
+        with connect_to_ray(settings):
             started = perf_counter() - began
-            nodes = list(beside_server(cluster_nodes(ray.nodes()), spec.resources.server_gpus))
-            placement = placement_of(experiment, spec, nodes)
+            nodes = list(reserve_server_gpu(parse_ray_nodes(ray.nodes()), spec.resources.server_gpus))
+            placement = choose_placement(experiment, spec, nodes)
             draft = with_workers(draft, placement)
             measured = _measure(experiment, spec, placement, nodes, seconds, on_phase)
         found = replace(measured, startup=measured.startup + started)
@@ -96,46 +96,46 @@ def plan(
     return full.model_copy(update={"faster": advice(full, spec, nodes, found)})
 
 
-def _this_machine(settings: Settings) -> Node:
+def _this_machine(settings: Settings) -> ClusterNode:
     gpus = torch.cuda.device_count() if settings.ray_num_gpus is None else settings.ray_num_gpus
-    return Node("this machine", cpus(settings), gpus)
+    return ClusterNode("this machine", count_cpus(settings), gpus)
 
 
 def _measure(
     experiment: Experiment,
     spec: JobSpec,
     placement: Placement,
-    nodes: Sequence[Node],
+    nodes: Sequence[ClusterNode],
     seconds: float,
     on_phase: Callable[[str], None],
 ) -> Measured:
     """Measure on the actors of the run; on fewer where others hold the room."""
     free = ray.available_resources()
-    room = Node("", free.get("CPU", 0.0), free.get("GPU", 0.0), server=placement.server)
-    here = min(placement.workers, room.fits(placement.cpus, placement.gpus))
+    room = ClusterNode("", free.get("CPU", 0.0), free.get("GPU", 0.0), server_gpus=placement.server_gpus)
+    here = min(placement.workers, room.count_fitting_actors(placement.cpus, placement.gpus))
     smaller = replace(placement, workers=max(1, here))
-    counts = (placement.workers, _room(spec, nodes, experiment), most_workers(experiment))
+    counts = (placement.workers, _room(spec, nodes, experiment), count_useful_workers(experiment))
     # Beside this process, on the head, where the data sets are.
-    server = ServerRoom(placement.server)
-    prober: Any = Prober.options(**server.options()).remote(experiment, smaller)
+    server = ServerPlacement(placement.server_gpus)
+    prober: Any = Prober.options(**server.make_actor_options()).remote(experiment, smaller)
     found: Measured | None = None
     try:
-        server.wait()
+        server.wait_for_gpu()
         # To its end, when the prober has given its actors' room back.
         stream = prober.measure.options(num_returns="streaming").remote(seconds, counts)
         for reference in stream:
             step = ray.get(reference)
-            if isinstance(step, Phase):
+            if isinstance(step, Status):
                 on_phase(step.text)
             elif isinstance(step, Measured):
                 found = step
             else:
                 # As a run does it: this process is then as busy beside the actors as it would be.
                 RoundRecord.model_validate(step.record())
-    except DEATHS as error:
-        raise shortage(gave_up("the process that measured died", 1, error), spec) from error
+    except ACTOR_DEATH_ERRORS as error:
+        raise shortage(make_death_error("the process that measured died", 1, error), spec) from error
     except RayTaskError as error:
-        raise shortage(placed(cause_of(error, "the process that measured")), spec) from None
+        raise shortage(use_spec_paths(unwrap_task_error(error, "the process that measured")), spec) from None
     finally:
         ray.kill(prober)
         server.close()
@@ -144,11 +144,11 @@ def _measure(
     return found
 
 
-def _room(spec: JobSpec, nodes: Sequence[Node], experiment: Experiment) -> int:
+def _room(spec: JobSpec, nodes: Sequence[ClusterNode], experiment: Experiment) -> int:
     """As many workers of this size as fit and have a client to train."""
     asked = spec.resources
-    room = sum(node.fits(asked.cpus_per_worker, asked.gpus_per_worker) for node in nodes)
-    return max(1, min(room, most_workers(experiment)))
+    room = sum(node.count_fitting_actors(asked.cpus_per_worker, asked.gpus_per_worker) for node in nodes)
+    return max(1, min(room, count_useful_workers(experiment)))
 
 
 def shortage(error: Exception, spec: JobSpec) -> Exception:

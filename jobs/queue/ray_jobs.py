@@ -14,14 +14,14 @@ import requests
 from ray.exceptions import AuthenticationError
 from ray.job_submission import JobStatus, JobSubmissionClient
 
-from actors.resources import Node
+from actors.resources import ClusterNode
 from fedsim.errors import JobRefused, RayUnavailable
-from jobs.local_ray.cluster import living
+from jobs.local_ray.cluster import fetch_living_nodes
 from jobs.local_ray.embedded_ray import RayAddress
 from jobs.run.ray_job import RayJob
 
 TIMEOUT_SECONDS = 20.0
-KNOCK_SECONDS = 3.0
+CONNECT_SECONDS = 3.0
 
 
 class _Client(JobSubmissionClient):
@@ -44,12 +44,12 @@ class RayJobs:
     def __init__(self, address: RayAddress) -> None:
         self._address = address.jobs
         if address.jobs == "auto":
-            _take_token()
+            _enable_token()
         try:
-            _knock(address.jobs)
+            _check_reachable(address.jobs)
             self._client = _Client(address.jobs, headers=address.headers)
         except _FAILURES as error:
-            raise self._unavailable(error) from error
+            raise self._make_unavailable_error(error) from error
 
     def find(self, submission_id: str) -> RayJob | None:
         """A job as Ray knows it; None where Ray does not."""
@@ -58,7 +58,7 @@ class RayJobs:
         except _FAILURES as error:
             if "status code 404" in str(error):
                 return None
-            raise self._unavailable(error) from error
+            raise self._make_unavailable_error(error) from error
         status = JobStatus(details.status)
         return RayJob(status.is_terminal(), details.message or "", details.driver_exit_code)
 
@@ -72,32 +72,32 @@ class RayJobs:
             )
         except _FAILURES as error:
             if self.find(submission_id) is None:
-                raise JobRefused(f"Ray does not take {submission_id}: {_words(error)}") from error
+                raise JobRefused(f"Ray does not take {submission_id}: {_shorten_error(error)}") from error
 
-    def nodes(self) -> list[Node]:
+    def fetch_nodes(self) -> list[ClusterNode]:
         """The living nodes of the cluster, with what each has in all."""
         try:
-            return [_node(row) for row in living(self.ask)]
+            return [_node(row) for row in fetch_living_nodes(self.fetch_json)]
         except (KeyError, TypeError) as error:
-            raise self._unavailable(error) from error
+            raise self._make_unavailable_error(error) from error
 
-    def ask(self, path: str) -> Any:
+    def fetch_json(self, path: str) -> Any:
         """What Ray's dashboard has at a path, as plain data."""
         try:
             answer = self._client._do_request("GET", path)
             answer.raise_for_status()
             return answer.json()
         except _FAILURES as error:
-            raise self._unavailable(error) from error
+            raise self._make_unavailable_error(error) from error
 
     def stop(self, submission_id: str) -> None:
         """Have a job ended: politely, and 3 seconds later by force. Returns before it has ended."""
         try:
             self._client.stop_job(submission_id)
         except _FAILURES as error:
-            raise self._unavailable(error) from error
+            raise self._make_unavailable_error(error) from error
 
-    def log_tail(self, submission_id: str, lines: int = 20) -> str:
+    def read_log_tail(self, submission_id: str, lines: int = 20) -> str:
         """The last lines that a job printed; empty where Ray has none."""
         try:
             text = self._client.get_job_logs(submission_id)
@@ -105,11 +105,11 @@ class RayJobs:
             return ""
         return "\n".join(text.rstrip().splitlines()[-lines:])
 
-    def _unavailable(self, error: Exception) -> RayUnavailable:
-        return RayUnavailable(f"Ray at {self._address} does not do its part: {_words(error)}")
+    def _make_unavailable_error(self, error: Exception) -> RayUnavailable:
+        return RayUnavailable(f"Ray at {self._address} does not do its part: {_shorten_error(error)}")
 
 
-def _take_token() -> None:
+def _enable_token() -> None:
     """Use the token of this machine, where it has one, as `ray start` and `ray.init` by themselves do."""
     # Of Ray's own, so it may move; releases before 2.60 use tokens only where they are told to.
     with suppress(ImportError, AttributeError):
@@ -117,13 +117,13 @@ def _take_token() -> None:
         setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
 
 
-def _node(row: Mapping[str, Any]) -> Node:
+def _node(row: Mapping[str, Any]) -> ClusterNode:
     total = row.get("resources_total") or {}
     cpus, gpus = total.get("CPU", 0.0), total.get("GPU", 0.0)
-    return Node(row["node_ip"], cpus, gpus, id=row["node_id"], head=bool(row.get("is_head_node")))
+    return ClusterNode(row["node_ip"], cpus, gpus, id=row["node_id"], head=bool(row.get("is_head_node")))
 
 
-def _knock(address: str) -> None:
+def _check_reachable(address: str) -> None:
     """Find out within seconds whether anybody listens: Ray's own client takes minutes over its GCS.
 
     Raises:
@@ -133,12 +133,12 @@ def _knock(address: str) -> None:
     if parts.hostname is None or parts.port is None:
         return
     try:
-        socket.create_connection((parts.hostname, parts.port), KNOCK_SECONDS).close()
+        socket.create_connection((parts.hostname, parts.port), CONNECT_SECONDS).close()
     except OSError as error:
         raise ConnectionError(f"nobody answers there ({error})") from error
 
 
-def _words(error: Exception) -> str:
+def _shorten_error(error: Exception) -> str:
     words = str(error).strip().splitlines() or [type(error).__name__]
     return words[0][:300]
 

@@ -17,7 +17,7 @@ from jobs.settings import Settings
 from jobs.store.records import Job
 
 
-class Kind(NamedTuple):
+class ArtifactKind(NamedTuple):
     """What an artifact is: its media type, and a sentence."""
 
     media_type: str
@@ -27,30 +27,34 @@ class Kind(NamedTuple):
 SPEC, REPORT, MODEL, PARTITION = "spec.yaml", "report.json", "model.safetensors", "partition.safetensors"
 CHOSEN, PERSONAL = "chosen.safetensors", "personal.csv"
 
-ARTIFACTS: Mapping[str, Kind] = MappingProxyType(
+ARTIFACTS: Mapping[str, ArtifactKind] = MappingProxyType(
     {
-        SPEC: Kind("application/yaml", "the spec, every default filled in"),
-        REPORT: Kind("application/json", "spec, all round records, and the result: final, best, totals"),
-        MODEL: Kind("application/octet-stream", "the global model after the last round, by parameter name"),
-        CHOSEN: Kind(
+        SPEC: ArtifactKind("application/yaml", "the spec, every default filled in"),
+        REPORT: ArtifactKind(
+            "application/json", "spec, all round records, and the result: final, best, totals"
+        ),
+        MODEL: ArtifactKind(
+            "application/octet-stream", "the global model after the last round, by parameter name"
+        ),
+        CHOSEN: ArtifactKind(
             "application/octet-stream",
             "the model that did best on the validation split, of all scored rounds and deployed models; its "
             "metadata has round, model and validation_accuracy",
         ),
-        PARTITION: Kind(
+        PARTITION: ArtifactKind(
             "application/octet-stream",
             "who held which training example: client i has indices[offsets[i]:offsets[i + 1]], positions in "
             "what the public and then the validation set left of the training data, in order (with merged "
             "tests, the test data stands behind it)",
         ),
-        PERSONAL: Kind(
+        PERSONAL: ArtifactKind(
             "text/csv",
             "how each client's own model did when they were last scored: client, tests, correct, loss",
         ),
     }
 )
 
-WRITTEN = (MODEL, CHOSEN, PARTITION, PERSONAL)
+STORED_ARTIFACTS = (MODEL, CHOSEN, PARTITION, PERSONAL)
 """Written by the runner; the others are made of what the store has, whenever somebody asks."""
 
 NO_NOTES: Mapping[str, str] = MappingProxyType({})
@@ -85,15 +89,15 @@ def save_model(
         CheckpointError: the place cannot be written.
     """
     if model:
-        _folder(settings, job_id).write(MODEL, model_content(model, {"job": job_id, **notes}))
+        _folder(settings, job_id).write(MODEL, pack_model(model, {"job": job_id, **notes}))
 
 
-def model_content(model: Mapping[str, Any], notes: Mapping[str, str]) -> bytes:
+def pack_model(model: Mapping[str, Any], notes: Mapping[str, str]) -> bytes:
     """`model.safetensors`, with these notes as its metadata."""
-    return _packed(model, dict(notes))
+    return _pack_arrays(model, dict(notes))
 
 
-def save_chosen(
+def save_chosen_model(
     settings: Settings, job_id: str, chosen: ChosenModel | None, notes: Mapping[str, str] = NO_NOTES
 ) -> None:
     """Write the model that validation chose; nothing where there is none.
@@ -108,12 +112,12 @@ def save_chosen(
         CheckpointError: the place cannot be written.
     """
     if chosen is not None:
-        _folder(settings, job_id).write(CHOSEN, chosen_content(chosen, {"job": job_id, **notes}))
+        _folder(settings, job_id).write(CHOSEN, pack_chosen_model(chosen, {"job": job_id, **notes}))
 
 
-def chosen_content(chosen: ChosenModel, notes: Mapping[str, str]) -> bytes:
+def pack_chosen_model(chosen: ChosenModel, notes: Mapping[str, str]) -> bytes:
     """`chosen.safetensors`, with these notes in its metadata besides."""
-    return _packed(chosen.params, {**notes, **chosen.to_text()})
+    return _pack_arrays(chosen.params, {**notes, **chosen.to_text()})
 
 
 def save_partition(settings: Settings, job_id: str, arrays: Mapping[str, Any], about: Any) -> None:
@@ -134,10 +138,10 @@ def save_partition(settings: Settings, job_id: str, arrays: Mapping[str, Any], a
     for name in ("indices", "offsets"):
         content.update(arrays[name].astype("<i8").tobytes())
     notes = {"job": job_id, "about": json.dumps(about), "digest": content.hexdigest()}
-    _folder(settings, job_id).write(PARTITION, _packed(arrays, notes))
+    _folder(settings, job_id).write(PARTITION, _pack_arrays(arrays, notes))
 
 
-def save_personal(settings: Settings, job_id: str, text: str) -> None:
+def save_personal_scores(settings: Settings, job_id: str, text: str) -> None:
     """Write how the clients' own models did, in place of what was there.
 
     Args:
@@ -151,7 +155,7 @@ def save_personal(settings: Settings, job_id: str, text: str) -> None:
     _folder(settings, job_id).write(PERSONAL, text.encode())
 
 
-def written(settings: Settings, job_id: str) -> dict[str, int]:
+def list_stored_artifacts(settings: Settings, job_id: str) -> dict[str, int]:
     """The artifacts that the runner of a job has written, with their sizes in bytes.
 
     Raises:
@@ -159,20 +163,20 @@ def written(settings: Settings, job_id: str) -> dict[str, int]:
     """
     folder = _folder(settings, job_id)
     there = set(folder.list_files())
-    sizes = {name: folder.size(name) for name in WRITTEN if name in there}
+    sizes = {name: folder.size(name) for name in STORED_ARTIFACTS if name in there}
     return {name: size for name, size in sizes.items() if size is not None}
 
 
-def content(settings: Settings, job_id: str, name: str) -> tuple[int, Iterator[bytes]]:
+def open_artifact(settings: Settings, job_id: str, name: str) -> tuple[int, Iterator[bytes]]:
     """The size of an artifact that the runner has written, and its content, a piece at a time.
 
     Raises:
         ArtifactNotFound: it is not there.
         CheckpointError: the place cannot be read.
     """
-    found = _folder(settings, job_id).open_stream(name) if name in WRITTEN else None
+    found = _folder(settings, job_id).open_stream(name) if name in STORED_ARTIFACTS else None
     if found is None:
-        raise no_artifact(job_id, name)
+        raise make_no_artifact_error(job_id, name)
     return found
 
 
@@ -183,7 +187,7 @@ def remove_files(settings: Settings, job_id: str) -> list[CheckpointError]:
         Why files stay behind; nothing where all are gone.
     """
     trouble: list[CheckpointError] = []
-    for url in (settings.checkpoints(job_id), settings.artifacts(job_id)):
+    for url in (settings.checkpoint_url(job_id), settings.artifact_url(job_id)):
         try:
             Folder(url).clear()
         except CheckpointError as error:
@@ -191,7 +195,7 @@ def remove_files(settings: Settings, job_id: str) -> list[CheckpointError]:
     return trouble
 
 
-def no_artifact(job_id: str, name: str) -> ArtifactNotFound:
+def make_no_artifact_error(job_id: str, name: str) -> ArtifactNotFound:
     """The error for a name that is no artifact, or one that is not there (yet)."""
     if name in ARTIFACTS:
         hint = "it is written when the job succeeds; clients that only sample have no partition"
@@ -208,21 +212,23 @@ def no_artifact(job_id: str, name: str) -> ArtifactNotFound:
 
 
 def _folder(settings: Settings, job_id: str) -> Folder:
-    return Folder(settings.artifacts(job_id))
+    return Folder(settings.artifact_url(job_id))
 
 
-def _packed(arrays: Mapping[str, Any], notes: dict[str, str]) -> bytes:
+def _pack_arrays(arrays: Mapping[str, Any], notes: dict[str, str]) -> bytes:
     import numpy as np
     from safetensors.numpy import save
 
-    packed: bytes = save({name: np.ascontiguousarray(value) for name, value in _flat(arrays)}, notes)
+    packed: bytes = save(
+        {name: np.ascontiguousarray(value) for name, value in _flatten_arrays(arrays)}, notes
+    )
     return packed
 
 
-def _flat(arrays: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten_arrays(arrays: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     """The arrays of a tree, by their way through it: `1/head.bias` of the architecture number 1."""
     for name, value in arrays.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{above}{name}/")
+            yield from _flatten_arrays(value, f"{above}{name}/")
         else:
             yield f"{above}{name}", value

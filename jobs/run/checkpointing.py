@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from actors.coordinator import Keeping
+from actors.coordinator import CheckpointPolicy
 from jobs.spec import JobSpec
-from jobs.spec.curricula import algorithm_of
+from jobs.spec.curricula import make_algorithm
 
-FREE = ("name", "rounds", "evaluation", "resources", "faults", "checkpoint")
+CHANGEABLE_FIELDS = ("name", "rounds", "evaluation", "resources", "faults", "checkpoint")
 """Fields of a spec that may differ when a run goes on: as a rule no round depends on them.
 
 `experiment_of` puts back what of them does.
 """
 
 
-def experiment_of(spec: JobSpec) -> dict[str, Any]:
+def describe_experiment(spec: JobSpec) -> dict[str, Any]:
     """What makes a run what it is: the spec without what the result of a round does not depend on.
 
     The names in the spec have to be known, as after `resolve`.
     """
     data = spec.model_dump(mode="json")
-    for name in FREE:
+    for name in CHANGEABLE_FIELDS:
         data.pop(name, None)
     data["data"].pop("download", None)
     # As it was before there was a choice: a run that began then goes on.
@@ -32,7 +32,7 @@ def experiment_of(spec: JobSpec) -> dict[str, Any]:
     if spec.evaluation.validation:
         # Taken away before the rest is dealt out.
         data["validation"] = spec.evaluation.validation
-    if algorithm_of(spec).depends_on_num_rounds():
+    if make_algorithm(spec).depends_on_num_rounds():
         data["rounds"] = spec.rounds
     if isinstance(spec.resources.stack, int) and spec.resources.stack > 1:
         # The last bits depend on it; left out where it is not said, as before there was a choice.
@@ -40,7 +40,7 @@ def experiment_of(spec: JobSpec) -> dict[str, Any]:
     return data
 
 
-def keeping_of(spec: JobSpec, url: str | None, *, resume: bool) -> Keeping | None:
+def make_checkpoint_policy(spec: JobSpec, url: str | None, *, resume: bool) -> CheckpointPolicy | None:
     """How a run of this spec is checkpointed at a place; None where there is no place, or no wish.
 
     Args:
@@ -50,4 +50,4 @@ def keeping_of(spec: JobSpec, url: str | None, *, resume: bool) -> Keeping | Non
     """
     if url is None or not spec.checkpoint.every:
         return None
-    return Keeping(url, spec.checkpoint.every, experiment_of(spec), resume=resume)
+    return CheckpointPolicy(url, spec.checkpoint.every, describe_experiment(spec), resume=resume)

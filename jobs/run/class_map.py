@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from jobs.settings import Settings
-from jobs.spec import Curriculum, JobSpec, Partition
+from jobs.spec import Curriculum, JobSpec, PartitionSection
 
 log = logging.getLogger("fedsim.class_map")
 
-SHOWN = 200
+MAX_CLIENTS_SHOWN = 200
 """Clients that still can be told apart in a picture."""
 
 FILE = "class-map.json"
 
 
-def class_map(spec: JobSpec, settings: Settings, job_id: str) -> dict[str, Any]:
+def load_class_map(spec: JobSpec, settings: Settings, job_id: str) -> dict[str, Any]:
     """The map of a job, out of its folder where it was made before.
 
     Args:
@@ -39,21 +39,21 @@ def class_map(spec: JobSpec, settings: Settings, job_id: str) -> dict[str, Any]:
     if kept.is_file():
         known: dict[str, Any] = json.loads(kept.read_text("utf-8"))
         return known
-    found = made(spec, settings)
-    _keep(kept, found)
+    found = make_class_map(spec, settings)
+    _save_class_map(kept, found)
     return found
 
 
-def made(spec: JobSpec, settings: Settings) -> dict[str, Any]:
+def make_class_map(spec: JobSpec, settings: Settings) -> dict[str, Any]:
     """The map of a spec, as `class_map` gives it, made anew."""
     # Here, because it brings torch along.
-    from jobs.run.partition_report import deal
+    from jobs.run.partition_report import make_partition_report
 
-    dealing = deal(_without_expert(spec), settings, lambda phase: None)
+    dealing = make_partition_report(_without_expert(spec), settings, lambda phase: None)
     return {
         "classes": list(dealing.classes),
-        "counts": dealing.counts[:SHOWN].tolist(),
-        "distances": [round(float(distance), 6) for distance in dealing.distances[:SHOWN]],
+        "counts": dealing.counts[:MAX_CLIENTS_SHOWN].tolist(),
+        "distances": [round(float(distance), 6) for distance in dealing.distances[:MAX_CLIENTS_SHOWN]],
         "clients": len(dealing.sizes),
         "notes": list(dealing.notes),
     }
@@ -64,13 +64,13 @@ def _without_expert(spec: JobSpec) -> JobSpec:
     partition = spec.data.partition
     if partition.kind == "difficulty":
         base = partition.params.get("base", {"kind": "dirichlet", "beta": 0.5})
-        partition = Partition.model_validate({"kind": base} if isinstance(base, str) else base)
+        partition = PartitionSection.model_validate({"kind": base} if isinstance(base, str) else base)
     # A look at a job fetches no data: it is here once the job has run.
     data = spec.data.model_copy(update={"partition": partition, "download": False})
     return spec.model_copy(update={"data": data, "curriculum": Curriculum()})
 
 
-def _keep(path: Path, found: dict[str, Any]) -> None:
+def _save_class_map(path: Path, found: dict[str, Any]) -> None:
     # Written aside and renamed: two that ask at once must not read half a file.
     aside = path.with_suffix(f".{os.getpid()}.part")
     try:

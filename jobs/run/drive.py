@@ -13,60 +13,67 @@ import ray
 from ray.exceptions import RayTaskError
 from ray.util.placement_group import get_placement_group, remove_placement_group
 
-from actors.actor_errors import DEATHS, LOSSES, cause_of, first_line, gave_up, was_memory
-from actors.coordinator import Coordinator, Keeping, Phase, Recalled, Resumed
-from actors.resources import cluster_nodes
-from actors.server_placement import ServerRoom
+from actors.actor_errors import (
+    ACTOR_DEATH_ERRORS,
+    LOST_OBJECT_ERRORS,
+    first_line,
+    make_death_error,
+    ran_out_of_memory,
+    unwrap_task_error,
+)
+from actors.coordinator import CheckpointPolicy, Coordinator, RecalledRecords, ResumeNotice, Status
+from actors.resources import parse_ray_nodes
+from actors.server_placement import ServerPlacement
 from fedsim.core.personal_scores import PersonalScores
 from fedsim.engine.experiment import Experiment
 from fedsim.engine.faults import NO_CHAOS, Chaos, Faults
 from fedsim.engine.model_selection import ChosenModel
 from fedsim.errors import CoordinatorLost, DoesNotFit, FedsimError, NoCapacityNow, NodeLost, NotReproduced
-from jobs.run.placement import placement_of
+from jobs.run.placement import choose_placement
 from jobs.spec import JobSpec
-from jobs.spec.partition_checks import placed
-from jobs.store.records import Marks, RoundRecord
+from jobs.spec.partition_checks import use_spec_paths
+from jobs.store.records import RoundRecord, StateDigests
 
-LEAD = 16
+MAX_RESULTS_AHEAD = 16
 """How many results a coordinator may be ahead of whoever reads them; they wait in memory."""
 
-SETTLE_SECONDS = 60.0
+CLUSTER_RECOVERY_SECONDS = 60.0
 """So long after a loss, Ray may not know yet that a node is gone, or hold what its dead actors had."""
 
-SURVIVED = (CoordinatorLost, NodeLost)
+RESTARTABLE_ERRORS = (CoordinatorLost, NodeLost)
 """What a run survives by going on from its last checkpoint."""
 
 
 @dataclass(frozen=True)
-class Examined:
+class NewPersonalScores:
     """How the clients' own models did after a round; its record follows."""
 
     scores: PersonalScores
 
 
-Step: TypeAlias = Phase | Resumed | Examined | RoundRecord
+Step: TypeAlias = Status | ResumeNotice | NewPersonalScores | RoundRecord
 
 
 class Ledger(Protocol):
     """Where the records of a run go, each of them once."""
 
-    def known(self) -> int:
+    def count_rounds(self) -> int:
         """How many rounds it has."""
 
-    def marks(self, round: int) -> Marks | None:
+    def read_digests(self, round: int) -> StateDigests | None:
         """The digests of a round that it has; None for one that it lacks."""
 
-    def widths(self, since: int) -> Mapping[int, int]:
+    def read_stack_sizes(self, since: int) -> Mapping[int, int]:
         """How many clients trained at once in each round after that one, as far as it has them."""
 
-    def working(self) -> None:
+    def mark_running(self) -> None:
         """Rounds run, be they new or known."""
 
     def add(self, record: RoundRecord) -> None:
         """Take the record of a round that it lacks."""
 
 
-class Drive:
+class RunAttempt:
     """A coordinator at work: iterate over what it says, and close it whatever happened.
 
     Args:
@@ -84,20 +91,22 @@ class Drive:
         self,
         experiment: Experiment,
         spec: JobSpec,
-        keeping: Keeping | None = None,
+        keeping: CheckpointPolicy | None = None,
         *,
         chaos: Chaos = NO_CHAOS,
         shrink: bool = False,
     ) -> None:
-        placement = placement_of(experiment, spec, cluster_nodes(ray.nodes()), shrink=shrink)
+        placement = choose_placement(experiment, spec, parse_ray_nodes(ray.nodes()), shrink=shrink)
         # Beside this process, where the data sets are; client actors get theirs from Ray.
-        self._room = ServerRoom(placement.server)
-        server = Coordinator.options(**self._room.options())
-        self._group = f"fedsim-{secrets.token_hex(8)}"
+        self._server_placement = ServerPlacement(placement.server_gpus)
+        server = Coordinator.options(**self._server_placement.make_actor_options())
+        self._placement_group_name = f"fedsim-{secrets.token_hex(8)}"
         policy = Faults(
             client_error=spec.faults.client_error, max_retries=spec.faults.max_retries, chaos=chaos
         )
-        self.coordinator: Any = server.remote(experiment, placement, policy, keeping, self._group)
+        self.coordinator: Any = server.remote(
+            experiment, placement, policy, keeping, self._placement_group_name
+        )
 
     def __iter__(self) -> Iterator[Step]:
         """Phases while it is set up and while clients are scored, and one record per round.
@@ -109,73 +118,77 @@ class Drive:
             CoordinatorLost: if the coordinator died.
             OutOfMemory: if memory was why.
         """
-        self._room.wait()
-        options = {"num_returns": "streaming", "_generator_backpressure_num_objects": LEAD}
+        self._server_placement.wait_for_gpu()
+        options = {"num_returns": "streaming", "_generator_backpressure_num_objects": MAX_RESULTS_AHEAD}
         stream = self.coordinator.run.options(**options).remote()
         try:
             for reference in stream:
                 step = ray.get(reference)
-                if isinstance(step, Recalled):
+                if isinstance(step, RecalledRecords):
                     yield from map(RoundRecord.model_validate, step.records)
-                elif isinstance(step, Phase | Resumed):
+                elif isinstance(step, Status | ResumeNotice):
                     yield step
                 else:
                     if step.personal is not None:
-                        yield Examined(step.personal)
+                        yield NewPersonalScores(step.personal)
                     yield RoundRecord.model_validate(step.record())
-        except (*DEATHS, *LOSSES) as error:
-            raise _lost(error) from error
+        except (*ACTOR_DEATH_ERRORS, *LOST_OBJECT_ERRORS) as error:
+            raise _make_loss_error(error) from error
         except RayTaskError as error:
-            cause = cause_of(error, "the coordinator")
-            raise (_lost(cause) if isinstance(cause, (*DEATHS, *LOSSES)) else placed(cause)) from None
+            cause = unwrap_task_error(error, "the coordinator")
+            raise (
+                _make_loss_error(cause)
+                if isinstance(cause, (*ACTOR_DEATH_ERRORS, *LOST_OBJECT_ERRORS))
+                else use_spec_paths(cause)
+            ) from None
 
-    def model(self) -> dict[str, Any]:
+    def get_global_model(self) -> dict[str, Any]:
         """The global model after the last finished round."""
-        found: dict[str, Any] = self._asked(self.coordinator.model)
+        found: dict[str, Any] = self._call_coordinator(self.coordinator.model)
         return found
 
-    def chosen(self) -> ChosenModel | None:
+    def get_chosen_model(self) -> ChosenModel | None:
         """The model that validation has chosen, over NumPy arrays; None without a validation split."""
-        found: ChosenModel | None = self._asked(self.coordinator.chosen)
+        found: ChosenModel | None = self._call_coordinator(self.coordinator.chosen)
         return found
 
-    def partition(self) -> dict[str, Any]:
+    def get_partition(self) -> dict[str, Any]:
         """Who has which training example, `indices` and `offsets`; {} where clients sample when asked."""
-        found: dict[str, Any] = self._asked(self.coordinator.partition)
+        found: dict[str, Any] = self._call_coordinator(self.coordinator.partition)
         return found
 
-    def about_data(self) -> dict[str, Any]:
+    def get_dataset_metadata(self) -> dict[str, Any]:
         """What whoever uses the model has to know of the data, as `Dataset.about` has it."""
-        found: dict[str, Any] = self._asked(self.coordinator.about_data)
+        found: dict[str, Any] = self._call_coordinator(self.coordinator.about_data)
         return found
 
-    def _asked(self, method: Any) -> Any:
+    def _call_coordinator(self, method: Any) -> Any:
         try:
             return ray.get(method.remote())
-        except (*DEATHS, *LOSSES) as error:
-            raise _lost(error) from error
+        except (*ACTOR_DEATH_ERRORS, *LOST_OBJECT_ERRORS) as error:
+            raise _make_loss_error(error) from error
 
     def close(self) -> None:
         """End the coordinator, and with it the client actors."""
         with suppress(Exception):
             ray.kill(self.coordinator)
         with suppress(Exception):
-            self._room.close()
+            self._server_placement.close()
         # One that was killed could not give its actors' room back.
         with suppress(Exception):
-            remove_placement_group(get_placement_group(self._group))
+            remove_placement_group(get_placement_group(self._placement_group_name))
 
 
-def _lost(error: Exception) -> FedsimError:
+def _make_loss_error(error: Exception) -> FedsimError:
     """What a dead coordinator means: out of memory it would be again, of anything else it may recover."""
-    if was_memory(error):
-        return gave_up("the coordinator died", 1, error)
+    if ran_out_of_memory(error):
+        return make_death_error("the coordinator died", 1, error)
     cause = error.cause if isinstance(error, RayTaskError) else error
     return CoordinatorLost(f"the coordinator, or what it needs, is gone: {first_line(cause)}")
 
 
 @dataclass(frozen=True)
-class Run:
+class RunWithRestarts:
     """A run with all its drives.
 
     Attributes:
@@ -195,18 +208,18 @@ class Run:
 
     experiment: Experiment
     spec: JobSpec
-    keeping: Keeping | None
+    checkpoint_policy: CheckpointPolicy | None
     ledger: Ledger
-    on_phase: Callable[[str], None]
-    on_drive: Callable[[Drive], None]
-    again: Callable[[FedsimError], bool]
-    on_end: Callable[[Drive], None] = lambda _: None
+    on_status: Callable[[str], None]
+    on_attempt: Callable[[RunAttempt], None]
+    may_restart: Callable[[FedsimError], bool]
+    on_end: Callable[[RunAttempt], None] = lambda _: None
     on_personal: Callable[[PersonalScores], None] = lambda _: None
     chaos: Chaos = NO_CHAOS
-    no_room: Callable[[NoCapacityNow], bool] = lambda _: False
+    may_wait_for_capacity: Callable[[NoCapacityNow], bool] = lambda _: False
     after_loss: bool = False
 
-    def to_end(self) -> dict[str, Any]:
+    def run_to_end(self) -> dict[str, Any]:
         """Have all rounds run, and each record written once.
 
         Returns:
@@ -221,56 +234,56 @@ class Run:
         shrink = False
         while True:
             try:
-                return self._once(resumed=lost_at is not None, shrink=shrink)
-            except SURVIVED as error:
-                if not self.again(error):
+                return self._run_attempt(resumed=lost_at is not None, shrink=shrink)
+            except RESTARTABLE_ERRORS as error:
+                if not self.may_restart(error):
                     raise
                 lost_at, shrink = time.monotonic(), True
             except DoesNotFit as error:
-                if lost_at is not None and time.monotonic() - lost_at <= SETTLE_SECONDS:
+                if lost_at is not None and time.monotonic() - lost_at <= CLUSTER_RECOVERY_SECONDS:
                     time.sleep(1.0)
                 elif lost_at is not None and not shrink:
                     # A cluster that came up again with fewer nodes: those are what there is.
                     shrink = True
-                elif not (isinstance(error, NoCapacityNow) and self.no_room(error)):
+                elif not (isinstance(error, NoCapacityNow) and self.may_wait_for_capacity(error)):
                     raise
 
-    def _once(self, resumed: bool, shrink: bool) -> dict[str, Any]:
-        keeping = self.keeping
+    def _run_attempt(self, resumed: bool, shrink: bool) -> dict[str, Any]:
+        keeping = self.checkpoint_policy
         if keeping is not None:
-            known, resume = self.ledger.known(), keeping.resume or resumed
+            known, resume = self.ledger.count_rounds(), keeping.resume or resumed
             # Of the two checkpoints that are kept, the last one may be damaged.
-            widths = self.ledger.widths(max(0, known - 2 * keeping.every)) if resume else {}
+            widths = self.ledger.read_stack_sizes(max(0, known - 2 * keeping.every)) if resume else {}
             keeping = replace(keeping, known=known, widths=widths, resume=resume)
-        drive = Drive(self.experiment, self.spec, keeping, chaos=self.chaos, shrink=shrink)
+        drive = RunAttempt(self.experiment, self.spec, keeping, chaos=self.chaos, shrink=shrink)
         try:
-            self.on_drive(drive)
+            self.on_attempt(drive)
             for step in drive:
-                self._take(step)
+                self._handle_step(step)
             self.on_end(drive)
-            return drive.model()
+            return drive.get_global_model()
         finally:
             drive.close()
 
-    def _take(self, step: Step) -> None:
-        if isinstance(step, Phase):
-            self.on_phase(step.text)
+    def _handle_step(self, step: Step) -> None:
+        if isinstance(step, Status):
+            self.on_status(step.text)
             return
-        if isinstance(step, Examined):
+        if isinstance(step, NewPersonalScores):
             self.on_personal(step.scores)
             return
-        self.ledger.working()
-        if isinstance(step, Resumed):
-            self.on_phase(f"going on after round {step.round}, from its checkpoint")
-            self._compare(step)
-        elif not self._compare(step):
+        self.ledger.mark_running()
+        if isinstance(step, ResumeNotice):
+            self.on_status(f"going on after round {step.round}, from its checkpoint")
+            self._has_round(step)
+        elif not self._has_round(step):
             self.ledger.add(step)
 
-    def _compare(self, step: Resumed | RoundRecord) -> bool:
+    def _has_round(self, step: ResumeNotice | RoundRecord) -> bool:
         """Whether the ledger has a round already, with these digests."""
-        before, now = self.ledger.marks(step.round), Marks(step.digest, step.memory_digest)
-        if before is not None and not before.agree(now):
-            which = next(name for name in Marks._fields if getattr(before, name) != getattr(now, name))
+        before, now = self.ledger.read_digests(step.round), StateDigests(step.digest, step.memory_digest)
+        if before is not None and not before.agrees_with(now):
+            which = next(name for name in StateDigests._fields if getattr(before, name) != getattr(now, name))
             raise NotReproduced(
                 f"round {step.round} came out differently when it ran again: its record has the {which} "
                 f"{getattr(before, which)}, now it is {getattr(now, which)}",

@@ -6,24 +6,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from actors.coordinator import Keeping
+from actors.coordinator import CheckpointPolicy
 from fedsim.checkpoints.checkpoint import Checkpoints
 from fedsim.core.personal_scores import PersonalScores
 from fedsim.engine.faults import NO_CHAOS, Chaos
 from fedsim.engine.model_selection import ChosenModel
 from fedsim.errors import CheckpointError, FedsimError
-from jobs.run.checkpointing import keeping_of
-from jobs.run.drive import Drive, Run
+from jobs.run.checkpointing import make_checkpoint_policy
+from jobs.run.drive import RunAttempt, RunWithRestarts
 from jobs.run.final_model import FinalModel
 from jobs.run.model_metadata import model_notes
-from jobs.run.ray_connection import connected
+from jobs.run.ray_connection import connect_to_ray
 from jobs.settings import Settings
 from jobs.spec import JobSpec
-from jobs.spec.resolve import resolve
-from jobs.store.records import Marks, RoundRecord, total_cost
+from jobs.spec.resolve import resolve_spec
+from jobs.store.records import RoundRecord, StateDigests, total_cost
 
 
-def _nothing(_: Any) -> None:
+def _ignore(_: Any) -> None:
     """The default listener."""
 
 
@@ -87,7 +87,7 @@ def best_round(records: Sequence[RoundRecord]) -> dict[str, Any]:
     return {"round": best.round, "global_accuracy": best.metrics["global_accuracy"]}
 
 
-class Notes:
+class ListLedger:
     """The ledger of a run that ends with this process: its records, in a list.
 
     Args:
@@ -98,19 +98,19 @@ class Notes:
     def __init__(self, records: list[RoundRecord], on_round: Callable[[RoundRecord], None]) -> None:
         self.records, self._on_round = records, on_round
 
-    def known(self) -> int:
+    def count_rounds(self) -> int:
         """How many rounds there are."""
         return len(self.records)
 
-    def marks(self, round: int) -> Marks | None:
+    def read_digests(self, round: int) -> StateDigests | None:
         """The digests of a round; None for one that is not there."""
-        return self.records[round - 1].marks() if round <= len(self.records) else None
+        return self.records[round - 1].digests() if round <= len(self.records) else None
 
-    def widths(self, since: int) -> dict[int, int]:
+    def read_stack_sizes(self, since: int) -> dict[int, int]:
         """How many clients trained at once in each round after that one."""
         return {record.round: record.engine.width for record in self.records[since:]}
 
-    def working(self) -> None:
+    def mark_running(self) -> None:
         """Nobody needs to be told."""
 
     def add(self, record: RoundRecord) -> None:
@@ -126,8 +126,8 @@ def execute(
     checkpoints: str | None = None,
     resume: bool = False,
     chaos: Chaos = NO_CHAOS,
-    on_round: Callable[[RoundRecord], None] = _nothing,
-    on_phase: Callable[[str], None] = _nothing,
+    on_round: Callable[[RoundRecord], None] = _ignore,
+    on_phase: Callable[[str], None] = _ignore,
 ) -> RunResult:
     """Run a spec here and now, and wait for its end.
 
@@ -149,60 +149,60 @@ def execute(
         FedsimError: if the run itself fails; the rounds before were handed to `on_round`.
     """
     on_phase("checking the spec")
-    experiment = resolve(spec, settings)
-    keeping = _kept(spec, checkpoints, resume=resume)
+    experiment = resolve_spec(spec, settings)
+    keeping = _prepare_checkpoints(spec, checkpoints, resume=resume)
     on_phase(
         "starting Ray" if settings.ray_address is None else f"connecting to Ray at {settings.ray_address}"
     )
     result = RunResult()
 
-    def examined(scores: PersonalScores) -> None:
+    def keep_personal_scores(scores: PersonalScores) -> None:
         result.personal = scores
 
-    def ended(drive: Drive) -> None:
-        result.chosen_model = drive.chosen()
-        result.notes = model_notes(spec, drive.about_data(), len(result.records))
+    def keep_chosen_model(drive: RunAttempt) -> None:
+        result.chosen_model = drive.get_chosen_model()
+        result.notes = model_notes(spec, drive.get_dataset_metadata(), len(result.records))
 
-    with connected(settings):
-        run = Run(
+    with connect_to_ray(settings):
+        run = RunWithRestarts(
             experiment,
             spec,
             keeping,
-            Notes(result.records, on_round),
+            ListLedger(result.records, on_round),
             on_phase,
-            _nothing,
-            _restarts(spec.faults.max_restarts, on_phase),
-            on_end=ended,
-            on_personal=examined,
+            _ignore,
+            _make_restart_rule(spec.faults.max_restarts, on_phase),
+            on_end=keep_chosen_model,
+            on_personal=keep_personal_scores,
             chaos=chaos,
         )
-        result.model = run.to_end()
+        result.model = run.run_to_end()
     return result
 
 
-def _restarts(most: int, on_phase: Callable[[str], None]) -> Callable[[FedsimError], bool]:
+def _make_restart_rule(most: int, on_phase: Callable[[str], None]) -> Callable[[FedsimError], bool]:
     """What is asked after each loss: whether to begin again, which is said, or there were too many."""
     losses = list[FedsimError]()
 
-    def again(error: FedsimError) -> bool:
+    def may_restart(error: FedsimError) -> bool:
         losses.append(error)
         if len(losses) > most:
             return False
         on_phase(f"beginning again after a loss: {error}")
         return True
 
-    return again
+    return may_restart
 
 
-def _kept(spec: JobSpec, checkpoints: str | None, *, resume: bool) -> Keeping | None:
+def _prepare_checkpoints(spec: JobSpec, checkpoints: str | None, *, resume: bool) -> CheckpointPolicy | None:
     """How the run is checkpointed; None for not at all."""
-    keeping = keeping_of(spec, checkpoints, resume=resume)
+    keeping = make_checkpoint_policy(spec, checkpoints, resume=resume)
     if keeping is not None and not resume:
-        _spare_the_unfinished(keeping)
+        _refuse_to_overwrite(keeping)
     return keeping
 
 
-def _spare_the_unfinished(keeping: Keeping) -> None:
+def _refuse_to_overwrite(keeping: CheckpointPolicy) -> None:
     """Refuse to begin anew where a run was cut off: its checkpoints would be lost."""
     progress = Checkpoints(keeping.url).read_progress()
     if progress is not None and progress[0] < progress[1]:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from fedsim.errors import FedsimError, StoreError
-from jobs.store.database import SILENCES
+from jobs.store.database import NO_ANSWER_ERRORS
 from jobs.store.job_store import JobStore
-from jobs.store.records import Marks, RoundRecord
+from jobs.store.records import RoundRecord, StateDigests
 from jobs.store.states import JobState
 
 log = logging.getLogger("fedsim.runner")
@@ -23,14 +23,14 @@ PAUSE_SECONDS = 1.0
 T = TypeVar("T")
 
 
-def silence(error: BaseException) -> str | None:
+def find_no_answer_message(error: BaseException) -> str | None:
     """The driver's words where an error means that the store did not answer; None where it did."""
     cause = error.__cause__ if isinstance(error, StoreError) else error
     # Where no connection came free the driver was not even asked.
-    return str(getattr(cause, "orig", cause)) if isinstance(cause, SILENCES) else None
+    return str(getattr(cause, "orig", cause)) if isinstance(cause, NO_ANSWER_ERRORS) else None
 
 
-def patiently(call: Callable[[], T], seconds: float = STORE_SECONDS) -> T:
+def retry_store_call(call: Callable[[], T], seconds: float = STORE_SECONDS) -> T:
     """Call the store, again while it does not answer.
 
     Every method of the store is one transaction that may be sent twice: a round is there once all the same,
@@ -45,15 +45,15 @@ def patiently(call: Callable[[], T], seconds: float = STORE_SECONDS) -> T:
     while True:
         try:
             return call()
-        except (*SILENCES, StoreError) as error:
-            words = silence(error)
+        except (*NO_ANSWER_ERRORS, StoreError) as error:
+            words = find_no_answer_message(error)
             if time.monotonic() > deadline or words is None:
                 raise
             log.warning("the store did not answer, and is asked again: %s", words)
             time.sleep(PAUSE_SECONDS)
 
 
-class Book:
+class StoreLedger:
     """The ledger of a job.
 
     Args:
@@ -65,29 +65,29 @@ class Book:
 
     def __init__(self, store: JobStore, job_id: str, holder: str | None = None) -> None:
         self.store, self.job_id, self.holder = store, job_id, holder
-        job = patiently(lambda: store.get(job_id))
+        job = retry_store_call(lambda: store.get(job_id))
         self._rounds, self._restarts = job.rounds_done, job.restarts
         self._working = False
 
-    def known(self) -> int:
+    def count_rounds(self) -> int:
         """How many rounds the store has."""
         return self._rounds
 
-    def marks(self, round: int) -> Marks | None:
+    def read_digests(self, round: int) -> StateDigests | None:
         """The digests of a round in the store; None for one that it lacks."""
         if round > self._rounds:
             return None
-        found = patiently(lambda: self.store.rounds(self.job_id, round - 1, 1))
-        return next((record.marks() for record in found if record.round == round), None)
+        found = retry_store_call(lambda: self.store.rounds(self.job_id, round - 1, 1))
+        return next((record.digests() for record in found if record.round == round), None)
 
-    def widths(self, since: int) -> dict[int, int]:
+    def read_stack_sizes(self, since: int) -> dict[int, int]:
         """How many clients trained at once in each round after that one that the store has."""
-        found = patiently(lambda: self.store.rounds(self.job_id, since))
+        found = retry_store_call(lambda: self.store.rounds(self.job_id, since))
         return {record.round: record.engine.width for record in found}
 
     def add(self, record: RoundRecord) -> None:
         """Write a round, and to the log how it went."""
-        patiently(lambda: self.store.add_round(self.job_id, record))
+        retry_store_call(lambda: self.store.add_round(self.job_id, record))
         self._rounds = max(self._rounds, record.round)
         scores = ", ".join(
             f"{name} {value:.4f}" for name, value in record.metrics.items() if isinstance(value, float)
@@ -97,21 +97,21 @@ class Book:
         took, mark = record.seconds.total, record.digest[:12]
         log.info("round %d: %s (%.2f s, digest %s)", record.round, scores, took, mark)
 
-    def working(self) -> None:
+    def mark_running(self) -> None:
         """Have the job RUNNING, at first and again after a loss."""
         if not self._working:
-            self._working = patiently(
-                lambda: self.store.advance(
+            self._working = retry_store_call(
+                lambda: self.store.change_state(
                     self.job_id, JobState.STARTING, JobState.RUNNING, holder=self.holder
                 )
             )
 
-    def lost(self, limit: int, error: FedsimError) -> bool:
+    def restart_after_loss(self, limit: int, error: FedsimError) -> bool:
         """Have the job STARTING again, if that may be once more; the limit is of all its restarts."""
         self._working = False
         message = f"going on from the last checkpoint after a loss: {error}"
         seen = self._restarts
-        goes_on = patiently(
+        goes_on = retry_store_call(
             lambda: self.store.restart(self.job_id, limit, message, holder=self.holder, seen=seen)
         )
         self._restarts += goes_on

@@ -9,7 +9,7 @@ from typing import Any
 from fedsim.base.parameters import list_parameters
 from fedsim.models import MODELS
 from jobs.spec import Choice, JobSpec
-from jobs.spec.resolve import plugins_of
+from jobs.spec.resolve import list_plugins
 
 MOST_TEXT = 16_384
 """The names of more classes than fit into so many characters are left out: the file is about the weights."""
@@ -41,7 +41,7 @@ def model_notes(spec: JobSpec, data: Mapping[str, Any], round: int) -> dict[str,
         "dataset": json.dumps({"name": dataset.name, **dataset.params}),
         "algorithm": json.dumps({"name": algorithm.name, **algorithm.params}),
     }
-    if used := plugins_of(spec):
+    if used := list_plugins(spec):
         notes["plugins"] = json.dumps(used)
     classes = json.dumps(data["classes"], ensure_ascii=False)
     return notes | ({"classes": classes} if len(classes) <= MOST_TEXT else {})

@@ -16,15 +16,15 @@ from fedsim.engine.experiment import Experiment
 from fedsim.errors import SpecError
 from jobs.settings import Settings
 from jobs.spec import JobSpec
-from jobs.spec.partition_checks import placed
-from jobs.spec.resolve import resolve
+from jobs.spec.partition_checks import use_spec_paths
+from jobs.spec.resolve import resolve_spec
 
-SURVEYED = 2_000
+MAX_CLIENTS_MEASURED = 2_000
 """Clients of a sampled partition that are drawn for its figures: there may be a million, and none is kept."""
 
 
 @dataclass(frozen=True, eq=False)
-class Dealing:
+class PartitionReport:
     """A partition as it was made, with its figures.
 
     Attributes:
@@ -49,7 +49,7 @@ class Dealing:
         return self.federation.dataset.classes
 
     @property
-    def sampled(self) -> bool:
+    def is_sampled(self) -> bool:
         """Whether clients draw their examples when asked, so that there is nothing to save."""
         return isinstance(self.federation.train, SampledPartition)
 
@@ -66,7 +66,7 @@ class Dealing:
         public, train = self.federation.public, self.federation.train
         return {
             "about": self.about,
-            "digest": None if self.sampled else partition_digest(train),
+            "digest": None if self.is_sampled else partition_digest(train),
             "notes": list(self.notes),
             "surveyed_clients": len(self.counts),
             "public_examples": 0 if public is None else len(public),
@@ -80,10 +80,12 @@ class Dealing:
         Returns:
             The files.
         """
-        return [] if self.sampled else [*save_partition(folder / "partition", self.federation, self.about)]
+        return [] if self.is_sampled else [*save_partition(folder / "partition", self.federation, self.about)]
 
 
-def deal(spec: JobSpec, settings: Settings, on_phase: Callable[[str], None]) -> Dealing:
+def make_partition_report(
+    spec: JobSpec, settings: Settings, on_phase: Callable[[str], None]
+) -> PartitionReport:
     """Make the partition that the jobs of this spec use.
 
     Args:
@@ -96,16 +98,16 @@ def deal(spec: JobSpec, settings: Settings, on_phase: Callable[[str], None]) -> 
         SpecError, DataNotFound, DataError: as `resolve`.
     """
     on_phase("checking the spec")
-    experiment = resolve(spec, settings)
+    experiment = resolve_spec(spec, settings)
     try:
-        population = _prepared(experiment, on_phase)
+        population = _prepare_population(experiment, on_phase)
     except SpecError as error:
-        raise placed(error) from None
+        raise use_spec_paths(error) from None
     federation = Federation(population.dataset, population.partition, population.tests, population.public)
-    return measure(federation, _about(spec))
+    return measure_federation(federation, _describe_source(spec))
 
 
-def measure(federation: Federation, about: dict[str, Any]) -> Dealing:
+def measure_federation(federation: Federation, about: dict[str, Any]) -> PartitionReport:
     """Take a federation's figures.
 
     Args:
@@ -115,14 +117,17 @@ def measure(federation: Federation, about: dict[str, Any]) -> Dealing:
     train, data = federation.train, federation.dataset
     notes, number = train.notes, train.num_clients
     some = None
-    if isinstance(train, SampledPartition) and number > SURVEYED:
-        some = range(SURVEYED)
-        notes = (*notes, f"classes and distances are those of the first {SURVEYED:,} of {number:,} clients")
+    if isinstance(train, SampledPartition) and number > MAX_CLIENTS_MEASURED:
+        some = range(MAX_CLIENTS_MEASURED)
+        notes = (
+            *notes,
+            f"classes and distances are those of the first {MAX_CLIENTS_MEASURED:,} of {number:,} clients",
+        )
     counts = class_counts(train, data.train.y, data.num_classes, some)
-    return Dealing(federation, about, train.sizes(), counts, distance_to_all(counts), notes)
+    return PartitionReport(federation, about, train.sizes(), counts, distance_to_all(counts), notes)
 
 
-def _prepared(experiment: Experiment, on_phase: Callable[[str], None]) -> Population:
+def _prepare_population(experiment: Experiment, on_phase: Callable[[str], None]) -> Population:
     preparing = experiment.prepare_population()
     while True:
         try:
@@ -132,7 +137,7 @@ def _prepared(experiment: Experiment, on_phase: Callable[[str], None]) -> Popula
             return population
 
 
-def _about(spec: JobSpec) -> dict[str, Any]:
+def _describe_source(spec: JobSpec) -> dict[str, Any]:
     data = spec.data
     return {
         "dataset": data.dataset.model_dump(mode="json"),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from actors.resources import Node, Placement, beside_server, place
+from actors.resources import ClusterNode, Placement, place_workers, reserve_server_gpu
 from fedsim.engine.blocks import count_blocks
 from fedsim.engine.experiment import Experiment
 from jobs.spec import JobSpec
 
 
-def most_workers(experiment: Experiment) -> int:
+def count_useful_workers(experiment: Experiment) -> int:
     """How many workers of a run can have something to do: as many as a round has clients, or stacks.
 
     With several architectures that is of a cohort with as many clients of each.
@@ -18,8 +18,8 @@ def most_workers(experiment: Experiment) -> int:
     return count_blocks(range(experiment.cohort_size), experiment.stack_sizes or (1,))
 
 
-def placement_of(
-    experiment: Experiment, spec: JobSpec, nodes: Sequence[Node], *, shrink: bool = False
+def choose_placement(
+    experiment: Experiment, spec: JobSpec, nodes: Sequence[ClusterNode], *, shrink: bool = False
 ) -> Placement:
     """How many workers a run has, and of what size.
 
@@ -32,8 +32,8 @@ def placement_of(
     Raises:
         DoesNotFit: with the arithmetic.
     """
-    asked, nodes = spec.resources, beside_server(nodes, spec.resources.server_gpus)
-    size, most = (asked.cpus_per_worker, asked.gpus_per_worker), most_workers(experiment)
+    asked, nodes = spec.resources, reserve_server_gpu(nodes, spec.resources.server_gpus)
+    size, most = (asked.cpus_per_worker, asked.gpus_per_worker), count_useful_workers(experiment)
     if shrink and asked.workers != "auto":
-        return place("auto", *size, nodes, most=min(most, asked.workers))
-    return place(asked.workers, *size, nodes, most=most)
+        return place_workers("auto", *size, nodes, most=min(most, asked.workers))
+    return place_workers(asked.workers, *size, nodes, most=most)

@@ -12,13 +12,13 @@ from typing import Any
 import ray
 
 from fedsim.errors import RayUnavailable
-from jobs.local_ray.files import TOKEN, token
-from jobs.local_ray.machine import PREFIX, cpus, short_directory, sockets_fit
+from jobs.local_ray.files import TOKEN, read_or_make_token
+from jobs.local_ray.machine import TEMPORARY_PREFIX, count_cpus, find_short_directory, sockets_fit
 from jobs.settings import Settings
 
 
 @contextmanager
-def connected(settings: Settings) -> Iterator[None]:
+def connect_to_ray(settings: Settings) -> Iterator[None]:
     """A connection to the cluster that the settings name, or to a Ray of this process's own.
 
     A Ray that this process started ends with the block.
@@ -38,7 +38,7 @@ def connected(settings: Settings) -> Iterator[None]:
     with ExitStack() as afterwards:
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         if settings.ray_address is None:
-            options |= _own_ray(settings, afterwards)
+            options |= _make_ray_options(settings, afterwards)
         ray.init(address=settings.ray_address or "local", **options)
         try:
             yield
@@ -46,20 +46,20 @@ def connected(settings: Settings) -> Iterator[None]:
             ray.shutdown()
 
 
-def _own_ray(settings: Settings, afterwards: ExitStack) -> dict[str, Any]:
+def _make_ray_options(settings: Settings, afterwards: ExitStack) -> dict[str, Any]:
     """How Ray is started here; what it leaves behind is to be removed afterwards."""
-    _give_token(settings)
-    options: dict[str, Any] = {"include_dashboard": False, "num_cpus": cpus(settings)}
+    _set_up_token(settings)
+    options: dict[str, Any] = {"include_dashboard": False, "num_cpus": count_cpus(settings)}
     if settings.ray_num_gpus is not None:
         options["num_gpus"] = settings.ray_num_gpus
-    short = short_directory()
+    short = find_short_directory()
     if short is not None and not sockets_fit():
-        made = tempfile.TemporaryDirectory(prefix=PREFIX, dir=short, ignore_cleanup_errors=True)
+        made = tempfile.TemporaryDirectory(prefix=TEMPORARY_PREFIX, dir=short, ignore_cleanup_errors=True)
         options["_temp_dir"] = afterwards.enter_context(made)
     return options
 
 
-def _give_token(settings: Settings) -> None:
+def _set_up_token(settings: Settings) -> None:
     """Have Ray ask for the token in fedsim's home.
 
     Left to itself it writes one that all users can read to ~/.ray, and every Ray that is started here later
@@ -69,5 +69,5 @@ def _give_token(settings: Settings) -> None:
         return
     with suppress(OSError):
         home = settings.make_home()
-        token(home)
+        read_or_make_token(home)
         os.environ.setdefault("RAY_AUTH_TOKEN_PATH", str(home / TOKEN))

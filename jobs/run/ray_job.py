@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from actors.resources import Node
+from actors.resources import ClusterNode
 
-NO_ROOM = 74
+EXIT_DISK_FULL = 74
 """The exit code of a runner that could not write down how its job ended: the store's disk is full."""
 
-NO_ANSWER = 75
+EXIT_NO_ANSWER = 75
 """The exit code of a runner whose store did not answer for too long: another one is to go on."""
 
 
@@ -28,7 +28,7 @@ class RayJob(NamedTuple):
     exit_code: int | None
 
 
-class Cluster(Protocol):
+class JobCluster(Protocol):
     """The jobs of one cluster. Every method raises `RayUnavailable` where the cluster does not answer."""
 
     def find(self, submission_id: str) -> RayJob | None:
@@ -41,14 +41,14 @@ class Cluster(Protocol):
             JobRefused: the cluster answers, and does not take this job.
         """
 
-    def nodes(self) -> Sequence[Node]:
+    def fetch_nodes(self) -> Sequence[ClusterNode]:
         """The living nodes, with what each has in all."""
 
     def stop(self, submission_id: str) -> None:
         """Have a job ended, by force where need be. Returns before it has ended."""
 
-    def ask(self, path: str) -> Any:
+    def fetch_json(self, path: str) -> Any:
         """The answer of Ray's dashboard at a path, as plain data."""
 
-    def log_tail(self, submission_id: str, lines: int = 20) -> str:
+    def read_log_tail(self, submission_id: str, lines: int = 20) -> str:
         """The last lines that a job printed; empty where there are none."""

@@ -14,13 +14,13 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
-from jobs.settings import SECRETS, Settings
+from jobs.settings import SECRETS_VARIABLE, Settings
 
-FILE = ".handover-{}.json"
+SECRETS_FILE = ".handover-{}.json"
 """By the Ray job: one that begins and one that is given up never touch each other's."""
 
 
-def hand_over(settings: Settings, job_id: str, ray_job: str) -> dict[str, str]:
+def write_runner_secrets(settings: Settings, job_id: str, ray_job: str) -> dict[str, str]:
     """Write the secret settings into the job's directory, for its owner only.
 
     Returns:
@@ -29,32 +29,32 @@ def hand_over(settings: Settings, job_id: str, ray_job: str) -> dict[str, str]:
     Raises:
         OSError: it could not be written; nothing stays behind.
     """
-    path = settings.job_dir(job_id) / FILE.format(ray_job)
+    path = settings.job_dir(job_id) / SECRETS_FILE.format(ray_job)
     aside = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(settings.secrets(), file)
+            json.dump(settings.secret_environment(), file)
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
-    return {SECRETS: str(path)}
+    return {SECRETS_VARIABLE: str(path)}
 
 
-def take(environment: Mapping[str, str]) -> Settings:
+def read_runner_settings(environment: Mapping[str, str]) -> Settings:
     """Read the settings of this process, and remove the file with which secret ones were handed over.
 
     Raises:
         SettingsError: a variable that is not what it should be, or a file that cannot be read.
     """
     settings = Settings.from_env(environment)
-    if path := environment.get(SECRETS):
+    if path := environment.get(SECRETS_VARIABLE):
         with contextlib.suppress(OSError):
             Path(path).unlink()
     return settings
 
 
-def withdraw(settings: Settings, job_id: str, ray_job: str) -> None:
+def remove_runner_secrets(settings: Settings, job_id: str, ray_job: str) -> None:
     """Remove what was handed over to a runner that has ended, or that never began."""
     with contextlib.suppress(OSError):
-        (settings.job_dir(job_id) / FILE.format(ray_job)).unlink(missing_ok=True)
+        (settings.job_dir(job_id) / SECRETS_FILE.format(ray_job)).unlink(missing_ok=True)

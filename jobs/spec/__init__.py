@@ -10,12 +10,12 @@ from jobs.spec.fields import (
     ClientTests,
     Data,
     Evaluation,
-    Local,
-    Partition,
+    LocalSection,
+    PartitionSection,
     Public,
 )
 from jobs.spec.job_spec import JobSpec, json_schema, load_spec, parse_spec, preset_text, presets, read_spec
-from jobs.spec.run_fields import Checkpointing, Faults, Resources
+from jobs.spec.run_fields import Checkpointing, FaultsSection, Resources
 from jobs.spec.text import apply_overrides, parse_text
 
 __all__ = [
@@ -29,10 +29,10 @@ __all__ = [
     "Curriculum",
     "Data",
     "Evaluation",
-    "Faults",
+    "FaultsSection",
     "JobSpec",
-    "Local",
-    "Partition",
+    "LocalSection",
+    "PartitionSection",
     "Public",
     "Resources",
     "apply_overrides",

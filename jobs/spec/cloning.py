@@ -9,7 +9,7 @@ from typing import Any
 from jobs.spec.text import set_fields
 
 
-def cloned_spec(spec: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+def clone_spec(spec: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
     """The spec of a clone, as plain data, unchecked.
 
     A job's spec has every default filled in, so what follows from the fields that are set has to give way:

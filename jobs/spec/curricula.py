@@ -17,9 +17,9 @@ def curriculum_faults(spec: JobSpec) -> list[FieldError]:
         return []
     errors = []
     if asked.data is not None and issubclass(method, BatchPacing):
-        errors.append(_own_way(spec, "data", "decides itself which examples a step sees"))
+        errors.append(_make_conflict_error(spec, "data", "decides itself which examples a step sees"))
     if asked.clients is not None and issubclass(method, CohortSelection | ClientSurvey):
-        errors.append(_own_way(spec, "clients", "chooses its clients itself"))
+        errors.append(_make_conflict_error(spec, "clients", "chooses its clients itself"))
     elif (
         asked.clients is not None
         and asked.clients.scores == "all"
@@ -31,12 +31,12 @@ def curriculum_faults(spec: JobSpec) -> list[FieldError]:
     return errors
 
 
-def _own_way(spec: JobSpec, field: str, what: str) -> FieldError:
+def _make_conflict_error(spec: JobSpec, field: str, what: str) -> FieldError:
     hint = f"leave '{field}' out, or choose another algorithm"
     return FieldError(f"curriculum.{field}", None, f"{spec.algorithm.name} {what}", hint)
 
 
-def algorithm_of(spec: JobSpec) -> Algorithm:
+def make_algorithm(spec: JobSpec) -> Algorithm:
     """The spec's algorithm, with its curricula around it."""
     algorithm: Algorithm = ALGORITHMS[spec.algorithm.name](**spec.algorithm.params)
     data, clients = spec.curriculum.data, spec.curriculum.clients

@@ -9,7 +9,7 @@ from pydantic import Field
 from jobs.spec.fields import Number, Section, Whole
 
 
-class Pace(Section):
+class PacingSection(Section):
     """How many are open at a time; see docs/methods.md."""
 
     pacing: Literal["linear", "quadratic", "root", "exponential", "step"] = Field(
@@ -22,7 +22,7 @@ class Pace(Section):
     )
 
 
-class DataCurriculum(Pace):
+class DataCurriculumSection(PacingSection):
     """Ordered learning inside the clients."""
 
     score: Literal[
@@ -42,7 +42,7 @@ class DataCurriculum(Pace):
     )
 
 
-class ClientCurriculum(Pace):
+class ClientCurriculumSection(PacingSection):
     """An ordered choice of clients; its budget is the rounds of the run."""
 
     scores: Literal["all", "kept"] = Field(
@@ -57,5 +57,7 @@ class ClientCurriculum(Pace):
 class Curriculum(Section):
     """Ordered learning around any method; null is none."""
 
-    data: DataCurriculum | None = Field(default=None, description="the order of the examples in a client")
-    clients: ClientCurriculum | None = Field(default=None, description="the order of the clients")
+    data: DataCurriculumSection | None = Field(
+        default=None, description="the order of the examples in a client"
+    )
+    clients: ClientCurriculumSection | None = Field(default=None, description="the order of the clients")

@@ -47,34 +47,41 @@ Schema = Mapping[str, Any]
 Path = tuple[str | int, ...]
 
 
-def dotted(path: Path) -> str:
+def join_path(path: Path) -> str:
     """`("model", 0)` as `model.0`."""
-    return _encodable(".".join(str(part)[:MAX_SHOWN] for part in path)) or "spec"
+    return _make_encodable(".".join(str(part)[:MAX_SHOWN] for part in path)) or "spec"
 
 
-def _encodable(text: str) -> str:
+def _make_encodable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-def plain_faults(value: Any, path: Path = ()) -> Iterator[FieldError]:
+def find_value_faults(value: Any, path: Path = ()) -> Iterator[FieldError]:
     """What no field may hold: values that are not JSON, texts that no database takes, depth without end."""
     if len(path) > MAX_DEPTH:
-        yield FieldError(dotted(path), shown(value), "is nested too deeply", f"{MAX_DEPTH} levels are enough")
+        yield FieldError(
+            join_path(path), shorten_value(value), "is nested too deeply", f"{MAX_DEPTH} levels are enough"
+        )
     elif isinstance(value, Mapping):
         for key, item in value.items():
-            if not isinstance(key, str) or not 0 < len(key) <= MAX_SHOWN or _unprintable(key):
+            if not isinstance(key, str) or not 0 < len(key) <= MAX_SHOWN or _is_unprintable(key):
                 yield FieldError(
-                    dotted(path), shown(key), "has a key that is not a short plain text", "rename it"
+                    join_path(path),
+                    shorten_value(key),
+                    "has a key that is not a short plain text",
+                    "rename it",
                 )
             else:
-                yield from plain_faults(item, (*path, key))
+                yield from find_value_faults(item, (*path, key))
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
-            yield from plain_faults(item, (*path, index))
+            yield from find_value_faults(item, (*path, index))
     else:
         sentence = _leaf_fault(value)
         if sentence:
-            yield FieldError(dotted(path), shown(value), sentence, "write a plain YAML or JSON value")
+            yield FieldError(
+                join_path(path), shorten_value(value), sentence, "write a plain YAML or JSON value"
+            )
 
 
 def _leaf_fault(value: Any) -> str:
@@ -83,7 +90,7 @@ def _leaf_fault(value: Any) -> str:
     if isinstance(value, str):
         if len(value) > MAX_TEXT:
             return "is too long"
-        return "holds characters that cannot be stored" if _unprintable(value) else ""
+        return "holds characters that cannot be stored" if _is_unprintable(value) else ""
     if isinstance(value, int):
         return "" if -(2**63) <= value < 2**63 else "is too large to be stored"
     if isinstance(value, float):
@@ -91,7 +98,7 @@ def _leaf_fault(value: Any) -> str:
     return f"is a {type(value).__name__}, which a spec cannot hold"
 
 
-def _unprintable(text: str) -> bool:
+def _is_unprintable(text: str) -> bool:
     return any(unicodedata.category(c) in ("Cc", "Cs") and c not in "\n\t" for c in text)
 
 
@@ -108,7 +115,7 @@ def count_values(value: Any) -> int:
     return total
 
 
-def shown(value: Any) -> Any:
+def shorten_value(value: Any) -> Any:
     """The value as an error repeats it: itself where it is short plain JSON, else the start of its text."""
     try:
         if len(json.dumps(value, allow_nan=False, ensure_ascii=False).encode()) <= MAX_SHOWN:
@@ -118,38 +125,38 @@ def shown(value: Any) -> Any:
     if isinstance(value, int):
         return f"a whole number of {value.bit_length()} bits"
     try:
-        text = _encodable(value if isinstance(value, str) else repr(value))
+        text = _make_encodable(value if isinstance(value, str) else repr(value))
     except RecursionError:
         return "a value that is nested too deeply to be shown"
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
 
-def translate(error: ValidationError, schema: Schema) -> list[FieldError]:
+def translate_errors(error: ValidationError, schema: Schema) -> list[FieldError]:
     """Every fault that pydantic found, in our words, one per path."""
     found: dict[str, FieldError] = {}
     for item in error.errors(include_url=False):
-        fault = _translate(item, schema)
+        fault = _translate_error(item, schema)
         found.setdefault(fault.path, fault)
     return list(found.values())
 
 
-def _translate(item: Mapping[str, Any], schema: Schema) -> FieldError:
+def _translate_error(item: Mapping[str, Any], schema: Schema) -> FieldError:
     kind, context = item["type"], item.get("ctx", {})
-    path = _without_tags(item["loc"], schema)
+    path = _remove_tags(item["loc"], schema)
     if kind == "fedsim":
         field = context["field"]
         value = item["input"]
         if field:
             path, value = (*path, field), _field_of(value, field)
-        return FieldError(dotted(path), shown(value), context["message"], context["hint"])
+        return FieldError(join_path(path), shorten_value(value), context["message"], context["hint"])
     if kind == "extra_forbidden":
-        return _unknown(path, item["input"], schema)
-    value = None if kind == "missing" else shown(item["input"])
-    nodes = nodes_at(schema, path)
+        return _make_unknown_field_error(path, item["input"], schema)
+    value = None if kind == "missing" else shorten_value(item["input"])
+    nodes = find_schema_nodes(schema, path)
     if kind == "missing" and path == ("algorithm",):
         return FieldError("algorithm", None, "is missing", "the smallest spec is: algorithm: fedavg")
     sentence = SENTENCES.get(kind, "is none of what this version allows here")
-    return FieldError(dotted(path), value, sentence, f"allowed: {allowed(schema, nodes)}")
+    return FieldError(join_path(path), value, sentence, f"allowed: {describe_allowed(schema, nodes)}")
 
 
 def _field_of(section: Any, field: str) -> Any:
@@ -158,14 +165,16 @@ def _field_of(section: Any, field: str) -> Any:
     return section
 
 
-def _unknown(path: Path, value: Any, schema: Schema) -> FieldError:
-    name = dotted(path)
+def _make_unknown_field_error(path: Path, value: Any, schema: Schema) -> FieldError:
+    name = join_path(path)
     siblings = field_names(schema, path[:-1])
-    where = f"of '{dotted(path[:-1])}'" if path[:-1] else "of a spec"
-    return FieldError(name, shown(value), f"is not a field {where}", _guess(str(path[-1]), siblings, schema))
+    where = f"of '{join_path(path[:-1])}'" if path[:-1] else "of a spec"
+    return FieldError(
+        name, shorten_value(value), f"is not a field {where}", _guess_hint(str(path[-1]), siblings, schema)
+    )
 
 
-def _guess(wrong: str, siblings: Sequence[str], schema: Schema) -> str:
+def _guess_hint(wrong: str, siblings: Sequence[str], schema: Schema) -> str:
     close = difflib.get_close_matches(wrong.lower(), siblings, n=1)
     elsewhere = [f"{s}.{f}" for s in field_names(schema, ()) for f in field_names(schema, (s,))]
     close = close or [dotted_name for dotted_name in elsewhere if dotted_name.split(".")[1] == wrong]
@@ -184,7 +193,7 @@ def variants(schema: Schema, node: Schema) -> list[Schema]:
     return [node]
 
 
-def nodes_at(schema: Schema, path: Path) -> list[Schema]:
+def find_schema_nodes(schema: Schema, path: Path) -> list[Schema]:
     """The nodes of the schema that describe a path; empty where the schema does not know it."""
     nodes: list[Schema] = [schema]
     for part in path:
@@ -197,28 +206,28 @@ def nodes_at(schema: Schema, path: Path) -> list[Schema]:
 
 def field_names(schema: Schema, path: Path) -> list[str]:
     """The fields of a section, in the order of the schema."""
-    options = [v for node in nodes_at(schema, path) for v in variants(schema, node)]
+    options = [v for node in find_schema_nodes(schema, path) for v in variants(schema, node)]
     return [name for v in options if v.get("additionalProperties") is False for name in v["properties"]]
 
 
-def _without_tags(location: Sequence[str | int], schema: Schema) -> Path:
+def _remove_tags(location: Sequence[str | int], schema: Schema) -> Path:
     """The location without the names that pydantic adds for the alternatives of a union."""
     path: Path = ()
     for part in location:
-        options = [v for node in nodes_at(schema, path) for v in variants(schema, node)]
+        options = [v for node in find_schema_nodes(schema, path) for v in variants(schema, node)]
         inside = "items" if isinstance(part, int) else "properties"
         if any(inside in v and part not in TAGS for v in options):
             path = (*path, part)
     return path
 
 
-def allowed(schema: Schema, nodes: Sequence[Schema]) -> str:
+def describe_allowed(schema: Schema, nodes: Sequence[Schema]) -> str:
     """What may stand at a node, in words: `a number above 0 and at most 1`."""
     options = [v for node in nodes for v in variants(schema, node)]
-    return " or ".join(dict.fromkeys(_in_words(v) for v in options)) or "nothing"
+    return " or ".join(dict.fromkeys(_describe_node(v) for v in options)) or "nothing"
 
 
-def _in_words(node: Schema) -> str:
+def _describe_node(node: Schema) -> str:
     if "const" in node:
         return repr(node["const"])
     if "enum" in node:

@@ -16,14 +16,14 @@ from fedsim.data.partitions import main_label
 from fedsim.data.places import leaves_root
 from fedsim.errors import DataError, DataNotFound, FieldError, SpecError
 from jobs.settings import Settings
-from jobs.spec.file_state import state_of
+from jobs.spec.file_state import compute_file_state
 from jobs.spec.job_spec import JobSpec
 
-_DEALING = Lock()
+_LOCKS_LOCK = Lock()
 """Held while a data set's own lock is looked up, so that all who ask for one get the same."""
 
 
-class Seen(NamedTuple):
+class FileFacts(NamedTuple):
     """What nobody knows of a data set before a look at its files.
 
     Attributes:
@@ -43,7 +43,7 @@ class Seen(NamedTuple):
     all_owners: int
 
 
-class Facts(NamedTuple):
+class DatasetFacts(NamedTuple):
     """What a check needs to know of a data set, without its examples.
 
     Attributes:
@@ -61,16 +61,16 @@ class Facts(NamedTuple):
     num_classes: int
     vocabulary: int
     task: str
-    whole: int = 0
-    seen: Seen | None = None
+    all_examples: int = 0
+    file_facts: FileFacts | None = None
 
 
-def under(prefix: str, errors: Iterable[FieldError]) -> list[FieldError]:
+def prefix_paths(prefix: str, errors: Iterable[FieldError]) -> list[FieldError]:
     """The same faults with the paths of the whole spec."""
     return [error._replace(path=f"{prefix}.{error.path}") for error in errors]
 
 
-def facts_of(spec: JobSpec, settings: Settings) -> Facts:
+def look_up_facts(spec: JobSpec, settings: Settings) -> DatasetFacts:
     """The facts of a spec's data set.
 
     Raises:
@@ -79,7 +79,7 @@ def facts_of(spec: JobSpec, settings: Settings) -> Facts:
     chosen = spec.data.dataset
     params = tuple(sorted((name, _hashable(value)) for name, value in chosen.params.items()))
     try:
-        facts = _facts_of(chosen.name, params, settings.data_roots, spec.data.download)
+        facts = _look_up_facts(chosen.name, params, settings.data_roots, spec.data.download)
     except SpecError as error:
         raise error.add_path_prefix("data.dataset") from None
     except DataError as error:
@@ -88,20 +88,20 @@ def facts_of(spec: JobSpec, settings: Settings) -> Facts:
     whole = min(facts.examples, spec.data.limit or facts.examples)
     examples = whole - round(spec.data.public.fraction * whole)
     examples -= round(spec.evaluation.validation * examples)
-    return facts._replace(examples=examples, whole=whole)
+    return facts._replace(examples=examples, all_examples=whole)
 
 
-def _facts_of(
+def _look_up_facts(
     name: str, params: tuple[tuple[str, Any], ...], roots: tuple[Path, ...], download: bool
-) -> Facts:
+) -> DatasetFacts:
     """From the data set's files; while these are not here and may be fetched, from what is known of it.
 
     A check fetches no data set: it is asked while somebody types, and the run fetches it.
     """
     known = find_published(name, **dict(params)) if download else None
-    state = _state(name, dict(params), roots)
-    with _DEALING:
-        turn = _turn(name, params)
+    state = _compute_file_state(name, dict(params), roots)
+    with _LOCKS_LOCK:
+        turn = _dataset_lock(name, params)
     # Whoever asks while somebody reads waits for what he finds, and does not decode it all a second time.
     with turn:
         if known is None:
@@ -109,21 +109,21 @@ def _facts_of(
         try:
             return _read_facts(name, params, roots, False, state)
         except DataNotFound:
-            return Facts(*known)
+            return DatasetFacts(*known)
 
 
 @lru_cache(maxsize=1024)
-def _turn(name: str, params: tuple[tuple[str, Any], ...]) -> Lock:
+def _dataset_lock(name: str, params: tuple[tuple[str, Any], ...]) -> Lock:
     """Held by whoever reads this data set."""
     return Lock()
 
 
-def _state(name: str, params: dict[str, Any], roots: tuple[Path, ...]) -> int:
+def _compute_file_state(name: str, params: dict[str, Any], roots: tuple[Path, ...]) -> int:
     """What the files look like that a data set, and a tokenizer that is named, may be read from."""
     places = list_locations(name, roots, params)
     if isinstance(tokenizer := params.get("tokenizer"), str) and not leaves_root(tokenizer):
         places += [root.expanduser() / tokenizer / "tokenizer.json" for root in roots]
-    return state_of(places)
+    return compute_file_state(places)
 
 
 @lru_cache(maxsize=32)
@@ -133,7 +133,7 @@ def _read_facts(
     roots: tuple[Path, ...],
     download: bool,
     state: int,
-) -> Facts:
+) -> DatasetFacts:
     """What was found stands until the state of its files is another."""
     found = outline_dataset(name, roots=roots, download=download, **dict(params))
     data = found.dataset
@@ -144,8 +144,10 @@ def _read_facts(
     everybody = len(np.unique(np.concatenate(groups))) if len(groups) == len(parts) else 0
     if found.is_drawn:  # one example was, of which all that is known is that somebody owns it
         owners, everybody = found.examples * bool(owners), (found.examples + found.tests) * bool(everybody)
-    seen = Seen(found.tests, train, test, owners, everybody)
-    return Facts(found.examples, data.input_shape, data.num_classes, data.vocabulary, data.task, seen=seen)
+    seen = FileFacts(found.tests, train, test, owners, everybody)
+    return DatasetFacts(
+        found.examples, data.input_shape, data.num_classes, data.vocabulary, data.task, file_facts=seen
+    )
 
 
 def _class_sizes(y: Array, num_classes: int) -> tuple[int, ...]:

@@ -34,7 +34,7 @@ Number = Annotated[float, Strict(), AllowInfNan(False)]
 Name = Annotated[str, Strict(), Field(min_length=1, max_length=MAX_NAME)]
 
 
-def fault(message: str, hint: str, field: str = "") -> PydanticCustomError:
+def make_fault(message: str, hint: str, field: str = "") -> PydanticCustomError:
     """A fault in our own words, about `field` of the section that is being checked (or the value itself)."""
     return PydanticCustomError("fedsim", "{message}", {"message": message, "hint": hint, "field": field})
 
@@ -58,7 +58,7 @@ class Choice(BaseModel):
         return dict(self.model_extra or {})
 
 
-class Partition(BaseModel):
+class PartitionSection(BaseModel):
     """How the training data is dealt to the clients: `iid`, or `{kind: dirichlet, beta: 0.5}`."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -71,25 +71,27 @@ class Partition(BaseModel):
         return dict(self.model_extra or {})
 
 
-def _named(value: Any) -> Any:
+def _expand_name(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
-def _of_kind(value: Any) -> Any:
+def _expand_kind(value: Any) -> Any:
     return {"kind": value} if isinstance(value, str) else value
 
 
-def _how_many(value: Any) -> str:
+def _tag_one_or_several(value: Any) -> str:
     return "<several>" if isinstance(value, (list, tuple)) else "<one>"
 
 
-Named = Annotated[Choice, BeforeValidator(_named, json_schema_input_type=str | Choice)]
+Named = Annotated[Choice, BeforeValidator(_expand_name, json_schema_input_type=str | Choice)]
 Several = Annotated[tuple[Named, ...], Field(min_length=1, max_length=MAX_MODELS)]
 OneOrSeveral = Annotated[
     Annotated[Named, Tag("<one>")] | Annotated[Several, Tag("<several>")],
-    Discriminator(_how_many),
+    Discriminator(_tag_one_or_several),
 ]
-OfKind = Annotated[Partition, BeforeValidator(_of_kind, json_schema_input_type=str | Partition)]
+OfKind = Annotated[
+    PartitionSection, BeforeValidator(_expand_kind, json_schema_input_type=str | PartitionSection)
+]
 
 
 class Clients(Section):
@@ -117,9 +119,9 @@ class ClientTests(Section):
     )
 
     @model_validator(mode="after")
-    def _a_share_of_what(self) -> ClientTests:
+    def _check_share(self) -> ClientTests:
         if self.kind != "merged" and self.share != TEST_SHARE:
-            raise fault(
+            raise make_fault(
                 f"has no meaning with kind: {self.kind}", "leave it out, or use kind: merged", "share"
             )
         return self
@@ -130,10 +132,10 @@ class Data(Section):
 
     dataset: Named = Field(default=Choice(name="digits"), description="a data set, with its parameters")
     partition: OfKind = Field(
-        default=Partition.model_validate({"kind": "dirichlet", "beta": 0.5, "min_size": 1}),
+        default=PartitionSection.model_validate({"kind": "dirichlet", "beta": 0.5, "min_size": 1}),
         description="how the training examples are dealt to the clients",
     )
-    tests: Annotated[ClientTests, BeforeValidator(_of_kind, json_schema_input_type=str | ClientTests)] = (
+    tests: Annotated[ClientTests, BeforeValidator(_expand_kind, json_schema_input_type=str | ClientTests)] = (
         Field(default=ClientTests(), description="what each client's own model is tested on")
     )
     public: Public = Public()
@@ -150,7 +152,7 @@ class LearningRateDecay(Section):
     power: Number = Field(default=0.75, ge=0, le=1000)
 
 
-class Local(Section):
+class LocalSection(Section):
     """What a client does in a round; `steps` replaces `epochs`."""
 
     epochs: Whole | None = Field(default=5, ge=1, le=10_000, description="passes over the client's data")
@@ -176,15 +178,15 @@ class Local(Section):
         if not isinstance(data, Mapping) or data.get("steps") is None:
             return data
         if data.get("epochs") is not None:
-            raise fault(
+            raise make_fault(
                 "stands beside 'epochs', and only one of them can be", "leave one of them out", "steps"
             )
         return {**data, "epochs": None}
 
     @model_validator(mode="after")
-    def _some_work(self) -> Local:
+    def _some_work(self) -> LocalSection:
         if self.epochs is None and self.steps is None:
-            raise fault("is null, and so is 'steps'", "give one of them", "epochs")
+            raise make_fault("is null, and so is 'steps'", "give one of them", "epochs")
         return self
 
 

@@ -16,7 +16,7 @@ MOST_ENTRIES = 2_000
 """Files and folders of a data set that are looked at for changes: some milliseconds, while somebody types."""
 
 
-def state_of(places: Iterable[Path]) -> int:
+def compute_file_state(places: Iterable[Path]) -> int:
     """A number that is another one once files were added, replaced or removed at these places.
 
     Looked at are size and time of change of each, and of what folders hold down to the second level. That is
@@ -25,7 +25,7 @@ def state_of(places: Iterable[Path]) -> int:
     """
     told, folders = list[tuple[str, int, int]](), list[str]()
 
-    def look(path: str, stat: Callable[[], os.stat_result], into: list[str]) -> None:
+    def add_entry(path: str, stat: Callable[[], os.stat_result], into: list[str]) -> None:
         # What is not there, or no path at all, is for the loader to refuse.
         with suppress(OSError, ValueError):
             found = stat()
@@ -34,11 +34,11 @@ def state_of(places: Iterable[Path]) -> int:
                 into.append(path)
 
     for place in places:
-        look(str(place), place.stat, folders)
+        add_entry(str(place), place.stat, folders)
     for _ in range(DEPTH):
         inside = list[str]()
         for entry in islice(chain.from_iterable(map(_entries, folders)), max(0, MOST_ENTRIES - len(told))):
-            look(entry.path, entry.stat, inside)
+            add_entry(entry.path, entry.stat, inside)
         folders = inside
     return hash(tuple(told))
 

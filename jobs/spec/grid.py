@@ -18,11 +18,11 @@ from jobs.spec.job_spec import JobSpec
 Axes: TypeAlias = Mapping[str, Mapping[str, tuple[str, ...]]]
 """{axis: {label: `--set` items}}."""
 
-WITHOUT_EFFECT = ("name", "resources", "faults", "checkpoint")
+FIELDS_WITHOUT_EFFECT = ("name", "resources", "faults", "checkpoint")
 """The parts of a spec that do not change its result."""
 
 
-class Run(BaseModel):
+class GridRun(BaseModel):
     """One cell of a grid with one seed.
 
     Attributes:
@@ -46,7 +46,7 @@ class Run(BaseModel):
         return ", ".join((*self.cell, f"seed {self.seed}"))
 
 
-def grid_runs(axes: Axes, seeds: Sequence[int], common: Sequence[str] = ()) -> Iterator[Run]:
+def grid_runs(axes: Axes, seeds: Sequence[int], common: Sequence[str] = ()) -> Iterator[GridRun]:
     """All runs of a grid, seed by seed, so that every cell has a first figure early.
 
     Args:
@@ -58,7 +58,7 @@ def grid_runs(axes: Axes, seeds: Sequence[int], common: Sequence[str] = ()) -> I
         for labels in cells(axes, list(axes)):
             chosen = dict(zip(axes, labels, strict=True))
             items = [item for axis, label in chosen.items() for item in axes[axis][label]]
-            yield Run(labels=chosen, seed=seed, items=(*common, *items, f"seed={seed}"))
+            yield GridRun(labels=chosen, seed=seed, items=(*common, *items, f"seed={seed}"))
 
 
 def cells(axes: Axes, names: Sequence[str]) -> list[tuple[str, ...]]:
@@ -66,7 +66,7 @@ def cells(axes: Axes, names: Sequence[str]) -> list[tuple[str, ...]]:
     return list(itertools.product(*(axes[name] for name in names)))
 
 
-def set_items(value: Any) -> list[str]:
+def make_set_items(value: Any) -> list[str]:
     """`PATH=VALUE` items from what a file may hold: nothing, one item, a list of them, or {path: value}."""
     if value is None:
         return []
@@ -75,7 +75,7 @@ def set_items(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else list(value)
 
 
-def fingerprint(spec: JobSpec, varied: Collection[str] = ()) -> str:
+def hash_spec(spec: JobSpec, varied: Collection[str] = ()) -> str:
     """A name for everything that a spec's result depends on, seed included.
 
     Defaults are left out, so that the name stays when specs learn new fields.
@@ -84,6 +84,6 @@ def fingerprint(spec: JobSpec, varied: Collection[str] = ()) -> str:
         spec: of the run.
         varied: parts among those without effect that are told apart all the same.
     """
-    without = set(WITHOUT_EFFECT).difference(varied)
+    without = set(FIELDS_WITHOUT_EFFECT).difference(varied)
     plain = spec.model_dump(mode="json", exclude_defaults=True, exclude=without)
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]

@@ -18,7 +18,13 @@ from pydantic import Field, ValidationError, model_validator
 
 from fedsim.errors import FieldError, SpecError
 from jobs.spec.curriculum_fields import Curriculum
-from jobs.spec.error_messages import MAX_VALUES, count_values, plain_faults, shown, translate
+from jobs.spec.error_messages import (
+    MAX_VALUES,
+    count_values,
+    find_value_faults,
+    shorten_value,
+    translate_errors,
+)
 from jobs.spec.fields import (
     MAX_NAME,
     MAX_ROUNDS,
@@ -26,15 +32,15 @@ from jobs.spec.fields import (
     Clients,
     Data,
     Evaluation,
-    Local,
+    LocalSection,
     Name,
     Named,
     OneOrSeveral,
     Section,
     Whole,
-    fault,
+    make_fault,
 )
-from jobs.spec.run_fields import Checkpointing, Faults, Resources
+from jobs.spec.run_fields import Checkpointing, FaultsSection, Resources
 from jobs.spec.text import apply_overrides, parse_text
 
 
@@ -52,12 +58,12 @@ class JobSpec(Section):
         default=Choice(name="mlp"),
         description="a model with its parameters, or a list of them that is dealt to the clients in turn",
     )
-    local: Local = Local()
+    local: LocalSection = LocalSection()
     algorithm: Named = Field(description="a method, with its hyper-parameters")
     curriculum: Curriculum = Curriculum()
     evaluation: Evaluation = Evaluation()
     resources: Resources = Resources()
-    faults: Faults = Faults()
+    faults: FaultsSection = FaultsSection()
     checkpoint: Checkpointing = Checkpointing()
 
     @property
@@ -67,7 +73,7 @@ class JobSpec(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _named_after_its_algorithm(cls, data: Any) -> Any:
+    def _fill_name(cls, data: Any) -> Any:
         if not isinstance(data, Mapping) or data.get("name") is not None:
             return data
         algorithm = data.get("algorithm")
@@ -82,7 +88,7 @@ class JobSpec(Section):
     def _tensor_cores_are_on_gpus(self) -> JobSpec:
         if self.local.precision == "tf32" and not self.resources.gpus_per_worker:
             hint = "set resources.gpus_per_worker, or local.precision: float32"
-            raise fault("is a number type of GPUs, and the workers have none", hint, "local.precision")
+            raise make_fault("is a number type of GPUs, and the workers have none", hint, "local.precision")
         return self
 
 
@@ -100,14 +106,14 @@ def parse_spec(data: Mapping[str, Any]) -> JobSpec:
     """
     if not isinstance(data, Mapping):
         hint = "the smallest spec is: algorithm: fedavg"
-        raise SpecError([FieldError("spec", shown(data), "is not a mapping of fields", hint)])
+        raise SpecError([FieldError("spec", shorten_value(data), "is not a mapping of fields", hint)])
     if count_values(data) > MAX_VALUES:
         raise SpecError([FieldError("spec", None, f"holds more than {MAX_VALUES} values", "make it smaller")])
-    errors = {e.path: e for e in plain_faults(data)}
+    errors = {e.path: e for e in find_value_faults(data)}
     try:
         spec = JobSpec.model_validate(dict(data))
     except (ValidationError, RecursionError) as error:
-        found = translate(error, json_schema()) if isinstance(error, ValidationError) else []
+        found = translate_errors(error, json_schema()) if isinstance(error, ValidationError) else []
         errors |= {e.path: e for e in found}
     if errors:
         raise SpecError(errors.values())
@@ -151,7 +157,7 @@ def preset_text(name: str) -> str:
     """
     files = _preset_files()
     if name not in files:
-        raise _nothing_there(name)
+        raise _make_not_found_error(name)
     return files[name].read_text("utf-8")
 
 
@@ -177,8 +183,8 @@ def _read(source: str | Path) -> str:
     return preset_text(str(source))
 
 
-def _nothing_there(source: str) -> SpecError:
+def _make_not_found_error(source: str) -> SpecError:
     names = sorted(_preset_files())
     close = difflib.get_close_matches(source.lower(), names, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"the presets are: {', '.join(names)}"
-    return SpecError([FieldError("spec", shown(source), "is neither a file nor a preset", hint)])
+    return SpecError([FieldError("spec", shorten_value(source), "is neither a file nor a preset", hint)])

@@ -5,10 +5,10 @@ from __future__ import annotations
 from fedsim.data import PARTITIONS, PartitionFigures, find_figure_faults
 from fedsim.errors import FieldError, SpecError
 from jobs.spec.client_test_checks import tests_faults
-from jobs.spec.facts import Facts, Seen
+from jobs.spec.facts import DatasetFacts, FileFacts
 from jobs.spec.job_spec import JobSpec
 
-_PLACES = {
+_SPEC_PATHS = {
     "num_clients": "clients.total",
     "public": "data.public.fraction",
     "tests": "data.tests.kind",
@@ -27,24 +27,24 @@ def spec_path(argument: str) -> str:
         return argument
     if dot and section == "dataset":
         return f"data.{argument}"
-    return _PLACES.get(argument, f"data.partition.{argument}")
+    return _SPEC_PATHS.get(argument, f"data.partition.{argument}")
 
 
-def placed(error: Exception) -> Exception:
+def use_spec_paths(error: Exception) -> Exception:
     """A fault that only the data has shown, with the paths of the whole spec; any other error as it is."""
     if not isinstance(error, SpecError):
         return error
     return SpecError(fault._replace(path=spec_path(fault.path)) for fault in error.errors)
 
 
-def dealing_faults(spec: JobSpec, facts: Facts) -> list[FieldError]:
+def find_data_partition_faults(spec: JobSpec, facts: DatasetFacts) -> list[FieldError]:
     """Why these examples cannot be dealt out so, as far as arithmetic tells; the run knows the rest.
 
     Args:
         spec: of the right shape.
         facts: of its data set; where its files were not seen, only the clients are counted.
     """
-    partition, seen, errors = spec.data.partition, facts.seen, list[FieldError]()
+    partition, seen, errors = spec.data.partition, facts.file_facts, list[FieldError]()
     entry, supply = PARTITIONS.get(partition.kind), _supply(spec, facts)
     if partition.kind == "difficulty" and facts.task != "classes":
         message = f"needs one class for each example, and those of {spec.data.dataset.name} carry several"
@@ -53,18 +53,18 @@ def dealing_faults(spec: JobSpec, facts: Facts) -> list[FieldError]:
         return errors
     counted = seen is not None or spec.data.tests.kind != "merged"  # tests that are merged count as well
     if not entry.shares_examples and counted and spec.clients.total > supply.examples:
-        errors.append(_too_many(spec, supply.examples))
+        errors.append(_make_too_many_error(spec, supply.examples))
     elif seen is not None:
         faults = find_figure_faults(partition.kind, partition.params, supply)
         errors += [fault._replace(path=spec_path(fault.path)) for fault in faults]
     if seen is not None and not tests_faults(spec):
-        errors += _untested(spec, seen)
+        errors += _find_untested_clients(spec, seen)
     return errors
 
 
-def _supply(spec: JobSpec, facts: Facts) -> PartitionFigures:
+def _supply(spec: JobSpec, facts: DatasetFacts) -> PartitionFigures:
     """What there is to deal out; some classes and owners may have gone with what is taken away first."""
-    clients, seen = spec.clients.total, facts.seen
+    clients, seen = spec.clients.total, facts.file_facts
     if seen is None:
         return PartitionFigures(facts.examples, clients, (0, facts.num_classes), 0)
     merged = spec.data.tests.kind == "merged"
@@ -79,12 +79,12 @@ def _supply(spec: JobSpec, facts: Facts) -> PartitionFigures:
     )
 
 
-def _tests_left(spec: JobSpec, seen: Seen) -> int:
+def _tests_left(spec: JobSpec, seen: FileFacts) -> int:
     """How many test examples there are beside the public set."""
     return seen.tests - round(spec.data.public.fraction * seen.tests)
 
 
-def _too_many(spec: JobSpec, examples: int) -> FieldError:
+def _make_too_many_error(spec: JobSpec, examples: int) -> FieldError:
     name = spec.data.dataset.name
     examples_of = "training and test" if spec.data.tests.kind == "merged" else "training"
     return FieldError(
@@ -95,7 +95,7 @@ def _too_many(spec: JobSpec, examples: int) -> FieldError:
     )
 
 
-def _untested(spec: JobSpec, seen: Seen) -> list[FieldError]:
+def _find_untested_clients(spec: JobSpec, seen: FileFacts) -> list[FieldError]:
     """The convention for the clients' tests, where it would give nobody any."""
     kind, clients, tests = spec.data.tests.kind, spec.clients.total, _tests_left(spec, seen)
     if kind in ("global", "merged"):

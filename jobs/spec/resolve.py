@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from actors.resources import Node, beside_server, place
+from actors.resources import ClusterNode, place_workers, reserve_server_gpu
 from fedsim.algorithms import ALGORITHMS
 from fedsim.base.parameters import find_parameter_faults as parameter_faults
 from fedsim.base.parameters import list_parameters
@@ -21,14 +21,14 @@ from fedsim.models.net import Net
 from fedsim.plugins import Registry
 from jobs.settings import Settings
 from jobs.spec.client_test_checks import public_faults, task_faults, tests_faults
-from jobs.spec.curricula import algorithm_of, curriculum_faults, expert_epochs
-from jobs.spec.facts import Facts, facts_of, under
+from jobs.spec.curricula import curriculum_faults, expert_epochs, make_algorithm
+from jobs.spec.facts import DatasetFacts, look_up_facts, prefix_paths
 from jobs.spec.fields import Choice
 from jobs.spec.job_spec import JobSpec, parse_spec
-from jobs.spec.partition_checks import dealing_faults
+from jobs.spec.partition_checks import find_data_partition_faults
 
 
-def resolve(spec: JobSpec, settings: Settings) -> Experiment:
+def resolve_spec(spec: JobSpec, settings: Settings) -> Experiment:
     """The experiment that a spec describes.
 
     Args:
@@ -43,7 +43,7 @@ def resolve(spec: JobSpec, settings: Settings) -> Experiment:
     errors = name_faults(spec)
     if not any(error.path.startswith("data.dataset") for error in errors):
         try:
-            facts = facts_of(spec, settings)
+            facts = look_up_facts(spec, settings)
         except (SpecError, DataError) as error:
             if not errors:
                 raise
@@ -53,10 +53,10 @@ def resolve(spec: JobSpec, settings: Settings) -> Experiment:
             errors += _data_faults(spec, settings, facts, model)
     if errors:
         raise SpecError(errors)
-    return _experiment(spec, settings)
+    return _build_experiment(spec, settings)
 
 
-def parse_whole(data: Mapping[str, Any]) -> JobSpec:
+def parse_spec_and_names(data: Mapping[str, Any]) -> JobSpec:
     """As `parse_spec`; where the shape is wrong, the wrong names and parameters are named besides.
 
     So that one answer has everything, and nobody mends a spec in two rounds.
@@ -69,7 +69,7 @@ def parse_whole(data: Mapping[str, Any]) -> JobSpec:
     except SpecError as error:
         known, found = {fault.path for fault in error.errors}, list(error.errors)
     for path in ("algorithm", "model", "data.dataset", "data.partition"):
-        part = _only(data, path)
+        part = _extract_section(data, path)
         try:
             spec = parse_spec(part if path == "algorithm" else {"algorithm": "fedavg", **part})
         except SpecError:
@@ -78,15 +78,15 @@ def parse_whole(data: Mapping[str, Any]) -> JobSpec:
     raise SpecError(fault for n, fault in enumerate(found) if n < len(known) or fault.path not in known)
 
 
-def _only(data: Any, path: str) -> dict[str, Any]:
+def _extract_section(data: Any, path: str) -> dict[str, Any]:
     """The spec with nothing but what stands at this path; {} where nothing does."""
     key, _, rest = path.partition(".")
     inside = data.get(key) if isinstance(data, Mapping) else None
-    value = _only(inside, rest) if rest else inside
+    value = _extract_section(inside, rest) if rest else inside
     return {key: value} if value else {}
 
 
-def check(spec: JobSpec, settings: Settings, nodes: Sequence[Node] | None = None) -> Experiment:
+def check_spec(spec: JobSpec, settings: Settings, nodes: Sequence[ClusterNode] | None = None) -> Experiment:
     """Everything that can be known of a spec before it runs.
 
     With the cluster's nodes, that includes whether it fits.
@@ -95,10 +95,10 @@ def check(spec: JobSpec, settings: Settings, nodes: Sequence[Node] | None = None
         SpecError, DataNotFound, DataError: as `resolve`.
         DoesNotFit: if the cluster, empty, could not hold the workers.
     """
-    experiment = resolve(spec, settings)
+    experiment = resolve_spec(spec, settings)
     if nodes is not None:
-        asked, there = spec.resources, beside_server(nodes, spec.resources.server_gpus)
-        place(asked.workers, asked.cpus_per_worker, asked.gpus_per_worker, there)
+        asked, there = spec.resources, reserve_server_gpu(nodes, spec.resources.server_gpus)
+        place_workers(asked.workers, asked.cpus_per_worker, asked.gpus_per_worker, there)
     return experiment
 
 
@@ -107,9 +107,9 @@ def cohort_size(spec: JobSpec) -> int:
     return max(1, round(spec.clients.fraction * spec.clients.total))
 
 
-def _experiment(spec: JobSpec, settings: Settings) -> Experiment:
+def _build_experiment(spec: JobSpec, settings: Settings) -> Experiment:
     local, decay = spec.local, spec.local.lr_decay
-    algorithm = algorithm_of(spec)
+    algorithm = make_algorithm(spec)
     return Experiment(
         algorithm=algorithm,
         local=LocalTraining(
@@ -143,23 +143,23 @@ def _experiment(spec: JobSpec, settings: Settings) -> Experiment:
         validation=spec.evaluation.validation,
         personal=spec.evaluation.personal,
         stack=spec.resources.stack,
-        stack_sizes=_widths(spec, settings, algorithm),
+        stack_sizes=_find_stack_sizes(spec, settings, algorithm),
         graphs=spec.resources.graphs,
     )
 
 
-def plugins_of(spec: JobSpec) -> list[str]:
+def list_plugins(spec: JobSpec) -> list[str]:
     """The plug-ins that a spec needs: packages with their versions, and modules."""
     named = [ALGORITHMS.source(spec.algorithm.name), DATASETS.source(spec.data.dataset.name)]
     named += [PARTITIONS.source(spec.data.partition.kind), *(MODELS.source(m.name) for m in spec.models)]
     return sorted(set(filter(None, named)))
 
 
-def _widths(spec: JobSpec, settings: Settings, algorithm: Algorithm) -> tuple[int, ...]:
+def _find_stack_sizes(spec: JobSpec, settings: Settings, algorithm: Algorithm) -> tuple[int, ...]:
     """How many clients of each architecture train at once, where the spec says so by a number."""
     if not isinstance(spec.resources.stack, int):
         return ()
-    facts = facts_of(spec, settings)
+    facts = look_up_facts(spec, settings)
     places = DataRoots(settings.data_roots, spec.data.download)
     nets = [_net(model, facts, places) for model in spec.models]
     width = stack_size_by_model(algorithm, nets, spec.resources.stack)
@@ -179,15 +179,17 @@ def name_faults(spec: JobSpec) -> list[FieldError]:
         *tests_faults(spec),
         *_model_faults(spec),
         *_tokenizer_faults(spec),
-        *under("data.dataset", find_dataset_faults(spec.data.dataset.name, spec.data.dataset.params)),
-        *under("data.partition", find_partition_faults(spec.data.partition.kind, spec.data.partition.params)),
+        *prefix_paths("data.dataset", find_dataset_faults(spec.data.dataset.name, spec.data.dataset.params)),
+        *prefix_paths(
+            "data.partition", find_partition_faults(spec.data.partition.kind, spec.data.partition.params)
+        ),
     ]
 
 
 def _choice_faults(path: str, choice: Choice, registry: Registry[Any]) -> list[FieldError]:
     if choice.name not in registry:
         return [registry.fault(f"{path}.name", choice.name)]
-    return under(path, parameter_faults(registry[choice.name], choice.params))
+    return prefix_paths(path, parameter_faults(registry[choice.name], choice.params))
 
 
 def _model_faults(spec: JobSpec) -> list[FieldError]:
@@ -222,18 +224,18 @@ def _tokenizer_faults(spec: JobSpec) -> list[FieldError]:
     return [FieldError("data.dataset.tokenizer", TRAINED_TOKENIZER, message, hint)]
 
 
-def _data_faults(spec: JobSpec, settings: Settings, facts: Facts, model: bool) -> list[FieldError]:
+def _data_faults(spec: JobSpec, settings: Settings, facts: DatasetFacts, model: bool) -> list[FieldError]:
     """What the data set's own size and shape rule out; of the models, too, where their names are known."""
     errors = task_faults(spec, facts.task)
-    errors += public_faults(spec, facts.whole) if spec.data.public.fraction else []
-    errors += dealing_faults(spec, facts)
+    errors += public_faults(spec, facts.all_examples) if spec.data.public.fraction else []
+    errors += find_data_partition_faults(spec, facts)
     places = DataRoots(settings.data_roots, spec.data.download)
     for number, chosen in enumerate(spec.models if model else ()):
         path = f"model.{number}" if len(spec.models) > 1 else "model"
         try:
             net = _net(chosen, facts, places)
         except SpecError as error:
-            errors += under(path, error.errors)
+            errors += prefix_paths(path, error.errors)
         except DataNotFound as error:
             weights = chosen.params.get("pretrained")
             errors.append(FieldError(f"{path}.pretrained", weights, error.message, error.hint))
@@ -246,7 +248,7 @@ def _data_faults(spec: JobSpec, settings: Settings, facts: Facts, model: bool) -
     return errors
 
 
-def _net(chosen: Choice, facts: Facts, places: DataRoots) -> Net:
+def _net(chosen: Choice, facts: DatasetFacts, places: DataRoots) -> Net:
     """This model for this data; it holds no weights, so making one costs little.
 
     Raises:
@@ -269,7 +271,7 @@ def _misfits(spec: JobSpec, net: Net) -> list[FieldError]:
     method, params = ALGORITHMS.get(spec.algorithm.name), spec.algorithm.params
     if method is None or parameter_faults(method, params):
         return []
-    return under("algorithm", method(**params).check_hyperparameters(net, spec.rounds))
+    return prefix_paths("algorithm", method(**params).check_hyperparameters(net, spec.rounds))
 
 
-__all__ = ["DATASETS", "check", "cohort_size", "name_faults", "resolve"]
+__all__ = ["DATASETS", "check_spec", "cohort_size", "name_faults", "resolve_spec"]

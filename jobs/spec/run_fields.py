@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from jobs.spec.fields import MAX_ROUNDS, Number, Section, Whole, fault
+from jobs.spec.fields import MAX_ROUNDS, Number, Section, Whole, make_fault
 
 
 class Resources(Section):
@@ -31,21 +31,21 @@ class Resources(Section):
     )
 
     @model_validator(mode="after")
-    def _whole_gpus(self) -> Resources:
+    def _check_gpus(self) -> Resources:
         gpus = self.gpus_per_worker
         if self.graphs and not gpus:
             hint = "set gpus_per_worker, or leave graphs out"
-            raise fault("asks for CUDA graphs, and the workers have no GPU", hint, "graphs")
+            raise make_fault("asks for CUDA graphs, and the workers have no GPU", hint, "graphs")
         if gpus > 1 and gpus != int(gpus):
             hint = "allowed: a fraction of one GPU, or a whole number of GPUs"
-            raise fault("is more than one GPU and not whole", hint, "gpus_per_worker")
+            raise make_fault("is more than one GPU and not whole", hint, "gpus_per_worker")
         for field in ("cpus_per_worker", "gpus_per_worker", "server_gpus"):
             if round(getattr(self, field), 4) != getattr(self, field):
-                raise fault("is finer than Ray counts", "allowed: steps of 0.0001", field)
+                raise make_fault("is finer than Ray counts", "allowed: steps of 0.0001", field)
         return self
 
 
-class Faults(Section):
+class FaultsSection(Section):
     """What happens when something breaks."""
 
     client_error: Literal["fail", "skip", "retry"] = Field(

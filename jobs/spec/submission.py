@@ -23,7 +23,7 @@ _DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
 _EPOCH_MS = 1_577_836_800_000  # 2020-01-01: 40 bits of milliseconds from then last until 2054
 
 
-class Submission(NamedTuple):
+class CheckedSubmission(NamedTuple):
     """A checked submission, as plain data."""
 
     spec: JobSpec
@@ -49,7 +49,7 @@ class Submission(NamedTuple):
 
 def check_submission(
     spec: JobSpec, priority: int, labels: Mapping[str, str] | None, idempotency_key: str | None
-) -> Submission:
+) -> CheckedSubmission:
     """Make sure that what comes with a spec can be stored and shown.
 
     Raises:
@@ -61,7 +61,7 @@ def check_submission(
         errors.append(FieldError("Idempotency-Key", idempotency_key[:200], "is not a key", hint))
     if errors:
         raise RequestError(errors)
-    return Submission(spec, priority, dict(labels or {}), idempotency_key)
+    return CheckedSubmission(spec, priority, dict(labels or {}), idempotency_key)
 
 
 def _priority_faults(priority: Any) -> list[FieldError]:

@@ -28,9 +28,9 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedsim.errors import FieldError, SpecError
-from jobs.spec.error_messages import shown, translate
+from jobs.spec.error_messages import shorten_value, translate_errors
 from jobs.spec.fields import MAX_NAME
-from jobs.spec.grid import WITHOUT_EFFECT, Run, cells, fingerprint, grid_runs, set_items
+from jobs.spec.grid import FIELDS_WITHOUT_EFFECT, GridRun, cells, grid_runs, hash_spec, make_set_items
 from jobs.spec.job_spec import JobSpec, parse_spec, read_spec
 from jobs.spec.submission import check_submission
 from jobs.spec.text import apply_overrides, parse_text
@@ -70,20 +70,20 @@ class Sweep(BaseModel):
         """All combinations of the axes' labels."""
         return cells(self.axes, list(self.axes))
 
-    def mark(self, spec: JobSpec) -> str:
+    def hash_spec(self, spec: JobSpec) -> str:
         """The fingerprint of a run's spec.
 
         How a run is executed tells runs apart only where an axis is about it, as when somebody looks whether
         results depend on the number of workers.
         """
-        return fingerprint(spec, self._varied)
+        return hash_spec(spec, self._varied_parts)
 
     @cached_property
-    def _varied(self) -> frozenset[str]:
+    def _varied_parts(self) -> frozenset[str]:
         """The parts of how a run is executed that axes are about: looked for once, not for every run."""
         items = [item for values in self.axes.values() for each in values.values() for item in each]
         paths = frozenset(re.split("[.=]", item, maxsplit=1)[0].strip() for item in items)
-        return paths.intersection(WITHOUT_EFFECT) - {"name"}
+        return paths.intersection(FIELDS_WITHOUT_EFFECT) - {"name"}
 
 
 class Member(NamedTuple):
@@ -97,9 +97,9 @@ class Member(NamedTuple):
         key: its idempotency key.
     """
 
-    run: Run
+    run: GridRun
     spec: JobSpec
-    mark: str
+    spec_hash: str
     labels: dict[str, str]
     key: str
 
@@ -128,7 +128,7 @@ def read_sweep(source: str | Path | Mapping[str, Any], more: Sequence[str] = ())
     try:
         sweep = Sweep.model_validate(opened)
     except ValidationError as error:
-        found = translate(error, Sweep.model_json_schema(mode="validation"))
+        found = translate_errors(error, Sweep.model_json_schema(mode="validation"))
         raise SpecError(
             fault._replace(message=fault.message.replace("of a spec", "of a sweep")) for fault in found
         ) from None
@@ -162,12 +162,12 @@ def members(sweep: Sweep) -> list[Member]:
     return found
 
 
-def _member(sweep: Sweep, run: Run) -> Member:
+def _member(sweep: Sweep, run: GridRun) -> Member:
     data = apply_overrides(sweep.base, run.items)
     spec = parse_spec({**data, "name": f"{sweep.name}: {run}"[:MAX_NAME]})
     own = {_label(axis): label for axis, label in run.labels.items()}
     labels = {**own, "seed": str(run.seed), **sweep.labels, GROUP: sweep.name}
-    mark = sweep.mark(spec)
+    mark = sweep.hash_spec(spec)
     key = hashlib.sha256(f"{sweep.name}\n{mark}".encode()).hexdigest()[:32]
     check_submission(spec, sweep.priority, labels, key)
     return Member(run, spec, mark, labels, key)
@@ -225,7 +225,7 @@ def _text(value: Any) -> str:
 
 def _items(path: str, value: Any) -> Iterator[str]:
     try:
-        items = set_items(value)
+        items = make_set_items(value)
     except TypeError:
         items = [value]
     for item in items:
@@ -235,4 +235,4 @@ def _items(path: str, value: Any) -> Iterator[str]:
 
 
 def _fault(path: str, value: Any, message: str, hint: str) -> SpecError:
-    return SpecError([FieldError(path, shown(value), message, hint)])
+    return SpecError([FieldError(path, shorten_value(value), message, hint)])

@@ -17,7 +17,7 @@ import yaml
 
 from fedsim.errors import FieldError, SpecError
 from jobs.spec.error_messages import MAX_DEPTH as MAX_PARTS
-from jobs.spec.error_messages import MAX_SHOWN, shown
+from jobs.spec.error_messages import MAX_SHOWN, shorten_value
 
 MAX_CHARACTERS = 1_000_000
 MAX_YAML_CHARACTERS = 100_000
@@ -116,7 +116,7 @@ def parse_text(text: str) -> Any:
         SpecError: with path `spec`, for a text that is neither, or holds what a spec may not hold.
     """
     if len(text) > MAX_CHARACTERS:
-        raise _bad_text(f"is longer than {MAX_CHARACTERS:,} characters")
+        raise _make_text_error(f"is longer than {MAX_CHARACTERS:,} characters")
     try:
         if text.lstrip().startswith("{"):
             return _parse_json(text)
@@ -124,18 +124,20 @@ def parse_text(text: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
-        raise _bad_text(f"cannot be read: {error.problem}{where}") from None
+        raise _make_text_error(f"cannot be read: {error.problem}{where}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise _bad_text(f"cannot be read: {str(error)[:200]}") from None
+        raise _make_text_error(f"cannot be read: {str(error)[:200]}") from None
 
 
-def _bad_text(message: str) -> SpecError:
+def _make_text_error(message: str) -> SpecError:
     return SpecError([FieldError("spec", None, message, "a spec is one plain YAML or JSON mapping")])
 
 
 def _parse_yaml(text: str) -> Any:
     if len(text) > MAX_YAML_CHARACTERS:
-        raise _bad_text(f"is longer than {MAX_YAML_CHARACTERS:,} characters, which is the most for YAML")
+        raise _make_text_error(
+            f"is longer than {MAX_YAML_CHARACTERS:,} characters, which is the most for YAML"
+        )
     loader = _Loader(text)
     try:
         return loader.get_single_data()
@@ -146,7 +148,7 @@ def _parse_yaml(text: str) -> Any:
 def _parse_json(text: str) -> Any:
     """JSON proper; a text that only looks like it (YAML's flow style) goes to YAML."""
     try:
-        data = json.loads(text, object_pairs_hook=_unique)
+        data = json.loads(text, object_pairs_hook=_require_unique_keys)
     except json.JSONDecodeError:
         if len(text) > MAX_YAML_CHARACTERS:
             raise
@@ -159,17 +161,17 @@ def _parse_json(text: str) -> Any:
 def _too_deep(data: Any) -> bool:
     level = [data]
     for _ in range(MAX_DEPTH):
-        level = [inner for item in level if isinstance(item, (dict, list)) for inner in _inside(item)]
+        level = [inner for item in level if isinstance(item, (dict, list)) for inner in _list_children(item)]
         if not level:
             return False
     return True
 
 
-def _inside(item: dict[str, Any] | list[Any]) -> Iterable[Any]:
+def _list_children(item: dict[str, Any] | list[Any]) -> Iterable[Any]:
     return item.values() if isinstance(item, dict) else item
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _require_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     mapping = dict(pairs)
     if len(mapping) < len(pairs):
         seen = set[str]()
@@ -192,10 +194,10 @@ def apply_overrides(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[s
         SpecError: for every item that is not `PATH=VALUE`, or whose path leads through a plain value.
     """
     pairs, errors = _pairs(overrides)
-    return _with(data, pairs, errors)
+    return _copy_with_values(data, pairs, errors)
 
 
-def parse_sets(items: Sequence[str]) -> dict[str, Any]:
+def parse_set_items(items: Sequence[str]) -> dict[str, Any]:
     """Fields by dotted path, from `PATH=VALUE` items; values are read as YAML.
 
     Raises:
@@ -219,7 +221,7 @@ def set_fields(data: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, 
             pairs.append((path, copy.deepcopy(value)))
         else:
             errors.append(FieldError("set", path[:200], "is not a path", "for example: local.lr"))
-    return _with(data, pairs, errors)
+    return _copy_with_values(data, pairs, errors)
 
 
 def _pairs(items: Sequence[str]) -> tuple[list[tuple[str, Any]], list[FieldError]]:
@@ -237,23 +239,25 @@ def _pairs(items: Sequence[str]) -> tuple[list[tuple[str, Any]], list[FieldError
     return pairs, errors
 
 
-def _with(
+def _copy_with_values(
     data: Mapping[str, Any], pairs: Sequence[tuple[str, Any]], errors: list[FieldError]
 ) -> dict[str, Any]:
     """A copy of the data with these values in it; what was wrong before is told with what is wrong here."""
     result = copy.deepcopy(dict(data))
-    _make_way(result, dict(pairs))
+    _remove_replaced_fields(result, dict(pairs))
     for path, value in pairs:
         try:
             _write(result, path.split("."), value)
         except SpecError as error:
-            errors.extend(FieldError(path[:MAX_SHOWN], shown(value), e.message, e.hint) for e in error.errors)
+            errors.extend(
+                FieldError(path[:MAX_SHOWN], shorten_value(value), e.message, e.hint) for e in error.errors
+            )
     if errors:
         raise SpecError(errors)
     return result
 
 
-def _make_way(data: dict[str, Any], fields: Mapping[str, Any]) -> None:
+def _remove_replaced_fields(data: dict[str, Any], fields: Mapping[str, Any]) -> None:
     """Take out of the data what a field that is about to be set replaces."""
     for path, other in REPLACES.items():
         section, _, field = other.partition(".")
@@ -268,7 +272,7 @@ def _write(data: dict[str, Any], parts: Sequence[str], value: Any) -> None:
     section = data
     for depth, part in enumerate(parts[:-1], start=1):
         path = ".".join(parts[:depth])
-        inner = _opened(section.get(part), path, parts[depth])
+        inner = _open_section(section.get(part), path, parts[depth])
         if not isinstance(inner, dict):
             raise SpecError(
                 [
@@ -282,7 +286,7 @@ def _write(data: dict[str, Any], parts: Sequence[str], value: Any) -> None:
     section[parts[-1]] = value
 
 
-def _opened(value: Any, path: str, next_part: str) -> Any:
+def _open_section(value: Any, path: str, next_part: str) -> Any:
     """The section at a path as a mapping, where it can be one."""
     if value is None:
         default = SHORTHANDS.get(path, {})

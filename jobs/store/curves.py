@@ -28,7 +28,7 @@ class Curve(NamedTuple):
     seconds: float
 
 
-def curves(engine: Engine, job_ids: Sequence[str], metric: str, points: int) -> list[Curve]:
+def read_curves(engine: Engine, job_ids: Sequence[str], metric: str, points: int) -> list[Curve]:
     """A metric of several jobs, at evenly spaced rounds and at the last one.
 
     Single rounds are looked up by their key, so that a job of 2,000 rounds costs what one of 40 does.
@@ -46,10 +46,10 @@ def curves(engine: Engine, job_ids: Sequence[str], metric: str, points: int) -> 
     query = query.outerjoin(totals, totals.c.job_id == jobs.c.id).where(jobs.c.id.in_(job_ids))
     with engine.connect() as connection:
         found = {row["id"]: row for row in connection.execute(query).mappings()}
-        return [_curve(connection, found[job], metric, points) for job in job_ids if job in found]
+        return [_read_curve(connection, found[job], metric, points) for job in job_ids if job in found]
 
 
-def _curve(connection: Connection, job: RowMapping, metric: str, points: int) -> Curve:
+def _read_curve(connection: Connection, job: RowMapping, metric: str, points: int) -> Curve:
     done, every = job["rounds_done"], job["every"] or 1
     # Scored rounds are multiples of `every`, and the last.
     step = every * max(1, -(-done // (every * points)))

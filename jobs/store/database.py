@@ -33,7 +33,7 @@ MIGRATION_LOCK = 0x66656473
 LIBPQ = frozenset({"psycopg", "psycopg2"})
 """PostgreSQL's drivers that take libpq's parameters."""
 
-REACH: Mapping[str, int] = MappingProxyType(
+CONNECTION_PARAMETERS: Mapping[str, int] = MappingProxyType(
     {
         "connect_timeout": 10,
         "keepalives_idle": 10,
@@ -46,7 +46,7 @@ REACH: Mapping[str, int] = MappingProxyType(
 
 In seconds, the last one in milliseconds. Without them the system waits for hours."""
 
-PATIENCE: Mapping[str, str] = MappingProxyType(
+SESSION_TIMEOUTS: Mapping[str, str] = MappingProxyType(
     {"lock_timeout": f"{BUSY_SECONDS}s", "idle_in_transaction_session_timeout": "60s"}
 )
 """Settings of a session of PostgreSQL: for how long it waits for another's lock, and keeps its own unused."""
@@ -54,16 +54,16 @@ PATIENCE: Mapping[str, str] = MappingProxyType(
 IDLE_TOO_LONG = "25P03"
 """PostgreSQL's code for a session that it ended because it kept a transaction open and did nothing."""
 
-FULL = frozenset({"SQLITE_FULL", "SQLITE_IOERR_SHMSIZE", "53100"})
+DISK_FULL_CODES = frozenset({"SQLITE_FULL", "SQLITE_IOERR_SHMSIZE", "53100"})
 """What SQLite and PostgreSQL call a disk that is full; the second where SQLite's own index finds no room."""
 
-ROOM = "make room on the disk of FEDSIM_HOME, or of the database that FEDSIM_DATABASE_URL names"
+DISK_FULL_HINT = "make room on the disk of FEDSIM_HOME, or of the database that FEDSIM_DATABASE_URL names"
 
-SILENCES = (OperationalError, InterfaceError, NoConnection)
+NO_ANSWER_ERRORS = (OperationalError, InterfaceError, NoConnection)
 """What is raised where the database does not answer, or all connections are taken: asked later, it may."""
 
 
-def connect(url: str) -> Engine:
+def open_database(url: str) -> Engine:
     """An engine for a database URL, brought to the newest schema.
 
     Raises:
@@ -84,7 +84,7 @@ def connect(url: str) -> Engine:
     return engine
 
 
-def writing(engine: Engine) -> Engine:
+def make_write_engine(engine: Engine) -> Engine:
     """The same engine for transactions that write: SQLite takes its write lock when they begin.
 
     A transaction that reads first and writes later would else fail at once when another process has written
@@ -94,13 +94,13 @@ def writing(engine: Engine) -> Engine:
 
 
 @contextmanager
-def migrating(engine: Engine) -> Iterator[Connection]:
+def begin_migration(engine: Engine) -> Iterator[Connection]:
     """A transaction that may rebuild tables.
 
     SQLite changes a column by making the table anew and dropping the old one, and a drop takes with it what
     refers to the rows: so nothing may be enforced meanwhile. That can be set between transactions only.
     """
-    with writing(engine).execution_options(fedsim_migrates=True).begin() as connection:
+    with make_write_engine(engine).execution_options(fedsim_migrates=True).begin() as connection:
         yield connection
     # Its connections enforce nothing: new ones do.
     engine.dispose()
@@ -121,26 +121,26 @@ def make_engine(url: str) -> Engine:
         if parsed.get_backend_name() not in ("sqlite", "postgresql"):
             raise ArgumentError(f"{parsed.get_backend_name()!r} is neither sqlite nor postgresql")
         # The API's threads each hold a connection for a moment; the pool must not be what they wait for.
-        reach = _reach(parsed)
+        reach = _connection_parameters(parsed)
         engine = create_engine(parsed, pool_size=5, max_overflow=40, pool_pre_ping=True, connect_args=reach)
     except (ArgumentError, ImportError, OSError) as error:
         hint = "for example sqlite:////var/lib/fedsim/fedsim.db or postgresql://user@host/fedsim"
         raise StoreError(f"cannot use the database URL: {error}", hint) from error
-    event.listen(engine, "handle_error", _full, retval=True)
+    event.listen(engine, "handle_error", _translate_disk_full, retval=True)
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
     else:
         event.listen(engine, "connect", _prepare_postgresql)
-        event.listen(engine, "handle_error", _ended_by_the_server, retval=True)
+        event.listen(engine, "handle_error", _translate_ended_session, retval=True)
     return engine
 
 
-def _reach(url: URL) -> dict[str, Any]:
+def _connection_parameters(url: URL) -> dict[str, Any]:
     """What the driver is told beside the URL, whose own parameters stand."""
     if url.get_backend_name() != "postgresql" or url.get_driver_name() not in LIBPQ:
         return {}
-    return {name: value for name, value in REACH.items() if name not in url.query}
+    return {name: value for name, value in CONNECTION_PARAMETERS.items() if name not in url.query}
 
 
 def _prepare_postgresql(connection: Any, _record: Any) -> None:
@@ -149,21 +149,21 @@ def _prepare_postgresql(connection: Any, _record: Any) -> None:
     They are set by a statement: a pooler in between may refuse a connection that brings them along.
     """
     with connection.cursor() as cursor:
-        for name, value in PATIENCE.items():
+        for name, value in SESSION_TIMEOUTS.items():
             unset = "SELECT set_config(%s, %s, false) WHERE current_setting(%s) = '0'"
             cursor.execute(unset, (name, value, name))
     connection.commit()
 
 
-def _full(context: ExceptionContext) -> Exception | None:
+def _translate_disk_full(context: ExceptionContext) -> Exception | None:
     """A full disk is no silence, though the drivers' errors are of one kind: to ask again makes no room."""
     error = context.original_exception
-    if not FULL & {getattr(error, "sqlite_errorname", None), getattr(error, "sqlstate", None)}:
+    if not DISK_FULL_CODES & {getattr(error, "sqlite_errorname", None), getattr(error, "sqlstate", None)}:
         return None
-    return StoreFull(f"the store's disk is full: {error}", ROOM)
+    return StoreFull(f"the store's disk is full: {error}", DISK_FULL_HINT)
 
 
-def _ended_by_the_server(context: ExceptionContext) -> Exception | None:
+def _translate_ended_session(context: ExceptionContext) -> Exception | None:
     """A session that the server ended is a silence like any other; the driver calls it an error within."""
     error = context.original_exception
     if getattr(error, "sqlstate", None) != IDLE_TOO_LONG:
@@ -211,7 +211,7 @@ def migrate(engine: Engine) -> None:
     with engine.connect() as connection:
         if _version(connection) == HEAD:
             return
-    with migrating(engine) as connection:
+    with begin_migration(engine) as connection:
         if connection.dialect.name == "postgresql":
             # However long another process takes to migrate a large store: this one has nothing else to do.
             connection.execute(text("SET LOCAL lock_timeout = 0"))

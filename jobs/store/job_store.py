@@ -16,19 +16,19 @@ from sqlalchemy import ColumnElement, Engine, delete, update
 from fedsim.errors import Conflict
 from jobs.spec import JobSpec
 from jobs.spec.submission import check_submission
-from jobs.store.database import connect, writing
-from jobs.store.queue_order import explain, take_next
+from jobs.store.database import make_write_engine, open_database
+from jobs.store.queue_order import start_next_job, write_waiting_reasons
 from jobs.store.reader import JobReader
-from jobs.store.records import Job, RoundRecord, ray_job_of
+from jobs.store.records import Job, RoundRecord, get_ray_job_id
 from jobs.store.rows import (
-    enter,
+    check_same_submission,
+    enter_state,
     has_round,
     insert_job,
     insert_round,
     job_of,
-    make_sure_same,
-    row_of,
-    unsubmitted,
+    make_unsubmitted_conditions,
+    read_job_row,
     write_warning,
 )
 from jobs.store.states import FINAL, RESUMABLE, STARTED, FailureReason, JobState, check_transition
@@ -44,7 +44,7 @@ class JobStore(JobReader):
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
-        self._writes = writing(engine)
+        self._write_engine = make_write_engine(engine)
 
     @classmethod
     def open(cls, url: str) -> JobStore:
@@ -53,7 +53,7 @@ class JobStore(JobReader):
         Raises:
             StoreError: a URL that means nothing, a database that does not answer or is newer than fedsim is.
         """
-        return cls(connect(url))
+        return cls(open_database(url))
 
     def create(
         self,
@@ -79,13 +79,13 @@ class JobStore(JobReader):
             Conflict: the key has been used for another body.
         """
         submission = check_submission(spec, priority, labels, idempotency_key)
-        with self._writes.begin() as connection:
+        with self._write_engine.begin() as connection:
             row, is_new = insert_job(connection, submission)
         if not is_new:
-            make_sure_same(row, submission)
+            check_same_submission(row, submission)
         return job_of(row), is_new
 
-    def advance(
+    def change_state(
         self,
         job_id: str,
         source: JobState | Collection[JobState],
@@ -118,14 +118,14 @@ class JobStore(JobReader):
         check_transition(sources, target)
         if reason is not None and target is not JobState.FAILED:
             raise Conflict(f"{target} takes no reason, and {reason} was given", "only FAILED has a reason")
-        with self._writes.begin() as connection:
-            row = row_of(connection, job_id, lock=True)
-            if row["state"] not in sources or holder not in (None, ray_job_of(job_of(row))):
+        with self._write_engine.begin() as connection:
+            row = read_job_row(connection, job_id, lock=True)
+            if row["state"] not in sources or holder not in (None, get_ray_job_id(job_of(row))):
                 return False
-            enter(connection, row, target, reason, message)
+            enter_state(connection, row, target, reason, message)
         return True
 
-    def start_next(self, most: int) -> Job | None:
+    def start_next_job(self, most: int) -> Job | None:
         """Take the first job of the queue to STARTING, unless so many jobs hold the cluster already.
 
         However many dispatchers there are, no job is taken twice, none before one that stands before it, and
@@ -134,8 +134,8 @@ class JobStore(JobReader):
         Args:
             most: how many jobs may hold the cluster, this one included.
         """
-        with self._writes.begin() as connection:
-            row = take_next(connection, most)
+        with self._write_engine.begin() as connection:
+            row = start_next_job(connection, most)
             return None if row is None else job_of(row)
 
     def restart(
@@ -165,9 +165,9 @@ class JobStore(JobReader):
         Raises:
             JobNotFound: no job has this id.
         """
-        with self._writes.begin() as connection:
-            row = row_of(connection, job_id, lock=True)
-            if row["state"] not in STARTED or holder not in (None, ray_job_of(job_of(row))):
+        with self._write_engine.begin() as connection:
+            row = read_job_row(connection, job_id, lock=True)
+            if row["state"] not in STARTED or holder not in (None, get_ray_job_id(job_of(row))):
                 return False
             if seen not in (None, row["restarts"]):
                 return bool(seen == row["restarts"] - 1)
@@ -175,7 +175,7 @@ class JobStore(JobReader):
                 return False
             # A runner that goes on is the job's Ray job, be that noted yet or not.
             mine = {"submission_id": row["submission_id"] or holder, "heartbeat_at": row["heartbeat_at"]}
-            enter(connection, row, JobState.STARTING, None, message, **({} if lost else mine))
+            enter_state(connection, row, JobState.STARTING, None, message, **({} if lost else mine))
         return True
 
     def resume(self, job_id: str) -> Job:
@@ -185,13 +185,13 @@ class JobStore(JobReader):
             Conflict: the job has not ended, or has succeeded.
             JobNotFound: no job has this id.
         """
-        with self._writes.begin() as connection:
-            row = row_of(connection, job_id, lock=True)
+        with self._write_engine.begin() as connection:
+            row = read_job_row(connection, job_id, lock=True)
             if row["state"] not in RESUMABLE:
                 states = " or ".join(sorted(RESUMABLE))
                 raise Conflict(f"job {job_id} is {row['state']} and cannot be resumed", f"{states} can be")
-            enter(connection, row, JobState.QUEUED, None, None)
-            return job_of(row_of(connection, job_id))
+            enter_state(connection, row, JobState.QUEUED, None, None)
+            return job_of(read_job_row(connection, job_id))
 
     def request_cancel(self, job_id: str) -> Job:
         """Cancel a job: at once where it waits, by way of CANCELLING where it runs; nothing where it ended.
@@ -199,13 +199,13 @@ class JobStore(JobReader):
         Raises:
             JobNotFound: no job has this id.
         """
-        with self._writes.begin() as connection:
-            row = row_of(connection, job_id, lock=True)
+        with self._write_engine.begin() as connection:
+            row = read_job_row(connection, job_id, lock=True)
             if row["state"] == JobState.QUEUED:
-                enter(connection, row, JobState.CANCELLED, None, "cancelled before it started")
+                enter_state(connection, row, JobState.CANCELLED, None, "cancelled before it started")
             elif row["state"] in (JobState.STARTING, JobState.RUNNING):
-                enter(connection, row, JobState.CANCELLING, None, None)
-            return job_of(row_of(connection, job_id))
+                enter_state(connection, row, JobState.CANCELLING, None, None)
+            return job_of(read_job_row(connection, job_id))
 
     def delete(self, job_id: str) -> None:
         """Remove a job with its rounds and events; its directory is the caller's.
@@ -214,8 +214,8 @@ class JobStore(JobReader):
             Conflict: the job has not ended.
             JobNotFound: no job has this id.
         """
-        with self._writes.begin() as connection:
-            row = row_of(connection, job_id, lock=True)
+        with self._write_engine.begin() as connection:
+            row = read_job_row(connection, job_id, lock=True)
             if row["state"] not in FINAL:
                 raise Conflict(f"job {job_id} is {row['state']} and cannot be deleted", "cancel it first")
             connection.execute(delete(jobs).where(jobs.c.id == job_id))
@@ -232,8 +232,8 @@ class JobStore(JobReader):
             Conflict: a new round for a job that has ended.
             JobNotFound: no job has this id.
         """
-        with self._writes.begin() as connection:
-            row = row_of(connection, job_id, lock=True)
+        with self._write_engine.begin() as connection:
+            row = read_job_row(connection, job_id, lock=True)
             is_new = not has_round(connection, row, record)
             if is_new and row["state"] in FINAL:
                 raise Conflict(f"job {job_id} is {row['state']} and takes no more rounds")
@@ -241,22 +241,22 @@ class JobStore(JobReader):
                 insert_round(connection, row, record)
         return is_new
 
-    def warn(self, job_id: str, text: str) -> bool:
+    def add_warning(self, job_id: str, text: str) -> bool:
         """Write a warning among the events of a job; False, and nothing written, where the job has ended.
 
         Raises:
             JobNotFound: no job has this id.
         """
-        with self._writes.begin() as connection:
-            return write_warning(connection, row_of(connection, job_id, lock=True), text)
+        with self._write_engine.begin() as connection:
+            return write_warning(connection, read_job_row(connection, job_id, lock=True), text)
 
-    def heartbeat(self, job_id: str) -> None:
+    def record_heartbeat(self, job_id: str) -> None:
         """Say that the runner of a job lives; `Job.heartbeat_at` tells when it last did.
 
         Raises:
             JobNotFound: no job has this id.
         """
-        self._set(job_id, heartbeat_at=datetime.now(UTC))
+        self._update_job(job_id, heartbeat_at=datetime.now(UTC))
 
     def set_submission(self, job_id: str, submission_id: str, *, seen: Job | None = None) -> bool:
         """Compare and set: remember the Ray job of a job.
@@ -272,10 +272,10 @@ class JobStore(JobReader):
         Raises:
             JobNotFound: no job has this id.
         """
-        same = () if seen is None else unsubmitted(seen)
-        return self._set(job_id, *same, submission_id=submission_id)
+        same = () if seen is None else make_unsubmitted_conditions(seen)
+        return self._update_job(job_id, *same, submission_id=submission_id)
 
-    def explain(
+    def write_waiting_reasons(
         self, reasons: Mapping[str, str | None], others: str | None = None, placed: Collection[str] = ()
     ) -> None:
         """Say of jobs, all at once, why they wait; nothing happens where one waits no more.
@@ -285,13 +285,13 @@ class JobStore(JobReader):
             others: of all queued jobs that are not among them; None leaves those as they are.
             placed: jobs that are not among the others either.
         """
-        with self._writes.begin() as connection:
-            explain(connection, reasons, others, placed)
+        with self._write_engine.begin() as connection:
+            write_waiting_reasons(connection, reasons, others, placed)
 
-    def _set(self, job_id: str, *where: ColumnElement[bool], **values: Any) -> bool:
-        with self._writes.begin() as connection:
+    def _update_job(self, job_id: str, *where: ColumnElement[bool], **values: Any) -> bool:
+        with self._write_engine.begin() as connection:
             change = update(jobs).where(jobs.c.id == job_id, *where).values(**values)
             if connection.execute(change).rowcount:
                 return True
-            row_of(connection, job_id)
+            read_job_row(connection, job_id)
         return False

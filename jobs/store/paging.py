@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Column, ColumnElement, RowMapping, Select, and_, literal, or_, select, tuple_
 
 from fedsim.errors import BadPageToken, FieldError, RequestError
-from jobs.store.rows import storable
+from jobs.store.rows import make_storable
 from jobs.store.states import JobState
 from jobs.store.tables import jobs, labels
 
@@ -30,7 +30,7 @@ ORDERS = {
 priority by age, so that `-priority` is the order of the queue."""
 
 
-class Key(NamedTuple):
+class SortKey(NamedTuple):
     """A column that a list is sorted by, and whether its largest value comes first."""
 
     column: Column[Any]
@@ -62,55 +62,55 @@ class JobQuery(NamedTuple):
         return ORDERS[self.order_by.removeprefix("-")]
 
     @property
-    def keys(self) -> tuple[Key, ...]:
+    def keys(self) -> tuple[SortKey, ...]:
         """What the list is sorted by; the last one tells all jobs apart."""
         descending = self.order_by.startswith("-")
         if self.column is not jobs.c.priority:
-            return Key(self.column, descending), Key(jobs.c.id, descending)
-        ages = Key(jobs.c.created_at, not descending), Key(jobs.c.id, not descending)
-        return Key(self.column, descending), *ages
+            return SortKey(self.column, descending), SortKey(jobs.c.id, descending)
+        ages = SortKey(jobs.c.created_at, not descending), SortKey(jobs.c.id, not descending)
+        return SortKey(self.column, descending), *ages
 
-    def statement(self, page_token: str | None) -> Select[Any]:
+    def build_statement(self, page_token: str | None) -> Select[Any]:
         """One row more than the page holds, so that the caller sees whether another page follows.
 
         The page is found among ids, which indexes hold; whole rows, specs and all, are read for it alone.
         """
         found = select(jobs.c.id).where(*self._filters()).limit(self.limit + 1)
         if page_token is not None:
-            found = found.where(self._beyond(self._read(page_token)))
+            found = found.where(self._build_page_filter(self._read_page_token(page_token)))
         keys = [column.desc() if descending else column.asc() for column, descending in self.keys]
         return select(jobs).where(jobs.c.id.in_(found.order_by(*keys))).order_by(*keys)
 
-    def token(self, last: RowMapping) -> str:
+    def make_page_token(self, last: RowMapping) -> str:
         """The token of the page that follows this row."""
         place = [last[column.name] for column, _ in self.keys]
         values = [value.isoformat() if isinstance(value, datetime) else value for value in place]
-        text = json.dumps([self._fingerprint(), *values])
+        text = json.dumps([self._hash_filters(), *values])
         return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
     def _filters(self) -> Iterator[ColumnElement[bool]]:
         if self.states:
             yield jobs.c.state.in_(self.states)
         for label in self.labels:
-            yield jobs.c.id.in_(_labelled(label))
+            yield jobs.c.id.in_(_select_labelled(label))
         if self.algorithm:
             yield jobs.c.algorithm == self.algorithm
         if self.search:
             columns = (jobs.c.name, jobs.c.id, jobs.c.algorithm)
             yield or_(*(column.icontains(self.search, autoescape=True) for column in columns))
 
-    def _beyond(self, place: Sequence[Any]) -> ColumnElement[bool]:
+    def _build_page_filter(self, place: Sequence[Any]) -> ColumnElement[bool]:
         if self.column is not jobs.c.priority:
-            return _after(self.keys, place)
-        same = and_(self.column == place[0], _after(self.keys[1:], place[1:]))
-        return or_(_after(self.keys[:1], place[:1]), same)
+            return _build_after_filter(self.keys, place)
+        same = and_(self.column == place[0], _build_after_filter(self.keys[1:], place[1:]))
+        return or_(_build_after_filter(self.keys[:1], place[:1]), same)
 
-    def _fingerprint(self) -> str:
+    def _hash_filters(self) -> str:
         """What a token belongs to: the same filters and the same order."""
         filters = [sorted(self.states), sorted(self.labels), self.algorithm, self.search]
         return hashlib.sha256(json.dumps([*filters, self.order_by]).encode()).hexdigest()[:12]
 
-    def _read(self, token: str) -> list[Any]:
+    def _read_page_token(self, token: str) -> list[Any]:
         """The place that a token names; whoever made it up gets no further than to a list of jobs."""
         try:
             text = base64.urlsafe_b64decode(token.encode() + b"=" * (-len(token) % 4))
@@ -118,13 +118,13 @@ class JobQuery(NamedTuple):
             place = [_value(key.column, value) for key, value in zip(self.keys, values, strict=True)]
         except (ValueError, TypeError, OverflowError, RecursionError):
             fingerprint, place = None, []
-        if fingerprint != self._fingerprint():
+        if fingerprint != self._hash_filters():
             hint = "take next_page_token of the page before, with the same filters and order"
             raise BadPageToken(f"{token[:80]!r} is not a page token of this list", hint)
         return place
 
 
-def job_query(
+def make_job_query(
     state: JobState | Collection[JobState] | None,
     label: str | Collection[str] | None,
     order_by: str,
@@ -150,8 +150,10 @@ def job_query(
     texts = [*(("label", each) for each in asked), ("algorithm", algorithm), ("search", search)]
     errors = list(_faults(order_by, limit, len(asked)))
     for path, text in texts:
-        if text is not None and text != storable(text):
-            errors.append(FieldError(path, storable(text)[:200], "is not a text", "use printable characters"))
+        if text is not None and text != make_storable(text):
+            errors.append(
+                FieldError(path, make_storable(text)[:200], "is not a text", "use printable characters")
+            )
     if errors:
         raise RequestError(errors)
     return JobQuery(tuple(JobState(s).value for s in states), asked, algorithm, search, order_by, limit)
@@ -166,7 +168,7 @@ def _faults(order_by: str, limit: int, asked: int) -> Iterator[FieldError]:
         yield FieldError("label", asked, "are too many", f"at most {MAX_LABELS} labels")
 
 
-def _after(keys: Sequence[Key], place: Sequence[Any]) -> ColumnElement[bool]:
+def _build_after_filter(keys: Sequence[SortKey], place: Sequence[Any]) -> ColumnElement[bool]:
     """What comes after a place, by keys that all go the same way."""
     # A comparison of rows, not several of columns: databases walk an index with it.
     here = tuple_(*(key.column for key in keys))
@@ -185,12 +187,12 @@ def _value(column: Column[Any], value: Any) -> Any:
 
 
 def _text(value: Any) -> str:
-    if not isinstance(value, str) or value != storable(value):
+    if not isinstance(value, str) or value != make_storable(value):
         raise ValueError("no text")
     return value
 
 
-def _labelled(label: str) -> Select[Any]:
+def _select_labelled(label: str) -> Select[Any]:
     key, equals, value = label.partition("=")
     query = select(labels.c.job_id).where(labels.c.key == key)
     return query.where(labels.c.value == value) if equals else query

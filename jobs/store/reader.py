@@ -10,11 +10,11 @@ from sqlalchemy import Engine, and_, select
 
 from jobs.spec import JobSpec
 from jobs.spec.submission import check_submission
-from jobs.store.curves import Curve, curves
-from jobs.store.paging import job_query
-from jobs.store.queue_order import IN_LINE, counting, in_line
+from jobs.store.curves import Curve, read_curves
+from jobs.store.paging import make_job_query
+from jobs.store.queue_order import QUEUE_ORDER, select_count, select_queue
 from jobs.store.records import Job, JobEvent, JobPage, RoundRecord
-from jobs.store.rows import event_of, job_of, job_with_key, make_sure_same, row_of
+from jobs.store.rows import check_same_submission, event_of, find_job_by_key, job_of, read_job_row
 from jobs.store.states import JobState
 from jobs.store.tables import events, jobs, rounds
 from jobs.store.totals import Totals, read_totals
@@ -49,9 +49,9 @@ class JobReader:
             JobNotFound: no job has this id.
         """
         with self._engine.connect() as connection:
-            return job_of(row_of(connection, job_id))
+            return job_of(read_job_row(connection, job_id))
 
-    def submitted(
+    def find_submitted_job(
         self, spec: JobSpec, *, priority: int, labels: Mapping[str, str], idempotency_key: str | None
     ) -> Job | None:
         """The job that a submission made when it came before; see `JobStore.create` for the arguments.
@@ -64,10 +64,10 @@ class JobReader:
         if submission.idempotency_key is None:
             return None
         with self._engine.connect() as connection:
-            row = job_with_key(connection, submission.idempotency_key)
+            row = find_job_by_key(connection, submission.idempotency_key)
         if row is None:
             return None
-        make_sure_same(row, submission)
+        check_same_submission(row, submission)
         return job_of(row)
 
     def list(
@@ -87,17 +87,17 @@ class JobReader:
             SpecError: a limit, an order or a filter that cannot be.
             BadPageToken: a token that is not of this list.
         """
-        query = job_query(state, label, order_by, limit, algorithm, search)
+        query = make_job_query(state, label, order_by, limit, algorithm, search)
         with self._engine.connect() as connection:
-            found = connection.execute(query.statement(page_token)).mappings().all()
+            found = connection.execute(query.build_statement(page_token)).mappings().all()
         page, more = found[:limit], len(found) > limit
         return JobPage(
-            jobs=[job_of(r) for r in page], next_page_token=query.token(page[-1]) if more else None
+            jobs=[job_of(r) for r in page], next_page_token=query.make_page_token(page[-1]) if more else None
         )
 
     def queue(self, limit: int = 100) -> tuple[Job, ...]:
         """The queued jobs in the order in which they will run: priority, then age."""
-        query = select(jobs).where(jobs.c.id.in_(in_line(limit))).order_by(*IN_LINE)
+        query = select(jobs).where(jobs.c.id.in_(select_queue(limit))).order_by(*QUEUE_ORDER)
         with self._engine.connect() as connection:
             return tuple(job_of(row) for row in connection.execute(query).mappings())
 
@@ -108,7 +108,7 @@ class JobReader:
     def count(self, states: Collection[JobState]) -> int:
         """How many jobs are in one of these states."""
         with self._engine.connect() as connection:
-            return int(connection.execute(counting(states)).scalar_one())
+            return int(connection.execute(select_count(states)).scalar_one())
 
     def totals(self) -> Totals:
         """What all jobs have done so far."""
@@ -124,7 +124,7 @@ class JobReader:
         with self._engine.connect() as connection:
             found = connection.execute(query.order_by(rounds.c.round).limit(limit)).scalars().all()
             if not found:
-                row_of(connection, job_id)
+                read_job_row(connection, job_id)
         return tuple(RoundRecord.model_validate(record) for record in found)
 
     def events(self, job_id: str, after: int = 0, limit: int = 1000) -> tuple[JobEvent, ...]:
@@ -139,9 +139,9 @@ class JobReader:
         with self._engine.connect() as connection:
             found = connection.execute(query).mappings().all()
             if not found:
-                row_of(connection, job_id)
+                read_job_row(connection, job_id)
         return tuple(event_of(row) for row in found)
 
     def curves(self, job_ids: Sequence[str], metric: str, points: int) -> Sequence[Curve]:
         """A metric of several jobs at evenly spaced rounds; see `jobs.store.curves.curves`."""
-        return curves(self._engine, job_ids, metric, points)
+        return read_curves(self._engine, job_ids, metric, points)

@@ -14,28 +14,28 @@ from jobs.store.states import FailureReason, JobState
 EventType = Literal["state", "round", "warning"]
 
 
-def finite(value: Any) -> Any:
+def replace_non_finite(value: Any) -> Any:
     """The same value with every NaN and infinity replaced by None: JSON has no word for them."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
+        return {key: replace_non_finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [finite(item) for item in value]
+        return [replace_non_finite(item) for item in value]
     return value
 
 
-FreeForm = Annotated[dict[str, JsonValue], BeforeValidator(finite)]
+FreeForm = Annotated[dict[str, JsonValue], BeforeValidator(replace_non_finite)]
 """A mapping whose keys the methods choose."""
 
 
-class Frozen(BaseModel):
+class FrozenRecord(BaseModel):
     """A record that nobody changes. Fields that it does not know are of a newer service, and left out."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class Seconds(Frozen):
+class Seconds(FrozenRecord):
     """Wall-clock seconds of one round, by phase."""
 
     total: float
@@ -47,7 +47,7 @@ class Seconds(Frozen):
     personal: float = 0.0
 
 
-class Traffic(Frozen):
+class Traffic(FrozenRecord):
     """Simulated bytes of one round, summed over the cohort.
 
     Attributes:
@@ -60,7 +60,7 @@ class Traffic(Frozen):
     personal: int = Field(default=0, ge=0)
 
 
-class Cost(Frozen):
+class Cost(FrozenRecord):
     """What the training of one round cost its clients.
 
     Attributes:
@@ -89,7 +89,7 @@ class Engine(BaseModel):
     restarts: int = 0
 
 
-class Marks(NamedTuple):
+class StateDigests(NamedTuple):
     """What two runs of a round are told apart by.
 
     Attributes:
@@ -100,13 +100,13 @@ class Marks(NamedTuple):
     digest: str
     memory_digest: str | None
 
-    def agree(self, other: Marks) -> bool:
+    def agrees_with(self, other: StateDigests) -> bool:
         """Whether both are the same, as far as both are known."""
         both = None not in (self.memory_digest, other.memory_digest)
         return self.digest == other.digest and (not both or self.memory_digest == other.memory_digest)
 
 
-class RoundRecord(Frozen):
+class RoundRecord(FrozenRecord):
     """One round of one job, the same in the store, in REST, in the SDK and in files.
 
     Attributes:
@@ -135,12 +135,12 @@ class RoundRecord(Frozen):
     engine: Engine
     method: FreeForm = {}
 
-    def marks(self) -> Marks:
+    def digests(self) -> StateDigests:
         """Its digests."""
-        return Marks(self.digest, self.memory_digest)
+        return StateDigests(self.digest, self.memory_digest)
 
 
-def known_reason(value: Any) -> Any:
+def replace_unknown_reason(value: Any) -> Any:
     """The same reason, or INTERNAL for one that only a newer service knows."""
     is_new = isinstance(value, str) and value not in FailureReason.__members__
     return FailureReason.INTERNAL if is_new else value
@@ -154,7 +154,7 @@ def total_cost(records: Iterable[RoundRecord]) -> Cost:
     return total
 
 
-class Job(Frozen):
+class Job(FrozenRecord):
     """One job as it stands now; all times are UTC.
 
     Attributes:
@@ -177,7 +177,7 @@ class Job(Frozen):
     id: str
     name: str
     state: JobState
-    reason: Annotated[FailureReason | None, BeforeValidator(known_reason)] = None
+    reason: Annotated[FailureReason | None, BeforeValidator(replace_unknown_reason)] = None
     message: str | None = None
     priority: int = 0
     labels: dict[str, str] = {}
@@ -196,7 +196,7 @@ class Job(Frozen):
     heartbeat_at: datetime | None = None
 
 
-class JobEvent(Frozen):
+class JobEvent(FrozenRecord):
     """Something that happened to a job.
 
     Attributes:
@@ -212,14 +212,14 @@ class JobEvent(Frozen):
     at: datetime
 
 
-class JobPage(Frozen):
+class JobPage(FrozenRecord):
     """A page of jobs; `next_page_token` is None on the last one."""
 
     jobs: list[Job]
     next_page_token: str | None = None
 
 
-def ray_job_of(job: Job) -> str:
+def get_ray_job_id(job: Job) -> str:
     """The id of a job's Ray job. Ray takes each id once, so a second submission does nothing.
 
     Each restart has another one, so that a runner that was given up knows itself not to be meant any more. A

@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, and_, insert, sele
 from sqlalchemy.dialects import postgresql, sqlite
 
 from fedsim.errors import Conflict, JobNotFound
-from jobs.spec.submission import Submission, new_job_id
+from jobs.spec.submission import CheckedSubmission, new_job_id
 from jobs.store.records import EventType, Job, JobEvent, RoundRecord
 from jobs.store.states import FINAL, STARTED, FailureReason, JobState
 from jobs.store.tables import events, jobs, labels, rounds
@@ -37,17 +37,17 @@ def event_of(row: RowMapping) -> JobEvent:
     return JobEvent(id=row["id"], job_id=row["job_id"], type=row["type"], data=data, at=row["at"])
 
 
-def storable(text: str) -> str:
+def make_storable(text: str) -> str:
     """A text without what PostgreSQL or UTF-8 cannot hold; messages come from anywhere."""
     return text.replace("\0", "").encode(errors="replace").decode()
 
 
-def no_such_job(job_id: str) -> JobNotFound:
+def make_no_such_job_error(job_id: str) -> JobNotFound:
     """The error for an id that no job has."""
     return JobNotFound(f"no job has the id {job_id[:80]!r}", "`fedsim list` shows the jobs with their ids")
 
 
-def row_of(connection: Connection, job_id: str, *, lock: bool = False) -> RowMapping:
+def read_job_row(connection: Connection, job_id: str, *, lock: bool = False) -> RowMapping:
     """The row of a job, locked until the transaction ends where asked for.
 
     Raises:
@@ -56,24 +56,24 @@ def row_of(connection: Connection, job_id: str, *, lock: bool = False) -> RowMap
     query = select(jobs).where(jobs.c.id == job_id)
     # PostgreSQL cannot even compare with a text that it could not hold.
     row = None
-    if job_id == storable(job_id):
+    if job_id == make_storable(job_id):
         row = connection.execute(query.with_for_update() if lock else query).mappings().one_or_none()
     if row is None:
-        raise no_such_job(job_id)
+        raise make_no_such_job_error(job_id)
     return row
 
 
-def unsubmitted(seen: Job) -> tuple[ColumnElement[bool], ...]:
+def make_unsubmitted_conditions(seen: Job) -> tuple[ColumnElement[bool], ...]:
     """That no Ray job of a job is known, and it was neither started again nor resumed since it was seen."""
     return jobs.c.submission_id.is_(None), jobs.c.restarts == seen.restarts, jobs.c.resumes == seen.resumes
 
 
-def job_with_key(connection: Connection, key: str) -> RowMapping | None:
+def find_job_by_key(connection: Connection, key: str) -> RowMapping | None:
     """The row of the job with this idempotency key."""
     return connection.execute(select(jobs).where(jobs.c.idempotency_key == key)).mappings().one_or_none()
 
 
-def make_sure_same(row: RowMapping, submission: Submission) -> None:
+def check_same_submission(row: RowMapping, submission: CheckedSubmission) -> None:
     """Make sure that a row is of this submission, of which it has the key.
 
     Raises:
@@ -86,7 +86,7 @@ def make_sure_same(row: RowMapping, submission: Submission) -> None:
         )
 
 
-def insert_job(connection: Connection, submission: Submission) -> tuple[RowMapping, bool]:
+def insert_job(connection: Connection, submission: CheckedSubmission) -> tuple[RowMapping, bool]:
     """Insert a job, or find the one that has its idempotency key already."""
     insert_or_not = INSERTS[connection.dialect.name](jobs).on_conflict_do_nothing().returning(jobs.c.id)
     while True:
@@ -95,19 +95,19 @@ def insert_job(connection: Connection, submission: Submission) -> tuple[RowMappi
         if connection.execute(insert_or_not, _new_row(job_id, submission, now)).scalar() is not None:
             break
         if submission.idempotency_key is not None:
-            row = job_with_key(connection, submission.idempotency_key)
+            row = find_job_by_key(connection, submission.idempotency_key)
             if row is not None:
                 return row, False
         # Neither inserted nor there by its key: two ids made in one millisecond were the same. Draw again.
     if submission.labels:
         pairs = submission.labels.items()
         connection.execute(insert(labels), [{"job_id": job_id, "key": k, "value": v} for k, v in pairs])
-    row = row_of(connection, job_id)
+    row = read_job_row(connection, job_id)
     write_event(connection, row, "state", _state_data(row, JobState.QUEUED, None))
-    return row_of(connection, job_id), True
+    return read_job_row(connection, job_id), True
 
 
-def _new_row(job_id: str, submission: Submission, now: datetime) -> dict[str, Any]:
+def _new_row(job_id: str, submission: CheckedSubmission, now: datetime) -> dict[str, Any]:
     spec = submission.spec
     return {
         "id": job_id,
@@ -129,7 +129,7 @@ def _new_row(job_id: str, submission: Submission, now: datetime) -> dict[str, An
     }
 
 
-def enter(
+def enter_state(
     connection: Connection,
     row: RowMapping,
     target: JobState,
@@ -140,7 +140,7 @@ def enter(
     """Put a locked job into a state: its times, its restarts and its event with it; `kept` values stay."""
     if target is JobState.FAILED:
         reason = reason or FailureReason.INTERNAL
-    message = None if message is None else storable(message)
+    message = None if message is None else make_storable(message)
     changes: dict[str, Any] = {"state": target.value, "reason": reason, "message": message, "waiting": None}
     stamp = "finished_at" if target in FINAL else STAMPS.get(target)
     if stamp and row[stamp] is None:
@@ -153,12 +153,12 @@ def enter(
     if row["state"] in FINAL and target is JobState.QUEUED:
         changes |= {"restarts": 0, "resumes": row["resumes"] + 1, "finished_at": None}
         changes |= {"submission_id": None, "heartbeat_at": None, "started_at": None}
-        _reopen(connection, row)
+        _reopen_last_event(connection, row)
     data = _state_data(row, target, row["state"]) | {"reason": reason, "message": message}
     write_event(connection, row, "state", data, **changes | kept)
 
 
-def _reopen(connection: Connection, row: RowMapping) -> None:
+def _reopen_last_event(connection: Connection, row: RowMapping) -> None:
     """The last event, which told of the job's end, is the end no more: who reads on must not stop there."""
     last = and_(events.c.job_id == row["id"], events.c.id == row["events"])
     data = connection.execute(select(events.c.data).where(last)).scalar_one()
@@ -217,5 +217,5 @@ def write_warning(connection: Connection, row: RowMapping, text: str) -> bool:
     """Write a warning of a locked job; the event of the final state stays the last one, so not after it."""
     if row["state"] in FINAL:
         return False
-    write_event(connection, row, "warning", {"message": storable(text)})
+    write_event(connection, row, "warning", {"message": make_storable(text)})
     return True

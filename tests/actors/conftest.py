@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from actors.actor_group import Crew
+from actors.actor_group import ActorGroup
 from actors.resources import Placement
 
 
@@ -14,11 +14,11 @@ from actors.resources import Placement
     scope="package",
     params=[pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(5, marks=pytest.mark.slow)],
 )
-def crew(request: pytest.FixtureRequest, ray_cluster: None) -> Iterator[Crew]:
+def crew(request: pytest.FixtureRequest, ray_cluster: None) -> Iterator[ActorGroup]:
     """Actors that several runs share one after another; one and five of them only where there is time.
 
     For this package alone: other tests in the same Ray ask for all of its room.
     """
-    crew = Crew(Placement(request.param, 0.5, 0))
+    crew = ActorGroup(Placement(request.param, 0.5, 0))
     yield crew
     crew.close()

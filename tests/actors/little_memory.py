@@ -12,7 +12,7 @@ from typing import Any
 
 import ray
 
-from actors.actor_group import Crew
+from actors.actor_group import ActorGroup
 from actors.ray_pool import RayPool
 from actors.resources import Placement
 from fedsim.engine.faults import Faults
@@ -30,7 +30,7 @@ def main() -> dict[str, Any]:
     ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
     population = federation(rounds=ROUNDS)
     try:
-        crew = Crew(Placement(1, 1, 0))
+        crew = ActorGroup(Placement(1, 1, 0))
         pool = RayPool(Everything(), population, crew, faults=Faults(max_retries=1))
         results = list(simulate(Everything(), population, pool))
     except FedsimError as error:

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from actors.calls import Submit, Task, Work
+from actors.calls import ActorCall, CallQueue, Submit
 from fedsim.errors import MethodFailed
 
 
-def line(actors: int) -> Work:
+def line(actors: int) -> CallQueue:
     crew: Any = SimpleNamespace(actors=[None] * actors)
-    return Work(crew, max_retries=0)
+    return CallQueue(crew, max_retries=0)
 
 
 def noting(made: list[int], number: int) -> Submit:
@@ -35,12 +35,12 @@ def failing(error: Callable[[], Exception]) -> Submit:
 def test_an_error_in_making_a_call_meets_whoever_asks_for_it() -> None:
     """Not whoever adds more tasks, and so hands it out: there it would be lost, and waited for in vain."""
     work, made = line(actors=1), list[int]()
-    broken = Task(failing(lambda: MethodFailed("Mine", "instruct", "no such client", "")))
-    work.add([Task(noting(made, 1)), Task(noting(made, 2)), Task(noting(made, 3)), broken])
+    broken = ActorCall(failing(lambda: MethodFailed("Mine", "instruct", "no such client", "")))
+    work.add([ActorCall(noting(made, 1)), ActorCall(noting(made, 2)), ActorCall(noting(made, 3)), broken])
     assert made == [1, 2]
     for expected in ([1, 2, 3], [1, 2, 3, 4]):
-        work._load = [0]  # as if what was handed out were done
-        work.add([Task(noting(made, 4))])
+        work._calls_by_slot = [0]  # as if what was handed out were done
+        work.add([ActorCall(noting(made, 4))])
         assert made == expected
     with pytest.raises(MethodFailed, match="no such client"):
-        work.results([broken])
+        work.wait_for_results([broken])

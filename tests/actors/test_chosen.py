@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from actors.coordinator import CoordinatorProcess, Keeping
+from actors.coordinator import CheckpointPolicy, CoordinatorProcess
 from actors.resources import Placement
 from fedsim.algorithms import KDIA, FedAvg
 from fedsim.base import tree
@@ -56,14 +56,16 @@ def process(folder: Path, population: Population) -> CoordinatorProcess:
         partition=("", {}),
         models=(),
     )
-    return CoordinatorProcess(experiment, Placement(1, 1, 0), keeping=Keeping(str(folder), every=1))
+    return CoordinatorProcess(
+        experiment, Placement(1, 1, 0), checkpoint_policy=CheckpointPolicy(str(folder), every=1)
+    )
 
 
 def rounds_of(made: CoordinatorProcess, population: Population, kept: Checkpoints) -> Any:
     """Its rounds, from the last checkpoint on."""
     checkpoint = kept.load(make_initial_state(METHOD, population))
     pool: Any = SerialPool(METHOD, population)
-    return (r for r in made._rounds(population, pool, kept, checkpoint) if isinstance(r, RoundResult))
+    return (r for r in made._run_rounds(population, pool, kept, checkpoint) if isinstance(r, RoundResult))
 
 
 def accuracy(chosen: ChosenModel, population: Population) -> float:
@@ -79,7 +81,7 @@ def test_the_chosen_model_does_on_the_test_set_what_the_result_says(tmp_path: Pa
     made, kept = process(tmp_path, population), Checkpoints(str(tmp_path))
     for result in rounds_of(made, population, kept):
         final.add(RoundRecord.model_validate(result.record()))
-    said, chosen = final.document()["best_by_validation"], made.chosen()
+    said, chosen = final.document()["best_by_validation"], made.get_chosen_model()
     assert chosen is not None
     assert (chosen.round, chosen.model) == (said["round"], said["model"])
     assert (chosen.round, chosen.model) == (3, "teacher")

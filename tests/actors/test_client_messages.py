@@ -8,8 +8,8 @@ import pytest
 import ray
 import torch
 
-from actors.actor_group import Crew
-from actors.client_messages import Shared, letters, opened
+from actors.actor_group import ActorGroup
+from actors.client_messages import SharedMessage, pack_client_messages, unpack_client_messages
 from actors.ray_pool import RayPool
 from actors.resources import Placement
 from fedsim.algorithms import FedEnsemble
@@ -37,10 +37,10 @@ def test_models_that_several_clients_receive_are_put_away_once(store: list[Any])
     population, algorithm = federation(), FedEnsemble(mode="permutation", models=3)
     state, ctx = make_initial_state(algorithm, population), population.context(0)
     instructions = make_instructions(algorithm, ctx, state, range(10))
-    written = letters(instructions)
-    assert all(isinstance(letter, Shared) for letter in written.values())
+    written = pack_client_messages(instructions)
+    assert all(isinstance(letter, SharedMessage) for letter in written.values())
     assert len(store) == 3
-    found = opened(written, None)
+    found = unpack_client_messages(written, None)
     assert {client: digest(value) for client, value in found.items()} == {
         client: digest(value) for client, value in instructions.items()
     }
@@ -49,15 +49,15 @@ def test_models_that_several_clients_receive_are_put_away_once(store: list[Any])
 def test_what_one_client_alone_receives_travels_with_its_message(store: list[Any]) -> None:
     ones = torch.ones(2)
     sent = {0: {"a": ones}, 1: {"a": ones.clone()}, 2: {}, 3: {}, 4: {"a": ones, "b": {}}}
-    written = letters(sent)
+    written = pack_client_messages(sent)
     assert store == []
-    assert digest(opened(written, torch.device("cpu"))) == digest(sent)
+    assert digest(unpack_client_messages(written, torch.device("cpu"))) == digest(sent)
 
 
 def test_actors_read_what_was_put_away(ray_cluster: None) -> None:
     population, algorithm = federation(cohort_size=6, rounds=2), FedEnsemble(mode="permutation", models=2)
     expected = simulate(algorithm, population, SerialPool(algorithm, population))
-    pool = RayPool(algorithm, population, Crew(Placement(2, 0.5, 0)))
+    pool = RayPool(algorithm, population, ActorGroup(Placement(2, 0.5, 0)))
     try:
         found = [result.digest for result in simulate(algorithm, population, pool)]
     finally:

@@ -11,8 +11,14 @@ import pytest
 import torch
 
 from actors.client_actor import ClientProcess
-from actors.coordinator import CoordinatorProcess, Phase
-from actors.device import IN_PLACE, Claim, claim, driver, notice
+from actors.coordinator import CoordinatorProcess, Status
+from actors.device import (
+    CPU_FALLBACK_NAME,
+    DeviceShare,
+    acquire_device,
+    describe_cpu_fallback,
+    describe_driver,
+)
 from actors.resources import Placement
 from fedsim.engine.faults import DEFAULT
 from fedsim.errors import DoesNotFit
@@ -33,25 +39,25 @@ def unusable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
     monkeypatch.setattr(torch.cuda, "init", fails)
     file = tmp_path / "version"
-    monkeypatch.setattr("actors.device.DRIVER", (file, tmp_path / "nvidia0"))
+    monkeypatch.setattr("actors.device.DRIVER_FILES", (file, tmp_path / "nvidia0"))
     return file
 
 
 def test_who_asks_for_none_is_on_the_cpu(unusable: Path) -> None:
     unusable.write_text(VERSION)
-    assert claim(0) == Claim("cpu", None, "cpu", None)
+    assert acquire_device(0) == DeviceShare("cpu", None, "cpu", None)
 
 
 def test_a_gpu_of_a_node_without_a_driver_is_logical(unusable: Path) -> None:
-    found = claim(0.5)
-    found.check()
-    assert (found.device, found.cap, found.name) == ("cpu", None, IN_PLACE)
+    found = acquire_device(0.5)
+    found.raise_if_refused()
+    assert (found.device, found.cap, found.name) == ("cpu", None, CPU_FALLBACK_NAME)
 
 
 def test_a_real_gpu_that_cannot_be_used_is_refused(unusable: Path) -> None:
     unusable.write_text(VERSION)
     with pytest.raises(DoesNotFit) as caught:
-        claim(0.25).check()
+        acquire_device(0.25).raise_if_refused()
     for words in ("node ", "0.25 GPU", "driver on your system is too old", torch.__version__, "535.104.05"):
         assert words in caught.value.message
     assert "Please update" not in caught.value.message
@@ -61,10 +67,10 @@ def test_a_real_gpu_that_cannot_be_used_is_refused(unusable: Path) -> None:
 
 
 def test_a_driver_is_seen_by_its_device_alone(unusable: Path) -> None:
-    assert driver() == ""
+    assert describe_driver() == ""
     unusable.with_name("nvidia0").touch()
-    assert driver() == f"a driver ({unusable.with_name('nvidia0')})"
-    assert claim(1).refused is not None
+    assert describe_driver() == f"a driver ({unusable.with_name('nvidia0')})"
+    assert acquire_device(1).refusal is not None
 
 
 def test_gpus_that_are_declared_as_logical_are_nobodys(
@@ -73,7 +79,7 @@ def test_gpus_that_are_declared_as_logical_are_nobodys(
     unusable.write_text(VERSION)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setenv("FEDSIM_LOGICAL_GPUS", "1")
-    assert claim(0.5) == Claim(name=IN_PLACE)
+    assert acquire_device(0.5) == DeviceShare(name=CPU_FALLBACK_NAME)
 
 
 def test_a_gpu_that_can_be_used_has_a_name(unusable: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,15 +89,15 @@ def test_a_gpu_that_can_be_used_has_a_name(unusable: Path, monkeypatch: pytest.M
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: Properties)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA A10G")
-    assert claim(2) == Claim("cuda", None, "cuda:0 NVIDIA A10G", None)
+    assert acquire_device(2) == DeviceShare("cuda", None, "cuda:0 NVIDIA A10G", None)
 
 
 def test_clients_and_server_are_refused_when_they_are_called_not_when_they_start(unusable: Path) -> None:
     unusable.write_text(VERSION)
     client, nothing = ClientProcess(0.5), Any
     with pytest.raises(DoesNotFit, match="cannot use it"):
-        client.join(nothing, nothing, DEFAULT, graphs=True)  # type: ignore[arg-type]
-    server = CoordinatorProcess(nothing, Placement(1, 1, 0, server=0.5))  # type: ignore[arg-type]
+        client.join_run(nothing, nothing, DEFAULT, graphs=True)  # type: ignore[arg-type]
+    server = CoordinatorProcess(nothing, Placement(1, 1, 0, server_gpus=0.5))  # type: ignore[arg-type]
     with pytest.raises(DoesNotFit) as caught:
         next(server.run())
     assert caught.value.errors[0][0] == "resources.server_gpus"
@@ -102,16 +108,19 @@ def test_what_the_server_says_goes_through_ray_which_sends_into_it(monkeypatch: 
         def load(self, _: Any, warn: Any) -> None:
             warn("a checkpoint is damaged")
 
-    monkeypatch.setattr("actors.coordinator.first_state", lambda *_: None)
+    monkeypatch.setattr("actors.coordinator.make_initial_state", lambda *_: None)
     server: Any = CoordinatorProcess(SimpleNamespace(algorithm=None), Placement(1, 1, 0))  # type: ignore[arg-type]
     said = server._last(Damaged(), None)
-    assert next(said) == Phase("a checkpoint is damaged")
+    assert next(said) == Status("a checkpoint is damaged")
     with pytest.raises(StopIteration):
         said.send("ray's own")
 
 
 def test_the_notice_names_each_node_once() -> None:
-    on = [{"address": "10.0.0.5", "name": IN_PLACE}, {"address": "10.0.0.6", "name": "cuda:0 NVIDIA A10G"}]
-    assert notice(on[1:]) is None
-    assert str(notice([*on, *on])).count("10.0.0.5") == 1
-    assert "10.0.0.6" not in str(notice(on))
+    on = [
+        {"address": "10.0.0.5", "name": CPU_FALLBACK_NAME},
+        {"address": "10.0.0.6", "name": "cuda:0 NVIDIA A10G"},
+    ]
+    assert describe_cpu_fallback(on[1:]) is None
+    assert str(describe_cpu_fallback([*on, *on])).count("10.0.0.5") == 1
+    assert "10.0.0.6" not in str(describe_cpu_fallback(on))

@@ -17,8 +17,8 @@ import ray
 from ray.exceptions import ActorDiedError, OutOfMemoryError
 
 from actors import actor_group as crew_module
-from actors.actor_errors import gave_up
-from actors.actor_group import Crew
+from actors.actor_errors import make_death_error
+from actors.actor_group import ActorGroup
 from actors.ray_pool import RayPool
 from actors.resources import Placement
 from fedsim.clients.population import Population
@@ -44,9 +44,9 @@ def same(a: list[RoundResult], b: list[RoundResult]) -> None:
 
 
 @pytest.fixture(scope="module")
-def pair(ray_cluster: None) -> Iterator[Crew]:
+def pair(ray_cluster: None) -> Iterator[ActorGroup]:
     """Two actors, which these tests kill and the crew replaces."""
-    crew = Crew(Placement(2, 0.5, 0))
+    crew = ActorGroup(Placement(2, 0.5, 0))
     yield crew
     crew.close()
 
@@ -60,7 +60,7 @@ POLICIES: list[tuple[Algorithm, Faults]] = [
 
 
 @pytest.mark.parametrize(("algorithm", "faults"), POLICIES, ids=["some", "all-but-one", "retry", "chaos"])
-def test_policies_do_not_depend_on_the_pool(algorithm: Algorithm, faults: Faults, crew: Crew) -> None:
+def test_policies_do_not_depend_on_the_pool(algorithm: Algorithm, faults: Faults, crew: ActorGroup) -> None:
     population = federation(rounds=3)
     expected = serial(algorithm, population, faults)
     results = list(simulate(algorithm, population, RayPool(algorithm, population, crew, faults=faults)))
@@ -69,7 +69,7 @@ def test_policies_do_not_depend_on_the_pool(algorithm: Algorithm, faults: Faults
         assert [r.engine.get(name) for r in results] == [r.engine.get(name) for r in expected]
 
 
-def test_a_cohort_that_failed_as_a_whole_is_named_across_processes(pair: Crew) -> None:
+def test_a_cohort_that_failed_as_a_whole_is_named_across_processes(pair: ActorGroup) -> None:
     algorithm, population = Fragile(broken=tuple(range(10))), federation(rounds=1)
     pool = RayPool(algorithm, population, pair, faults=SKIP)
     with pytest.raises(CohortFailed, match="all 10 clients of round 1 failed; client 0"):
@@ -77,7 +77,7 @@ def test_a_cohort_that_failed_as_a_whole_is_named_across_processes(pair: Crew) -
 
 
 @pytest.mark.slow
-def test_chaos_among_the_actors_changes_nothing_but_restarts(pair: Crew) -> None:
+def test_chaos_among_the_actors_changes_nothing_but_restarts(pair: ActorGroup) -> None:
     population, faults = (
         federation(rounds=3, cohort_size=5),
         Faults(max_retries=2, chaos=Chaos(kill_actor=0.3)),
@@ -92,7 +92,7 @@ def test_chaos_among_the_actors_changes_nothing_but_restarts(pair: Crew) -> None
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_thirty_rounds_of_chaos_give_the_thirty_digests_of_none(workers: int) -> None:
     population, faults = federation(rounds=30, cohort_size=4), Faults(chaos=Chaos(kill_actor=0.2))
-    crew = Crew(Placement(workers, 0.5, 0))
+    crew = ActorGroup(Placement(workers, 0.5, 0))
     try:
         pool = RayPool(Everything(), population, crew, faults=faults)
         results = list(simulate(Everything(), population, pool))
@@ -102,7 +102,7 @@ def test_thirty_rounds_of_chaos_give_the_thirty_digests_of_none(workers: int) ->
     assert crew.restarts >= 10
 
 
-def test_all_actors_dying_at_once(pair: Crew) -> None:
+def test_all_actors_dying_at_once(pair: ActorGroup) -> None:
     population = federation(rounds=3)
     pool, before = RayPool(Everything(), population, pair), pair.restarts
     results = []
@@ -144,7 +144,7 @@ class Once(Everything):
 
 
 @pytest.mark.parametrize("when", [pytest.param("join", marks=pytest.mark.slow), "predict"])
-def test_dying_while_joining_or_evaluating(when: str, pair: Crew, tmp_path: Path) -> None:
+def test_dying_while_joining_or_evaluating(when: str, pair: ActorGroup, tmp_path: Path) -> None:
     algorithm = Once(when=when, mark=tmp_path / "mark", home=os.getpid())
     population, before = federation(rounds=2), pair.restarts
     pool = RayPool(algorithm, population, pair)
@@ -158,36 +158,38 @@ class Unwelcome(Everything):
 
 
 @pytest.mark.slow
-def test_actors_that_never_join_end_the_run(pair: Crew) -> None:
+def test_actors_that_never_join_end_the_run(pair: ActorGroup) -> None:
     with pytest.raises(PoolFailed, match="client actors died while they started 2 times"):
         RayPool(Unwelcome(), federation(), pair, faults=Faults(max_retries=1))
 
 
 def test_an_actor_that_joined_is_not_late_while_its_first_task_runs(
-    pair: Crew, monkeypatch: pytest.MonkeyPatch
+    pair: ActorGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     RayPool(Everything(), federation(), pair)
-    pair._invite(0)  # as `replace` does it, without the seconds of a new process
+    pair._request_join(0)  # as `replace` does it, without the seconds of a new process
     ray.get(pair.actors[0].usage.remote())
     monkeypatch.setattr(crew_module, "START_SECONDS", 0.0)
-    pair.look()
+    pair.check_actors_alive()
 
 
-def test_a_node_that_goes_while_actors_join_is_noticed(pair: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pair, "members", [{}, {}])
-    pair.look()
+def test_a_node_that_goes_while_actors_join_is_noticed(
+    pair: ActorGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pair, "actor_infos", [{}, {}])
+    pair.check_actors_alive()
     monkeypatch.setattr(crew_module, "living_nodes", set)
     node = ray.get_runtime_context().get_node_id()
     with pytest.raises(NodeLost, match=rf"at an unknown address \({node}\)"):
-        pair.look()
+        pair.check_actors_alive()
 
 
 def test_an_actor_that_does_not_start_is_not_waited_for_for_ever(
-    pair: Crew, monkeypatch: pytest.MonkeyPatch
+    pair: ActorGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(crew_module, "START_SECONDS", 0.0)
-    monkeypatch.setattr(crew_module, "LOOK_SECONDS", 0.01)
-    pair.replace(0, RuntimeError("for this test"))
+    monkeypatch.setattr(crew_module, "NODE_CHECK_SECONDS", 0.01)
+    pair.replace_actor(0, RuntimeError("for this test"))
     with pytest.raises(PoolFailed, match="client actor 0 did not start within 0 s"):
         RayPool(Everything(), federation(), pair)
 
@@ -198,12 +200,12 @@ def test_memory_that_ran_out_on_a_node_is_told_from_other_deaths() -> None:
     )
     other = ActorDiedError()
     other.error_msg = "The process is killed by SIGKILL by OOM killer due to high memory usage, or: ..."
-    found: FedsimError = gave_up("the actor died", 4, monitor)
+    found: FedsimError = make_death_error("the actor died", 4, monitor)
     assert isinstance(found, OutOfMemory)
     assert "4 times" in str(found)
     assert "fewer workers per node" in str(found)
     assert "3 GB" not in str(found)
-    assert isinstance(gave_up("the actor died", 4, other), PoolFailed)
+    assert isinstance(make_death_error("the actor died", 4, other), PoolFailed)
     assert ray.is_initialized()
 
 

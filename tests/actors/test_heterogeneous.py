@@ -14,7 +14,7 @@ import pytest
 import ray
 import torch
 
-from actors.actor_group import Crew
+from actors.actor_group import ActorGroup
 from actors.ray_pool import RayPool
 from actors.resources import Placement
 from fedsim.algorithms.distillation.ace_pfl import AcePFL
@@ -103,7 +103,7 @@ def weights_left(_actor: Any, shapes: set[tuple[int, ...]]) -> int:
 
 def test_an_actor_has_one_instance_of_each_architecture_and_clients_are_memories(tmp_path: Path) -> None:
     population, algorithm = twenty(), Counted(folder=tmp_path, clusters=2)
-    crew = Crew(Placement(2, 0.5, 0.0))
+    crew = ActorGroup(Placement(2, 0.5, 0.0))
     try:
         pool = RayPool(algorithm, population, crew)
         results = list(simulate(algorithm, population, pool, evaluate_every=2))

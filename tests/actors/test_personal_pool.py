@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.actor_group import Crew
+from actors.actor_group import ActorGroup
 from actors.ray_pool import RayPool
 from actors.resources import Placement
 from fedsim.base.tree import Tree
@@ -45,9 +45,9 @@ class Deadly(TunedKeeper):
 
 
 @pytest.fixture(scope="module")
-def crew(ray_cluster: None) -> Iterator[Crew]:
+def crew(ray_cluster: None) -> Iterator[ActorGroup]:
     """Two actors."""
-    made = Crew(Placement(2, 0.5, 0.0))
+    made = ActorGroup(Placement(2, 0.5, 0.0))
     yield made
     made.close()
 
@@ -68,7 +68,7 @@ def reference(population: Population) -> list[RoundResult]:
 
 
 def test_actors_score_clients_as_the_reference_does(
-    crew: Crew, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    crew: ActorGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Memories by reference, the next round's clients in line behind; an actor dies over a client."""
     monkeypatch.setattr("fedsim.engine.scoring.TELL_SECONDS", 0.0)

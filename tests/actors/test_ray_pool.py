@@ -16,9 +16,9 @@ import pytest
 import ray
 import torch
 
-from actors.actor_group import Crew
-from actors.coordinator import Coordinator, Phase
-from actors.device import notice
+from actors.actor_group import ActorGroup
+from actors.coordinator import Coordinator, Status
+from actors.device import describe_cpu_fallback
 from actors.ray_pool import RayPool
 from actors.resources import Placement
 from fedsim.algorithms import ALGORITHMS, FedAvg, FedCL, LayerSchedule
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.usefixtures("ray_cluster")
 def ray_pool(
     algorithm: Algorithm, population: Population, workers: int, gpus: float = 0
 ) -> Iterator[RayPool]:
-    pool = RayPool(algorithm, population, Crew(Placement(workers, 0.5, gpus)))
+    pool = RayPool(algorithm, population, ActorGroup(Placement(workers, 0.5, gpus)))
     try:
         yield pool
     finally:
@@ -78,7 +78,7 @@ def agrees_with_serial(algorithm: Algorithm, population: Population, pool: RayPo
     return expected
 
 
-def test_the_same_clients_are_frozen_on_every_pool(crew: Crew) -> None:
+def test_the_same_clients_are_frozen_on_every_pool(crew: ActorGroup) -> None:
     method, population = FedCL(**FREEZING), federation(cohort_size=6, rounds=5)
     results = agrees_with_serial(method, population, RayPool(method, population, crew))
     assert [len(r.state.standing.frozen.nonzero()) for r in results] == [6, 0, 6, 0, 0]
@@ -87,7 +87,7 @@ def test_the_same_clients_are_frozen_on_every_pool(crew: Crew) -> None:
 
 @pytest.mark.parametrize("models", [["mlp"], ["mlp", "logistic"]], ids=["one-model", "two-models"])
 @pytest.mark.parametrize("name", [*ALGORITHMS, "everything"])
-def test_digests_do_not_depend_on_the_pool(name: str, models: list[str], crew: Crew) -> None:
+def test_digests_do_not_depend_on_the_pool(name: str, models: list[str], crew: ActorGroup) -> None:
     algorithm = Everything() if name == "everything" else quick(name)
     if len(models) > 1 and not algorithm.heterogeneous:
         return
@@ -115,16 +115,16 @@ def test_clients_on_fractions_of_gpus() -> None:
         same(found, serial(FedAvg(), population))
         # Of logical ones, and the record and the log say so.
         assert [result.engine["device"] for result in found] == ["cpu in the place of a logical GPU"]
-        assert "clients train on the CPU" in str(notice(pool.actors))
+        assert "clients train on the CPU" in str(describe_cpu_fallback(pool.actors))
 
 
 def test_resources_that_are_in_use_are_waited_for_and_then_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = Crew(Placement(2, 0.5, 1))
+    first = ActorGroup(Placement(2, 0.5, 1))
     monkeypatch.setattr("actors.actor_group.PLACEMENT_SECONDS", 1.0)
     try:
         began = time.monotonic()
         with pytest.raises(DoesNotFit, match=r"1 workers x 0\.5 CPU and 1 GPU did not come free within 1 s"):
-            Crew(Placement(1, 0.5, 1))
+            ActorGroup(Placement(1, 0.5, 1))
         assert time.monotonic() - began < 10
     finally:
         first.close()
@@ -151,7 +151,7 @@ class Deadly(FedAvg):
 
 def test_a_block_that_kills_every_actor_ends_the_run() -> None:
     population = federation([8, 8], rounds=1)
-    pool = RayPool(Deadly(), population, Crew(Placement(1, 0.5, 0)), faults=Faults(max_retries=1))
+    pool = RayPool(Deadly(), population, ActorGroup(Placement(1, 0.5, 0)), faults=Faults(max_retries=1))
     try:
         with pytest.raises(PoolFailed, match="died 2 times"):
             list(simulate(Deadly(), population, pool))
@@ -189,8 +189,8 @@ def test_the_coordinator_streams_rounds_and_leaves_nothing_behind() -> None:
     coordinator: Any = Coordinator.remote(experiment, Placement(2, 0.5, 0))
     stream = coordinator.run.options(num_returns="streaming").remote()
     steps = [ray.get(reference) for reference in stream]
-    phases = [step.text for step in steps if isinstance(step, Phase)]
-    results = [step for step in steps if not isinstance(step, Phase)]
+    phases = [step.text for step in steps if isinstance(step, Status)]
+    results = [step for step in steps if not isinstance(step, Status)]
     assert "loading digits" in phases
     same(results, serial(FedAvg(), population))
     assert all(result.state is None for result in results)
@@ -237,7 +237,7 @@ def test_all_actors_of_a_node_read_one_copy_of_the_images() -> None:
 
 
 @pytest.mark.parametrize("order", ["vanilla", "anti"])
-def test_closed_blocks_stay_as_they_were_drawn(order: Any, crew: Crew) -> None:
+def test_closed_blocks_stay_as_they_were_drawn(order: Any, crew: ActorGroup) -> None:
     """On every pool, to the last bit, while they open one after another."""
     population = federation(layers=3, hidden=6, rounds=4, cohort_size=4)
     algorithm = LayerSchedule(order=order, times=(0, 1, 3))

@@ -10,8 +10,8 @@ import pytest
 import torch
 from ray.experimental import get_local_object_locations
 
-from actors.actor_group import LEAST_STORED_BYTES, Crew
-from actors.ray_pool import SPAN_MEMORY_BYTES, RayPool, most_blocks
+from actors.actor_group import LEAST_STORED_BYTES, ActorGroup
+from actors.ray_pool import SPAN_MEMORY_BYTES, RayPool, max_blocks_per_span
 from actors.resources import Placement
 from fedsim.algorithms import FedAvg
 from fedsim.clients.population import Population
@@ -25,8 +25,8 @@ from tests.fedsim.methods import Everything
 
 
 @pytest.fixture(scope="module")
-def crew(ray_cluster: None) -> Iterator[Crew]:
-    crew = Crew(Placement(2, 0.5, 0))
+def crew(ray_cluster: None) -> Iterator[ActorGroup]:
+    crew = ActorGroup(Placement(2, 0.5, 0))
     yield crew
     crew.close()
 
@@ -43,7 +43,7 @@ def crowd(cohort_size: int) -> Population:
     "algorithm",
     [pytest.param(FedAvg(), marks=pytest.mark.slow, id="fedavg"), pytest.param(Everything(), id="stateful")],
 )
-def test_a_thousand_clients_in_a_round_give_the_same_bits(algorithm: Algorithm, crew: Crew) -> None:
+def test_a_thousand_clients_in_a_round_give_the_same_bits(algorithm: Algorithm, crew: ActorGroup) -> None:
     population = crowd(1000)
     reference = SerialPool(algorithm, population)
     (expected,) = simulate(algorithm, population, reference)
@@ -69,7 +69,7 @@ class Keeps(FedAvg):
         return ClientUpdate({"params": task.broadcast["params"]}, {"diary": diary}, {})
 
 
-def test_memories_lie_in_the_object_store_and_not_in_the_coordinator(crew: Crew) -> None:
+def test_memories_lie_in_the_object_store_and_not_in_the_coordinator(crew: ActorGroup) -> None:
     population = crowd(20)
     pool = RayPool(Keeps(), population, crew)
     list(simulate(Keeps(), population, pool))
@@ -83,7 +83,7 @@ def test_an_actor_is_given_few_clients_at_once_where_they_keep_much() -> None:
     """A client's memory counts twice, old and new; the estimate is that it is as large as the broadcast."""
     blocks = [(client,) for client in range(64)]
     quarter = {"0": {"params": {"w": np.empty(SPAN_MEMORY_BYTES // 8 // 4, np.float32)}}}
-    assert most_blocks(blocks, quarter) == 4
-    assert most_blocks([(1, 2), (3, 4)], quarter) == 2
-    assert most_blocks([tuple(range(9))], quarter) == 1
-    assert most_blocks(blocks, {"0": {"params": {"w": np.empty(10, np.float32)}}}) > 1000
+    assert max_blocks_per_span(blocks, quarter) == 4
+    assert max_blocks_per_span([(1, 2), (3, 4)], quarter) == 2
+    assert max_blocks_per_span([tuple(range(9))], quarter) == 1
+    assert max_blocks_per_span(blocks, {"0": {"params": {"w": np.empty(10, np.float32)}}}) > 1000

@@ -15,7 +15,7 @@ from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
 from jobs.settings import Settings
 from jobs.spec import load_spec
-from jobs.spec.resolve import resolve
+from jobs.spec.resolve import resolve_spec
 from tests.actors.several_nodes import PRESET, SMALL
 
 
@@ -32,7 +32,7 @@ def test_the_preset_of_many_clients_on_several_nodes(tmp_path: Path) -> None:
     assert finished.returncode == 0, finished.stderr
     found = json.loads(finished.stdout.splitlines()[-1])
 
-    experiment = resolve(load_spec(PRESET, SMALL), Settings(home=tmp_path))
+    experiment = resolve_spec(load_spec(PRESET, SMALL), Settings(home=tmp_path))
     population, algorithm = experiment.load_population(), experiment.algorithm
     assert (population.partition.num_clients, population.cohort_size) == (10_000, 50)
     expected = simulate(algorithm, population, SerialPool(algorithm, population))

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from actors.actor_group import Crew
-from actors.coordinator import CoordinatorProcess, Keeping
+from actors.actor_group import ActorGroup
+from actors.coordinator import CheckpointPolicy, CoordinatorProcess
 from actors.plan.prober import Probe
 from actors.plan.trials import Trials
 from actors.ray_pool import RayPool
@@ -39,7 +39,7 @@ MORE = ["ace_pfl", "cd2_pfed", "fedcl", "fedensemble", "fedgen", "kdia", "kt_pfl
 
 @pytest.mark.parametrize("width", [1, 3])
 @pytest.mark.parametrize("name", ["scaffold", *(pytest.param(name, marks=pytest.mark.slow) for name in MORE)])
-def test_digests_do_not_depend_on_where_stacks_train(name: str, width: int, crew: Crew) -> None:
+def test_digests_do_not_depend_on_where_stacks_train(name: str, width: int, crew: ActorGroup) -> None:
     algorithm, population = quick(name), federation(cohort_size=8, rounds=3)
     expected = list(simulate(algorithm, population, StackedPool(algorithm, population, width)))
     found = list(simulate(algorithm, population, RayPool(algorithm, population, crew, stack=width)))
@@ -50,7 +50,7 @@ def test_digests_do_not_depend_on_where_stacks_train(name: str, width: int, crew
 
 
 @pytest.mark.parametrize("order", ["vanilla", "anti"])
-def test_layers_open_while_stacks_train(order: Any, crew: Crew) -> None:
+def test_layers_open_while_stacks_train(order: Any, crew: ActorGroup) -> None:
     """Closed blocks keep their first values; with all open it is FedBABU; the bits are those of a stack."""
     population = deep()
     for algorithm, reference in (
@@ -72,7 +72,7 @@ def test_an_actor_that_dies_in_a_stack_changes_nothing() -> None:
         Faults(max_retries=9, chaos=Chaos(kill_actor=0.3)),
     )
     expected = list(simulate(Scaffold(), population, StackedPool(Scaffold(), population, 3)))
-    crew = Crew(Placement(2, 0.5, 0))
+    crew = ActorGroup(Placement(2, 0.5, 0))
     try:
         pool = RayPool(Scaffold(), population, crew, faults=faults, stack=3)
         found = list(simulate(Scaffold(), population, pool))
@@ -95,7 +95,7 @@ class Large(Scaffold):
         return super().loss(ctx, task, params, batch)
 
 
-def test_too_little_memory_halves_the_width_and_loses_nothing(crew: Crew) -> None:
+def test_too_little_memory_halves_the_width_and_loses_nothing(crew: ActorGroup) -> None:
     population = federation(cohort_size=8, rounds=3)
     expected = list(simulate(Large(), population, StackedPool(Large(), population, 2)))
     pool = RayPool(Large(), population, crew, stack=4)
@@ -105,17 +105,19 @@ def test_too_little_memory_halves_the_width_and_loses_nothing(crew: Crew) -> Non
     assert [r.engine["width"] for r in found] == [2] * 3
 
 
-def test_a_run_goes_on_at_the_width_that_it_had(crew: Crew, tmp_path: Path) -> None:
+def test_a_run_goes_on_at_the_width_that_it_had(crew: ActorGroup, tmp_path: Path) -> None:
     """Even where there would be memory for the full width by then, as on a larger share of a GPU."""
     population = federation(cohort_size=8, rounds=3)
     expected = [r.digest for r in simulate(Scaffold(), population, StackedPool(Scaffold(), population, 2))]
-    keeping = Keeping(str(tmp_path), every=1)
-    process = CoordinatorProcess(described(population), Placement(1, 1, 0), keeping=keeping)
+    keeping = CheckpointPolicy(str(tmp_path), every=1)
+    process = CoordinatorProcess(described(population), Placement(1, 1, 0), checkpoint_policy=keeping)
     first, kept = replace(population, rounds=1), Checkpoints(str(tmp_path))
     pool = RayPool(Large(), population, crew, stack=4)
-    list(process._rounds(first, pool, kept, None))
+    list(process._run_rounds(first, pool, kept, None))
     pool = RayPool(Scaffold(), population, crew, stack=4)
-    going_on = process._rounds(population, pool, kept, kept.load(make_initial_state(Scaffold(), population)))
+    going_on = process._run_rounds(
+        population, pool, kept, kept.load(make_initial_state(Scaffold(), population))
+    )
     assert [r.digest for r in going_on if isinstance(r, RoundResult)] == expected[1:]
 
 
@@ -127,19 +129,19 @@ class Growing(Large):
         return (super() if ctx.round >= 2 else super(Large, self)).loss(ctx, task, params, batch)
 
 
-def test_rounds_that_run_again_have_the_width_that_they_had(crew: Crew, tmp_path: Path) -> None:
+def test_rounds_that_run_again_have_the_width_that_they_had(crew: ActorGroup, tmp_path: Path) -> None:
     """After a loss before the checkpoint that would say it, where there is memory for the full width now."""
     population = federation(cohort_size=8, rounds=4)
     before = list(simulate(Growing(), population, RayPool(Growing(), population, crew, stack=4)))
     widths = {result.round: result.engine["width"] for result in before}
     assert widths == {1: 4, 2: 4, 3: 2, 4: 2}
-    keeping = Keeping(str(tmp_path), every=10, widths=widths)
-    process = CoordinatorProcess(described(population), Placement(1, 1, 0), keeping=keeping)
-    again = process._rounds(population, RayPool(Scaffold(), population, crew, stack=4), None, None)
+    keeping = CheckpointPolicy(str(tmp_path), every=10, widths=widths)
+    process = CoordinatorProcess(described(population), Placement(1, 1, 0), checkpoint_policy=keeping)
+    again = process._run_rounds(population, RayPool(Scaffold(), population, crew, stack=4), None, None)
     assert [r.digest for r in again if isinstance(r, RoundResult)] == [r.digest for r in before]
 
 
-def test_a_plan_measures_full_stacks_and_says_if_they_were_halved(crew: Crew) -> None:
+def test_a_plan_measures_full_stacks_and_says_if_they_were_halved(crew: ActorGroup) -> None:
     population = federation(cohort_size=8, rounds=3)
     trials = Trials(Large(), population, RayPool(Large(), population, crew, stack=4))
     probe = Probe(trials, described(population), 0.0)
@@ -168,7 +170,7 @@ def one_by_one(population: Population) -> list[str]:
     return [r.digest for r in simulate(Scaffold(), population, SerialPool(Scaffold(), population))]
 
 
-def test_the_automatic_width_is_one_by_one_on_a_cpu(crew: Crew) -> None:
+def test_the_automatic_width_is_one_by_one_on_a_cpu(crew: ActorGroup) -> None:
     population = federation(cohort_size=8, rounds=1)
     pool = RayPool(Scaffold(), population, crew, stack="auto")
     assert [r.digest for r in simulate(Scaffold(), population, pool)] == one_by_one(population)

@@ -14,7 +14,7 @@ import ray
 import torch
 from ray.cluster_utils import Cluster
 
-from actors.actor_group import Crew
+from actors.actor_group import ActorGroup
 from actors.ray_pool import RayPool
 from actors.resources import Placement
 from fedsim.core import ClientTask, ClientUpdate, Context
@@ -51,7 +51,7 @@ def main() -> dict[str, Any]:
     other = cluster.add_node(num_cpus=1)
     ray.init(address=cluster.address, log_to_driver=False)
     try:
-        crew = Crew(Placement(2, 1, 0))
+        crew = ActorGroup(Placement(2, 1, 0))
         pool = RayPool(Heavy(), population, crew)
         nodes = [member["node"] for member in crew.members]
         results, lost, began = [], None, 0.0

@@ -8,7 +8,7 @@ from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
 from jobs.settings import Settings
 from jobs.spec import parse_spec
-from jobs.spec.resolve import resolve
+from jobs.spec.resolve import resolve_spec
 from jobs.store.records import Job, RoundRecord
 from tests.api.service import RunningService
 from tests.fedsim.methods import QUICK
@@ -64,7 +64,7 @@ class RealJob(NamedTuple):
 
 def records_of(spec: dict[str, Any], settings: Settings) -> list[RoundRecord]:
     """The rounds of a spec, as one process computes them."""
-    experiment = resolve(parse_spec(spec), settings)
+    experiment = resolve_spec(parse_spec(spec), settings)
     population = experiment.load_population()
     pool = SerialPool(experiment.algorithm, population)
     results = simulate(experiment.algorithm, population, pool, personal=experiment.personal)

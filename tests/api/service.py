@@ -16,9 +16,9 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 
-from actors.resources import Node
+from actors.resources import ClusterNode
 from api.server.app import create_app
-from api.server.serving import bind
+from api.server.serving import open_listener
 from fedsim.errors import RayUnavailable
 from jobs.local_ray.cluster import ClusterState, JobActors, NodeState, Share
 from jobs.settings import Limits, Settings
@@ -50,10 +50,10 @@ class IdleQueue:
     def wake(self) -> None:
         self.woken += 1
 
-    def nodes(self) -> list[Node] | None:
-        return [Node("127.0.0.1", 8, 0)]
+    def nodes(self) -> list[ClusterNode] | None:
+        return [ClusterNode("127.0.0.1", 8, 0)]
 
-    def cluster(self) -> ClusterState:
+    def read_cluster_state(self) -> ClusterState:
         if self.missing:
             raise RayUnavailable(self.missing)
         whole = Share(total=8, free=7)
@@ -61,7 +61,7 @@ class IdleQueue:
         actors = JobActors(job_id="abc", actors=1, waiting=0, cpus=1, gpus=0, nodes=["1"])
         return ClusterState(nodes=[node], cpus=whole, gpus=node.gpus, jobs=[actors])
 
-    def ready(self) -> str | None:
+    def find_obstacle(self) -> str | None:
         return self.missing
 
 
@@ -72,7 +72,7 @@ class RunningService:
         self, app: FastAPI, settings: Settings, store: JobStore, queue: IdleQueue, port: int
     ) -> None:
         self.app, self.settings, self.store, self.queue = app, settings, store, queue
-        self.listener = bind("127.0.0.1", port)
+        self.listener = open_listener("127.0.0.1", port)
         self.port: int = self.listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.server = uvicorn.Server(
@@ -104,8 +104,8 @@ class RunningService:
     def running(self, **fields: Any) -> Job:
         """Make a job that runs."""
         job = self.queued(**fields)
-        self.store.advance(job.id, JobState.QUEUED, JobState.STARTING)
-        self.store.advance(job.id, JobState.STARTING, JobState.RUNNING)
+        self.store.change_state(job.id, JobState.QUEUED, JobState.STARTING)
+        self.store.change_state(job.id, JobState.STARTING, JobState.RUNNING)
         return self.store.get(job.id)
 
     def ended(self, rounds: int = 3, **fields: Any) -> Job:
@@ -113,7 +113,7 @@ class RunningService:
         job = self.running(**fields)
         for number in range(1, rounds + 1):
             self.store.add_round(job.id, a_round(number))
-        self.store.advance(job.id, JobState.RUNNING, JobState.SUCCEEDED)
+        self.store.change_state(job.id, JobState.RUNNING, JobState.SUCCEEDED)
         return self.store.get(job.id)
 
 
@@ -168,11 +168,11 @@ def play_cluster(service: RunningService, name: str, final: JobState, rounds: in
             time.sleep(0.02)
             jobs = [job for job in service.store.queue() if job.name == name and job.id not in earlier]
         job = jobs[0]
-        service.store.advance(job.id, JobState.QUEUED, JobState.STARTING)
-        service.store.advance(job.id, JobState.STARTING, JobState.RUNNING)
+        service.store.change_state(job.id, JobState.QUEUED, JobState.STARTING)
+        service.store.change_state(job.id, JobState.STARTING, JobState.RUNNING)
         for number in range(1, rounds + 1):
             service.store.add_round(job.id, a_round(number))
-        service.store.advance(job.id, JobState.RUNNING, final, message="that is how it ended")
+        service.store.change_state(job.id, JobState.RUNNING, final, message="that is how it ended")
 
     thread = threading.Thread(target=work)
     thread.start()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.tables.grid import Table, fingerprint
+from benchmarks.tables.grid import Table, hash_spec
 from benchmarks.tables.journal import Entry
 
 SMALL = """
@@ -25,7 +25,7 @@ curve_every: 1
 def entry(table: Table, cell: tuple[str, ...], seed: int, accuracy: float) -> Entry:
     run = next(run for run in table.runs() if run.cell == cell and run.seed == seed)
     return Entry(
-        key=fingerprint(table.spec(run)),
+        key=hash_spec(table.spec(run)),
         labels=run.labels,
         seed=seed,
         rounds=2,

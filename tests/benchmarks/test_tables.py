@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.tables import one_run
 from benchmarks.tables.__main__ import main
-from benchmarks.tables.grid import Table, TableError, fingerprint, load_table, read_table, tables
+from benchmarks.tables.grid import Table, TableError, hash_spec, load_table, read_table, tables
 from benchmarks.tables.journal import Journal
 from benchmarks.tables.markdown import render
 from benchmarks.tables.one_run import Pending, Populations, execute
@@ -24,7 +24,7 @@ from fedsim.engine.simulation import RoundResult, simulate
 from fedsim.errors import FedsimError
 from jobs.settings import Settings
 from jobs.spec import parse_spec
-from jobs.spec.resolve import resolve
+from jobs.spec.resolve import resolve_spec
 from tests.benchmarks.small_table import SMALL, entry
 
 
@@ -45,15 +45,15 @@ def test_every_cell_is_run_with_every_seed_seed_by_seed(table: Table) -> None:
 def test_the_fingerprint_is_of_what_changes_the_result() -> None:
     plain = parse_spec({"algorithm": "fedavg", "seed": 1})
     same = parse_spec({"algorithm": {"name": "fedavg"}, "seed": 1, "name": "x", "resources": {"workers": 2}})
-    assert fingerprint(plain) == fingerprint(same)
+    assert hash_spec(plain) == hash_spec(same)
     others: list[dict[str, object]] = [
         {"seed": 2},
         {"rounds": 21},
         {"algorithm": {"name": "fedprox"}},
         {"local": {"lr": 0.1}},
     ]
-    marks = [fingerprint(parse_spec({"algorithm": "fedavg", "seed": 1, **other})) for other in others]
-    assert len({fingerprint(plain), *marks}) == 5
+    marks = [hash_spec(parse_spec({"algorithm": "fedavg", "seed": 1, **other})) for other in others]
+    assert len({hash_spec(plain), *marks}) == 5
 
 
 def test_what_is_finished_is_not_run_again(table: Table, settings: Settings, tmp_path: Path) -> None:
@@ -112,13 +112,13 @@ def test_a_run_has_the_digest_of_the_same_spec_and_shares_its_data(table: Table,
     shared, digests = Populations(keep=2), {}
     for run in [run for run in table.runs() if run.seed == 1]:
         spec = table.spec(run)
-        made = execute(Pending(run, spec, fingerprint(spec)), table, settings, shared, "")
+        made = execute(Pending(run, spec, hash_spec(spec)), table, settings, shared, "")
         digests[run.cell] = made.digest
         assert list(made.curve) == [1, 2]
         assert made.bytes["up"] == made.bytes["down"] > 0
     assert len(shared.made) == 2  # two partitions of one seed; the methods share them
     assert len(set(digests.values())) == 4
-    experiment = resolve(table.spec(next(table.runs())), settings)
+    experiment = resolve_spec(table.spec(next(table.runs())), settings)
     population = experiment.load_population()
     pool = SerialPool(experiment.algorithm, population)
     last = list(simulate(experiment.algorithm, population, pool))[-1]
@@ -193,7 +193,7 @@ def test_where_runs_are_made_is_written_down(
     made = one_run.results
     monkeypatch.setattr(one_run, "results", results)
     monkeypatch.setattr("torch.cuda.get_device_name", lambda device: "A GPU")
-    pending = Pending(run, table.spec(run), fingerprint(table.spec(run)))
+    pending = Pending(run, table.spec(run), hash_spec(table.spec(run)))
     line = execute(pending, table, settings, Populations(), "", "cuda")
     assert (told, line.device) == (["cuda"], "A GPU")
     other = entry(table, ("plain", "IID"), 2, 0.5)
@@ -212,7 +212,7 @@ def test_without_a_gpu_none_is_promised(
 @pytest.mark.parametrize("name", tables())
 def test_every_table_asks_for_specs_that_parse(name: str) -> None:
     table = load_table(name)
-    marks = [fingerprint(table.spec(run)) for run in table.runs()]
+    marks = [hash_spec(table.spec(run)) for run in table.runs()]
     assert len(set(marks)) == len(marks), "two runs of the table are the same"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.tables.grid import Table, fingerprint, load_table, read_table
+from benchmarks.tables.grid import Table, hash_spec, load_table, read_table
 from benchmarks.tables.journal import Entry, Scored, fall, numbers, swing
 from benchmarks.tables.markdown import render
 from benchmarks.tables.one_run import Pending, Populations, execute
@@ -14,7 +14,7 @@ from benchmarks.tables.page import place
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
 from jobs.settings import Settings
-from jobs.spec.resolve import resolve
+from jobs.spec.resolve import resolve_spec
 from tests.benchmarks.small_table import entry
 
 
@@ -112,8 +112,8 @@ def test_a_view_shows_another_model_of_the_same_run(tmp_path: Path, settings: Se
     file.write_text(KDIA, "utf-8")
     table = read_table(file)
     run = next(run for run in table.runs() if run.labels["method"] == "KDIA")
-    spec, experiment = table.spec(run), resolve(table.spec(run), settings)
-    made = execute(Pending(run, spec, fingerprint(spec)), table, settings, Populations(), "")
+    spec, experiment = table.spec(run), resolve_spec(table.spec(run), settings)
+    made = execute(Pending(run, spec, hash_spec(spec)), table, settings, Populations(), "")
     population = experiment.load_population()
     records = list(simulate(experiment.algorithm, population, SerialPool(experiment.algorithm, population)))
     teacher = [record.metrics["teacher_accuracy"] for record in records]
@@ -230,7 +230,7 @@ def test_other_figures_of_the_runs(table: Table, settings: Settings) -> None:
     table = table.model_copy(update={"also": ("global_loss", "updates", "up")})
     run = next(table.runs())
     spec = table.spec(run)
-    made = execute(Pending(run, spec, fingerprint(spec)), table, settings, Populations(), "")
+    made = execute(Pending(run, spec, hash_spec(spec)), table, settings, Populations(), "")
     assert made.cost["updates"] > 0 == made.cost["tuning_updates"]
     old = entry(table, ("strong", "IID"), 1, 0.5)  # as written before costs were counted
     text = render(table, {made.key: made, old.key: old})
@@ -263,7 +263,7 @@ def test_other_curves_and_every_client_are_kept(tmp_path: Path, settings: Settin
     table, shared, made = read_table(file), Populations(), {}
     for run in table.runs():
         spec = table.spec(run)
-        entry = execute(Pending(run, spec, fingerprint(spec)), table, settings, shared, "")
+        entry = execute(Pending(run, spec, hash_spec(spec)), table, settings, shared, "")
         made[run.labels["method"]] = Entry.model_validate_json(entry.model_dump_json())
     fedper, fedbabu = made["FedPer"], made["FedBABU"]
     assert (list(fedper.curve), list(fedper.others)) == ([2, 4], [])

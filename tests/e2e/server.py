@@ -20,7 +20,7 @@ from fedsim.engine.simulation import simulate
 from jobs.local_ray.embedded_ray import find_ray, stop_ray
 from jobs.settings import Settings
 from jobs.spec import parse_spec
-from jobs.spec.resolve import resolve
+from jobs.spec.resolve import resolve_spec
 from tests.databases import service_database
 
 QUICK: dict[str, Any] = {
@@ -46,7 +46,7 @@ class Server:
     def start(self) -> None:
         """Start it, and wait until it is ready to run jobs."""
         command = [sys.executable, "-m", "api.cli.main", "serve", "--port", str(self.port)]
-        environment = {**os.environ, **self.environment, **self.settings.secrets()}
+        environment = {**os.environ, **self.environment, **self.settings.secret_environment()}
         environment["FEDSIM_HOME"] = str(self.settings.home)
         with (self.settings.make_home() / "serve.out").open("ab") as out:
             self.process = subprocess.Popen(command, env=environment, stdout=out, stderr=out)
@@ -130,7 +130,7 @@ def wait_for(http: httpx.Client, job: str, states: set[str], seconds: float = 12
 
 def undisturbed(spec: dict[str, Any], settings: Settings) -> list[str]:
     """The digests of a spec's rounds as one process computes them, one client after another."""
-    experiment = resolve(parse_spec(spec), settings)
+    experiment = resolve_spec(parse_spec(spec), settings)
     population = experiment.load_population()
     pool = SerialPool(experiment.algorithm, population)
     return [result.digest for result in simulate(experiment.algorithm, population, pool)]

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from actors.actor_group import Crew
+from actors.actor_group import ActorGroup
 from actors.resources import Placement
 
 
 @pytest.fixture(scope="package", params=[1, 2])
-def crew(request: pytest.FixtureRequest, ray_cluster: None) -> Iterator[Crew]:
+def crew(request: pytest.FixtureRequest, ray_cluster: None) -> Iterator[ActorGroup]:
     """One actor, then two."""
-    crew = Crew(Placement(request.param, 0.5, 0))
+    crew = ActorGroup(Placement(request.param, 0.5, 0))
     yield crew
     crew.close()

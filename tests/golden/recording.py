@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from actors.actor_group import Crew
+from actors.actor_group import ActorGroup
 from actors.ray_pool import RayPool
 from actors.resources import Placement
 from fedsim.engine.experiment import Experiment
@@ -17,7 +17,7 @@ from fedsim.engine.pools import SerialPool, StackedPool
 from fedsim.engine.simulation import simulate
 from jobs.settings import Settings
 from jobs.spec import load_spec, parse_spec
-from jobs.spec.resolve import resolve
+from jobs.spec.resolve import resolve_spec
 from tests.golden.cases import PRESETS, method_specs, preset_overrides
 
 FILE = Path(__file__).parent / "digests.json"
@@ -41,12 +41,12 @@ def recorded() -> dict[str, Any]:
 
 def method_experiments(settings: Settings) -> dict[str, Experiment]:
     """The small cases, by name."""
-    return {name: resolve(parse_spec(spec), settings) for name, spec in method_specs().items()}
+    return {name: resolve_spec(parse_spec(spec), settings) for name, spec in method_specs().items()}
 
 
 def preset_experiments(settings: Settings) -> dict[str, Experiment]:
     """One preset of each paper, by name; they need Fashion-MNIST."""
-    return {name: resolve(load_spec(name, preset_overrides(name)), settings) for name in PRESETS}
+    return {name: resolve_spec(load_spec(name, preset_overrides(name)), settings) for name in PRESETS}
 
 
 def serial_digests(experiment: Experiment) -> list[str]:
@@ -61,7 +61,7 @@ def stacked_digests(experiment: Experiment) -> list[str]:
     return _digests(experiment, population, StackedPool(experiment.algorithm, population, STACK))
 
 
-def ray_digests(experiment: Experiment, crew: Crew) -> list[str]:
+def ray_digests(experiment: Experiment, crew: ActorGroup) -> list[str]:
     """The digests of a run on these actors."""
     population = experiment.load_population()
     return _digests(experiment, population, RayPool(experiment.algorithm, population, crew))
@@ -80,12 +80,12 @@ def record(settings: Settings) -> None:
     import ray
 
     ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
-    found = dict(_recorded_now(settings, {n: Crew(Placement(n, 0.5, 0)) for n in (1, 2)}))
+    found = dict(_recorded_now(settings, {n: ActorGroup(Placement(n, 0.5, 0)) for n in (1, 2)}))
     ray.shutdown()
     FILE.write_text(json.dumps(recorded() | {processor(): found}, indent=1, sort_keys=True) + "\n")
 
 
-def _recorded_now(settings: Settings, crews: dict[int, Crew]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _recorded_now(settings: Settings, crews: dict[int, ActorGroup]) -> Iterator[tuple[str, dict[str, Any]]]:
     cases = method_experiments(settings) | preset_experiments(settings)
     for name, experiment in cases.items():
         serial = serial_digests(experiment)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from actors.actor_group import Crew
+from actors.actor_group import ActorGroup
 from fedsim.engine.experiment import Experiment
 from jobs.settings import Settings
 from jobs.spec import load_spec, parse_spec
-from jobs.spec.resolve import resolve
+from jobs.spec.resolve import resolve_spec
 from tests.golden.cases import PRESETS, method_specs, preset_overrides
 from tests.golden.recording import processor, ray_digests, recorded, serial_digests, stacked_digests
 from tests.reference.runs import NEEDS_FASHION_MNIST
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.skipif(
 def experiment_of(case: str) -> Experiment:
     settings = Settings.from_env()
     if case in PRESETS:
-        return resolve(load_spec(case, preset_overrides(case)), settings)
-    return resolve(parse_spec(method_specs()[case]), settings)
+        return resolve_spec(load_spec(case, preset_overrides(case)), settings)
+    return resolve_spec(parse_spec(method_specs()[case]), settings)
 
 
 CASES = [*method_specs(), *(pytest.param(name, marks=NEEDS_FASHION_MNIST) for name in PRESETS)]
@@ -41,5 +41,5 @@ def test_three_clients_at_once(case: str) -> None:
 
 @pytest.mark.reference
 @pytest.mark.parametrize("case", CASES)
-def test_one_and_two_workers(case: str, crew: Crew) -> None:
+def test_one_and_two_workers(case: str, crew: ActorGroup) -> None:
     assert ray_digests(experiment_of(case), crew) == RECORDED[case]["one by one"]

@@ -11,10 +11,10 @@ import numpy as np
 from fedsim.checkpoints.checkpoint import Checkpoints
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import make_initial_state, simulate
-from jobs.run.checkpointing import experiment_of
+from jobs.run.checkpointing import describe_experiment
 from jobs.settings import Settings
 from jobs.spec import load_spec
-from jobs.spec.resolve import resolve
+from jobs.spec.resolve import resolve_spec
 from jobs.store.job_store import JobStore
 from jobs.store.states import JobState
 
@@ -25,10 +25,10 @@ OLD = Path(__file__).parent / "old"
 def test_an_old_checkpoint_is_resumed(tmp_path: Path) -> None:
     shutil.copytree(OLD / "checkpoints", tmp_path / "checkpoints")
     spec = load_spec(OLD / "spec.yaml")
-    experiment = resolve(spec, Settings.from_env())
+    experiment = resolve_spec(spec, Settings.from_env())
     population = experiment.load_population()
     algorithm, pool = experiment.algorithm, SerialPool(experiment.algorithm, population)
-    checkpoint = Checkpoints(str(tmp_path / "checkpoints"), experiment_of(spec)).load(
+    checkpoint = Checkpoints(str(tmp_path / "checkpoints"), describe_experiment(spec)).load(
         make_initial_state(algorithm, population)
     )
     assert checkpoint is not None

@@ -3,7 +3,7 @@
 import time
 from datetime import UTC, datetime, timedelta
 
-from actors.resources import Node
+from actors.resources import ClusterNode
 from fedsim.errors import JobRefused, RayUnavailable
 from jobs.queue.dispatcher import Dispatcher
 from jobs.run.ray_job import RayJob
@@ -19,7 +19,7 @@ class Scripted:
 
     def __init__(self):
         self.jobs, self.environments, self.stopped, self.refuses = {}, {}, [], set()
-        self.there, self.has = True, [Node("here", 2, 0)]
+        self.there, self.has = True, [ClusterNode("here", 2, 0)]
 
     def find(self, submission_id):
         if not self.there:
@@ -32,13 +32,13 @@ class Scripted:
         self.jobs.setdefault(submission_id, RUNS)
         self.environments[submission_id] = environment
 
-    def nodes(self):
+    def fetch_nodes(self):
         return self.has
 
     def stop(self, submission_id):
         self.stopped.append(submission_id)
 
-    def log_tail(self, submission_id, lines=20):
+    def read_log_tail(self, submission_id, lines=20):
         return "its last words"
 
 
@@ -51,7 +51,7 @@ class Desk:
         self.dispatcher = Dispatcher(store, self.settings, command=["run"], connect=lambda: self.cluster)
 
     def look(self):
-        self.dispatcher._look()
+        self.dispatcher._serve_queue_once()
 
     def job(self, name="a", priority=0, **spec):
         return self.store.create(

@@ -12,7 +12,7 @@ import ray
 from ray._private.authentication.http_token_authentication import get_auth_headers_if_auth_enabled
 from ray.util.placement_group import placement_group
 
-from jobs.local_ray.cluster import cluster_state
+from jobs.local_ray.cluster import read_cluster_state
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def main() -> None:
 
     try:
         assert placement_group([{"CPU": 1, "GPU": 0.3}] * 2).wait(60)
-        sys.stdout.write(cluster_state(ask).model_dump_json())
+        sys.stdout.write(read_cluster_state(ask).model_dump_json())
     finally:
         ray.shutdown()
 

@@ -14,7 +14,7 @@ from fedsim.data import DATASETS, PARTITIONS
 from fedsim.models import MODELS, make_net
 from jobs.settings import Settings
 from jobs.spec import parse_spec
-from jobs.spec.resolve import resolve
+from jobs.spec.resolve import resolve_spec
 
 PAGE = Path(__file__).parents[2] / "docs" / "data.md"
 
@@ -45,7 +45,7 @@ def test_the_clients_of_the_example_are_the_groups(tmp_path: Path, monkeypatch: 
     names: dict[str, Any] = {}
     exec(script, names)
     settings = Settings(tmp_path, data_roots=(tmp_path,))
-    population = resolve(parse_spec(yaml.safe_load(spec)), settings).load_population()
+    population = resolve_spec(parse_spec(yaml.safe_load(spec)), settings).load_population()
     data = population.dataset.train
     for client, name in enumerate(["ann", "bob", "eve"]):
         held = data.x[population.partition.client_positions(client)]

@@ -22,7 +22,7 @@ import numpy as np
 import ray
 import torch
 
-from actors.coordinator import Coordinator, Phase
+from actors.coordinator import Coordinator, Status
 from actors.resources import Placement
 from fedsim.algorithms import FedAvg
 from fedsim.core import ClientTask, ClientUpdate, Context, LocalTraining
@@ -105,7 +105,7 @@ def run(clients: int, size: int, temporary: Path) -> dict[str, Any]:
     wrong, spilled, rounds = 0.0, 0.0, 0
     for reference in coordinator.run.options(num_returns="streaming").remote():
         step = ray.get(reference)
-        if isinstance(step, Phase):
+        if isinstance(step, Status):
             continue
         rounds, wrong = step.round, max(wrong, step.metrics["wrong"])
         if rounds % 10 == 0:

@@ -17,7 +17,7 @@ import pytest
 from fedsim.clients.population import Population
 from jobs.settings import Settings
 from jobs.spec import load_spec, parse_spec
-from jobs.spec.resolve import resolve
+from jobs.spec.resolve import resolve_spec
 from tests.reference.runs import last_metrics, skipped_without_data
 
 pytestmark = [pytest.mark.slow, pytest.mark.reference]
@@ -53,7 +53,7 @@ def test_clients_learn_more_than_which_class_is_frequent(
     preset: str, items: tuple[str, ...], more: float
 ) -> None:
     with skipped_without_data():
-        experiment = resolve(load_spec(preset, [*SMALLER, *items]), Settings.from_env())
+        experiment = resolve_spec(load_spec(preset, [*SMALLER, *items]), Settings.from_env())
         found = last_metrics(experiment)["personal_accuracy_mean"]
     known = most_frequent(experiment.load_population())
     print(f"    {preset}: {found:.3f}, the most frequent class {known:.3f}")
@@ -88,6 +88,6 @@ def test_what_is_taken_for_impossible_outweighs_everything_else(
         "local": {"epochs": 1, "batch_size": 10, "lr": 0.05},
         "algorithm": {"name": "ace_pfl", "r0": 10, "eta2": 0.075, "public_batch_size": 32, **given},
     }
-    found = last_metrics(resolve(parse_spec(spec), Settings.from_env()))["personal_accuracy_mean"]
+    found = last_metrics(resolve_spec(parse_spec(spec), Settings.from_env()))["personal_accuracy_mean"]
     print(f"    {given}: {found:.3f}")
     assert least < found <= most

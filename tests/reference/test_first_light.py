@@ -13,7 +13,7 @@ import pytest
 from jobs.run.execute import RunResult, execute
 from jobs.settings import Settings
 from jobs.spec import load_spec
-from jobs.spec.resolve import resolve
+from jobs.spec.resolve import resolve_spec
 from tests.reference.runs import NEEDS_FASHION_MNIST, last_metrics
 
 pytestmark = pytest.mark.reference
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.reference
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_demo_learns_digits(seed: int, tmp_path: Path) -> None:
-    experiment = resolve(load_spec("demo", [f"seed={seed}"]), Settings(tmp_path))
+    experiment = resolve_spec(load_spec("demo", [f"seed={seed}"]), Settings(tmp_path))
     assert last_metrics(experiment)["global_accuracy"] > 0.85
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from jobs.settings import Settings
 from jobs.spec import load_spec
-from jobs.spec.resolve import resolve
+from jobs.spec.resolve import resolve_spec
 from tests.reference.runs import rounds, skipped_without_data
 
 pytestmark = pytest.mark.reference
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.reference
 )
 def test_it_runs_and_its_clients_learn(preset: str, items: tuple[str, ...], classes: int) -> None:
     with skipped_without_data():
-        experiment = resolve(load_spec(preset, ["rounds=2", *items]), Settings.from_env())
+        experiment = resolve_spec(load_spec(preset, ["rounds=2", *items]), Settings.from_env())
         first, last = rounds(experiment)
     print(f"    {preset}: {last.metrics['train_loss']:.3f}")
     assert first.digest != last.digest

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from api.cli.commands.options import DataFormat, Format, Url
+from api.cli.commands.options import Format, FormatOption, UrlOption
 
 if TYPE_CHECKING:
-    from api.server.service import Kind
+    from api.server.service import CatalogueKind
 
-Name = Annotated[
+NameArgument = Annotated[
     str | None, typer.Argument(metavar="[NAME]", help="One of them, with what each parameter means.")
 ]
 
@@ -20,32 +20,32 @@ _PLACES = {"Looks in": "looks", "To get it": "get"}
 
 _BOUNDS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
 
-_STACKED = {"models": "models with their defaults"}
+_STACKABLE_KINDS = {"models": "models with their defaults"}
 
 
-def algorithms(name: Name = None, format: DataFormat = Format.TEXT, url: Url = None) -> None:
+def algorithms(name: NameArgument = None, format: FormatOption = Format.TEXT, url: UrlOption = None) -> None:
     """List the methods, with their hyper-parameters."""
     _show("algorithms", name, format, url)
 
 
-def models(name: Name = None, format: DataFormat = Format.TEXT, url: Url = None) -> None:
+def models(name: NameArgument = None, format: FormatOption = Format.TEXT, url: UrlOption = None) -> None:
     """List the models, with whether clients can train at once."""
     _show("models", name, format, url)
 
 
-def datasets(name: Name = None, format: DataFormat = Format.TEXT, url: Url = None) -> None:
+def datasets(name: NameArgument = None, format: FormatOption = Format.TEXT, url: UrlOption = None) -> None:
     """List the data sets, with where each looks for its files."""
     _show("datasets", name, format, url)
 
 
-def partitions(name: Name = None, format: DataFormat = Format.TEXT, url: Url = None) -> None:
+def partitions(name: NameArgument = None, format: FormatOption = Format.TEXT, url: UrlOption = None) -> None:
     """List the ways to deal a data set out to clients."""
     _show("partitions", name, format, url)
 
 
-def presets(format: DataFormat = Format.TEXT) -> None:
+def presets(format: FormatOption = Format.TEXT) -> None:
     """List the specs that come with fedsim."""
-    from api.cli.display import data, plain, print_json, table
+    from api.cli.display import make_data_console, make_plain_text, make_table, print_json
     from jobs.spec import preset_text
     from jobs.spec import presets as summaries
 
@@ -53,7 +53,11 @@ def presets(format: DataFormat = Format.TEXT) -> None:
     if format is Format.JSON:
         print_json([{"name": n, "summary": s, "text": preset_text(n)} for n, s in found.items()])
     else:
-        data().print(table(("preset", "summary"), ((plain(n), plain(s)) for n, s in found.items())))
+        make_data_console().print(
+            make_table(
+                ("preset", "summary"), ((make_plain_text(n), make_plain_text(s)) for n, s in found.items())
+            )
+        )
 
 
 class SchemaFormat(StrEnum):
@@ -80,12 +84,12 @@ def register(app: typer.Typer) -> None:
         app.command(rich_help_panel="What a spec can say")(command)
 
 
-def _show(kind: Kind, name: str | None, format: Format, url: str | None) -> None:
-    from api.cli.display import data, plain, print_json, table
+def _show(kind: CatalogueKind, name: str | None, format: Format, url: str | None) -> None:
+    from api.cli.display import make_data_console, make_plain_text, make_table, print_json
 
     entries = _entries(kind, url)
     if name is not None:
-        entry = _named(entries, kind, name)
+        entry = _find_entry(entries, kind, name)
         if format is Format.JSON:
             print_json(entry)
         else:
@@ -104,9 +108,9 @@ def _show(kind: Kind, name: str | None, format: Format, url: str | None) -> None
         columns.insert(1, "at once")
         for row, entry in zip(rows, entries, strict=True):
             row.insert(1, "yes" if entry["stacks"] else "no")
-    data().print(table(columns, ([plain(cell) for cell in row] for row in rows)))
-    if kind in _STACKED:
-        data().print(plain(_stacking(entries, _STACKED[kind])))
+    make_data_console().print(make_table(columns, ([make_plain_text(cell) for cell in row] for row in rows)))
+    if kind in _STACKABLE_KINDS:
+        make_data_console().print(make_plain_text(_stacking(entries, _STACKABLE_KINDS[kind])))
 
 
 def _summary(entry: dict[str, Any]) -> str:
@@ -127,7 +131,7 @@ def _stacking(entries: list[dict[str, Any]], what: str) -> str:
     return f"Clients can train at once (resources.stack) with {able} of {len(entries)} {what}{rest}."
 
 
-def _entries(kind: Kind, url: str | None) -> list[dict[str, Any]]:
+def _entries(kind: CatalogueKind, url: str | None) -> list[dict[str, Any]]:
     if url is not None:
         from api.sdk.client import FedSimClient
 
@@ -148,7 +152,7 @@ def _parameters(schema: dict[str, Any]) -> str:
     )
 
 
-def _named(entries: list[dict[str, Any]], kind: Kind, name: str) -> dict[str, Any]:
+def _find_entry(entries: list[dict[str, Any]], kind: CatalogueKind, name: str) -> dict[str, Any]:
     from fedsim.base.parameters import suggest_name
     from fedsim.errors import FieldError, RequestError
 
@@ -160,40 +164,41 @@ def _named(entries: list[dict[str, Any]], kind: Kind, name: str) -> dict[str, An
 
 def _show_one(entry: dict[str, Any]) -> None:
     """One entry: what it is, where it is from, and what each parameter may be and means."""
-    from api.cli.display import data, plain, table
+    from api.cli.display import make_data_console, make_plain_text, make_table
     from fedsim.base.parameters import format_value
 
     told = [f"{entry['name']}: {_summary(entry)}", entry.get("documentation", "")]
     told += [f"{word}: {entry[key]}" for word, key in _PLACES.items() if entry.get(key)]
     if not entry.get("stacks", True):
         told.append(f"Clients do not train at once: {entry['why_not_stacked']}.")
-    data().print(plain("\n\n".join(filter(None, told))))
+    make_data_console().print(make_plain_text("\n\n".join(filter(None, told))))
     schema = entry["parameters"]
     if properties := schema.get("properties", {}):
         rows = (
             (
                 name,
-                _allowed(each),
+                _describe_allowed_values(each),
                 format_value(each["default"]) if "default" in each else "has to be given",
                 each.get("description", ""),
             )
             for name, each in properties.items()
         )
-        data().print(
-            table(
-                ("parameter", "may be", "default", "meaning"), ([plain(cell) for cell in row] for row in rows)
+        make_data_console().print(
+            make_table(
+                ("parameter", "may be", "default", "meaning"),
+                ([make_plain_text(cell) for cell in row] for row in rows),
             )
         )
 
 
-def _allowed(schema: dict[str, Any]) -> str:
+def _describe_allowed_values(schema: dict[str, Any]) -> str:
     """What a JSON schema allows, in words: "number above 0 or null"."""
     if "anyOf" in schema:
-        return " or ".join(map(_allowed, schema["anyOf"]))
+        return " or ".join(map(_describe_allowed_values, schema["anyOf"]))
     if "enum" in schema:
         return ", ".join(map(str, schema["enum"]))
     words = [schema.get("type", "anything")]
     words += [f"{word} {schema[key]:g}" for key, word in _BOUNDS.items() if key in schema]
     if "items" in schema:
-        words.append(f"of {_allowed(schema['items'])}")
+        words.append(f"of {_describe_allowed_values(schema['items'])}")
     return " ".join(words)

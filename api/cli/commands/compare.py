@@ -10,44 +10,44 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from api.cli.commands.options import Runs, TableFormat, TablesFormat, Url
+from api.cli.commands.options import RunsArgument, TableFormat, TableFormatOption, UrlOption
 
 if TYPE_CHECKING:
-    from api.reports.comparison import Comparison, Line, Run
+    from api.reports.comparison import ComparedRun, Comparison, ComparisonRow
 
 
 def compare(
-    runs: Runs,
+    runs: RunsArgument,
     target: Annotated[
         float | None, typer.Option(help="The value to reach; by default the worst final one among the runs.")
     ] = None,
     metric: Annotated[
         str, typer.Option(help="The metric to compare; of a loss the smaller is better.")
     ] = "global_accuracy",
-    format: TablesFormat = TableFormat.TEXT,
-    url: Url = None,
+    format: TableFormatOption = TableFormat.TEXT,
+    url: UrlOption = None,
 ) -> None:
     """Compare runs: rounds to a target, final and best value, bytes, seconds, side by side."""
-    from api.cli.display import data, print_json, say
-    from api.reports.comparison import compare as side_by_side
+    from api.cli.display import make_data_console, print_json, print_message
+    from api.reports.comparison import compare_runs as side_by_side
 
     found = side_by_side(list(_read(runs, url)), metric, target)
     if format is TableFormat.JSON:
-        print_json(found.document())
+        print_json(found.to_document())
     elif format is TableFormat.CSV:
-        rows = [line.flat() for line in found.lines]
+        rows = [line.to_row() for line in found.lines]
         writer = csv.DictWriter(sys.stdout, rows[0], lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
     else:
-        data().print(_table(found))
-        say("best: in the best round on the test set, which flatters")
+        make_data_console().print(_table(found))
+        print_message("best: in the best round on the test set, which flatters")
 
 
-def _read(runs: Sequence[str], url: str | None) -> Iterator[Run]:
+def _read(runs: Sequence[str], url: str | None) -> Iterator[ComparedRun]:
     """Read the files, and ask the service for the jobs; no service is asked where all are files."""
     from api.cli.commands.connection import connect
-    from api.reports.comparison import Run
+    from api.reports.comparison import ComparedRun
 
     paths = [Path(run).expanduser() for run in runs]
     if all(path.exists() for path in paths):
@@ -59,26 +59,26 @@ def _read(runs: Sequence[str], url: str | None) -> Iterator[Run]:
                 yield _from_files(run, path)
             else:
                 handle = client.job(run)
-                yield Run(handle.id, handle.job.name, handle.rounds())
+                yield ComparedRun(handle.id, handle.job.name, handle.rounds())
 
 
-def _from_files(run: str, path: Path) -> Run:
-    from api.reports.comparison import Run
-    from api.reports.run_files import no_records, read_name, read_records
+def _from_files(run: str, path: Path) -> ComparedRun:
+    from api.reports.comparison import ComparedRun
+    from api.reports.run_files import make_no_records_error, read_name, read_records
     from jobs.store.records import RoundRecord
 
     try:
         records = [RoundRecord.model_validate(record) for record in read_records(path)]
     except ValueError as error:
-        raise no_records(path, f"{type(error).__name__}: {error}") from None
-    return Run(run, read_name(path), records)
+        raise make_no_records_error(path, f"{type(error).__name__}: {error}") from None
+    return ComparedRun(run, read_name(path), records)
 
 
 def _table(found: Comparison) -> Any:
-    from api.cli.display import table
-    from api.reports.formatting import number
+    from api.cli.display import make_table
+    from api.reports.formatting import format_number
 
-    target = f"rounds to {number(found.target)}"
+    target = f"rounds to {format_number(found.target)}"
     heads = (
         "run",
         "name",
@@ -90,23 +90,23 @@ def _table(found: Comparison) -> Any:
         "bytes",
         "seconds",
     )
-    return table(heads, (_cells(line) for line in found.lines), numbers=heads[2:])
+    return make_table(heads, (_cells(line) for line in found.lines), numbers=heads[2:])
 
 
-def _cells(line: Line) -> list[Any]:
-    from api.cli.display import plain
-    from api.reports.formatting import share, size
+def _cells(line: ComparisonRow) -> list[Any]:
+    from api.cli.display import make_plain_text
+    from api.reports.formatting import format_bytes, format_share
 
-    reached, best = line.reached, line.best
+    reached, best = line.cost_to_target, line.best
     return [
-        plain(line.run),
-        plain(line.name),
+        make_plain_text(line.run),
+        make_plain_text(line.name),
         str(line.rounds),
-        share(line.final and line.final.value),
-        f"{share(best.value)} ({best.round})" if best else "",
+        format_share(line.final and line.final.value),
+        f"{format_share(best.value)} ({best.round})" if best else "",
         str(reached.rounds) if reached else "never",
-        size(reached.bytes) if reached else "",
-        size(line.bytes),
+        format_bytes(reached.bytes) if reached else "",
+        format_bytes(line.bytes),
         f"{line.seconds:.1f}",
     ]
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-PATIENCE = 1.0
+TIMEOUT_SECONDS = 1.0
 """Seconds that a shell waits for the ids of jobs."""
 
-OFFERED = 50
+MOST_JOBS_OFFERED = 50
 
 
 def complete_spec(incomplete: str) -> Iterator[tuple[str, str]]:
@@ -27,12 +27,12 @@ def complete_job(incomplete: str) -> Iterator[tuple[str, str]]:
     """Offer the youngest jobs of the service, if it answers at once; a shell cannot show why it does not."""
     from api.sdk import calls
     from api.sdk.client import FedSimClient
-    from api.server.local_service import default_url
+    from api.server.local_service import find_default_url
     from fedsim.errors import FedsimError
 
     try:
-        with FedSimClient(default_url(), timeout=PATIENCE) as client:
-            call = calls.list_jobs(limit=OFFERED, search=incomplete or None)
+        with FedSimClient(find_default_url(), timeout=TIMEOUT_SECONDS) as client:
+            call = calls.list_jobs(limit=MOST_JOBS_OFFERED, search=incomplete or None)
             jobs = client.send(replace(call, retry=False)).jobs
     except FedsimError:
         return

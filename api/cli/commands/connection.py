@@ -11,6 +11,6 @@ if TYPE_CHECKING:
 def connect(url: str | None) -> FedSimClient:
     """Make a client for the service named, else the one started here, else the one at the default address."""
     from api.sdk.client import FedSimClient
-    from api.server.local_service import default_url
+    from api.server.local_service import find_default_url
 
-    return FedSimClient(url or default_url())
+    return FedSimClient(url or find_default_url())

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from api.cli.commands.options import DataFormat, Format
+from api.cli.commands.options import Format, FormatOption
 
 if TYPE_CHECKING:
     from api.sdk.job_handle import JobHandle
-    from api.server.local_service import Detached
+    from api.server.local_service import BackgroundService
     from jobs.settings import Settings
 
 IDLE_EXIT = 900
@@ -23,12 +23,12 @@ def demo(
     keep: Annotated[
         bool, typer.Option("--keep/--no-keep", help="Leave the service running, for the page.")
     ] = True,
-    format: DataFormat = Format.TEXT,
+    format: FormatOption = Format.TEXT,
 ) -> None:
     """Run a small federated job from start to end, and leave its page open. Begin with this one."""
-    from api.cli.display import say
+    from api.cli.display import print_message
     from api.sdk.client import FedSimClient
-    from api.server.local_service import Started
+    from api.server.local_service import StartedService
     from jobs.settings import Settings
 
     settings = Settings.from_env()
@@ -40,31 +40,31 @@ def demo(
         if started is not None and not keep:
             _stop(settings)
     if keep:
-        say(f"\nThe page: {url}/")
+        print_message(f"\nThe page: {url}/")
         ending = f"ends by itself after {IDLE_EXIT // 60} idle minutes, or now" if started else "ends"
-        if started is not None or Started.read(settings) is not None:
-            say(f"The service {ending} with: fedsim stop")
+        if started is not None or StartedService.read_file(settings) is not None:
+            print_message(f"The service {ending} with: fedsim stop")
     raise typer.Exit(0 if succeeded else 1)
 
 
-def _service(settings: Settings) -> tuple[str, Detached | None]:
+def _service(settings: Settings) -> tuple[str, BackgroundService | None]:
     """Find a service that answers, or start one; returns its address, and what was started."""
-    from api.cli.display import say, waiting
+    from api.cli.display import print_message, show_waiting
     from api.server.local_service import (
         DEFAULT_PORT,
-        Detached,
-        default_url,
-        free_port,
+        BackgroundService,
+        find_default_url,
+        find_free_port,
+        identify_service,
         wait_until_ready,
-        who_answers,
     )
     from fedsim.errors import ServiceUnreachable
 
-    url = default_url()
-    found = who_answers(url)
+    url = find_default_url()
+    found = identify_service(url)
     if found == "fedsim":
-        say(f"using the service at {url}")
-        with waiting("waiting for the service") as show:
+        print_message(f"using the service at {url}")
+        with show_waiting("waiting for the service") as show:
             wait_until_ready(url, show)
         return url, None
     if "FEDSIM_URL" in os.environ:
@@ -73,45 +73,45 @@ def _service(settings: Settings) -> tuple[str, Detached | None]:
         )
     port = DEFAULT_PORT
     if found == "somebody":
-        port = free_port()
-        say(f"something else answers at {url}; taking port {port}")
-    started = Detached(settings, port, IDLE_EXIT)
-    say(f"starting a service at {started.url} (its log is {started.log})")
-    with waiting("waiting for the service") as show:
-        started.wait(show)
+        port = find_free_port()
+        print_message(f"something else answers at {url}; taking port {port}")
+    started = BackgroundService(settings, port, IDLE_EXIT)
+    print_message(f"starting a service at {started.url} (its log is {started.log})")
+    with show_waiting("waiting for the service") as show:
+        started.wait_for_start(show)
     return started.url, started
 
 
 def _run(job: JobHandle, format: Format) -> bool:
     """Show a job to its end, then the table of its rounds; returns whether it succeeded."""
-    from api.cli.display import data, print_json, rounds_table, say
-    from api.cli.live import follow, live_view
+    from api.cli.display import make_data_console, make_rounds_table, print_json, print_message
+    from api.cli.live import follow_job, open_live_view
 
     spec = job.job.spec
     clients, partition = spec["clients"], spec["data"]["partition"]
-    say(
+    print_message(
         f"job {job.id}: {spec['algorithm']['name']} on {spec['data']['dataset']['name']}, "
         f"{clients['total']} clients ({partition['kind']}), {clients['fraction']:g} of them in a round"
     )
-    with live_view(job.job.name, job.job.rounds_total) as view:
-        follow(job, view)
+    with open_live_view(job.job.name, job.job.rounds_total) as view:
+        follow_job(job, view)
     rounds = job.rounds()
     if format is Format.JSON:
         records = [record.model_dump(mode="json") for record in rounds]
         print_json({"job": job.job.model_dump(mode="json"), "rounds": records})
     else:
-        data().print(rounds_table(rounds))
+        make_data_console().print(make_rounds_table(rounds))
     accuracy = job.job.last_metrics.get("global_accuracy")
     reached = f" with a global accuracy of {accuracy:.4f}" if isinstance(accuracy, float) else ""
-    say(f"job {job.id} {job.state}{reached}" + (f": {job.job.message}" if job.job.message else ""))
+    print_message(f"job {job.id} {job.state}{reached}" + (f": {job.job.message}" if job.job.message else ""))
     return job.state == "SUCCEEDED"
 
 
 def _stop(settings: Settings) -> None:
-    from api.server.local_service import Started
+    from api.server.local_service import StartedService
     from jobs.local_ray.embedded_ray import stop_ray
 
-    started = Started.read(settings)
+    started = StartedService.read_file(settings)
     if started is not None:
         started.stop()
     stop_ray(settings)

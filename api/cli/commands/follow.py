@@ -10,13 +10,13 @@ import typer
 
 from api.cli.commands.connection import connect
 from api.cli.commands.options import (
-    DataFormat,
     Format,
-    Job,
+    FormatOption,
+    JobArgument,
     RoundsFormat,
     RunFormat,
-    RunsFormat,
-    Url,
+    RunFormatOption,
+    UrlOption,
     make_folder,
 )
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from api.sdk.stream import Message
 
 
-def watch(job: Job, format: RunsFormat = RunFormat.TEXT, url: Url = None) -> None:
+def watch(job: JobArgument, format: RunFormatOption = RunFormat.TEXT, url: UrlOption = None) -> None:
     """Watch a job until it has ended; exit 1 unless it succeeds."""
     from api.cli.display import print_json, print_line
 
@@ -35,35 +35,37 @@ def watch(job: Job, format: RunsFormat = RunFormat.TEXT, url: Url = None) -> Non
             for record in handle.watch():
                 print_line(record.model_dump(mode="json"))
             raise typer.Exit(0 if handle.state == "SUCCEEDED" else 1)
-        code = to_the_end(handle)
+        code = follow_to_end(handle)
         if format is RunFormat.JSON:
             rounds = [record.model_dump(mode="json") for record in handle.rounds()]
             print_json({"job": handle.job.model_dump(mode="json"), "rounds": rounds})
     raise typer.Exit(code)
 
 
-def to_the_end(handle: JobHandle) -> int:
+def follow_to_end(handle: JobHandle) -> int:
     """Show a job until it has ended; gives the exit code: 0 if it has succeeded, else 1."""
-    from api.cli.display import say
-    from api.cli.live import follow, live_view
+    from api.cli.display import print_message
+    from api.cli.live import follow_job, open_live_view
 
     try:
-        with live_view(handle.job.name, handle.job.rounds_total) as view:
-            follow(handle, view)
+        with open_live_view(handle.job.name, handle.job.rounds_total) as view:
+            follow_job(handle, view)
     except KeyboardInterrupt:
         name = handle.id
-        say(f"the job goes on: `fedsim watch {name}` comes back to it, `fedsim cancel {name}` ends it")
+        print_message(
+            f"the job goes on: `fedsim watch {name}` comes back to it, `fedsim cancel {name}` ends it"
+        )
         raise
     ended = handle.job
-    say(f"job {ended.id} {ended.state}" + (f": {ended.message}" if ended.message else ""))
+    print_message(f"job {ended.id} {ended.state}" + (f": {ended.message}" if ended.message else ""))
     return 0 if ended.state == "SUCCEEDED" else 1
 
 
 def events(
-    job: Job,
+    job: JobArgument,
     after: Annotated[int, typer.Option(min=0, help="Leave out the events up to this id.")] = 0,
-    format: RunsFormat = RunFormat.TEXT,
-    url: Url = None,
+    format: RunFormatOption = RunFormat.TEXT,
+    url: UrlOption = None,
 ) -> None:
     """Print everything that happens to a job, from its start until it has ended."""
     from api.cli.display import print_json, print_line
@@ -82,11 +84,11 @@ def events(
 
 
 def _event_line(event: Message) -> str:
-    from api.cli.live import score
+    from api.cli.live import format_scores
     from jobs.store.records import RoundRecord
 
     if event.type == "round":
-        text = f"{event.data['round']}  {score(RoundRecord.model_validate(event.data))}"
+        text = f"{event.data['round']}  {format_scores(RoundRecord.model_validate(event.data))}"
     else:
         names = ("at", "state", "reason", "message")
         text = "  ".join(str(event.data[name]) for name in names if event.data.get(name))
@@ -94,11 +96,11 @@ def _event_line(event: Message) -> str:
 
 
 def logs(
-    job: Job,
+    job: JobArgument,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
     tail: Annotated[int, typer.Option(min=0, help="How many of the last lines.")] = 500,
-    format: DataFormat = Format.TEXT,
-    url: Url = None,
+    format: FormatOption = Format.TEXT,
+    url: UrlOption = None,
 ) -> None:
     """Print a job's own log. As JSON one object, with -f one text for each line."""
     from api.cli.display import print_json, print_line
@@ -120,18 +122,18 @@ def logs(
 
 
 def rounds(
-    job: Job,
+    job: JobArgument,
     format: Annotated[RoundsFormat, typer.Option("--format", help="How to print them.")] = RoundsFormat.TEXT,
-    url: Url = None,
+    url: UrlOption = None,
 ) -> None:
     """Print the records of a job's rounds."""
-    from api.cli.display import data, print_json, print_line, rounds_table
+    from api.cli.display import make_data_console, make_rounds_table, print_json, print_line
     from api.sdk.round_table import columns, csv_lines
 
     with connect(url) as client:
         records = client.job(job).rounds()
     if format is RoundsFormat.TEXT:
-        data().print(rounds_table(records))
+        make_data_console().print(make_rounds_table(records))
     elif format is RoundsFormat.CSV:
         sys.stdout.writelines(csv_lines(columns(records), records))
     elif format is RoundsFormat.JSON:
@@ -142,18 +144,18 @@ def rounds(
 
 
 def artifacts(
-    job: Job,
+    job: JobArgument,
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME...]", help="Fetch these; without any, list them.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Fetch into DIR; without names all of them.")
     ] = None,
-    format: DataFormat = Format.TEXT,
-    url: Url = None,
+    format: FormatOption = Format.TEXT,
+    url: UrlOption = None,
 ) -> None:
     """List the files that a job has left, or fetch them."""
-    from api.cli.display import print_json, say
+    from api.cli.display import print_json, print_message
 
     folder = Path() if out is None else make_folder(out)
     with connect(url) as client:
@@ -164,24 +166,28 @@ def artifacts(
         written = []
         for name in names or [each.name for each in handle.artifacts()]:
             written.append(str(handle.artifact(name, folder)))
-            say(f"wrote {written[-1]}")
+            print_message(f"wrote {written[-1]}")
     if format is Format.JSON:
         print_json({"job": handle.id, "files": written})
 
 
 def _list_artifacts(handle: JobHandle, format: Format) -> None:
-    from api.cli.display import data, plain, print_json, table
-    from api.reports.formatting import size
+    from api.cli.display import make_data_console, make_plain_text, make_table, print_json
+    from api.reports.formatting import format_bytes
 
     found = handle.artifacts()
     if format is Format.JSON:
         print_json([each.model_dump(mode="json") for each in found])
         return
     rows = (
-        (plain(each.name), "" if each.bytes is None else size(each.bytes), plain(each.description))
+        (
+            make_plain_text(each.name),
+            "" if each.bytes is None else format_bytes(each.bytes),
+            make_plain_text(each.description),
+        )
         for each in found
     )
-    data().print(table(("artifact", "size", "what it is"), rows, numbers=("size",)))
+    make_data_console().print(make_table(("artifact", "size", "what it is"), rows, numbers=("size",)))
 
 
 def register(app: typer.Typer) -> None:

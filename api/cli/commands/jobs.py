@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from api.cli.commands.connection import connect
-from api.cli.commands.follow import to_the_end
-from api.cli.commands.options import DataFormat, Format, Job, Jobs, Sets, Spec, Url, parse_labels
+from api.cli.commands.follow import follow_to_end
+from api.cli.commands.options import (
+    Format,
+    FormatOption,
+    JobArgument,
+    JobsArgument,
+    SetOption,
+    SpecArgument,
+    UrlOption,
+    parse_labels,
+)
 from fedsim.errors import SettingsError
 from jobs.store.states import JobState
 
@@ -24,7 +33,7 @@ if TYPE_CHECKING:
 
 NO_JOBS = "no jobs; submit one with: fedsim submit demo"
 
-MOST_SUMMED = 5_000
+MOST_ROUNDS_SUMMED = 5_000
 """Rounds of a job that `show` still reads, to sum them up."""
 
 
@@ -42,8 +51,8 @@ class Order(StrEnum):
 
 
 def submit(
-    spec: Spec,
-    sets: Sets = None,
+    spec: SpecArgument,
+    sets: SetOption = None,
     priority: Annotated[int, typer.Option(help="Higher ones leave the queue first.")] = 0,
     label: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="To find the job by. Repeatable.")
@@ -54,14 +63,14 @@ def submit(
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait for its end; exit 1 unless it succeeds.")
     ] = False,
-    format: DataFormat = Format.TEXT,
-    url: Url = None,
+    format: FormatOption = Format.TEXT,
+    url: UrlOption = None,
 ) -> None:
     """Submit a job to the service and print its id."""
     from api.cli.display import print_json
-    from jobs.spec.text import parse_sets
+    from jobs.spec.text import parse_set_items
 
-    fields = parse_sets(sets or ())
+    fields = parse_set_items(sets or ())
     labels = parse_labels(label)
     with connect(url) as client:
         handle = client.submit(
@@ -69,7 +78,7 @@ def submit(
         )
         if format is Format.TEXT:
             print(handle.id, flush=True)
-        code = to_the_end(handle) if wait else 0
+        code = follow_to_end(handle) if wait else 0
         if format is Format.JSON:
             print_json(handle.job.model_dump(mode="json"))
     raise typer.Exit(code)
@@ -91,11 +100,11 @@ def list_jobs(
     order_by: Annotated[Order, typer.Option(help="'-' in front: the largest first.")] = Order.CREATED_LAST,
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
     every: Annotated[bool, typer.Option("--all", help="All of them, however many.")] = False,
-    format: DataFormat = Format.TEXT,
-    url: Url = None,
+    format: FormatOption = Format.TEXT,
+    url: UrlOption = None,
 ) -> None:
     """List the jobs, the youngest first."""
-    from api.cli.display import say
+    from api.cli.display import print_message
 
     with connect(url) as client:
         # One more than is shown tells whether there are more.
@@ -112,46 +121,46 @@ def list_jobs(
     if shown or format is Format.JSON:
         _print_jobs(shown, format)
     else:
-        say("no such jobs" if state or label or algorithm or search else NO_JOBS)
+        print_message("no such jobs" if state or label or algorithm or search else NO_JOBS)
     if len(shown) < len(jobs):
-        say(f"there are more than these {limit}: --limit shows more of them, --all all")
+        print_message(f"there are more than these {limit}: --limit shows more of them, --all all")
 
 
 def _print_jobs(jobs: Sequence[Record], format: Format) -> None:
-    from api.cli.display import data, jobs_table, print_json
+    from api.cli.display import make_data_console, make_jobs_table, print_json
 
     if format is Format.JSON:
         print_json([job.model_dump(mode="json") for job in jobs])
     else:
-        data().print(jobs_table(jobs))
+        make_data_console().print(make_jobs_table(jobs))
 
 
-def show(job: Job, format: DataFormat = Format.TEXT, url: Url = None) -> None:
+def show(job: JobArgument, format: FormatOption = Format.TEXT, url: UrlOption = None) -> None:
     """Show one job: its state, what its rounds cost, its latest metrics and its spec."""
     from api.cli.display import print_json
-    from api.cli.job_text import describe
+    from api.cli.job_text import print_job
 
     with connect(url) as client:
         handle = client.job(job)
         found = handle.job
         # Of a job with very many rounds, its report has the sums.
-        summed = format is Format.TEXT and found.rounds_done <= MOST_SUMMED
+        summed = format is Format.TEXT and found.rounds_done <= MOST_ROUNDS_SUMMED
         records = handle.rounds() if summed else ()
     if format is Format.JSON:
         print_json(found.model_dump(mode="json"))
     else:
-        describe(found, records)
+        print_job(found, records)
 
 
-def cancel(jobs: Jobs, format: DataFormat = Format.TEXT, url: Url = None) -> None:
+def cancel(jobs: JobsArgument, format: FormatOption = Format.TEXT, url: UrlOption = None) -> None:
     """Cancel jobs: a waiting one at once, a running one within seconds."""
-    from api.cli.display import print_json, say
+    from api.cli.display import print_json, print_message
 
     with connect(url) as client:
         handles = _find(client, jobs)
         for handle in handles:
             handle.cancel()
-            say(f"job {handle.id} is {handle.state}")
+            print_message(f"job {handle.id} is {handle.state}")
     if format is Format.JSON:
         found = [handle.job.model_dump(mode="json") for handle in handles]
         print_json(found if len(jobs) > 1 else found[0])
@@ -163,31 +172,33 @@ def _find(client: FedSimClient, jobs: Sequence[str]) -> list[JobHandle]:
 
 
 def resume(
-    job: Job,
+    job: JobArgument,
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait for its end; exit 1 unless it succeeds.")
     ] = False,
-    format: DataFormat = Format.TEXT,
-    url: Url = None,
+    format: FormatOption = Format.TEXT,
+    url: UrlOption = None,
 ) -> None:
     """Have a job that failed or was cancelled go on from its last checkpoint."""
-    from api.cli.display import print_json, say
+    from api.cli.display import print_json, print_message
 
     with connect(url) as client:
         handle = client.job(job)
         handle.resume()
         if format is Format.TEXT:
             done = handle.job.rounds_done
-            say(f"job {handle.id} is {handle.state} again, with {done} of {handle.job.rounds_total} rounds")
-        code = to_the_end(handle) if wait else 0
+            print_message(
+                f"job {handle.id} is {handle.state} again, with {done} of {handle.job.rounds_total} rounds"
+            )
+        code = follow_to_end(handle) if wait else 0
         if format is Format.JSON:
             print_json(handle.job.model_dump(mode="json"))
     raise typer.Exit(code)
 
 
 def clone(
-    job: Job,
-    sets: Sets = None,
+    job: JobArgument,
+    sets: SetOption = None,
     priority: Annotated[int | None, typer.Option(help="By default the priority of JOB.")] = None,
     label: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="In place of JOB's labels. Repeatable.")
@@ -195,33 +206,33 @@ def clone(
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait for its end; exit 1 unless it succeeds.")
     ] = False,
-    format: DataFormat = Format.TEXT,
-    url: Url = None,
+    format: FormatOption = Format.TEXT,
+    url: UrlOption = None,
 ) -> None:
     """Queue a new job with the spec of another one, and print its id."""
     from api.cli.display import print_json
-    from jobs.spec.text import parse_sets
+    from jobs.spec.text import parse_set_items
 
-    fields = parse_sets(sets or ())
+    fields = parse_set_items(sets or ())
     labels = None if label is None else parse_labels(label)
     with connect(url) as client:
         handle = client.job(job).clone(set=fields, priority=priority, labels=labels)
         if format is Format.TEXT:
             print(handle.id, flush=True)
-        code = to_the_end(handle) if wait else 0
+        code = follow_to_end(handle) if wait else 0
         if format is Format.JSON:
             print_json(handle.job.model_dump(mode="json"))
     raise typer.Exit(code)
 
 
 def delete(
-    jobs: Jobs,
+    jobs: JobsArgument,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    format: DataFormat = Format.TEXT,
-    url: Url = None,
+    format: FormatOption = Format.TEXT,
+    url: UrlOption = None,
 ) -> None:
     """Remove jobs that have ended, with their rounds and files; asks first."""
-    from api.cli.display import print_json, say
+    from api.cli.display import print_json, print_message
 
     with connect(url) as client:
         handles = _find(client, jobs)
@@ -229,21 +240,21 @@ def delete(
             _confirm(handles)
         for handle in handles:
             handle.delete()
-            say(f"job {handle.id} is deleted")
+            print_message(f"job {handle.id} is deleted")
     if format is Format.JSON:
         print_json({"deleted": [handle.id for handle in handles]})
 
 
 def _confirm(handles: Sequence[JobHandle]) -> None:
-    from api.cli.display import say
+    from api.cli.display import print_message
 
     for handle in islice(handles, 10):
-        say(f"{handle.id}  {handle.job.name}  {handle.state}, {handle.job.rounds_done} rounds")
+        print_message(f"{handle.id}  {handle.job.name}  {handle.state}, {handle.job.rounds_done} rounds")
     count = "this job" if len(handles) == 1 else f"these {len(handles)} jobs"
     try:
         sure = typer.confirm(f"Delete {count}, with rounds and files?", err=True)
     except typer.Abort:
-        say("")  # the question's line has no end yet
+        print_message("")  # the question's line has no end yet
         sure = False
     if not sure:
         raise SettingsError("nothing was deleted", "answer y, or give --yes")

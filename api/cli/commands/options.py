@@ -44,7 +44,7 @@ class TableFormat(StrEnum):
     CSV = "csv"
 
 
-Spec = Annotated[
+SpecArgument = Annotated[
     str,
     typer.Argument(
         metavar="SPEC",
@@ -52,45 +52,45 @@ Spec = Annotated[
         autocompletion=complete_spec,
     ),
 ]
-Sets = Annotated[
+SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="PATH=VALUE", help="Set a field, e.g. local.lr=0.05. Repeatable."),
 ]
-Job = Annotated[
+JobArgument = Annotated[
     str,
     typer.Argument(metavar="JOB", help="The job's id, or the beginning of it.", autocompletion=complete_job),
 ]
-Jobs = Annotated[
+JobsArgument = Annotated[
     list[str],
     typer.Argument(
         metavar="JOB...", help="Ids of jobs, or the beginnings of them.", autocompletion=complete_job
     ),
 ]
-Runs = Annotated[
+RunsArgument = Annotated[
     list[str],
     typer.Argument(
         metavar="JOB...",
         help="Jobs, folders of `run --out`, or files of `run --format json` or `jsonl`.",
     ),
 ]
-TablesFormat = Annotated[
+TableFormatOption = Annotated[
     TableFormat, typer.Option("--format", help="json or csv: data for programs on standard output.")
 ]
-Url = Annotated[
+UrlOption = Annotated[
     str | None,
     typer.Option("--url", metavar="URL", help="The service; by default FEDSIM_URL, else the one here."),
 ]
-DataFormat = Annotated[
+FormatOption = Annotated[
     Format, typer.Option("--format", help="json: data for programs on standard output.", show_default=True)
 ]
-RunsFormat = Annotated[
+RunFormatOption = Annotated[
     RunFormat, typer.Option("--format", help="json: one object at the end; jsonl: a line for each round.")
 ]
-Out = Annotated[
+OutOption = Annotated[
     Path | None,
     typer.Option("--out", metavar="DIR", help="Write spec, rounds, result and checkpoints into DIR."),
 ]
-Chaos = Annotated[
+ChaosOption = Annotated[
     list[str] | None,
     typer.Option(
         "--chaos",

@@ -8,43 +8,48 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from api.cli.commands.options import DataFormat, Format, Sets, Spec, make_folder
+from api.cli.commands.options import Format, FormatOption, SetOption, SpecArgument, make_folder
 
 if TYPE_CHECKING:
-    from jobs.run.partition_report import Dealing
+    from jobs.run.partition_report import PartitionReport
 
-OutFolder = Annotated[
+PartitionOutOption = Annotated[
     Path | None,
     typer.Option("--out", metavar="DIR", help="Write the partition, its statistics and a page into DIR."),
 ]
 
 
-def partition(spec: Spec, sets: Sets = None, out: OutFolder = None, format: DataFormat = Format.TEXT) -> None:
+def partition(
+    spec: SpecArgument,
+    sets: SetOption = None,
+    out: PartitionOutOption = None,
+    format: FormatOption = Format.TEXT,
+) -> None:
     """Make the partition of a spec, and show who holds what."""
-    from api.cli.display import data, plain, print_json, say, waiting
+    from api.cli.display import make_data_console, make_plain_text, print_json, print_message, show_waiting
     from jobs.settings import Settings
     from jobs.spec import read_spec
-    from jobs.spec.resolve import parse_whole
+    from jobs.spec.resolve import parse_spec_and_names
 
-    loaded = parse_whole(read_spec(spec, sets or ()))
+    loaded = parse_spec_and_names(read_spec(spec, sets or ()))
     folder = make_folder(out) if out is not None else None
-    with waiting("loading the libraries") as show:
+    with show_waiting("loading the libraries") as show:
         show("loading the libraries")
-        from jobs.run.partition_report import deal
+        from jobs.run.partition_report import make_partition_report
 
-        dealing = deal(loaded, Settings.from_env(), show)
+        dealing = make_partition_report(loaded, Settings.from_env(), show)
     if folder is not None:
-        say(f"wrote {', '.join(write_files(folder, dealing))} into {folder}")
+        print_message(f"wrote {', '.join(write_partition_files(folder, dealing))} into {folder}")
     if format is Format.JSON:
         print_json(dealing.document())
         return
-    data().print(plain(dealing.title()))
-    data().print(_table(dealing))
+    make_data_console().print(make_plain_text(dealing.title()))
+    make_data_console().print(_table(dealing))
     for note in dealing.notes:
-        say(f"note: {note}")
+        print_message(f"note: {note}")
 
 
-def write_files(folder: Path, dealing: Dealing) -> list[str]:
+def write_partition_files(folder: Path, dealing: PartitionReport) -> list[str]:
     """Write the partition (unless its clients only sample), `statistics.json` and `partition.html`.
 
     Args:
@@ -54,18 +59,18 @@ def write_files(folder: Path, dealing: Dealing) -> list[str]:
     Returns:
         The names of the files.
     """
-    from api.reports.partition_page import partition_page
+    from api.reports.partition_page import render_partition
 
     text = json.dumps(dealing.document(), indent=2, ensure_ascii=False) + "\n"
-    files = {"statistics.json": text, "partition.html": partition_page(dealing)}
+    files = {"statistics.json": text, "partition.html": render_partition(dealing)}
     saved = [file.name for file in dealing.save(folder)]
     for name, content in files.items():
         (folder / name).write_text(content, encoding="utf-8")
     return [*saved, *files]
 
 
-def _table(dealing: Dealing) -> Any:
-    from api.cli.display import table
+def _table(dealing: PartitionReport) -> Any:
+    from api.cli.display import make_table
 
     figures, heads = dealing.document()["statistics"], ("for each client", "min", "median", "max", "mean")
     classes = (dealing.counts > 0).sum(axis=1).mean()
@@ -78,7 +83,7 @@ def _table(dealing: Dealing) -> Any:
             f"{figures['distance_to_all']['mean']:.3f}",
         ),
     )
-    return table(heads, ((name, *cells, mean) for name, cells, mean in rows), numbers=heads[1:])
+    return make_table(heads, ((name, *cells, mean) for name, cells, mean in rows), numbers=heads[1:])
 
 
 def _cells(figures: dict[str, float], form: str) -> list[str]:

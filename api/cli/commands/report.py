@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from api.cli.commands.completion import complete_job
-from api.cli.commands.options import DataFormat, Format, Url
+from api.cli.commands.options import Format, FormatOption, UrlOption
 
 if TYPE_CHECKING:
-    from api.reports.class_map import PartitionMap
-    from api.reports.page import Reported
+    from api.reports.class_map import ClassMapDrawing
+    from api.reports.page import RunReport
     from jobs.store.records import RoundRecord
 
 PERSONAL = "personal.csv"
@@ -31,48 +31,48 @@ def report(
         typer.Option("--out", metavar="DIR", help="Where to; by default a folder here, named after the run."),
     ] = None,
     pictures: Annotated[bool, typer.Option("--png/--no-png", help="Also write PNG pictures.")] = True,
-    format: DataFormat = Format.TEXT,
-    url: Url = None,
+    format: FormatOption = Format.TEXT,
+    url: UrlOption = None,
 ) -> None:
     """Write a run's report: one HTML file that needs no network, and PNG pictures of its curves."""
-    from api.cli.display import print_json, say
-    from api.reports.page import report_page
+    from api.cli.display import print_json, print_message
+    from api.reports.page import render_report
 
     reported = _read(run, url)
-    if reported.unmapped:
-        say(f"without a map of who holds what: {reported.unmapped}")
+    if reported.class_map_error:
+        print_message(f"without a map of who holds what: {reported.class_map_error}")
     folder = out or Path(f"{reported.run}-report")
     files = [folder / "report.html"]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        files[0].write_text(report_page(reported), "utf-8")
+        files[0].write_text(render_report(reported), "utf-8")
         if pictures:
             from api.reports.pictures import save_pictures
 
-            files += save_pictures(reported.figures(), reported.holdings, folder)
+            files += save_pictures(reported.list_figures(), reported.class_map, folder)
     except OSError as error:
-        raise _unwritable(folder, error) from error
+        raise _make_write_error(folder, error) from error
     if format is Format.JSON:
         print_json({"files": [str(file) for file in files]})
     else:
         for file in files:
-            say(f"written: {file}")
+            print_message(f"written: {file}")
 
 
-def _unwritable(folder: Path, error: OSError) -> Exception:
+def _make_write_error(folder: Path, error: OSError) -> Exception:
     from fedsim.errors import SettingsError
 
     return SettingsError(f"the report cannot be written to {str(folder)!r}: {error}", "name another --out")
 
 
-def _read(run: str, url: str | None) -> Reported:
+def _read(run: str, url: str | None) -> RunReport:
     path = Path(run).expanduser()
     return _from_files(path) if path.is_dir() else _from_service(run, url)
 
 
-def _from_service(run: str, url: str | None) -> Reported:
+def _from_service(run: str, url: str | None) -> RunReport:
     from api.cli.commands.connection import connect
-    from api.reports.page import Reported
+    from api.reports.page import RunReport
     from api.sdk import calls
     from fedsim.errors import ArtifactNotFound
 
@@ -82,47 +82,47 @@ def _from_service(run: str, url: str | None) -> Reported:
         personal = ""
         with suppress(ArtifactNotFound), TemporaryDirectory() as aside:
             personal = handle.artifact(PERSONAL, aside).read_text("utf-8")
-        holdings, unmapped = _mapped(lambda: client.send(calls.class_map(job.id)), records)
+        holdings, unmapped = _find_class_map(lambda: client.send(calls.class_map(job.id)), records)
         about = job.id, job.name, job.state, job.message or ""
-        return Reported(*about, job.spec, records, personal, holdings, unmapped)
+        return RunReport(*about, job.spec, records, personal, holdings, unmapped)
 
 
-def _from_files(path: Path) -> Reported:
+def _from_files(path: Path) -> RunReport:
     import yaml
 
-    from api.reports.page import Reported
-    from api.reports.run_files import no_records, read_name, read_records
+    from api.reports.page import RunReport
+    from api.reports.run_files import make_no_records_error, read_name, read_records
     from jobs.store.records import RoundRecord
 
     try:
         records = [RoundRecord.model_validate(record) for record in read_records(path)]
         spec = yaml.safe_load((path / "spec.yaml").read_text("utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise no_records(path, f"{type(error).__name__}: {error}") from None
+        raise make_no_records_error(path, f"{type(error).__name__}: {error}") from None
     own = path / PERSONAL
     personal = own.read_text("utf-8") if own.is_file() else ""
-    holdings, unmapped = _mapped(lambda: _made(spec or {}), records)
+    holdings, unmapped = _find_class_map(lambda: _make_class_map(spec or {}), records)
     about = path.resolve().name, read_name(path), "", ""
-    return Reported(*about, spec or {}, records, personal, holdings, unmapped)
+    return RunReport(*about, spec or {}, records, personal, holdings, unmapped)
 
 
-def _made(data: dict[str, Any]) -> Mapping[str, Any]:
-    from jobs.run.class_map import made
+def _make_class_map(data: dict[str, Any]) -> Mapping[str, Any]:
+    from jobs.run.class_map import make_class_map
     from jobs.settings import Settings
     from jobs.spec import parse_spec
 
-    return made(parse_spec(data), Settings.from_env())
+    return make_class_map(parse_spec(data), Settings.from_env())
 
 
-def _mapped(
+def _find_class_map(
     find: Callable[[], Mapping[str, Any]], records: list[RoundRecord]
-) -> tuple[PartitionMap | None, str]:
+) -> tuple[ClassMapDrawing | None, str]:
     """The map of who holds what, or why there is none."""
-    from api.reports.class_map import partition_map
+    from api.reports.class_map import draw_class_map
     from fedsim.errors import FedsimError
 
     try:
-        return partition_map(find(), records), ""
+        return draw_class_map(find(), records), ""
     except FedsimError as error:
         # A spec of another version, data that went since or never came: a report does without the map.
         return None, str(error)

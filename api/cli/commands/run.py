@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from api.cli.commands.options import Chaos, Out, RunFormat, RunsFormat, Sets, Spec, make_folder
+from api.cli.commands.options import (
+    ChaosOption,
+    OutOption,
+    RunFormat,
+    RunFormatOption,
+    SetOption,
+    SpecArgument,
+    make_folder,
+)
 from fedsim.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -18,49 +26,49 @@ if TYPE_CHECKING:
 
 
 def run(
-    spec: Spec,
-    sets: Sets = None,
-    out: Out = None,
+    spec: SpecArgument,
+    sets: SetOption = None,
+    out: OutOption = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the last checkpoint in DIR, if there is one.")
     ] = False,
-    chaos: Chaos = None,
-    format: RunsFormat = RunFormat.TEXT,
+    chaos: ChaosOption = None,
+    format: RunFormatOption = RunFormat.TEXT,
 ) -> None:
     """Run a spec here and now, without a service."""
-    from api.cli.display import data, print_json, rounds_table, say
+    from api.cli.display import make_data_console, make_rounds_table, print_json, print_message
     from fedsim.engine.faults import parse_chaos
     from jobs.settings import Settings
     from jobs.spec import read_spec
-    from jobs.spec.resolve import parse_whole
+    from jobs.spec.resolve import parse_spec_and_names
 
     if resume and out is None:
         raise SettingsError(
             "--resume without --out", "name the folder of the run that is to go on: --out DIR"
         )
     faults = parse_chaos(chaos or ())
-    loaded = parse_whole(read_spec(spec, sets or ()))
+    loaded = parse_spec_and_names(read_spec(spec, sets or ()))
     folder = make_folder(out) if out is not None else None
     # By its whole path: the coordinator may work in another folder, as on a Ray that runs already.
     kept = None if folder is None else str(folder.absolute() / "checkpoints")
     result = _execute(loaded, Settings.from_env(), format, checkpoints=kept, resume=resume, chaos=faults)
-    if note := had_more(loaded.rounds, len(result.records)):
-        say(note)
+    if note := describe_extra_rounds(loaded.rounds, len(result.records)):
+        print_message(note)
     document = {
         "spec": loaded.model_dump(mode="json"),
         "rounds": [record.model_dump(mode="json") for record in result.records],
         "result": {"final": result.final, "best": result.best, **result.chosen, "totals": result.totals},
     }
     if folder is not None:
-        names = write_files(folder, document, result, resumed=resume)
-        say(f"wrote {', '.join(names[:-1])} and {names[-1]} into {folder}")
+        names = write_run_files(folder, document, result, resumed=resume)
+        print_message(f"wrote {', '.join(names[:-1])} and {names[-1]} into {folder}")
     if format is RunFormat.JSON:
         print_json(document)
     elif format is RunFormat.TEXT:
-        data().print(rounds_table(result.records))
+        make_data_console().print(make_rounds_table(result.records))
 
 
-def had_more(asked: int, had: int) -> str:
+def describe_extra_rounds(asked: int, had: int) -> str:
     """What to say where a run that went on had more rounds already than are asked for; else "".
 
     Args:
@@ -74,21 +82,21 @@ def had_more(asked: int, had: int) -> str:
 
 def _execute(spec: JobSpec, settings: Any, format: RunFormat, **options: Any) -> RunResult:
     from api.cli.display import print_line
-    from api.cli.live import live_view
+    from api.cli.live import open_live_view
 
-    with live_view(spec.name, spec.rounds) as view:
-        view.phase("loading the libraries")
+    with open_live_view(spec.name, spec.rounds) as view:
+        view.show_phase("loading the libraries")
         from jobs.run.execute import execute
 
         def on_round(record: RoundRecord) -> None:
-            view.round(record)
+            view.show_round(record)
             if format is RunFormat.JSONL:
                 print_line(record.model_dump(mode="json"))
 
-        return execute(spec, settings, on_round=on_round, on_phase=view.phase, **options)
+        return execute(spec, settings, on_round=on_round, on_phase=view.show_phase, **options)
 
 
-def write_files(
+def write_run_files(
     folder: Path, document: dict[str, Any], result: RunResult, *, resumed: bool = False
 ) -> list[str]:
     """Write a finished run: spec.yaml, rounds.jsonl, rounds.csv, result.json, model.safetensors.
@@ -128,12 +136,12 @@ def write_files(
 
 def _models(folder: Path, result: RunResult) -> list[str]:
     """Write the last model, and the one that validation chose; an earlier run's goes where there is none."""
-    from jobs.run.artifacts import CHOSEN, MODEL, chosen_content, model_content
+    from jobs.run.artifacts import CHOSEN, MODEL, pack_chosen_model, pack_model
 
     chosen = result.chosen_model
     contents = {
-        MODEL: model_content(result.model, result.notes) if result.model else None,
-        CHOSEN: None if chosen is None else chosen_content(chosen, result.notes),
+        MODEL: pack_model(result.model, result.notes) if result.model else None,
+        CHOSEN: None if chosen is None else pack_chosen_model(chosen, result.notes),
     }
     for name, content in contents.items():
         if content is None:

@@ -45,13 +45,13 @@ def serve(
 ) -> None:
     """Run the service: REST, page and queue in one process, with a local Ray unless an address is given."""
     from api.server.security import read_token_file, require_token_beyond_loopback
-    from api.server.serving import bind
+    from api.server.serving import open_listener
     from jobs.settings import Settings
 
     token = read_token_file(token_file) if token_file else None
     settings = Settings.from_env(ray_address=ray_address, token=token, log_format=log_format)
     require_token_beyond_loopback(host, settings.token)
-    raise typer.Exit(_serve(settings, host, bind(host, port), allow_host or (), idle_exit))
+    raise typer.Exit(_serve(settings, host, open_listener(host, port), allow_host or (), idle_exit))
 
 
 def _serve(
@@ -60,30 +60,32 @@ def _serve(
     from api.server import logs
     from api.server.app import create_app
     from api.server.security import AllowedHosts
-    from api.server.serving import serve as run
+    from api.server.serving import serve_app as run
     from jobs.home_permissions import keep_private
     from jobs.store.job_store import JobStore
 
-    logs.install(settings)
+    logs.install_log_handler(settings)
     keep_private(settings.make_home())
 
     with JobStore.open(settings.database_url) as store:
         app = create_app(settings, store, hosts=AllowedHosts.for_address(host, allowed))
-        return run(app, settings, host, listener, idle_exit=idle_exit, announce=partial(announce, settings))
+        return run(
+            app, settings, host, listener, idle_exit=idle_exit, announce=partial(announce_url, settings)
+        )
 
 
-def announce(settings: Settings, url: str) -> None:
+def announce_url(settings: Settings, url: str) -> None:
     """Say that the service answers: in words, or as a line of its log where that is JSON.
 
     Both go to standard error, and whoever reads JSON there wants nothing else.
     """
-    from api.cli.display import say
+    from api.cli.display import print_message
 
     text = f"fedsim answers at {url} (page; REST under /api/v1); home: {settings.home}"
     if settings.log_format == LogFormat.JSON:
         logging.getLogger("fedsim.api").info(text)
     else:
-        say(f"{text}; Ctrl-C stops it")
+        print_message(f"{text}; Ctrl-C stops it")
 
 
 def stop(
@@ -92,35 +94,40 @@ def stop(
     ] = False,
 ) -> None:
     """Stop the service that was started on this machine, and its local Ray."""
-    from api.cli.display import say
-    from api.server.local_service import Started
+    from api.cli.display import print_message
+    from api.server.local_service import StartedService
     from fedsim.errors import ServiceError
     from jobs.local_ray.embedded_ray import stop_ray
     from jobs.settings import Settings
 
     settings = Settings.from_env()
-    started = Started.read(settings)
+    started = StartedService.read_file(settings)
     running = started is not None and started.answers()
     if started is not None and running:
         if not force:
             _refuse_while_active(started.url)
         if not started.stop():
             raise ServiceError(f"the service at {started.url} (process {started.pid}) does not end")
-        say(f"the service at {started.url} has ended")
+        print_message(f"the service at {started.url} has ended")
     elif not force:
         _refuse_while_ray_works(settings)
     stop_ray(settings)
     if not running:
-        say(f"no service of {settings.home} is running")
+        print_message(f"no service of {settings.home} is running")
 
 
 def _refuse_while_ray_works(settings: Settings) -> None:
     from fedsim.errors import Conflict
-    from jobs.local_ray.files import keeper_lives, read_addresses, token
-    from jobs.local_ray.keeper import jobs_run
+    from jobs.local_ray.files import is_keeper_alive, read_addresses, read_or_make_token
+    from jobs.local_ray.keeper import has_running_jobs
 
     ray = read_addresses(settings.home)
-    if ray is not None and ray.gcs and keeper_lives(settings.home) and jobs_run(ray, token(settings.home)):
+    if (
+        ray is not None
+        and ray.gcs
+        and is_keeper_alive(settings.home)
+        and has_running_jobs(ray, read_or_make_token(settings.home))
+    ):
         raise Conflict(
             f"no service of {settings.home} answers, but its Ray has jobs",
             "`fedsim serve` takes them up; stop all the same with `fedsim stop --force`",

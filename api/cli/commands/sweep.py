@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from api.cli.commands.options import DataFormat, Format, Sets, Url
+from api.cli.commands.options import Format, FormatOption, SetOption, UrlOption
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,38 +18,40 @@ def sweep(
     file: Annotated[
         str, typer.Argument(metavar="FILE", help="A YAML or JSON file with base, axes and seeds, or '-'.")
     ],
-    sets: Sets = None,
+    sets: SetOption = None,
     wait: Annotated[
         bool, typer.Option("--wait/--no-wait", help="Wait for the jobs' end; exit 1 unless all succeed.")
     ] = True,
     resume: Annotated[
         bool, typer.Option("--resume", help="Have jobs that failed or were cancelled go on.")
     ] = False,
-    format: DataFormat = Format.TEXT,
-    url: Url = None,
+    format: FormatOption = Format.TEXT,
+    url: UrlOption = None,
 ) -> None:
     """Submit a grid of specs and seeds as one group; again, only what is missing. Ends with a table."""
     from api.cli.commands.connection import connect
-    from api.cli.display import data, print_json, say, waiting
+    from api.cli.display import make_data_console, print_json, print_message, show_waiting
     from jobs.spec.sweep import read_sweep
 
     grid = read_sweep(file, sets or ())
     with connect(url) as client:
-        with waiting(f"submitting {grid.name}") as show:
+        with show_waiting(f"submitting {grid.name}") as show:
             handle = client.sweep(grid, resume=resume, news=_now_and_then(show))
-        say(f"group {grid.name}: {progress(handle)}; `fedsim list --label group={grid.name}` shows its jobs")
+        print_message(
+            f"group {grid.name}: {describe_progress(handle)}; `fedsim list --label group={grid.name}` shows its jobs"
+        )
         try:
-            with waiting(progress(handle)) as show:
-                done = handle.wait(news=lambda view: show(progress(view))) if wait else True
+            with show_waiting(describe_progress(handle)) as show:
+                done = handle.wait(news=lambda view: show(describe_progress(view))) if wait else True
         except KeyboardInterrupt:
-            say("the jobs go on; the same command comes back to them")
+            print_message("the jobs go on; the same command comes back to them")
             raise
     if format is Format.JSON:
         print_json(handle.document())
     else:
-        data().print(_table(handle))
+        make_data_console().print(_table(handle))
     for line in _faults(handle):
-        say(line)
+        print_message(line)
     raise typer.Exit(0 if done else 1)
 
 
@@ -59,27 +61,29 @@ def _now_and_then(show: Callable[[str], None]) -> News:
 
     last = monotonic()
 
-    def news(view: SweepView) -> None:
+    def show_submissions(view: SweepView) -> None:
         nonlocal last
         if monotonic() - last > 1:
             last = monotonic()
             show(f"submitting {view.sweep.name}: {len(view.found)} of {len(view.members)} runs have a job")
 
-    return news
+    return show_submissions
 
 
-def progress(view: SweepView) -> str:
+def describe_progress(view: SweepView) -> str:
     """Say how many runs are in which state."""
     states = ", ".join(f"{count} {state}" for state, count in sorted(view.counts().items()))
     return f"{len(view.members)} runs: {states}"
 
 
 def _table(view: SweepView) -> Any:
-    from api.cli.display import plain, table
+    from api.cli.display import make_plain_text, make_table
 
     heads = (*view.sweep.axes, view.sweep.metric, "runs")
-    rows = ([*map(plain, cell.labels.values()), _figure(cell), _runs(cell)] for cell in view.cells())
-    return table(heads, rows, numbers=heads[-2:])
+    rows = (
+        [*map(make_plain_text, cell.labels.values()), _figure(cell), _runs(cell)] for cell in view.cells()
+    )
+    return make_table(heads, rows, numbers=heads[-2:])
 
 
 def _figure(cell: Cell) -> str:

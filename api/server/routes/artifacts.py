@@ -9,25 +9,25 @@ from fastapi import APIRouter, Path, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
-from api.reports.document import report_lines
+from api.reports.document import generate_report_lines
 from api.server.dependencies import JobId, ServiceOf
-from api.server.errors import problems
-from jobs.run.artifacts import ARTIFACTS, REPORT, SPEC, content, spec_text, written
+from api.server.errors import describe_problems
+from jobs.run.artifacts import ARTIFACTS, REPORT, SPEC, list_stored_artifacts, open_artifact, spec_text
 from jobs.store.job_store import JobStore
 from jobs.store.records import Job
 
 router = APIRouter(tags=["jobs"])
 
-Name = Annotated[str, Path(min_length=1, max_length=100, description="One of the names in the list.")]
+ArtifactName = Annotated[str, Path(min_length=1, max_length=100, description="One of the names in the list.")]
 BINARY = {"type": "string", "format": "binary"}
-SHAPES: dict[str, dict[str, Any]] = {
+CONTENT_TYPES: dict[str, dict[str, Any]] = {
     kind.media_type: {"schema": BINARY if kind.media_type.endswith("octet-stream") else {"type": "object"}}
     for kind in ARTIFACTS.values()
 }
-FILES: dict[int | str, dict[str, Any]] = {200: {"description": "The file.", "content": SHAPES}}
+FILES: dict[int | str, dict[str, Any]] = {200: {"description": "The file.", "content": CONTENT_TYPES}}
 
 
-class Artifact(BaseModel):
+class ArtifactEntry(BaseModel):
     """A file that a job leaves."""
 
     name: str
@@ -39,16 +39,20 @@ class Artifact(BaseModel):
 class ArtifactList(BaseModel):
     """The artifacts that a job has now."""
 
-    artifacts: list[Artifact]
+    artifacts: list[ArtifactEntry]
 
 
-@router.get("/jobs/{job_id}/artifacts", responses=problems(404, 422, 503))
+@router.get("/jobs/{job_id}/artifacts", responses=describe_problems(404, 422, 503))
 def list_artifacts(job_id: JobId, service: ServiceOf) -> ArtifactList:
     """List the files that a job has now; model and partition come with its success."""
     service.store.get(job_id)
-    sizes: dict[str, int | None] = {SPEC: None, REPORT: None, **written(service.settings, job_id)}
+    sizes: dict[str, int | None] = {
+        SPEC: None,
+        REPORT: None,
+        **list_stored_artifacts(service.settings, job_id),
+    }
     found = [
-        Artifact(name=name, **kind._asdict(), bytes=sizes[name])
+        ArtifactEntry(name=name, **kind._asdict(), bytes=sizes[name])
         for name, kind in ARTIFACTS.items()
         if name in sizes
     ]
@@ -58,9 +62,9 @@ def list_artifacts(job_id: JobId, service: ServiceOf) -> ArtifactList:
 @router.get(
     "/jobs/{job_id}/artifacts/{name}",
     response_class=StreamingResponse,
-    responses=problems(404, 422, 503, also=FILES),
+    responses=describe_problems(404, 422, 503, also=FILES),
 )
-def get_artifact(job_id: JobId, name: Name, service: ServiceOf) -> Response:
+def get_artifact(job_id: JobId, name: ArtifactName, service: ServiceOf) -> Response:
     """Get one of these files. What a model or a partition holds are plain arrays (safetensors), no code."""
     job = service.store.get(job_id)
     headers = {"Content-Disposition": f'attachment; filename="{job_id}-{name}"'}
@@ -68,7 +72,7 @@ def get_artifact(job_id: JobId, name: Name, service: ServiceOf) -> Response:
         return _file(name, [spec_text(job)], headers)
     if name == REPORT:
         return _file(name, _report(service.store, job), headers)
-    size, pieces = content(service.settings, job_id, name)
+    size, pieces = open_artifact(service.settings, job_id, name)
     return _file(name, pieces, headers | {"Content-Length": str(size)})
 
 
@@ -77,6 +81,6 @@ def _file(name: str, pieces: Iterable[str | bytes], headers: dict[str, str]) -> 
 
 
 def _report(store: JobStore, job: Job) -> Iterable[str]:
-    from api.server.routes.jobs import all_rounds
+    from api.server.routes.jobs import read_all_rounds
 
-    return report_lines(job, all_rounds(store, job.id, 0))
+    return generate_report_lines(job, read_all_rounds(store, job.id, 0))

@@ -8,13 +8,13 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from api.server.dependencies import ServiceOf
-from api.server.service import Kind
+from api.server.service import CatalogueKind
 from jobs.spec import json_schema, preset_text, presets
 
 router = APIRouter(tags=["catalogue"])
 
 
-class Entry(BaseModel):
+class CatalogueEntry(BaseModel):
     """Something that a spec can name."""
 
     model_config = ConfigDict(extra="allow")
@@ -34,25 +34,25 @@ class Preset(BaseModel):
 
 
 @router.get("/algorithms")
-def list_algorithms(service: ServiceOf) -> list[Entry]:
+def list_algorithms(service: ServiceOf) -> list[CatalogueEntry]:
     """List the methods."""
     return _entries(service, "algorithms")
 
 
 @router.get("/models")
-def list_models(service: ServiceOf) -> list[Entry]:
+def list_models(service: ServiceOf) -> list[CatalogueEntry]:
     """List the models."""
     return _entries(service, "models")
 
 
 @router.get("/datasets")
-def list_datasets(service: ServiceOf) -> list[Entry]:
+def list_datasets(service: ServiceOf) -> list[CatalogueEntry]:
     """List the data sets, with where each looks for its files."""
     return _entries(service, "datasets")
 
 
 @router.get("/partitions")
-def list_partitions(service: ServiceOf) -> list[Entry]:
+def list_partitions(service: ServiceOf) -> list[CatalogueEntry]:
     """List the ways to deal a data set out to clients."""
     return _entries(service, "partitions")
 
@@ -69,5 +69,5 @@ def get_schema() -> dict[str, Any]:
     return json_schema()
 
 
-def _entries(service: ServiceOf, kind: Kind) -> list[Entry]:
-    return [Entry.model_validate(entry) for entry in service.catalogue.entries(kind)]
+def _entries(service: ServiceOf, kind: CatalogueKind) -> list[CatalogueEntry]:
+    return [CatalogueEntry.model_validate(entry) for entry in service.catalogue.list_entries(kind)]

@@ -8,21 +8,21 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
 from api.server.dependencies import ServiceOf
-from api.server.dependencies import spec as read_spec
-from api.server.errors import Fault, problems
+from api.server.dependencies import read_spec as read_spec
+from api.server.errors import Fault, describe_problems
 from api.server.openapi import SPEC_BODY
 from api.server.request_errors import MOST_FAULTS
 from api.server.service import Service
 from fedsim.errors import DataError, DoesNotFit, FedsimError, SpecError
-from jobs.spec.error_messages import shown
+from jobs.spec.error_messages import shorten_value
 
 router = APIRouter(tags=["jobs"])
 
-PLACES: dict[type[FedsimError], str] = {DataError: "data.dataset", DoesNotFit: "resources.workers"}
+FIELD_OF_ERROR: dict[type[FedsimError], str] = {DataError: "data.dataset", DoesNotFit: "resources.workers"}
 """The field of a spec that an error without one is about."""
 
 
-class Checked(BaseModel):
+class SpecCheck(BaseModel):
     """What is to be said of a spec."""
 
     valid: bool = Field(description="Whether it would be accepted as a job.")
@@ -35,32 +35,34 @@ class Checked(BaseModel):
     name: str | None = Field(description="The name that the job would have; null where it is not valid.")
 
 
-@router.post("/check", responses=problems(400, 413, 415, 422, 503), openapi_extra=SPEC_BODY)
-async def check_spec(request: Request, service: ServiceOf) -> Checked:
+@router.post("/check", responses=describe_problems(400, 413, 415, 422, 503), openapi_extra=SPEC_BODY)
+async def check_spec(request: Request, service: ServiceOf) -> SpecCheck:
     """Look over a spec, as JSON or YAML. Faults are an answer here, not a refusal."""
     try:
         data = await read_spec(request)
     except SpecError as error:
-        return Checked(valid=False, errors=_faults(error), data=None, name=None)
-    return await service.checks.run(_check, service, data)
+        return SpecCheck(valid=False, errors=_faults(error), data=None, name=None)
+    return await service.check_lookups.run_work(_check, service, data)
 
 
-def _check(service: Service, data: Any) -> Checked:
+def _check(service: Service, data: Any) -> SpecCheck:
     plain = data if isinstance(data, dict) else None
     try:
-        spec = service.parse(data)
-        service.check(spec)
+        spec = service.parse_spec(data)
+        service.check_spec(spec)
     except (SpecError, DataError, DoesNotFit) as error:
-        return Checked(valid=False, errors=_faults(error), data=plain, name=None)
-    return Checked(valid=True, errors=[], data=plain, name=spec.name)
+        return SpecCheck(valid=False, errors=_faults(error), data=plain, name=None)
+    return SpecCheck(valid=True, errors=[], data=plain, name=spec.name)
 
 
 def _faults(error: FedsimError) -> list[Fault]:
     if error.errors:
-        found = [Fault(**{**f._asdict(), "value": shown(f.value)}) for f in error.errors[:MOST_FAULTS]]
+        found = [
+            Fault(**{**f._asdict(), "value": shorten_value(f.value)}) for f in error.errors[:MOST_FAULTS]
+        ]
         if len(error.errors) > MOST_FAULTS:
             more = f"has {len(error.errors) - MOST_FAULTS:,} more errors"
             found.append(Fault(path="spec", message=more, hint="mend these first"))
         return found
-    place = next((path for kind, path in PLACES.items() if isinstance(error, kind)), "spec")
+    place = next((path for kind, path in FIELD_OF_ERROR.items() if isinstance(error, kind)), "spec")
     return [Fault(path=place, message=error.message, hint=error.hint)]

@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
 from api.server.dependencies import JobId, ServiceOf
-from api.server.errors import problems
+from api.server.errors import describe_problems
 
 router = APIRouter(tags=["jobs"])
 
@@ -24,8 +24,8 @@ class ClassMap(BaseModel):
     notes: list[str] = Field(description="What had to be done to make the partition.")
 
 
-@router.get("/jobs/{job_id}/class-map", responses=problems(404, 422, 503))
+@router.get("/jobs/{job_id}/class-map", responses=describe_problems(404, 422, 503))
 async def get_class_map(job_id: JobId, service: ServiceOf) -> ClassMap:
     """Look at a job's partition. Made when first asked for, which reads the data set; kept with the job."""
     job = await run_in_threadpool(service.store.get, job_id)
-    return ClassMap.model_validate(await service.maps.run(service.class_map, job))
+    return ClassMap.model_validate(await service.class_map_lookups.run_work(service.make_class_map, job))

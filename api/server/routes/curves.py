@@ -8,11 +8,11 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field, StringConstraints
 
 from api.server.dependencies import StoreOf
-from api.server.errors import problems
+from api.server.errors import describe_problems
 
 router = APIRouter(tags=["jobs"])
 
-MOST = 100
+MOST_JOBS = 100
 
 Id = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]{1,32}$")]
 Metric = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
@@ -34,10 +34,10 @@ class Curves(BaseModel):
     curves: list[JobCurve]
 
 
-@router.get("/curves", responses=problems(422))
+@router.get("/curves", responses=describe_problems(422))
 def list_curves(
     store: StoreOf,
-    job: Annotated[list[Id], Query(min_length=1, max_length=MOST, description="Ids of jobs.")],
+    job: Annotated[list[Id], Query(min_length=1, max_length=MOST_JOBS, description="Ids of jobs.")],
     metric: Annotated[Metric, Query(description="Its name in the round records.")] = "global_accuracy",
     points: Annotated[int, Query(ge=2, le=500, description="About how many of each job.")] = 40,
 ) -> Curves:

@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 import fedsim
 from api.server.dependencies import ServiceOf
-from api.server.errors import problem, problems
+from api.server.errors import describe_problems, make_problem
 from fedsim.plugins import list_plugin_versions
 
 router = APIRouter(tags=["service"])
@@ -56,21 +56,21 @@ async def get_health(request: Request) -> Health:
     return Health(instance=request.app.state.instance)
 
 
-@router.get("/readyz", response_model=Readiness, responses=problems(503))
+@router.get("/readyz", response_model=Readiness, responses=describe_problems(503))
 async def get_readiness(request: Request, service: ServiceOf) -> Readiness | Response:
     """Tell whether jobs can run now: the store answers, Ray is up, and the service is not about to end."""
     if request.app.state.stopping:
-        return problem(503, "the service is stopping", hint="ask another one, or come again")
+        return make_problem(503, "the service is stopping", hint="ask another one, or come again")
     try:
-        await service.store_pulse.feel()
+        await service.store_probe.wait_for_answer()
     except (SQLAlchemyError, TimeoutError) as error:
         logger.error("the store does not answer: %s", error or "not in time")
-        return problem(503, "the store does not answer", hint="the server's log says why")
-    missing = service.queue.ready()
-    return Readiness() if missing is None else problem(503, missing)
+        return make_problem(503, "the store does not answer", hint="the server's log says why")
+    missing = service.queue.find_obstacle()
+    return Readiness() if missing is None else make_problem(503, missing)
 
 
-@router.get("/version", responses=problems(401, 429))
+@router.get("/version", responses=describe_problems(401, 429))
 def get_version() -> Version:
     """Tell the versions."""
     return Version(
@@ -82,13 +82,13 @@ def get_version() -> Version:
     )
 
 
-@router.get("/metrics", response_class=Response, responses=problems(401, 429, 503, also=FIGURES))
+@router.get("/metrics", response_class=Response, responses=describe_problems(401, 429, 503, also=FIGURES))
 def get_metrics(request: Request, service: ServiceOf) -> Response:
     """Give the figures for Prometheus: jobs, rounds, client updates, seconds, bytes, waiting, requests."""
-    ready = service.queue.ready() is None and not request.app.state.stopping
+    ready = service.queue.find_obstacle() is None and not request.app.state.stopping
     try:
         text: bytes = request.app.state.metrics.text(service.store.totals, ready)
     except SQLAlchemyError as error:
         logger.error("the store does not answer: %s", error)
-        return problem(503, "the store does not answer", hint="the server's log says why")
+        return make_problem(503, "the store does not answer", hint="the server's log says why")
     return Response(text, media_type=PROMETHEUS)

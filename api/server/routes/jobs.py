@@ -15,18 +15,18 @@ from starlette.concurrency import run_in_threadpool
 
 from api.sdk.round_table import columns, csv_lines
 from api.server.dependencies import (
-    Cloning,
+    CloneRequest,
     CloningBody,
     JobId,
     ServiceOf,
     StoreOf,
-    Submission,
     SubmissionBody,
+    SubmissionRequest,
 )
-from api.server.errors import problems
+from api.server.errors import describe_problems
 from api.server.openapi import CLONING_BODY, SUBMISSION_BODY
 from api.server.service import Service
-from jobs.spec.cloning import cloned_spec
+from jobs.spec.cloning import clone_spec
 from jobs.store.job_store import JobStore
 from jobs.store.records import Job, JobPage, RoundRecord
 from jobs.store.states import JobState
@@ -37,14 +37,14 @@ logger = logging.getLogger("fedsim.api")
 
 CSV_PAGE = 500
 
-Key = Annotated[
+IdempotencyKey = Annotated[
     str | None,
     Header(min_length=1, max_length=200, description="Submissions with the same key and body are one job."),
 ]
 Label = Annotated[str, StringConstraints(max_length=300)]
 OrderBy = Literal["created_at", "-created_at", "name", "-name", "priority", "-priority", "state", "-state"]
 
-REPEATED: dict[int | str, dict[str, Any]] = {
+REPEATED_ANSWER: dict[int | str, dict[str, Any]] = {
     200: {"model": Job, "description": "This key and body were sent before; the job they made."}
 }
 AS_CSV: dict[int | str, dict[str, Any]] = {200: {"content": {"text/csv": {"schema": {"type": "string"}}}}}
@@ -62,11 +62,11 @@ class RoundPage(BaseModel):
 @router.post(
     "/jobs",
     status_code=201,
-    responses=problems(400, 409, 413, 415, 422, 503, also=REPEATED),
+    responses=describe_problems(400, 409, 413, 415, 422, 503, also=REPEATED_ANSWER),
     openapi_extra=SUBMISSION_BODY,
 )
 async def submit_job(
-    submission: SubmissionBody, service: ServiceOf, response: Response, idempotency_key: Key = None
+    submission: SubmissionBody, service: ServiceOf, response: Response, idempotency_key: IdempotencyKey = None
 ) -> Job:
     """Queue a job. It is checked first: a spec that cannot run here is refused with all its faults."""
     rest: dict[str, Any] = {
@@ -74,11 +74,11 @@ async def submit_job(
         "labels": submission.labels,
         "idempotency_key": idempotency_key,
     }
-    spec = await run_in_threadpool(service.parse, submission.spec)
+    spec = await run_in_threadpool(service.parse_spec, submission.spec)
     # A submission that comes again is answered as before, whatever has become of the data and the nodes.
-    earlier = await run_in_threadpool(service.store.submitted, spec, **rest)
+    earlier = await run_in_threadpool(service.store.find_submitted_job, spec, **rest)
     if earlier is None:
-        await service.checks.run(service.check, spec)
+        await service.check_lookups.run_work(service.check_spec, spec)
         job, created = await run_in_threadpool(service.store.create, spec, **rest)
     else:
         job, created = earlier, False
@@ -89,7 +89,7 @@ async def submit_job(
     return job
 
 
-@router.get("/jobs", responses=problems(400, 422))
+@router.get("/jobs", responses=describe_problems(400, 422))
 def list_jobs(
     store: StoreOf,
     state: Annotated[
@@ -118,13 +118,13 @@ def list_jobs(
     )
 
 
-@router.get("/jobs/{job_id}", responses=problems(404, 422))
+@router.get("/jobs/{job_id}", responses=describe_problems(404, 422))
 def get_job(job_id: JobId, store: StoreOf) -> Job:
     """Look at a job."""
     return store.get(job_id)
 
 
-@router.delete("/jobs/{job_id}", status_code=204, responses=problems(404, 409, 422))
+@router.delete("/jobs/{job_id}", status_code=204, responses=describe_problems(404, 409, 422))
 def delete_job(job_id: JobId, service: ServiceOf) -> None:
     """Forget a job that has ended, with its rounds and its files."""
     service.store.delete(job_id)
@@ -134,15 +134,15 @@ def delete_job(job_id: JobId, service: ServiceOf) -> None:
 
         for left in remove_files(service.settings, job_id):
             logger.error("job %s was deleted, and files of it stay behind: %s", job_id, left)
-    shutil.rmtree(service.settings.job_dir(job_id), onerror=_left_behind)
+    shutil.rmtree(service.settings.job_dir(job_id), onerror=_log_leftover)
 
 
-def _left_behind(_: Any, path: str, __: Any) -> None:
+def _log_leftover(_: Any, path: str, __: Any) -> None:
     if Path(path).exists():
         logger.error("a job was deleted, and %s stays behind", path, exc_info=True)
 
 
-@router.post("/jobs/{job_id}/cancel", responses=problems(404, 422))
+@router.post("/jobs/{job_id}/cancel", responses=describe_problems(404, 422))
 def cancel_job(job_id: JobId, service: ServiceOf) -> Job:
     """Wish a job to end. Wishing twice, or when it has ended, changes nothing."""
     job = service.store.request_cancel(job_id)
@@ -150,7 +150,7 @@ def cancel_job(job_id: JobId, service: ServiceOf) -> Job:
     return job
 
 
-@router.post("/jobs/{job_id}/resume", responses=problems(404, 409, 422))
+@router.post("/jobs/{job_id}/resume", responses=describe_problems(404, 409, 422))
 def resume_job(job_id: JobId, service: ServiceOf) -> Job:
     """Have a job that failed or was cancelled go on from its last checkpoint: it queues again."""
     job = service.store.resume(job_id)
@@ -161,7 +161,7 @@ def resume_job(job_id: JobId, service: ServiceOf) -> Job:
 @router.post(
     "/jobs/{job_id}/clone",
     status_code=201,
-    responses=problems(400, 404, 409, 413, 415, 422, 503, also=REPEATED),
+    responses=describe_problems(400, 404, 409, 413, 415, 422, 503, also=REPEATED_ANSWER),
     openapi_extra=CLONING_BODY,
 )
 async def clone_job(
@@ -169,17 +169,17 @@ async def clone_job(
     wishes: CloningBody,
     service: ServiceOf,
     response: Response,
-    idempotency_key: Key = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> Job:
     """Queue a new job with the spec of another one, in whatever state that is; its rounds begin anew."""
     submission = await run_in_threadpool(_clone_of, job_id, wishes, service)
     return await submit_job(submission, service, response, idempotency_key)
 
 
-def _clone_of(job_id: str, wishes: Cloning, service: Service) -> Submission:
+def _clone_of(job_id: str, wishes: CloneRequest, service: Service) -> SubmissionRequest:
     job = service.store.get(job_id)
-    return Submission(
-        spec=cloned_spec(job.spec, wishes.set),
+    return SubmissionRequest(
+        spec=clone_spec(job.spec, wishes.set),
         priority=job.priority if wishes.priority is None else wishes.priority,
         labels=job.labels if wishes.labels is None else wishes.labels,
     )
@@ -188,7 +188,7 @@ def _clone_of(job_id: str, wishes: Cloning, service: Service) -> Submission:
 @router.get(
     "/jobs/{job_id}/rounds",
     response_model=RoundPage,
-    responses=problems(404, 422, also=AS_CSV),
+    responses=describe_problems(404, 422, also=AS_CSV),
 )
 def list_rounds(
     request: Request,
@@ -210,11 +210,11 @@ def list_rounds(
 
 def _csv(store: JobStore, job_id: str, after: int) -> Iterator[str]:
     # The head names every column, and metrics may begin late: the records are read twice, not kept.
-    names = columns(all_rounds(store, job_id, after))
-    yield from csv_lines(names, all_rounds(store, job_id, after))
+    names = columns(read_all_rounds(store, job_id, after))
+    yield from csv_lines(names, read_all_rounds(store, job_id, after))
 
 
-def all_rounds(store: JobStore, job_id: str, after: int) -> Iterator[RoundRecord]:
+def read_all_rounds(store: JobStore, job_id: str, after: int) -> Iterator[RoundRecord]:
     """Read the rounds after this one, a page at a time."""
     while True:
         records = store.rounds(job_id, after, CSV_PAGE)

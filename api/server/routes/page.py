@@ -56,18 +56,18 @@ class PageFiles(StaticFiles):
 
 
 @router.get("/")
-def page() -> FileResponse:
+def serve_page() -> FileResponse:
     """Serve the page."""
     return FileResponse(PAGE / "index.html", headers={"Content-Security-Policy": POLICY})
 
 
 @router.get("/favicon.ico")
-def icon() -> FileResponse:
+def serve_icon() -> FileResponse:
     """Serve the icon."""
     return FileResponse(PAGE / "icon.svg", media_type="image/svg+xml")
 
 
-def mount(app: FastAPI) -> None:
+def mount_page(app: FastAPI) -> None:
     """Add the page and its files to `app`."""
     app.include_router(router)
     app.mount("/static", PageFiles(), name="static")

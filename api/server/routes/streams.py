@@ -10,9 +10,9 @@ from fastapi.responses import StreamingResponse
 
 from api.sdk.calls import POSITION
 from api.server.dependencies import JobId, LastEvent, ServiceOf, StreamsOf
-from api.server.errors import problems
+from api.server.errors import describe_problems
 from api.server.limits import LimitedStream
-from api.server.log_file import follow_file, last_lines, lines_from
+from api.server.log_file import follow_file, read_from_position, read_last_lines
 from jobs.store.states import FINAL
 
 router = APIRouter(tags=["jobs"])
@@ -55,7 +55,7 @@ LINES: dict[int | str, dict[str, Any]] = {
 @router.get(
     "/jobs/{job_id}/events",
     response_class=StreamingResponse,
-    responses=problems(404, 422, 429, also=EVENTS),
+    responses=describe_problems(404, 422, 429, also=EVENTS),
 )
 def follow_events(job_id: JobId, service: ServiceOf, streams: StreamsOf, after: LastEvent) -> Response:
     """Follow a job by Server-Sent Events, past ones first; the last one says `terminal: true`."""
@@ -65,13 +65,13 @@ def follow_events(job_id: JobId, service: ServiceOf, streams: StreamsOf, after: 
         known = [event.id for event in service.store.events(job_id, after - 1, 2)]
         if known == [after]:
             return Response(status_code=204)
-    return LimitedStream(service.hub.stream(job_id, after), EVENT_STREAM, streams)
+    return LimitedStream(service.event_hub.stream_events(job_id, after), EVENT_STREAM, streams)
 
 
 @router.get(
     "/jobs/{job_id}/logs",
     response_class=StreamingResponse,
-    responses=problems(404, 422, 429, also=LINES),
+    responses=describe_problems(404, 422, 429, also=LINES),
 )
 def read_log(
     job_id: JobId,
@@ -91,15 +91,15 @@ def read_log(
     """
     service.store.get(job_id)
     path = service.settings.log_path(job_id)
-    lines, position = last_lines(path, tail) if begin is None else lines_from(path, begin)
+    lines, position = read_last_lines(path, tail) if begin is None else read_from_position(path, begin)
     headers = {POSITION: str(position - len(lines))}
     if not follow:
         return Response(lines, headers=headers, media_type=PLAIN)
 
-    async def ended() -> bool:
-        return service.hub.closing or await service.endings.ended(job_id)
+    async def has_ended() -> bool:
+        return service.event_hub.closing or await service.ended_jobs.has_ended(job_id)
 
-    stream = LimitedStream(_log([lines], follow_file(path, position, ended)), PLAIN, streams)
+    stream = LimitedStream(_log([lines], follow_file(path, position, has_ended)), PLAIN, streams)
     stream.headers.update(headers)
     return stream
 

@@ -8,7 +8,7 @@ from alembic import context
 from sqlalchemy import Connection
 
 from jobs.settings import Settings
-from jobs.store.database import make_engine, migrating
+from jobs.store.database import begin_migration, make_engine
 from jobs.store.tables import UtcTime, metadata
 
 
@@ -37,6 +37,6 @@ if given is not None:
     run(given)
 else:
     engine = make_engine(Settings.from_env().database_url)
-    with migrating(engine) as own:
+    with begin_migration(engine) as own:
         run(own)
     engine.dispose()

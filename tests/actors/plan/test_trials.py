@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 import torch
 
-from actors.actor_group import Crew
+from actors.actor_group import ActorGroup
 from actors.client_actor import ClientProcess
 from actors.device import CUDA_CONTEXT_BYTES, memory_cap
 from actors.plan.prober import awaited, size_of
@@ -28,15 +28,15 @@ from tests.fedsim.methods import quick
 
 
 @pytest.fixture(scope="module")
-def crew(ray_cluster: None) -> Iterator[Crew]:
+def crew(ray_cluster: None) -> Iterator[ActorGroup]:
     """Two actors, for every run of this file in turn."""
-    made = Crew(Placement(2, 1, 0))
+    made = ActorGroup(Placement(2, 1, 0))
     yield made
     made.close()
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_the_traffic_of_trials_is_that_of_the_records(crew: Crew, name: str) -> None:
+def test_the_traffic_of_trials_is_that_of_the_records(crew: ActorGroup, name: str) -> None:
     algorithm, population = quick(name), federation(cohort_size=4)
     trials = Trials(algorithm, population, RayPool(algorithm, population, crew))
     trials.survey(1)
@@ -48,7 +48,7 @@ def test_the_traffic_of_trials_is_that_of_the_records(crew: Crew, name: str) -> 
     assert result.traffic == planned
 
 
-def test_several_architectures_are_counted_as_they_come(crew: Crew) -> None:
+def test_several_architectures_are_counted_as_they_come(crew: ActorGroup) -> None:
     one, other = federation(cohort_size=10), federation(cohort_size=10, model="logistic")
     population = replace(one, nets=one.nets + other.nets)
     trials = Trials(FedAvg(), population, RayPool(FedAvg(), population, crew))
@@ -57,7 +57,7 @@ def test_several_architectures_are_counted_as_they_come(crew: Crew) -> None:
     assert trials.traffic() == result.traffic
 
 
-def test_costs_grow_with_the_work_and_the_federation_is_left_as_it_was(crew: Crew) -> None:
+def test_costs_grow_with_the_work_and_the_federation_is_left_as_it_was(crew: ActorGroup) -> None:
     population = federation(cohort_size=6, rounds=2, local=LocalTraining(epochs=30, batch_size=8, lr=0.01))
     pool = RayPool(FedAvg(), population, crew)
     trials = Trials(FedAvg(), population, pool)
@@ -69,7 +69,7 @@ def test_costs_grow_with_the_work_and_the_federation_is_left_as_it_was(crew: Cre
 
 
 @pytest.mark.parametrize("name", ["feddisco", "kdia", "moon"])
-def test_whole_rounds_begin_as_if_no_trial_had_been(crew: Crew, name: str) -> None:
+def test_whole_rounds_begin_as_if_no_trial_had_been(crew: ActorGroup, name: str) -> None:
     """FedDisco's clients tell their labels once, KDIA's teacher loses their last models, MOON has them."""
     algorithm, population = quick(name), federation(cohort_size=4)
     reference = list(simulate(algorithm, population, SerialPool(algorithm, population)))
@@ -84,14 +84,14 @@ def test_whole_rounds_begin_as_if_no_trial_had_been(crew: Crew, name: str) -> No
             assert getattr(found, what) == getattr(expected, what), what
 
 
-def test_an_evaluation_is_told_from_its_shards(crew: Crew) -> None:
+def test_an_evaluation_is_told_from_its_shards(crew: ActorGroup) -> None:
     population = federation()
     trials = Trials(FedAvg(), population, RayPool(FedAvg(), population, crew))
     assert 0 < trials.evaluation(1.0) < 30
 
 
 @pytest.mark.parametrize(("tests", "held"), [(0, 0), (0, 40), (48, 40)])
-def test_an_evaluation_is_foreseen_whichever_set_is_missing(crew: Crew, tests: int, held: int) -> None:
+def test_an_evaluation_is_foreseen_whichever_set_is_missing(crew: ActorGroup, tests: int, held: int) -> None:
     """Data without a test set, with a validation split and without; and data that has both."""
     whole = federation()
     data = replace(whole.dataset, test=whole.dataset.test.select_rows(slice(tests)))
@@ -106,7 +106,7 @@ def test_an_evaluation_is_foreseen_whichever_set_is_missing(crew: Crew, tests: i
     assert pool.population == before
 
 
-def test_what_the_server_trains_is_told_from_its_beginning(crew: Crew) -> None:
+def test_what_the_server_trains_is_told_from_its_beginning(crew: ActorGroup) -> None:
     """A hundred steps of two milliseconds or more, of which a tenth is made, twice."""
     population, method = federation(), Slow()
     assert Trials(method, population, RayPool(method, population, crew)).learn(0.04) >= 0.2
@@ -151,14 +151,14 @@ def test_actors_of_one_gpu_never_have_more_than_it_has() -> None:
 def test_the_cap_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FEDSIM_LOGICAL_GPUS")
     process = ClientProcess(0.1)
-    assert process.claim.cap is not None
+    assert process.device_share.cap is not None
     with pytest.raises(torch.OutOfMemoryError):
-        torch.empty(process.claim.cap + (64 << 20), dtype=torch.uint8, device="cuda")
+        torch.empty(process.device_share.cap + (64 << 20), dtype=torch.uint8, device="cuda")
     torch.cuda.set_per_process_memory_fraction(1.0)
 
 
 @pytest.mark.parametrize("order", ["vanilla", "anti"])
-def test_what_a_schedule_sends_later_is_foreseen(crew: Crew, order: Literal["vanilla", "anti"]) -> None:
+def test_what_a_schedule_sends_later_is_foreseen(crew: ActorGroup, order: Literal["vanilla", "anti"]) -> None:
     """fc1, fc2 and fc3 open one after another, each in a third of the rounds."""
     population = federation(layers=3, hidden=6, cohort_size=4, rounds=6)
     algorithm = LayerSchedule(order=order, times="even")
@@ -173,7 +173,7 @@ def test_what_a_schedule_sends_later_is_foreseen(crew: Crew, order: Literal["van
     assert not trials.outlook.at_most
 
 
-def test_where_plateaus_decide_all_layers_count_as_open(crew: Crew) -> None:
+def test_where_plateaus_decide_all_layers_count_as_open(crew: ActorGroup) -> None:
     """fc1 (78 floats) is open at first; fc2 and fc3 (42 each) may open any time. Also inside a curriculum."""
     population = federation(layers=3, hidden=6, cohort_size=4, rounds=6)
     plateau = LayerSchedule(times="plateau", patience=1, improvement=50.0, tuning_epochs=0)

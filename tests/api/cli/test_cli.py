@@ -14,8 +14,8 @@ import typer
 
 from api.cli import main as cli
 from api.cli.commands.catalogue import _stacking
-from api.cli.commands.run import had_more
-from api.server.local_service import Started
+from api.cli.commands.run import describe_extra_rounds
+from api.server.local_service import StartedService
 from fedsim.algorithms import ALGORITHMS
 from fedsim.errors import (
     ClientFailed,
@@ -103,7 +103,7 @@ def test_names_that_do_not_exist_are_exit_2_on_both_ways(online: Fedsim) -> None
     ],
 )
 def test_each_error_has_its_exit_code(error: FedsimError, code: int) -> None:
-    assert cli.exit_code(error) == code
+    assert cli.find_exit_code(error) == code
 
 
 def test_nobody_there_is_exit_4(fedsim: Fedsim, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +199,7 @@ def test_a_service_started_here_is_found_without_naming_it(
 ) -> None:
     home = tmp_path / "home"
     home.mkdir()
-    note = Started(1, service.url, service.app.state.instance)
+    note = StartedService(1, service.url, service.app.state.instance)
     (home / "serve.json").write_text(json.dumps(note._asdict()))
     assert fedsim("list", "--format", "json").code == 0
 
@@ -249,8 +249,11 @@ def test_run_refuses_a_folder_that_cannot_be(fedsim: Fedsim, tmp_path: Path) -> 
 
 
 def test_fewer_rounds_than_a_run_has_already_are_told() -> None:
-    assert had_more(5, 10) == "note: this run has 10 rounds already; rounds: 5 takes none of them away"
-    assert had_more(10, 10) == ""
+    assert (
+        describe_extra_rounds(5, 10)
+        == "note: this run has 10 rounds already; rounds: 5 takes none of them away"
+    )
+    assert describe_extra_rounds(10, 10) == ""
 
 
 def test_a_run_goes_on_from_its_folder(

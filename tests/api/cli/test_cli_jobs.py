@@ -98,7 +98,7 @@ def test_watch_in_all_formats(online: Fedsim, service: RunningService) -> None:
     whole = online("watch", job.id, "--format", "json").data
     assert (whole["job"]["state"], len(whole["rounds"])) == ("SUCCEEDED", 3)
     failed = service.running()
-    service.store.advance(failed.id, JobState.RUNNING, JobState.FAILED, message="no data")
+    service.store.change_state(failed.id, JobState.RUNNING, JobState.FAILED, message="no data")
     outcome = online("watch", failed.id)
     assert outcome.code == 1
     assert "no data" in outcome.err
@@ -107,17 +107,17 @@ def test_watch_in_all_formats(online: Fedsim, service: RunningService) -> None:
 def test_watch_says_what_a_quiet_job_waits_for(
     online: Fedsim, service: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("api.cli.live.QUIET", 0.1)
+    monkeypatch.setattr("api.cli.live.QUIET_SECONDS", 0.1)
     job = service.queued()
-    service.store.explain({job.id: "2 jobs are ahead of it"})
-    said = live.Lines.phase
+    service.store.write_waiting_reasons({job.id: "2 jobs are ahead of it"})
+    said = live.ProgressLines.show_phase
 
-    def heard(view: live.Lines, text: str) -> None:
+    def heard(view: live.ProgressLines, text: str) -> None:
         said(view, text)
         if "are ahead" in text:
             service.store.request_cancel(job.id)
 
-    monkeypatch.setattr(live.Lines, "phase", heard)
+    monkeypatch.setattr(live.ProgressLines, "show_phase", heard)
     outcome = online("watch", job.id)
     assert outcome.code == 1
     assert "waits in the queue: 2 jobs are ahead of it" in outcome.err
@@ -139,7 +139,7 @@ def test_logs_cancel_and_delete(online: Fedsim, service: RunningService) -> None
     assert online("logs", job.id, "--format", "json").data == {"job": job.id, "lines": ["one", "two"]}
     assert online("delete", job.id, "--yes").code == 4
     assert online("cancel", job.id, "--format", "json").data["state"] == "CANCELLING"
-    service.store.advance(job.id, JobState.CANCELLING, JobState.CANCELLED)
+    service.store.change_state(job.id, JobState.CANCELLING, JobState.CANCELLED)
     assert online("logs", job.id, "-f").out == "one\ntwo\n"
     assert online("logs", job.id, "-f", "--format", "json").out == '"one"\n"two"\n'
     outcome = online("delete", job.id, "--yes")
@@ -213,7 +213,7 @@ def test_the_shell_is_offered_presets_files_and_jobs(
 def test_resume(online: Fedsim, service: RunningService) -> None:
     job = service.running()
     assert online("resume", job.id).code == 4
-    service.store.advance(job.id, JobState.RUNNING, JobState.FAILED, message="no memory")
+    service.store.change_state(job.id, JobState.RUNNING, JobState.FAILED, message="no memory")
     outcome = online("resume", job.id)
     assert (outcome.code, outcome.out) == (0, "")
     assert f"job {job.id} is QUEUED again, with 0 of 5 rounds" in outcome.err

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from api.reports.partition_page import SHOWN
+from api.reports.partition_page import MOST_CLIENTS
 from fedsim.data.artifact import load_partition
-from jobs.run.partition_report import SURVEYED
+from jobs.run.partition_report import MAX_CLIENTS_MEASURED
 from tests.api.service import Fedsim
 
 
@@ -60,13 +60,13 @@ def test_many_sampling_clients_are_surveyed_and_nothing_is_saved(fedsim: Fedsim,
     kind = "data.partition={kind: sampled, size: 30, beta: 0.3}"
     done = fedsim("partition", "demo", "--set", kind, "--set", "clients.total=100000", "--out", tmp_path)
     assert done.code == 0
-    assert f"the first {SURVEYED:,} of 100,000 clients" in done.err
+    assert f"the first {MAX_CLIENTS_MEASURED:,} of 100,000 clients" in done.err
     assert sorted(file.name for file in tmp_path.glob("*.*")) == ["partition.html", "statistics.json"]
     figures = json.loads((tmp_path / "statistics.json").read_text())
     assert figures["statistics"]["clients"] == 100_000
-    assert figures["surveyed_clients"] == SURVEYED
+    assert figures["surveyed_clients"] == MAX_CLIENTS_MEASURED
     assert figures["digest"] is None
-    assert f"the first {SHOWN} of 100,000 clients" in (tmp_path / "partition.html").read_text()
+    assert f"the first {MOST_CLIENTS} of 100,000 clients" in (tmp_path / "partition.html").read_text()
 
 
 def test_the_difficulty_partition_keeps_the_class_counts_of_its_base(fedsim: Fedsim, tmp_path: Path) -> None:

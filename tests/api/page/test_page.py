@@ -115,7 +115,7 @@ def test_jobs_are_cancelled_resumed_and_deleted_from_their_rows(
     # The button is gone, and what is in hand is still of this job.
     browser.comes(lambda: not browser.visible(cancel))
     assert browser.script(f"return document.activeElement.closest('{row(job.id)}') !== null")
-    service.store.advance(job.id, JobState.CANCELLING, JobState.CANCELLED)
+    service.store.change_state(job.id, JobState.CANCELLING, JobState.CANCELLED)
     browser.comes(lambda: browser.visible(resume))
     browser.click(resume)
     browser.comes(lambda: browser.text(row(job.id, "state")) == "queued")
@@ -148,7 +148,7 @@ def views(service: RunningService) -> dict[str, str]:
     for number, method in enumerate([{"phase": "one"}, {"phase": "two", "temperature": 0.5}], start=1):
         record = a_round(number, personal_accuracy=0.4).model_copy(update={"method": method})
         service.store.add_round(job.id, record)
-    service.store.advance(job.id, JobState.RUNNING, JobState.SUCCEEDED)
+    service.store.change_state(job.id, JobState.RUNNING, JobState.SUCCEEDED)
     found = {f"jobs/{job.id}": "#chart .main-svg", "jobs": row(job.id), "new": "#yaml"}
     return {**found, "cluster": "#nodes article", f"compare?jobs={job.id}": "#compared"}
 
@@ -167,7 +167,7 @@ def test_the_table_needs_no_scrolling_to_its_buttons(browser: Browser, service: 
     """A row as wide as they come: three buttons, minutes, a long name and method."""
     job = service.running(name="digits-layer-schedule, 600 rounds", algorithm="layer_schedule", rounds=2000)
     service.store.request_cancel(job.id)
-    service.store.advance(job.id, JobState.CANCELLING, JobState.CANCELLED)
+    service.store.change_state(job.id, JobState.CANCELLING, JobState.CANCELLED)
     room = """const table = document.querySelector("#job-table");
         document.querySelector(arguments[0]).textContent = "59 min 59 s";
         return table.parentElement.clientWidth - table.parentElement.scrollWidth;"""

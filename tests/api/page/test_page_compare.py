@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from api.reports.comparison import Run, compare
+from api.reports.comparison import ComparedRun, compare_runs
 from jobs.local_ray.cluster import Share
 from jobs.spec import parse_spec
 from jobs.store.records import Cost, Job
@@ -30,7 +30,7 @@ def a_study(service: RunningService) -> list[Job]:
                 record = a_round(number, global_accuracy=value)
                 cost = Cost(updates=10 * seed, flops=70 * seed)
                 service.store.add_round(job.id, record.model_copy(update={"cost": cost}))
-            service.store.advance(job.id, JobState.RUNNING, JobState.SUCCEEDED)
+            service.store.change_state(job.id, JobState.RUNNING, JobState.SUCCEEDED)
             jobs.append(job)
     return jobs
 
@@ -72,18 +72,18 @@ def test_jobs_are_compared(browser: Browser, service: RunningService) -> None:
 
 
 def same_as_the_command(browser: Browser, service: RunningService, jobs: list[Job]) -> None:
-    told = compare([Run(job.id, job.name, service.store.rounds(job.id)) for job in jobs])
+    told = compare_runs([ComparedRun(job.id, job.name, service.store.rounds(job.id)) for job in jobs])
     assert told.target is not None
     assert f"rounds to {told.target:.4f}" in browser.text("#compared thead")
     for row, line in zip(cells(browser), told.lines, strict=True):
         assert line.final is not None
         assert line.best is not None
-        assert line.reached is not None
+        assert line.cost_to_target is not None
         assert row[:4] == [
             line.name,
             f"{line.final.value:.4f}",
             f"{line.best.value:.4f} at {line.best.round}",
-            str(line.reached.rounds),
+            str(line.cost_to_target.rounds),
         ]
 
 
@@ -172,7 +172,7 @@ def test_seeds_that_are_not_whole_are_left_out_and_told(browser: Browser, servic
     jobs = a_study(service)[:2]
     failed = service.running(name="fedavg-seed3", algorithm="fedavg", seed=3, rounds=4)
     service.store.add_round(failed.id, a_round(1, global_accuracy=0.1))
-    service.store.advance(failed.id, JobState.RUNNING, JobState.FAILED, message="no memory")
+    service.store.change_state(failed.id, JobState.RUNNING, JobState.FAILED, message="no memory")
     browser.open(f"{service.url}/#/compare?jobs={','.join(job.id for job in [*jobs, failed])}")
     until(lambda: len(cells(browser)) == 1)
     assert cells(browser)[0][:2] == ["fedavg (3 seeds, 1 not whole)", "0.8350 ± 0.0071"]
@@ -185,12 +185,12 @@ def test_rounds_are_asked_for_where_there_are_new_ones(browser: Browser, service
     """Jobs that have ended are looked at again now and then: somebody may have resumed them."""
     waits, job = service.queued(name="waits"), service.running(name="goes on later", rounds=9)
     service.store.add_round(job.id, a_round(1))
-    service.store.advance(job.id, JobState.RUNNING, JobState.FAILED, message="no memory")
+    service.store.change_state(job.id, JobState.RUNNING, JobState.FAILED, message="no memory")
     browser.open(f"{service.url}/#/compare?jobs={job.id},{waits.id}&seeds=0")
     until(lambda: len(cells(browser)) == 2)
     service.store.resume(job.id)
-    service.store.advance(job.id, JobState.QUEUED, JobState.STARTING)
-    service.store.advance(job.id, JobState.STARTING, JobState.RUNNING)
+    service.store.change_state(job.id, JobState.QUEUED, JobState.STARTING)
+    service.store.change_state(job.id, JobState.STARTING, JobState.RUNNING)
     service.store.add_round(job.id, a_round(2))
     browser.comes(lambda: cells(browser)[0][:2] == ["goes on later, 2 of 9 rounds", "0.6667"])
 
@@ -250,12 +250,12 @@ def test_fractions_of_gpus_are_told_by_node_and_by_job(
     browser: Browser, service: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = service.running(name="on a half")
-    plain = service.queue.cluster()
+    plain = service.queue.read_cluster_state()
     gpus = Share(total=2, free=1.5)
     node = plain.nodes[0].model_copy(update={"gpus": gpus})
     actors = plain.jobs[0].model_copy(update={"job_id": job.id, "actors": 2, "gpus": 0.5})
     busy = plain.model_copy(update={"nodes": [node], "gpus": gpus, "jobs": [actors]})
-    monkeypatch.setattr(service.queue, "cluster", lambda: busy)
+    monkeypatch.setattr(service.queue, "read_cluster_state", lambda: busy)
     browser.open(f"{service.url}/#/cluster")
     until(lambda: "0.5 of 2 GPU taken" in browser.text("#nodes"))
     assert "actors of on a half" in browser.text("#nodes")

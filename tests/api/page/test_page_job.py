@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from jobs.run.artifacts import save_personal
+from jobs.run.artifacts import save_personal_scores
 from jobs.store.records import Cost
 from jobs.store.states import FailureReason, JobState
 from tests.api.axe import violations
@@ -35,7 +35,7 @@ def test_the_curve_grows_while_the_job_runs(browser: Browser, service: RunningSe
         until(lambda at=number: f"at round {at}" in browser.text("#chart-words"))
     until(lambda: browser.script(POINTS) == 4)
     assert browser.text("#job-rounds") == "4 of 4 rounds"
-    service.store.advance(job.id, JobState.RUNNING, JobState.SUCCEEDED)
+    service.store.change_state(job.id, JobState.RUNNING, JobState.SUCCEEDED)
     until(lambda: browser.text("#job-state") == "succeeded")
     assert "0.8000 at round 4" in browser.text("#facts-reached")
     assert "12 kB" in browser.text("#facts-cost")
@@ -66,15 +66,15 @@ def test_a_job_that_was_resumed_unseen_is_followed_again(browser: Browser, servi
     """It failed before and fails now: between two questions of the page it was at work."""
     job = service.running(rounds=9)
     service.store.add_round(job.id, a_round(1))
-    service.store.advance(job.id, JobState.RUNNING, JobState.FAILED, message="no memory")
+    service.store.change_state(job.id, JobState.RUNNING, JobState.FAILED, message="no memory")
     browser.open(f"{service.url}/#/jobs/{job.id}")
     until(lambda: "at round 1" in browser.text("#chart-words") and browser.text("#job-state") == "failed")
     until(lambda: service.app.state.streams.open == 0)
     service.store.resume(job.id)
-    service.store.advance(job.id, JobState.QUEUED, JobState.STARTING)
-    service.store.advance(job.id, JobState.STARTING, JobState.RUNNING)
+    service.store.change_state(job.id, JobState.QUEUED, JobState.STARTING)
+    service.store.change_state(job.id, JobState.STARTING, JobState.RUNNING)
     service.store.add_round(job.id, a_round(2))
-    service.store.advance(job.id, JobState.RUNNING, JobState.FAILED, message="no memory")
+    service.store.change_state(job.id, JobState.RUNNING, JobState.FAILED, message="no memory")
     browser.comes(lambda: "at round 2" in browser.text("#chart-words"))
 
 
@@ -141,7 +141,7 @@ def test_replaced_actors_and_failed_clients_are_told(browser: Browser, service: 
     record = a_round(1)
     engine = record.engine.model_copy(update={"restarts": 2})
     service.store.add_round(job.id, record.model_copy(update={"engine": engine, "failed": [4, 7]}))
-    service.store.warn(job.id, "the disk is nearly full")
+    service.store.add_warning(job.id, "the disk is nearly full")
     browser.open(f"{service.url}/#/jobs/{job.id}")
     until(lambda: "the disk is nearly full" in browser.text("#events"))
     assert "2 actors with 1 CPU, 0.25 GPU each" in browser.text("#events")
@@ -201,7 +201,7 @@ def test_the_log_goes_on_with_a_resumed_job(browser: Browser, service: RunningSe
     job = service.running()
     log = service.settings.log_path(job.id)
     log.write_text("it fails\n")
-    service.store.advance(job.id, JobState.RUNNING, JobState.FAILED, message="no memory")
+    service.store.change_state(job.id, JobState.RUNNING, JobState.FAILED, message="no memory")
     browser.open(f"{service.url}/#/jobs/{job.id}")
     until(lambda: browser.text("#job-state") == "failed")
     browser.script("document.getElementById('log').closest('details').open = true")
@@ -209,11 +209,11 @@ def test_the_log_goes_on_with_a_resumed_job(browser: Browser, service: RunningSe
     for _ in range(3):
         service.store.resume(job.id)
         until(lambda: browser.text("#job-state") == "queued")
-        service.store.advance(job.id, JobState.QUEUED, JobState.STARTING)
-        service.store.advance(job.id, JobState.STARTING, JobState.FAILED)
+        service.store.change_state(job.id, JobState.QUEUED, JobState.STARTING)
+        service.store.change_state(job.id, JobState.STARTING, JobState.FAILED)
         until(lambda: browser.text("#job-state") == "failed")
     service.store.resume(job.id)
-    service.store.advance(job.id, JobState.QUEUED, JobState.STARTING)
+    service.store.change_state(job.id, JobState.QUEUED, JobState.STARTING)
     until(lambda: browser.text("#job-state") == "starting")
     with log.open("a") as file:
         file.write("it goes on\n")
@@ -230,7 +230,7 @@ def test_the_log_goes_on_with_a_resumed_job(browser: Browser, service: RunningSe
 def test_the_clients_and_what_they_hold(browser: Browser, service: RunningService) -> None:
     job = service.ended(clients={"total": 12, "fraction": 0.5}, data={"dataset": "digits"})
     rows = [f"{client},10,{client % 10},0.5" for client in range(12)]
-    save_personal(service.settings, job.id, "\n".join(["client,tests,correct,loss", *rows]))
+    save_personal_scores(service.settings, job.id, "\n".join(["client,tests,correct,loss", *rows]))
     browser.open(f"{service.url}/#/jobs/{job.id}")
     until(lambda: browser.visible('[data-file="personal.csv"]'))
     browser.unfold(".clients summary")
@@ -245,7 +245,7 @@ def test_the_clients_and_what_they_hold(browser: Browser, service: RunningServic
 def test_a_job_says_why_it_failed(browser: Browser, service: RunningService) -> None:
     job = service.running(name="will fail")
     message = "the file train-images is truncated"
-    service.store.advance(
+    service.store.change_state(
         job.id, JobState.RUNNING, JobState.FAILED, reason=FailureReason.BAD_DATA, message=message
     )
     row = f'tr[data-job="{job.id}"]'

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from api.reports.method_curves import marks, method_curves
+from api.reports.method_curves import find_method_changes, find_method_curves
 from tests.api.axe import violations
 from tests.api.browser import NEEDS_CHROMIUM, Browser, until
 from tests.api.real_runs import SPECS, RealJob, real_job
@@ -147,10 +147,10 @@ def test_page_and_report_make_the_same_of_real_records(
     records = real[name].records
     said = [record.model_dump(mode="json")["method"] for record in records]
     told = asked(page, "marks", said)
-    assert [(mark["index"], mark["text"], mark["lasting"]) for mark in told] == marks(records)
+    assert [(mark["index"], mark["text"], mark["lasting"]) for mark in told] == find_method_changes(records)
     curves = asked(page, "methodCurves", said)
     lines = {key: [(line, values) for line, values in lines] for key, lines in curves.items()}
-    assert lines == {f"method.{key}": lines for key, lines in method_curves(records).items()}
+    assert lines == {f"method.{key}": lines for key, lines in find_method_curves(records).items()}
 
 
 def test_kdias_student_and_teacher_are_curves(

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from api.reports.comparison import Reached, Run, Scored, compare
+from api.reports.comparison import ComparedRun, RoundScore, RunCost, compare_runs
 from fedsim.errors import SettingsError
 from jobs.store.records import RoundRecord
 from tests.api.service import Fedsim, RunningService, a_round
 
 
-def run(name: str, *accuracies: float | None) -> Run:
+def run(name: str, *accuracies: float | None) -> ComparedRun:
     records = [
         a_round(number, global_accuracy=accuracy) if accuracy is not None else unscored(number)
         for number, accuracy in enumerate(accuracies, start=1)
     ]
-    return Run(name, name, records)
+    return ComparedRun(name, name, records)
 
 
 def unscored(number: int) -> RoundRecord:
@@ -29,34 +29,42 @@ def unscored(number: int) -> RoundRecord:
 
 def test_runs_are_held_against_the_worst_of_their_last_values() -> None:
     # a round takes 0.5 s and moves 1000 + 2000 bytes (tests.api.service.a_round)
-    found = compare([run("a", 0.2, 0.6, 0.5), run("b", 0.7, None, 0.9, None)])
+    found = compare_runs([run("a", 0.2, 0.6, 0.5), run("b", 0.7, None, 0.9, None)])
     assert found.target == 0.5
     a, b = found.lines
-    assert (a.final, a.best, a.reached) == (Scored(3, 0.5), Scored(2, 0.6), Reached(2, 6000, 1.0))
-    assert (b.final, b.best, b.reached) == (Scored(3, 0.9), Scored(3, 0.9), Reached(1, 3000, 0.5))
+    assert (a.final, a.best, a.cost_to_target) == (
+        RoundScore(3, 0.5),
+        RoundScore(2, 0.6),
+        RunCost(2, 6000, 1.0),
+    )
+    assert (b.final, b.best, b.cost_to_target) == (
+        RoundScore(3, 0.9),
+        RoundScore(3, 0.9),
+        RunCost(1, 3000, 0.5),
+    )
     assert (a.rounds, a.bytes, a.seconds, b.rounds, b.bytes, b.seconds) == (3, 9000, 1.5, 4, 12000, 2.0)
 
 
 def test_a_target_may_be_named_and_may_be_missed() -> None:
-    found = compare([run("a", 0.2, 0.6), run("b", 0.9), run("c", None)], target=0.8)
-    assert [line.reached for line in found.lines] == [None, Reached(1, 3000, 0.5), None]
+    found = compare_runs([run("a", 0.2, 0.6), run("b", 0.9), run("c", None)], target=0.8)
+    assert [line.cost_to_target for line in found.lines] == [None, RunCost(1, 3000, 0.5), None]
     assert found.lines[2].final is None
-    assert found.lines[2].flat()["best_round"] is None
+    assert found.lines[2].to_row()["best_round"] is None
 
 
 def test_of_a_loss_the_smaller_is_the_better() -> None:
     # a_round's losses are 1/1, 1/2, 1/3, ...
-    found = compare([run("a", 0.1, 0.2, 0.3), run("b", 0.1, 0.2)], metric="global_loss")
+    found = compare_runs([run("a", 0.1, 0.2, 0.3), run("b", 0.1, 0.2)], metric="global_loss")
     assert found.target == 0.5
-    assert found.lines[0].best == Scored(3, 1 / 3)
-    assert [line.reached and line.reached.rounds for line in found.lines] == [2, 2]
+    assert found.lines[0].best == RoundScore(3, 1 / 3)
+    assert [line.cost_to_target and line.cost_to_target.rounds for line in found.lines] == [2, 2]
 
 
 def test_a_metric_that_nobody_has_is_refused() -> None:
     with pytest.raises(SettingsError, match="did you mean 'global_accuracy'"):
-        compare([run("a", 0.1)], metric="global_acuracy")
+        compare_runs([run("a", 0.1)], metric="global_acuracy")
     with pytest.raises(SettingsError, match="no metric yet"):
-        compare([Run("a", "a", [])])
+        compare_runs([ComparedRun("a", "a", [])])
 
 
 def test_jobs_and_files_stand_side_by_side(online: Fedsim, service: RunningService, tmp_path: Path) -> None:

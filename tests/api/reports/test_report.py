@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from api.reports.class_map import map_figure, partition_map
-from api.reports.events import MOST, events
-from api.reports.figures import clients_figure, figures
-from api.reports.method_curves import marks, method_curves
-from api.reports.page import Reported, report_page
-from jobs.run.artifacts import save_personal
+from api.reports.class_map import draw_class_map, make_class_map_figure
+from api.reports.events import MOST_ROUNDS, list_round_failures
+from api.reports.figures import make_clients_figure, make_figures
+from api.reports.method_curves import find_method_changes, find_method_curves
+from api.reports.page import RunReport, render_report
+from jobs.run.artifacts import save_personal_scores
 from jobs.store.records import Cost, Engine, total_cost
 from tests.api.browser import NEEDS_CHROMIUM, Browser, until
 from tests.api.said import CUT_SHORT, CUT_SHORT_MARKS, PHASE_CURVES, PHASE_MARKS, PHASES
@@ -23,19 +23,19 @@ from tests.api.service import Fedsim, RunningService, a_round
 def test_what_is_drawn() -> None:
     # a_round: accuracy 1 - 1/(n + 1), loss 1/n, 3,000 bytes, 0.4 s of training
     records = [a_round(1), a_round(2).model_copy(update={"metrics": {}}), a_round(3)]
-    found = {figure.name: figure for figure in figures(records)}
+    found = {figure.name: figure for figure in make_figures(records)}
     assert list(found) == ["accuracy", "loss", "accuracy-by-traffic", "accuracy-by-seconds", "seconds"]
     assert found["accuracy"].curves == [("global accuracy", [1.0, 3.0], [0.5, 0.75])]
     assert found["accuracy-by-traffic"].curves[0].x == pytest.approx([0.003, 0.009])
     assert found["accuracy-by-seconds"].curves[0].x == [0.5, 1.5]
     assert found["seconds"].curves == [("training", [1.0, 2.0, 3.0], [0.4, 0.4, 0.4])]
-    assert figures([]) == []
+    assert make_figures([]) == []
     # A freeze in round 2, by traffic at 6,000 bytes; a temperature that falls.
     said = [{"phase": "joint", "temperature": 3}, {"phase": "frozen", "temperature": 2}]
     records = [a_round(n).model_copy(update={"method": method}) for n, method in enumerate(said, start=1)]
-    found = {figure.name: figure for figure in figures(records)}
-    assert found["accuracy"].marks == [(1.0, *2 * ("phase: joint",)), (2.0, *2 * ("phase: frozen",))]
-    assert found["accuracy-by-traffic"].marks[1] == (pytest.approx(0.006), *2 * ("phase: frozen",))
+    found = {figure.name: figure for figure in make_figures(records)}
+    assert found["accuracy"].changes == [(1.0, *2 * ("phase: joint",)), (2.0, *2 * ("phase: frozen",))]
+    assert found["accuracy-by-traffic"].changes[1] == (pytest.approx(0.006), *2 * ("phase: frozen",))
     assert found["method-temperature"].curves == [("temperature", [1.0, 2.0], [3.0, 2.0])]
 
 
@@ -43,7 +43,7 @@ def test_costs_are_drawn_as_they_add_up() -> None:
     """Two rounds of training, the second of them longer, and fine-tuning after the last."""
     costs = [Cost(updates=10, flops=70), Cost(updates=30, flops=90, tuning_updates=5, tuning_flops=8)]
     records = [a_round(n).model_copy(update={"cost": cost}) for n, cost in enumerate(costs, start=1)]
-    found = {figure.name: figure for figure in figures(records)}
+    found = {figure.name: figure for figure in make_figures(records)}
     scores = ["accuracy", "loss", "accuracy-by-traffic", "accuracy-by-seconds"]
     assert list(found) == [*scores, "updates", "flops", "seconds"]
     assert found["updates"].curves == [
@@ -56,15 +56,15 @@ def test_costs_are_drawn_as_they_add_up() -> None:
     assert found["flops"].curves[-1].y[-1] == total.flops + total.tuning_flops
     # A record of an older version, which does not say, is no reason to leave the others out.
     older = [*records, a_round(3)]
-    assert {f.name: f for f in figures(older)}["flops"].curves[0].y == [70.0, 160.0, 160.0]
+    assert {f.name: f for f in make_figures(older)}["flops"].curves[0].y == [70.0, 160.0, 160.0]
 
 
 def test_what_a_method_says_is_read_as_on_the_page() -> None:
     records = [a_round(n).model_copy(update={"method": said}) for n, said in enumerate(PHASES, start=1)]
-    assert [tuple(mark) for mark in marks(records)] == PHASE_MARKS
-    assert method_curves(records) == PHASE_CURVES
+    assert [tuple(mark) for mark in find_method_changes(records)] == PHASE_MARKS
+    assert find_method_curves(records) == PHASE_CURVES
     cut = [a_round(n).model_copy(update={"method": said}) for n, said in enumerate(CUT_SHORT, start=1)]
-    assert [tuple(mark) for mark in marks(cut)] == CUT_SHORT_MARKS
+    assert [tuple(mark) for mark in find_method_changes(cut)] == CUT_SHORT_MARKS
 
 
 def test_what_a_run_has_outlasted_is_told() -> None:
@@ -74,36 +74,36 @@ def test_what_a_run_has_outlasted_is_told() -> None:
     records = [a_round(1), a_round(2).model_copy(update={"engine": engine, "failed": [4, 7]})]
     words = "2 actors replaced; 1 client trained again after an error; "
     words += "left out, because they failed: clients 4, 7 (client 4: KeyError: 'w')"
-    assert events(records) == [("round 2", words)]
-    many = [each.model_copy(update={"failed": [1]}) for each in map(a_round, range(1, MOST + 4))]
-    assert events(many)[-1] == ("later", "the same in 3 more of the rounds")
-    page = report_page(Reported("id", "name", "", "", {}, many[:1]))
+    assert list_round_failures(records) == [("round 2", words)]
+    many = [each.model_copy(update={"failed": [1]}) for each in map(a_round, range(1, MOST_ROUNDS + 4))]
+    assert list_round_failures(many)[-1] == ("later", "the same in 3 more of the rounds")
+    page = render_report(RunReport("id", "name", "", "", {}, many[:1]))
     assert "<h2>Events</h2>" in page
     assert "left out, because they failed: clients 1<" in page
-    assert "<h2>Events</h2>" not in report_page(Reported("id", "name", "", "", {}, records[:1]))
+    assert "<h2>Events</h2>" not in render_report(RunReport("id", "name", "", "", {}, records[:1]))
 
 
 def test_clients_of_one_cluster_stand_together() -> None:
     found = {"classes": ["a", "b"], "counts": [[4, 0], [0, 2], [3, 1]], "clients": 3}
     record = a_round(1).model_copy(update={"method": {"inner": {"clusters": [1, 0, 1]}}})
-    drawn = partition_map(found, [record])
+    drawn = draw_class_map(found, [record])
     assert drawn is not None
     assert [(each.name, each.clients) for each in drawn.clusters] == [(0, [1]), (1, [0, 2])]
     assert drawn.x_title == "clients, by cluster"
-    first, second = map_figure(drawn).data
+    first, second = make_class_map_figure(drawn).data
     # Class by client, beside what stands left of it, and both on one scale.
     assert [list(map(list, each.z)) for each in (first, second)] == [[[0], [2]], [[4, 3], [0, 1]]]
     assert (list(second.x), first.zmax, second.zmax) == ([1, 2], 4, 4)
-    plain = partition_map(found | {"clients": 9}, [])
+    plain = draw_class_map(found | {"clients": 9}, [])
     assert plain is not None
     assert plain.x_title == "client, the first 3 of 9"
-    assert partition_map(found | {"counts": []}, []) is None
+    assert draw_class_map(found | {"counts": []}, []) is None
 
 
 def test_each_clients_own_model_is_drawn() -> None:
-    (clients,) = clients_figure("client,tests,correct,loss\n0,4,3,0.1\n1,0,0,0\n2,4,1,0.2\n")
+    (clients,) = make_clients_figure("client,tests,correct,loss\n0,4,3,0.1\n1,0,0,0\n2,4,1,0.2\n")
     assert clients.curves == [("own model", [1.0, 2.0], [0.25, 0.75])]
-    assert clients_figure("") == []
+    assert make_clients_figure("") == []
 
 
 @NEEDS_CHROMIUM
@@ -111,7 +111,7 @@ def test_the_report_of_a_job_opens_from_disk_without_a_network(
     fedsim: Fedsim, service: RunningService, browser: Browser, tmp_path: Path
 ) -> None:
     job = service.ended(name="<i>for</i> a paper", rounds=5, clients={"total": 5, "fraction": 0.4})
-    save_personal(service.settings, job.id, "client,tests,correct,loss\n0,4,3,0.1\n")
+    save_personal_scores(service.settings, job.id, "client,tests,correct,loss\n0,4,3,0.1\n")
     done = fedsim("report", job.id, "--out", tmp_path / "out", "--url", service.url, "--format", "json")
     assert done.code == 0, done.err
     files = [Path(name) for name in done.data["files"]]

@@ -85,7 +85,7 @@ def test_watching_yields_every_round_once(service: RunningService, client: FedSi
         for number in (2, 3):
             time.sleep(0.1)
             service.store.add_round(job.id, a_round(number))
-        service.store.advance(job.id, JobState.RUNNING, JobState.SUCCEEDED)
+        service.store.change_state(job.id, JobState.RUNNING, JobState.SUCCEEDED)
 
     worker = threading.Thread(target=work)
     worker.start()
@@ -101,7 +101,7 @@ def test_waiting_ends_with_the_job_or_with_the_time(service: RunningService, cli
     handle = client.job(service.running().id)
     with pytest.raises(TimeoutError, match="RUNNING"):
         handle.wait(timeout=0.2)
-    service.store.advance(handle.id, JobState.RUNNING, JobState.FAILED, message="no data")
+    service.store.change_state(handle.id, JobState.RUNNING, JobState.FAILED, message="no data")
     assert handle.wait(timeout=5) is JobState.FAILED
     assert handle.job.message == "no data"
 
@@ -144,7 +144,7 @@ def test_logs_cancel_and_delete(service: RunningService, client: FedSimClient) -
     with pytest.raises(Conflict):
         handle.delete()
     assert handle.cancel() is JobState.CANCELLING
-    service.store.advance(handle.id, JobState.CANCELLING, JobState.CANCELLED)
+    service.store.change_state(handle.id, JobState.CANCELLING, JobState.CANCELLED)
     assert list(handle.follow_logs(tail=1)) == ["three"]
     handle.delete()
     with pytest.raises(JobNotFound):
@@ -154,15 +154,15 @@ def test_logs_cancel_and_delete(service: RunningService, client: FedSimClient) -
 def test_a_resumed_job_is_watched_past_its_first_end(service: RunningService, client: FedSimClient) -> None:
     handle = client.job(service.running().id)
     service.store.add_round(handle.id, a_round(1))
-    service.store.advance(handle.id, JobState.RUNNING, JobState.FAILED, message="no memory")
+    service.store.change_state(handle.id, JobState.RUNNING, JobState.FAILED, message="no memory")
     assert [record.round for record in handle.watch()] == [1]
     assert handle.resume() is JobState.QUEUED
     with pytest.raises(Conflict):
         handle.resume()
     for source, target in pairwise([JobState.QUEUED, JobState.STARTING, JobState.RUNNING]):
-        service.store.advance(handle.id, source, target)
+        service.store.change_state(handle.id, source, target)
     service.store.add_round(handle.id, a_round(2))
-    service.store.advance(handle.id, JobState.RUNNING, JobState.SUCCEEDED)
+    service.store.change_state(handle.id, JobState.RUNNING, JobState.SUCCEEDED)
     assert [record.round for record in handle.watch()] == [1, 2]
 
 

@@ -135,7 +135,7 @@ def test_watching_survives_another_server_in_its_place(tmp_path: Path) -> None:
         port = first.port
     with running_service(tmp_path, port=port) as second:
         second.store.add_round(job.id, a_round(2))
-        second.store.advance(job.id, JobState.RUNNING, JobState.SUCCEEDED)
+        second.store.change_state(job.id, JobState.RUNNING, JobState.SUCCEEDED)
         path.write_text("one\ntwo\nthree\n")
         assert list(rounds) == [a_round(2)]
         assert list(log) == ["two", "three"]

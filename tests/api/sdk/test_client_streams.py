@@ -139,7 +139,7 @@ def test_whoever_shows_a_job_outlasts_it_too(answering: Answering, monkeypatch: 
     away = [httpx.ConnectError("nobody there")] * 9
     client, _ = answering({**job, "state": "RUNNING"}, events(1, 6), *away, job)
     handle = client.job("some")
-    live.follow(handle, live.Lines("x", 6))
+    live.follow_job(handle, live.ProgressLines("x", 6))
     assert handle.state is JobState.FAILED
 
 
@@ -178,7 +178,7 @@ def test_a_log_that_is_silent_is_asked_for_anew(
             until(lambda: len(asked) >= 4)
             with path.open("ab") as file:
                 file.write(b"f\nend\n")
-            service.store.advance(job.id, JobState.RUNNING, JobState.SUCCEEDED)
+            service.store.change_state(job.id, JobState.RUNNING, JobState.SUCCEEDED)
 
         thread = threading.Thread(target=later)
         thread.start()

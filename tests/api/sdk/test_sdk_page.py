@@ -24,7 +24,7 @@ from jobs.run.artifacts import save_model
 from jobs.run.model_metadata import model_notes
 from jobs.settings import Settings
 from jobs.spec import parse_spec, read_spec
-from jobs.spec.resolve import resolve
+from jobs.spec.resolve import resolve_spec
 from jobs.store.states import JobState
 from tests.api.service import RunningService, a_round
 
@@ -58,7 +58,7 @@ class Board:
 def trained(home: Path) -> tuple[dict[str, Any], dict[str, str]]:
     """The model of `demo` after five rounds, and its notes."""
     spec = parse_spec(read_spec("demo", ["rounds=5"]))
-    experiment = resolve(spec, Settings(home))
+    experiment = resolve_spec(spec, Settings(home))
     population = experiment.load_population()
     pool = SerialPool(experiment.algorithm, population)
     *_, last = simulate(experiment.algorithm, population, pool, evaluate_every=5)
@@ -77,13 +77,13 @@ def cluster(service: RunningService) -> Iterator[None]:
     def work() -> None:
         while not over.is_set():
             for job in service.store.queue():
-                service.store.advance(job.id, JobState.QUEUED, JobState.STARTING)
-                service.store.advance(job.id, JobState.STARTING, JobState.RUNNING)
+                service.store.change_state(job.id, JobState.QUEUED, JobState.STARTING)
+                service.store.change_state(job.id, JobState.STARTING, JobState.RUNNING)
                 for number in range(1, job.rounds_total + 1):
                     service.store.add_round(job.id, a_round(number))
                 model, notes = trained(service.settings.home)
                 save_model(service.settings, job.id, model, notes)
-                service.store.advance(job.id, JobState.RUNNING, JobState.SUCCEEDED)
+                service.store.change_state(job.id, JobState.RUNNING, JobState.SUCCEEDED)
             time.sleep(0.02)
 
     thread = threading.Thread(target=work)

@@ -33,10 +33,10 @@ def sweep(name: str, **changes: Any) -> dict[str, Any]:
 
 def end(service: RunningService, job: Job, accuracy: float, final: JobState = JobState.SUCCEEDED) -> None:
     """Play the cluster's part for one job."""
-    service.store.advance(job.id, JobState.QUEUED, JobState.STARTING)
-    service.store.advance(job.id, JobState.STARTING, JobState.RUNNING)
+    service.store.change_state(job.id, JobState.QUEUED, JobState.STARTING)
+    service.store.change_state(job.id, JobState.STARTING, JobState.RUNNING)
     service.store.add_round(job.id, a_round(1, global_accuracy=accuracy))
-    service.store.advance(job.id, JobState.RUNNING, final, message="that is how it ended")
+    service.store.change_state(job.id, JobState.RUNNING, final, message="that is how it ended")
 
 
 def end_all(service: RunningService, group: str, accuracies: list[float]) -> None:

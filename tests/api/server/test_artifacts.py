@@ -11,12 +11,18 @@ import yaml
 from safetensors import safe_open
 from safetensors.numpy import load
 
-from api.cli.commands.run import write_files
+from api.cli.commands.run import write_run_files
 from api.sdk.artifact_file import written_aside
 from fedsim.checkpoints.storage import Folder
 from fedsim.engine.model_selection import ChosenModel
 from fedsim.errors import CheckpointError
-from jobs.run.artifacts import content, save_chosen, save_model, save_partition, save_personal
+from jobs.run.artifacts import (
+    open_artifact,
+    save_chosen_model,
+    save_model,
+    save_partition,
+    save_personal_scores,
+)
 from jobs.run.execute import RunResult
 from jobs.settings import Settings
 from jobs.spec import parse_spec
@@ -32,9 +38,9 @@ def test_every_artifact_is_listed_and_given(
 ) -> None:
     job = service.ended(rounds=3)
     save_model(service.settings, job.id, MODEL)
-    save_chosen(service.settings, job.id, ChosenModel(2, "teacher", 0.1 + 0.2, MODEL))
+    save_chosen_model(service.settings, job.id, ChosenModel(2, "teacher", 0.1 + 0.2, MODEL))
     save_partition(service.settings, job.id, DEALT, {"seed": 7})
-    save_personal(service.settings, job.id, "client,tests,correct,loss\n0,4,3,0.5\n")
+    save_personal_scores(service.settings, job.id, "client,tests,correct,loss\n0,4,3,0.5\n")
     listed = {each["name"]: each for each in http.get(f"{JOBS}/{job.id}/artifacts").json()["artifacts"]}
     written = ["model.safetensors", "chosen.safetensors", "partition.safetensors", "personal.csv"]
     assert list(listed) == ["spec.yaml", "report.json", *written]
@@ -101,7 +107,7 @@ def test_what_is_no_artifact_or_not_there_yet_is_not_found(
 def test_models_of_several_architectures_are_named_by_their_number(service: RunningService) -> None:
     job = service.ended()
     save_model(service.settings, job.id, {"0": MODEL, "1": {"bias": np.ones(2)}})
-    _, pieces = content(service.settings, job.id, "model.safetensors")
+    _, pieces = open_artifact(service.settings, job.id, "model.safetensors")
     assert load(b"".join(pieces)).keys() == {"0/head.weight", "0/head.bias", "1/bias"}
 
 
@@ -112,7 +118,7 @@ def test_a_run_in_files_has_its_models_too(tmp_path: Path) -> None:
     result = RunResult(
         model=last, chosen_model=ChosenModel(3, "global", 0.5, MODEL), notes={"round": "4", "seed": "7"}
     )
-    assert write_files(tmp_path, document, result)[-2:] == ["model.safetensors", "chosen.safetensors"]
+    assert write_run_files(tmp_path, document, result)[-2:] == ["model.safetensors", "chosen.safetensors"]
     with safe_open(tmp_path / "model.safetensors", "np") as file:
         assert file.metadata() == {"round": "4", "seed": "7"}
         assert file.get_tensor("head.bias").tolist() == [1, 1]
@@ -124,9 +130,9 @@ def test_a_run_in_files_has_its_models_too(tmp_path: Path) -> None:
             "validation_accuracy": "0.5",
         }
         assert file.get_tensor("head.bias").tolist() == MODEL["head.bias"].tolist()
-    assert "chosen.safetensors" not in write_files(tmp_path, document, RunResult(model=last))
+    assert "chosen.safetensors" not in write_run_files(tmp_path, document, RunResult(model=last))
     assert not (tmp_path / "chosen.safetensors").exists()
-    assert write_files(tmp_path, document, RunResult(model={})) == [
+    assert write_run_files(tmp_path, document, RunResult(model={})) == [
         "spec.yaml",
         "rounds.jsonl",
         "rounds.csv",
@@ -137,7 +143,7 @@ def test_a_run_in_files_has_its_models_too(tmp_path: Path) -> None:
 
 def test_without_a_validation_split_nothing_was_chosen(service: RunningService, http: httpx.Client) -> None:
     job = service.ended()
-    save_chosen(service.settings, job.id, None)
+    save_chosen_model(service.settings, job.id, None)
     answer = http.get(f"{JOBS}/{job.id}/artifacts/chosen.safetensors")
     assert answer.status_code == 404
     assert "evaluation.validation" in answer.text
@@ -164,9 +170,9 @@ def test_artifacts_go_to_the_storage_and_with_the_job(
 
 def test_an_artifact_replaced_while_it_is_read_comes_whole(service: RunningService) -> None:
     job = service.running()
-    save_personal(service.settings, job.id, "client\n0\n")
-    size, pieces = content(service.settings, job.id, "personal.csv")
-    save_personal(service.settings, job.id, "client\n0\n1\n2\n")
+    save_personal_scores(service.settings, job.id, "client\n0\n")
+    size, pieces = open_artifact(service.settings, job.id, "personal.csv")
+    save_personal_scores(service.settings, job.id, "client\n0\n1\n2\n")
     assert (size, b"".join(pieces)) == (9, b"client\n0\n")
 
 

@@ -10,7 +10,7 @@ import pytest
 from fedsim import FedSimClient
 from fedsim.errors import Conflict, JobNotFound, SpecError
 from jobs.spec import parse_spec
-from jobs.spec.cloning import cloned_spec
+from jobs.spec.cloning import clone_spec
 from tests.api.service import JOBS, Fedsim, RunningService, problem
 
 
@@ -86,7 +86,7 @@ def test_what_follows_from_a_field_gives_way(
 ) -> None:
     stored = parse_spec(spec).model_dump(mode="json")
     untouched = parse_spec(spec).model_dump(mode="json")
-    made = parse_spec(cloned_spec(stored, fields)).model_dump(mode="json")
+    made = parse_spec(clone_spec(stored, fields)).model_dump(mode="json")
     found = {**made["local"], "name": made["name"]}
     assert {name: found[name] for name in expected} == expected
     assert stored == untouched

@@ -93,7 +93,7 @@ def test_two_hundred_jobs_of_twenty_clients(crowd: Crowd) -> None:
     crowd.gate.set()
     deadline = time.monotonic() + 60
     while crowd.store.count(set(JobState) - FINAL):
-        assert time.monotonic() < deadline, crowd.dispatcher.ready()
+        assert time.monotonic() < deadline, crowd.dispatcher.find_obstacle()
         time.sleep(0.05)
     crowd.cluster.join()
     assert crowd.cluster.submitted == in_line

@@ -87,7 +87,7 @@ class World:
             if target in (JobState.SUCCEEDED, JobState.FAILED):
                 for each in range(1, 1 + number):
                     self.store.add_round(job_id, a_round(each))
-            self.store.advance(job_id, source, target)
+            self.store.change_state(job_id, source, target)
         self.config.log_path(job_id).write_text("a line\n" * number)
         save_model(self.config, job_id, {})
         return job_id

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from api.sdk.stream import Message, messages
-from api.server.events import KEEP_ALIVE, EventHub, frame
+from api.server.events import KEEP_ALIVE_COMMENT, EventHub, make_frame
 from jobs.settings import Settings
 from jobs.spec import parse_spec
 from jobs.store.job_store import JobStore
@@ -43,8 +43,8 @@ def store(tmp_path: Path) -> Iterator[JobStore]:
 @pytest.fixture
 def job_id(store: JobStore) -> str:
     job, _ = store.create(parse_spec({"algorithm": "fedavg"}))
-    store.advance(job.id, JobState.QUEUED, JobState.STARTING)
-    store.advance(job.id, JobState.STARTING, JobState.RUNNING)
+    store.change_state(job.id, JobState.QUEUED, JobState.STARTING)
+    store.change_state(job.id, JobState.STARTING, JobState.RUNNING)
     return job.id
 
 
@@ -72,11 +72,11 @@ def test_many_watchers_share_one_poller(store: JobStore, job_id: str) -> None:
 
     async def scene() -> list[list[bytes]]:
         hub = EventHub(counting, period=0.05)
-        watchers = [asyncio.create_task(collect(hub.stream(job_id))) for _ in range(200)]
+        watchers = [asyncio.create_task(collect(hub.stream_events(job_id))) for _ in range(200)]
         for number in range(1, 6):
             await asyncio.sleep(0.05)
             await asyncio.to_thread(store.add_round, job_id, a_round(number))
-        await asyncio.to_thread(store.advance, job_id, JobState.RUNNING, JobState.SUCCEEDED)
+        await asyncio.to_thread(store.change_state, job_id, JobState.RUNNING, JobState.SUCCEEDED)
         return await asyncio.gather(*watchers)
 
     began = time.monotonic()
@@ -89,14 +89,14 @@ def test_many_watchers_share_one_poller(store: JobStore, job_id: str) -> None:
 
 def test_a_job_that_is_resumed_has_one_end_for_who_comes_then(store: JobStore, job_id: str) -> None:
     """Also while somebody who heard of the first end, and is slow to read, keeps that in memory."""
-    store.advance(job_id, JobState.RUNNING, JobState.FAILED)
+    store.change_state(job_id, JobState.RUNNING, JobState.FAILED)
 
     async def scene() -> list[list[bytes]]:
         hub = EventHub(store, period=0.02)
-        slow = hub.stream(job_id)
+        slow = hub.stream_events(job_id)
         first = [await anext(slow)]
         store.resume(job_id)
-        watcher = asyncio.create_task(collect(hub.stream(job_id)))
+        watcher = asyncio.create_task(collect(hub.stream_events(job_id)))
         await asyncio.sleep(0.1)
         store.request_cancel(job_id)
         return [first + await collect(slow), await watcher]
@@ -108,10 +108,10 @@ def test_a_job_that_is_resumed_has_one_end_for_who_comes_then(store: JobStore, j
 
 def test_of_a_job_that_has_ended_nothing_more_is_asked(store: JobStore, job_id: str) -> None:
     counting = CountingStore(store)
-    store.advance(job_id, JobState.RUNNING, JobState.SUCCEEDED)
+    store.change_state(job_id, JobState.RUNNING, JobState.SUCCEEDED)
 
     async def scene() -> int:
-        slow = EventHub(counting, period=0.01).stream(job_id)
+        slow = EventHub(counting, period=0.01).stream_events(job_id)
         await anext(slow)
         await asyncio.sleep(0.2)
         await slow.aclose()  # type: ignore[attr-defined]
@@ -126,11 +126,11 @@ def test_a_watcher_behind_the_memory_of_the_feed_reads_the_store(store: JobStore
 
     async def scene() -> tuple[list[int], list[int]]:
         hub = EventHub(store, period=0.02, keep=8)
-        first = asyncio.create_task(collect(hub.stream(job_id)))
+        first = asyncio.create_task(collect(hub.stream_events(job_id)))
         await asyncio.sleep(0.2)
-        late = asyncio.create_task(collect(hub.stream(job_id, after=10)))
+        late = asyncio.create_task(collect(hub.stream_events(job_id, after=10)))
         await asyncio.sleep(0.1)
-        store.advance(job_id, JobState.RUNNING, JobState.SUCCEEDED)
+        store.change_state(job_id, JobState.RUNNING, JobState.SUCCEEDED)
         return heard_rounds(await first), heard_rounds(await late)
 
     first, late = asyncio.run(scene())
@@ -141,9 +141,9 @@ def test_a_watcher_behind_the_memory_of_the_feed_reads_the_store(store: JobStore
 
 def test_a_late_watcher_of_a_deleted_job_hears_of_it(store: JobStore, job_id: str) -> None:
     async def scene() -> list[bytes]:
-        store.advance(job_id, JobState.RUNNING, JobState.FAILED)
+        store.change_state(job_id, JobState.RUNNING, JobState.FAILED)
         store.delete(job_id)
-        return await collect(EventHub(store).stream(job_id, 3))
+        return await collect(EventHub(store).stream_events(job_id, 3))
 
     [message] = messages(b"".join(asyncio.run(scene())).decode().splitlines())
     assert (message.id, message.type) == (4, "warning")
@@ -153,10 +153,10 @@ def test_a_late_watcher_of_a_deleted_job_hears_of_it(store: JobStore, job_id: st
 def test_an_id_from_the_future_does_not_keep_others_waiting(store: JobStore, job_id: str) -> None:
     async def scene() -> list[list[int]]:
         hub = EventHub(store, period=0.02)
-        watchers = [asyncio.create_task(collect(hub.stream(job_id, after))) for after in (9999, 0)]
+        watchers = [asyncio.create_task(collect(hub.stream_events(job_id, after))) for after in (9999, 0)]
         await asyncio.sleep(0.1)
         store.add_round(job_id, a_round(1))
-        store.advance(job_id, JobState.RUNNING, JobState.SUCCEEDED)
+        store.change_state(job_id, JobState.RUNNING, JobState.SUCCEEDED)
         return [heard_rounds(await watcher) for watcher in watchers]
 
     assert asyncio.run(scene()) == [[1], [1]]
@@ -165,13 +165,13 @@ def test_an_id_from_the_future_does_not_keep_others_waiting(store: JobStore, job
 def test_silence_is_broken_by_comments(store: JobStore, job_id: str) -> None:
     async def scene() -> list[bytes]:
         hub, heard = EventHub(store, period=0.02, keep_alive=0.05), list[bytes]()
-        stream = asyncio.create_task(collect(hub.stream(job_id), heard))
-        while heard.count(KEEP_ALIVE) < 2 and not stream.done():
+        stream = asyncio.create_task(collect(hub.stream_events(job_id), heard))
+        while heard.count(KEEP_ALIVE_COMMENT) < 2 and not stream.done():
             await asyncio.sleep(0.01)
         hub.close()
         return await stream
 
-    assert asyncio.run(asyncio.wait_for(scene(), 30)).count(KEEP_ALIVE) >= 2
+    assert asyncio.run(asyncio.wait_for(scene(), 30)).count(KEEP_ALIVE_COMMENT) >= 2
 
 
 def test_a_store_that_fails_ends_the_streams_and_is_asked_again_later(
@@ -181,14 +181,14 @@ def test_a_store_that_fails_ends_the_streams_and_is_asked_again_later(
 
     async def scene() -> list[int]:
         hub, heard = EventHub(counting, period=0.02), [list[bytes]() for _ in range(3)]
-        watchers = [asyncio.create_task(collect(hub.stream(job_id), each)) for each in heard]
+        watchers = [asyncio.create_task(collect(hub.stream_events(job_id), each)) for each in heard]
         await all_heard(*heard)
         counting.broken = True
         await asyncio.gather(*watchers)
         counting.broken = False
         store.add_round(job_id, a_round(1))
-        store.advance(job_id, JobState.RUNNING, JobState.SUCCEEDED)
-        return heard_rounds(await collect(hub.stream(job_id)))
+        store.change_state(job_id, JobState.RUNNING, JobState.SUCCEEDED)
+        return heard_rounds(await collect(hub.stream_events(job_id)))
 
     assert asyncio.run(scene()) == [1]
     assert len([record for record in caplog.records if "cannot be read" in record.message]) == 1
@@ -199,7 +199,7 @@ def test_when_nobody_watches_nobody_asks(store: JobStore, job_id: str) -> None:
 
     async def scene() -> int:
         hub, heard = EventHub(counting, period=0.02), list[bytes]()
-        watcher = asyncio.create_task(collect(hub.stream(job_id), heard))
+        watcher = asyncio.create_task(collect(hub.stream_events(job_id), heard))
         await all_heard(heard)
         watcher.cancel()
         await asyncio.sleep(0.1)
@@ -211,9 +211,9 @@ def test_when_nobody_watches_nobody_asks(store: JobStore, job_id: str) -> None:
 
 
 def test_a_frame_is_one_event_of_the_stream_format(store: JobStore, job_id: str) -> None:
-    store.warn(job_id, "two\nlines: ünd a colon")
+    store.add_warning(job_id, "two\nlines: ünd a colon")
     event = store.events(job_id)[-1]
-    text = frame(event).data.decode()
+    text = make_frame(event).data.decode()
     assert text.startswith(f"id: {event.id}\nevent: warning\ndata: ")
     assert text.endswith("\n\n")
     assert len(text.splitlines()) == 4

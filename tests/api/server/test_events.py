@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from api.sdk.stream import Message, messages
-from api.server.dependencies import last_event
-from api.server.log_file import Endings, follow_file, last_lines
+from api.server.dependencies import read_last_event_id
+from api.server.log_file import EndedJobs, follow_file, read_last_lines
 from jobs.store.states import JobState
 from tests.api.service import JOBS, RunningService, a_round
 
@@ -33,8 +33,8 @@ def test_a_watcher_hears_the_past_then_the_present_until_the_end(service: Runnin
         for number in (2, 3):
             time.sleep(0.1)
             service.store.add_round(job.id, a_round(number))
-        service.store.warn(job.id, "one actor was replaced")
-        service.store.advance(job.id, JobState.RUNNING, JobState.SUCCEEDED)
+        service.store.add_warning(job.id, "one actor was replaced")
+        service.store.change_state(job.id, JobState.RUNNING, JobState.SUCCEEDED)
 
     worker = threading.Thread(target=work)
     worker.start()
@@ -61,7 +61,7 @@ def test_a_watcher_goes_on_where_it_was(service: RunningService) -> None:
 @pytest.mark.parametrize("after", ["-1", "soon", "9" * 10, "9" * 40])
 def test_an_id_that_is_not_ours_means_from_the_start(service: RunningService, after: str) -> None:
     job = service.running()
-    service.store.advance(job.id, JobState.RUNNING, JobState.FAILED)
+    service.store.change_state(job.id, JobState.RUNNING, JobState.FAILED)
     url = f"{service.url}{JOBS}/{job.id}/events"
     response = httpx.get(url, headers={"Last-Event-ID": after}, timeout=20)
     assert [message.id for message in messages(response.iter_lines())] == [1, 2, 3, 4]
@@ -70,7 +70,7 @@ def test_an_id_that_is_not_ours_means_from_the_start(service: RunningService, af
 def test_an_id_that_no_database_could_hold_is_not_ours() -> None:
     """PostgreSQL cannot even be asked about it; zeros in front make a number no larger, but none of ours."""
     asked = ("2147483647", "2147483648", "0" * 20 + "7", "7", None)
-    assert [last_event(each) for each in asked] == [2147483647, 0, 0, 7, 0]
+    assert [read_last_event_id(each) for each in asked] == [2147483647, 0, 0, 7, 0]
 
 
 def test_nothing_follows_the_last_event(service: RunningService) -> None:
@@ -115,7 +115,7 @@ def test_a_log_is_followed_to_its_end(service: RunningService) -> None:
             time.sleep(0.1)
             with path.open("a") as file:
                 file.write(f"line {number}\n")
-        service.store.advance(job.id, JobState.RUNNING, JobState.SUCCEEDED)
+        service.store.change_state(job.id, JobState.RUNNING, JobState.SUCCEEDED)
 
     worker = threading.Thread(target=work)
     url = f"{service.url}{JOBS}/{job.id}/logs?follow=true&tail=1"
@@ -128,13 +128,13 @@ def test_a_log_is_followed_to_its_end(service: RunningService) -> None:
 
 def test_last_lines_of_files_of_all_kinds(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    assert last_lines(path, 5) == (b"", 0)
+    assert read_last_lines(path, 5) == (b"", 0)
     for content in (b"", b"one", b"one\n", b"one\ntwo", b"\n\n\n", b"x" * 200_000 + b"\nend\n"):
         path.write_bytes(content)
         for count in range(4):
             lines = content.splitlines(keepends=True)
             expected = b"".join(lines[max(0, len(lines) - count) :])
-            assert last_lines(path, count) == (expected, len(content))
+            assert read_last_lines(path, count) == (expected, len(content))
 
 
 def test_a_file_that_comes_later_is_followed(tmp_path: Path) -> None:
@@ -161,12 +161,12 @@ def test_all_who_follow_a_log_ask_the_store_once() -> None:
         return job_id == "b"
 
     async def scene() -> None:
-        endings = Endings(ended, seconds=0.1)
-        found = await asyncio.gather(*(endings.ended(each) for each in "ab" * 20))
+        endings = EndedJobs(ended, seconds=0.1)
+        found = await asyncio.gather(*(endings.has_ended(each) for each in "ab" * 20))
         assert found == [False, True] * 20
         assert sorted(asked) == ["a", "b"]
         await asyncio.sleep(0.15)
-        assert await endings.ended("b")
+        assert await endings.has_ended("b")
         assert sorted(asked) == ["a", "b", "b"]
 
     asyncio.run(scene())

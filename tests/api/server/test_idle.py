@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from sqlalchemy.exc import OperationalError
 
 from api.server.activity import Activity
-from api.server.local_service import Started
+from api.server.local_service import StartedService
 from api.server.serving import Server
 from jobs.settings import Settings
 
@@ -24,7 +24,7 @@ def is_idle(home: Path, count: Callable[[Activity], int]) -> bool:
     app.state.activity = activity = Activity()
     activity.last -= 3600
     app.state.service = SimpleNamespace(store=SimpleNamespace(count=lambda _: count(activity)))
-    server = Server(app, Started(1, "http://127.0.0.1:1", "one"), Settings(home), IDLE)
+    server = Server(app, StartedService(1, "http://127.0.0.1:1", "one"), Settings(home), IDLE)
     return asyncio.run(server._is_idle(IDLE))
 
 
@@ -42,7 +42,7 @@ def test_it_is_not_idle_while_the_store_does_not_answer(tmp_path: Path) -> None:
 
 def test_it_is_not_idle_when_somebody_came_while_the_store_was_asked(tmp_path: Path) -> None:
     def used(activity: Activity) -> int:
-        activity.touch()
+        activity.mark_used()
         return 0
 
     assert not is_idle(tmp_path, used)

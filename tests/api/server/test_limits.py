@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from api.server.limits import MOST_CALLERS, RateLimit, network_of
+from api.server.limits import MOST_CALLERS, RateLimit, find_network
 from fedsim.errors import SettingsError
 from jobs.settings import Limits, Settings
 from jobs.store.states import JobState
@@ -31,44 +31,44 @@ class Clock:
 def test_a_bucket_holds_a_minute_and_fills_at_an_even_pace() -> None:
     clock = Clock()
     limit = RateLimit(6, clock)
-    assert [limit.wait("10.0.0.1") for _ in range(8)] == [0] * 6 + [10, 10]
-    assert limit.wait("10.0.0.2") == 0
+    assert [limit.take_request("10.0.0.1") for _ in range(8)] == [0] * 6 + [10, 10]
+    assert limit.take_request("10.0.0.2") == 0
     clock.now += 9.9
-    assert limit.wait("10.0.0.1") == 1
+    assert limit.take_request("10.0.0.1") == 1
     clock.now += 0.1
-    assert [limit.wait("10.0.0.1") for _ in range(2)] == [0, 10]
+    assert [limit.take_request("10.0.0.1") for _ in range(2)] == [0, 10]
     clock.now += 3600
-    assert [limit.wait("10.0.0.1") for _ in range(7)] == [0] * 6 + [10]
+    assert [limit.take_request("10.0.0.1") for _ in range(7)] == [0] * 6 + [10]
 
 
 def test_neighbours_count_for_themselves_and_a_network_for_one() -> None:
-    assert network_of("10.0.0.1") == "10.0.0.1"
-    assert network_of("2001:db8::1") == network_of("2001:db8::ffff") != network_of("2001:db8:0:1::1")
-    assert network_of("somewhere") == "somewhere"
+    assert find_network("10.0.0.1") == "10.0.0.1"
+    assert find_network("2001:db8::1") == find_network("2001:db8::ffff") != find_network("2001:db8:0:1::1")
+    assert find_network("somewhere") == "somewhere"
     limit = RateLimit(1, Clock())
-    assert [limit.wait(address) for address in ("2001:db8::1", "2001:db8::2")] == [0, 60]
+    assert [limit.take_request(address) for address in ("2001:db8::1", "2001:db8::2")] == [0, 60]
 
 
 def test_addresses_of_version_4_are_the_same_on_a_socket_for_both() -> None:
-    assert network_of("::ffff:10.0.0.1") == "10.0.0.1"
+    assert find_network("::ffff:10.0.0.1") == "10.0.0.1"
     limit = RateLimit(1, Clock())
-    assert [limit.wait(f"::ffff:10.0.0.{last}") for last in (1, 2, 1)] == [0, 0, 60]
-    assert limit.wait("10.0.0.2") == 60
-    assert [limit.wait("::ffff:127.0.0.1") for _ in range(3)] == [0] * 3
+    assert [limit.take_request(f"::ffff:10.0.0.{last}") for last in (1, 2, 1)] == [0, 0, 60]
+    assert limit.take_request("10.0.0.2") == 60
+    assert [limit.take_request("::ffff:127.0.0.1") for _ in range(3)] == [0] * 3
 
 
 def test_loopback_is_never_counted_and_zero_is_no_limit() -> None:
     limit = RateLimit(1, Clock())
-    assert [limit.wait("127.0.0.1") for _ in range(100)] == [0] * 100
-    assert [limit.wait("::1") for _ in range(100)] == [0] * 100
+    assert [limit.take_request("127.0.0.1") for _ in range(100)] == [0] * 100
+    assert [limit.take_request("::1") for _ in range(100)] == [0] * 100
     unlimited = RateLimit(0, Clock())
-    assert [unlimited.wait("10.0.0.1") for _ in range(100)] == [0] * 100
+    assert [unlimited.take_request("10.0.0.1") for _ in range(100)] == [0] * 100
 
 
 def test_what_is_remembered_of_callers_is_limited() -> None:
     limit = RateLimit(1, Clock())
     for number in range(MOST_CALLERS + 100):
-        limit.wait(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
+        limit.take_request(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
     assert len(limit._buckets) == MOST_CALLERS
 
 
@@ -113,7 +113,7 @@ def test_streams_are_limited_and_come_free(tmp_path: Path) -> None:
             assert (refusal.status_code, refusal.json()["code"]) == (429, "TOO_MANY_REQUESTS")
             assert refusal.headers["retry-after"] == "5"
         assert "fedsim_streams 2.0" in httpx.get(f"{service.url}/metrics").text
-        service.store.advance(job.id, JobState.RUNNING, JobState.FAILED)
+        service.store.change_state(job.id, JobState.RUNNING, JobState.FAILED)
         for watcher in watchers:
             watcher.join(10)
         until(lambda: httpx.get(urls[0], timeout=10).status_code == 200)

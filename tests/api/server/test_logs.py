@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from api.cli.commands.serve import announce
+from api.cli.commands.serve import announce_url
 from api.server import logs
 from api.server.routes import streams
 from fedsim.base.secret_urls import HIDDEN
@@ -40,7 +40,7 @@ def logging_as_before() -> Iterator[None]:
 
 def written(settings: Settings) -> io.StringIO:
     stream = io.StringIO()
-    logs.install(settings, stream)
+    logs.install_log_handler(settings, stream)
     return stream
 
 
@@ -104,8 +104,8 @@ def test_where_the_service_answers_is_a_line_of_a_json_log(
 ) -> None:
     settings = Settings(tmp_path, log_format="json")
     stream = written(settings)
-    announce(settings, "http://127.0.0.1:1")
-    announce(Settings(tmp_path), "http://127.0.0.1:2")
+    announce_url(settings, "http://127.0.0.1:1")
+    announce_url(Settings(tmp_path), "http://127.0.0.1:2")
     [line] = lines_of(stream)
     assert "fedsim answers at http://127.0.0.1:1 " in line["message"]
     assert capsys.readouterr().err.startswith("fedsim answers at http://127.0.0.1:2 ")

@@ -13,8 +13,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import update
 
-from api.server.limits import Streams
-from api.server.metrics import Metrics
+from api.server.limits import OpenStreams
+from api.server.metrics import ServiceMetrics
 from jobs.spec import parse_spec
 from jobs.store import tables
 from jobs.store.job_store import JobStore
@@ -95,11 +95,11 @@ def test_a_resumed_job_waits_since_it_was_resumed(tmp_path: Path) -> None:
             connection.execute(update(tables.jobs).values(created_at=datetime.now(UTC) - timedelta(days=9)))
             connection.execute(update(tables.events).values(at=datetime.now(UTC) - timedelta(days=9)))
         assert store.totals().oldest_seconds > 7e5
-        store.advance(job.id, JobState.QUEUED, JobState.STARTING)
+        store.change_state(job.id, JobState.QUEUED, JobState.STARTING)
         assert store.totals().oldest_seconds == 0
-        store.advance(job.id, JobState.STARTING, JobState.FAILED, message="no memory")
+        store.change_state(job.id, JobState.STARTING, JobState.FAILED, message="no memory")
         store.resume(job.id)
-        store.warn(job.id, "this comes later")
+        store.add_warning(job.id, "this comes later")
         assert 0 <= store.totals().oldest_seconds < 60
 
 
@@ -122,7 +122,7 @@ def test_a_restart_of_the_api_changes_no_figure_of_the_store(tmp_path: Path) -> 
     with JobStore.open(service_database(tmp_path)) as store:
         # While nobody serves, the runner writes on.
         store.add_round(job.id, a_full_round(2))
-        store.advance(job.id, JobState.RUNNING, JobState.SUCCEEDED)
+        store.change_state(job.id, JobState.RUNNING, JobState.SUCCEEDED)
     with running_service(tmp_path) as second:
         after = scraped(second)
     assert before["fedsim_rounds_total", ""] == 1
@@ -162,7 +162,7 @@ def test_an_unready_service_says_so_and_still_gives_its_figures(service: Running
 
 
 def test_two_services_in_one_process_have_figures_of_their_own() -> None:
-    first, second = Metrics(Streams(1)), Metrics(Streams(1))
+    first, second = ServiceMetrics(OpenStreams(1)), ServiceMetrics(OpenStreams(1))
     first.count_request("GET", "/x", 200, 0.1)
     assert first.registry.get_sample_value("fedsim_http_request_seconds_count", {"route": "/x"}) == 1
     assert second.registry.get_sample_value("fedsim_http_request_seconds_count", {"route": "/x"}) is None

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from sqlalchemy.exc import TimeoutError as NoConnection
 
-from api.server.dependencies import Submission, _read_as
+from api.server.dependencies import SubmissionRequest, _read_as
 from fedsim.errors import RequestError, StoreFull
 from tests.api.service import JOBS, RunningService, problem, submit
 
@@ -59,7 +59,9 @@ def test_the_event_loop_has_no_work_with_the_faults_of_a_body() -> None:
     """They are made where the body was read; what is large is cut short there, too."""
     labels = {"a" * 70: "x" * 5000, "b b": 3}
     with pytest.raises(RequestError) as caught:
-        _read_as(Submission, json.dumps({"spec": {}, "labels": labels, "other": ["y" * 5000]}).encode())
+        _read_as(
+            SubmissionRequest, json.dumps({"spec": {}, "labels": labels, "other": ["y" * 5000]}).encode()
+        )
     assert [fault.path for fault in caught.value.errors][-1] == "other"
     assert all(len(str(fault.value)) < 1000 for fault in caught.value.errors)
 
@@ -146,7 +148,7 @@ def test_a_submission_that_comes_again_is_not_checked_again(
 ) -> None:
     key = {"Idempotency-Key": "before-the-nodes-went"}
     first = submit(http, {"algorithm": "fedavg"}, **key)
-    monkeypatch.setattr(service.queue, "nodes", list)
+    monkeypatch.setattr(service.queue, "fetch_nodes", list)
     again = submit(http, {"algorithm": "fedavg"}, **key)
     assert (first.status_code, again.status_code, again.json()) == (201, 200, first.json())
     problem(submit(http, {"algorithm": "fedavg"}), 422, "DOES_NOT_FIT")

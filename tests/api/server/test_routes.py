@@ -80,7 +80,7 @@ def test_cancelling_twice_is_cancelling_once(service: RunningService, http: http
 def test_a_job_that_failed_or_was_cancelled_is_resumed(service: RunningService, http: httpx.Client) -> None:
     running = service.running()
     problem(http.post(f"{JOBS}/{running.id}/resume"), 409, "CONFLICT")
-    service.store.advance(running.id, JobState.RUNNING, JobState.FAILED, message="no memory")
+    service.store.change_state(running.id, JobState.RUNNING, JobState.FAILED, message="no memory")
     answer = http.post(f"{JOBS}/{running.id}/resume")
     assert answer.status_code == 200
     job = answer.json()
@@ -241,6 +241,6 @@ def test_answers_are_as_described(service: RunningService, http: httpx.Client) -
 
 def test_a_job_that_waits_says_why(service: RunningService, http: httpx.Client) -> None:
     job = service.queued()
-    service.store.explain({job.id: "1 job is ahead of it"})
+    service.store.write_waiting_reasons({job.id: "1 job is ahead of it"})
     found = http.get(f"{JOBS}/{job.id}").json()
     assert (found["state"], found["waiting"]) == (JobState.QUEUED, "1 job is ahead of it")

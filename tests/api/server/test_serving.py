@@ -16,8 +16,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from api.server.local_service import Started, free_port, who_answers
-from api.server.serving import address_of, bind
+from api.server.local_service import StartedService, find_free_port, identify_service
+from api.server.serving import make_local_url, open_listener
 from fedsim import FedSimClient
 from fedsim.errors import SettingsError
 from jobs.local_ray import embedded_ray as local_ray
@@ -73,7 +73,7 @@ def server(tmp_path: Path) -> Iterator[Process]:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 def test_a_signal_ends_it_in_order_even_with_a_watcher(server: Process, number: int, code: int) -> None:
-    note = Started.read(server.settings)
+    note = StartedService.read_file(server.settings)
     assert note is not None
     assert (note.url, note.pid) == (server.url, server.process.pid)
     assert note.answers()
@@ -98,7 +98,7 @@ def test_a_signal_ends_it_in_order_even_with_a_watcher(server: Process, number: 
     watcher.join()
     assert time.monotonic() - began < 4
     assert heard[-2].startswith(": the service is stopping")
-    assert Started.read(server.settings) is None
+    assert StartedService.read_file(server.settings) is None
 
 
 def test_before_it_ends_it_says_so_and_goes_on_serving(tmp_path: Path) -> None:
@@ -160,14 +160,14 @@ def test_stop_ends_the_service_that_was_started_here(
 
 def test_a_service_that_waits_for_its_callers_is_asked_twice(service: RunningService) -> None:
     """It waits no longer then, as after a second Ctrl-C."""
-    note = Started(os.getpid(), service.url, service.app.state.instance)
+    note = StartedService(os.getpid(), service.url, service.app.state.instance)
     asked: list[int] = []
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(os, "kill", lambda pid, number: asked.append(number))
-        patched.setattr(Started, "answers", lambda self: len(asked) < 2)
+        patched.setattr(StartedService, "answers", lambda self: len(asked) < 2)
         assert note.stop(seconds=0.3)
         asked.clear()
-        patched.setattr(Started, "answers", lambda self: True)
+        patched.setattr(StartedService, "answers", lambda self: True)
         assert not note.stop(seconds=0.3)
     assert asked == [signal.SIGTERM, signal.SIGTERM]
 
@@ -180,11 +180,11 @@ def test_stop_spares_jobs_whose_service_is_gone(
 
     ended: list[Settings] = []
     monkeypatch.setattr(local_ray, "stop_ray", ended.append)
-    monkeypatch.setattr(ray_keeper, "jobs_run", lambda addresses, secret: True)
+    monkeypatch.setattr(ray_keeper, "has_running_jobs", lambda addresses, secret: True)
     ray_files.write_addresses(tmp_path, Addresses(1, "/tmp/ray", "http://127.0.0.1:1", "127.0.0.1:2"))
     monkeypatch.setenv("FEDSIM_HOME", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["fedsim", "stop"])
-    with ray_files.locked(tmp_path / ray_files.LOCK, wait=False) as got:
+    with ray_files.lock_file(tmp_path / ray_files.LOCK, wait=False) as got:
         assert got
         assert cli._run() == 4
         assert "its Ray has jobs" in capsys.readouterr().err
@@ -200,7 +200,7 @@ def test_stop_spares_active_jobs(
     from api.cli import main as cli
 
     job = service.running()
-    Started(os.getpid(), service.url, service.app.state.instance).write(service.settings)
+    StartedService(os.getpid(), service.url, service.app.state.instance).write_file(service.settings)
     monkeypatch.setenv("FEDSIM_HOME", str(service.settings.home))
     monkeypatch.setattr(sys, "argv", ["fedsim", "stop"])
     assert cli._run() == 4
@@ -209,43 +209,43 @@ def test_stop_spares_active_jobs(
 
 def test_a_note_of_somebody_long_gone_is_not_believed(service: RunningService, tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
-    assert Started.read(settings) is None
+    assert StartedService.read_file(settings) is None
     (tmp_path / "serve.json").write_text("{broken")
-    assert Started.read(settings) is None
-    old = Started(1, service.url, "another instance")
-    old.write(settings)
-    assert Started.read(settings) == old
+    assert StartedService.read_file(settings) is None
+    old = StartedService(1, service.url, "another instance")
+    old.write_file(settings)
+    assert StartedService.read_file(settings) == old
     assert not old.answers()
     assert json.loads((tmp_path / "serve.json").read_text())["pid"] == 1
 
 
 def test_a_taken_port_says_who_has_it(service: RunningService) -> None:
     with pytest.raises(SettingsError, match=r"fedsim service already answers at http://127\.0\.0\.1"):
-        bind("127.0.0.1", service.port)
+        open_listener("127.0.0.1", service.port)
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
         with pytest.raises(SettingsError, match="in use"):
-            bind("127.0.0.1", port)
+            open_listener("127.0.0.1", port)
     with pytest.raises(SettingsError, match="no address to listen on"):
-        bind("no.such.host.invalid", 0)
+        open_listener("no.such.host.invalid", 0)
 
 
 def test_who_answers(service: RunningService) -> None:
-    assert who_answers(service.url) == "fedsim"
-    assert who_answers(f"http://127.0.0.1:{free_port()}") == "nobody"
+    assert identify_service(service.url) == "fedsim"
+    assert identify_service(f"http://127.0.0.1:{find_free_port()}") == "nobody"
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
-        assert who_answers(f"http://127.0.0.1:{other.getsockname()[1]}") == "somebody"
+        assert identify_service(f"http://127.0.0.1:{other.getsockname()[1]}") == "somebody"
 
 
 def test_addresses_are_those_of_this_machine() -> None:
-    assert address_of("0.0.0.0", 80) == "http://127.0.0.1:80"
-    assert address_of("::", 80) == "http://[::1]:80"
-    assert address_of("::1", 80) == "http://[::1]:80"
-    assert address_of("localhost", 80) == "http://localhost:80"
+    assert make_local_url("0.0.0.0", 80) == "http://127.0.0.1:80"
+    assert make_local_url("::", 80) == "http://[::1]:80"
+    assert make_local_url("::1", 80) == "http://[::1]:80"
+    assert make_local_url("localhost", 80) == "http://localhost:80"
 
 
 def test_serve_refuses_to_be_open_to_all(
@@ -268,8 +268,8 @@ def test_rounds_of_a_job_survive_the_server(tmp_path: Path) -> None:
     from jobs.store.states import JobState
 
     with JobStore.open(first.settings.database_url) as store:
-        store.advance(job.id, JobState.QUEUED, JobState.STARTING)
-        store.advance(job.id, JobState.STARTING, JobState.RUNNING)
+        store.change_state(job.id, JobState.QUEUED, JobState.STARTING)
+        store.change_state(job.id, JobState.STARTING, JobState.RUNNING)
         store.add_round(job.id, a_round(1))
     second = Process(tmp_path)
     try:

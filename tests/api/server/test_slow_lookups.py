@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-from api.server.errors import Crowded
+from api.server.errors import ServiceBusy
 from api.server.service import Service
-from api.server.slow_lookups import Lookups, Pulse
+from api.server.slow_lookups import Lookups, SharedProbe
 from fedsim import FedSimClient
 from fedsim.errors import SpecError
 from tests.api.service import RunningService, running_service
@@ -37,8 +37,8 @@ def test_others_are_served_while_many_look_up_what_takes_long(
     quiet: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on = threading.Event()
-    monkeypatch.setattr(Service, "check", lambda *_: go_on.wait())
-    monkeypatch.setattr(Service, "class_map", lambda *_: EMPTY_MAP if go_on.wait() else None)
+    monkeypatch.setattr(Service, "check_spec", lambda *_: go_on.wait())
+    monkeypatch.setattr(Service, "make_class_map", lambda *_: EMPTY_MAP if go_on.wait() else None)
     job = quiet.queued()
     bodies: list[tuple[str, str, Any]] = [
         ("POST", "/check", SPEC),
@@ -81,20 +81,20 @@ def test_so_many_may_wait_and_the_next_one_is_told_to_come_again(quiet: RunningS
 def test_who_was_told_to_come_again_does(
     quiet: RunningService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    refusals = [Crowded("many wait", seconds=0)] * 2
-    run = Lookups.run
+    refusals = [ServiceBusy("many wait", seconds=0)] * 2
+    run = Lookups.run_work
 
     async def crowded(self: Lookups, *given: Any) -> Any:
         if refusals:
             raise refusals.pop()
         return await run(self, *given)
 
-    monkeypatch.setattr(Lookups, "run", crowded)
+    monkeypatch.setattr(Lookups, "run_work", crowded)
     with FedSimClient(quiet.url) as client:
         assert client.submit(SPEC).id
     assert refusals == []
     # A file with a fault of shape is looked over before: that waits as well, and so all faults are told.
-    refusals.append(Crowded("many wait", seconds=0))
+    refusals.append(ServiceBusy("many wait", seconds=0))
     file = tmp_path / "spec.yaml"
     file.write_text("{algorithm: no_such_method, rounds: -1}")
     with FedSimClient(quiet.url) as client, pytest.raises(SpecError) as caught:
@@ -105,7 +105,7 @@ def test_who_was_told_to_come_again_does(
 
 def test_a_store_that_does_not_answer_keeps_a_probe_waiting_for_so_long_only(quiet: RunningService) -> None:
     go_on = threading.Event()
-    quiet.app.state.service.store_pulse = Pulse(go_on.wait, seconds=0.1)
+    quiet.app.state.service.store_pulse = SharedProbe(go_on.wait, seconds=0.1)
     try:
         for _ in range(3):
             unready = httpx.get(f"{quiet.url}/readyz", timeout=60)
@@ -122,14 +122,14 @@ def test_probes_of_a_silent_store_hold_one_thread() -> None:
         go_on.wait()
 
     async def probe() -> None:
-        pulse = Pulse(ask, seconds=0.05)
+        pulse = SharedProbe(ask, seconds=0.05)
         for _ in range(4):
             with pytest.raises(TimeoutError):
-                await pulse.feel()
+                await pulse.wait_for_answer()
         go_on.set()
         pulse.seconds = 60.0
-        await pulse.feel()
-        await pulse.feel()
+        await pulse.wait_for_answer()
+        await pulse.wait_for_answer()
 
     asyncio.run(probe())
     assert len(asked) <= 3

@@ -20,7 +20,7 @@ def test_two_hundred_watchers_hear_every_event_once(service: RunningService) -> 
         for number in range(1, ROUNDS + 1):
             service.store.add_round(job.id, a_round(number))
             time.sleep(0.03)
-        service.store.advance(job.id, JobState.RUNNING, JobState.SUCCEEDED)
+        service.store.change_state(job.id, JobState.RUNNING, JobState.SUCCEEDED)
 
     worker = threading.Thread(target=work)
     worker.start()

@@ -78,7 +78,7 @@ def test_the_student_takes_generated_features_for_their_class(monkeypatch: pytes
         asked.append((heads, shares))
         return make_joint_classifier(net, where, heads, shares, device)
 
-    monkeypatch.setattr("fedsim.algorithms.generators.kdia.joint_judge", judge)
+    monkeypatch.setattr("fedsim.algorithms.generators.kdia.make_joint_classifier", judge)
     found = {}
     for method in (KDIA(**options), Mute(**options)):
         pool = SerialPool(method, population)

@@ -17,7 +17,7 @@ from fedsim.engine.simulation import make_initial_state
 from fedsim.errors import SpecError
 from jobs.settings import Settings
 from jobs.spec import parse_spec
-from jobs.spec.resolve import resolve
+from jobs.spec.resolve import resolve_spec
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import run
 from tests.fedsim.stacks import deep
@@ -79,7 +79,7 @@ def test_plateaus_in_a_run() -> None:
 def refused(tmp_path: Path, model: Any, **params: Any) -> list[tuple[str, str]]:
     spec = parse_spec({"algorithm": {"name": "layer_schedule"} | params, "model": model, "rounds": 2})
     with pytest.raises(SpecError) as caught:
-        resolve(spec, Settings(home=tmp_path))
+        resolve_spec(spec, Settings(home=tmp_path))
     return [(error.path, error.message) for error in caught.value.errors]
 
 
@@ -88,13 +88,13 @@ def test_what_does_not_fit_the_model_is_refused(tmp_path: Path) -> None:
     for name in ("layer_schedule", "fedbabu", "fedper", "fedrep", "lg_fedavg"):
         found = refused(tmp_path, "logistic", name=name)
         assert found == [("algorithm.name", "logistic has no blocks before its head")]
-        resolve(parse_spec({"algorithm": name, "model": "mlp"}), Settings(home=tmp_path))
+        resolve_spec(parse_spec({"algorithm": name, "model": "mlp"}), Settings(home=tmp_path))
     found = refused(tmp_path, three, times=[0, 100])
     assert found == [("algorithm.times", "mlp has 3 base blocks: fc1, fc2, fc3")]
     assert refused(tmp_path, three, times=[0, 9, 3])[0][0] == "algorithm.times"
     assert refused(tmp_path, three, times=[1, 2, 3])[0][0] == "algorithm.times"
     assert "of at least 0" in refused(tmp_path, three, times=[0, -1, 3])[0][1]
-    resolve(
+    resolve_spec(
         parse_spec({"algorithm": {"name": "layer_schedule", "times": [0, 4, 8]}, "model": three}),
         Settings(home=tmp_path),
     )

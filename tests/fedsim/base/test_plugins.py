@@ -28,7 +28,7 @@ from jobs.run.model_metadata import model_notes
 from jobs.settings import Settings
 from jobs.spec import parse_spec
 from jobs.spec.catalog import Kind, catalogue
-from jobs.spec.resolve import plugins_of, resolve
+from jobs.spec.resolve import list_plugins, resolve_spec
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "plugins.md").read_text("utf-8")
@@ -48,7 +48,7 @@ Install = Callable[..., None]
 def afresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing has been looked for yet, and what a test imports is forgotten after it."""
     monkeypatch.delenv(plugins.VARIABLE, raising=False)
-    monkeypatch.setattr(plugins, "_found", plugins.PluginIndex())
+    monkeypatch.setattr(plugins, "_index", plugins.PluginIndex())
     before = set(sys.modules)
     yield
     for name in set(sys.modules) - before:
@@ -90,7 +90,7 @@ def install(site: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 
 
 def digests(spec: dict[str, Any], tmp_path: Path) -> list[str]:
-    experiment = resolve(parse_spec(TINY | spec), Settings(tmp_path))
+    experiment = resolve_spec(parse_spec(TINY | spec), Settings(tmp_path))
     population = experiment.load_population()
     pool = SerialPool(experiment.algorithm, population)
     return [result.digest for result in simulate(experiment.algorithm, population, pool)]
@@ -98,7 +98,7 @@ def digests(spec: dict[str, Any], tmp_path: Path) -> list[str]:
 
 def refusal(spec: dict[str, Any], tmp_path: Path) -> str:
     with pytest.raises(SpecError) as caught:
-        resolve(parse_spec(TINY | spec), Settings(tmp_path))
+        resolve_spec(parse_spec(TINY | spec), Settings(tmp_path))
     (fault,) = caught.value.errors
     return str(fault)
 
@@ -110,9 +110,9 @@ def entry(kind: Kind, name: str) -> dict[str, Any]:
 @pytest.mark.usefixtures("install")
 def test_an_installed_package_is_named_like_fedsims_own(tmp_path: Path) -> None:
     spec = parse_spec(MINE)
-    assert plugins_of(spec) == ["fedsim-mine 0.1.0"]
-    assert plugins_of(parse_spec({"algorithm": "fedavg"})) == []
-    about = resolve(spec, Settings(tmp_path)).load_population().dataset.to_metadata()
+    assert list_plugins(spec) == ["fedsim-mine 0.1.0"]
+    assert list_plugins(parse_spec({"algorithm": "fedavg"})) == []
+    about = resolve_spec(spec, Settings(tmp_path)).load_population().dataset.to_metadata()
     assert json.loads(model_notes(spec, about, 2)["plugins"]) == ["fedsim-mine 0.1.0"]
     assert "plugins" not in model_notes(parse_spec({"algorithm": "fedavg"}), about, 2)
     assert plugins.list_plugin_versions() == {"fedsim-mine": "0.1.0"}
@@ -210,7 +210,7 @@ def test_a_module_of_the_variable_registers(monkeypatch: pytest.MonkeyPatch, tmp
     assert digests(plain, tmp_path) == digests(own, tmp_path)
     assert entry("datasets", "clouds")["plugin"] == "tests.fedsim.plugged"
     assert plugins.list_plugin_versions() == {"tests.fedsim.plugged": "7.1"}
-    assert Settings.from_env().open_environment()["FEDSIM_PLUGINS"].strip(", ") == "tests.fedsim.plugged"
+    assert Settings.from_env().public_environment()["FEDSIM_PLUGINS"].strip(", ") == "tests.fedsim.plugged"
 
 
 def test_a_broken_module_of_the_variable_is_named_where_a_name_is_missing(

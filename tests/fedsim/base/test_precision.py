@@ -18,7 +18,7 @@ from fedsim.engine.pools import SerialPool, StackedPool
 from fedsim.engine.simulation import simulate
 from fedsim.errors import SettingsError, SpecError
 from fedsim.models.net import Params
-from jobs.run.checkpointing import experiment_of
+from jobs.run.checkpointing import describe_experiment
 from jobs.spec import parse_spec
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import quick
@@ -119,8 +119,8 @@ def test_gradients_of_attention_over_long_texts_are_the_same_again() -> None:
 
 
 def test_a_precision_is_part_of_what_a_run_is() -> None:
-    plain = experiment_of(parse_spec({"algorithm": "fedavg"}))
+    plain = describe_experiment(parse_spec({"algorithm": "fedavg"}))
     # Checkpoints of before there was a choice know nothing of it.
     assert "precision" not in plain["local"]
-    lowered = experiment_of(parse_spec({"algorithm": "fedavg", "local": {"precision": "bf16"}}))
+    lowered = describe_experiment(parse_spec({"algorithm": "fedavg", "local": {"precision": "bf16"}}))
     assert lowered != plain

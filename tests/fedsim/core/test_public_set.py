@@ -180,12 +180,12 @@ def test_a_spec_without_a_public_set_is_refused(tmp_path: Path, monkeypatch: pyt
         monkeypatch.setattr(module, "ALGORITHMS", {"told": Told, "fedavg": FedAvg})
     spec = {"algorithm": "told", "data": {"dataset": "digits"}}
     with pytest.raises(resolve.SpecError) as caught:
-        resolve.resolve(parse_spec(spec), Settings(tmp_path))
+        resolve.resolve_spec(parse_spec(spec), Settings(tmp_path))
     (fault,) = caught.value.errors
     assert fault.path == "data.public.fraction"
     few = {"dataset": "digits", "limit": 200, "public": {"fraction": 0.001}}
     with pytest.raises(resolve.SpecError, match="that is none of 200 examples"):
-        resolve.resolve(parse_spec({"algorithm": "told", "data": few}), Settings(tmp_path))
-    resolve.resolve(
+        resolve.resolve_spec(parse_spec({"algorithm": "told", "data": few}), Settings(tmp_path))
+    resolve.resolve_spec(
         parse_spec({**spec, "data": {"dataset": "digits", "public": {"fraction": 0.1}}}), Settings(tmp_path)
     )

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from actors.actor_group import Crew
+from actors.actor_group import ActorGroup
 from actors.resources import Placement
 
 
 @pytest.fixture(
     scope="package", params=[pytest.param(1, marks=pytest.mark.slow), 2], ids=["1-actor", "2-actors"]
 )
-def crew(request: pytest.FixtureRequest, ray_cluster: None) -> Iterator[Crew]:
-    crew = Crew(Placement(request.param, 0.5, 0))
+def crew(request: pytest.FixtureRequest, ray_cluster: None) -> Iterator[ActorGroup]:
+    crew = ActorGroup(Placement(request.param, 0.5, 0))
     yield crew
     crew.close()

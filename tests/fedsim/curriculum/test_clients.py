@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from actors.actor_group import Crew
+from actors.actor_group import ActorGroup
 from actors.ray_pool import RayPool
 from fedsim.algorithms import FedAvg, FedProx
 from fedsim.base import rng
@@ -157,7 +157,7 @@ def several(population: Population) -> Population:
 
 
 @pytest.mark.parametrize("name", CURRICULA)
-def test_both_curricula_with_several_architectures_on_every_pool(name: str, crew: Crew) -> None:
+def test_both_curricula_with_several_architectures_on_every_pool(name: str, crew: ActorGroup) -> None:
     population = several(federation(UNEVEN, cohort_size=4, rounds=5))
     algorithm = CURRICULA[name]
     expected = run(algorithm, population)

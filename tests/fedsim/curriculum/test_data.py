@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from actors.actor_group import Crew
+from actors.actor_group import ActorGroup
 from actors.ray_pool import RayPool
 from fedsim.algorithms import ALGORITHMS, FedAvg, FedProx
 from fedsim.clients.population import Population
@@ -74,7 +74,7 @@ def test_a_pace_that_opens_everything_draws_as_the_usual_loop_does() -> None:
 @pytest.mark.parametrize(
     "name", [name if name in QUICK_ONES else pytest.param(name, marks=pytest.mark.slow) for name in METHODS]
 )
-def test_around_every_method_the_same_on_every_pool(name: str, crew: Crew) -> None:
+def test_around_every_method_the_same_on_every_pool(name: str, crew: ActorGroup) -> None:
     algorithm = DataCurriculum(base=method(name), score="both_loss")
     population = federation(cohort_size=6, rounds=3)
     reference = SerialPool(algorithm, population)

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from actors.actor_group import Crew
+from actors.actor_group import ActorGroup
 from actors.ray_pool import RayPool
 from fedsim.algorithms import FedAvg
 from fedsim.core import Context, ServerState
@@ -79,7 +79,7 @@ def test_a_client_that_cannot_be_scored_is_named() -> None:
         list(simulate(Broken(), population, SerialPool(Broken(), population)))
 
 
-def test_the_answers_do_not_depend_on_the_pool(crew: Crew) -> None:
+def test_the_answers_do_not_depend_on_the_pool(crew: ActorGroup) -> None:
     population, algorithm = federation(rounds=2), Asking()
     shape = {"input_shape": population.dataset.input_shape, "num_classes": population.dataset.num_classes}
     population = replace(population, nets=tuple(make_net(model, **shape) for model in ("mlp", "logistic")))

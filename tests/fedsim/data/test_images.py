@@ -200,7 +200,7 @@ def test_what_is_nowhere_says_how_to_get_it(tmp_path: Path, name: str):
     "name", ["mnist", "fashion_mnist", "emnist", "cifar10", "cifar100", "svhn", "celeba"]
 )
 def test_what_can_be_downloaded_says_so(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(DataRoots, "installed", lambda self, name: None)
+    monkeypatch.setattr(DataRoots, "find_installed", lambda self, name: None)
     with pytest.raises(DataNotFound, match=r"--set data\.download=true"):
         load_dataset(name, roots=[tmp_path])
     assert "--set data.download=true" in DATASETS[name].how_to_get

@@ -163,8 +163,8 @@ def test_every_place_that_a_loader_looks_in_is_said(
     def installed(places: DataRoots, package: str) -> None:
         looked.append(places.system / package)
 
-    monkeypatch.setattr(DataRoots, "find", find)
-    monkeypatch.setattr(DataRoots, "installed", installed)
+    monkeypatch.setattr(DataRoots, "find_path", find)
+    monkeypatch.setattr(DataRoots, "find_installed", installed)
     given = {"path": "mine/data"} if "path" in {p.name for p in list_entry_parameters(DATASETS[name])} else {}
     drawn = DATASETS[name].check_parameters is not None or name == "digits"
     if not drawn:

@@ -17,7 +17,7 @@ from fedsim.engine.worker import count_shards
 from jobs.run.final_model import FinalModel
 from jobs.settings import Settings
 from jobs.spec import parse_spec
-from jobs.spec.resolve import resolve
+from jobs.spec.resolve import resolve_spec
 from jobs.store.records import Engine, RoundRecord, Seconds, Traffic
 from tests.fedsim.federations import federation, gaussian_dataset
 
@@ -56,7 +56,7 @@ def test_a_spec_keeps_a_share_apart() -> None:
         "evaluation": {"validation": 0.1},
         "clients": {"total": 10},
     }
-    population = resolve(parse_spec(spec), Settings.from_env()).load_population()
+    population = resolve_spec(parse_spec(spec), Settings.from_env()).load_population()
     assert population.validation is not None
     assert len(population.validation) == 20
     assert len(population.dataset.train) == 180

@@ -39,7 +39,7 @@ def test_only_overlapping_windows_off_the_cpu_are_averaged_by_matrices(
         by_matrices.append((x.device.type, size))
         return average_by_matrices(x, size)
 
-    monkeypatch.setattr(layers, "pooled_by_matrices", noted)
+    monkeypatch.setattr(layers, "average_by_matrices", noted)
     for device in ("cpu", "meta"):
         x = torch.ones(1, 1, 8, 8, device=device)
         assert [average_maps(x, size).shape[-1] for size in (4, 3, 16)] == [4, 3, 16]

@@ -171,7 +171,7 @@ def test_too_little_memory_halves_the_width_and_loses_nothing(monkeypatch: pytes
 
     population, algorithm = small(), quick("scaffold")
     expected, kept = run(algorithm, population, StackedPool(algorithm, population, 4))
-    monkeypatch.setattr("fedsim.stacking.stacked._Loop.make", limited)
+    monkeypatch.setattr("fedsim.stacking.stacked._Loop.run_step", limited)
     pool = StackedPool(algorithm, population, 8)
     found, memories = run(algorithm, population, pool)
     assert (found.digest, found.memory_digest) == (expected.digest, expected.memory_digest)

@@ -61,7 +61,7 @@ def test_counting_does_not_ask_for_the_difficulty_that_comes_down(monkeypatch: p
     ctx = population.context(1)
     state = method.init_server_state(ctx)
     cost = CostMeter(method, population).training_cost(ctx, state, range(10))
-    monkeypatch.setattr(FedCL, "wanted", lambda *_: pytest.fail("it was asked for"))
+    monkeypatch.setattr(FedCL, "wanted_difficulty", lambda *_: pytest.fail("it was asked for"))
     assert CostMeter(method, population).training_cost(ctx, state, range(10)) == cost
 
 

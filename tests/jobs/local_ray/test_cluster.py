@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jobs.local_ray.cluster import ACTORS, GROUPS, JOBS, NODES, ClusterState, cluster_state
+from jobs.local_ray.cluster import ACTORS, GROUPS, JOBS, NODES, ClusterState, read_cluster_state
 
 
 def listed(*rows: dict[str, Any]) -> dict[str, Any]:
@@ -65,7 +65,7 @@ ANSWERS = {
 
 
 def test_free_is_what_nobody_has_reserved() -> None:
-    found = cluster_state(ANSWERS.__getitem__)
+    found = read_cluster_state(ANSWERS.__getitem__)
     shares = [(each.address, each.head, each.cpus.free, each.gpus.free) for each in found.nodes]
     assert shares == [("10.0.0.1", True, 1.5, 0.0), ("10.0.0.2", False, 14.0, 1.4)]
     assert (found.cpus.total, found.cpus.free) == (18.0, 15.5)
@@ -73,7 +73,7 @@ def test_free_is_what_nobody_has_reserved() -> None:
 
 
 def test_actors_are_those_of_our_jobs() -> None:
-    others, mine = cluster_state(ANSWERS.__getitem__).jobs
+    others, mine = read_cluster_state(ANSWERS.__getitem__).jobs
     assert (mine.job_id, mine.actors, mine.waiting) == ("0abc12", 3, 1)
     assert (mine.cpus, mine.gpus, mine.nodes) == (2.0, 0.6, ["1", "2"])
     assert (others.job_id, others.actors, others.cpus) == ("", 1, 0.5)

@@ -13,13 +13,13 @@ from jobs.local_ray.embedded_ray import ensure_ray, find_ray, stop_ray
 from jobs.local_ray.files import (
     ALIVE,
     Addresses,
-    keeper_lives,
-    locked,
+    is_keeper_alive,
+    lock_file,
     read_addresses,
-    token,
+    read_or_make_token,
     write_addresses,
 )
-from jobs.local_ray.keeper import ask, jobs_run, object_store_bytes
+from jobs.local_ray.keeper import fetch_json, has_running_jobs, object_store_bytes
 from jobs.settings import Settings
 
 
@@ -59,13 +59,13 @@ def test_a_running_ray_is_found_again(ray_home):
 def test_plans_are_measured_on_it(ray_home):
     told = Planning(Settings(ray_home))._environment()
     assert told["FEDSIM_RAY_ADDRESS"] == find_ray(Settings(ray_home)).gcs
-    assert Path(told["RAY_AUTH_TOKEN_PATH"]).read_text() == token(ray_home)
+    assert Path(told["RAY_AUTH_TOKEN_PATH"]).read_text() == read_or_make_token(ray_home)
 
 
 def test_ray_asks_for_the_token(ray_home):
     address = ensure_ray(Settings(ray_home))
-    assert ask(address.jobs, "/api/version", address.token) is not None
-    assert ask(address.jobs, "/api/version", "wrong") is None
+    assert fetch_json(address.jobs, "/api/version", address.token) is not None
+    assert fetch_json(address.jobs, "/api/version", "wrong") is None
     assert address.token not in repr(address)
     assert (ray_home / "ray.token").stat().st_mode & 0o077 == 0
 
@@ -97,8 +97,8 @@ def test_one_ray_for_many_starters_which_ends_when_nobody_needs_it(tmp_path):
     assert len(found) == 1
     addresses = read_addresses(settings.home)
     assert processes_of(addresses)
-    assert not jobs_run(addresses, token(settings.home))
-    eventually(lambda: not keeper_lives(settings.home))
+    assert not has_running_jobs(addresses, read_or_make_token(settings.home))
+    eventually(lambda: not is_keeper_alive(settings.home))
     eventually(lambda: not processes_of(addresses))
     assert not Path(addresses.temporary).exists()
     assert read_addresses(settings.home) is None
@@ -119,12 +119,12 @@ def test_a_ray_that_does_not_start_says_what_its_log_says(tmp_path, monkeypatch)
 
 def test_a_keeper_that_never_answers_is_not_waited_for_for_ever(tmp_path):
     settings = Settings(tmp_path)
-    with locked(tmp_path / "ray.lock", wait=False) as got:
+    with lock_file(tmp_path / "ray.lock", wait=False) as got:
         assert got
-        assert keeper_lives(tmp_path)
+        assert is_keeper_alive(tmp_path)
         with pytest.raises(RayUnavailable, match=r"within 0\.3 s"):
             ensure_ray(settings, timeout=0.3)
-    assert not keeper_lives(tmp_path)
+    assert not is_keeper_alive(tmp_path)
 
 
 def test_a_named_cluster_is_taken_as_it_is(tmp_path):
@@ -144,7 +144,7 @@ def test_files_of_a_dead_keeper_mean_nothing(tmp_path):
 
 def test_the_token_is_made_once(tmp_path):
     with ThreadPoolExecutor(8) as threads:
-        assert len(set(threads.map(lambda _: token(tmp_path), range(8)))) == 1
+        assert len(set(threads.map(lambda _: read_or_make_token(tmp_path), range(8)))) == 1
     assert [p.name for p in tmp_path.iterdir()] == ["ray.token"]
 
 

@@ -13,9 +13,9 @@ from actors.resources import Placement
 from fedsim.errors import DoesNotFit, FedsimError, NoCapacityNow, NodeLost
 from jobs.run import drive as drive_module
 from jobs.run import startup as setting_up
-from jobs.run.drive import Run
-from jobs.run.runner import Watch
-from jobs.run.startup import SettingUp
+from jobs.run.drive import RunWithRestarts
+from jobs.run.runner import JobWatcher
+from jobs.run.startup import StartupWaiter
 from jobs.spec import parse_spec
 from jobs.store.job_store import JobStore
 from jobs.store.states import JobState
@@ -29,7 +29,7 @@ def tried(*ends: FedsimError | str, **options: Any) -> list[tuple[bool, bool]]:
     """Of a run whose drives end so: whether each was after a loss, and whether it might shrink."""
     left, drives = list(ends), list[tuple[bool, bool]]()
 
-    class Tried(Run):
+    class Tried(RunWithRestarts):
         def _once(self, resumed: bool, shrink: bool) -> dict[str, Any]:
             drives.append((resumed, shrink))
             end = left.pop(0)
@@ -38,7 +38,7 @@ def tried(*ends: FedsimError | str, **options: Any) -> list[tuple[bool, bool]]:
             return {}
 
     unused: Any = None
-    Tried(unused, unused, None, unused, unused, unused, lambda _: True, **options).to_end()
+    Tried(unused, unused, None, unused, unused, unused, lambda _: True, **options).run_to_end()
     return drives
 
 
@@ -89,7 +89,7 @@ def test_a_run_that_another_process_lost_waits_until_its_cluster_has_come_up(
 def test_a_cluster_that_comes_up_smaller_is_what_there_is(pauses: list[float]) -> None:
     drives = tried(*[UNFIT] * 62, "done", after_loss=True)
     assert drives[-2:] == [(True, False), (True, True)]
-    assert sum(pauses) == pytest.approx(drive_module.SETTLE_SECONDS, abs=1.0)
+    assert sum(pauses) == pytest.approx(drive_module.CLUSTER_RECOVERY_SECONDS, abs=1.0)
     with pytest.raises(DoesNotFit):
         tried(*[UNFIT] * 63, "done", after_loss=True)
 
@@ -100,7 +100,7 @@ def test_after_a_loss_of_its_own_a_run_takes_the_nodes_that_are_left(pauses: lis
 
 @pytest.fixture
 def rounds_of_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(setting_up, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(setting_up, "POLL_SECONDS", 0.0)
 
 
 @pytest.mark.usefixtures("rounds_of_waiting")
@@ -109,12 +109,12 @@ def test_a_job_says_once_that_it_waits_and_tries_when_there_seems_to_be_room(
 ) -> None:
     caplog.set_level(logging.INFO, logger="fedsim.runner")
     warnings, looks = list[str](), [False, False, True, True]
-    waiting = SettingUp(warnings.append, lambda: False, lambda: looks.pop(0))
+    waiting = StartupWaiter(warnings.append, lambda: False, lambda: looks.pop(0))
     for left in (1, 0):
-        waiting.phase("placing 2 client actors")
-        assert waiting.no_room(TAKEN)
+        waiting.log_status("placing 2 client actors")
+        assert waiting.wait_for_capacity(TAKEN)
         assert len(looks) == left
-    waiting.phase("loading the data")
+    waiting.log_status("loading the data")
     said = f"waiting for room: {TAKEN.message}"
     assert warnings == [said]
     assert caplog.messages == ["placing 2 client actors", said, "loading the data"]
@@ -124,25 +124,27 @@ def test_a_job_says_once_that_it_waits_and_tries_when_there_seems_to_be_room(
 def test_a_job_that_is_cancelled_waits_no_more(tmp_path: Path) -> None:
     with JobStore.open(f"sqlite:///{tmp_path / 'jobs.db'}") as store:
         job_id = store.create(parse_spec({"algorithm": "fedavg"}))[0].id
-        store.advance(job_id, JobState.QUEUED, JobState.STARTING)
-        watch = Watch(store, job_id)
+        store.change_state(job_id, JobState.QUEUED, JobState.STARTING)
+        watch = JobWatcher(store, job_id)
 
         def cancelled() -> bool:
             store.request_cancel(job_id)
-            watch.check()
+            watch.check_store()
             return False
 
-        waiting = SettingUp(lambda text: store.warn(job_id, text), lambda: watch.stopped, cancelled)
+        waiting = StartupWaiter(
+            lambda text: store.add_warning(job_id, text), lambda: watch.is_stopped, cancelled
+        )
         try:
-            assert not waiting.no_room(TAKEN)
+            assert not waiting.wait_for_capacity(TAKEN)
         finally:
             watch.close()
         assert [event.type for event in store.events(job_id)].count("warning") == 1
 
 
 def test_a_job_tries_now_and_then_whatever_it_sees(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(setting_up, "TRY_SECONDS", 0.0)
-    assert SettingUp(lambda _: None, lambda: False, lambda: False).no_room(TAKEN)
+    monkeypatch.setattr(setting_up, "RETRY_SECONDS", 0.0)
+    assert StartupWaiter(lambda _: None, lambda: False, lambda: False).wait_for_capacity(TAKEN)
 
 
 @pytest.mark.parametrize(
@@ -156,4 +158,4 @@ def test_a_job_tries_now_and_then_whatever_it_sees(monkeypatch: pytest.MonkeyPat
 )
 def test_room_is_what_the_workers_and_the_server_take(free: dict[str, float], expected: bool) -> None:
     # 2 x 0.5 CPU; 2 x 0.3 + 0.4 GPU
-    assert setting_up.suffices(free, Placement(2, 0.5, 0.3, server=0.4)) == expected
+    assert setting_up.is_enough(free, Placement(2, 0.5, 0.3, server_gpus=0.4)) == expected

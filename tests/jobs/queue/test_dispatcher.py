@@ -172,10 +172,10 @@ def test_a_job_that_kills_ray_while_it_starts_is_not_started_for_ever(tmp_path):
     settings, ray = Settings(tmp_path / "home"), NoRay()
     with JobStore.open(settings.database_url) as store:
         job_id = store.create(parse_spec({"algorithm": "fedavg"}))[0].id
-        store.advance(job_id, JobState.QUEUED, JobState.STARTING)
+        store.change_state(job_id, JobState.QUEUED, JobState.STARTING)
         reconciler = Reconciler(store, settings, ["runner"])
         for _ in range(10):
-            reconciler.settle_all(ray)
+            reconciler.reconcile_jobs(ray)
         assert ray.taken == [f"fedsim-{job_id}-{n}" for n in range(4)]
         job = store.get(job_id)
         assert (job.state, job.reason) == (JobState.FAILED, FailureReason.HEARTBEAT_LOST)
@@ -253,11 +253,11 @@ def test_without_ray_the_queue_says_so_and_waits(tmp_path):
     with JobStore.open(settings.database_url) as store:
         job, _ = store.create(parse_spec({"algorithm": "fedavg"}))
         dispatcher = Dispatcher(store, settings)
-        assert "not been started" in dispatcher.ready()
+        assert "not been started" in dispatcher.find_obstacle()
         dispatcher.start()
         try:
             until(lambda: "127.0.0.1:9" in (store.get(job.id).waiting or ""), seconds=40)
-            until(lambda: "127.0.0.1:9" in dispatcher.ready())
+            until(lambda: "127.0.0.1:9" in dispatcher.find_obstacle())
             assert store.get(job.id).state is JobState.QUEUED
             store.request_cancel(job.id)
         finally:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import requests
 
-from actors.resources import beside_server
+from actors.resources import reserve_server_gpu
 from fedsim.errors import RayUnavailable
-from jobs.local_ray.cluster import MOST
+from jobs.local_ray.cluster import MAX_ROWS
 from jobs.local_ray.embedded_ray import RayAddress
 from jobs.queue import ray_jobs
 from jobs.queue.ray_jobs import RayJobs
@@ -42,14 +42,14 @@ def jobs_of(monkeypatch: pytest.MonkeyPatch, dashboard: Dashboard) -> RayJobs:
 def test_all_living_nodes_are_counted_and_the_head_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = node("1", 16, 0), node("2", 2, 1, head=True), node("3", 16, 2, state="DEAD")
     dashboard = Dashboard(200, listed(*rows))
-    found = jobs_of(monkeypatch, dashboard).nodes()
+    found = jobs_of(monkeypatch, dashboard).fetch_nodes()
     assert [(each.id, each.name, each.cpus, each.gpus, each.head) for each in found] == [
         ("1", "10.0.0.1", 16, 0, False),
         ("2", "10.0.0.2", 2, 1, True),
     ]
-    assert [each.server for each in beside_server(found, 0.25)] == [0.0, 0.25]
+    assert [each.server_gpus for each in reserve_server_gpu(found, 0.25)] == [0.0, 0.25]
     [path] = dashboard.asked
-    assert f"limit={MOST}&" in path
+    assert f"limit={MAX_ROWS}&" in path
     assert path.endswith("filter_values=ALIVE")
 
 
@@ -57,4 +57,4 @@ def test_all_living_nodes_are_counted_and_the_head_is_known(monkeypatch: pytest.
 def test_a_dashboard_that_cannot_say_is_unavailable(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
     dashboard = Dashboard(status, {"result": False, "msg": "no", "data": {"result": None}})
     with pytest.raises(RayUnavailable, match="Ray at head"):
-        jobs_of(monkeypatch, dashboard).nodes()
+        jobs_of(monkeypatch, dashboard).fetch_nodes()

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from actors.resources import Node
+from actors.resources import ClusterNode
 from fedsim.errors import JobRefused, RayUnavailable, StoreFull
 from jobs.queue import capacity as room
 from jobs.queue import reconcile
 from jobs.queue.dispatcher import Dispatcher
 from jobs.queue.reconcile import Reconciler
-from jobs.queue.waiting import EXPLAINED
-from jobs.run.ray_job import NO_ANSWER, NO_ROOM
-from jobs.run.runner_secrets import take
+from jobs.queue.waiting import MAX_PLACES_EXPLAINED
+from jobs.run.ray_job import EXIT_DISK_FULL, EXIT_NO_ANSWER
+from jobs.run.runner_secrets import read_runner_settings
 from jobs.settings import Settings
 from jobs.spec import parse_spec
 from jobs.store.states import ACTIVE, FINAL, FailureReason, JobState
@@ -58,7 +58,7 @@ def test_a_job_that_ray_took_in_the_end_was_not_refused(desk, monkeypatch):
 def test_a_job_whose_store_was_full_has_failed_as_soon_as_there_is_room(desk, caplog):
     job_id = desk.job()
     desk.look()
-    desk.cluster.jobs[f"fedsim-{job_id}-0"] = ENDED._replace(exit_code=NO_ROOM)
+    desk.cluster.jobs[f"fedsim-{job_id}-0"] = ENDED._replace(exit_code=EXIT_DISK_FULL)
     advance = desk.store.advance
 
     def full(*_, **__):
@@ -84,7 +84,7 @@ def test_a_job_whose_store_was_full_has_failed_as_soon_as_there_is_room(desk, ca
 def test_a_job_whose_store_fell_silent_goes_on_in_another_process(desk):
     job_id = desk.job()
     desk.look()
-    desk.cluster.jobs[f"fedsim-{job_id}-0"] = ENDED._replace(exit_code=NO_ANSWER)
+    desk.cluster.jobs[f"fedsim-{job_id}-0"] = ENDED._replace(exit_code=EXIT_NO_ANSWER)
     desk.look()
     job = desk.store.get(job_id)
     assert (job.state, job.restarts, job.submission_id) == (JobState.STARTING, 1, f"fedsim-{job_id}-1")
@@ -111,7 +111,7 @@ def test_a_disk_that_is_full_keeps_no_other_job_from_its_end(desk, monkeypatch):
             desk.look()
 
     with monkeypatch.context() as disk:
-        disk.setattr(reconcile, "hand_over", full)
+        disk.setattr(reconcile, "write_runner_secrets", full)
         disk.setattr(Path, "open", full)
         look()
         assert (desk.state(killed), desk.state(cancelled)) == (JobState.STARTING, JobState.CANCELLED)
@@ -157,14 +157,14 @@ def test_on_a_cluster_that_is_just_going_up_a_job_waits_for_its_nodes(store, url
     assert store.get(behind).waiting.startswith("1 job before it in the queue; it does not fit")
     # Nor is a job refused when it is submitted.
     assert desk.dispatcher.nodes() is None
-    monkeypatch.setattr(room, "COUNT_SECONDS", 0.0)
-    desk.cluster.has = [Node("here", 2, 0), Node("there", 1, 0)]
+    monkeypatch.setattr(room, "NODE_REFRESH_SECONDS", 0.0)
+    desk.cluster.has = [ClusterNode("here", 2, 0), ClusterNode("there", 1, 0)]
     desk.look()
     assert desk.state(job_id) is JobState.STARTING
     late = desk.job(resources={"workers": 9}, priority=5)
     desk.look()
     assert desk.state(late) is JobState.QUEUED
-    monkeypatch.setattr(room, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(room, "NODE_GROWTH_SECONDS", 0.0)
     desk.look()
     assert store.get(late).reason is FailureReason.DOES_NOT_FIT
     assert desk.dispatcher.nodes() == desk.cluster.has
@@ -176,18 +176,20 @@ def test_each_job_that_waits_says_why(desk, monkeypatch):
     )
     active = [desk.job(f"n{number}") for number in range(7)]
     desk.look()
-    waiting = [desk.job() for _ in range(EXPLAINED + 2)]
+    waiting = [desk.job() for _ in range(MAX_PLACES_EXPLAINED + 2)]
     desk.look()
     names = ", ".join(f"{job_id} (n{number})" for number, job_id in enumerate(active[:5]))
     holds = f"7 of at most 7 jobs run: {names}, 2 more"
     assert desk.store.get(waiting[0]).waiting == holds
     assert desk.store.get(waiting[2]).waiting == f"2 jobs before it in the queue; {holds}"
-    for job_id in waiting[EXPLAINED:]:
+    for job_id in waiting[MAX_PLACES_EXPLAINED:]:
         assert desk.store.get(job_id).waiting == f"at least 100 jobs before it in the queue; {holds}"
     # A look that finds nothing new writes nothing to any of them.
     told, explain = [], desk.store.explain
     monkeypatch.setattr(
-        desk.store, "explain", lambda *given, **more: (told.append(given), explain(*given, **more))
+        desk.store,
+        "write_waiting_reasons",
+        lambda *given, **more: (told.append(given), explain(*given, **more)),
     )
     desk.look()
     assert [reasons for reasons, _ in told] == [{}]
@@ -264,15 +266,15 @@ def test_passwords_go_by_a_file_for_the_owner_only(store, tmp_path, monkeypatch)
     read = Settings.from_env(environment | {"FEDSIM_DATABASE_URL": "sqlite:///old.db"})
     assert (read.database_url, read.storage) == (settings.database_url, settings.storage)
     # It is gone once it has been read, and where nobody ever will.
-    assert take(environment).database_url == secret
+    assert read_runner_settings(environment).database_url == secret
     assert not handed.exists()
     reconciler.submit(cluster, store.get(job.id))
     assert handed.exists()
     cluster.jobs.clear()
     store.heartbeat(job.id)
-    reconciler.settle_all(cluster)
+    reconciler.reconcile_jobs(cluster)
     later(monkeypatch, 16)
-    reconciler.settle_all(cluster)
+    reconciler.reconcile_jobs(cluster)
     assert [path.name for path in settings.job_dir(job.id).glob(".handover*")] == [
         f".handover-fedsim-{job.id}-1.json"
     ]

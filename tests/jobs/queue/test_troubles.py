@@ -7,9 +7,9 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from fedsim.errors import RayUnavailable
-from jobs.local_ray.embedded_ray import _did_not_start
+from jobs.local_ray.embedded_ray import _make_start_error
 from jobs.queue import reconcile
-from jobs.queue.dispatcher import UNFORESEEN
+from jobs.queue.dispatcher import UNEXPECTED_ERROR_TEXT
 from jobs.queue.reconcile import Reconciler
 from jobs.settings import Settings
 from jobs.store.states import FailureReason, JobState
@@ -45,7 +45,7 @@ def test_the_queue_is_served_whatever_trouble_a_job_that_runs_has(desk, monkeypa
     killed = desk.job("killed")
     desk.look()
     desk.cluster.jobs[f"fedsim-{killed}-0"] = ENDED
-    waits, hand_over = desk.job("waits"), reconcile.hand_over
+    waits, hand_over = desk.job("waits"), reconcile.write_runner_secrets
 
     def full(settings, job_id, name):
         if job_id == killed:
@@ -53,7 +53,7 @@ def test_the_queue_is_served_whatever_trouble_a_job_that_runs_has(desk, monkeypa
         return hand_over(settings, job_id, name)
 
     with monkeypatch.context() as disk:
-        disk.setattr(reconcile, "hand_over", full)
+        disk.setattr(reconcile, "write_runner_secrets", full)
         for _ in range(5):
             with pytest.raises(OSError, match="No space"):
                 desk.look()
@@ -71,7 +71,7 @@ def test_a_home_that_is_away_fails_no_job(desk, monkeypatch, away):
         raise OSError(away, "the home is away")
 
     with monkeypatch.context() as network:
-        network.setattr(reconcile, "hand_over", broken)
+        network.setattr(reconcile, "write_runner_secrets", broken)
         network.setattr(reconcile.tempfile, "TemporaryFile", broken)
         for _ in range(5):
             with pytest.raises(OSError, match="the home is away"):
@@ -86,15 +86,15 @@ def test_a_home_that_is_away_fails_no_job(desk, monkeypatch, away):
     [
         (RayUnavailable("Ray at 10.0.0.1 does not answer"), "Ray at 10.0.0.1 does not answer"),
         (
-            _did_not_start(Path("/root/secret"), "it ended with exit code 1"),
+            _make_start_error(Path("/root/secret"), "it ended with exit code 1"),
             "the local Ray did not start: it ended with exit code 1; the server's log says more",
         ),
         (
             OperationalError("SELECT secret", {"id": "secret"}, Exception("no route to secret")),
             "the store does not answer; the server's log says why",
         ),
-        (PermissionError(errno.EACCES, "Permission denied", "/root/secret"), UNFORESEEN),
-        (KeyError("secret"), UNFORESEEN),
+        (PermissionError(errno.EACCES, "Permission denied", "/root/secret"), UNEXPECTED_ERROR_TEXT),
+        (KeyError("secret"), UNEXPECTED_ERROR_TEXT),
     ],
 )
 def test_what_anybody_may_ask_for_tells_no_secrets(desk, caplog, error, said):
@@ -115,9 +115,9 @@ def test_a_service_that_stalled_takes_no_job_back(desk, monkeypatch):
     def stall(name, command, environment):
         monkeypatch.setattr(desk.cluster, "submit", submit)
         submit(name, command, environment)
-        other.settle_all(desk.cluster)
+        other.reconcile_jobs(desk.cluster)
         desk.cluster.jobs[name] = ENDED
-        other.settle_all(desk.cluster)
+        other.reconcile_jobs(desk.cluster)
 
     monkeypatch.setattr(desk.cluster, "submit", stall)
     desk.look()

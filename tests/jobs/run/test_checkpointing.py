@@ -8,21 +8,21 @@ import pytest
 import fedsim
 from fedsim.algorithms import ALGORITHMS
 from fedsim.core import Algorithm
-from jobs.run.checkpointing import experiment_of
+from jobs.run.checkpointing import describe_experiment
 from jobs.spec import parse_spec
 
 SPEC: dict[str, Any] = {"algorithm": "scaffold", "rounds": 9, "model": "logistic", "local": {"steps": 2}}
 
 
 def test_what_a_round_does_not_depend_on_may_change() -> None:
-    base = experiment_of(parse_spec(SPEC))
+    base = describe_experiment(parse_spec(SPEC))
     # Checkpoints of before there was a choice of tests know nothing of it.
     assert "tests" not in base["data"]
     free = {"rounds": 50, "name": "x", "checkpoint": {"every": 3}, "faults": {}, "evaluation": {"every": 5}}
-    assert experiment_of(parse_spec({**SPEC, **free, "resources": {"stack": "off"}})) == base
+    assert describe_experiment(parse_spec({**SPEC, **free, "resources": {"stack": "off"}})) == base
     changes = ({"seed": 1}, {"local": {"steps": 3}}, {"model": "mlp"}, {"data": {"limit": 100}})
     for part in (*changes, {"resources": {"stack": 4}}, {"evaluation": {"validation": 0.1}}):
-        assert experiment_of(parse_spec({**SPEC, **part})) != base
+        assert describe_experiment(parse_spec({**SPEC, **part})) != base
 
 
 BY_ROUNDS: list[dict[str, Any]] = [
@@ -49,7 +49,7 @@ NOT_BY_ROUNDS: list[dict[str, Any]] = [
 
 
 def experiments(part: dict[str, Any]) -> list[dict[str, Any]]:
-    return [experiment_of(parse_spec({**SPEC, **part, "rounds": rounds})) for rounds in (9, 18)]
+    return [describe_experiment(parse_spec({**SPEC, **part, "rounds": rounds})) for rounds in (9, 18)]
 
 
 @pytest.mark.parametrize("part", BY_ROUNDS, ids=str)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.run.class_map import FILE, class_map
-from jobs.run.partition_report import deal
+from jobs.run.class_map import FILE, load_class_map
+from jobs.run.partition_report import make_partition_report
 from jobs.settings import Settings
 from jobs.spec import parse_spec
 
@@ -17,16 +17,16 @@ def test_the_counts_are_those_of_the_job(tmp_path: Path, partition: object) -> N
     data = {"dataset": "digits", "partition": partition}
     spec = parse_spec({"algorithm": "fedavg", "clients": {"total": 6, "fraction": 1.0}, "data": data})
     settings = Settings(home=tmp_path)
-    made = class_map(spec, settings, "abc")
+    made = load_class_map(spec, settings, "abc")
     plain = parse_spec({**spec.model_dump(mode="json"), "data": {**data, "partition": "iid"}})
-    assert made["counts"] == deal(plain, settings, lambda phase: None).counts.tolist()
+    assert made["counts"] == make_partition_report(plain, settings, lambda phase: None).counts.tolist()
     assert (made["clients"], len(made["classes"]), len(made["distances"])) == (6, 10, 6)
 
 
 def test_a_partition_says_what_was_taken_away_before_it_was_dealt(tmp_path: Path) -> None:
     given = {"algorithm": "fedavg", "data": {"dataset": "digits", "public": {"fraction": 0.1}}}
     spec = parse_spec({**given, "evaluation": {"validation": 0.2}})
-    dealt = deal(spec, Settings(home=tmp_path), lambda phase: None)
+    dealt = make_partition_report(spec, Settings(home=tmp_path), lambda phase: None)
     assert (dealt.about["public"], dealt.about["validation"]) == (0.1, 0.2)
     assert int(dealt.sizes.sum()) == round(0.8 * round(0.9 * 1438))
 
@@ -41,7 +41,7 @@ def test_one_that_cannot_be_kept_is_given(
         raise OSError("No space left on device")
 
     monkeypatch.setattr(Path, "write_text", full)
-    assert class_map(spec, Settings(home=tmp_path), "abc")["clients"] == 3
+    assert load_class_map(spec, Settings(home=tmp_path), "abc")["clients"] == 3
     assert "cannot be kept: No space left" in caplog.text
     assert list(Settings(home=tmp_path).job_dir("abc").iterdir()) == []
 
@@ -50,4 +50,4 @@ def test_it_is_made_once(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
     spec = parse_spec({"algorithm": "fedavg", "data": {"dataset": "digits"}})
     (settings.job_dir("abc") / FILE).write_text('{"kept": true}')
-    assert class_map(spec, settings, "abc") == {"kept": True}
+    assert load_class_map(spec, settings, "abc") == {"kept": True}

@@ -16,7 +16,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from actors.coordinator import Phase
+from actors.coordinator import Status
 from fedsim.base.tree import wrap_array
 from fedsim.data import Normalise
 from fedsim.engine.pools import SerialPool
@@ -31,14 +31,14 @@ from fedsim.errors import (
 )
 from fedsim.models import make_net
 from jobs.plan.planner import plan
-from jobs.run.checkpointing import keeping_of
-from jobs.run.drive import Drive, Run
-from jobs.run.execute import Notes
+from jobs.run.checkpointing import make_checkpoint_policy
+from jobs.run.drive import RunAttempt, RunWithRestarts
+from jobs.run.execute import ListLedger
 from jobs.run.final_model import FinalModel
-from jobs.run.runner import run
+from jobs.run.runner import run_job
 from jobs.settings import Settings
 from jobs.spec import JobSpec, parse_spec
-from jobs.spec.resolve import resolve
+from jobs.spec.resolve import resolve_spec
 from jobs.store.job_store import JobStore
 from jobs.store.records import RoundRecord
 from jobs.store.states import FailureReason, JobState
@@ -67,7 +67,7 @@ def driven(
     resume: bool = False,
 ) -> tuple[list[RoundRecord], list[FedsimError], dict[str, Any]]:
     """A run whose coordinator is killed after a round; its records, its losses and its model."""
-    drives: list[Drive] = []
+    drives: list[RunAttempt] = []
     losses: list[FedsimError] = []
 
     def on_round(record: RoundRecord) -> None:
@@ -78,17 +78,17 @@ def driven(
         losses.append(error)
         return len(losses) <= spec.faults.max_restarts
 
-    notes = Notes([] if records is None else records, on_round)
-    made = Run(
-        resolve(spec, settings),
+    notes = ListLedger([] if records is None else records, on_round)
+    made = RunWithRestarts(
+        resolve_spec(spec, settings),
         spec,
-        keeping_of(spec, url, resume=resume),
+        make_checkpoint_policy(spec, url, resume=resume),
         notes,
-        on_phase=lambda _: None,
-        on_drive=drives.append,
-        again=again,
+        on_status=lambda _: None,
+        on_attempt=drives.append,
+        may_restart=again,
     )
-    return notes.records, losses, made.to_end()
+    return notes.records, losses, made.run_to_end()
 
 
 def test_what_only_the_data_tells_has_the_paths_of_the_spec(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_what_only_the_data_tells_has_the_paths_of_the_spec(tmp_path: Path) -> N
 
 
 def expected(spec: JobSpec, settings: Settings) -> list[str]:
-    experiment = resolve(spec, settings)
+    experiment = resolve_spec(spec, settings)
     population = experiment.load_population()
     pool = SerialPool(experiment.algorithm, population)
     return [result.digest for result in simulate(experiment.algorithm, population, pool)]
@@ -112,14 +112,14 @@ def expected(spec: JobSpec, settings: Settings) -> list[str]:
 def test_the_server_takes_its_share_of_a_gpu_and_leaves_the_rest_to_the_workers(tmp_path: Path) -> None:
     asked = {"workers": "auto", "cpus_per_worker": 0.5, "gpus_per_worker": 0.5, "server_gpus": 0.5}
     spec, settings = parse_spec({**SPEC, "rounds": 1, "resources": asked}), Settings(tmp_path / "home")
-    drive = Drive(resolve(spec, settings), spec)
+    drive = RunAttempt(resolve_spec(spec, settings), spec)
     try:
         steps = list(drive)
         (record,) = [step for step in steps if isinstance(step, RoundRecord)]
         assert record.engine.actors == 3
         named = "cpu in the place of a logical GPU"
         assert record.engine.model_extra == {"device": named, "server_device": named}
-        said = [step.text for step in steps if isinstance(step, Phase) and "warning" in step.text]
+        said = [step.text for step in steps if isinstance(step, Status) and "warning" in step.text]
         assert ["clients train" in text for text in said] == [True, False]
         # The coordinator's half is not given back before it ends.
         assert ray.available_resources().get("GPU", 0) <= 1.5
@@ -131,11 +131,11 @@ def test_a_server_whose_share_others_hold_says_so(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("actors.server_placement.PLACEMENT_SECONDS", 0.5)
     asked = {"workers": 1, "cpus_per_worker": 0.5, "server_gpus": 0.5}
     spec, settings = parse_spec({**SPEC, "rounds": 1, "resources": asked}), Settings(tmp_path / "home")
-    experiment, gpus = resolve(spec, settings), ray.cluster_resources()["GPU"]
+    experiment, gpus = resolve_spec(spec, settings), ray.cluster_resources()["GPU"]
     held = placement_group([{"GPU": 1}] * int(gpus))
     try:
         assert held.wait(60), f"others hold a part of the room: {ray.available_resources()} is free"
-        drive = Drive(experiment, spec)
+        drive = RunAttempt(experiment, spec)
         with pytest.raises(NoCapacityNow, match=r"the server's 0.5 GPU .* did not come free within 0.5 s"):
             next(iter(drive))
         drive.close()
@@ -187,11 +187,11 @@ def test_a_drive_is_told_the_widths_of_the_rounds_that_may_run_again(
     """After five rounds, with a checkpoint after every second one: of all after the older of the two kept."""
     given = []
 
-    def made(*arguments: Any, **_: Any) -> Drive:
+    def made(*arguments: Any, **_: Any) -> RunAttempt:
         given.append(arguments[2])
         raise Told
 
-    monkeypatch.setattr("jobs.run.drive.Drive", made)
+    monkeypatch.setattr("jobs.run.drive.RunAttempt", made)
     spec, settings = parse_spec(SPEC), Settings(tmp_path / "home")
     with pytest.raises(Told):
         driven(spec, settings, str(tmp_path / "c"), records=[a_round(n + 1) for n in range(5)], resume=resume)
@@ -222,11 +222,11 @@ def test_a_run_does_not_go_on_from_memories_that_are_not_those_of_its_records(tm
 def test_a_job_whose_checkpoints_cannot_be_written_fails_before_round_1(tmp_path: Path, storage: str) -> None:
     settings = Settings(tmp_path / "home", storage=storage)
     with pytest.raises(CheckpointError, match=storage):
-        driven(parse_spec(SPEC), settings, settings.checkpoints("abc"))
+        driven(parse_spec(SPEC), settings, settings.checkpoint_url("abc"))
     with JobStore.open(settings.database_url) as store:
         job_id = store.create(parse_spec(SPEC))[0].id
-        store.advance(job_id, JobState.QUEUED, JobState.STARTING)
-        assert run(job_id, settings) is JobState.FAILED
+        store.change_state(job_id, JobState.QUEUED, JobState.STARTING)
+        assert run_job(job_id, settings) is JobState.FAILED
         job = store.get(job_id)
         assert (job.reason, job.rounds_done) == (FailureReason.STORAGE_FAILED, 0)
         assert storage in job.message
@@ -236,9 +236,9 @@ def test_a_runner_that_was_given_up_leaves_the_job_alone(tmp_path: Path) -> None
     settings = Settings(tmp_path / "home")
     with JobStore.open(settings.database_url) as store:
         job_id = store.create(parse_spec({**SPEC, "rounds": 100_000}))[0].id
-        store.advance(job_id, JobState.QUEUED, JobState.STARTING)
+        store.change_state(job_id, JobState.QUEUED, JobState.STARTING)
         store.set_submission(job_id, "another")
-        assert run(job_id, settings, "first") in (JobState.STARTING, JobState.RUNNING)
+        assert run_job(job_id, settings, "first") in (JobState.STARTING, JobState.RUNNING)
         assert store.get(job_id).heartbeat_at is None
 
 
@@ -249,16 +249,16 @@ def test_a_job_leaves_the_model_that_validation_chose(tmp_path: Path) -> None:
     settings, final = Settings(tmp_path / "home"), FinalModel()
     with JobStore.open(settings.database_url) as store:
         job_id = store.create(spec)[0].id
-        store.advance(job_id, JobState.QUEUED, JobState.STARTING)
-        assert run(job_id, settings) is JobState.SUCCEEDED
+        store.change_state(job_id, JobState.QUEUED, JobState.STARTING)
+        assert run_job(job_id, settings) is JobState.SUCCEEDED
         for record in store.rounds(job_id):
             final.add(record)
     said = final.document()["best_by_validation"]
-    path = Path(settings.artifacts(job_id)) / "chosen.safetensors"
+    path = Path(settings.artifact_url(job_id)) / "chosen.safetensors"
     with safe_open(path, "pt") as file:
         notes, params = file.metadata(), load_file(path)
     assert (notes["round"], notes["model"]) == (str(said["round"]), said["model"])
-    data = resolve(spec, settings).load_population().dataset
+    data = resolve_spec(spec, settings).load_population().dataset
     # What one needs to use it stands in the file.
     net, normalise = make_net(**json.loads(notes["net"])), Normalise(**json.loads(notes["normalise"]))
     found = net(params, normalise(wrap_array(data.test.x))).argmax(-1).numpy()
@@ -272,8 +272,8 @@ def test_a_job_whose_room_is_held_waits_for_it(tmp_path: Path) -> None:
     assert held.wait(60), f"others hold a part of the room: {ray.available_resources()} is free"
     with JobStore.open(settings.database_url) as store, ThreadPoolExecutor(1) as threads:
         job_id = store.create(parse_spec({**SPEC, "rounds": 1}))[0].id
-        store.advance(job_id, JobState.QUEUED, JobState.STARTING)
-        ended = threads.submit(run, job_id, settings)
+        store.change_state(job_id, JobState.QUEUED, JobState.STARTING)
+        ended = threads.submit(run_job, job_id, settings)
         try:
             deadline = time.monotonic() + 90
             while not any(event.type == "warning" for event in store.events(job_id)):

@@ -4,7 +4,7 @@ import pytest
 
 from jobs.queue.reconcile import Reconciler
 from jobs.spec import parse_spec
-from jobs.store.records import ray_job_of
+from jobs.store.records import get_ray_job_id
 from jobs.store.states import JobState
 from tests.jobs.desk import ENDED, later
 
@@ -12,7 +12,7 @@ from tests.jobs.desk import ENDED, later
 def test_a_runner_that_hangs_is_ended_and_the_job_goes_on_in_another(desk, monkeypatch):
     job_id = desk.job()
     desk.look()
-    first = ray_job_of(desk.store.get(job_id))
+    first = get_ray_job_id(desk.store.get(job_id))
     assert desk.store.advance(job_id, JobState.STARTING, JobState.RUNNING, holder=first)
     desk.beat(job_id)
     desk.look()
@@ -125,7 +125,7 @@ def test_what_an_earlier_dispatcher_left_is_settled_at_the_first_look(desk):
     desk.beat(job_id)
     desk.cluster.jobs[f"fedsim-{job_id}-0"] = ENDED
     another = Reconciler(desk.store, desk.settings, ["run"])
-    another.settle_all(desk.cluster)
+    another.reconcile_jobs(desk.cluster)
     assert desk.store.get(job_id).restarts == 1
 
 

@@ -8,9 +8,9 @@ from sqlalchemy.exc import TimeoutError as NoConnection
 
 from fedsim.errors import StoreError, StoreFull
 from jobs.run import ledger as book
-from jobs.run.ledger import Book, patiently
+from jobs.run.ledger import StoreLedger, retry_store_call
 from jobs.spec import parse_spec
-from jobs.store.database import _full
+from jobs.store.database import _translate_disk_full
 from jobs.store.job_store import JobStore
 from jobs.store.states import JobState
 from tests.databases import fill_up
@@ -36,10 +36,10 @@ def away(times, error=CLOSED):
 @pytest.mark.parametrize(("error", "words"), [(CLOSED, "the connection is closed"), (TAKEN, str(TAKEN))])
 def test_a_store_that_comes_back_is_waited_for(error, words, monkeypatch, caplog):
     monkeypatch.setattr(book, "PAUSE_SECONDS", 0.0)
-    assert patiently(away(3, error)) == "an answer"
+    assert retry_store_call(away(3, error)) == "an answer"
     assert caplog.messages == [f"the store did not answer, and is asked again: {words}"] * 3
     with pytest.raises(type(error)):
-        patiently(away(3, error), seconds=-1.0)
+        retry_store_call(away(3, error), seconds=-1.0)
 
 
 def test_a_store_that_cannot_be_opened_yet_is_waited_for(monkeypatch):
@@ -52,13 +52,13 @@ def test_a_store_that_cannot_be_opened_yet_is_waited_for(monkeypatch):
         except OperationalError as error:
             raise StoreError("cannot open the store") from error
 
-    assert patiently(open_store) == "an answer"
+    assert retry_store_call(open_store) == "an answer"
 
     def newer():
         raise StoreError("the store is of another version of fedsim")
 
     with pytest.raises(StoreError, match="another version"):
-        patiently(newer)
+        retry_store_call(newer)
 
 
 def test_a_store_whose_disk_is_full_is_not_waited_for(tmp_path, monkeypatch):
@@ -66,7 +66,7 @@ def test_a_store_whose_disk_is_full_is_not_waited_for(tmp_path, monkeypatch):
     with JobStore.open(f"sqlite:///{tmp_path / 'jobs.db'}") as store:
         job_id = store.create(parse_spec({"algorithm": "fedavg", "rounds": 1000}))[0].id
         fill_up(store)
-        ledger = Book(store, job_id)  # what is there can be read
+        ledger = StoreLedger(store, job_id)  # what is there can be read
         with pytest.raises(StoreFull, match=r"the store's disk is full: .* \(make room on the disk of"):
             any(ledger.add(a_record(number)) for number in range(1, 1000))
 
@@ -75,7 +75,9 @@ def test_a_store_whose_disk_is_full_is_not_waited_for(tmp_path, monkeypatch):
 def test_other_troubles_of_a_store_are_silences(name):
     """PostgreSQL's 53100 is disk_full; 53300 is too_many_connections."""
     codes = {"sqlite_errorname": ("SQLITE_FULL", "SQLITE_BUSY"), "sqlstate": ("53100", "53300")}[name]
-    full, busy = (_full(SimpleNamespace(original_exception=SimpleNamespace(**{name: c}))) for c in codes)
+    full, busy = (
+        _translate_disk_full(SimpleNamespace(original_exception=SimpleNamespace(**{name: c}))) for c in codes
+    )
     assert isinstance(full, StoreFull)
     assert busy is None
 
@@ -83,32 +85,40 @@ def test_other_troubles_of_a_store_are_silences(name):
 def test_a_run_that_was_given_up_changes_no_state(tmp_path):
     with JobStore.open(f"sqlite:///{tmp_path / 'jobs.db'}") as store:
         job_id = store.create(parse_spec({"algorithm": "fedavg", "rounds": 2}))[0].id
-        store.start_next(1)
-        mine = Book(store, job_id, f"fedsim-{job_id}-0")
-        mine.working()
+        store.start_next_job(1)
+        mine = StoreLedger(store, job_id, f"fedsim-{job_id}-0")
+        mine.mark_running()
         mine.add(a_record(1))
         store.set_submission(job_id, f"fedsim-{job_id}-0")
         assert store.restart(job_id, 3, "killed", lost=f"fedsim-{job_id}-0")
-        assert not mine.lost(3, RuntimeError("late"))
-        mine.working()
+        assert not mine.restart_after_loss(3, RuntimeError("late"))
+        mine.mark_running()
         assert store.get(job_id).state is JobState.STARTING
-        heir = Book(store, job_id, f"fedsim-{job_id}-1")
-        assert (heir.known(), heir.marks(1), heir.marks(2)) == (1, a_record(1).marks(), None)
-        heir.working()
+        heir = StoreLedger(store, job_id, f"fedsim-{job_id}-1")
+        assert (heir.count_rounds(), heir.read_digests(1), heir.read_digests(2)) == (
+            1,
+            a_record(1).digests(),
+            None,
+        )
+        heir.mark_running()
         heir.add(a_record(2))
         assert (store.get(job_id).state, store.get(job_id).restarts) == (JobState.RUNNING, 1)
-        assert (heir.widths(0), heir.widths(1), heir.widths(2)) == ({1: 1, 2: 1}, {2: 1}, {})
+        assert (heir.read_stack_sizes(0), heir.read_stack_sizes(1), heir.read_stack_sizes(2)) == (
+            {1: 1, 2: 1},
+            {2: 1},
+            {},
+        )
 
 
 def test_a_runner_that_goes_on_before_it_was_noted_stays_the_jobs_own(tmp_path):
     """As where the service died right after it had submitted the job."""
     with JobStore.open(f"sqlite:///{tmp_path / 'jobs.db'}") as store:
         job_id = store.create(parse_spec({"algorithm": "fedavg"}))[0].id
-        store.start_next(1)
-        ledger = Book(store, job_id, f"fedsim-{job_id}-0")
-        ledger.working()
-        assert ledger.lost(3, RuntimeError("the coordinator died"))
-        ledger.working()
+        store.start_next_job(1)
+        ledger = StoreLedger(store, job_id, f"fedsim-{job_id}-0")
+        ledger.mark_running()
+        assert ledger.restart_after_loss(3, RuntimeError("the coordinator died"))
+        ledger.mark_running()
         job = store.get(job_id)
         assert (job.state, job.restarts, job.submission_id) == (JobState.RUNNING, 1, f"fedsim-{job_id}-0")
 
@@ -117,9 +127,9 @@ def test_a_restart_whose_answer_was_lost_is_made_once(tmp_path, monkeypatch):
     monkeypatch.setattr(book, "PAUSE_SECONDS", 0.0)
     with JobStore.open(f"sqlite:///{tmp_path / 'jobs.db'}") as store:
         job_id = store.create(parse_spec({"algorithm": "fedavg"}))[0].id
-        store.start_next(1)
+        store.start_next_job(1)
         store.set_submission(job_id, "mine")
-        ledger, restart, lose = Book(store, job_id, "mine"), store.restart, away(1)
+        ledger, restart, lose = StoreLedger(store, job_id, "mine"), store.restart, away(1)
 
         def half_heard(*given, **more):
             done = restart(*given, **more)
@@ -127,10 +137,10 @@ def test_a_restart_whose_answer_was_lost_is_made_once(tmp_path, monkeypatch):
             return done
 
         monkeypatch.setattr(store, "restart", half_heard)
-        assert ledger.lost(1, RuntimeError("the coordinator died"))
+        assert ledger.restart_after_loss(1, RuntimeError("the coordinator died"))
         assert store.get(job_id).restarts == 1
-        assert not ledger.lost(1, RuntimeError("once too often"))
-        assert ledger.lost(2, RuntimeError("the coordinator died"))
+        assert not ledger.restart_after_loss(1, RuntimeError("once too often"))
+        assert ledger.restart_after_loss(2, RuntimeError("the coordinator died"))
         assert store.get(job_id).restarts == 2
         assert not store.restart(job_id, 9, "another's", holder="another", seen=1)
         assert not store.restart(job_id, 9, "long ago", holder="mine", seen=0)

@@ -10,12 +10,12 @@ import pytest
 import ray
 
 from jobs.local_ray.embedded_ray import RayAddress
-from jobs.local_ray.files import token
-from jobs.local_ray.machine import LONGEST_DIRECTORY, cpus
+from jobs.local_ray.files import read_or_make_token
+from jobs.local_ray.machine import LONGEST_DIRECTORY, count_cpus
 from jobs.plan.planner import _this_machine
 from jobs.queue import ray_jobs
 from jobs.queue.ray_jobs import RayJobs
-from jobs.run.ray_connection import connected
+from jobs.run.ray_connection import connect_to_ray
 from jobs.settings import Settings
 
 
@@ -37,9 +37,9 @@ def test_a_ray_of_our_own_has_a_token_that_only_its_user_can_read(
     tmp_path: Path, started: list[dict[str, Any]]
 ) -> None:
     settings = Settings(tmp_path / "home")
-    with connected(settings):
+    with connect_to_ray(settings):
         path = Path(os.environ["RAY_AUTH_TOKEN_PATH"])
-        assert path.read_text("ascii") == token(settings.home)
+        assert path.read_text("ascii") == read_or_make_token(settings.home)
         assert path.stat().st_mode & 0o077 == 0
     assert started[0]["address"] == "local"
 
@@ -48,10 +48,10 @@ def test_tokens_that_are_set_up_stay_as_they_are(
     tmp_path: Path, started: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    with connected(Settings(tmp_path / "home")):
+    with connect_to_ray(Settings(tmp_path / "home")):
         assert "RAY_AUTH_TOKEN_PATH" not in os.environ
     monkeypatch.delenv("RAY_AUTH_MODE")
-    with connected(Settings(tmp_path / "home", ray_address="auto")):
+    with connect_to_ray(Settings(tmp_path / "home", ray_address="auto")):
         assert "RAY_AUTH_TOKEN_PATH" not in os.environ
 
 
@@ -60,7 +60,7 @@ def test_sockets_get_a_short_path_for_as_long_as_ray_is_there(
     length: int, short: bool, tmp_path: Path, started: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", "/" + "t" * (length - 1))
-    with connected(Settings(tmp_path / "home")):
+    with connect_to_ray(Settings(tmp_path / "home")):
         made = started[0].get("_temp_dir")
         assert (made is not None) == short
         assert not short or Path(made).is_dir()
@@ -87,22 +87,22 @@ def test_a_container_has_the_cpus_that_it_may_use(
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(f"{text}\n")
-    assert cpus(Settings(tmp_path), tmp_path) == expected
-    assert cpus(Settings(tmp_path, ray_num_cpus=7), tmp_path) == 7
+    assert count_cpus(Settings(tmp_path), tmp_path) == expected
+    assert count_cpus(Settings(tmp_path, ray_num_cpus=7), tmp_path) == 7
 
 
 def test_a_run_and_a_plan_count_alike(
     tmp_path: Path, started: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
-    with connected(Settings(tmp_path)):
+    with connect_to_ray(Settings(tmp_path)):
         assert started[0]["num_cpus"] == 1
     assert _this_machine(Settings(tmp_path, ray_num_gpus=0)).cpus == 1
 
 
 def test_the_cluster_of_this_machine_is_asked_with_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[bool] = []
-    monkeypatch.setattr(ray_jobs, "_take_token", lambda: taken.append(True))
+    monkeypatch.setattr(ray_jobs, "_enable_token", lambda: taken.append(True))
     monkeypatch.setattr(ray_jobs, "_Client", lambda *_, **__: None)
     RayJobs(RayAddress("head:6379", "head"))
     assert not taken

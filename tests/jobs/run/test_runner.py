@@ -20,8 +20,8 @@ from fedsim.errors import (
     StoreFull,
 )
 from jobs.run import runner
-from jobs.run.ray_job import NO_ANSWER, NO_ROOM
-from jobs.run.runner import Watch, _fail, main, run
+from jobs.run.ray_job import EXIT_DISK_FULL, EXIT_NO_ANSWER
+from jobs.run.runner import JobWatcher, _write_failure, main, run_job
 from jobs.settings import Settings
 from jobs.spec import parse_spec
 from jobs.store.job_store import JobStore
@@ -55,8 +55,8 @@ def test_every_failure_has_its_reason_and_its_words(
 ) -> None:
     with JobStore.open(f"sqlite:///{tmp_path / 'jobs.db'}") as store:
         job_id = store.create(parse_spec({"algorithm": "fedavg"}))[0].id
-        store.advance(job_id, JobState.QUEUED, JobState.STARTING)
-        _fail(store, job_id, error)
+        store.change_state(job_id, JobState.QUEUED, JobState.STARTING)
+        _write_failure(store, job_id, error)
         job = store.get(job_id)
     assert (job.state, job.reason) == (JobState.FAILED, reason)
     assert job.message is not None
@@ -78,38 +78,38 @@ class Closed:
 def test_a_run_whose_job_is_over_or_anothers_is_stopped(end: str, tmp_path: Path) -> None:
     with JobStore.open(f"sqlite:///{tmp_path / 'jobs.db'}") as store:
         job_id = store.create(parse_spec({"algorithm": "fedavg"}))[0].id
-        store.start_next(1)
+        store.start_next_job(1)
         store.set_submission(job_id, "mine")
-        watch, drive = Watch(store, job_id, "mine"), Closed()
+        watch, drive = JobWatcher(store, job_id, "mine"), Closed()
         watch.close()
-        watch.guard(drive)  # type: ignore[arg-type]
-        watch.check()
+        watch.watch_attempt(drive)  # type: ignore[arg-type]
+        watch.check_store()
         assert drive.times == 0
         if end == "another's":
             store.set_submission(job_id, "another")
         elif end == "cancelled":
             store.request_cancel(job_id)
-            store.advance(job_id, JobState.CANCELLING, JobState.CANCELLED)
+            store.change_state(job_id, JobState.CANCELLING, JobState.CANCELLED)
         else:
-            store.advance(job_id, ACTIVE - {JobState.CANCELLING}, JobState.FAILED)
+            store.change_state(job_id, ACTIVE - {JobState.CANCELLING}, JobState.FAILED)
         if end == "deleted":
             store.delete(job_id)
         if end == "resumed":
             store.resume(job_id)
         for _ in range(2):
-            watch.check()
-        assert watch.stopped
+            watch.check_store()
+        assert watch.is_stopped
         assert drive.times == 1
 
 
 def test_a_job_that_is_over_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "_drive", lambda *_: pytest.fail("it was begun"))
+    monkeypatch.setattr(runner, "_run_rounds", lambda *_: pytest.fail("it was begun"))
     settings = Settings(tmp_path / "home")
     with JobStore.open(settings.database_url) as store:
         job_id = store.create(parse_spec({"algorithm": "fedavg"}))[0].id
-        assert run(job_id, settings) is JobState.QUEUED
+        assert run_job(job_id, settings) is JobState.QUEUED
         store.request_cancel(job_id)
-        assert run(job_id, settings) is JobState.CANCELLED
+        assert run_job(job_id, settings) is JobState.CANCELLED
         assert store.get(job_id).heartbeat_at is None
 
 
@@ -118,9 +118,9 @@ def begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Settings, st
     settings = Settings(tmp_path / "home")
     with JobStore.open(settings.database_url) as store:
         job_id = store.create(parse_spec({"algorithm": "fedavg"}))[0].id
-        store.start_next(1)
+        store.start_next_job(1)
     settings.job_dir(job_id).mkdir(parents=True, exist_ok=True)
-    monkeypatch.setattr(runner, "take", lambda _: settings)
+    monkeypatch.setattr(runner, "read_runner_settings", lambda _: settings)
     monkeypatch.setattr(runner.os, "umask", lambda _: 0)
     return settings, job_id
 
@@ -132,10 +132,10 @@ def test_a_runner_whose_store_is_full_says_so_in_its_log(
         raise StoreFull("the store's disk is full")
 
     settings, job_id = begun(tmp_path, monkeypatch)
-    monkeypatch.setattr(runner, "_drive", lambda *_: full())
-    monkeypatch.setattr(JobStore, "heartbeat", full)
-    monkeypatch.setattr(JobStore, "advance", full)
-    assert main([job_id]) == NO_ROOM
+    monkeypatch.setattr(runner, "_run_rounds", lambda *_: full())
+    monkeypatch.setattr(JobStore, "record_heartbeat", full)
+    monkeypatch.setattr(JobStore, "change_state", full)
+    assert main([job_id]) == EXIT_DISK_FULL
     log = settings.log_path(job_id).read_text()
     assert "failed: the store's disk is full" in log
     assert "the store does not hear how the job ended: the store's disk is full" in log
@@ -161,13 +161,13 @@ def test_a_runner_whose_store_falls_silent_gives_up_and_fails_no_job(
         raise DataError("truncated")
 
     with monkeypatch.context() as away:
-        away.setattr(runner, "patiently", lambda call: call())
-        away.setattr(runner, "_drive", broken if when == "the failure is written" else silent)
+        away.setattr(runner, "retry_store_call", lambda call: call())
+        away.setattr(runner, "_run_rounds", broken if when == "the failure is written" else silent)
         if when == "the store is opened":
             away.setattr(JobStore, "open", closed)
         elif when == "the failure is written":
-            away.setattr(JobStore, "advance", silent)
-        assert main([job_id]) == NO_ANSWER
+            away.setattr(JobStore, "change_state", silent)
+        assert main([job_id]) == EXIT_NO_ANSWER
     log = settings.log_path(job_id).read_text()
     assert log.endswith("does not answer, and this process gives up: the connection is closed\n")
     assert "UPDATE" not in log
@@ -187,13 +187,13 @@ def test_a_disk_that_is_full_ends_no_watch(
 
     with JobStore.open(f"sqlite:///{tmp_path / 'jobs.db'}") as store:
         job_id = store.create(parse_spec({"algorithm": "fedavg"}))[0].id
-        store.start_next(1)
+        store.start_next_job(1)
         store.request_cancel(job_id)
-        watch, drive = Watch(store, job_id), Closed()
+        watch, drive = JobWatcher(store, job_id), Closed()
         watch.close()
-        watch.guard(drive)  # type: ignore[arg-type]
+        watch.watch_attempt(drive)  # type: ignore[arg-type]
         monkeypatch.setattr(store, what, full)
-        watch.check()
+        watch.check_store()
     obeyed = what == "heartbeat"
     assert (watch.cancelled, watch.superseded, drive.times) == (obeyed, False, obeyed)
     assert caplog.messages[0] == "nobody hears that this process lives: the store's disk is full"

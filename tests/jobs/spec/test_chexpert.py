@@ -16,7 +16,7 @@ from fedsim.engine.simulation import simulate
 from fedsim.errors import SpecError
 from jobs.settings import Settings
 from jobs.spec import load_spec
-from jobs.spec.resolve import resolve
+from jobs.spec.resolve import resolve_spec
 
 SHOWN = (2, 5, 10)  # Cardiomegaly, Edema, Pleural Effusion: each a bright band of its own
 SMALL = (
@@ -58,8 +58,8 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def test_clients_of_main_labels_learn_their_findings_and_say_them_by_label(settings: Settings) -> None:
-    assert resolve(load_spec("ace-chexpert"), settings).tests == "merged"
-    experiment = resolve(load_spec("ace-chexpert", SMALL), settings)
+    assert resolve_spec(load_spec("ace-chexpert"), settings).tests == "merged"
+    experiment = resolve_spec(load_spec("ace-chexpert", SMALL), settings)
     population, algorithm = experiment.load_population(), experiment.algorithm
     assert isinstance(algorithm, AcePFL)
     labels = main_label(population.dataset.train.y)
@@ -83,7 +83,7 @@ def test_clients_of_main_labels_learn_their_findings_and_say_them_by_label(setti
 
 
 def test_tests_can_be_shared_out_by_main_label_too(settings: Settings) -> None:
-    population = resolve(
+    population = resolve_spec(
         load_spec("ace-chexpert", [*SMALL, "data.tests=matched"]), settings
     ).load_population()
     held = main_label(population.dataset.train.y)
@@ -94,14 +94,14 @@ def test_tests_can_be_shared_out_by_main_label_too(settings: Settings) -> None:
         mine = set(held[population.partition.client_positions(client)].tolist())
         assert set(tests[population.tests.client_positions(client)].tolist()) <= mine
     with pytest.raises(SpecError) as caught:
-        resolve(load_spec("ace-chexpert", [*SMALL, "data.tests=labels"]), settings)
+        resolve_spec(load_spec("ace-chexpert", [*SMALL, "data.tests=labels"]), settings)
     (fault,) = caught.value.errors
     assert (fault.path, fault.value) == ("data.tests.kind", "labels")
 
 
 def test_the_small_preset_runs(settings: Settings) -> None:
     items = ["rounds=1", "clients.total=4", "data.partition=iid", "algorithm.public_batch_size=8"]
-    experiment = resolve(load_spec("ace-chexpert-small", items), settings)
+    experiment = resolve_spec(load_spec("ace-chexpert-small", items), settings)
     population = experiment.load_population()
     assert len(population.nets) == 4
     pool = SerialPool(experiment.algorithm, population)

@@ -15,7 +15,7 @@ from fedsim.engine.simulation import make_initial_state, simulate
 from fedsim.errors import SpecError
 from jobs.settings import Settings
 from jobs.spec import JobSpec, parse_spec
-from jobs.spec.resolve import resolve
+from jobs.spec.resolve import resolve_spec
 from jobs.store.records import Cost, RoundRecord, total_cost
 
 
@@ -27,7 +27,7 @@ def spec(tests: Any, **parts: Any) -> JobSpec:
 
 def test_a_share_of_every_client_is_for_testing(tmp_path: Path) -> None:
     """Training and test set of digits, 1,797 in all; half of each client's, rounded down."""
-    experiment = resolve(spec({"kind": "merged", "share": 0.5}), Settings(home=tmp_path))
+    experiment = resolve_spec(spec({"kind": "merged", "share": 0.5}), Settings(home=tmp_path))
     population = experiment.load_population()
     assert population.tests is not None
     tests, trained = population.tests.sizes(), population.partition.sizes()
@@ -41,7 +41,7 @@ def test_shorthands_and_defaults(tmp_path: Path) -> None:
     assert parse_spec(merged.model_dump(mode="json")) == merged
     plain = parse_spec({"algorithm": "fedavg"})
     assert parse_spec(plain.model_dump(mode="json")) == plain
-    assert resolve(plain, Settings(home=tmp_path)).load_population().tests is None
+    assert resolve_spec(plain, Settings(home=tmp_path)).load_population().tests is None
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_shorthands_and_defaults(tmp_path: Path) -> None:
 )
 def test_what_does_not_go_together(tests: str, parts: dict[str, Any], words: str, tmp_path: Path) -> None:
     with pytest.raises(SpecError) as caught:
-        resolve(spec(tests, **parts), Settings(home=tmp_path))
+        resolve_spec(spec(tests, **parts), Settings(home=tmp_path))
     (fault,) = [fault for fault in caught.value.errors if fault.path == "data.tests.kind"]
     assert fault.value == tests
     assert words in fault.message
@@ -65,10 +65,10 @@ def test_a_method_of_one_class_each_is_refused_where_examples_carry_several_labe
     np.savez(tmp_path / "several.npz", x_train=x, y_train=y, x_test=x, y_test=y)
     settings = Settings(home=tmp_path, data_roots=(tmp_path,))
     data = {"dataset": {"name": "npz", "path": "several.npz"}, "partition": "iid"}
-    assert resolve(spec("global", data=data), settings)
+    assert resolve_spec(spec("global", data=data), settings)
     for name in ("fedgen", "feddistill"):
         with pytest.raises(SpecError) as caught:
-            resolve(spec("global", data=data, algorithm=name), settings)
+            resolve_spec(spec("global", data=data, algorithm=name), settings)
         (fault,) = caught.value.errors
         assert fault.path == "algorithm.name"
         assert "one class for each example" in fault.message
@@ -82,13 +82,13 @@ def test_a_file_that_was_replaced_is_looked_at_again(tmp_path: Path) -> None:
         x, y = np.zeros((examples, 4), np.float32), np.arange(examples) % 2
         np.savez(tmp_path / "mine.npz", x_train=x, y_train=y, x_test=x, y_test=y)
         if examples == 30:
-            assert resolve(wanted, settings)
+            assert resolve_spec(wanted, settings)
     with pytest.raises(SpecError, match="more clients than training examples: npz has 10"):
-        resolve(wanted, settings)
+        resolve_spec(wanted, settings)
 
 
 def test_a_record_says_what_the_round_cost_and_an_older_one_is_still_read(tmp_path: Path) -> None:
-    experiment = resolve(spec("matched"), Settings(home=tmp_path))
+    experiment = resolve_spec(spec("matched"), Settings(home=tmp_path))
     population = experiment.load_population()
     pool = SerialPool(experiment.algorithm, population)
     results = list(simulate(experiment.algorithm, population, pool, personal=experiment.personal))
@@ -106,7 +106,7 @@ def test_a_record_says_what_the_round_cost_and_an_older_one_is_still_read(tmp_pa
 def test_architectures_are_scored_each_with_its_own(tmp_path: Path) -> None:
     """Two models dealt in turn: pooled over the clients, and each client by the model that it runs."""
     both = spec("matched", model=[{"name": "mlp", "hidden": 8}, "logistic"])
-    experiment = resolve(both, Settings(home=tmp_path))
+    experiment = resolve_spec(both, Settings(home=tmp_path))
     population, algorithm = experiment.load_population(), experiment.algorithm
     state = make_initial_state(algorithm, population)
     pool = SerialPool(algorithm, population)
@@ -130,7 +130,7 @@ def test_the_methods_of_one_table_are_scored_on_the_same_examples(tmp_path: Path
     shards: list[list[int]] = []
     for name, parameters in METHODS.items():
         algorithm = {"name": name, **parameters}
-        experiment = resolve(spec("labels", data=data, algorithm=algorithm), Settings(home=tmp_path))
+        experiment = resolve_spec(spec("labels", data=data, algorithm=algorithm), Settings(home=tmp_path))
         population = experiment.load_population()
         train, test = population.dataset.train.y, population.dataset.test.y
         assert (

@@ -15,13 +15,13 @@ from fedsim.curriculum import ClientCurriculum, DataCurriculum
 from fedsim.engine.experiment import Experiment
 from jobs.settings import Settings
 from jobs.spec import curricula, parse_spec
-from jobs.spec.resolve import resolve
+from jobs.spec.resolve import resolve_spec
 
 BASE: dict[str, Any] = {"algorithm": "fedprox", "clients": {"total": 10}, "model": "logistic"}
 
 
 def experiment(home: Path, curriculum: dict[str, Any], **more: Any) -> Experiment:
-    return resolve(parse_spec({**BASE, **more, "curriculum": curriculum}), Settings(home=home))
+    return resolve_spec(parse_spec({**BASE, **more, "curriculum": curriculum}), Settings(home=home))
 
 
 def test_no_curriculum_leaves_the_method_as_it_is(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from fedsim.data.places import FETCH
 from fedsim.errors import DataError, DataNotFound, SpecError
 from jobs.settings import Settings
 from jobs.spec import parse_spec
-from jobs.spec.resolve import resolve
+from jobs.spec.resolve import resolve_spec
 from tests.fedsim.data.samples import write_idx
 
 FILES = tuple(
@@ -64,9 +64,9 @@ def spec_of(**data: object) -> dict[str, object]:
 def test_a_data_set_is_fetched_when_the_spec_says_so(upstream: Path, tmp_path: Path) -> None:
     settings = Settings(home=tmp_path / "home")
     with pytest.raises(DataNotFound, match=r"--set data\.download=true"):
-        resolve(parse_spec(spec_of()), settings)
+        resolve_spec(parse_spec(spec_of()), settings)
     assert not (tmp_path / "home" / "data" / "MNIST").exists()
-    experiment = resolve(parse_spec(spec_of(download=True)), settings)
+    experiment = resolve_spec(parse_spec(spec_of(download=True)), settings)
     assert experiment.download
     # A check fetches nothing; the run does, and says so.
     assert not (tmp_path / "home" / "data").exists()
@@ -77,7 +77,7 @@ def test_a_data_set_is_fetched_when_the_spec_says_so(upstream: Path, tmp_path: P
     ]
     assert len(run_to_end(preparing).dataset.train) == 20
     assert (tmp_path / "home" / "data" / "MNIST" / "raw").is_dir()
-    assert not resolve(parse_spec(spec_of()), settings).download
+    assert not resolve_spec(parse_spec(spec_of()), settings).download
 
 
 def test_a_fetch_that_fails_leaves_no_half_of_a_data_set(upstream: Path, tmp_path: Path) -> None:
@@ -85,10 +85,12 @@ def test_a_fetch_that_fails_leaves_no_half_of_a_data_set(upstream: Path, tmp_pat
     whole = last.read_bytes()
     last.write_bytes(whole[:-1])
     with pytest.raises(DataNotFound, match=r"mnist: cannot be downloaded.*by hand"):
-        resolve(parse_spec(spec_of(download=True)), settings).load_population()
+        resolve_spec(parse_spec(spec_of(download=True)), settings).load_population()
     assert list((tmp_path / "home" / "data").iterdir()) == []
     last.write_bytes(whole)
-    assert len(resolve(parse_spec(spec_of(download=True)), settings).load_population().dataset.train) == 20
+    assert (
+        len(resolve_spec(parse_spec(spec_of(download=True)), settings).load_population().dataset.train) == 20
+    )
 
 
 def test_an_error_of_whatever_fetches_says_how_to_go_on(
@@ -120,9 +122,9 @@ def test_a_half_filled_folder_is_named_as_what_to_remove(tmp_path: Path) -> None
 @pytest.mark.parametrize("name", [name for name, entry in DATASETS.items() if FETCH in entry.how_to_get])
 def test_what_can_be_fetched_is_checked_without_its_files(name: str, tmp_path: Path) -> None:
     settings = Settings(home=tmp_path / "home", data_roots=(tmp_path / "nothing",))
-    resolve(parse_spec({"algorithm": "fedavg", "data": {"dataset": name, "download": True}}), settings)
+    resolve_spec(parse_spec({"algorithm": "fedavg", "data": {"dataset": name, "download": True}}), settings)
     too_many = {"total": 1_000_000, "fraction": 0.001}
     wrong = {"algorithm": "fedavg", "data": {"dataset": name, "download": True}, "clients": too_many}
     with pytest.raises(SpecError, match="more clients than training examples"):
-        resolve(parse_spec(wrong), settings)
+        resolve_spec(parse_spec(wrong), settings)
     assert not (tmp_path / "nothing").exists()

@@ -15,7 +15,7 @@ from fedsim.data import outline_dataset
 from fedsim.errors import DataError, DataNotFound, SpecError
 from jobs.settings import Settings
 from jobs.spec import facts, parse_spec
-from jobs.spec.resolve import resolve
+from jobs.spec.resolve import resolve_spec
 
 
 def spec_of(dataset: Any, **fields: Any) -> Any:
@@ -26,30 +26,30 @@ def test_a_trained_tokenizer_does_not_go_with_published_weights(tmp_path: Path) 
     settings = Settings(home=tmp_path)
     published = {"name": "distilbert", "pretrained": "/weights"}
     with pytest.raises(SpecError) as caught:
-        resolve(spec_of("reuters", model=published), settings)
+        resolve_spec(spec_of("reuters", model=published), settings)
     (fault,) = caught.value.errors
     assert (fault.path, fault.value) == ("data.dataset.tokenizer", "bpe")
     assert "the weights '/weights' do not know" in fault.message
     both = {"algorithm": "ace_pfl", "model": [{"name": "distilbert"}, published]}
     with pytest.raises(SpecError, match="name the tokenizer that belongs"):
-        resolve(spec_of({"name": "reuters", "tokenizer": "bpe"}, **both), settings)
+        resolve_spec(spec_of({"name": "reuters", "tokenizer": "bpe"}, **both), settings)
 
 
 def test_published_weights_lie_in_a_data_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "jobs.spec.resolve.facts_of", lambda *_: facts.Facts(100, (16,), 3, 50, "classes", 100)
+        "jobs.spec.resolve.look_up_facts", lambda *_: facts.DatasetFacts(100, (16,), 3, 50, "classes", 100)
     )
     texts = {"name": "reuters", "tokenizer": "words"}
     both = [{"name": "distilbert", "pretrained": "/etc"}, {"name": "distilbert", "pretrained": "../home"}]
     with pytest.raises(SpecError) as caught:
-        resolve(spec_of(texts, algorithm="ace_pfl", model=both), Settings(home=tmp_path))
+        resolve_spec(spec_of(texts, algorithm="ace_pfl", model=both), Settings(home=tmp_path))
     found = [(fault.path, fault.value) for fault in caught.value.errors if fault.path.startswith("model")]
     assert found == [("model.0.pretrained", "/etc"), ("model.1.pretrained", "../home")]
     # Without data.download nobody on the network is asked for a name.
     pytest.importorskip("transformers")
     nowhere = {"name": "distilbert", "pretrained": "nobody/has-these-weights"}
     with pytest.raises(SpecError) as caught:
-        resolve(spec_of(texts, model=nowhere), Settings(home=tmp_path))
+        resolve_spec(spec_of(texts, model=nowhere), Settings(home=tmp_path))
     (fault,) = caught.value.errors
     assert (fault.path, fault.value) == ("model.pretrained", "nobody/has-these-weights")
     assert "may not be fetched" in fault.message
@@ -71,12 +71,12 @@ def test_a_data_set_that_cannot_be_read_is_named_with_all_else_that_is_wrong(
     settings = Settings(home=tmp_path, data_roots=(tmp_path,))
     (tmp_path / "mine.npz").write_bytes(b"half of a file")
     with pytest.raises(kind) as alone:
-        resolve(spec_of(dataset), settings)
+        resolve_spec(spec_of(dataset), settings)
     assert type(alone.value) is kind
     (unreadable,) = alone.value.errors
     data = {"dataset": dataset, "partition": {"kind": "sampled", "bta": 2}, "tests": "matched"}
     with pytest.raises(SpecError) as caught:
-        resolve(parse_spec({"algorithm": {"name": "fedprox", "nu": 1}, "data": data}), settings)
+        resolve_spec(parse_spec({"algorithm": {"name": "fedprox", "nu": 1}, "data": data}), settings)
     assert unreadable in caught.value.errors
     assert {fault.path for fault in caught.value.errors} >= {
         "algorithm.nu",
@@ -94,11 +94,11 @@ def test_two_who_ask_at_once_read_a_data_set_once(tmp_path: Path, monkeypatch: p
         time.sleep(0.1)
         return outline_dataset(name, **given)
 
-    def ask(_: int) -> facts.Facts:
+    def ask(_: int) -> facts.DatasetFacts:
         both.wait()
-        return facts.facts_of(spec_of({"name": "synthetic", "examples": 77}), Settings(home=tmp_path))
+        return facts.look_up_facts(spec_of({"name": "synthetic", "examples": 77}), Settings(home=tmp_path))
 
-    monkeypatch.setattr(facts, "outline", slow)
+    monkeypatch.setattr(facts, "outline_dataset", slow)
     with ThreadPoolExecutor(2) as threads:
         first, second = threads.map(ask, range(2))
     assert first == second

@@ -11,14 +11,14 @@ import pytest
 
 from jobs.settings import Settings
 from jobs.spec import file_state, parse_spec
-from jobs.spec.facts import facts_of
-from jobs.spec.file_state import MOST_ENTRIES, state_of
+from jobs.spec.facts import look_up_facts
+from jobs.spec.file_state import MOST_ENTRIES, compute_file_state
 from tests.fedsim.data.samples import write_idx, write_image
 
 
 def test_what_comes_goes_or_is_replaced_is_another_state(tmp_path: Path) -> None:
     folder, file = tmp_path / "mine", tmp_path / "mine" / "train" / "a.txt"
-    states = [state_of([folder])]
+    states = [compute_file_state([folder])]
     for change in (
         lambda: file.parent.mkdir(parents=True),
         lambda: file.write_text("a"),
@@ -29,13 +29,13 @@ def test_what_comes_goes_or_is_replaced_is_another_state(tmp_path: Path) -> None
         file.unlink,
     ):
         change()
-        states.append(state_of([folder]))
-        assert states[-1] == state_of([folder])
+        states.append(compute_file_state([folder]))
+        assert states[-1] == compute_file_state([folder])
     assert len(set(states)) == len(states)
     (folder / ".fedsim-cache").mkdir()
-    before = state_of([folder / "train", folder / "\0", folder / ("x" * 300)])
+    before = compute_file_state([folder / "train", folder / "\0", folder / ("x" * 300)])
     (folder / ".fedsim-cache" / "x").touch()
-    assert before == state_of([folder / "train"])
+    assert before == compute_file_state([folder / "train"])
 
 
 def test_a_large_folder_is_looked_at_in_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,11 +45,11 @@ def test_a_large_folder_is_looked_at_in_part(tmp_path: Path, monkeypatch: pytest
             (tmp_path / part / str(number)).touch()
         os.utime(tmp_path / part, (1, 1))
     monkeypatch.setattr(file_state, "MOST_ENTRIES", 6)
-    before = state_of([tmp_path])
+    before = compute_file_state([tmp_path])
     # The folders themselves come first, and tell of files that come.
     for part in "ab":
         (tmp_path / part / "more").touch()
-        assert before != (before := state_of([tmp_path]))
+        assert before != (before := compute_file_state([tmp_path]))
 
 
 @pytest.mark.slow
@@ -58,7 +58,7 @@ def test_a_glance_takes_some_milliseconds(tmp_path: Path) -> None:
         (tmp_path / str(number)).touch()
     began = time.perf_counter()
     for _ in range(10):
-        state_of([tmp_path])
+        compute_file_state([tmp_path])
     assert (time.perf_counter() - began) / 10 < 0.1  # of a machine that has much else to do
 
 
@@ -69,12 +69,12 @@ def test_a_folder_of_images_that_grows_is_read_again(tmp_path: Path) -> None:
     for number in range(3):
         write_image(tmp_path / "mine" / "train" / "cat" / f"{number}.png")
         write_image(tmp_path / "mine" / "train" / "dog" / f"{number}.png")
-        assert facts_of(spec, settings).examples == 2 * (number + 1)
+        assert look_up_facts(spec, settings).examples == 2 * (number + 1)
     write_image(tmp_path / "mine" / "train" / "hen" / "0.png")
-    facts = facts_of(spec, settings)
+    facts = look_up_facts(spec, settings)
     assert facts.num_classes == 3
-    assert facts.seen is not None
-    assert facts.seen.classes == (3, 3, 1)
+    assert facts.file_facts is not None
+    assert facts.file_facts.classes == (3, 3, 1)
 
 
 def test_files_of_a_published_set_that_were_replaced_are_read_again(tmp_path: Path) -> None:
@@ -91,4 +91,4 @@ def test_files_of_a_published_set_that_were_replaced_are_read_again(tmp_path: Pa
         for part in ("train", "t10k"):
             write_idx(folder / f"{part}-images-idx3-ubyte", np.zeros((examples, 28, 28)))
             write_idx(folder / f"{part}-labels-idx1-ubyte", np.arange(examples) % 10)
-        assert facts_of(spec, settings).examples == examples
+        assert look_up_facts(spec, settings).examples == examples

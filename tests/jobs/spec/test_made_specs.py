@@ -13,7 +13,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from api.server.errors import problem
+from api.server.errors import make_problem
 from fedsim.algorithms import ALGORITHMS
 from fedsim.base.parameters import list_parameters
 from fedsim.data import DATASETS, PARTITIONS
@@ -21,7 +21,7 @@ from fedsim.errors import DataError, DataNotFound, FedsimError, SpecError
 from fedsim.models import MODELS
 from jobs.settings import Settings
 from jobs.spec import JobSpec, json_schema, parse_spec, parse_text
-from jobs.spec.resolve import parse_whole, resolve
+from jobs.spec.resolve import parse_spec_and_names, resolve_spec
 
 PLAIN = st.one_of(
     st.none(),
@@ -93,8 +93,8 @@ SPECS = st.fixed_dictionaries(
 def refusal(data: Any, config: Settings) -> FedsimError | None:
     """Read a spec whole, as the service does; gives the refusal if there is one."""
     try:
-        spec = parse_whole(data)
-        resolve(spec, config)
+        spec = parse_spec_and_names(data)
+        resolve_spec(spec, config)
     except REFUSALS as error:
         return error
     # What was taken comes back as it went in, and is taken again.
@@ -115,7 +115,7 @@ def try_specs(cases: int, config: Settings) -> Counter[bool]:
             assert str(error)
             assert all(fault.path and fault.message for fault in error.errors)
             # Everything in a refusal can be sent.
-            problem(422, str(error), errors=error.errors)
+            make_problem(422, str(error), errors=error.errors)
 
     check()
     return seen
@@ -191,7 +191,7 @@ def test_a_path_outside_the_data_roots_is_refused(tmp_path: Path, kind: str, pat
     (tmp_path / "home" / "data").mkdir(parents=True)
     spec: JobSpec = parse_spec({"algorithm": "fedavg", "data": {"dataset": {"name": kind, "path": path}}})
     with pytest.raises(REFUSALS) as caught:
-        resolve(spec, config)
+        resolve_spec(spec, config)
     assert caught.value.errors[0].path.startswith("data.dataset")
     assert "not for you" not in str(caught.value)
 
@@ -209,7 +209,7 @@ def test_data_that_no_machine_would_hold_is_refused(
     config: Settings, dataset: dict[str, Any], path: str
 ) -> None:
     with pytest.raises(SpecError, match="take fewer") as caught:
-        resolve(parse_spec({"algorithm": "fedavg", "data": {"dataset": dataset}}), config)
+        resolve_spec(parse_spec({"algorithm": "fedavg", "data": {"dataset": dataset}}), config)
     assert caught.value.errors[0].path == path
 
 
@@ -218,5 +218,5 @@ def test_what_is_drawn_is_not_drawn_to_check_a_spec(config: Settings) -> None:
     dataset = {"name": "synthetic", "examples": 50_000_000, "dims": 42}
     spec = {"algorithm": "fedavg", "clients": {"total": 10_000_000}, "data": {"dataset": dataset}}
     began = time.monotonic()
-    assert resolve(parse_spec(spec), config).num_clients == 10_000_000
+    assert resolve_spec(parse_spec(spec), config).num_clients == 10_000_000
     assert time.monotonic() - began < 5

@@ -12,11 +12,11 @@ import pytest
 from fedsim.data import DATASETS, Dataset, DatasetEntry, Examples
 from fedsim.data.places import DataRoots
 from fedsim.errors import DataError, FieldError, SpecError
-from jobs.run.partition_report import deal
+from jobs.run.partition_report import make_partition_report
 from jobs.settings import Settings
 from jobs.spec import JobSpec, parse_spec
-from jobs.spec.partition_checks import placed, spec_path
-from jobs.spec.resolve import resolve
+from jobs.spec.partition_checks import spec_path, use_spec_paths
+from jobs.spec.resolve import resolve_spec
 
 
 def spec_of(partition: Any, clients: int = 4, **data: Any) -> JobSpec:
@@ -26,7 +26,7 @@ def spec_of(partition: Any, clients: int = 4, **data: Any) -> JobSpec:
 
 def faults(spec: JobSpec, settings: Settings) -> list[FieldError]:
     try:
-        resolve(spec, settings)
+        resolve_spec(spec, settings)
     except SpecError as error:
         return error.errors
     return []
@@ -108,14 +108,14 @@ def test_what_arithmetic_tells_is_refused_before_the_run_and_nothing_else(
     assert [fault.path for fault in told] == found
     assert all(fault.message and fault.hint for fault in told)
     if not found and data.get("dataset") != "synthetic" and "limit" not in data and clients < 10:
-        assert resolve(spec, settings).load_population()
+        assert resolve_spec(spec, settings).load_population()
 
 
 def test_what_only_dealing_tells_has_the_same_paths(settings: Settings) -> None:
     spec = spec_of({"kind": "difficulty", "base": {"kind": "pathological", "classes": 2}}, limit=20)
     assert not faults(spec, settings)
     with pytest.raises(SpecError) as caught:
-        deal(spec, settings, lambda phase: None)
+        make_partition_report(spec, settings, lambda phase: None)
     assert [fault.path for fault in caught.value.errors] == ["data.partition.base.classes"]
 
 
@@ -168,12 +168,12 @@ def test_of_a_set_that_is_drawn_nobody_knows_how_many_own_it(
 def test_an_argument_has_its_place_in_the_spec(argument: str, path: str) -> None:
     assert spec_path(argument) == path
     other = DataError("truncated")
-    assert placed(other) is other
+    assert use_spec_paths(other) is other
 
 
 def test_the_parameters_of_data_and_models_keep_their_part(settings: Settings) -> None:
     """CelebA's attributes are known once it is here, so that its run may be the first to see them."""
-    experiment = resolve(spec_of("iid"), settings)
+    experiment = resolve_spec(spec_of("iid"), settings)
     experiment = replace(experiment, dataset=("npz", {"path": "mine.npz", "augment": ["flip"]}))
     with pytest.raises(SpecError) as caught:
         experiment.load_population()

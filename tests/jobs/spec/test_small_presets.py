@@ -13,7 +13,7 @@ from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
 from jobs.settings import Settings
 from jobs.spec import load_spec
-from jobs.spec.resolve import resolve
+from jobs.spec.resolve import resolve_spec
 from tests.fedsim.data.samples import TEN, write_batch, write_folders, write_idx, write_wav
 
 WORDS = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go")
@@ -67,7 +67,7 @@ def test_it_runs(
 ) -> None:
     write(tmp_path)
     settings = Settings(home=tmp_path / "home", data_roots=(tmp_path,))
-    experiment = resolve(load_spec(name, [*FEW, *items]), settings)
+    experiment = resolve_spec(load_spec(name, [*FEW, *items]), settings)
     population = experiment.load_population()
     (result,) = simulate(experiment.algorithm, population, SerialPool(experiment.algorithm, population))
     assert 0 <= result.metrics[metric] <= 1

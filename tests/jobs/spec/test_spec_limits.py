@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fedsim.errors import SpecError
-from jobs.spec.error_messages import shown
+from jobs.spec.error_messages import shorten_value
 from jobs.spec.text import apply_overrides, parse_text, set_fields
 
 PAIRS = "".join(f'"{number}": 1,' for number in range(60_000))
@@ -49,4 +49,4 @@ def test_a_value_too_deep_to_be_written_out_is_named_so() -> None:
         value = [value]
     with pytest.raises(RecursionError):
         json.dumps(value)
-    assert shown(value) == "a value that is nested too deeply to be shown"
+    assert shorten_value(value) == "a value that is nested too deeply to be shown"

@@ -33,7 +33,7 @@ def file(tmp_path: Path) -> Path:
 def test_every_cell_has_a_run_with_every_seed(file: Path) -> None:
     sweep = read_sweep(file, ["clients.total=10"])
     runs = members(sweep)
-    assert (sweep.name, len(runs), len({run.mark for run in runs})) == ("mine", 24, 24)
+    assert (sweep.name, len(runs), len({run.spec_hash for run in runs})) == ("mine", 24, 24)
     assert [run.run.seed for run in runs] == [1] * 8 + [2] * 8 + [3] * 8
     last = runs[-1]
     assert last.run.labels == {"local.lr": "0.01", "strength of mu": "1.5", "data": "skewed"}
@@ -46,9 +46,9 @@ def test_every_cell_has_a_run_with_every_seed(file: Path) -> None:
 
 
 def test_a_run_keeps_its_mark_whatever_else_is_in_the_grid(file: Path) -> None:
-    first = {run.mark for run in members(read_sweep(file))}
+    first = {run.spec_hash for run in members(read_sweep(file))}
     file.write_text(SWEEP.replace("0.1, 0.01]", "0.1, 0.01, 0.001]").replace("[1, 2, 3]", "[1, 2, 3, 4]"))
-    more = {run.mark for run in members(read_sweep(file))}
+    more = {run.spec_hash for run in members(read_sweep(file))}
     assert len(more) == 48
     assert first < more
 
@@ -58,10 +58,10 @@ def test_how_runs_are_executed_tells_them_apart_where_an_axis_is_about_it(file: 
     grid: dict[str, Any] = {"base": "demo", "seeds": [1], "axes": {"resources.workers": [1, 2]}}
     runs = members(read_sweep(grid))
     assert [run.spec.resources.workers for run in runs] == [1, 2]
-    assert len({run.mark for run in runs}) == len({run.key for run in runs}) == 2
-    plain = {run.mark for run in members(read_sweep(file))}
+    assert len({run.spec_hash for run in runs}) == len({run.key for run in runs}) == 2
+    plain = {run.spec_hash for run in members(read_sweep(file))}
     elsewhere = read_sweep(file, ["resources.workers=7", "checkpoint.every=3"])
-    assert {run.mark for run in members(elsewhere)} == plain
+    assert {run.spec_hash for run in members(elsewhere)} == plain
 
 
 def test_the_smallest_sweep_is_a_base_and_its_seeds() -> None:

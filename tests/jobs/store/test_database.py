@@ -14,7 +14,7 @@ from sqlalchemy.exc import OperationalError
 
 from fedsim.errors import StoreError
 from jobs.store import database, tables
-from jobs.store.database import alembic_config, connect, make_engine, migrating, writing
+from jobs.store.database import alembic_config, begin_migration, make_engine, make_write_engine, open_database
 from jobs.store.job_store import JobStore
 from jobs.store.states import JobState
 from jobs.store.tables import HEAD
@@ -52,7 +52,7 @@ def test_processes_share_a_store(store, url):
 
 
 def test_models_and_migrations_agree(url):
-    engine = connect(url)
+    engine = open_database(url)
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, tables.metadata) == []
@@ -64,11 +64,11 @@ def test_models_and_migrations_agree(url):
 def test_migrations_go_back_to_nothing(url):
     from alembic import command
 
-    engine = connect(url)
-    with migrating(engine) as connection:
+    engine = open_database(url)
+    with begin_migration(engine) as connection:
         command.downgrade(alembic_config(connection), "base")
     engine.dispose()
-    engine = connect(url)
+    engine = open_database(url)
     engine.dispose()
 
 
@@ -80,8 +80,8 @@ def test_rounds_of_an_older_database_are_counted(url, store):
     for number in (1, 2):
         store.add_round(job_id, record(number))
     counted = store.totals()
-    engine = connect(url)
-    with writing(engine).begin() as connection:
+    engine = open_database(url)
+    with make_write_engine(engine).begin() as connection:
         command.downgrade(alembic_config(connection), "0003")
     engine.dispose()
     with JobStore.open(url) as upgraded:
@@ -93,8 +93,8 @@ def test_rounds_of_an_older_database_are_counted(url, store):
 
 
 def test_a_store_of_a_newer_version_is_refused(url):
-    engine = connect(url)
-    with writing(engine).begin() as connection:
+    engine = open_database(url)
+    with make_write_engine(engine).begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     engine.dispose()
     with pytest.raises(StoreError, match="another version of fedsim"):
@@ -160,7 +160,7 @@ def postgres_url(tmp_path):
 
 def test_locks_of_postgresql_are_waited_for_and_held_for_so_long_only(postgres_url, monkeypatch):
     monkeypatch.setattr(
-        database, "PATIENCE", {"lock_timeout": "200ms", "idle_in_transaction_session_timeout": "2s"}
+        database, "SESSION_TIMEOUTS", {"lock_timeout": "200ms", "idle_in_transaction_session_timeout": "2s"}
     )
     lock = text("SELECT pg_advisory_xact_lock(7)")
     engine = make_engine(postgres_url)
@@ -187,7 +187,7 @@ def test_the_settings_of_a_postgresql_url_stand(postgres_url):
 
 
 def test_who_opens_a_postgresql_waits_for_whoever_migrates_it(postgres_url, monkeypatch):
-    monkeypatch.setattr(database, "PATIENCE", {"lock_timeout": "100ms"})
+    monkeypatch.setattr(database, "SESSION_TIMEOUTS", {"lock_timeout": "100ms"})
     engine = make_engine(postgres_url)
     with ThreadPoolExecutor(1) as threads, engine.begin() as migrates:
         migrates.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": database.MIGRATION_LOCK})

@@ -10,7 +10,7 @@ from sqlalchemy import event, insert, text
 
 from fedsim.errors import BadPageToken, JobNotFound, SpecError
 from jobs.spec import parse_spec
-from jobs.store.database import writing
+from jobs.store.database import make_write_engine
 from jobs.store.records import Job, RoundRecord
 from jobs.store.states import ACTIVE, JobState
 from jobs.store.tables import events, jobs, labels, rounds
@@ -175,7 +175,7 @@ def full_store(store):
         for n in range(MANY)
     ]
     few = [row["id"] for row in rows[:200]]
-    with writing(store._engine).begin() as connection:
+    with make_write_engine(store._engine).begin() as connection:
         connection.execute(insert(jobs), rows)
         team = [{"job_id": r["id"], "key": "team", "value": str(n % 500)} for n, r in enumerate(rows)]
         connection.execute(insert(labels), team)

@@ -8,7 +8,7 @@ from alembic import command
 from sqlalchemy import text
 
 from jobs.spec import parse_spec
-from jobs.store.database import alembic_config, make_engine, migrating
+from jobs.store.database import alembic_config, begin_migration, make_engine
 from jobs.store.job_store import JobStore
 from jobs.store.records import RoundRecord
 from jobs.store.states import JobState
@@ -63,7 +63,7 @@ def written_by_the_first(url, revision):
     """A database with a job, a label, a round and two events, as that revision had them."""
     spec = parse_spec({"algorithm": {"name": "fedprox", "mu": 0.1}, "name": "mine", "rounds": 2})
     engine = make_engine(url)
-    with migrating(engine) as connection:
+    with begin_migration(engine) as connection:
         command.upgrade(alembic_config(connection), revision)
         job = OF_THE_FIRST | {"spec": spec.model_dump(mode="json"), "body_hash": "x" * 64}
         insert(connection, "jobs", job)
@@ -94,14 +94,14 @@ def test_an_older_store_is_opened_with_all_that_is_in_it(url, revision):
             assert [found.id for found in store.list(**query).jobs] == ["old"]
         assert store.list(algorithm="fedavg").jobs == []
         assert store.resume("old").resumes == 1
-        assert store.start_next(1).id == "old"
+        assert store.start_next_job(1).id == "old"
 
 
 def test_a_store_goes_back_to_an_older_version_and_forward_again(url):
     written_by_the_first(url, "0001")
     JobStore.open(url).close()
     engine = make_engine(url)
-    with migrating(engine) as connection:
+    with begin_migration(engine) as connection:
         command.downgrade(alembic_config(connection), "0001")
     engine.dispose()
     with JobStore.open(url) as store:
