@@ -106,17 +106,19 @@ HEAD = """## Bytes of a round: models against predictions (beside Table II of th
 - Megabytes (10^6 bytes) of one round, both directions, all 20 clients, counted as in a run. The partition
   of the data does not change them.
 - A model costs 4 bytes for each weight and each float buffer of normalisation. A prediction of a public
-  example costs 4 bytes for each class (KT-pFL, and FedDF as the paper charges it), or 8 bytes for each of
-  the K kept entries (ACE-pFL).
-- The last columns are the paper's gigabytes of a whole run, FedAvg / ACE-pFL, at beta = 0.1 and with two
-  classes per client (pi = 2), and the number of rounds that they would pay for at our bytes.
+  example costs 4 bytes for each class with KT-pFL, and with FedDF as the paper charges it. With ACE-pFL it
+  costs 8 bytes for each of the K kept entries.
+- The columns "Table II" are the paper's gigabytes of a whole run, FedAvg / ACE-pFL, at beta = 0.1 and with
+  two classes per client (pi = 2). The last column is the number of rounds that these gigabytes pay for at
+  our bytes.
 
 | data | averaged model | public examples, K | FedAvg | SCAFFOLD | all classes | ACE-pFL | FedAvg / ACE-pFL | Table II, GB: beta = 0.1 | pi = 2 | rounds of FedAvg, ACE-pFL: beta = 0.1; pi = 2 |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"""  # noqa: E501
 
 FOOT = """
-Command: `python -m benchmarks.traffic`. The label census comes once: 19 x (4 C + 4) + 4 C bytes, below 10 kB.
+Command: `python -m benchmarks.traffic`.
 
+- The label census is sent once: 19 x (4 C + 4) + 4 C bytes, below 10 kB.
 - Public examples are a tenth of the whole data set, as in the paper.
 - The preset `ace-reuters` sends less. It has only the stories with one topic among the twenty: 8,590, so
   859 are public.
