@@ -1,10 +1,10 @@
-"""Whom KDIA's teacher listens to: clients' weights and their three frequencies by round (paper 003, Fig. 5).
+"""The clients' weights in KDIA's teacher, and their three frequencies by round (paper 003, Fig. 5).
 
-python -m benchmarks.frequencies     # draws docs/figures/frequencies.svg, writes its part of docs/results.md
+python -m benchmarks.frequencies     # draws docs/figures/frequencies.svg, writes into docs/results/kdia.md
 
-Nothing is trained, since weights depend alone on who comes and how much each client holds: the paper's 100
-clients, 10 of them in each of 200 rounds, with 45,000 images of ten even classes, which is CIFAR-10 less the
-validation set.
+Nothing is trained: the weights depend only on the cohorts and on the clients' numbers of examples. The setup
+is the paper's: 100 clients, 10 of them in each of 200 rounds, and 45,000 images of ten even classes (CIFAR-10
+without the validation set).
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ Real: TypeAlias = NDArray[np.float64]
 
 
 class Seen(NamedTuple):
-    """What the server knows of the clients after a round, int64 `[N]` each.
+    """The server's knowledge of the clients after a round, int64 `[N]` each.
 
     Attributes:
-        age: rounds since a client last came.
-        visits: how often it came.
-        examples: how many it holds.
+        age: rounds since a client last took part.
+        visits: rounds in which it took part.
+        examples: its number of examples.
     """
 
     age: torch.Tensor
@@ -57,7 +57,7 @@ class Seen(NamedTuple):
 
 
 def rounds(beta: float, seed: int) -> Iterator[Seen]:
-    """A federation's rounds: who comes is drawn as in any job."""
+    """A federation's rounds; the cohorts are drawn as in any job."""
     kind: dict[str, Any] = {"kind": "dirichlet", "beta": beta, "min_size": 10}
     dealt = make_partition(labels=LABELS, num_clients=CLIENTS, num_classes=10, seed=seed, **kind)
     sizes = torch.from_numpy(dealt.sizes())
@@ -71,7 +71,7 @@ def rounds(beta: float, seed: int) -> Iterator[Seen]:
 
 
 def outliers(weights: Real) -> int:
-    """How many lie beyond the whiskers of a box plot: 1.5 of its lengths from the box."""
+    """The number of weights beyond the whiskers of a box plot: 1.5 of its lengths from the box."""
     low, high = np.quantile(weights, [0.25, 0.75])
     reach = 1.5 * (high - low)
     return int(((weights < low - reach) | (weights > high + reach)).sum())
@@ -83,7 +83,7 @@ def spread(values: list[float], digits: int = 2) -> str:
 
 
 def weights_table(ended: dict[float, list[Seen]]) -> list[str]:
-    """Part (a): how unlike the weights are after the last round."""
+    """Part (a): the spread of the weights after the last round."""
     lines = [
         "| data | weights | standard deviation | middle half | largest | outliers of 100 |",
         "| --- | --- | --- | --- | --- | --- |",
@@ -118,7 +118,7 @@ def course_table(courses: dict[str, Real]) -> list[str]:
 
 
 def draw(ended: dict[float, list[Seen]], courses: dict[str, Real]) -> None:
-    """Both parts of the first seed, as the paper has them."""
+    """Draw both parts for the first seed, as in the paper."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -141,23 +141,25 @@ def draw(ended: dict[float, list[Seen]], courses: dict[str, Real]) -> None:
         canvas.savefig(FIGURE, metadata={"Date": None})
 
 
-ABOUT = f"""## KDIA: whom the teacher listens to (paper 003, Fig. 5)
+ABOUT = f"""## Weights of the clients' last models in the teacher (Fig. 5 of the paper)
 
-The weights of the clients' last models in the teacher, by data alone (`sinFreqs`) and by all three frequencies (`triFreqs`):
-{CLIENTS} clients, {COHORT} of them in each of {ROUNDS} rounds, 45,000 images of ten even classes, CIFAR-10 less a tenth for
-validation; the paper's scale else, and nothing is trained. A weight of 1 is an even share. Mean ± standard deviation over the {len(SEEDS)} seeds from {SEEDS[0]} on; the picture
-is of the first.
+- `sinFreqs` are the weights by number of examples alone; `triFreqs` are the weights by all three
+  frequencies. A weight of 1 is an even share.
+- The paper's scale: {CLIENTS} clients, {COHORT} of them in each of {ROUNDS} rounds, 45,000 images of ten
+  even classes (CIFAR-10 without the tenth for validation). Nothing is trained.
 
-![The weights by beta as box plots, the variances of the three frequencies by round](figures/{FIGURE.name})
+Mean ± standard deviation over the {len(SEEDS)} seeds from {SEEDS[0]} on. The picture shows the first seed.
 
-After round {ROUNDS}:
-"""  # noqa: E501
+![Box plots of the weights by beta, variances of the frequencies by round](../figures/{FIGURE.name})
+
+Weights after round {ROUNDS}:
+"""
 
 
 def section(ended: dict[float, list[Seen]], courses: dict[str, Real]) -> str:
-    """What stands in the results."""
-    between = "\nThe variance of each frequency over the clients, by round, Dir(0.5):\n"
-    foot = "\n`python -m benchmarks.frequencies`"
+    """The section of the page."""
+    between = "\nVariance of each frequency over the clients, by round, Dir(0.5):\n"
+    foot = "\nCommand: `python -m benchmarks.frequencies`"
     return "\n".join([ABOUT, *weights_table(ended), between, *course_table(courses), foot])
 
 
@@ -176,7 +178,7 @@ def measured() -> tuple[dict[float, list[Seen]], dict[str, Real]]:
 def main() -> None:
     found = measured()
     draw(*found)
-    page.place(page.PAGE, NAME, section(*found))
+    page.write_section(page.page_file("kdia"), NAME, section(*found))
 
 
 if __name__ == "__main__":

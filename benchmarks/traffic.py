@@ -1,6 +1,6 @@
-"""What models cost on their way against what predictions cost: a round's bytes beside ACE-pFL's Table II.
+"""Bytes of a round with models and with predictions, beside Table II of the ACE-pFL paper.
 
-python -m benchmarks.traffic         # writes its table into docs/results.md
+python -m benchmarks.traffic         # writes its table into docs/results/ace-pfl.md
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class Setting(NamedTuple):
     """One data set of the paper.
 
     Attributes:
-        name: of it.
-        model: whose weights the methods that average send.
+        name: of the data set.
+        model: the model whose weights the averaging methods send.
         shape: of an input.
-        classes: how many.
-        public: how many public examples there are.
+        classes: number of classes.
+        public: number of public examples.
         top_k: K.
         fedavg, ace: gigabytes of a whole run in Table II, for beta = 0.1 and for pi = 2.
-        vocabulary: how many tokens there are, for texts.
+        vocabulary: number of tokens, for texts.
     """
 
     name: str
@@ -102,35 +102,43 @@ def row(setting: Setting) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-HEAD = """## Bytes of a round: models against predictions (paper 002, beside Table II)
+HEAD = """## Bytes of a round: models against predictions (beside Table II of the paper)
 
-Megabytes (10^6 bytes) of one round, both directions, all 20 clients in it, as the accounting of a run counts them: 4 bytes for
-each weight and each float buffer of normalisation; for each public example 4 bytes for each class (FedDF as the paper charges
-it, KT-pFL), or 8 for each of the K kept entries (ACE-pFL). How the data are dealt out changes nothing of that. The last columns
-are the paper's gigabytes of a whole run, FedAvg's and ACE-pFL's, at beta = 0.1 and with two classes each, and how many rounds
-these would be at our bytes.
+- Megabytes (10^6 bytes) of one round, both directions, all 20 clients, counted as in a run. The partition
+  of the data does not change them.
+- A model costs 4 bytes for each weight and each float buffer of normalisation. A prediction of a public
+  example costs 4 bytes for each class with KT-pFL, and with FedDF as the paper charges it. With ACE-pFL it
+  costs 8 bytes for each of the K kept entries.
+- The columns "Table II" are the paper's gigabytes of a whole run, FedAvg / ACE-pFL, at beta = 0.1 and with
+  two classes per client (pi = 2). The last column is the number of rounds that these gigabytes pay for at
+  our bytes.
 
 | data | averaged model | public examples, K | FedAvg | SCAFFOLD | all classes | ACE-pFL | FedAvg / ACE-pFL | Table II, GB: beta = 0.1 | pi = 2 | rounds of FedAvg, ACE-pFL: beta = 0.1; pi = 2 |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"""  # noqa: E501
 
 FOOT = """
-`python -m benchmarks.traffic`; the census comes once, 19 x (4 C + 4) + 4 C bytes, which is below 10 kB.
+Command: `python -m benchmarks.traffic`.
 
-Public examples are a tenth of the whole data set, as the paper says it. The presets send less for two of them: `ace-reuters` has
-the stories of one topic among the twenty, 8,590 and so 859 in place of a tenth of all stories with a topic, and `ace-speech` the
-recordings of the ten words outside the list for validation, 34,843 and so 3,484 in place of about 4,000 (8.9 megabytes); of
-CheXpert's 224,316 pictures the test set's few hundred are published apart, and not read. DistilBERT has its published vocabulary of
-30,522 here, as in the preset with `pretrained` and `data.dataset.tokenizer`; without them the preset's 8,000 tokens leave
-49,671,956 of its 66,968,852 parameters, and FedAvg sends 7,947.5 megabytes a round."""  # noqa: E501
+- The label census is sent once: 19 x (4 C + 4) + 4 C bytes, below 10 kB.
+- Public examples are a tenth of the whole data set, as in the paper.
+- The preset `ace-reuters` sends less. It has only the stories with one topic among the twenty: 8,590, so
+  859 are public.
+- The preset `ace-speech` sends less (8.9 megabytes). It has only the recordings of the ten words outside
+  the list for validation: 34,843, so 3,484 are public instead of about 4,000.
+- Of CheXpert's 224,316 pictures, the few hundred of the test set are published separately. fedsim does not
+  read them.
+- DistilBERT has its published vocabulary of 30,522 here, as the preset has with `pretrained` and
+  `data.dataset.tokenizer`. Without them the preset has 8,000 tokens: 49,671,956 of the 66,968,852
+  parameters remain, and FedAvg sends 7,947.5 megabytes in a round."""
 
 
 def section() -> str:
-    """The table, with what is said of it."""
+    """The section of the page: setup, table, notes."""
     return "\n".join([HEAD, *(row(setting) for setting in SETTINGS), FOOT])
 
 
 def main() -> None:
-    page.place(page.PAGE, NAME, section())
+    page.write_section(page.page_file("ace-pfl"), NAME, section())
 
 
 if __name__ == "__main__":

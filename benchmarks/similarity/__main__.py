@@ -16,21 +16,21 @@ NAME = "kdia-similarity"
 
 
 def positive(text: str) -> int:
-    """A number of epochs: without an expert both ways would be held against different features."""
+    """A number of epochs; without an expert the two ways would be compared with different features."""
     if (number := int(text)) < 1:
         raise argparse.ArgumentTypeError(f"{number} is no number of epochs; take at least 1")
     return number
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Make the runs, or render them; 0 if it worked, 1 if a run failed, 2 if none can be made or shown."""
+    """Make or render the runs; 0 if it worked, 1 if a run failed, 2 if no run can be made or rendered."""
     options = _parser().parse_args(arguments)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s")
     file = options.results / f"{NAME}.jsonl"
     try:
         wanted = pairs(options.preset, options.set, options.expert)
         if options.render:
-            page.place(options.page, NAME, section(wanted, read(file)))
+            page.write_section(options.page, NAME, section(wanted, read(file)))
             return 0
         return 1 if make(wanted, file, processes=options.processes, niceness=options.nice) else 0
     except FedsimError as error:
@@ -46,7 +46,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--processes", type=int, default=2, help="runs at a time (default 2)")
     parser.add_argument("--nice", type=int, default=19, help="niceness of the processes (default 19)")
     parser.add_argument("--render", action="store_true", help="write the section into the page of results")
-    parser.add_argument("--page", type=Path, default=page.PAGE, help="default: docs/results.md")
+    kdia = page.page_file("kdia")
+    parser.add_argument("--page", type=Path, default=kdia, help="default: docs/results/kdia.md")
     parser.add_argument("--results", type=Path, default=journal.FOLDER, help="the folder of finished runs")
     return parser
 

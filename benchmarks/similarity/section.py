@@ -1,4 +1,4 @@
-"""What the page of results says of Fig. 7."""
+"""The section on Fig. 7 in the page of results."""
 
 from __future__ import annotations
 
@@ -9,21 +9,27 @@ from benchmarks.tables.markdown import spread
 from fedsim.errors import FedsimError
 from fedsim.techniques.generator_training import Labels
 
-ABOUT = """## KDIA: generated and real features (paper 003, Fig. 7)
+ABOUT = """## Similarity of generated and real features (Fig. 7 of the paper)
 
-The mean cosine of generated and real features of the same class, the mean over the classes, and how many of these are above
-{alike}, of the generator after the last round. `pass` draws the labels of generated features for a whole pass, as KDIA does; with
-`data` a client's are those of its own batch, which is the generator that the paper compares it with; the untrained one is as
-before round 1. Real features are those of an expert, a model of the same architecture trained for {epochs} epochs on everybody's
-data, on the first 1,000 test images, averaged over the places of each map before they are compared; the paper, which does not
-say over what it compares and follows the generator during training, has an expert of 81 %. Accuracies are in percent, the global
-model's after the last round.
+- "same class": the mean cosine of generated and real features of one class, averaged over the classes, for
+  the generator after the last round. "classes above {alike}": the number of classes whose mean cosine is
+  above {alike}.
+- `pass`: labels of generated features are drawn for a whole pass, as in KDIA. `data`: they are the labels
+  of the client's batch; the paper compares KDIA with this generator. "untrained": the generator before
+  round 1.
+- Real features are those of an expert on the first 1,000 test images. The expert has the same architecture
+  and is trained for {epochs} epochs on everybody's data. Each map is averaged over its places before the
+  comparison.
+- The paper does not say over what it compares. It follows the generator during training, and its expert has
+  81 %.
+- Accuracies are in percent: the global model's after the last round, and the expert's.
+
 Mean ± standard deviation over the seeds {seeds}.
-"""  # noqa: E501
+"""
 
 
 def row(each: Mapping[Labels, Sequence[Measured]]) -> list[str]:
-    """The figures of one beta, from its runs by way."""
+    """The figures of one beta, from its runs in each way."""
     ways, first = [each[way] for way in WAYS], each[WAYS[0]]  # the untrained generator and the expert are one
     said = [[run.trained for run in runs] for runs in ways] + [[run.untrained for run in first]]
     return [
@@ -39,7 +45,7 @@ def row(each: Mapping[Labels, Sequence[Measured]]) -> list[str]:
 
 
 def section(wanted: Sequence[Pair], found: Found) -> str:
-    """What stands in the results.
+    """The section of the page.
 
     Raises:
         FedsimError: if runs are missing.
@@ -64,5 +70,5 @@ def section(wanted: Sequence[Pair], found: Found) -> str:
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     about = ABOUT.format(alike=ALIKE, epochs=wanted[0].epochs, seeds=", ".join(map(str, SEEDS)))
     items = "".join(f" --set '{item}'" for item in wanted[0].sets)
-    foot = f"`python -m benchmarks.similarity {wanted[0].preset}{items} --expert {wanted[0].epochs}`"
+    foot = f"Command: `python -m benchmarks.similarity {wanted[0].preset}{items} --expert {wanted[0].epochs}`"
     return f"{about}\n{table}\n\n{foot}"

@@ -18,7 +18,7 @@ from jobs.settings import Settings
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Do what the arguments say; 0 if it worked, 1 if a run failed or is left out, 2 for a wrong table."""
+    """Run one command; 0 if it worked, 1 if a run failed or is left out, 2 for a wrong table."""
     options = _parser().parse_args(arguments)
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S"
@@ -33,28 +33,32 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tables", description="Result tables.")
     commands = parser.add_subparsers(dest="command", required=True)
-    listing = commands.add_parser("list", help="the tables, and how far each is")
-    running = commands.add_parser("run", help="make the runs that are missing")
-    running.add_argument("names", nargs="+", metavar="name", help="in turn")
+    listing = commands.add_parser("list", help="show all tables, and the finished runs of each")
+    running = commands.add_parser("run", help="make the missing runs of tables")
+    running.add_argument("names", nargs="+", metavar="name", help="tables, run in this order")
     running.add_argument("--processes", type=int, default=2, help="runs at a time (default 2)")
     running.add_argument("--nice", type=int, default=19, help="niceness of the processes (default 19)")
     running.add_argument(
         "--device",
         choices=("cpu", "cuda"),
         default="cpu",
-        help="where runs train (default cpu); all processes share the first GPU",
+        help="device that trains (default cpu); all processes share the first GPU",
     )
-    rendering = commands.add_parser("render", help="write tables into the page of results")
-    rendering.add_argument("names", nargs="+", metavar="name")
-    rendering.add_argument("--page", type=Path, default=page.PAGE, help="default: docs/results.md")
+    rendering = commands.add_parser("render", help="write tables into the pages of results")
+    rendering.add_argument("names", nargs="*", metavar="name", help="default: all finished tables")
+    rendering.add_argument(
+        "--page", type=Path, help="default: the page of the table's paper in docs/results/"
+    )
     for command in (running, rendering):
-        command.add_argument("--preset", help="in place of the table's own, such as the paper's scale")
+        command.add_argument(
+            "--preset", help="use this preset, such as the paper's scale, instead of the table's"
+        )
     for command in (listing, running, rendering):
         command.add_argument(
             "--results",
             type=Path,
             default=journals.FOLDER,
-            help="the journals' folder (default: benchmarks/results)",
+            help="folder of the journals (default: benchmarks/results)",
         )
     return parser
 
@@ -86,10 +90,16 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _render(options: argparse.Namespace) -> int:
-    for name in options.names:
+    for name in options.names or _finished(options.results):
         table = _table(name, options.preset)
-        page.place(options.page, name, markdown.render(table, Journal(options.results, name).read()))
+        section = markdown.render(table, Journal(options.results, name).read())
+        page.write_section(options.page or page.page_file(table.page), name, section)
     return 0
+
+
+def _finished(results: Path) -> list[str]:
+    """The tables whose runs are all in their journals."""
+    return [name for name in tables() if missing(load_table(name), Journal(results, name)) == ([], [])]
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from benchmarks.tables.page import PageName
 from jobs.spec import JobSpec, parse_spec, parse_text, preset_text
 from jobs.spec.grid import GridRun, cells, grid_runs, hash_spec, make_set_items
 from jobs.spec.text import apply_overrides
@@ -43,8 +44,9 @@ class Table(BaseModel):
 
     Attributes:
         name: of its file.
+        page: the page of the paper that the table belongs to, such as "kdia".
         title: the heading of its section.
-        about: what was run, in sentences.
+        about: the setup of the runs, as Markdown.
         preset: the base spec.
         set: `--set` items of every run.
         axes: {axis: {label: `--set` items}}.
@@ -71,6 +73,7 @@ class Table(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
+    page: PageName
     title: str
     about: str = ""
     preset: str
@@ -129,7 +132,7 @@ class Table(BaseModel):
         if preset == self.preset:
             return self
         items = self.instead.get(preset, {})
-        about = f"Made with the preset `{preset}`; what follows tells of `{self.preset}`. {self.about}"
+        about = f"This table was made with `{preset}`. The text describes `{self.preset}`.\n\n{self.about}"
         axes = {
             axis: {label: items.get(label, own) for label, own in labels.items()}
             for axis, labels in self.axes.items()

@@ -16,28 +16,28 @@ Figures = Mapping[Cell, Sequence[float]]
 
 TITLES = {
     "final": "after the last round",
-    "best": "in the best round on the test set, which flatters",
-    "tail": "mean of the last 10 rounds, as far as they were scored",
-    "chosen": "on the test set in the round, and of the model, that the validation set chooses",
-    "swing": "mean change, up or down, from one point of the curve to the next over its second half",
-    "fall": "mean fall from one point of the curve to the next over its second half, a rise counting 0",
+    "best": "in the best round on the test set (an optimistic figure)",
+    "tail": "mean of the scored rounds among the last 10",
+    "chosen": "on the test set, for the round and the model that the validation set chooses",
+    "swing": "mean change, up or down, between neighbouring points of the curve, second half of the run",
+    "fall": "mean fall between neighbouring points of the curve, second half of the run (a rise counts as 0)",
 }
 
 MOST_ROUNDS = 10
-"""So many columns a table of curves has."""
+"""The largest number of columns in a table of curves."""
 
 ENDS = {"reach": "after the last round", "reach_best": "in its best round on the test set"}
-"""What a run is to come up to."""
+"""The value that a run has to reach."""
 
 SUMS: Mapping[str, tuple[str, float]] = {
     "updates": ("trainable-parameter updates in training, all rounds and clients, in 10^9", 1e9),
     "flops": ("floating-point operations in training, all rounds and clients, in 10^12", 1e12),
     "tuning_updates": ("trainable-parameter updates in fine-tuning, all clients, in 10^9", 1e9),
     "tuning_flops": ("floating-point operations in fine-tuning, all clients, in 10^12", 1e12),
-    "down": ("sent to the clients in all rounds, in 10^6 bytes", 1e6),
-    "up": ("sent by the clients in all rounds, in 10^6 bytes", 1e6),
+    "down": ("bytes sent to the clients, all rounds, in 10^6", 1e6),
+    "up": ("bytes sent by the clients, all rounds, in 10^6", 1e6),
 }
-"""Heading and unit of what is summed over a run."""
+"""Heading and unit of each figure that is summed over a run."""
 
 
 def found(table: Table, entries: Mapping[str, Entry]) -> dict[Cell, dict[int, Entry]]:
@@ -54,7 +54,7 @@ def found(table: Table, entries: Mapping[str, Entry]) -> dict[Cell, dict[int, En
 
 
 def render(table: Table, entries: Mapping[str, Entry]) -> str:
-    """The section of one table: heading, what was run, the tables, the commands."""
+    """The section of one table: heading, setup of the runs, the tables, the commands."""
     runs = found(table, entries)
     finished = sum(len(by_seed) for by_seed in runs.values())
     parts = [
@@ -71,26 +71,27 @@ def render(table: Table, entries: Mapping[str, Entry]) -> str:
 def _state(table: Table, finished: int, cells: int) -> str:
     seeds = ", ".join(map(str, table.seeds))
     every = cells * len(table.seeds)
-    state = f"Mean ± standard deviation over the seeds {seeds}; `{table.metric}`"
-    state += " in percent." if table.percent else "."
+    several = len(table.seeds) > 1
+    state = f"Mean ± standard deviation over the seeds {seeds}." if several else f"One seed: {seeds}."
+    state += f" `{table.metric}` is in percent." if table.percent else ""
     if finished == every:
         return state
     return (
-        f"{state} **{finished} of {every} runs are finished**; "
-        "a number in brackets says of how many seeds a figure is."
+        f"{state} **{finished} of {every} runs are finished.** "
+        "A number in brackets is the number of seeds behind a figure."
     )
 
 
 def _devices(runs: Found) -> str:
-    """Where the runs were made, if not all on CPUs: which decides the last digits, and the seconds."""
+    """The runs of each device, if not all ran on CPUs: the device decides the last digits and the seconds."""
     counts = Counter(entry.device for by_seed in runs.values() for entry in by_seed.values())
     if not counts.keys() - {"cpu"}:
         return ""
-    return f"Made on: {', '.join(f'{name} {times}' for name, times in sorted(counts.items()))}."
+    return f"Runs on each device: {', '.join(f'{name} {times}' for name, times in sorted(counts.items()))}."
 
 
 def viewed(table: Table, runs: Found) -> Found:
-    """The finished runs with those of the views, which show another metric of the same runs."""
+    """The finished runs, and the views: the same runs with another metric."""
     where, every = list(table.axes).index(table.columns[0]), dict(runs)
     for name, view in table.views.items():
         for cell, by_seed in runs.items():
@@ -107,10 +108,10 @@ def _tables(table: Table, runs: Found) -> list[str]:
     wide, seen = table.viewed(), viewed(table, runs)
     for what in table.show:
         if what == "curve":
-            parts += ["By round:", _curves(wide, seen)]
+            parts += [f"{table.metric} by round:", _curves(wide, seen)]
         elif what in ENDS:
-            reached = f"Rounds until {table.metric} is what `{table.against}` has {ENDS[what]}"
-            heading = f"{reached}, of the seeds that come to it (in brackets how many, where it is not all):"
+            goal = f"Rounds until {table.metric} reaches the value of `{table.against}` {ENDS[what]}"
+            heading = f"{goal}. Mean of the seeds that reach it; in brackets their number, if not all:"
             parts += [heading, _grid(wide, _rounds(wide, seen, what), signed=False, digits=0)]
         else:
             parts += _shown(wide, seen, what)
@@ -129,22 +130,22 @@ def _tables(table: Table, runs: Found) -> list[str]:
 
 
 def _shown(table: Table, runs: Found, what: str) -> list[str]:
-    """One figure of each run, and how much more it is than that of `against`."""
+    """One figure of each run, and its difference to the figure of `against`."""
     figures = {
         cell: [_scaled(table, v) for e in by_seed.values() if (v := e.shown(what, table.metric)) is not None]
         for cell, by_seed in runs.items()
     }
     parts = [f"{table.metric}, {TITLES[what]}:", _grid(table, figures, signed=False)]
     if what == "chosen" and (models := _models(runs)):
-        parts.append(f"The model chosen, where it is not always `global`: {models}.")
+        parts.append(f"Models chosen, where it is not always `global`: {models}.")
     if table.against is not None:
-        heading = f"The same, less `{table.against}` of the same seed:"
+        heading = f"Difference to `{table.against}`, paired by seed:"
         parts += [heading, _grid(table, _differences(table, runs, what), signed=True)]
     return parts
 
 
 def _models(runs: Found) -> str:
-    """How often each model was chosen, of the cells where one is not the global model; "" without any."""
+    """The number of times each model was chosen, in cells with another model than the global one; else ""."""
     said = list[str]()
     for cell, by_seed in runs.items():
         counts = Counter(sorted(e.chosen_model for e in by_seed.values() if e.chosen_model))
@@ -164,7 +165,7 @@ def _scaled(table: Table, value: float) -> float:
 
 
 def _differences(table: Table, runs: Found, what: str) -> dict[Cell, list[float]]:
-    """Each cell less the cell that it is compared with, seed by seed; none for that cell itself."""
+    """The difference of each cell to the cell of `against`, paired by seed; none for that cell itself."""
     differences: dict[Cell, list[float]] = {}
     for cell, by_seed in runs.items():
         other = _opponent(table, runs, cell)
@@ -177,7 +178,7 @@ def _differences(table: Table, runs: Found, what: str) -> dict[Cell, list[float]
 
 
 def _rounds(table: Table, runs: Found, what: str) -> dict[Cell, list[float]]:
-    """The rounds in which each cell comes up to the one that it is compared with, seed by seed."""
+    """The rounds in which each cell reaches the value of the cell of `against`, paired by seed."""
     goal = _last if what == "reach" else _best
     rounds: dict[Cell, list[float]] = {}
     for cell, by_seed in runs.items():
@@ -199,9 +200,9 @@ def _best(entry: Entry) -> float:
 
 
 def _opponent(table: Table, runs: Found, cell: Cell) -> Mapping[int, Entry]:
-    """The runs that a cell's are compared with: of `against`, everything else the same.
+    """The runs that a cell is compared with: those of `against`, with the same other labels.
 
-    Where these have no such view, as FedAvg has no teacher, those of the table's own metric.
+    FedAvg has no teacher: where `against` has no such view, its runs with the table's metric.
     """
     labels = dict(zip(table.axes, cell, strict=True)) | {str(table.compared): str(table.against)}
     other = runs[tuple(labels.values())]
@@ -244,7 +245,7 @@ def _curves(table: Table, runs: Found) -> str:
 
 
 def _evenly(rounds: Sequence[int]) -> list[int]:
-    """No more of the rounds than a page has room for, the last of them always; the journal has them all."""
+    """At most MOST_ROUNDS rounds, evenly spaced, the last one included; the journal has all of them."""
     step = -(-len(rounds) // MOST_ROUNDS)
     return sorted(rounds[::-1][:: max(step, 1)])
 
@@ -275,6 +276,6 @@ def _commands(table: Table) -> str:
     first = next(table.runs())
     single = " ".join(f"--set '{item}'" for item in first.items)
     return (
-        f"`python -m benchmarks.tables run {table.name}`; one run of it ({first}): "
-        f"`fedsim run {table.preset} {single}`."
+        f"All runs: `python -m benchmarks.tables run {table.name}`. "
+        f"One run ({first}): `fedsim run {table.preset} {single}`."
     )

@@ -1,13 +1,22 @@
-"""The page of results: sections between two markers each."""
+"""The pages of results: one page for each paper, with a section between two markers for each table."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal, TypeAlias
 
-PAGE = Path(__file__).parents[2] / "docs" / "results.md"
+FOLDER = Path(__file__).parents[2] / "docs" / "results"
+
+PageName: TypeAlias = Literal["fedcl", "curriculum", "ace-pfl", "kdia", "layer-schedules"]
+"""The papers, by the name of their page."""
 
 
-def place(page: Path, name: str, section: str) -> None:
+def page_file(name: PageName) -> Path:
+    """The file of a paper's page, such as docs/results/kdia.md."""
+    return FOLDER / f"{name}.md"
+
+
+def write_section(page: Path, name: str, section: str) -> None:
     """Write a section into a page between its markers, or at the end of the page the first time.
 
     Raises:

@@ -14,7 +14,7 @@ Wire:
 Deviations: the mean is over the clients that came, so its weights sum to 1 under partial participation.
 Float buffers of normalisation layers are averaged like parameters.
 
-Reference result: see docs/results.md.
+Reference result: see docs/results/README.md.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ scores are ours, for large federations: a client counts with its last known loss
 towards the mean of all that are known, where those stand who never came. Who is asked and then comes is
 charged the global model twice, with the survey and with the broadcast, though it is the same one.
 
-Reference result: see docs/results.md.
+Reference result: see docs/results/curriculum.md.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ uniformly from what is open; once all is open, the base method's usual epochs fo
 round's local steps, because the paper's Algorithm 1 paces inside `ClientUpdate`; `budget: global` paces over
 the whole run. The expert of `expert_loss` has the architecture of the first model.
 
-Reference result: see docs/results.md.
+Reference result: see docs/results/curriculum.md.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from jobs.spec.fields import Number, Section, Whole
 
 
 class PacingSection(Section):
-    """How many are open at a time; see docs/methods.md."""
+    """How many are open at a time; see docs/methods/curricula.md."""
 
     pacing: Literal["linear", "quadratic", "root", "exponential", "step"] = Field(
         default="linear", description="family of the pacing function"

@@ -6,6 +6,7 @@ from benchmarks.tables.grid import Table, hash_spec
 from benchmarks.tables.journal import Entry
 
 SMALL = """
+page: kdia
 title: A small table
 about: For a test.
 preset: demo

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import frequencies
 from benchmarks.frequencies import COHORT, ROUNDS, TRIFREQS, outliers, rounds, section
-from benchmarks.tables.page import PAGE
+from benchmarks.tables.page import page_file
 from fedsim.techniques.last_models import ALONE
 
 
@@ -42,4 +42,6 @@ def test_outliers_lie_beyond_the_whiskers() -> None:
 @pytest.mark.slow
 def test_the_page_has_what_is_computed() -> None:
     name, text = frequencies.NAME, section(*frequencies.measured())
-    assert f"<!-- table {name} -->\n{text}\n<!-- end of table {name} -->" in PAGE.read_text()
+    assert f"<!-- table {name} -->\n{text}\n<!-- end of table {name} -->" in page_file("kdia").read_text(
+        "utf-8"
+    )

@@ -10,7 +10,8 @@ import pytest
 from benchmarks.similarity.__main__ import main
 from benchmarks.similarity.runs import WAYS, Measured, central, measured, pairs, read
 from benchmarks.similarity.section import section
-from benchmarks.tables.journal import write_line
+from benchmarks.tables.journal import FOLDER, write_line
+from benchmarks.tables.page import page_file
 from fedsim.algorithms import KDIA
 from fedsim.base import tree
 from fedsim.errors import FedsimError
@@ -70,7 +71,7 @@ def test_what_is_finished_is_not_run_again(
     monkeypatch.setattr("benchmarks.similarity.runs.get_context", None)  # nothing more is to be started
     assert main(options) == 0
     assert main([*options, "--render"]) == 0
-    assert "<!-- table kdia-similarity -->\n## KDIA: generated and real" in page.read_text("utf-8")
+    assert "<!-- table kdia-similarity -->\n## Similarity of generated and real" in page.read_text("utf-8")
     more = [*options[:1], "--expert", "2", *options[3:]]
     assert main([*more, "--render"]) == 2, "another expert is another measurement"
 
@@ -113,6 +114,12 @@ def test_the_section_has_mean_and_deviation_over_the_seeds(tmp_path: Path) -> No
     part = {key: run for key, run in whole.items() if (run.seed, run.beta, run.labels) != (2507, 5.0, "data")}
     with pytest.raises(FedsimError, match=r"1 of 18 runs are missing: Dir\(5\), seed 2507, data"):
         section(wanted, part)
+
+
+def test_the_page_has_the_section_as_it_is_computed() -> None:
+    text = section(pairs("kdia-cifar10-small", [], 20), read(FOLDER / "kdia-similarity.jsonl"))
+    block = f"<!-- table kdia-similarity -->\n{text}\n<!-- end of table kdia-similarity -->"
+    assert block in page_file("kdia").read_text("utf-8")
 
 
 def test_both_ways_need_an_expert(capsys: pytest.CaptureFixture[str]) -> None:

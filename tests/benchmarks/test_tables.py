@@ -166,6 +166,7 @@ def test_a_metric_that_no_record_has_is_a_fault(table: Table, settings: Settings
         ("show: [final, curve]", "curves: [global_accuracy]", "own metric"),
         ("title: A", "instead: {demo: {weak: algorithm=fedavg}}\ntitle: A", "'weak' is no label of an axis"),
         ("title: A", "titel: A", "titel"),
+        ("page: kdia", "page: results", "page: Input should be 'fedcl', 'curriculum', 'ace-pfl', 'kdia' or"),
     ],
 )
 def test_wrong_tables(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -197,8 +198,8 @@ def test_where_runs_are_made_is_written_down(
     line = execute(pending, table, settings, Populations(), "", "cuda")
     assert (told, line.device) == (["cuda"], "A GPU")
     other = entry(table, ("plain", "IID"), 2, 0.5)
-    assert "\n\nMade on: A GPU 1, cpu 1.\n\n" in render(table, {line.key: line, other.key: other})
-    assert "Made on" not in render(table, {other.key: other})
+    assert "\n\nRuns on each device: A GPU 1, cpu 1.\n\n" in render(table, {line.key: line, other.key: other})
+    assert "Runs on each device" not in render(table, {other.key: other})
 
 
 def test_without_a_gpu_none_is_promised(
@@ -236,9 +237,8 @@ def test_at_the_papers_scale_fedcog_is_its_own(name: str) -> None:
     methods = {run.labels["method"]: other.spec(run).algorithm.params for run in other.runs()}
     assert methods["FedCOG"] == {}
     assert methods["MOON"] == {"mu": 5.0}
-    assert other.about.startswith(
-        f"Made with the preset `kdia-cifar10`; what follows tells of `{table.preset}`. "
-    )
+    said = f"This table was made with `kdia-cifar10`. The text describes `{table.preset}`.\n\n"
+    assert other.about.startswith(said)
 
 
 def test_layer_schedules_are_in_proportion_to_the_rounds() -> None:

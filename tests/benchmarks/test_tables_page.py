@@ -1,4 +1,4 @@
-"""What the page shows of a table's runs."""
+"""The sections of tables in the pages of results."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.tables.grid import Table, hash_spec, load_table, read_table
-from benchmarks.tables.journal import Entry, Scored, fall, numbers, swing
+from benchmarks.tables.grid import Table, hash_spec, load_table, read_table, tables
+from benchmarks.tables.journal import FOLDER, Entry, Journal, Scored, fall, numbers, swing
 from benchmarks.tables.markdown import render
 from benchmarks.tables.one_run import Pending, Populations, execute
-from benchmarks.tables.page import place
+from benchmarks.tables.page import page_file, write_section
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
 from jobs.settings import Settings
@@ -32,7 +32,7 @@ def test_rendered_figures(table: Table) -> None:
     assert "| IID | 52.00 ± 2.83 | 65.00 ± 7.07 |" in text
     assert "| IID | +13.00 ± 4.24 |" in text
     assert "| Dir(1) | 40.00 (1) | – |" in text
-    assert "**5 of 8 runs are finished**" in text
+    assert "**5 of 8 runs are finished.**" in text
     assert "| IID | strong | 32.5 ± 3.5 | 65.0 ± 7.1 |" in text
     assert "fedsim run demo --set 'rounds=2'" in text
 
@@ -53,7 +53,7 @@ def test_rows_can_be_compared_as_well_as_columns(table: Table) -> None:
     entries = {(made := entry(turned, *each)).key: made for each in figures}
     text = render(turned, entries)
     assert "| plain | 50.00 (1) | – |\n| strong | 65.00 ± 7.07 | – |" in text
-    differences = text.partition("less `plain`")[2]
+    differences = text.partition("Difference to `plain`")[2]
     assert "| mu | IID | Dir(1) |\n| --- | --- | --- |\n| strong | +10.00 (1) | – |" in differences
     assert "| plain |" not in differences
 
@@ -74,7 +74,7 @@ def test_rounds_until_a_method_has_what_another_ends_with(table: Table) -> None:
     text = render(table.model_copy(update={"show": ("reach",)}), entries)
     assert "| IID | 2 ± 0 | 2 ± 1 |" in text
     assert "| Dir(1) | 2 ± 0 | 2 (1) |" in text
-    assert "`plain` has after the last round" in text
+    assert "reaches the value of `plain` after the last round" in text
 
 
 def test_rounds_until_a_method_has_the_best_of_another(table: Table) -> None:
@@ -83,10 +83,11 @@ def test_rounds_until_a_method_has_the_best_of_another(table: Table) -> None:
     entries = {e.key: e for e in (entry(table, *figure) for figure in figures)}
     text = render(table.model_copy(update={"show": ("reach_best",)}), entries)
     assert "| IID | – | 2 (1) |" in text
-    assert "`plain` has in its best round on the test set" in text
+    assert "reaches the value of `plain` in its best round on the test set" in text
 
 
 KDIA = """
+page: kdia
 title: Student and teacher
 preset: demo
 set: [rounds=4, data.limit=200, clients.total=10, local.epochs=1, evaluation.validation=0.2]
@@ -156,7 +157,7 @@ def test_what_was_chosen_is_told_by_model(table: Table) -> None:
             entries[made.key] = made
     chosen = table.model_copy(update={"show": ("chosen",)})
     said = "strong, IID: `global` 1, `teacher` 1 of 2; strong, Dir(1): `teacher` 2 of 2."
-    assert f"not always `global`: {said}\n\nThe same, less" in render(chosen, entries)
+    assert f"not always `global`: {said}\n\nDifference to" in render(chosen, entries)
     old = {key: made.model_copy(update={"chosen_model": ""}) for key, made in entries.items()}
     assert "not always" not in render(chosen, old)
 
@@ -184,7 +185,7 @@ def test_kdias_ablation_is_held_against_fedavg_seed_by_seed() -> None:
     made[:2] = [each.model_copy(update={"others": {"teacher_accuracy": teacher}}) for each in made[:2]]
     text = render(table.model_copy(update={"show": ("final",)}), {each.key: each for each in made})
     assert "| base + l_kd | 53.50 ± 4.95 (2) | 60.00 ± 0.00 (2) |" in text
-    assert "| base + l_kd | +4.00 (1) | +7.00 (1) |" in text.partition("less `base (FedAvg)`")[2]
+    assert "| base + l_kd | +4.00 (1) | +7.00 (1) |" in text.partition("Difference to `base (FedAvg)`")[2]
 
 
 def test_the_sweeps_last_row_is_a_table_of_its_own_with_one_seed() -> None:
@@ -221,7 +222,7 @@ def test_the_page_has_falls_beside_swings(table: Table) -> None:
     made = entry(table, ("strong", "IID"), 1, 0.5)
     made = made.model_copy(update={"curve": {1: 0.4, 2: 0.5, 3: 0.2, 4: 0.4}})
     text = render(table.model_copy(update={"show": ("swing", "fall")}), {made.key: made})
-    swings, falls = text.split("global_accuracy, mean fall from one point")
+    swings, falls = text.split("global_accuracy, mean fall between neighbouring points")
     assert "| IID | – | 25.00 (1) |" in swings
     assert "| IID | – | 15.00 (1) |" in falls
 
@@ -241,7 +242,8 @@ def test_other_figures_of_the_runs(table: Table, settings: Settings) -> None:
 
 
 PERSONAL = """
-title: Clients' own models
+page: layer-schedules
+title: Personal models
 preset: demo
 set: [rounds=4, data.limit=200, data.tests=merged, clients.total=10, local.epochs=1, evaluation.every=2]
 axes:
@@ -284,11 +286,23 @@ def test_other_curves_and_every_client_are_kept(tmp_path: Path, settings: Settin
 def test_a_section_stays_where_it_is(tmp_path: Path) -> None:
     page = tmp_path / "results.md"
     page.write_text("# Results\n\nBefore.\n", "utf-8")
-    place(page, "a", "first")
+    write_section(page, "a", "first")
     page.write_text(page.read_text("utf-8") + "\nAfter.\n", "utf-8")
-    place(page, "a", "second")
+    write_section(page, "a", "second")
     text = page.read_text("utf-8")
     assert text == "# Results\n\nBefore.\n\n<!-- table a -->\nsecond\n<!-- end of table a -->\n\nAfter.\n"
     page.write_text(text.replace("<!-- end of table a -->", ""), "utf-8")
     with pytest.raises(ValueError, match="only one of"):
-        place(page, "a", "third")
+        write_section(page, "a", "third")
+
+
+@pytest.mark.parametrize("name", tables())
+def test_a_page_has_its_finished_tables_as_they_are_rendered(name: str) -> None:
+    """A finished table is on its page as `render` writes it; a table with missing runs is on no page."""
+    table = load_table(name)
+    entries = Journal(FOLDER, name).read()
+    page = page_file(table.page).read_text("utf-8")
+    if all(hash_spec(table.spec(run)) in entries for run in table.runs()):
+        assert f"<!-- table {name} -->\n{render(table, entries)}\n<!-- end of table {name} -->\n" in page
+    else:
+        assert f"<!-- table {name} -->" not in page

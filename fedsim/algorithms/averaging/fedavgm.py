@@ -18,7 +18,7 @@ run by 1 - beta, so a beta that was tuned for it is none for the heavy ball.
 Deviations: v is what the server's model moved by, as it was rounded. Statistics of normalisation layers are
 replaced by the mean, without momentum.
 
-Reference result: see docs/results.md.
+Reference result: see docs/results/kdia.md.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ own code weighs them by n and sum (max n - n_c). A client that was never there h
 place of its previous one, so that JS is 0. A client whose classes are even learns from nothing made up.
 Inputs have to be numbers, so models of tokens cannot be trained by it.
 
-Reference result: see docs/results.md.
+Reference result: see docs/results/kdia.md.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ Deviations: shares and weights are over the clients that came. Where all q_k are
 Clients without examples count nothing. Since the weights are known only when everybody has come, the server
 holds the cohort's models at once.
 
-Reference result: see docs/results.md.
+Reference result: see docs/results/kdia.md.
 """
 
 from __future__ import annotations

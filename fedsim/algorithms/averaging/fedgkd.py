@@ -19,7 +19,7 @@ Deviations: the term begins with the second round, since the first model is an u
 reason it is never among those that make the teacher. The variant that weights each of the last models by its
 loss on validation data is left out.
 
-Reference result: see docs/results.md.
+Reference result: see docs/results/kdia.md.
 """
 
 from __future__ import annotations

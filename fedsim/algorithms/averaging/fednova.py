@@ -27,7 +27,7 @@ a client of average size, which cancels, and makes them all exactly 1 there.
 Deviations: shares are over the clients that came. Running statistics of BatchNorm go to m, not beyond it. The
 paper's server momentum and its proximal variant are left out.
 
-Reference result: see docs/results.md.
+Reference result: see docs/results/curriculum.md.
 """
 
 from __future__ import annotations

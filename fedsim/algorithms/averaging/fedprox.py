@@ -14,7 +14,7 @@ Wire:
 Deviations: none; every client does all of its local steps. The reference is a snapshot of what came down,
 never the live parameters, and buffers are outside the term.
 
-Reference result: see docs/results.md.
+Reference result: see docs/results/README.md.
 """
 
 from __future__ import annotations

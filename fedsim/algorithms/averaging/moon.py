@@ -21,7 +21,7 @@ Deviations: before a client has trained once, its term is 0; public code takes r
 the place of the previous ones. Models without a projection are compared by their features. One previous model
 is kept.
 
-Reference result: see docs/results.md.
+Reference result: see docs/results/kdia.md.
 """
 
 from __future__ import annotations

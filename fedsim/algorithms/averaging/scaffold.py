@@ -34,7 +34,7 @@ client without examples makes no step, keeps its control, and does not count in 
 buffers of normalisation layers have no control; they are averaged with the same equal weights. With several
 architectures, everything is kept within each, and N counts the clients that run it.
 
-Reference result: see docs/results.md.
+Reference result: see docs/results/curriculum.md.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ model is chosen on examples that the client keeps apart. Under partial participa
 those that came. Who says what is no number, having diverged, is left out of the mean. All clients of an
 architecture begin with one model. Of several labels each has a probability.
 
-Reference result: see docs/results.md.
+Reference result: see docs/results/ace-pfl.md.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ labels; so all clients are asked for the same. Maps are asked of models of image
 are none, and any model will do. Class weights, bounds and the penalty are this reading's. A class that nobody
 holds is averaged evenly. What clients do after the upload is no part of the paper; see `one_shot`.
 
-Reference result: see docs/results.md.
+Reference result: see docs/results/ace-pfl.md.
 """
 
 from __future__ import annotations

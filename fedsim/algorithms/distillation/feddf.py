@@ -27,7 +27,7 @@ model that diverged, are left out of the mean. Bytes are those of the models, as
 `charged: logits` counts what the ACE-pFL paper charges, a number for each public example and class in both
 directions.
 
-Reference result: see docs/results.md.
+Reference result: see docs/results/ace-pfl.md.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ rounds, and lets a client that lacks a label send zeros for it.
 FedDistill has no model for everybody: clients are scored with their own, and records have no
 `global_accuracy`.
 
-Reference result: see docs/results.md.
+Reference result: see docs/results/fedcl.md.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ Using the ensemble costs a client all its models once (`bytes.personal`); a roun
 Deviations: strata are client numbers modulo the number of models. The first model starts where FedAvg's does,
 the others from seeds of their own.
 
-Reference result: see docs/results.md.
+Reference result: see docs/results/fedcl.md.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ Deviations: the public set is the run's, of the clients' own domain, where the p
 class that nobody holds is averaged evenly. Rates are constant. What clients do after the upload is no part of
 the paper; see `one_shot`.
 
-Reference result: see docs/results.md.
+Reference result: see docs/results/ace-pfl.md.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ classes as well. The first predictions come after a local training. The paper's 
 is the job's `local.epochs`. With several labels per example, soft predictions are those of each label for
 itself.
 
-Reference result: see docs/results.md.
+Reference result: see docs/results/ace-pfl.md.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ clients that came are looked at. Scores are those of the client's trained model.
 cohort, not all clients, and its difficulties are those of the round, where Algorithm 1 has the last round's.
 The abstract's auto-regressive auto-encoder is nowhere in the paper.
 
-Reference result: see docs/results.md.
+Reference result: see docs/results/fedcl.md.
 """
 
 from __future__ import annotations

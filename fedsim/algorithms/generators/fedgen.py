@@ -31,7 +31,7 @@ with labels y drawn evenly from those that the cohort holds; n_ky are the label 
 Deviations: noise is Gaussian, as the paper has it; its code draws it evenly from [0, 1). Label counts are of
 all that a client holds; its code counts what was trained on in the round, beginning at 1.
 
-Reference result: see docs/results.md.
+Reference result: see docs/results/fedcl.md.
 """
 
 from __future__ import annotations

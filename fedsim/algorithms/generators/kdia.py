@@ -36,7 +36,7 @@ option. Eq. 3 is the clients' weighted mean without its further 1/K, which only 
 the server are one draw of batches x batch size, shuffled in each pass. The generator's sigmoid is its code's,
 though the features it stands for may exceed 1. A model without maps has a generator of flat features.
 
-Reference result: see docs/results.md.
+Reference result: see docs/results/kdia.md.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ of the whole model. A channel that becomes private starts from its shared value,
 that round. A client that was away when channels became private has its own last values of them, or before
 its first visit those which everybody makes from the seed. There is no model for everybody.
 
-Reference result: see docs/results.md.
+Reference result: see docs/results/ace-pfl.md.
 """
 
 from __future__ import annotations

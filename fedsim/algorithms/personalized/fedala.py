@@ -25,7 +25,7 @@ Deviations: a layer is a block of the model that has parameters, and running sta
 down. Mixing weights are learnt in evaluation mode. A place in the examples is the same share of everybody's
 in a round. The first mixing has a limit, which the authors' code has not.
 
-Reference result: see docs/results.md.
+Reference result: see docs/results/ace-pfl.md.
 """
 
 from __future__ import annotations

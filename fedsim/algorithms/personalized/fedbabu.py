@@ -18,7 +18,7 @@ Deviations: the head gets no gradient at all, where the paper computes one and s
 trajectory is the same. Fine-tuning begins for everybody at the server's final model, which is sent first and
 charged with the personal evaluation. The model for everybody is the body under the first head.
 
-Reference result: see docs/results.md.
+Reference result: see docs/results/layer-schedules.md.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ Deviations: the mean is over the clients that came. The paper's personal part ca
 layers; here it is the head, as in the layer-scheduling paper. There is no model for everybody: the server has
 no trained head, so records have no `global_accuracy`.
 
-Reference result: see docs/results.md.
+Reference result: see docs/results/layer-schedules.md.
 """
 
 from __future__ import annotations

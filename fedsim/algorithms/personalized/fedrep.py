@@ -19,7 +19,7 @@ Deviations: bodies are averaged by numbers of examples, over the clients that ca
 the batches of the body's first pass, in the same order. While a part stands still its running statistics do
 too. There is no model for everybody, so records have no `global_accuracy`.
 
-Reference result: see docs/results.md.
+Reference result: see docs/results/layer-schedules.md.
 """
 
 from __future__ import annotations

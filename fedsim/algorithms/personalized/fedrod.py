@@ -27,7 +27,7 @@ Deviations: the mean is over the clients that came. A personal head starts at ze
 never came has the server's model; the paper does not say. The variant whose personal heads come from a
 hypernetwork is left out. `train_loss` is the sum of the two losses.
 
-Reference result: see docs/results.md.
+Reference result: see docs/results/layer-schedules.md.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ paper; 10 is usual for FedBABU. Fine-tuning begins for everybody at the server's
 first and charged with the personal evaluation. Blocks that are closed keep their running statistics too, and
 use them. The plateau is ours. The model for everybody is the base under the first head.
 
-Reference result: see docs/results.md.
+Reference result: see docs/results/layer-schedules.md.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ plain mean. Training starts from scratch, as in the layer-scheduling paper; thei
 FedAvg has trained. Everything but the head is local, and the adversarial variant is left out. There is no
 model for everybody, so records have no `global_accuracy`.
 
-Reference result: see docs/results.md.
+Reference result: see docs/results/layer-schedules.md.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ batch of its own.
 Deviations: the Hessian of the exact method is left out (FO). The outer step has the momentum and weight decay
 of the local training. Models are averaged by numbers of examples.
 
-Reference result: see docs/results.md.
+Reference result: see docs/results/ace-pfl.md.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ Deviations: only the clients of the cohort train, where the authors' code has al
 the cohort. Models are averaged by numbers of examples. Inner steps have the momentum and weight decay of the
 local training, begun anew on every batch. Running statistics are those of the inner steps.
 
-Reference result: see docs/results.md.
+Reference result: see docs/results/ace-pfl.md.
 """
 
 from __future__ import annotations
