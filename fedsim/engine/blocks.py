@@ -51,7 +51,7 @@ def cut_into_blocks(
         cohort: the round's clients.
         steps: local steps of a client.
         num_models: client k runs architecture `k % num_models`.
-        stack_size: how many clients of an architecture train at once; a block holds one such stack, or several.
+        stack_size: how many clients of an architecture train at once; a block holds one stack or several.
 
     Returns:
         The blocks in order of summation: by architecture, and within it the most work first.
