@@ -13,7 +13,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field, StringConstraints
 from starlette.concurrency import run_in_threadpool
 
-from api.sdk.round_table import columns, csv_lines
+from api.sdk.round_table import format_csv, list_columns
 from api.server.dependencies import (
     Cloning,
     CloningBody,
@@ -210,8 +210,8 @@ def list_rounds(
 
 def _csv(store: JobStore, job_id: str, after: int) -> Iterator[str]:
     # The head names every column, and metrics may begin late: the records are read twice, not kept.
-    names = columns(all_rounds(store, job_id, after))
-    yield from csv_lines(names, all_rounds(store, job_id, after))
+    names = list_columns(all_rounds(store, job_id, after))
+    yield from format_csv(names, all_rounds(store, job_id, after))
 
 
 def all_rounds(store: JobStore, job_id: str, after: int) -> Iterator[RoundRecord]:
