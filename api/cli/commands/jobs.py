@@ -10,7 +10,7 @@ import typer
 
 from api.cli.commands.connection import connect
 from api.cli.commands.follow import to_the_end
-from api.cli.commands.options import DataFormat, Format, Job, Jobs, Sets, Spec, Url, parse_labels
+from api.cli.commands.options import DataFormat, Format, Job, Jobs, Sets, Spec, Url, Wait, parse_labels
 from fedsim.errors import SettingsError
 from jobs.store.states import JobState
 
@@ -51,14 +51,11 @@ def submit(
     idempotency_key: Annotated[
         str | None, typer.Option(metavar="KEY", help="Submissions with the same key are one job.")
     ] = None,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait for its end; exit 1 unless it succeeds.")
-    ] = False,
+    wait: Wait = False,
     format: DataFormat = Format.TEXT,
     url: Url = None,
 ) -> None:
     """Submit a job to the service and print its id."""
-    from api.cli.display import print_json
     from jobs.spec.text import parse_sets
 
     fields = parse_sets(sets or ())
@@ -69,9 +66,16 @@ def submit(
         )
         if format is Format.TEXT:
             print(handle.id, flush=True)
-        code = to_the_end(handle) if wait else 0
-        if format is Format.JSON:
-            print_json(handle.job.model_dump(mode="json"))
+        _wait_and_exit(handle, wait, format)
+
+
+def _wait_and_exit(handle: JobHandle, wait: bool, format: Format) -> None:
+    """Wait until a job has ended if `wait` is true, print it if the format is JSON, and exit the command."""
+    from api.cli.display import print_json
+
+    code = to_the_end(handle) if wait else 0
+    if format is Format.JSON:
+        print_json(handle.job.model_dump(mode="json"))
     raise typer.Exit(code)
 
 
@@ -164,14 +168,12 @@ def _find(client: FedSimClient, jobs: Sequence[str]) -> list[JobHandle]:
 
 def resume(
     job: Job,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait for its end; exit 1 unless it succeeds.")
-    ] = False,
+    wait: Wait = False,
     format: DataFormat = Format.TEXT,
     url: Url = None,
 ) -> None:
     """Have a job that failed or was cancelled go on from its last checkpoint."""
-    from api.cli.display import print_json, say
+    from api.cli.display import say
 
     with connect(url) as client:
         handle = client.job(job)
@@ -179,10 +181,7 @@ def resume(
         if format is Format.TEXT:
             done = handle.job.rounds_done
             say(f"job {handle.id} is {handle.state} again, with {done} of {handle.job.rounds_total} rounds")
-        code = to_the_end(handle) if wait else 0
-        if format is Format.JSON:
-            print_json(handle.job.model_dump(mode="json"))
-    raise typer.Exit(code)
+        _wait_and_exit(handle, wait, format)
 
 
 def clone(
@@ -192,14 +191,11 @@ def clone(
     label: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="In place of JOB's labels. Repeatable.")
     ] = None,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait for its end; exit 1 unless it succeeds.")
-    ] = False,
+    wait: Wait = False,
     format: DataFormat = Format.TEXT,
     url: Url = None,
 ) -> None:
     """Queue a new job with the spec of another one, and print its id."""
-    from api.cli.display import print_json
     from jobs.spec.text import parse_sets
 
     fields = parse_sets(sets or ())
@@ -208,10 +204,7 @@ def clone(
         handle = client.job(job).clone(set=fields, priority=priority, labels=labels)
         if format is Format.TEXT:
             print(handle.id, flush=True)
-        code = to_the_end(handle) if wait else 0
-        if format is Format.JSON:
-            print_json(handle.job.model_dump(mode="json"))
-    raise typer.Exit(code)
+        _wait_and_exit(handle, wait, format)
 
 
 def delete(

@@ -80,6 +80,7 @@ Url = Annotated[
     str | None,
     typer.Option("--url", metavar="URL", help="The service; by default FEDSIM_URL, else the one here."),
 ]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait for its end; exit 1 unless it succeeds.")]
 DataFormat = Annotated[
     Format, typer.Option("--format", help="json: data for programs on standard output.", show_default=True)
 ]
