@@ -18,7 +18,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-def finish(work: Coroutine[Any, Any, T]) -> T:
+def run_to_end(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine that never suspends, such as one on a `BlockingSender`, and return its result.
 
     Raises:
@@ -51,7 +51,7 @@ def run_blocking(
     """
 
     def run(self: Any, *args: Any, **options: Any) -> Any:
-        result = finish(method(self._awaited, *args, **options))
+        result = run_to_end(method(self._awaited, *args, **options))
         return result if convert is None else convert(result)
 
     return _copy_documentation(method, run)
@@ -86,12 +86,12 @@ def _iterate(items: AsyncGenerator[T, None], convert: Callable[[T], U]) -> Itera
     try:
         while True:
             try:
-                item = finish(items.__anext__())
+                item = run_to_end(items.__anext__())
             except StopAsyncIteration:
                 return
             yield convert(item)
     finally:
-        finish(items.aclose())
+        run_to_end(items.aclose())
 
 
 def _copy_documentation(method: Callable[..., Any], made: Callable[..., T]) -> Callable[..., T]:

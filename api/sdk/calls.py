@@ -70,7 +70,7 @@ class Call(Generic[T]):
     retry: bool = True
     patience: float | None = None
 
-    def query(self) -> dict[str, Any]:
+    def query_params(self) -> dict[str, Any]:
         """Give the parameters that are not None."""
         return {name: value for name, value in self.params.items() if value is not None}
 

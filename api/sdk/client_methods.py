@@ -132,7 +132,7 @@ class ClientMethods:
         return await self._connection.send(calls.plan(await self._read_spec(spec, set)))
 
     async def _read_spec(self, spec: SpecSource, set: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        draft = await self._connection.sender.run(read_draft, spec, set)
+        draft = await self._connection.sender.run_function(read_draft, spec, set)
         return await check_draft(self._connection, draft)
 
     async def job(self, job_id: str) -> AsyncJobHandle:
@@ -206,7 +206,7 @@ class ClientMethods:
         from api.sdk.sweep_handle import AsyncSweepHandle
         from api.sdk.sweeps import submit_missing
 
-        members = await self._connection.sender.run(read_members, sweep)
+        members = await self._connection.sender.run_function(read_members, sweep)
         handle = AsyncSweepHandle(self._connection, *members)
         await submit_missing(self._connection, handle, resume, news)
         return handle

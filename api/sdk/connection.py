@@ -106,12 +106,12 @@ class Connection:
         while True:
             try:
                 async with self._open(call, _read_timeout(self.sender.http, call)) as response:
-                    await self.sender.read(response)
+                    await self.sender.read_body(response)
             except httpx.TransportError as error:
                 pause = attempts.pause_after_loss(error)
             else:
                 if response.is_success:
-                    return _decode(call, response)
+                    return _decode_answer(call, response)
                 pause = attempts.pause_after_refusal(response)
             await self.sender.sleep(pause)
 
@@ -131,7 +131,7 @@ class Connection:
                             async for block in self.sender.read_blocks(response):
                                 file.write(block)
                         return
-                    await self.sender.read(response)
+                    await self.sender.read_body(response)
                     pause = attempts.pause_after_refusal(response)
             except httpx.TransportError as error:
                 pause = attempts.pause_after_loss(error)
@@ -147,7 +147,7 @@ class Connection:
         """
         async with self._open(call, call.patience) as response:
             if not response.is_success:
-                await self.sender.read(response)
+                await self.sender.read_body(response)
                 raise make_error(response)
             yield response
 
@@ -157,12 +157,12 @@ class Connection:
         request = http.build_request(
             call.method,
             call.path,
-            params=call.query(),
+            params=call.query_params(),
             json=call.json,
             headers=dict(call.headers),
             timeout=httpx.Timeout(**{**http.timeout.as_dict(), "read": read_timeout}),
         )
-        async with self.sender.open(request) as response:
+        async with self.sender.open_answer(request) as response:
             yield response
 
 
@@ -170,7 +170,7 @@ def _read_timeout(http: httpx.Client | httpx.AsyncClient, call: Call[Any]) -> fl
     return http.timeout.read if call.patience is None else call.patience
 
 
-def _decode(call: Call[T], response: httpx.Response) -> T:
+def _decode_answer(call: Call[T], response: httpx.Response) -> T:
     try:
         return call.decode(response)
     except (ValueError, KeyError, TypeError) as error:

@@ -30,7 +30,7 @@ async def follow(connection: Connection, follower: Follower[T]) -> AsyncIterator
     """
     while not follower.over:
         try:
-            async with connection.open_stream(follower.call()) as response:
+            async with connection.open_stream(follower.next_call()) as response:
                 follower.begin_answer(response)
                 async for block in connection.sender.read_blocks(response):
                     for item in follower.read_block(block):
@@ -61,7 +61,7 @@ class Follower(Generic[T]):
         self._reason = "it ended the stream"
         self._rest = b""
 
-    def call(self) -> Call[Any]:
+    def next_call(self) -> Call[Any]:
         """Give the call of the next connection, which continues at this position."""
         raise NotImplementedError
 
@@ -122,7 +122,7 @@ class EventFollower(Follower[Message]):
         self.job_id, self.after = job_id, after
         self._assembler = Assembler()
 
-    def call(self) -> Call[None]:
+    def next_call(self) -> Call[None]:
         """Give the call of the next connection; the service continues after the last event."""
         return events(self.job_id, self.after)
 
@@ -135,7 +135,7 @@ class EventFollower(Follower[Message]):
     def read_block(self, block: bytes) -> Iterator[Message]:
         """Yield the new events that a block completes, up to the job's last one."""
         for line in self.split_lines(block):
-            if (message := self._read_line(_decode(line))) is not None:
+            if (message := self._read_line(_decode_line(line))) is not None:
                 yield message
             if self.over:
                 return
@@ -172,7 +172,7 @@ class LogFollower(Follower[str]):
         self._position: int | None = None
         self._ended = False
 
-    def call(self) -> Call[str]:
+    def next_call(self) -> Call[str]:
         """Give the call of the next connection; it begins with the first incomplete line."""
         return logs(self.job_id, self.tail, follow=True, position=self._position)
 
@@ -185,7 +185,7 @@ class LogFollower(Follower[str]):
         """Yield the lines that a block completes."""
         for line in self.split_lines(block):
             self._position = (self._position or 0) + len(line) + 1
-            yield _decode(line)
+            yield _decode_line(line)
 
     async def end_answer(self) -> list[str]:
         """Ask for the state of the job, and give the incomplete last line if the log is over.
@@ -194,10 +194,10 @@ class LogFollower(Follower[str]):
         answer began.
         """
         self.over, self._ended = self._ended, (await self.read_job()).state in FINAL
-        return [_decode(self._rest)] if self.over and self._rest else []
+        return [_decode_line(self._rest)] if self.over and self._rest else []
 
 
-def _decode(line: bytes) -> str:
+def _decode_line(line: bytes) -> str:
     return line.removesuffix(b"\r").decode("utf-8", "replace")
 
 

@@ -19,7 +19,7 @@ WHOLE_ID = re.compile(r"[A-Za-z0-9]{1,64}")
 BEGINNING = re.compile(r"[0-9a-z]{1,11}")
 """A text that may be the beginning of an id, which has 12 characters."""
 
-NAMED = 5
+MOST_NAMED = 5
 """How many jobs a hint names."""
 
 SUGGESTED_FROM = 200
@@ -56,13 +56,13 @@ async def _find_by_beginning(connection: Connection, prefix: str) -> list[Job]:
         page = await connection.send(calls.list_jobs(limit=PAGE, page_token=token, search=prefix))
         found += [job for job in page.jobs if job.id.startswith(prefix)]
         token = page.next_page_token
-        if token is None or len(found) > NAMED:
+        if token is None or len(found) > MOST_NAMED:
             return found
 
 
 def _make_ambiguous_error(prefix: str, found: list[Job]) -> JobNotFound:
-    ids = ", ".join(f"{job.id} ({job.name})" for job in found[:NAMED])
-    which = f"{ids} or others" if len(found) > NAMED else ids
+    ids = ", ".join(f"{job.id} ({job.name})" for job in found[:MOST_NAMED])
+    which = f"{ids} or others" if len(found) > MOST_NAMED else ids
     return JobNotFound(f"the ids of several jobs begin with {prefix!r}", f"which one: {which}?")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from jobs.store.records import RoundRecord
 
-FIRST = tuple(RoundRecord.model_fields)
+RECORD_FIELDS = tuple(RoundRecord.model_fields)
 """The parts of a record, in the order of a table's columns."""
 
 
@@ -29,9 +29,9 @@ def _flatten(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def list_columns(records: Iterable[RoundRecord]) -> list[str]:
-    """List the columns of a table of these records: every key of every record, in the order of `FIRST`."""
+    """List the columns of a table: every key of every record, in the order of `RECORD_FIELDS`."""
     names = dict.fromkeys(name for record in records for name in flatten_record(record))
-    return sorted(names, key=lambda name: FIRST.index(name.partition(".")[0]))
+    return sorted(names, key=lambda name: RECORD_FIELDS.index(name.partition(".")[0]))
 
 
 def format_csv(columns: list[str], records: Iterable[RoundRecord]) -> Iterator[str]:

@@ -25,10 +25,10 @@ class Sender(Protocol):
     def http(self) -> httpx.Client | httpx.AsyncClient:
         """The httpx client that builds the requests."""
 
-    def open(self, request: httpx.Request) -> AbstractAsyncContextManager[httpx.Response]:
+    def open_answer(self, request: httpx.Request) -> AbstractAsyncContextManager[httpx.Response]:
         """Send a request, give its answer with an unread body, and close the answer at the end."""
 
-    async def read(self, response: httpx.Response) -> None:
+    async def read_body(self, response: httpx.Response) -> None:
         """Read the whole body of an open answer."""
 
     def read_blocks(self, response: httpx.Response) -> AsyncIterator[bytes]:
@@ -37,7 +37,7 @@ class Sender(Protocol):
     async def sleep(self, seconds: float) -> None:
         """Wait."""
 
-    async def run(self, function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+    async def run_function(self, function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         """Run a function that computes for a while; the event loop, if there is one, goes on."""
 
     async def close(self) -> None:
@@ -56,12 +56,12 @@ class BlockingSender:
         self.http = httpx.Client(transport=transport, **options)
 
     @asynccontextmanager
-    async def open(self, request: httpx.Request) -> AsyncIterator[httpx.Response]:
+    async def open_answer(self, request: httpx.Request) -> AsyncIterator[httpx.Response]:
         """Send a request and block until its answer begins."""
         with closing(self.http.send(request, stream=True)) as response:
             yield response
 
-    async def read(self, response: httpx.Response) -> None:
+    async def read_body(self, response: httpx.Response) -> None:
         """Block until the body is there."""
         response.read()
 
@@ -74,7 +74,7 @@ class BlockingSender:
         """Block for this time."""
         time.sleep(seconds)
 
-    async def run(self, function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+    async def run_function(self, function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         """Call the function."""
         return function(*args, **options)
 
@@ -98,7 +98,7 @@ class AsyncSender:
         """Close all connections."""
         await self.http.aclose()
 
-    async def run(self, function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+    async def run_function(self, function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         """Call the function in a thread."""
         return await asyncio.to_thread(function, *args, **options)
 
@@ -110,12 +110,12 @@ class AsyncSender:
         """Await each block."""
         return response.aiter_bytes()
 
-    async def read(self, response: httpx.Response) -> None:
+    async def read_body(self, response: httpx.Response) -> None:
         """Await the body."""
         await response.aread()
 
     @asynccontextmanager
-    async def open(self, request: httpx.Request) -> AsyncIterator[httpx.Response]:
+    async def open_answer(self, request: httpx.Request) -> AsyncIterator[httpx.Response]:
         """Send a request and await the beginning of its answer."""
         async with aclosing(await self.http.send(request, stream=True)) as response:
             yield response

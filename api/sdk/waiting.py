@@ -14,7 +14,7 @@ from jobs.store.states import FINAL
 
 T = TypeVar("T")
 
-AGAIN = 1.0
+RETRY_SECONDS = 1.0
 """Seconds before a service that does not answer is asked again."""
 
 
@@ -42,7 +42,7 @@ async def retry_while_away(
             over = now - lost_at > followers.PATIENCE or (end is not None and now >= end)
             if over or not followers.is_temporary(error):
                 raise
-        await connection.sender.sleep(AGAIN)
+        await connection.sender.sleep(RETRY_SECONDS)
 
 
 class Deadline:

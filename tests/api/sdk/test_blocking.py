@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from api.sdk.blocking import finish, iterate_blocking, run_blocking
+from api.sdk.blocking import iterate_blocking, run_blocking, run_to_end
 
 
 class Awaited:
@@ -65,4 +65,4 @@ def test_it_works_inside_a_running_event_loop() -> None:
 
 def test_a_coroutine_that_waits_for_a_loop_is_refused() -> None:
     with pytest.raises(RuntimeError, match="waits for an event loop"):
-        finish(asyncio.sleep(0))
+        run_to_end(asyncio.sleep(0))

@@ -80,7 +80,7 @@ def test_a_watcher_gives_up_after_its_patience(answering: Answering, monkeypatch
 def test_waiting_outlasts_a_service_that_is_away_for_a_while(
     answering: Answering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "AGAIN", 0.05)
+    monkeypatch.setattr(waiting, "RETRY_SECONDS", 0.05)
     running = {**a_job().model_dump(mode="json"), "state": "RUNNING"}
     away = [httpx.ConnectError("nobody there")] * 9
     client, _ = answering(running, running, *away, 503, a_job().model_dump(mode="json"))
@@ -122,7 +122,7 @@ def test_a_broken_download_begins_again_and_leaves_no_half_file(answering: Answe
 def test_a_watcher_outlasts_a_service_that_goes_after_the_last_event(
     answering: Answering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "AGAIN", 0.05)
+    monkeypatch.setattr(waiting, "RETRY_SECONDS", 0.05)
     job = a_job().model_dump(mode="json")
     away = [httpx.ConnectError("nobody there")] * 9
     client, _ = answering({**job, "state": "RUNNING"}, events(1, 6), *away, job)
@@ -134,7 +134,7 @@ def test_a_watcher_outlasts_a_service_that_goes_after_the_last_event(
 @pytest.mark.usefixtures("_no_pauses")
 @pytest.mark.parametrize("answering", ["sync"], indirect=True)
 def test_whoever_shows_a_job_outlasts_it_too(answering: Answering, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "AGAIN", 0.05)
+    monkeypatch.setattr(waiting, "RETRY_SECONDS", 0.05)
     job = a_job().model_dump(mode="json")
     away = [httpx.ConnectError("nobody there")] * 9
     client, _ = answering({**job, "state": "RUNNING"}, events(1, 6), *away, job)
