@@ -10,7 +10,6 @@ from math import cos, pi
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fedsim.base import rng
@@ -26,27 +25,6 @@ TELL_EVERY = 25
 
 ModelJudge = Callable[[Params], float]
 """How good a model is; more is better."""
-
-
-def soften_logits(logits: Tensor, temperature: float, several: bool) -> Tensor:
-    """Soft predictions `[batch, classes]`: of the classes, or with `several` of each label for itself."""
-    return (logits / temperature).sigmoid() if several else (logits / temperature).softmax(-1)
-
-
-def soft_target_loss(taught: Tensor, logits: Tensor, temperature: float, several: bool) -> Tensor:
-    """KL(teacher || student) in nats, the mean over the examples; with several labels also over these.
-
-    Args:
-        taught: the teacher's soft predictions `[batch, classes]`.
-        logits: the student's.
-        temperature: by which these are softened.
-        several: whether an example has several yes-or-no labels.
-    """
-    said = logits / temperature
-    if several:
-        each = F.binary_cross_entropy_with_logits(said, taught, reduction="none")
-        return (each + torch.xlogy(taught, taught) + torch.xlogy(1 - taught, 1 - taught)).mean()
-    return (torch.xlogy(taught, taught) - taught * F.log_softmax(said, -1)).sum(-1).mean()
 
 
 def all_finite(*said: Tensor) -> Tensor:
@@ -229,6 +207,4 @@ __all__ = [
     "distil_model",
     "make_accuracy_judge",
     "make_public_batches",
-    "soft_target_loss",
-    "soften_logits",
 ]

@@ -13,15 +13,19 @@ from math import exp, expm1, floor
 from typing import Literal, TypeAlias
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+
+from fedsim.techniques.soft_targets import LEAST_PROBABILITY
 
 Curve: TypeAlias = Literal["f1", "f2", "f3", "f4", "f5", "fixed"]
 Stage: TypeAlias = Literal["r0", "t0"]
 Unsent: TypeAlias = Literal["even", "zero"]
 
-TO_THE_END: frozenset[Curve] = frozenset({"f2", "f3", "f5"})
-"""The curves that depend on how many rounds the run has."""
+RUN_LENGTH_CURVES: frozenset[Curve] = frozenset({"f2", "f3", "f5"})
+"""The curves that depend on the number of rounds of the run."""
+
+UNDECIDED = 0.5
+"""The probability of a yes-or-no label that was not sent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,13 +108,6 @@ _CURVES: Mapping[Curve, Callable[[Temperature, int], float]] = {
 }
 
 
-def soften_logits(logits: Tensor, temperature: float, several_labels: bool = False) -> Tensor:
-    """Soft predictions `[n, classes]`: probabilities of the classes, or of each label less 1/2."""
-    if several_labels:
-        return torch.sigmoid(logits / temperature) - 0.5
-    return F.softmax(logits / temperature, -1)
-
-
 def top_k(soft: Tensor, k: int, unsent: Unsent = "zero", several_labels: bool = False) -> Tensor:
     """The k largest probabilities of each row, and what the receiver makes of the others: of sum 1 again.
 
@@ -122,9 +119,11 @@ def top_k(soft: Tensor, k: int, unsent: Unsent = "zero", several_labels: bool = 
         several_labels: then the k labels that are furthest from undecided are kept, as they are, and the
             others count as undecided.
     """
-    size, classes = soft.abs() if several_labels else soft, soft.shape[-1]
+    classes = soft.shape[-1]
+    size = (soft - UNDECIDED).abs() if several_labels else soft
     places = size.topk(min(k, classes), -1).indices
-    kept = torch.zeros_like(soft).scatter(-1, places, soft.gather(-1, places))
+    kept = torch.full_like(soft, UNDECIDED if several_labels else 0.0)
+    kept = kept.scatter(-1, places, soft.gather(-1, places))
     if several_labels:
         return kept
     total = kept.sum(-1, keepdim=True)
@@ -143,47 +142,6 @@ def add_prediction_noise(soft: Tensor, noise: Tensor, several_labels: bool = Fal
         several_labels: whether an example has several labels.
     """
     if several_labels:
-        return (soft + noise).clamp(-0.5, 0.5)
-    positive = (soft + noise).clamp(min=_LEAST)  # above 0, so that a row has a sum
+        return (soft + noise).clamp(0, 1)
+    positive = (soft + noise).clamp(min=LEAST_PROBABILITY)  # above 0, so that a row has a sum
     return positive / positive.sum(-1, keepdim=True)
-
-
-_LEAST = 1e-6
-
-
-@dataclass(frozen=True, kw_only=True)
-class SoftTargetLoss:
-    """How a student is held against a teacher in a round.
-
-    Attributes:
-        temperature: T.
-        several_labels: whether an example has several yes-or-no labels.
-    """
-
-    temperature: float
-    several_labels: bool = False
-
-    def loss(self, teacher: Tensor, logits: Tensor) -> Tensor:
-        """T^2 KL(teacher || student), in nats: the mean over the examples, and over several labels as well.
-
-        Args:
-            teacher: soft predictions `[batch, classes]`, as `softened` and `top_k` give them.
-            logits: the student's, `[batch, classes]`.
-        """
-        scaled = logits / self.temperature
-        if self.several_labels:
-            p = teacher + 0.5
-            student = F.binary_cross_entropy_with_logits(scaled, p, reduction="none")
-            own = torch.xlogy(p, p) + torch.xlogy(1 - p, 1 - p)
-            return self.temperature**2 * (student + own).mean()
-        q = F.log_softmax(scaled, -1)
-        return self.temperature**2 * (torch.xlogy(teacher, teacher) - teacher * q).sum(-1).mean()
-
-    def compare_predictions(self, first: Tensor, second: Tensor) -> Tensor:
-        """T^2 KL(first || second) of two soft predictions: a constant for whoever trains.
-
-        What the second gives no probability has 1e-6 of it, or it would be infinite.
-        """
-        if self.several_labels:
-            return self.loss(first, self.temperature * torch.logit(second + 0.5, eps=_LEAST))
-        return self.loss(first, self.temperature * second.clamp(min=_LEAST).log())

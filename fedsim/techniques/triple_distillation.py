@@ -17,7 +17,7 @@ from fedsim.base.tree import Tree
 from fedsim.core import Batch, ClientTask, Context
 from fedsim.core.public_set import ROWS
 from fedsim.models.net import Params
-from fedsim.techniques.soft_predictions import SoftTargetLoss, soften_logits
+from fedsim.techniques.soft_targets import compare_soft_predictions, soft_target_loss, soften_logits
 from fedsim.training.local_loop import cross_entropy, mark_correct
 
 Strategy: TypeAlias = Literal["single", "double", "triple"]
@@ -85,19 +85,24 @@ class TripleDistillation:
         several_labels: bool = False,
     ) -> dict[str, Tensor]:
         """The terms of Eq. 4 that there are, each with its weight: `ce`, `kd`, `sd` and `gd`."""
-        lesson = SoftTargetLoss(temperature=temperature, several_labels=several_labels)
+
+        def distance(teacher: Tensor) -> Tensor:
+            return temperature**2 * soft_target_loss(teacher, logits, temperature, several_labels)
+
         parts = {name: teacher[batch.noise[ROWS]] for name, teacher in teachers.items()}
         label, first, second, third = self.alphas
         found = {
             "ce": label * cross_entropy(logits, batch),
-            "kd": first * lesson.loss(parts["global"], logits),
+            "kd": first * distance(parts["global"]),
         }
         if "best" in parts:
-            found["sd"] = second * lesson.loss(parts["best"], logits)
+            found["sd"] = second * distance(parts["best"])
         if "past" in parts and self.l_gd == "live":
-            found["gd"] = third * lesson.loss(parts["past"], logits)
+            found["gd"] = third * distance(parts["past"])
         elif "past" in parts:
-            found["gd"] = third * lesson.compare_predictions(parts["global"], parts["past"])
+            pair = parts["global"], parts["past"]
+            constant = compare_soft_predictions(*pair, temperature, several_labels)
+            found["gd"] = third * (temperature**2 * constant)
         return found
 
     def update_client_state(self, ctx: Context, task: ClientTask, model: Params, said: Tensor) -> Tree:

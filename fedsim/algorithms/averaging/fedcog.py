@@ -47,8 +47,9 @@ from fedsim.core import Batch, ClientTask, ClientUpdate, Context, Effort
 from fedsim.core.capabilities import StepNoise
 from fedsim.errors import FieldError
 from fedsim.models.net import Net, Params
+from fedsim.techniques.soft_targets import kl_divergence
 from fedsim.training.flops import input_flops
-from fedsim.training.local_loop import TrainedModel, kl_divergence, masked_mean
+from fedsim.training.local_loop import TrainedModel, masked_mean
 
 MOMENTS = (0.5, 0.9)
 """Adam's two decay rates while inputs are made up."""

@@ -38,7 +38,8 @@ from fedsim.base.tree import Tree
 from fedsim.core import Batch, ClientTask, Context, Effort, ReducedUpdates, ServerState
 from fedsim.core.capabilities import PersonalBroadcast
 from fedsim.models.net import Params
-from fedsim.training.local_loop import cross_entropy, kl_divergence
+from fedsim.techniques.soft_targets import kl_divergence
+from fedsim.training.local_loop import cross_entropy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +102,7 @@ class FedGKD(FedAvg, PersonalBroadcast):
         logits = ctx.net(params, batch.x)
         with torch.no_grad(), ctx.net.evaluation_mode():
             taught = ctx.net(task.broadcast.get("teacher", task.broadcast["params"]), batch.x)
-        far = kl_divergence(taught, logits, batch.mask, self.temperature, several=batch.y.dim() == 2)
+        far = kl_divergence(taught, logits, batch.mask, self.temperature, several_labels=batch.y.dim() == 2)
         return cross_entropy(logits, batch) + self.gamma / 2 * self.temperature**2 * far
 
     def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:

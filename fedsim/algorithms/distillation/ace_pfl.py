@@ -75,15 +75,15 @@ from fedsim.models.net import Params
 from fedsim.techniques.clustering import cluster_features, mean_cluster_distances
 from fedsim.techniques.server_distillation import all_finite
 from fedsim.techniques.soft_predictions import (
-    TO_THE_END,
+    RUN_LENGTH_CURVES,
     Curve,
     Stage,
     Temperature,
     Unsent,
     add_prediction_noise,
-    soften_logits,
     top_k,
 )
+from fedsim.techniques.soft_targets import soften_logits
 from fedsim.techniques.triple_distillation import (
     TEACHERS,
     GlobalTerm,
@@ -175,7 +175,7 @@ class AcePFL(
 
     def depends_on_num_rounds(self) -> bool:
         """Where the temperature's curve ends with the run."""
-        return self.curve in TO_THE_END
+        return self.curve in RUN_LENGTH_CURVES
 
     def temperature(self, ctx: Context) -> Temperature:
         """T_r as a function of r."""

@@ -44,7 +44,7 @@ from fedsim.core import Batch, ClientTask, Context
 from fedsim.errors import FieldError
 from fedsim.models.net import Net, Params
 from fedsim.techniques.grad_cam import compute_attention, has_maps
-from fedsim.techniques.server_distillation import soft_target_loss, soften_logits
+from fedsim.techniques.soft_targets import soft_target_loss, soften_logits
 
 
 @dataclass(frozen=True, kw_only=True)

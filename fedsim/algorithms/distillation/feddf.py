@@ -65,9 +65,8 @@ from fedsim.techniques.server_distillation import (
     distil_model,
     make_accuracy_judge,
     make_public_batches,
-    soft_target_loss,
-    soften_logits,
 )
+from fedsim.techniques.soft_targets import soft_target_loss, soften_logits
 from fedsim.training.local_loop import TrainedModel
 
 

@@ -35,7 +35,6 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fedsim.algorithms.fedavg import FedAvg
@@ -44,6 +43,7 @@ from fedsim.base.tree import Tree
 from fedsim.core import Batch, ClientTask, ClientUpdate, Context, ReducedUpdates, Reduction, ServerState
 from fedsim.core.capabilities import PersonalBroadcast
 from fedsim.models.net import Params
+from fedsim.techniques.soft_targets import kl_by_example
 from fedsim.training.local_loop import TrainedModel, cross_entropy, masked_mean
 
 
@@ -146,8 +146,7 @@ def distillation_loss(rows: Tensor, logits: Tensor, batch: Batch) -> Tensor:
     """
     mine = rows[batch.y]
     known = ~mine.isnan().any(-1)
-    p, q = F.log_softmax(mine.nan_to_num(), -1), F.log_softmax(logits, -1)
-    return masked_mean((p.exp() * (p - q)).sum(-1) * known, batch.mask)
+    return masked_mean(kl_by_example(mine.nan_to_num(), logits) * known, batch.mask)
 
 
 @torch.no_grad()

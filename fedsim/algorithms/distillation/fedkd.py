@@ -38,7 +38,7 @@ from fedsim.core import Batch, ClientTask, Context
 from fedsim.core.capabilities import PayloadAccounting, RoundNoise
 from fedsim.errors import FieldError
 from fedsim.models.net import Net, Params
-from fedsim.techniques.server_distillation import soft_target_loss, soften_logits
+from fedsim.techniques.soft_targets import soft_target_loss, soften_logits
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -62,7 +62,8 @@ from fedsim.core import (
 from fedsim.core.capabilities import ClientInstructions, PersonalBroadcast
 from fedsim.core.public_set import ROWS
 from fedsim.models.net import Params
-from fedsim.techniques.server_distillation import all_finite, soft_target_loss, soften_logits
+from fedsim.techniques.server_distillation import all_finite
+from fedsim.techniques.soft_targets import soft_target_loss, soften_logits
 from fedsim.training.local_loop import LocalLoop, run_local_loop
 
 SHARPNESS = 5.0

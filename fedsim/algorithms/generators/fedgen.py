@@ -80,7 +80,8 @@ from fedsim.techniques.generators import (
     feature_flops,
     make_generator,
 )
-from fedsim.training.local_loop import TrainedModel, cross_entropy, kl_divergence
+from fedsim.techniques.soft_targets import kl_divergence
+from fedsim.training.local_loop import TrainedModel, cross_entropy
 
 LEAST = 1e-4
 """Where the falling strengths of the generated features end."""

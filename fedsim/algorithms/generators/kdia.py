@@ -87,7 +87,8 @@ from fedsim.techniques.last_models import (
     make_client_part,
     make_teacher,
 )
-from fedsim.training.local_loop import TrainedModel, cross_entropy, kl_divergence
+from fedsim.techniques.soft_targets import kl_divergence
+from fedsim.training.local_loop import TrainedModel, cross_entropy
 
 
 @dataclass(frozen=True, kw_only=True)

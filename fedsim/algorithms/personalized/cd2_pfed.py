@@ -54,7 +54,8 @@ from fedsim.techniques.channel_split import (
     replace_shared_part,
     shared_part,
 )
-from fedsim.training.local_loop import TrainedModel, kl_divergence
+from fedsim.techniques.soft_targets import kl_divergence
+from fedsim.training.local_loop import TrainedModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,8 +135,8 @@ class CD2PFed(FedAvg, PersonalBroadcast, PersonalModels):
             ctx.net(mask_params(params, half), batch.x) for half in (halves.shared, halves.private)
         )
         several = batch.y.dim() == 2
-        apart = kl_divergence(shared, private, batch.mask, several=several)
-        apart = apart + kl_divergence(private, shared, batch.mask, several=several)
+        apart = kl_divergence(shared, private, batch.mask, several_labels=several)
+        apart = apart + kl_divergence(private, shared, batch.mask, several_labels=several)
         return base + self.lambda_kd / 2 * apart
 
     def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
