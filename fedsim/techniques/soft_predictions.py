@@ -1,8 +1,8 @@
-"""Soft predictions: the temperature by round, the few entries that travel, and learning from them.
+"""The soft predictions of ACE-pFL: their temperature by round, the entries that travel, and their noise.
 
-ACE-pFL (He et al., IEEE/ACM Transactions on Networking 2025), Sections III-C and III-D. Where an example has
-several yes-or-no labels a prediction is the probability of each of them, and travels as its difference from
-1/2: what is not sent is undecided.
+ACE-pFL (He et al., IEEE/ACM Transactions on Networking 2025), Section III-C. With several yes-or-no labels
+per example, a prediction is the probability of each label, and a label that is not sent counts as 1/2
+(undecided).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Temperature:
 
         T_r = t0 + k1 / (1 + exp(-k2)) floor(r / r0) + 2 k1 / (1 + exp(-k2 D))
 
-    and the others are, with `u = r / R` and A how far above t0 the curve f1 ends, after R rounds:
+    The other curves are, with `u = r / R` and A the rise of f1 above t0 after R rounds:
 
         f2    t0 + A (2 / (1 + exp(-k2 u)) - 1) / (2 / (1 + exp(-k2)) - 1)      rises fast, then slowly
         f3    t0 + A (exp(k2 u) - 1) / (exp(k2) - 1)                            rises slowly, then fast
@@ -44,15 +44,16 @@ class Temperature:
         f5    t0 + A u
         fixed t0
 
-    So f2, f3 and f5 end with the run where f1 does, and f4 does where r0 divides R.
+    The curves f2, f3 and f5 end at f1's last value, and so does f4 if r0 divides R.
 
-    The paper prints f1, and of f4 two parts that reach 10^214 at its own constants; f2, f3 and f5 it draws.
+    The paper prints f1, and of f4 two parts that reach 10^214 with its own constants; f2, f3 and f5 are
+    drawn.
 
     Attributes:
-        curve: which.
+        curve: name of the curve.
         t0, k1, k2, r0: the paper's T_0, k_1, k_2 and r_0.
-        stage: what rounds are divided by to count the stages of f1. The paper's Eq. 2 prints T_0, its text
-            and its ablation have r_0.
+        stage: length of the stages of f1, in rounds: `r0` or `t0`. The paper's Eq. 2 prints T_0, its text and
+            its ablation have r_0.
         rounds: R.
     """
 
@@ -69,12 +70,12 @@ class Temperature:
         return _CURVES[self.curve](self, round)
 
     def earlier_stages_rise(self, round: int) -> float:
-        """What the stages before this one have added."""
+        """The rise of all stages before this round's."""
         length = self.r0 if self.stage == "r0" else self.t0
         return self.k1 / (1 + exp(-self.k2)) * floor(round / length)
 
     def rise(self) -> float:
-        """A: how far above t0 the curve f1 ends."""
+        """A: the rise of the curve f1 above t0 at the end of the run."""
         return _sigmoid_pieces(self, self.rounds) - self.t0
 
 
@@ -109,15 +110,19 @@ _CURVES: Mapping[Curve, Callable[[Temperature, int], float]] = {
 
 
 def top_k(soft: Tensor, k: int, unsent: Unsent = "zero", several_labels: bool = False) -> Tensor:
-    """The k largest probabilities of each row, and what the receiver makes of the others: of sum 1 again.
+    """The k largest probabilities of each row, with values for the other entries; each row has the sum 1.
 
     Args:
-        soft: as `softened` gives it, `[n, classes]`.
-        k: at least 1; from the number of classes on, everything is kept.
-        unsent: what was not sent is 0, and what was is brought to the sum 1 (`zero`); or the rest of the sum
-            is shared out among what was not sent (`even`).
-        several_labels: then the k labels that are furthest from undecided are kept, as they are, and the
-            others count as undecided.
+        soft: soft predictions `[n, classes]`, see `soft_targets.soften_logits`.
+        k: at least 1; from the number of classes on, every entry is kept.
+        unsent: entries that are not sent are 0 and the sent ones are rescaled to the sum 1 (`zero`); or the
+            entries that are not sent share the rest of the sum evenly (`even`).
+        several_labels: whether an example has several yes-or-no labels: then the k labels furthest from
+            `UNDECIDED` are kept as they are, and the others become `UNDECIDED`.
+
+    Example:
+        >>> top_k(torch.tensor([[0.6, 0.3, 0.1]]), k=1, unsent="even")
+        tensor([[0.6000, 0.2000, 0.2000]])
     """
     classes = soft.shape[-1]
     size = (soft - UNDECIDED).abs() if several_labels else soft
@@ -134,11 +139,11 @@ def top_k(soft: Tensor, k: int, unsent: Unsent = "zero", several_labels: bool = 
 
 
 def add_prediction_noise(soft: Tensor, noise: Tensor, several_labels: bool = False) -> Tensor:
-    """Soft predictions with noise, again as probabilities: what is below 0 or above 1 is cut off.
+    """Soft predictions plus noise, again as probabilities: values below 0 or above 1 are cut off.
 
     Args:
-        soft: as `softened` gives it.
-        noise: of its shape.
+        soft: soft predictions, see `soft_targets.soften_logits`.
+        noise: of the same shape.
         several_labels: whether an example has several labels.
     """
     if several_labels:

@@ -334,7 +334,7 @@ class AcePFL(
         return TripleDistillation(alphas=alphas, strategy=self.distillation, l_gd=self.l_gd)
 
     def count_effort(self, ctx: Context, state: AceState, steps: int) -> Sequence[Effort]:
-        """The local steps, the predictions on the public set, and once there are predictions the steps on it."""
+        """The local steps, the predictions on the public set, and once there are predictions its steps."""
         public, moving = ctx.require_public_set(), ctx.net.parameters
         found = [Effort(steps, moving), Effort(1, (), examples=len(public))]
         if state.predictions is not None:

@@ -177,7 +177,7 @@ class KTpFL(PersonalParts, ClientInstructions, PersonalBroadcast):
         return own
 
     def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
-        """Learn from the teacher, train on the client's examples, then predict the round's public examples."""
+        """Learn from the teacher, train on the client's examples, then predict this round's public set."""
         model = self.distil_from_teacher(ctx, task, self.initial_params(ctx, task))
         trained = self.train_locally(ctx, task, model, ctx.net.parameters)
         public = ctx.require_public_set()
