@@ -174,7 +174,7 @@ class ClientCurriculum(Wrapper):
         return replace(state, losses=torch.from_numpy(losses.astype(np.float32)), heard=heard)
 
     def select_cohort(self, ctx: Context, state: Any, rng: np.random.Generator) -> Sequence[int]:
-        """A mini-batch of the open clients: drawn at random from all of them, or the next one in the queue."""
+        """A mini-batch of the open clients: drawn at random from all of them, or the next in the queue."""
         if self.batches == "all":
             return sorted(self._waiting_clients(ctx, state)[: ctx.cohort_size].tolist())
         ready = np.sort(self._list_open_clients(ctx, state))

@@ -142,7 +142,7 @@ def step_sizes(rounds: int, steps: int, first: float, *, by_round: float = 0, by
 def bias_bounds(
     order: BiasOrder, rounds: int, steps: int, least: float, greatest: float, seed: int = 0
 ) -> Array:
-    """B over the run, `[rounds, steps]`: the same values in every order; vanilla has their mean at every step.
+    """B over the run, `[rounds, steps]`: the same values in every order; vanilla has their mean.
 
     Args:
         order: curriculum (growing), anti (falling), random, or vanilla.
