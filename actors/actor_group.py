@@ -136,7 +136,7 @@ class ActorGroup:
         return self.members
 
     def _request_join(self, slot: int) -> None:
-        self._pending_joins[slot] = self.actors[slot].join.remote(*self._join_arguments), time.monotonic()
+        self._pending_joins[slot] = self.actors[slot].join_run.remote(*self._join_arguments), time.monotonic()
 
     def record_join(self, slot: int) -> None:
         """Note who is in this slot, once an actor that was started there answers; else do nothing.

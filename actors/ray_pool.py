@@ -183,7 +183,7 @@ class RayPool:
         returns = 1 + len(clients) * algorithm.stateful
 
         def submit(actor: Any, attempt: int) -> list[Any]:
-            call = actor.train if returns == 1 else actor.train.options(num_returns=returns)
+            call = actor.train_span if returns == 1 else actor.train_span.options(num_returns=returns)
             references = call.remote(round, start, attempt, width, blocks, sent, mine, *client_states)
             return list(references) if returns > 1 else [references]
 
@@ -197,7 +197,7 @@ class RayPool:
         sent, size = ray.put(tree.to_numpy(models)), _clients_per_call(len(clients), len(self.crew.actors))
 
         def make_call(some: Sequence[int]) -> Submit:
-            return lambda actor, _: [actor.measure.remote(ctx.round, sent, some)]
+            return lambda actor, _: [actor.measure_losses.remote(ctx.round, sent, some)]
 
         portions = [clients[start : start + size] for start in range(0, len(clients), size)]
         tasks = [ActorCall(make_call(some)) for some in portions]
@@ -213,7 +213,7 @@ class RayPool:
         shards = count_shards(self.population)
 
         def make_call(shard: int) -> Submit:
-            return lambda actor, _: [actor.score.remote(ctx.round, models, shard)]
+            return lambda actor, _: [actor.score_shard.remote(ctx.round, models, shard)]
 
         tasks = [ActorCall(make_call(shard)) for shard in range(shards)]
         self._calls.add(tasks)
@@ -253,7 +253,7 @@ class RayPool:
         def submit(actor: Any, _: int) -> list[Any]:
             # Made when they are sent, so that there are never as many letters here as there are clients.
             mine = pack_client_messages(make_personal_instructions(algorithm, ctx, state, clients))
-            return [actor.examine.remote(ctx.round, clients, sent, mine, *memories)]
+            return [actor.evaluate_personal_models.remote(ctx.round, clients, sent, mine, *memories)]
 
         return submit
 

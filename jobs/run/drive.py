@@ -144,22 +144,22 @@ class RunAttempt:
 
     def get_global_model(self) -> dict[str, Any]:
         """The global model after the last finished round."""
-        found: dict[str, Any] = self._call_coordinator(self.coordinator.model)
+        found: dict[str, Any] = self._call_coordinator(self.coordinator.get_global_model)
         return found
 
     def get_chosen_model(self) -> ChosenModel | None:
         """The model that validation has chosen, over NumPy arrays; None without a validation split."""
-        found: ChosenModel | None = self._call_coordinator(self.coordinator.chosen)
+        found: ChosenModel | None = self._call_coordinator(self.coordinator.get_chosen_model)
         return found
 
     def get_partition(self) -> dict[str, Any]:
         """Who has which training example, `indices` and `offsets`; {} where clients sample when asked."""
-        found: dict[str, Any] = self._call_coordinator(self.coordinator.partition)
+        found: dict[str, Any] = self._call_coordinator(self.coordinator.get_partition)
         return found
 
     def get_dataset_metadata(self) -> dict[str, Any]:
         """What whoever uses the model has to know of the data, as `Dataset.about` has it."""
-        found: dict[str, Any] = self._call_coordinator(self.coordinator.about_data)
+        found: dict[str, Any] = self._call_coordinator(self.coordinator.get_dataset_metadata)
         return found
 
     def _call_coordinator(self, method: Any) -> Any:

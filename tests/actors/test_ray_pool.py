@@ -194,7 +194,7 @@ def test_the_coordinator_streams_rounds_and_leaves_nothing_behind() -> None:
     assert "loading digits" in phases
     same(results, serial(FedAvg(), population))
     assert all(result.state is None for result in results)
-    model = ray.get(coordinator.model.remote())
+    model = ray.get(coordinator.get_global_model.remote())
     assert {name: value.shape for name, value in model.items()} == {
         "head.weight": (10, 64),
         "head.bias": (10,),

@@ -72,7 +72,7 @@ def driven(
 
     def on_round(record: RoundRecord) -> None:
         if record.round == kill_at and not losses:
-            os.kill(ray.get(drives[-1].coordinator.pid.remote()), signal.SIGKILL)
+            os.kill(ray.get(drives[-1].coordinator.get_pid.remote()), signal.SIGKILL)
 
     def again(error: FedsimError) -> bool:
         losses.append(error)
