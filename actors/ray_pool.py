@@ -11,7 +11,7 @@ import ray
 
 from actors.actor_errors import LOST_OBJECT_ERRORS, first_line
 from actors.actor_group import ActorGroup
-from actors.calls import ActorCall, CallQueue, Submit
+from actors.call_queue import ActorCall, CallQueue, Submit
 from actors.client_messages import ClientMessage, pack_client_messages
 from fedsim.base import tree, wire
 from fedsim.base.digest import ClientStatesDigest, client_state_digests

@@ -4,8 +4,8 @@ import threading
 import time
 
 from actors.resources import ClusterNode
+from jobs.run.job_cluster import RayJob
 from jobs.run.ledger import StoreLedger
-from jobs.run.ray_job import RayJob
 from jobs.store.records import RoundRecord
 from jobs.store.states import JobState
 

@@ -17,8 +17,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedsim.errors import RayUnavailable
-from jobs.local_ray.files import ALIVE, LOG, Addresses, is_keeper_alive, read_addresses, read_or_make_token
 from jobs.local_ray.keeper import fetch_json
+from jobs.local_ray.keeper_files import (
+    ALIVE,
+    LOG,
+    Addresses,
+    is_keeper_alive,
+    read_addresses,
+    read_or_make_token,
+)
 from jobs.settings import SECRETS_VARIABLE, Settings
 
 START_SECONDS = 90.0

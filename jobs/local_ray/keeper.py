@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.home_permissions import PRIVATE_UMASK
-from jobs.local_ray.files import (
+from jobs.local_ray.keeper_files import (
     ADDRESSES,
     ALIVE,
     LOCK,

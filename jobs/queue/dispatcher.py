@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from fedsim.errors import JobRefused, RayUnavailable, StoreFull
 from jobs.local_ray.embedded_ray import ensure_ray
-from jobs.local_ray.files import ALIVE
+from jobs.local_ray.keeper_files import ALIVE
 from jobs.queue.capacity import ClusterCapacity
-from jobs.queue.reconcile import Reconciler, runner_command
-from jobs.queue.waiting import update_waiting_reasons
+from jobs.queue.reconciler import Reconciler, runner_command
+from jobs.queue.waiting_reasons import update_waiting_reasons
+from jobs.run.job_cluster import JobCluster
 from jobs.run.ledger import find_no_answer_message
-from jobs.run.ray_job import JobCluster
 from jobs.settings import Settings
 from jobs.store.job_store import JobStore
 from jobs.store.states import ACTIVE, JobState

@@ -18,7 +18,7 @@ from actors.resources import ClusterNode
 from fedsim.errors import JobRefused, RayUnavailable
 from jobs.local_ray.cluster import fetch_living_nodes
 from jobs.local_ray.embedded_ray import RayAddress
-from jobs.run.ray_job import RayJob
+from jobs.run.job_cluster import RayJob
 
 TIMEOUT_SECONDS = 20.0
 CONNECT_SECONDS = 3.0

@@ -13,10 +13,10 @@ from fedsim.engine.faults import NO_CHAOS, Chaos
 from fedsim.engine.model_selection import ChosenModel
 from fedsim.errors import CheckpointError, FedsimError
 from jobs.run.checkpointing import make_checkpoint_policy
-from jobs.run.drive import RunAttempt, RunWithRestarts
 from jobs.run.final_model import FinalModel
 from jobs.run.model_metadata import model_notes
 from jobs.run.ray_connection import connect_to_ray
+from jobs.run.run_attempts import RunAttempt, RunWithRestarts
 from jobs.settings import Settings
 from jobs.spec import JobSpec
 from jobs.spec.resolve import resolve_spec

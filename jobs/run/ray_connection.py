@@ -12,7 +12,7 @@ from typing import Any
 import ray
 
 from fedsim.errors import RayUnavailable
-from jobs.local_ray.files import TOKEN, read_or_make_token
+from jobs.local_ray.keeper_files import TOKEN, read_or_make_token
 from jobs.local_ray.machine import TEMPORARY_PREFIX, count_cpus, find_short_directory, sockets_fit
 from jobs.settings import Settings
 

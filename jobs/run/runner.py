@@ -30,11 +30,11 @@ from fedsim.errors import (
 from jobs.home_permissions import PRIVATE_UMASK
 from jobs.run.artifacts import save_chosen_model, save_model, save_partition, save_personal_scores, save_spec
 from jobs.run.checkpointing import make_checkpoint_policy
-from jobs.run.drive import RESTARTABLE_ERRORS, RunAttempt, RunWithRestarts
+from jobs.run.job_cluster import EXIT_DISK_FULL, EXIT_NO_ANSWER
 from jobs.run.ledger import StoreLedger, find_no_answer_message, retry_store_call
 from jobs.run.model_metadata import model_notes
 from jobs.run.ray_connection import connect_to_ray
-from jobs.run.ray_job import EXIT_DISK_FULL, EXIT_NO_ANSWER
+from jobs.run.run_attempts import RESTARTABLE_ERRORS, RunAttempt, RunWithRestarts
 from jobs.run.runner_secrets import read_runner_settings
 from jobs.run.startup import StartupWaiter, has_free_capacity
 from jobs.settings import Settings

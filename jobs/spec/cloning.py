@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from jobs.spec.text import set_fields
+from jobs.spec.spec_text import set_fields
 
 
 def clone_spec(spec: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:

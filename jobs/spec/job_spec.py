@@ -41,7 +41,7 @@ from jobs.spec.fields import (
     make_fault,
 )
 from jobs.spec.run_fields import Checkpointing, FaultsSection, Resources
-from jobs.spec.text import apply_overrides, parse_text
+from jobs.spec.spec_text import apply_overrides, parse_text
 
 
 class JobSpec(Section):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedsim.data import PARTITIONS, PartitionFigures, find_figure_faults
 from fedsim.errors import FieldError, SpecError
 from jobs.spec.client_test_checks import tests_faults
-from jobs.spec.facts import DatasetFacts, FileFacts
+from jobs.spec.dataset_facts import DatasetFacts, FileFacts
 from jobs.spec.job_spec import JobSpec
 
 _SPEC_PATHS = {

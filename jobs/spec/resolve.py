@@ -22,7 +22,7 @@ from fedsim.plugins import Registry
 from jobs.settings import Settings
 from jobs.spec.client_test_checks import public_faults, task_faults, tests_faults
 from jobs.spec.curricula import curriculum_faults, expert_epochs, make_algorithm
-from jobs.spec.facts import DatasetFacts, look_up_facts, prefix_paths
+from jobs.spec.dataset_facts import DatasetFacts, look_up_facts, prefix_paths
 from jobs.spec.fields import Choice
 from jobs.spec.job_spec import JobSpec, parse_spec
 from jobs.spec.partition_checks import find_data_partition_faults

@@ -32,8 +32,8 @@ from jobs.spec.error_messages import shorten_value, translate_errors
 from jobs.spec.fields import MAX_NAME
 from jobs.spec.grid import FIELDS_WITHOUT_EFFECT, GridRun, cells, grid_runs, hash_spec, make_set_items
 from jobs.spec.job_spec import JobSpec, parse_spec, read_spec
+from jobs.spec.spec_text import apply_overrides, parse_text
 from jobs.spec.submission import check_submission
-from jobs.spec.text import apply_overrides, parse_text
 
 MAX_RUNS = 10_000
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from actors.resources import ClusterNode
 from fedsim.errors import JobRefused, RayUnavailable
 from jobs.queue.dispatcher import Dispatcher
-from jobs.run.ray_job import RayJob
+from jobs.run.job_cluster import RayJob
 from jobs.settings import Settings
 from jobs.spec import parse_spec
 from tests.thread_cluster import RUNS

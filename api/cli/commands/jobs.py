@@ -68,7 +68,7 @@ def submit(
 ) -> None:
     """Submit a job to the service and print its id."""
     from api.cli.display import print_json
-    from jobs.spec.text import parse_set_items
+    from jobs.spec.spec_text import parse_set_items
 
     fields = parse_set_items(sets or ())
     labels = parse_labels(label)
@@ -211,7 +211,7 @@ def clone(
 ) -> None:
     """Queue a new job with the spec of another one, and print its id."""
     from api.cli.display import print_json
-    from jobs.spec.text import parse_set_items
+    from jobs.spec.spec_text import parse_set_items
 
     fields = parse_set_items(sets or ())
     labels = None if label is None else parse_labels(label)

@@ -39,7 +39,7 @@ from fedsim.training.effort import Cost, CostMeter, paper_updates
 from fedsim.training.flops import example_flops
 from jobs.spec import parse_spec, parse_text, preset_text
 from jobs.spec.resolve import cohort_size
-from jobs.spec.text import apply_overrides
+from jobs.spec.spec_text import apply_overrides
 from tests.fedsim.federations import federation
 
 CONV1, CONV2, FC1, FC2 = 921_600, 6_553_600, 1_048_576, 10_240

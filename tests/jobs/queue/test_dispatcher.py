@@ -11,7 +11,7 @@ import pytest
 
 from fedsim.errors import RayUnavailable
 from jobs.local_ray.embedded_ray import ensure_ray
-from jobs.local_ray.files import read_addresses
+from jobs.local_ray.keeper_files import read_addresses
 from jobs.queue.dispatcher import Dispatcher
 from jobs.settings import Settings
 from jobs.spec import parse_spec
@@ -167,7 +167,7 @@ class NoRay:
 
 
 def test_a_job_that_kills_ray_while_it_starts_is_not_started_for_ever(tmp_path):
-    from jobs.queue.reconcile import Reconciler
+    from jobs.queue.reconciler import Reconciler
 
     settings, ray = Settings(tmp_path / "home"), NoRay()
     with JobStore.open(settings.database_url) as store:
@@ -221,7 +221,7 @@ def test_a_job_that_was_never_submitted_is_submitted(bench):
 
 def test_two_submissions_are_one_run(bench):
     from jobs.queue.ray_jobs import RayJobs
-    from jobs.queue.reconcile import Reconciler
+    from jobs.queue.reconciler import Reconciler
 
     ray = RayJobs(ensure_ray(bench.settings))
     reconciler = Reconciler(bench.store, bench.settings, [sys.executable, str(bench.script)])

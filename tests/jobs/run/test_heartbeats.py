@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobs.queue.reconcile import Reconciler
+from jobs.queue.reconciler import Reconciler
 from jobs.spec import parse_spec
 from jobs.store.records import get_ray_job_id
 from jobs.store.states import JobState

@@ -20,7 +20,7 @@ from fedsim.errors import (
     StoreFull,
 )
 from jobs.run import runner
-from jobs.run.ray_job import EXIT_DISK_FULL, EXIT_NO_ANSWER
+from jobs.run.job_cluster import EXIT_DISK_FULL, EXIT_NO_ANSWER
 from jobs.run.runner import JobWatcher, _write_failure, main, run_job
 from jobs.settings import Settings
 from jobs.spec import parse_spec

@@ -11,11 +11,11 @@ import pytest
 from actors.resources import ClusterNode
 from fedsim.errors import JobRefused, RayUnavailable, StoreFull
 from jobs.queue import capacity as room
-from jobs.queue import reconcile
+from jobs.queue import reconciler
 from jobs.queue.dispatcher import Dispatcher
-from jobs.queue.reconcile import Reconciler
-from jobs.queue.waiting import MAX_PLACES_EXPLAINED
-from jobs.run.ray_job import EXIT_DISK_FULL, EXIT_NO_ANSWER
+from jobs.queue.reconciler import Reconciler
+from jobs.queue.waiting_reasons import MAX_PLACES_EXPLAINED
+from jobs.run.job_cluster import EXIT_DISK_FULL, EXIT_NO_ANSWER
 from jobs.run.runner_secrets import read_runner_settings
 from jobs.settings import Settings
 from jobs.spec import parse_spec
@@ -111,7 +111,7 @@ def test_a_disk_that_is_full_keeps_no_other_job_from_its_end(desk, monkeypatch):
             desk.look()
 
     with monkeypatch.context() as disk:
-        disk.setattr(reconcile, "write_runner_secrets", full)
+        disk.setattr(reconciler, "write_runner_secrets", full)
         disk.setattr(Path, "open", full)
         look()
         assert (desk.state(killed), desk.state(cancelled)) == (JobState.STARTING, JobState.CANCELLED)

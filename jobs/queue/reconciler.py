@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 
 from fedsim.errors import JobNotFound, JobRefused
 from jobs.local_ray.embedded_ray import package_path
-from jobs.run.ray_job import EXIT_DISK_FULL, EXIT_NO_ANSWER, JobCluster, RayJob
+from jobs.run.job_cluster import EXIT_DISK_FULL, EXIT_NO_ANSWER, JobCluster, RayJob
 from jobs.run.runner_secrets import remove_runner_secrets, write_runner_secrets
 from jobs.settings import Settings
 from jobs.spec.run_fields import FaultsSection
