@@ -6,7 +6,7 @@ from typing import Any
 
 from actors.coordinator import CheckpointPolicy
 from jobs.spec import JobSpec
-from jobs.spec.curricula import make_algorithm
+from jobs.spec.resolve import make_algorithm
 
 CHANGEABLE_FIELDS = ("name", "rounds", "evaluation", "resources", "faults", "checkpoint")
 """Fields of a spec that may differ when a run goes on: as a rule no round depends on them.

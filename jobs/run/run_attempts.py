@@ -31,7 +31,7 @@ from fedsim.engine.model_selection import ChosenModel
 from fedsim.errors import CoordinatorLost, DoesNotFit, FedsimError, NoCapacityNow, NodeLost, NotReproduced
 from jobs.run.placement import choose_placement
 from jobs.spec import JobSpec
-from jobs.spec.partition_checks import use_spec_paths
+from jobs.spec.data_checks import use_spec_paths
 from jobs.store.records import RoundRecord, StateDigests
 
 MAX_RESULTS_AHEAD = 16

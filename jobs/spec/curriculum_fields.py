@@ -53,6 +53,11 @@ class ClientCurriculumSection(PacingSection):
         default="one", description="cohorts drawn from the open clients before they are ranked again"
     )
 
+    @property
+    def surveys_all_clients(self) -> bool:
+        """Whether every client scores the model before a round; a random order needs no scores."""
+        return self.scores == "all" and self.order != "random"
+
 
 class Curriculum(Section):
     """Ordered learning around any method; null is none."""
@@ -61,3 +66,11 @@ class Curriculum(Section):
         default=None, description="the order of the examples in a client"
     )
     clients: ClientCurriculumSection | None = Field(default=None, description="the order of the clients")
+
+    @property
+    def expert_epochs(self) -> int | None:
+        """Epochs that the expert of the data curriculum trains; None if nothing needs an expert."""
+        data = self.data
+        if data is None or data.score != "expert_loss" or data.order == "random":
+            return None
+        return data.expert_epochs

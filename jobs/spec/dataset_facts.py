@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
@@ -63,11 +62,6 @@ class DatasetFacts(NamedTuple):
     task: str
     all_examples: int = 0
     file_facts: FileFacts | None = None
-
-
-def prefix_paths(prefix: str, errors: Iterable[FieldError]) -> list[FieldError]:
-    """The same faults with the paths of the whole spec."""
-    return [error._replace(path=f"{prefix}.{error.path}") for error in errors]
 
 
 def look_up_facts(spec: JobSpec, settings: Settings) -> DatasetFacts:

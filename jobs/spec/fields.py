@@ -100,6 +100,11 @@ class Clients(Section):
     total: Whole = Field(default=50, ge=1, le=MAX_CLIENTS, description="N, the number of clients")
     fraction: Number = Field(default=0.2, gt=0, le=1, description="C, the share of the clients in a round")
 
+    @property
+    def cohort_size(self) -> int:
+        """K: C x N, rounded to the nearest whole number, and at least 1."""
+        return max(1, round(self.fraction * self.total))
+
 
 class Public(Section):
     """A labelled public set, taken away before partitioning."""

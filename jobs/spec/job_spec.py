@@ -71,6 +71,10 @@ class JobSpec(Section):
         """The models, one or several."""
         return self.model if isinstance(self.model, tuple) else (self.model,)
 
+    def model_path(self, number: int) -> str:
+        """The path of a model in the spec: `model`, or `model.1` among several."""
+        return f"model.{number}" if len(self.models) > 1 else "model"
+
     @model_validator(mode="before")
     @classmethod
     def _fill_name(cls, data: Any) -> Any:

@@ -71,7 +71,7 @@ def test_a_method_of_one_class_each_is_refused_where_examples_carry_several_labe
             resolve_spec(spec("global", data=data, algorithm=name), settings)
         (fault,) = caught.value.errors
         assert fault.path == "algorithm.name"
-        assert "one class for each example" in fault.message
+        assert "one class per example" in fault.message
 
 
 def test_a_file_that_was_replaced_is_looked_at_again(tmp_path: Path) -> None:
