@@ -84,8 +84,8 @@ class CheckpointPolicy:
     every: int
     experiment: Mapping[str, Any] = field(default_factory=dict)
     resume: bool = True
-    known: int = 0
-    widths: Mapping[int, int] = field(default_factory=dict)
+    known_rounds: int = 0
+    stack_sizes: Mapping[int, int] = field(default_factory=dict)
 
     def is_due(self, round: int, rounds: int) -> bool:
         """Whether there is a checkpoint after this round."""
@@ -184,7 +184,7 @@ class CoordinatorProcess:
             yield Status(text)
         if checkpoint is not None:
             yield ResumeNotice(checkpoint.round, checkpoint.digest, checkpoint.memory_digest)
-            for records in _split_records(checkpoint.records, self._require_checkpoint_policy().known):
+            for records in _split_records(checkpoint.records, self._require_checkpoint_policy().known_rounds):
                 yield RecalledRecords(records)
             self.params = self._copy_global_params(checkpoint.state)
         return checkpoint

@@ -75,7 +75,7 @@ class ThreadCluster:
         for number in range(1, self.store.get(job_id).rounds_total + 1):
             book.add(a_record(number))
             time.sleep(0.001)
-        self.store.advance(job_id, JobState.RUNNING, JobState.SUCCEEDED, holder=submission_id)
+        self.store.change_state(job_id, JobState.RUNNING, JobState.SUCCEEDED, holder=submission_id)
         with self._lock:
             self._jobs[submission_id] = RayJob(ended=True, message="", exit_code=0)
         self.on_end()

@@ -15,7 +15,7 @@ MOST_TEXT = 16_384
 """The names of more classes than fit into so many characters are left out: the file is about the weights."""
 
 
-def model_notes(spec: JobSpec, data: Mapping[str, Any], round: int) -> dict[str, str]:
+def make_model_notes(spec: JobSpec, data: Mapping[str, Any], round: int) -> dict[str, str]:
     """The metadata of a run's weights.
 
     Args:

@@ -1,10 +1,10 @@
-"""Driving a run: a coordinator at work, and another one after it when it is lost."""
+"""Run attempts: each attempt has its own coordinator; after a loss the next attempt goes on."""
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
@@ -29,24 +29,25 @@ from fedsim.engine.experiment import Experiment
 from fedsim.engine.faults import NO_CHAOS, Chaos, Faults
 from fedsim.engine.model_selection import ChosenModel
 from fedsim.errors import CoordinatorLost, DoesNotFit, FedsimError, NoCapacityNow, NodeLost, NotReproduced
+from jobs.run.listener import RunListener
 from jobs.run.placement import choose_placement
 from jobs.spec import JobSpec
 from jobs.spec.data_checks import use_spec_paths
 from jobs.store.records import RoundRecord, StateDigests
 
 MAX_RESULTS_AHEAD = 16
-"""How many results a coordinator may be ahead of whoever reads them; they wait in memory."""
+"""Results that a coordinator may compute ahead of their reader; they wait in memory."""
 
 CLUSTER_RECOVERY_SECONDS = 60.0
-"""So long after a loss, Ray may not know yet that a node is gone, or hold what its dead actors had."""
+"""Seconds after a loss in which Ray may still count a dead node, or hold the resources of dead actors."""
 
 RESTARTABLE_ERRORS = (CoordinatorLost, NodeLost)
-"""What a run survives by going on from its last checkpoint."""
+"""Errors after which a run goes on from its last checkpoint."""
 
 
 @dataclass(frozen=True)
 class NewPersonalScores:
-    """How the clients' own models did after a round; its record follows."""
+    """The scores of the clients' personal models after a round; the round's record follows."""
 
     scores: PersonalScores
 
@@ -55,49 +56,46 @@ Step: TypeAlias = Status | ResumeNotice | NewPersonalScores | RoundRecord
 
 
 class Ledger(Protocol):
-    """Where the records of a run go, each of them once."""
+    """The place for a run's records; it takes each round once."""
 
     def count_rounds(self) -> int:
-        """How many rounds it has."""
+        """Return how many rounds the ledger has."""
 
     def read_digests(self, round: int) -> StateDigests | None:
-        """The digests of a round that it has; None for one that it lacks."""
+        """Return the digests of a round; None if the ledger does not have the round."""
 
     def read_stack_sizes(self, since: int) -> Mapping[int, int]:
-        """How many clients trained at once in each round after that one, as far as it has them."""
-
-    def mark_running(self) -> None:
-        """Rounds run, be they new or known."""
+        """Return the stack size of each round after the round `since`, by round."""
 
     def add(self, record: RoundRecord) -> None:
-        """Take the record of a round that it lacks."""
+        """Add the record of a round that the ledger does not have."""
 
 
 class RunAttempt:
-    """A coordinator at work: iterate over what it says, and close it whatever happened.
+    """One attempt of a run, with its own coordinator: iterate over its steps, and always close it.
 
     Args:
-        experiment: what to run.
-        spec: whose resources and fault policy apply.
-        keeping: how it is checkpointed; None for not at all.
-        chaos: faults to be made on purpose; no part of the experiment, and no result depends on a dead actor.
-        shrink: take fewer workers than asked for where the cluster holds no more, as after a loss.
+        experiment: the run.
+        spec: its resources and its fault policy apply.
+        checkpoint_policy: where and when to write checkpoints; None for no checkpoints.
+        chaos: faults to inject for a test; they change no result.
+        shrink: take fewer workers than the spec asks for if the cluster has lost nodes.
 
     Raises:
-        DoesNotFit: if the cluster, empty, could not hold the workers.
+        DoesNotFit: if the empty cluster cannot hold the workers.
     """
 
     def __init__(
         self,
         experiment: Experiment,
         spec: JobSpec,
-        keeping: CheckpointPolicy | None = None,
+        checkpoint_policy: CheckpointPolicy | None = None,
         *,
         chaos: Chaos = NO_CHAOS,
         shrink: bool = False,
     ) -> None:
         placement = choose_placement(experiment, spec, parse_ray_nodes(ray.nodes()), shrink=shrink)
-        # Beside this process, where the data sets are; client actors get theirs from Ray.
+        # On the node of this process, where the data sets are; client actors get the data from Ray.
         self._server_placement = ServerPlacement(placement.server_gpus)
         server = Coordinator.options(**self._server_placement.make_actor_options())
         self._placement_group_name = f"fedsim-{secrets.token_hex(8)}"
@@ -105,18 +103,18 @@ class RunAttempt:
             client_error=spec.faults.client_error, max_retries=spec.faults.max_retries, chaos=chaos
         )
         self.coordinator: Any = server.remote(
-            experiment, placement, policy, keeping, self._placement_group_name
+            experiment, placement, policy, checkpoint_policy, self._placement_group_name
         )
 
     def __iter__(self) -> Iterator[Step]:
-        """Phases while it is set up and while clients are scored, and one record per round.
+        """Yield a status for each step of the set-up and of long rounds, and one record per round.
 
         Raises:
             FedsimError: as the coordinator raised it.
-            SpecError: if the data does not suit the spec, with the paths of the spec.
-            NoRoomNow: if others hold the room that it needs.
+            SpecError: if the data does not fit the spec, with the paths of the spec.
+            NoCapacityNow: if other work holds the resources.
             CoordinatorLost: if the coordinator died.
-            OutOfMemory: if memory was why.
+            OutOfMemory: if the coordinator died because memory ran out.
         """
         self._server_placement.wait_for_gpu()
         options = {"num_returns": "streaming", "_generator_backpressure_num_objects": MAX_RESULTS_AHEAD}
@@ -143,24 +141,24 @@ class RunAttempt:
             ) from None
 
     def get_global_model(self) -> dict[str, Any]:
-        """The global model after the last finished round."""
-        found: dict[str, Any] = self._call_coordinator(self.coordinator.get_global_model)
-        return found
+        """Return the global model after the last finished round."""
+        result: dict[str, Any] = self._call_coordinator(self.coordinator.get_global_model)
+        return result
 
     def get_chosen_model(self) -> ChosenModel | None:
-        """The model that validation has chosen, over NumPy arrays; None without a validation split."""
-        found: ChosenModel | None = self._call_coordinator(self.coordinator.get_chosen_model)
-        return found
+        """Return the model that validation chose, as NumPy arrays; None without a validation split."""
+        result: ChosenModel | None = self._call_coordinator(self.coordinator.get_chosen_model)
+        return result
 
     def get_partition(self) -> dict[str, Any]:
-        """Who has which training example, `indices` and `offsets`; {} where clients sample when asked."""
-        found: dict[str, Any] = self._call_coordinator(self.coordinator.get_partition)
-        return found
+        """Return `indices` and `offsets` of the partition; {} if clients sample their examples on demand."""
+        result: dict[str, Any] = self._call_coordinator(self.coordinator.get_partition)
+        return result
 
     def get_dataset_metadata(self) -> dict[str, Any]:
-        """What whoever uses the model has to know of the data, as `Dataset.about` has it."""
-        found: dict[str, Any] = self._call_coordinator(self.coordinator.get_dataset_metadata)
-        return found
+        """Return the metadata that a user of the model needs; see `Dataset.to_metadata`."""
+        result: dict[str, Any] = self._call_coordinator(self.coordinator.get_dataset_metadata)
+        return result
 
     def _call_coordinator(self, method: Any) -> Any:
         try:
@@ -169,18 +167,18 @@ class RunAttempt:
             raise _make_loss_error(error) from error
 
     def close(self) -> None:
-        """End the coordinator, and with it the client actors."""
+        """End the coordinator and its client actors."""
         with suppress(Exception):
             ray.kill(self.coordinator)
         with suppress(Exception):
             self._server_placement.close()
-        # One that was killed could not give its actors' room back.
+        # A killed coordinator cannot give the resources of its actors back.
         with suppress(Exception):
             remove_placement_group(get_placement_group(self._placement_group_name))
 
 
 def _make_loss_error(error: Exception) -> FedsimError:
-    """What a dead coordinator means: out of memory it would be again, of anything else it may recover."""
+    """Make the error for a dead coordinator: out of memory ends the run; a restart may mend other causes."""
     if ran_out_of_memory(error):
         return make_death_error("the coordinator died", 1, error)
     cause = error.cause if isinstance(error, RayTaskError) else error
@@ -189,46 +187,37 @@ def _make_loss_error(error: Exception) -> FedsimError:
 
 @dataclass(frozen=True)
 class RunWithRestarts:
-    """A run with all its drives.
+    """A run with all its attempts.
 
     Attributes:
-        experiment: what to run.
-        spec: whose resources and fault policy apply.
-        keeping: how it is checkpointed; None for not at all: then it begins anew after a loss.
+        experiment: the run.
+        spec: its resources and its fault policy apply.
+        checkpoint_policy: where and when to write checkpoints. Without one (None), the run starts again from
+            round 1 after a loss.
         ledger: takes the records.
-        on_phase: told what is being waited for.
-        on_drive: told of every drive as it begins.
-        again: asked after a loss whether there is to be another drive.
-        on_end: told of the drive that came to the end, before it is closed.
-        on_personal: told how the clients' own models did, before the record of that round is added.
-        chaos: faults to be made on purpose.
-        no_room: asked, where others hold the room, whether to wait on; by default that ends the run.
-        after_loss: whether the run was lost by another process, so that its cluster may be coming up again.
+        listener: hears of the progress, and decides about restarts.
+        chaos: faults to inject for a test.
+        after_loss: whether another process lost this run, so that the cluster may still be starting.
     """
 
     experiment: Experiment
     spec: JobSpec
     checkpoint_policy: CheckpointPolicy | None
     ledger: Ledger
-    on_status: Callable[[str], None]
-    on_attempt: Callable[[RunAttempt], None]
-    may_restart: Callable[[FedsimError], bool]
-    on_end: Callable[[RunAttempt], None] = lambda _: None
-    on_personal: Callable[[PersonalScores], None] = lambda _: None
+    listener: RunListener
     chaos: Chaos = NO_CHAOS
-    may_wait_for_capacity: Callable[[NoCapacityNow], bool] = lambda _: False
     after_loss: bool = False
 
     def run_to_end(self) -> dict[str, Any]:
-        """Have all rounds run, and each record written once.
+        """Run all rounds, and write each record once.
 
         Returns:
             The global model at the end, as NumPy arrays by parameter name.
 
         Raises:
             FedsimError: as the coordinator raised it.
-            CoordinatorLost, NodeLost: once too often.
-            NotReproduced: if a round that ran again came out differently.
+            CoordinatorLost, NodeLost: if the listener refuses another attempt.
+            NotReproduced: if a repeated round has another digest than its record.
         """
         lost_at = time.monotonic() if self.after_loss else None
         shrink = False
@@ -236,57 +225,62 @@ class RunWithRestarts:
             try:
                 return self._run_attempt(resumed=lost_at is not None, shrink=shrink)
             except RESTARTABLE_ERRORS as error:
-                if not self.may_restart(error):
+                if not self.listener.may_restart(error):
                     raise
                 lost_at, shrink = time.monotonic(), True
             except DoesNotFit as error:
                 if lost_at is not None and time.monotonic() - lost_at <= CLUSTER_RECOVERY_SECONDS:
                     time.sleep(1.0)
                 elif lost_at is not None and not shrink:
-                    # A cluster that came up again with fewer nodes: those are what there is.
+                    # The cluster has come up with fewer nodes: take the nodes that are there.
                     shrink = True
-                elif not (isinstance(error, NoCapacityNow) and self.may_wait_for_capacity(error)):
+                elif not (isinstance(error, NoCapacityNow) and self.listener.may_wait_for_capacity(error)):
                     raise
 
     def _run_attempt(self, resumed: bool, shrink: bool) -> dict[str, Any]:
-        keeping = self.checkpoint_policy
-        if keeping is not None:
-            known, resume = self.ledger.count_rounds(), keeping.resume or resumed
-            # Of the two checkpoints that are kept, the last one may be damaged.
-            widths = self.ledger.read_stack_sizes(max(0, known - 2 * keeping.every)) if resume else {}
-            keeping = replace(keeping, known=known, widths=widths, resume=resume)
-        drive = RunAttempt(self.experiment, self.spec, keeping, chaos=self.chaos, shrink=shrink)
+        policy = self._update_checkpoint_policy(resumed)
+        attempt = RunAttempt(self.experiment, self.spec, policy, chaos=self.chaos, shrink=shrink)
         try:
-            self.on_attempt(drive)
-            for step in drive:
+            self.listener.on_attempt(attempt)
+            for step in attempt:
                 self._handle_step(step)
-            self.on_end(drive)
-            return drive.get_global_model()
+            self.listener.on_end(attempt)
+            return attempt.get_global_model()
         finally:
-            drive.close()
+            attempt.close()
+
+    def _update_checkpoint_policy(self, resumed: bool) -> CheckpointPolicy | None:
+        """Return the policy with the rounds and the stack sizes that the ledger has by now."""
+        policy = self.checkpoint_policy
+        if policy is None:
+            return None
+        known, resume = self.ledger.count_rounds(), policy.resume or resumed
+        # Two checkpoints exist, and the newer one may be damaged: the rounds of both may run again.
+        sizes = self.ledger.read_stack_sizes(max(0, known - 2 * policy.every)) if resume else {}
+        return replace(policy, known_rounds=known, stack_sizes=sizes, resume=resume)
 
     def _handle_step(self, step: Step) -> None:
         if isinstance(step, Status):
-            self.on_status(step.text)
-            return
-        if isinstance(step, NewPersonalScores):
-            self.on_personal(step.scores)
-            return
-        self.ledger.mark_running()
-        if isinstance(step, ResumeNotice):
-            self.on_status(f"going on after round {step.round}, from its checkpoint")
-            self._has_round(step)
-        elif not self._has_round(step):
-            self.ledger.add(step)
+            self.listener.on_status(step.text)
+        elif isinstance(step, NewPersonalScores):
+            self.listener.on_personal_scores(step.scores)
+        else:
+            self.listener.on_running()
+            if isinstance(step, ResumeNotice):
+                self.listener.on_status(f"going on after round {step.round}, from its checkpoint")
+                self._has_round(step)
+            elif not self._has_round(step):
+                self.ledger.add(step)
+                self.listener.on_round(step)
 
     def _has_round(self, step: ResumeNotice | RoundRecord) -> bool:
-        """Whether the ledger has a round already, with these digests."""
+        """Return whether the ledger has the round with these digests; raise if it has other digests."""
         before, now = self.ledger.read_digests(step.round), StateDigests(step.digest, step.memory_digest)
         if before is not None and not before.agrees_with(now):
             which = next(name for name in StateDigests._fields if getattr(before, name) != getattr(now, name))
             raise NotReproduced(
                 f"round {step.round} came out differently when it ran again: its record has the {which} "
                 f"{getattr(before, which)}, now it is {getattr(now, which)}",
-                "the code, the data or the kind of processor has changed since; begin anew",
+                "the code, the data or the kind of processor has changed since; start the run anew",
             )
         return before is not None

@@ -32,7 +32,7 @@ with (settings.job_dir(job_id) / "starts").open("a") as file:
 part = store.get(job_id).name
 if part == "crash":
     sys.exit("broken on purpose")
-store.advance(job_id, "STARTING", "RUNNING")
+store.change_state(job_id, "STARTING", "RUNNING")
 if part == "stubborn":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     time.sleep(60)
@@ -42,9 +42,9 @@ for _ in range(100 if part == "long" else 5):
     store.heartbeat(job_id)
     time.sleep(0.2)
     if store.get(job_id).state == "CANCELLING":
-        store.advance(job_id, "CANCELLING", "CANCELLED")
+        store.change_state(job_id, "CANCELLING", "CANCELLED")
         sys.exit()
-store.advance(job_id, "RUNNING", "SUCCEEDED")
+store.change_state(job_id, "RUNNING", "SUCCEEDED")
 """
 
 
@@ -211,7 +211,7 @@ def test_a_job_that_was_never_submitted_is_submitted(bench):
     """As after a crash between leaving the queue and the submission."""
     before, cancelled = bench.job("a"), bench.job("c")
     for job_id in (before, cancelled):
-        bench.store.advance(job_id, JobState.QUEUED, JobState.STARTING)
+        bench.store.change_state(job_id, JobState.QUEUED, JobState.STARTING)
     bench.store.request_cancel(cancelled)
     bench.dispatcher()
     assert bench.wait(before).state is JobState.SUCCEEDED
@@ -226,7 +226,7 @@ def test_two_submissions_are_one_run(bench):
     ray = RayJobs(ensure_ray(bench.settings))
     reconciler = Reconciler(bench.store, bench.settings, [sys.executable, str(bench.script)])
     job_id = bench.job("short")
-    bench.store.advance(job_id, JobState.QUEUED, JobState.STARTING)
+    bench.store.change_state(job_id, JobState.QUEUED, JobState.STARTING)
     for _ in range(2):
         reconciler.submit(ray, bench.store.get(job_id))
     assert bench.wait(job_id).state is JobState.SUCCEEDED

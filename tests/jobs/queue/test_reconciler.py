@@ -252,7 +252,7 @@ def test_passwords_go_by_a_file_for_the_owner_only(store, tmp_path, monkeypatch)
         tmp_path / "home", database_url=secret, storage="s3://key:pass@bucket/x", plugins="mine"
     )
     cluster, job = Scripted(), store.create(parse_spec({"algorithm": "fedavg"}))[0]
-    store.advance(job.id, JobState.QUEUED, JobState.STARTING)
+    store.change_state(job.id, JobState.QUEUED, JobState.STARTING)
     reconciler = Reconciler(store, settings, ["run"])
     reconciler.submit(cluster, store.get(job.id))
     environment = cluster.environments[f"fedsim-{job.id}-0"]

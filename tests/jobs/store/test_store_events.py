@@ -40,7 +40,7 @@ def test_a_round_that_comes_out_differently_is_warned_of(store):
 def test_nothing_follows_the_terminal_event(store):
     job_id = running(store)
     store.add_round(job_id, record(0))
-    store.advance(job_id, JobState.RUNNING, JobState.SUCCEEDED)
+    store.change_state(job_id, JobState.RUNNING, JobState.SUCCEEDED)
     assert not store.add_round(job_id, record(0, digest="other"))
     assert not store.warn(job_id, "too late")
     with pytest.raises(Conflict, match="no more rounds"):
