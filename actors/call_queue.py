@@ -1,4 +1,4 @@
-"""Work: calls to whichever client actor is free, made again when an actor dies."""
+"""CallQueue: calls to the client actors; a free actor takes the next call, and a dead actor's calls repeat."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from actors.actor_errors import (
 from actors.actor_group import NODE_CHECK_SECONDS, ActorGroup
 
 Submit: TypeAlias = Callable[[Any, int], list[Any]]
-"""Calls an actor, telling how often the work was begun before; returns the references to the result and to
-whatever comes with it."""
+"""A function (actor, attempt) that makes a remote call. It returns references: first the result, then any
+further return values. `attempt` counts the actors that died during this call."""
 
 
 @dataclass(eq=False)
 class ActorCall:
-    """One call to whichever actor is free.
+    """One call, made to a free actor.
 
     Attributes:
-        submit: makes the call.
-        slot: which actor has it.
-        references: what the last call returned.
-        deaths: how many actors died over it.
-        ended: whether it has a result or an error.
-        value: its result.
-        error: what its code raised, or making the call did, kept until somebody asks for the result.
+        submit: makes the remote call.
+        slot: of the actor that has the call.
+        references: the return values of the last remote call.
+        deaths: how many actors died during this call.
+        ended: whether the call has a result or an error.
+        value: the result.
+        error: raised by the actor's code or by `submit`; `wait_for_results` raises it.
     """
 
     submit: Submit
@@ -48,128 +48,128 @@ class ActorCall:
 
 
 class CallQueue:
-    """A line of tasks before the actors of a crew, in the order in which they came.
+    """The calls that wait for the actors of a group, first in, first out.
 
-    Tasks of the next round may stand in line before those of this one are done, so that no actor is idle
-    while the server thinks.
+    Calls of the next round can be added before the calls of this round have ended: no actor is idle while the
+    server works.
 
     Args:
-        crew: the actors.
-        max_retries: how often a task is begun again after its actor died.
+        actor_group: the actors.
+        max_retries: how often a call is repeated after its actor died.
     """
 
-    def __init__(self, crew: ActorGroup, max_retries: int) -> None:
-        self.crew, self.max_retries = crew, max_retries
+    def __init__(self, actor_group: ActorGroup, max_retries: int) -> None:
+        self.actor_group, self.max_retries = actor_group, max_retries
         self._waiting: deque[ActorCall] = deque()
         self._running: dict[Any, ActorCall] = {}
-        self._calls_by_slot = [0] * len(crew.actors)
+        self._calls_by_slot = [0] * len(actor_group.actors)
 
-    def add(self, tasks: Sequence[ActorCall]) -> None:
-        """Put tasks at the end of the line; free actors begin at once."""
-        self._waiting.extend(tasks)
+    def add(self, calls: Sequence[ActorCall]) -> None:
+        """Add calls to the end of the queue; free actors take them at once."""
+        self._waiting.extend(calls)
         self._start_waiting_calls()
 
-    def drop(self, tasks: Sequence[ActorCall]) -> None:
-        """Nobody will ask for these any more: those that still wait are not begun."""
-        self._waiting = deque(task for task in self._waiting if task not in tasks)
+    def drop(self, calls: Sequence[ActorCall]) -> None:
+        """Remove the calls that have not started; their results are no longer needed."""
+        self._waiting = deque(call for call in self._waiting if call not in calls)
 
-    def wait_for_results(self, tasks: Sequence[ActorCall]) -> list[Any]:
-        """Wait for these tasks, while the others go on.
+    def wait_for_results(self, calls: Sequence[ActorCall]) -> list[Any]:
+        """Wait for these calls; the other calls go on.
 
         Returns:
-            Their results, in the tasks' order.
+            Their results, in the order of `calls`.
 
         Raises:
-            NodeLost: if a node is gone, whoever's work was there.
-            PoolFailed: if an actor does not start, or the actor of one of these tasks died again and again.
-            OutOfMemory: if that is why.
-            Exception: what a task's own code raised, or making its call did, as it was raised.
+            NodeLost: if any node of the group is gone.
+            PoolFailed: if an actor does not start, or too many actors died during one of these calls.
+            OutOfMemory: if the actors died because memory ran out.
+            Exception: any error of an actor's code or of `submit`, as it was raised.
         """
-        for _ in self.iterate_progress(tasks):
+        for _ in self.iterate_progress(calls):
             pass
-        return [task.value for task in tasks]
+        return [call.value for call in calls]
 
-    def iterate_progress(self, tasks: Sequence[ActorCall]) -> Iterator[int]:
-        """As `results`, but yields how many of the tasks have ended whenever something happened."""
-        while not all(task.ended for task in tasks) and not _errors(tasks):
+    def iterate_progress(self, calls: Sequence[ActorCall]) -> Iterator[int]:
+        """Wait like `wait_for_results`, and yield after each event how many of the calls have ended."""
+        while not all(call.ended for call in calls) and not _errors(calls):
             self._wait_for_next_call()
-            yield sum(task.ended for task in tasks)
-        for error in _errors(tasks):
+            yield sum(call.ended for call in calls)
+        for error in _errors(calls):
             raise error
 
     def _wait_for_next_call(self) -> None:
-        """Wait until a task ends or an actor dies, and see to it."""
+        """Wait until a call ends or an actor dies; store the result, or replace the actor."""
         self._start_waiting_calls()
         ready, _ = ray.wait(list(self._running), num_returns=1, timeout=NODE_CHECK_SECONDS)
         if not ready:
-            self.crew.check_actors_alive()
+            self.actor_group.check_actors_alive()
             return
-        task = self._running[ready[0]]
+        call = self._running[ready[0]]
         try:
-            self._store_result(task)
+            self._store_result(call)
         except ACTOR_DEATH_ERRORS as error:
-            self._replace_dead_actor(task.slot, error)
-            self._calls_by_slot[task.slot] = 0
+            self._replace_dead_actor(call.slot, error)
+            self._calls_by_slot[call.slot] = 0
         else:
             del self._running[ready[0]]
-            self._calls_by_slot[task.slot] -= 1
+            self._calls_by_slot[call.slot] -= 1
 
     def _start_waiting_calls(self) -> None:
-        """Give every actor work, and a second piece ahead while there is plenty, so that none ever waits.
+        """Give every actor one call, and a second one while many calls wait, so that no actor is idle.
 
-        What cannot be submitted has ended, with its error: another's round may be beginning here, and whoever
-        waits for the task has to hear of it.
+        A call whose `submit` fails has ended with that error: the waiter for this call must get the error,
+        and this function may run for another caller.
         """
         load = self._calls_by_slot
         while self._waiting:
             slot = min(range(len(load)), key=load.__getitem__)
             if load[slot] >= 2 or (load[slot] == 1 and len(self._waiting) <= len(load)):
                 return
-            task = self._waiting.popleft()
-            task.slot = slot
+            call = self._waiting.popleft()
+            call.slot = slot
             try:
-                task.references = task.submit(self.crew.actors[slot], task.deaths)
+                call.references = call.submit(self.actor_group.actors[slot], call.deaths)
             except Exception as error:
-                task.error, task.ended = error, True
+                call.error, call.ended = error, True
                 continue
-            self._running[task.references[0]] = task
+            self._running[call.references[0]] = call
             load[slot] += 1
 
-    def _store_result(self, task: ActorCall) -> None:
-        """Note what a task's call returned, or what its code raised.
+    def _store_result(self, call: ActorCall) -> None:
+        """Store the result of a call, or the error that the actor's code raised.
 
         Raises:
-            NodeLost: if what it needed, or what it made, is gone.
+            NodeLost: if an argument or the result of the call is lost.
         """
         try:
-            task.value = ray.get(task.references[0])
+            call.value = ray.get(call.references[0])
         except RayTaskError as error:
-            task.error = unwrap_task_error(error, f"client actor {task.slot}")
-            if isinstance(task.error, ACTOR_DEATH_ERRORS):
-                raise task.error from None
+            call.error = unwrap_task_error(error, f"client actor {call.slot}")
+            if isinstance(call.error, ACTOR_DEATH_ERRORS):
+                raise call.error from None
         except LOST_OBJECT_ERRORS as error:
-            task.error = error
-        self.crew.record_join(task.slot)
-        if isinstance(task.error, LOST_OBJECT_ERRORS):
-            self.crew.check_actors_alive()
-            raise self.crew.make_node_lost_error(
-                task.slot, f"an object is gone: {first_line(task.error)}"
-            ) from task.error
-        task.ended = True
+            call.error = error
+        self.actor_group.record_join(call.slot)
+        if isinstance(call.error, LOST_OBJECT_ERRORS):
+            self.actor_group.check_actors_alive()
+            raise self.actor_group.make_node_lost_error(
+                call.slot, f"an object is gone: {first_line(call.error)}"
+            ) from call.error
+        call.ended = True
 
     def _replace_dead_actor(self, slot: int, error: Exception) -> None:
-        """An actor died: put a new one in its place, and have everything that it had in hand run again.
+        """Replace a dead actor, and repeat the calls that it had not answered.
 
-        An actor does its tasks in turn, so it died over the first one that it has not answered.
+        An actor runs its calls in order, so it died during the first call without an answer.
         """
         lost = []
-        for reference, task in [entry for entry in self._running.items() if entry[1].slot == slot]:
+        for reference, call in [entry for entry in self._running.items() if entry[1].slot == slot]:
             del self._running[reference]
-            task.error = None
+            call.error = None
             try:
-                task.value, task.ended = ray.get(reference, timeout=0), True
+                call.value, call.ended = ray.get(reference, timeout=0), True
             except Exception:
-                lost.append(task)
+                lost.append(call)
         if lost:
             lost[0].deaths += 1
             if lost[0].deaths > self.max_retries:
@@ -177,8 +177,8 @@ class CallQueue:
                 first.ended = True
                 first.error = make_death_error("the actor of one span of clients died", first.deaths, error)
         self._waiting.extendleft(reversed(lost))
-        self.crew.replace_actor(slot, error)
+        self.actor_group.replace_actor(slot, error)
 
 
-def _errors(tasks: Sequence[ActorCall]) -> list[Exception]:
-    return [task.error for task in tasks if task.ended and task.error is not None]
+def _errors(calls: Sequence[ActorCall]) -> list[Exception]:
+    return [call.error for call in calls if call.ended and call.error is not None]

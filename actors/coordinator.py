@@ -99,7 +99,7 @@ class CoordinatorProcess:
         experiment: the run.
         placement: its client actors.
         faults: what happens when a client raises or an actor dies.
-        keeping: how it is checkpointed; None for not at all.
+        policy: how it is checkpointed; None for not at all.
         group: the name for the placement group of its client actors.
     """
 
@@ -114,9 +114,9 @@ class CoordinatorProcess:
         torch.set_num_threads(1)
         self.device_share = acquire_device(placement.server_gpus, "resources.server_gpus")
         self.experiment, self.placement, self.faults = experiment, placement, faults
-        self.keeping, self.group = checkpoint_policy, placement_group_name
+        self.checkpoint_policy, self.placement_group_name = checkpoint_policy, placement_group_name
         self.params: dict[str, Any] = {}
-        self.best: ChosenModel | None = None
+        self.chosen_model: ChosenModel | None = None
         self.partition_arrays: dict[str, Any] = {}
         self.dataset_metadata: dict[str, Any] = {}
 
@@ -130,9 +130,9 @@ class CoordinatorProcess:
         """
         self.device_share.raise_if_refused()
         experiment = self.experiment
-        kept = self._open_checkpoints() if self.keeping else None
+        kept = self._open_checkpoints() if self.checkpoint_policy else None
         yield Status(f"placing {self.placement.workers} client actors")
-        crew = ActorGroup(self.placement, inline=not experiment.algorithm.stateful, name=self.group)
+        actor_group = ActorGroup(self.placement, inline=not experiment.algorithm.stateful, name=self.placement_group_name)
         try:
             population = yield from relay_preparation(experiment.prepare_population())
             self.partition_arrays, self.dataset_metadata = (
@@ -142,21 +142,21 @@ class CoordinatorProcess:
             checkpoint = (yield from self._load_checkpoint(kept, population)) if kept else None
             yield Status("waiting for the client actors")
             method, stack, graphs = experiment.algorithm, experiment.stack, experiment.graphs
-            pool = RayPool(method, population, crew, faults=self.faults, stack=stack, graphs=graphs)
+            pool = RayPool(method, population, actor_group, faults=self.faults, stack=stack, graphs=graphs)
             population = pool.population  # one copy of the images is enough
             for text in self._list_device_warnings(pool):
                 yield Status(text)
             yield Status(f"round {checkpoint.round + 1 if checkpoint else 1}")
             yield from self._run_rounds(population, pool, kept, checkpoint)
         finally:
-            crew.close()
+            actor_group.close()
 
     def _list_device_warnings(self, pool: RayPool) -> list[str]:
         server = [{"address": "the head", "name": self.device_share.name}]
         return [
             text
             for text in (
-                describe_cpu_fallback(pool.actors),
+                describe_cpu_fallback(pool.actor_infos),
                 describe_cpu_fallback(server, "the server trains"),
             )
             if text
@@ -164,10 +164,10 @@ class CoordinatorProcess:
 
     def _open_checkpoints(self) -> Checkpoints:
         """The place for checkpoints: one that cannot be used is found out before anything else is done."""
-        keeping = self._require_checkpoint_policy()
-        kept = Checkpoints(keeping.url, keeping.experiment)
+        policy = self._require_checkpoint_policy()
+        kept = Checkpoints(policy.url, policy.experiment)
         kept.check_writable()
-        if keeping.resume:
+        if policy.resume:
             kept.check_newest()
         else:
             kept.clear()
@@ -193,12 +193,12 @@ class CoordinatorProcess:
         self, population: Population, pool: RayPool, kept: Checkpoints | None, checkpoint: Checkpoint | None
     ) -> Iterator[Progress]:
         experiment, rounds = self.experiment, population.rounds
-        self.best = checkpoint.chosen if checkpoint else None
+        self.chosen_model = checkpoint.chosen if checkpoint else None
         if checkpoint is not None and checkpoint.stack_size is not None:
             # Where stacks were halved, the rounds that run again would come out differently at full width.
-            pool.width = min(pool.width, checkpoint.stack_size)
-        if self.keeping is not None:
-            pool.widths = self.keeping.widths
+            pool.stack_size = min(pool.stack_size, checkpoint.stack_size)
+        if self.checkpoint_policy is not None:
+            pool.stack_sizes = self.checkpoint_policy.stack_sizes
         for result in simulate_with_progress(
             experiment.algorithm,
             population,
@@ -219,17 +219,17 @@ class CoordinatorProcess:
             if self.placement.server_gpus:
                 result = replace(result, engine={**result.engine, "server_device": self.device_share.name})
             self.params = self._copy_global_params(result.state)
-            self.best = choose_better(self.best, experiment.algorithm, population, result)
+            self.chosen_model = choose_better(self.chosen_model, experiment.algorithm, population, result)
             yield replace(result, state=None)
             if kept is not None:
                 kept.note_round(result)
                 if self._require_checkpoint_policy().is_due(result.round, rounds):
-                    kept.save(result, pool, rounds, self.best)
+                    kept.save(result, pool, rounds, self.chosen_model)
 
     def _require_checkpoint_policy(self) -> CheckpointPolicy:
-        if self.keeping is None:
+        if self.checkpoint_policy is None:
             raise RuntimeError("this run has no checkpoints")
-        return self.keeping
+        return self.checkpoint_policy
 
     def _copy_global_params(self, state: Any) -> dict[str, Any]:
         """The model for everybody; {} without one: the server's is a part then, or as it was at first."""
@@ -244,7 +244,7 @@ class CoordinatorProcess:
 
     def get_chosen_model(self) -> ChosenModel | None:
         """The model that validation has chosen, over NumPy arrays; None without a validation split."""
-        return self.best and replace(self.best, params=tree.to_numpy(self.best.params))
+        return self.chosen_model and replace(self.chosen_model, params=tree.to_numpy(self.chosen_model.params))
 
     def get_partition(self) -> dict[str, Any]:
         """Who has which training example, `indices` and `offsets` as in `Partition`; {} where all sample."""

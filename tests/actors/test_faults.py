@@ -109,7 +109,7 @@ def test_all_actors_dying_at_once(pair: ActorGroup) -> None:
     for result in simulate(Everything(), population, pool):
         results.append(result)
         if result.round == 1:
-            for member in pair.members:
+            for member in pair.actor_infos:
                 os.kill(member["pid"], signal.SIGKILL)
     same(results, serial(Everything(), population, Faults()))
     assert pair.restarts == before + 2
