@@ -16,7 +16,7 @@ from fedsim.core.error_attribution import MEMORY_HINT, is_out_of_memory
 from fedsim.errors import FedsimError, OutOfMemory, PoolFailed
 
 ACTOR_DEATH_ERRORS = (RayActorError, OutOfMemoryError, WorkerCrashedError, NodeDiedError)
-"""Errors that mean a dead actor. Ray's memory monitor raises `OutOfMemoryError`, which is no `RayActorError`."""
+"""Errors that mean a dead actor. The `OutOfMemoryError` of Ray's memory monitor is no `RayActorError`."""
 
 LOST_OBJECT_ERRORS = (ObjectLostError,)
 """Errors that mean a lost object: its node or its owner is gone."""

@@ -1,4 +1,4 @@
-"""CallQueue: calls to the client actors; a free actor takes the next call, and a dead actor's calls repeat."""
+"""CallQueue: a free client actor takes the next call; the calls of a dead actor are repeated."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ ClientMessage: TypeAlias = Tree | SharedMessage
 
 
 def pack_client_messages(instructions: Mapping[int, Tree]) -> dict[int, ClientMessage]:
-    """Turn the instructions of each client into messages; put a tree of several receivers into the store once.
+    """Turn the instructions of each client into messages; put a shared tree into the object store once.
 
     Two trees are the same if they hold the same tensor objects; equal values are not enough.
     """

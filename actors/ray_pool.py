@@ -1,4 +1,4 @@
-"""RayPool: clients on actors. What it computes is what one process would compute, bit for bit."""
+"""RayPool: trains clients on Ray actors. Its results equal those of one process, bit for bit."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ from fedsim.errors import StackTooLarge
 from fedsim.stacking.stack_size import StackSetting, choose_stack_size
 
 SPAN_MEMORY_BYTES = 256 << 20
-"""About how much the client_states of one span's clients may take in an actor, or on its share of a GPU."""
+"""Bytes that the client states of one span may take in an actor, or on its share of a GPU; an estimate."""
 
 SHORT_ROUND_SECONDS = 0.02
-"""A round of less work for each worker is dealt out in one message to each: there is little to balance."""
+"""A shorter round is sent as one message to each worker: there is little load to balance."""
 
 MAX_SURVEYED_PER_CALL = 1000
-"""A survey asks at most so many clients in one call, so that little is lost with an actor."""
+"""Clients in one call of a survey: a dead actor loses the work of at most so many clients."""
 
 
 class _StartedRound(NamedTuple):
-    """A round that actors are at work on: the blocks of each call, and all local steps."""
+    """A round that the actors work on: the blocks of each call, and the sum of the local steps."""
 
     blocks: list[Sequence[Block]]
     calls: list[ActorCall]
@@ -60,21 +60,21 @@ class _StartedRound(NamedTuple):
 
 
 class RayPool:
-    """Clients on actors; client_states stay in the object store, owned by the process that made the pool.
+    """A pool of client actors. Client states stay in the object store; the pool's process owns them.
 
     Args:
-        algorithm: whose clients to run.
-        population: the federation.
-        crew: the actors.
-        faults: what a client that raises does, and how often a dead actor's work is begun again.
+        algorithm: of the run.
+        population: of the run.
+        actor_group: the actors.
+        faults: the policy for a client that raises, and the number of retries after an actor's death.
         stack: how many clients train at once in an actor; see `fedsim.stacking.stack_size`.
-        graphs: have the steps of such clients played as CUDA graphs; see `fedsim.stacking.graph_replay`.
+        graphs: replay the steps of stacks as CUDA graphs; see `fedsim.stacking.graph_replay`.
 
     Attributes:
-        population: over the object store's arrays, as every actor of this node reads them.
-        width: how many clients train at once now; halved for good where they need too much client_state.
-        widths: {round, from 1: the width that it had when it ran before}; it has no larger one when it runs
-            again.
+        population: with the arrays of the object store, which all actors of a node share.
+        stack_size: how many clients train at once now; halved for the rest of the run if memory runs out.
+        stack_sizes: {round, from 1: its stack size in an earlier attempt}. A repeated round uses no larger
+            stack.
     """
 
     def __init__(
@@ -109,8 +109,8 @@ class RayPool:
         self.stack_size = min(self.stack_size, self.stack_sizes.get(ctx.round + 1, self.stack_size))
 
         def begin_round() -> _StartedRound:
-            width = stack_size_by_model(algorithm, ctx.nets, self.stack_size)
-            blocks = cut_into_blocks(cohort, self.population.count_steps, len(ctx.nets), width)
+            stack_sizes = stack_size_by_model(algorithm, ctx.nets, self.stack_size)
+            blocks = cut_into_blocks(cohort, self.population.count_steps, len(ctx.nets), stack_sizes)
             steps = [sum(self.population.count_steps(client) for client in block) for block in blocks]
             most = max_blocks_per_span(blocks, broadcasts, model_bytes(ctx)) if algorithm.stateful else None
             cuts = [(span.start, blocks[span.start : span.stop]) for span in self._split_blocks(steps, most)]
@@ -138,9 +138,9 @@ class RayPool:
     def _wait_for_results(
         self, begun: _StartedRound, restart_round: Callable[[], _StartedRound]
     ) -> tuple[_StartedRound, list[SpanResult]]:
-        """The results of a round; where so many clients at once need too much client_state, of half as many.
+        """Wait for the results of a round; if its stacks need too much memory, repeat it with half the size.
 
-        The whole round is begun again then, so that it is what it would have been at that width.
+        The whole round is repeated, so that its result is that of a round with the smaller stacks.
         """
         while True:
             try:
@@ -151,10 +151,10 @@ class RayPool:
                 begun = restart_round()
 
     def _split_blocks(self, steps: Sequence[int], most: int | None) -> Iterable[range]:
-        """How the blocks are dealt out: few messages where the last round's work was little, else many.
+        """Split the blocks into spans: one per worker if the last round was short, else many.
 
-        It decides who adds what, never what is added. Clients' client_states travel one by one, so that messages
-        are not what they cost.
+        The split decides which actor adds the updates, and never changes the sum. With client states the
+        number of messages does not matter, because every state is a message of its own.
         """
         workers = len(self.actor_group.actors)
         if most is None and self._seconds_per_step * sum(steps) < SHORT_ROUND_SECONDS * workers:
@@ -162,7 +162,7 @@ class RayPool:
         return cut_into_spans(steps, workers, most)
 
     def _describe_engine(self) -> dict[str, Any]:
-        """How the round was computed, for the record; `restarts` since the last time."""
+        """Describe the pool for the round's record; `restarts` counts since the last call."""
         restarts, self._restarts = self.actor_group.restarts - self._restarts, self.actor_group.restarts
         devices = ", ".join(sorted({member["name"] for member in self.actor_infos}))
         actor_infos = {"actors": len(self.actor_group.actors), "restarts": restarts, "device": devices}
@@ -177,14 +177,14 @@ class RayPool:
         sent: Any,
         written: Mapping[int, ClientMessage],
     ) -> Submit:
-        clients, width = _flatten_blocks(blocks), self.stack_size
+        clients, stack_size = _flatten_blocks(blocks), self.stack_size
         mine = {client: written[client] for client in clients if client in written}
         client_states = [self._client_states.get(client) for client in clients] if algorithm.stateful else []
         returns = 1 + len(clients) * algorithm.stateful
 
         def submit(actor: Any, attempt: int) -> list[Any]:
             call = actor.train_span if returns == 1 else actor.train_span.options(num_returns=returns)
-            references = call.remote(round, start, attempt, width, blocks, sent, mine, *client_states)
+            references = call.remote(round, start, attempt, stack_size, blocks, sent, mine, *client_states)
             return list(references) if returns > 1 else [references]
 
         return submit
@@ -192,9 +192,12 @@ class RayPool:
     def measure_losses(
         self, algorithm: Algorithm, ctx: Context, state: Any, clients: Sequence[int]
     ) -> Survey:
-        """The mean loss of the first deployed model on each client's data; see `ClientPool`."""
+        """Measure the mean loss of the first deployed model on each client's data; see `ClientPool`."""
         models = select_survey_models(algorithm, ctx, state)
-        sent, size = ray.put(tree.to_numpy(models)), _clients_per_call(len(clients), len(self.actor_group.actors))
+        sent, size = (
+            ray.put(tree.to_numpy(models)),
+            _clients_per_call(len(clients), len(self.actor_group.actors)),
+        )
 
         def make_call(some: Sequence[int]) -> Submit:
             return lambda actor, _: [actor.measure_losses.remote(ctx.round, sent, some)]
@@ -232,7 +235,9 @@ class RayPool:
         most = max_blocks_per_span([(client,) for client in asked.clients[:1]], handovers, model_bytes(ctx))
         portions = [
             asked.clients[part.start : part.stop]
-            for part in cut_into_spans(work, len(self.actor_group.actors), most if algorithm.stateful else None)
+            for part in cut_into_spans(
+                work, len(self.actor_group.actors), most if algorithm.stateful else None
+            )
         ]
         calls = [ActorCall(self._make_personal_call(algorithm, ctx, state, mine, sent)) for mine in portions]
         self._calls.add(calls)
@@ -251,17 +256,17 @@ class RayPool:
         client_states = [self._client_states.get(client) for client in clients] if algorithm.stateful else []
 
         def submit(actor: Any, _: int) -> list[Any]:
-            # Made when they are sent, so that there are never as many letters here as there are clients.
+            # Packed when the call is sent, so that this process never holds the messages of all clients.
             mine = pack_client_messages(make_personal_instructions(algorithm, ctx, state, clients))
             return [actor.evaluate_personal_models.remote(ctx.round, clients, sent, mine, *client_states)]
 
         return submit
 
     def client_states(self, clients: Iterable[int] | None = None) -> Mapping[int, Tree]:
-        """What these clients keep, by default all; downloads it.
+        """Download the states of these clients, by default of all.
 
         Raises:
-            NodeLost: if it is gone, with the node that it was on.
+            NodeLost: if a state is gone with its node.
         """
         chosen = self._client_states if clients is None else clients
         held = {client: self._client_states[client] for client in chosen if client in self._client_states}
@@ -270,38 +275,38 @@ class RayPool:
         except LOST_OBJECT_ERRORS as error:
             self.actor_group.check_actors_alive()
             raise self.actor_group.make_node_lost_error(
-                0, f"a client's client_state is gone: {first_line(error)}"
+                0, f"a client state is gone: {first_line(error)}"
             ) from error
         return {client: tree.from_numpy(client_state) for client, client_state in found}
 
     def restore_client_states(self, client_states: Mapping[int, Tree]) -> None:
-        """Put the client_states of these clients back, as after a restart."""
+        """Restore the states of these clients, as after a restart."""
         for client, client_state in client_states.items():
             self._client_states[client] = ray.put(tree.to_numpy(client_state))
         self._states_digest.update(client_state_digests(client_states))
 
     def drop_client_states(self) -> None:
-        """As if no client had ever come: their client_states go."""
+        """Forget the states of all clients."""
         self._client_states.clear()
         self._states_digest = ClientStatesDigest()
 
     def close(self) -> None:
-        """End the actors and give their resources back."""
+        """End the actors, and give their resources back."""
         self.actor_group.close()
 
 
 def model_bytes(ctx: Context) -> int:
-    """Bytes of the largest architecture's parameters."""
+    """Return the bytes of the largest architecture's parameters."""
     return wire.NUMBER_BYTES * max(net.count_parameters() for net in ctx.nets)
 
 
 def max_blocks_per_span(
     blocks: Sequence[Block], broadcasts: Mapping[str, Mapping[str, Tree]], model: int = 0
 ) -> int:
-    """How many blocks a span may hold where clients keep client_states: an actor has all of a span's at once.
+    """Return how many blocks a span may hold if clients have states: an actor holds all states of a span.
 
-    What a client keeps is of the order of what it receives, or of a model (of so many bytes) where that is
-    more; the old and the new client_states count.
+    A client state is about as large as the broadcast, or as the model (`model` bytes) if that is larger. The
+    old and the new states count.
     """
     received = max(sum(wire.message_bytes(message).values()) for message in broadcasts.values())
     clients = SPAN_MEMORY_BYTES // max(1, 2 * received, 2 * model)
@@ -309,7 +314,7 @@ def max_blocks_per_span(
 
 
 def _clients_per_call(clients: int, actors: int) -> int:
-    """How many clients to ask in one call; each is scored for itself, so the answers do not depend on it."""
+    """Return how many clients one call of a survey asks; the answers do not depend on this number."""
     return min(MAX_SURVEYED_PER_CALL, max(1, -(-clients // (4 * actors))))
 
 

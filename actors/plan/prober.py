@@ -158,7 +158,9 @@ class Probe:
 
     def usage(self) -> MemoryUsage:
         """The most that any actor needed so far."""
-        every: list[MemoryUsage] = ray.get([actor.usage.remote() for actor in self.trials.pool.actor_group.actors])
+        every: list[MemoryUsage] = ray.get(
+            [actor.usage.remote() for actor in self.trials.pool.actor_group.actors]
+        )
         gpu = [usage.gpu for usage in every if usage.gpu is not None]
         caps = [usage.gpu_cap for usage in every if usage.gpu_cap is not None]
         private = max(usage.private for usage in every)

@@ -129,7 +129,7 @@ class Trials:
 
     def _limit(self, local: LocalTraining) -> None:
         if self.pool.population.local != local:
-            ray.get([actor.limit.remote(local) for actor in self.pool.actor_group.actors])
+            ray.get([actor.set_local_training.remote(local) for actor in self.pool.actor_group.actors])
             self.pool.population = replace(self.population, local=local)
 
     def _busiest(self, cohort: Sequence[int]) -> Work:

@@ -230,7 +230,9 @@ def test_all_actors_of_a_node_read_one_copy_of_the_images() -> None:
     net = make_net("logistic", input_shape=data.input_shape, num_classes=4)
     population = replace(population, dataset=data, nets=(net,))
     with ray_pool(FedAvg(), population, 2) as pool:
-        places = ray.get([actor.__ray_call__.remote(where_the_images_are) for actor in pool.actor_group.actors])
+        places = ray.get(
+            [actor.__ray_call__.remote(where_the_images_are) for actor in pool.actor_group.actors]
+        )
         assert set(places) == {in_a_file(pool.population.dataset.train.x.ctypes.data)}
         assert "plasma" in places[0][0] or "shm" in places[0][0]
         same(list(simulate(FedAvg(), population, pool)), serial(FedAvg(), population))

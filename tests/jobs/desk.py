@@ -63,7 +63,7 @@ class Desk:
 
     def beat(self, job_id, clock=0.0):
         """A runner shows life, on a machine whose clock is so many seconds ahead."""
-        self.store._set(job_id, heartbeat_at=datetime.now(UTC) + timedelta(seconds=clock))
+        self.store._update_job(job_id, heartbeat_at=datetime.now(UTC) + timedelta(seconds=clock))
 
 
 def later(monkeypatch, seconds):

@@ -23,7 +23,7 @@ from tests.databases import service_database
 RUNNER = """
 import json, os, signal, sys, time
 from jobs.settings import Settings
-from jobs.store import JobStore
+from jobs.store.job_store import JobStore
 
 settings, job_id = Settings.from_env(), sys.argv[1]
 store = JobStore.open(settings.database_url)
@@ -39,7 +39,7 @@ if part == "stubborn":
 for _ in range(100 if part == "long" else 5):
     if (settings.job_dir(job_id) / "enough").exists():
         break
-    store.heartbeat(job_id)
+    store.record_heartbeat(job_id)
     time.sleep(0.2)
     if store.get(job_id).state == "CANCELLING":
         store.change_state(job_id, "CANCELLING", "CANCELLED")
@@ -101,7 +101,7 @@ def test_jobs_run_by_priority_one_after_the_other(bench):
     low, first, high = bench.job("low"), bench.job("first", priority=1), bench.job("long", priority=9)
     dispatcher = bench.dispatcher()
     bench.wait(high, {JobState.RUNNING})
-    until(lambda: dispatcher.ready() is None)
+    until(lambda: dispatcher.find_obstacle() is None)
     holds = f"1 of at most 1 jobs run: {high} (long)"
     until(lambda: bench.store.get(first).waiting == holds)
     until(lambda: bench.store.get(low).waiting == f"1 job before it in the queue; {holds}")

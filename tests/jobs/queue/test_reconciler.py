@@ -67,7 +67,7 @@ def test_a_job_whose_store_was_full_has_failed_as_soon_as_there_is_room(desk, ca
     desk.store.advance = full
     with pytest.raises(StoreFull) as trouble:
         desk.look()
-    desk.dispatcher._note(trouble.value)
+    desk.dispatcher._report_failure(trouble.value)
     assert desk.dispatcher._trouble == "the store's disk is full (make room)"
     assert [(record.getMessage(), record.exc_info) for record in caplog.records][-1] == (
         "the store's disk is full (make room)",
@@ -231,9 +231,9 @@ def test_a_dispatcher_that_is_kept_waiting_is_not_ready(desk, monkeypatch):
         monkeypatch.setattr(desk.store, "count", silent)
         dispatcher.wake()
         assert looking.wait(30)
-        assert dispatcher.ready() is None
+        assert dispatcher.find_obstacle() is None
         later(monkeypatch, 100)
-        assert "the dispatcher has not looked for 1" in dispatcher.ready()
+        assert "the dispatcher has not looked for 1" in dispatcher.find_obstacle()
         go_on.set()
         until_ready(dispatcher)
     finally:
@@ -242,7 +242,7 @@ def test_a_dispatcher_that_is_kept_waiting_is_not_ready(desk, monkeypatch):
 
 
 def until_ready(dispatcher):
-    while dispatcher.ready() is not None:
+    while dispatcher.find_obstacle() is not None:
         time.sleep(0.01)
 
 
@@ -271,7 +271,7 @@ def test_passwords_go_by_a_file_for_the_owner_only(store, tmp_path, monkeypatch)
     reconciler.submit(cluster, store.get(job.id))
     assert handed.exists()
     cluster.jobs.clear()
-    store.heartbeat(job.id)
+    store.record_heartbeat(job.id)
     reconciler.reconcile_jobs(cluster)
     later(monkeypatch, 16)
     reconciler.reconcile_jobs(cluster)

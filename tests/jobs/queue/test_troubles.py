@@ -101,8 +101,8 @@ def test_what_anybody_may_ask_for_tells_no_secrets(desk, caplog, error, said):
     """They are in the log, once however often the same trouble comes."""
     job_id = desk.job()
     for _ in range(2):
-        desk.dispatcher._note(error)
-        assert desk.dispatcher.ready() == said
+        desk.dispatcher._report_failure(error)
+        assert desk.dispatcher.find_obstacle() == said
         assert desk.store.get(job_id).waiting in (said, f"Ray is not there: {said}")
     assert [record.getMessage().endswith(str(error)) for record in caplog.records] == [True]
 

@@ -45,8 +45,8 @@ def test_unknown_jobs_are_not_found(store):
         lambda job_id: store.restart(job_id, 3, "x"),
         store.rounds,
         store.events,
-        store.heartbeat,
-        lambda job_id: store.warn(job_id, "x"),
+        store.record_heartbeat,
+        lambda job_id: store.add_warning(job_id, "x"),
         lambda job_id: store.add_round(job_id, record(0)),
         lambda job_id: store.set_submission(job_id, "x"),
         lambda job_id: store.change_state(job_id, JobState.QUEUED, JobState.STARTING),
@@ -70,7 +70,7 @@ def test_a_body_is_the_same_where_it_was_hashed_with_every_default(store):
     job, _ = store.create(SPEC, idempotency_key="old")
     asked = {"priority": 0, "labels": {}, "idempotency_key": "old"}
     body = json.dumps([SPEC.model_dump(mode="json"), 0, {}], sort_keys=True)
-    with store._writes.begin() as connection:
+    with store._write_engine.begin() as connection:
         connection.execute(tables.jobs.update().values(body_hash=hashlib.sha256(body.encode()).hexdigest()))
     assert store.create(SPEC, idempotency_key="old") == (job, False)
     assert store.submitted(SPEC, **asked) == job
@@ -159,7 +159,7 @@ def test_a_restart_counts_and_asks_for_a_new_submission(store):
 def test_a_restart_is_for_who_lost_the_job_and_only_so_often(store):
     job_id = running(store)
     store.set_submission(job_id, "first")
-    store.heartbeat(job_id)
+    store.record_heartbeat(job_id)
     assert store.restart(job_id, 2, "the coordinator died")
     job = store.get(job_id)
     assert (job.state, job.restarts, job.submission_id) == (JobState.STARTING, 1, "first")
@@ -250,5 +250,5 @@ def test_cancel_is_one_wish_however_often_it_comes(store, state, after):
 def test_heartbeats(store):
     job_id = running(store)
     assert store.get(job_id).heartbeat_at is None
-    store.heartbeat(job_id)
+    store.record_heartbeat(job_id)
     assert datetime.now(UTC) - store.get(job_id).heartbeat_at < timedelta(seconds=10)
