@@ -159,7 +159,7 @@ class Probe:
     def usage(self) -> MemoryUsage:
         """The most that any actor needed so far."""
         every: list[MemoryUsage] = ray.get(
-            [actor.usage.remote() for actor in self.trials.pool.actor_group.actors]
+            [actor.measure_memory.remote() for actor in self.trials.pool.actor_group.actors]
         )
         gpu = [usage.gpu for usage in every if usage.gpu is not None]
         caps = [usage.gpu_cap for usage in every if usage.gpu_cap is not None]

@@ -1,4 +1,4 @@
-"""The cluster as it is now: its nodes, what is free on each, and whose actors are where."""
+"""The state of the cluster: its nodes, their free resources, and the actors of each job."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ KINDS = ("CPU", "GPU")
 LIVING_STATES = frozenset({"ALIVE", "PENDING_CREATION", "RESTARTING", "DEPENDENCIES_UNREADY"})
 SUPERVISOR = "JobSupervisor"
 MAX_ROWS = 10_000
-"""Rows that Ray gives at once."""
+"""The most rows in one answer of Ray."""
 
 SUBMISSION = re.compile(r"fedsim-([a-z0-9]+)-[0-9-]+")
-"""The name of the Ray job of one of our jobs; see `jobs.store.records.ray_job_of`."""
+"""The id of the Ray job of a fedsim job; see `jobs.store.records.get_ray_job_id`."""
 
 _STATE = f"detail=1&limit={MAX_ROWS}&filter_keys=state&filter_predicates"
 _IS, _NOT = f"{_STATE}=%3D&filter_values", f"{_STATE}=%21%3D&filter_values"
@@ -26,11 +26,11 @@ ACTORS = f"/api/v0/actors?{_NOT}=DEAD"
 JOBS = "/api/jobs/"
 
 Ask = Callable[[str], Any]
-"""Gives the answer of Ray's dashboard at a path, as plain data."""
+"""A function that returns the answer of Ray's dashboard at a path, as plain data."""
 
 
 class Share(BaseModel):
-    """So much of one kind of resource; fractions are shares of one CPU or GPU."""
+    """An amount of one kind of resource; a fraction is a share of one CPU or GPU."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -51,7 +51,7 @@ class NodeState(BaseModel):
 
 
 class JobActors(BaseModel):
-    """What one job has on the cluster."""
+    """The actors and resources of one job on the cluster."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -75,7 +75,7 @@ class ClusterState(BaseModel):
 
 
 class ReservedResources(dict[str, float]):
-    """How much of each kind is reserved."""
+    """The reserved amount of each kind of resource."""
 
     def add(self, resources: Mapping[str, float]) -> None:
         """Reserve more."""
@@ -87,7 +87,7 @@ def read_cluster_state(ask: Ask) -> ClusterState:
     """Read the state of the cluster.
 
     Args:
-        ask: asks Ray's dashboard; what it raises is raised on.
+        ask: asks Ray's dashboard; its errors are raised on.
     """
     nodes = fetch_living_nodes(ask)
     groups, actors = _rows(ask(GROUPS)), [row for row in _rows(ask(ACTORS)) if _is_job_actor(row)]
@@ -107,10 +107,10 @@ def read_cluster_state(ask: Ask) -> ClusterState:
 
 
 def fetch_living_nodes(ask: Ask) -> list[dict[str, Any]]:
-    """What Ray says of each living node.
+    """Fetch Ray's row for each living node.
 
     Args:
-        ask: asks Ray's dashboard; what it raises is raised on.
+        ask: asks Ray's dashboard; its errors are raised on.
     """
     return [node for node in _rows(ask(NODES)) if node["state"] == "ALIVE"]
 
@@ -121,12 +121,12 @@ def _rows(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _is_job_actor(actor: Mapping[str, Any]) -> bool:
-    """Whether it lives, and is not one that Ray keeps beside each job."""
+    """Return whether an actor is alive, and not the supervisor that Ray adds to each job."""
     return actor["state"] in LIVING_STATES and actor.get("class_name") != SUPERVISOR
 
 
 def _owners(answer: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Of Ray's numbers of jobs, the ids of ours."""
+    """Return the fedsim job's id for each job number of Ray."""
     owners = {}
     for job in answer:
         ours = SUBMISSION.fullmatch(job.get("submission_id") or "")
@@ -136,7 +136,7 @@ def _owners(answer: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _bundles(groups: Iterable[Mapping[str, Any]]) -> Iterable[tuple[str, str, Mapping[str, float]]]:
-    """Reserved together: the job, the node, and how much."""
+    """Yield Ray's job number, the node and the resources of each reserved bundle."""
     for group in groups:
         if group["state"] in ("CREATED", "RESCHEDULING"):
             for bundle in group["bundles"]:
@@ -145,7 +145,7 @@ def _bundles(groups: Iterable[Mapping[str, Any]]) -> Iterable[tuple[str, str, Ma
 
 
 def _free_actors(actors: Iterable[Mapping[str, Any]]) -> Iterable[tuple[str, str, Mapping[str, float]]]:
-    """Reserved by actors outside of any group; those inside take what their group has."""
+    """Yield the resources of actors outside placement groups; actors inside use their group's bundle."""
     for actor in actors:
         if actor["state"] == "ALIVE" and not actor.get("placement_group_id"):
             yield actor["job_id"], actor["node_id"], actor.get("required_resources") or {}
@@ -159,7 +159,7 @@ def _node(node: Mapping[str, Any], reserved: ReservedResources) -> NodeState:
 
 
 def _share(total: float, reserved: float) -> Share:
-    # Ray counts in steps of 0.0001; sums of floats are a little off.
+    # Ray counts in steps of 0.0001; sums of floats have small errors.
     return Share(total=total, free=max(0.0, round(total - reserved, 4)))
 
 

@@ -1,4 +1,4 @@
-"""What the dispatcher needs of a cluster, and what a job is called there. Nothing here imports Ray."""
+"""JobCluster: what the dispatcher needs from a cluster, and the exit codes of a runner; imports no Ray."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any, NamedTuple, Protocol
 from actors.resources import ClusterNode
 
 EXIT_DISK_FULL = 74
-"""The exit code of a runner that could not write down how its job ended: the store's disk is full."""
+"""The exit code of a runner that could not write the end of its job: the store's disk is full."""
 
 EXIT_NO_ANSWER = 75
-"""The exit code of a runner whose store did not answer for too long: another one is to go on."""
+"""The exit code of a runner whose store did not answer for too long: another runner has to go on."""
 
 
 class RayJob(NamedTuple):
-    """What Ray says of a job.
+    """A job as Ray knows it.
 
     Attributes:
-        ended: whether it has.
-        message: Ray's own words.
-        exit_code: of its process; None where Ray does not know one.
+        ended: whether the job has ended.
+        message: Ray's own message.
+        exit_code: of the job's process; None if Ray does not know it.
     """
 
     ended: bool
@@ -29,26 +29,26 @@ class RayJob(NamedTuple):
 
 
 class JobCluster(Protocol):
-    """The jobs of one cluster. Every method raises `RayUnavailable` where the cluster does not answer."""
+    """The jobs of one cluster. Every method raises `RayUnavailable` if the cluster does not answer."""
 
     def find(self, submission_id: str) -> RayJob | None:
-        """A job as the cluster knows it; None where it does not."""
+        """Return a job; None if the cluster does not know it."""
 
     def submit(self, submission_id: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Have a command run; nothing happens where there is a job of this id already.
+        """Run a command as a job; do nothing if the cluster has a job with this id.
 
         Raises:
-            JobRefused: the cluster answers, and does not take this job.
+            JobRefused: if the cluster answers, but does not take the job.
         """
 
     def fetch_nodes(self) -> Sequence[ClusterNode]:
-        """The living nodes, with what each has in all."""
+        """Return the living nodes, with their total resources."""
 
     def stop(self, submission_id: str) -> None:
-        """Have a job ended, by force where need be. Returns before it has ended."""
+        """Ask the cluster to end a job, by force if necessary; return before the job has ended."""
 
     def fetch_json(self, path: str) -> Any:
-        """The answer of Ray's dashboard at a path, as plain data."""
+        """Return the answer of Ray's dashboard at a path, as plain data."""
 
     def read_log_tail(self, submission_id: str, lines: int = 20) -> str:
-        """The last lines that a job printed; empty where there are none."""
+        """Return the last lines that a job printed; "" if there are none."""

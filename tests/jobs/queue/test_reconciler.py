@@ -89,7 +89,7 @@ def test_a_job_whose_store_fell_silent_goes_on_in_another_process(desk):
     job = desk.store.get(job_id)
     assert (job.state, job.restarts, job.submission_id) == (JobState.STARTING, 1, f"fedsim-{job_id}-1")
     said = desk.store.events(job_id)[-1].data["message"]
-    assert said == "the store did not answer the job's process, which gave up; its log says more"
+    assert said == "the store did not answer the job's process, which ended; its log says more"
 
 
 def test_a_disk_that_is_full_keeps_no_other_job_from_its_end(desk, monkeypatch):
@@ -233,7 +233,7 @@ def test_a_dispatcher_that_is_kept_waiting_is_not_ready(desk, monkeypatch):
         assert looking.wait(30)
         assert dispatcher.find_obstacle() is None
         later(monkeypatch, 100)
-        assert "the dispatcher has not looked for 1" in dispatcher.find_obstacle()
+        assert "the dispatcher has done nothing for 1" in dispatcher.find_obstacle()
         go_on.set()
         until_ready(dispatcher)
     finally:

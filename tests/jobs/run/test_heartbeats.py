@@ -26,7 +26,7 @@ def test_a_runner_that_hangs_is_ended_and_the_job_goes_on_in_another(desk, monke
     desk.look()
     desk.look()
     assert desk.cluster.stopped == [first]
-    assert "shown no life for 90 s" in desk.settings.log_path(job_id).read_text()
+    assert "sent no heartbeat for 90 s" in desk.settings.log_path(job_id).read_text()
     desk.cluster.jobs[first] = ENDED
     desk.look()
     job = desk.store.get(job_id)
@@ -52,7 +52,7 @@ def test_a_runner_that_hangs_before_it_shows_life_is_ended_as_well(desk, monkeyp
     desk.look()
     desk.look()
     assert desk.cluster.stopped == [first]
-    assert "no life in its first 300 s" in desk.settings.log_path(job_id).read_text()
+    assert "no heartbeat in its first 300 s" in desk.settings.log_path(job_id).read_text()
     desk.cluster.jobs[first] = ENDED
     desk.look()
     # The next one has as long.

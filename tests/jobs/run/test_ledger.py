@@ -37,7 +37,7 @@ def away(times, error=CLOSED):
 def test_a_store_that_comes_back_is_waited_for(error, words, monkeypatch, caplog):
     monkeypatch.setattr(book, "PAUSE_SECONDS", 0.0)
     assert retry_store_call(away(3, error)) == "an answer"
-    assert caplog.messages == [f"the store did not answer, and is asked again: {words}"] * 3
+    assert caplog.messages == [f"the store did not answer; trying again: {words}"] * 3
     with pytest.raises(type(error)):
         retry_store_call(away(3, error), seconds=-1.0)
 
