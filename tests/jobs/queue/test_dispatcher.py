@@ -199,7 +199,7 @@ def test_jobs_outlive_the_dispatcher_and_the_next_one_knows_them(bench):
     bench.dispatcher()
     bench.wait(first, {JobState.RUNNING})
     bench.dispatchers[0].stop()
-    assert bench.dispatchers[0].ready() is not None
+    assert bench.dispatchers[0].find_obstacle() is not None
     bench.store.request_cancel(first)
     assert bench.wait(first).state is JobState.CANCELLED
     bench.dispatcher()

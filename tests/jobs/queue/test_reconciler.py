@@ -59,12 +59,12 @@ def test_a_job_whose_store_was_full_has_failed_as_soon_as_there_is_room(desk, ca
     job_id = desk.job()
     desk.look()
     desk.cluster.jobs[f"fedsim-{job_id}-0"] = ENDED._replace(exit_code=EXIT_DISK_FULL)
-    advance = desk.store.advance
+    advance = desk.store.change_state
 
     def full(*_, **__):
         raise StoreFull("the store's disk is full", "make room")
 
-    desk.store.advance = full
+    desk.store.change_state = full
     with pytest.raises(StoreFull) as trouble:
         desk.look()
     desk.dispatcher._report_failure(trouble.value)
@@ -73,7 +73,7 @@ def test_a_job_whose_store_was_full_has_failed_as_soon_as_there_is_room(desk, ca
         "the store's disk is full (make room)",
         None,
     )
-    desk.store.advance = advance
+    desk.store.change_state = advance
     desk.look()
     job = desk.store.get(job_id)
     assert (job.state, job.reason) == (JobState.FAILED, FailureReason.STORAGE_FAILED)
@@ -185,7 +185,7 @@ def test_each_job_that_waits_says_why(desk, monkeypatch):
     for job_id in waiting[MAX_PLACES_EXPLAINED:]:
         assert desk.store.get(job_id).waiting == f"at least 100 jobs before it in the queue; {holds}"
     # A look that finds nothing new writes nothing to any of them.
-    told, explain = [], desk.store.explain
+    told, explain = [], desk.store.write_waiting_reasons
     monkeypatch.setattr(
         desk.store,
         "write_waiting_reasons",

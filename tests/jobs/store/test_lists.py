@@ -240,7 +240,7 @@ def test_no_frequent_query_walks_through_a_table(full_store):
         "rounds": lambda: full_store.rounds(one, 10, 50),
         "events": lambda: full_store.events(one, 10),
         "a new round": lambda: full_store.add_round(one, RoundRecord.model_validate(RECORD | {"round": 19})),
-        "the next job": lambda: full_store.start_next(3),
+        "the next job": lambda: full_store.start_next_job(3),
     }
     found = {name: [line for line in plans(full_store, call) if walks(line)] for name, call in calls.items()}
     assert {name: lines for name, lines in found.items() if lines} == {}

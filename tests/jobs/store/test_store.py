@@ -73,10 +73,10 @@ def test_a_body_is_the_same_where_it_was_hashed_with_every_default(store):
     with store._write_engine.begin() as connection:
         connection.execute(tables.jobs.update().values(body_hash=hashlib.sha256(body.encode()).hexdigest()))
     assert store.create(SPEC, idempotency_key="old") == (job, False)
-    assert store.submitted(SPEC, **asked) == job
-    assert store.submitted(SPEC, **asked | {"idempotency_key": "new"}) is None
+    assert store.find_submitted_job(SPEC, **asked) == job
+    assert store.find_submitted_job(SPEC, **asked | {"idempotency_key": "new"}) is None
     with pytest.raises(Conflict):
-        store.submitted(SPEC, **asked | {"priority": 1})
+        store.find_submitted_job(SPEC, **asked | {"priority": 1})
 
 
 def test_a_field_that_a_newer_version_has_leaves_a_body_the_same():
