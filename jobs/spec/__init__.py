@@ -1,4 +1,4 @@
-"""The spec of a job: what a researcher writes, how it is checked, and the experiment that it becomes."""
+"""The spec of a job: its fields, its checks, and the experiment that is built from it."""
 
 from jobs.spec.curriculum_fields import Curriculum
 from jobs.spec.fields import (

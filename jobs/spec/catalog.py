@@ -1,4 +1,4 @@
-"""The catalogue: what a spec may name, with the parameters of each entry as a JSON schema."""
+"""The catalogue: the algorithms, models, data sets and partitions of a spec, with their parameters."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _PLAIN: Mapping[Any, str] = {
 
 
 def catalogue(kind: Kind) -> list[Entry]:
-    """Every entry of one kind, by name.
+    """Return all entries of one kind, sorted by name.
 
     Args:
         kind: "algorithms", "models", "datasets" or "partitions".
 
     Returns:
-        Entries with `name`, `summary`, `parameters` (a JSON schema of an object), `plugin` (the package and
-        version that bring it, "" for fedsim's own) and what else the kind has to say.
+        Entries with `name`, `summary`, `parameters` (a JSON schema of an object), `plugin` (the plug-in's
+        package and version, "" for fedsim's own) and further fields of the kind.
     """
     registry, describe = _ENTRIES[kind]
     return [
@@ -102,7 +102,7 @@ def _first_line(thing: Any) -> str:
 
 
 def _schema(function: Callable[..., Any]) -> Entry:
-    """The parameters as the JSON schema of an object; nothing else is allowed in it."""
+    """Return the parameters as the JSON schema of an object without other properties."""
     found, meanings = list_parameters(function), read_parameter_docs(function)
     return {
         "type": "object",
@@ -123,7 +123,7 @@ def _property(parameter: Parameter, meaning: str) -> Entry:
 
 
 def _type(kind: Any) -> Entry:
-    """The JSON schema of a type annotation, as far as parameters use them."""
+    """Return the JSON schema of a parameter's type annotation; {} for other annotations."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         bounds = next((each for each in arguments[1:] if isinstance(each, Range)), Range())

@@ -1,4 +1,4 @@
-"""The sections of a spec about ordered learning."""
+"""The sections of a spec for the data curriculum and the client curriculum."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jobs.spec.fields import Number, Section, Whole
 
 
 class PacingSection(Section):
-    """How many are open at a time; see docs/methods/curricula.md."""
+    """How many examples, or clients, a curriculum opens at a time; see docs/methods/curricula.md."""
 
     pacing: Literal["linear", "quadratic", "root", "exponential", "step"] = Field(
         default="linear", description="family of the pacing function"
@@ -23,7 +23,7 @@ class PacingSection(Section):
 
 
 class DataCurriculumSection(PacingSection):
-    """Ordered learning inside the clients."""
+    """The order of the examples inside each client."""
 
     score: Literal[
         "global_loss",
@@ -43,7 +43,7 @@ class DataCurriculumSection(PacingSection):
 
 
 class ClientCurriculumSection(PacingSection):
-    """An ordered choice of clients; its budget is the rounds of the run."""
+    """The order in which clients are selected; its budget is the rounds of the run."""
 
     scores: Literal["all", "kept"] = Field(
         default="all", description="ask every client before each round, or go by what the cohorts said"
@@ -60,7 +60,7 @@ class ClientCurriculumSection(PacingSection):
 
 
 class Curriculum(Section):
-    """Ordered learning around any method; null is none."""
+    """The curricula around the algorithm; null is none."""
 
     data: DataCurriculumSection | None = Field(
         default=None, description="the order of the examples in a client"

@@ -1,8 +1,8 @@
 """The sections of a spec: their fields, defaults and ranges.
 
-Numbers are strict: `"3"`, `true` and `3.0` are no whole numbers, so that a slip in a spec is reported and
-never guessed around. What needs to know which algorithms, models or data sets exist stands in
-`jobs.spec.resolve`.
+Numbers are strict: `"3"`, `true` and `3.0` are no whole numbers, so that a typing error is reported. Checks
+that need the catalogue are in `jobs.spec.name_checks`; checks that need the data are in
+`jobs.spec.data_checks`.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ Name = Annotated[str, Strict(), Field(min_length=1, max_length=MAX_NAME)]
 
 
 def make_fault(message: str, hint: str, field: str = "") -> PydanticCustomError:
-    """A fault in our own words, about `field` of the section that is being checked (or the value itself)."""
+    """Make an error for pydantic with fedsim's message, about `field` of the section, or the value itself."""
     return PydanticCustomError("fedsim", "{message}", {"message": message, "hint": hint, "field": field})
 
 
 class Section(BaseModel):
-    """A part of a spec: frozen, and every field it does not know is an error."""
+    """A part of a spec: immutable; an unknown field is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Choice(BaseModel):
-    """One entry of a catalogue with its parameters: `fedprox`, or `{name: fedprox, mu: 0.1}`."""
+    """An entry of the catalogue with its parameters: `fedprox`, or `{name: fedprox, mu: 0.1}`."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -54,7 +54,7 @@ class Choice(BaseModel):
 
     @property
     def params(self) -> dict[str, Any]:
-        """The parameters beside the name."""
+        """Return the parameters beside the name."""
         return dict(self.model_extra or {})
 
 
@@ -67,7 +67,7 @@ class PartitionSection(BaseModel):
 
     @property
     def params(self) -> dict[str, Any]:
-        """The parameters beside the kind."""
+        """Return the parameters beside the kind."""
         return dict(self.model_extra or {})
 
 
@@ -107,13 +107,13 @@ class Clients(Section):
 
 
 class Public(Section):
-    """A labelled public set, taken away before partitioning."""
+    """A labelled public set, taken from the data before the partition."""
 
     fraction: Number = Field(default=0.0, ge=0, lt=1, description="share of the data")
 
 
 class ClientTests(Section):
-    """What each client's own model is tested on: `merged`, or `{kind: merged, share: 0.25}`."""
+    """The test examples of each client's personal model: `merged`, or `{kind: merged, share: 0.25}`."""
 
     kind: Literal["global", "labels", "matched", "classes", "merged"] = Field(
         default="global",
@@ -133,7 +133,7 @@ class ClientTests(Section):
 
 
 class Data(Section):
-    """What the clients hold."""
+    """The data set, and its partition among the clients."""
 
     dataset: Named = Field(default=Choice(name="digits"), description="a data set, with its parameters")
     partition: OfKind = Field(
@@ -151,14 +151,14 @@ class Data(Section):
 
 
 class LearningRateDecay(Section):
-    """Within a round, step i (from 0) has the rate `lr (1 + alpha i)^-power`."""
+    """Within a round, step i (from 0) has the learning rate `lr (1 + alpha i)^-power`."""
 
     alpha: Number = Field(default=0.001, ge=0, le=1000)
     power: Number = Field(default=0.75, ge=0, le=1000)
 
 
 class LocalSection(Section):
-    """What a client does in a round; `steps` replaces `epochs`."""
+    """The local training of a client in a round; `steps` replaces `epochs`."""
 
     epochs: Whole | None = Field(default=5, ge=1, le=10_000, description="passes over the client's data")
     steps: Whole | None = Field(default=None, ge=1, le=1_000_000, description="batches, in place of epochs")

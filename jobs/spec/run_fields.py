@@ -1,4 +1,4 @@
-"""The sections of a spec about how a job runs, not about what it computes: resources, faults, checkpoints."""
+"""The sections of a spec that change how a job runs, but not its results: resources, faults, checkpoints."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jobs.spec.fields import MAX_ROUNDS, Number, Section, Whole, make_fault
 
 
 class Resources(Section):
-    """What the job asks of the cluster; no number of workers changes a result."""
+    """The resources of the job on the cluster; the number of workers changes no result."""
 
     workers: Annotated[Whole, Field(ge=1, le=10_000)] | Literal["auto"] = Field(
         default="auto", description="how many actors train at once"
@@ -46,7 +46,7 @@ class Resources(Section):
 
 
 class FaultsSection(Section):
-    """What happens when something breaks."""
+    """What the job does after an error of a client, a worker or a node."""
 
     client_error: Literal["fail", "skip", "retry"] = Field(
         default="fail",
@@ -64,6 +64,6 @@ class FaultsSection(Section):
 
 
 class Checkpointing(Section):
-    """When the job is saved, so that it can go on from there."""
+    """When the job writes checkpoints, from which it can go on."""
 
     every: Whole = Field(default=10, ge=0, le=MAX_ROUNDS, description="every n-th round, and the last; 0: no")

@@ -164,7 +164,7 @@ def _translate_disk_full(context: ExceptionContext) -> Exception | None:
 
 
 def _translate_ended_session(context: ExceptionContext) -> Exception | None:
-    """Turn the error for a session that the server ended into an `OperationalError`, so that it is repeated."""
+    """Turn the error for a session that the server ended into an `OperationalError`, which is retried."""
     error = context.original_exception
     if getattr(error, "sqlstate", None) != IDLE_TOO_LONG:
         return None
