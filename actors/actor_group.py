@@ -161,7 +161,7 @@ class ActorGroup:
         """
         alive = living_nodes()
         for slot in range(len(self.actor_infos)):
-            if self._node(slot) not in alive:
+            if self._find_node(slot) not in alive:
                 raise self.make_node_lost_error(slot, "the cluster no longer counts it as alive")
         for slot, (joined, since) in self._pending_joins.items():
             # `record_join` runs only after the actor's first call: ask Ray whether the actor has joined.
@@ -184,7 +184,7 @@ class ActorGroup:
         """
         self.restarts += 1
         ray.kill(self.actors[slot])
-        if self._node(slot) not in living_nodes():
+        if self._find_node(slot) not in living_nodes():
             raise self.make_node_lost_error(slot, first_line(error)) from error
         self.actors[slot] = self._start_actor(slot)
         self._request_join(slot)
@@ -192,9 +192,9 @@ class ActorGroup:
     def make_node_lost_error(self, slot: int, cause: str) -> NodeLost:
         """Make the error for the lost node of the actor in this slot."""
         address = self.actor_infos[slot].get("address", "at an unknown address")
-        return NodeLost(f"{address} ({self._node(slot)})", slot, cause)
+        return NodeLost(f"{address} ({self._find_node(slot)})", slot, cause)
 
-    def _node(self, slot: int) -> str:
+    def _find_node(self, slot: int) -> str:
         """Return the node of an actor; before the actor has joined, the node of its slot."""
         node: str = self.actor_infos[slot].get("node") or self._slot_nodes[slot]
         return node

@@ -91,10 +91,10 @@ class CallQueue:
 
     def iterate_progress(self, calls: Sequence[ActorCall]) -> Iterator[int]:
         """Wait like `wait_for_results`, and yield after each event how many of the calls have ended."""
-        while not all(call.ended for call in calls) and not _errors(calls):
+        while not all(call.ended for call in calls) and not _list_errors(calls):
             self._wait_for_next_call()
             yield sum(call.ended for call in calls)
-        for error in _errors(calls):
+        for error in _list_errors(calls):
             raise error
 
     def _wait_for_next_call(self) -> None:
@@ -180,5 +180,5 @@ class CallQueue:
         self.actor_group.replace_actor(slot, error)
 
 
-def _errors(calls: Sequence[ActorCall]) -> list[Exception]:
+def _list_errors(calls: Sequence[ActorCall]) -> list[Exception]:
     return [call.error for call in calls if call.ended and call.error is not None]

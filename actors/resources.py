@@ -54,8 +54,8 @@ class ClusterNode:
         return min(limits) if limits else 0
 
     def __str__(self) -> str:
-        less = f", {_number(self.server_gpus)} of it the server's" if self.server_gpus else ""
-        return f"{self.name} has {_number(self.cpus)} CPU and {_number(self.gpus)} GPU{less}"
+        less = f", {_format_number(self.server_gpus)} of it the server's" if self.server_gpus else ""
+        return f"{self.name} has {_format_number(self.cpus)} CPU and {_format_number(self.gpus)} GPU{less}"
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def reserve_server_gpu(nodes: Sequence[ClusterNode], share: float) -> Sequence[C
     head = next((node for node in nodes if node.head), nodes[0] if nodes else None)
     if head is None or head.gpus < 1:
         raise DoesNotFit(
-            f"the server asks for {_number(share)} GPU, and {head or 'no node is alive'}",
+            f"the server asks for {_format_number(share)} GPU, and {head or 'no node is alive'}",
             "set resources.server_gpus to 0: the server then trains on its CPU",
             "resources.server_gpus",
             share,
@@ -143,9 +143,9 @@ def check_memory(asked: Sequence[tuple[ClusterNode, int]], each: float, shared: 
             # Ray spreads the actors evenly, so the node with the least memory decides.
             total = min(limit for limit in limits if limit is not None) * len(asked)
             raise DoesNotFit(
-                f"{workers} worker{'s' * (workers != 1)} x {_gigabytes(each)} and {_gigabytes(shared)} of "
-                f"shared data make {_gigabytes(need)}; {node.name} has {_gigabytes(node.memory)} of memory: "
-                f"{fit} fit",
+                f"{workers} worker{'s' * (workers != 1)} x {_format_gigabytes(each)} and "
+                f"{_format_gigabytes(shared)} of shared data make {_format_gigabytes(need)}; {node.name} has "
+                f"{_format_gigabytes(node.memory)} of memory: {fit} fit",
                 f"set resources.workers to {total} or fewer"
                 if total
                 else "use a smaller model, a smaller local.batch_size or less data (data.limit)",
@@ -153,7 +153,7 @@ def check_memory(asked: Sequence[tuple[ClusterNode, int]], each: float, shared: 
             )
 
 
-def _gigabytes(count: float) -> str:
+def _format_gigabytes(count: float) -> str:
     return f"{count / 1e9:.3g} GB"
 
 
@@ -176,7 +176,7 @@ def place_workers(
     Raises:
         DoesNotFit: if the empty cluster cannot hold the actors; the message holds the arithmetic.
     """
-    each = f"{_number(cpus)} CPU" + (f" and {_number(gpus)} GPU" if gpus else "")
+    each = f"{_format_number(cpus)} CPU" + (f" and {_format_number(gpus)} GPU" if gpus else "")
     per_node = [node.count_fitting_actors(cpus, gpus) for node in nodes]
     capacity = sum(per_node)
     server = max((node.server_gpus for node in nodes), default=0.0)
@@ -202,5 +202,5 @@ def _make_hint(capacity: int, cpus: float, gpus: float, nodes: Sequence[ClusterN
     return "make resources.cpus_per_worker or resources.gpus_per_worker smaller, or add nodes"
 
 
-def _number(amount: float) -> str:
+def _format_number(amount: float) -> str:
     return f"{amount:g}"

@@ -17,7 +17,6 @@ SECRETS_VARIABLE = "FEDSIM_SECRETS"
 
 JOB_ID = re.compile(r"[a-z0-9]{1,32}")
 
-
 LOG_FORMATS = ("text", "json")
 
 

@@ -90,19 +90,22 @@ def read_cluster_state(ask: Ask) -> ClusterState:
         ask: asks Ray's dashboard; its errors are raised on.
     """
     nodes = fetch_living_nodes(ask)
-    groups, actors = _rows(ask(GROUPS)), [row for row in _rows(ask(ACTORS)) if _is_job_actor(row)]
-    owners = _owners(ask(JOBS))
+    groups, actors = (
+        _extract_rows(ask(GROUPS)),
+        [row for row in _extract_rows(ask(ACTORS)) if _is_job_actor(row)],
+    )
+    owners = _map_job_ids(ask(JOBS))
     by_node: defaultdict[str, ReservedResources] = defaultdict(ReservedResources)
     by_job: defaultdict[str, ReservedResources] = defaultdict(ReservedResources)
-    for job, node, resources in (*_bundles(groups), *_free_actors(actors)):
+    for job, node, resources in (*_list_bundles(groups), *_list_free_actors(actors)):
         by_node[node].add(resources)
         by_job[owners.get(job, "")].add(resources)
-    states = [_node(node, by_node[node["node_id"]]) for node in nodes]
+    states = [_make_node_state(node, by_node[node["node_id"]]) for node in nodes]
     return ClusterState(
         nodes=sorted(states, key=lambda node: (not node.head, node.address, node.id)),
-        cpus=_sum(node.cpus for node in states),
-        gpus=_sum(node.gpus for node in states),
-        jobs=_jobs(actors, owners, by_job),
+        cpus=_sum_shares(node.cpus for node in states),
+        gpus=_sum_shares(node.gpus for node in states),
+        jobs=_list_job_actors(actors, owners, by_job),
     )
 
 
@@ -112,10 +115,10 @@ def fetch_living_nodes(ask: Ask) -> list[dict[str, Any]]:
     Args:
         ask: asks Ray's dashboard; its errors are raised on.
     """
-    return [node for node in _rows(ask(NODES)) if node["state"] == "ALIVE"]
+    return [node for node in _extract_rows(ask(NODES)) if node["state"] == "ALIVE"]
 
 
-def _rows(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _extract_rows(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = answer["data"]["result"]["result"]
     return found
 
@@ -125,7 +128,7 @@ def _is_job_actor(actor: Mapping[str, Any]) -> bool:
     return actor["state"] in LIVING_STATES and actor.get("class_name") != SUPERVISOR
 
 
-def _owners(answer: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+def _map_job_ids(answer: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Return the fedsim job's id for each job number of Ray."""
     owners = {}
     for job in answer:
@@ -135,7 +138,7 @@ def _owners(answer: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     return owners
 
 
-def _bundles(groups: Iterable[Mapping[str, Any]]) -> Iterable[tuple[str, str, Mapping[str, float]]]:
+def _list_bundles(groups: Iterable[Mapping[str, Any]]) -> Iterable[tuple[str, str, Mapping[str, float]]]:
     """Yield Ray's job number, the node and the resources of each reserved bundle."""
     for group in groups:
         if group["state"] in ("CREATED", "RESCHEDULING"):
@@ -144,31 +147,31 @@ def _bundles(groups: Iterable[Mapping[str, Any]]) -> Iterable[tuple[str, str, Ma
                     yield group["creator_job_id"], bundle["node_id"], bundle["unit_resources"]
 
 
-def _free_actors(actors: Iterable[Mapping[str, Any]]) -> Iterable[tuple[str, str, Mapping[str, float]]]:
+def _list_free_actors(actors: Iterable[Mapping[str, Any]]) -> Iterable[tuple[str, str, Mapping[str, float]]]:
     """Yield the resources of actors outside placement groups; actors inside use their group's bundle."""
     for actor in actors:
         if actor["state"] == "ALIVE" and not actor.get("placement_group_id"):
             yield actor["job_id"], actor["node_id"], actor.get("required_resources") or {}
 
 
-def _node(node: Mapping[str, Any], reserved: ReservedResources) -> NodeState:
+def _make_node_state(node: Mapping[str, Any], reserved: ReservedResources) -> NodeState:
     total = node.get("resources_total") or {}
-    cpus, gpus = (_share(total.get(kind, 0.0), reserved.get(kind, 0.0)) for kind in KINDS)
+    cpus, gpus = (_make_share(total.get(kind, 0.0), reserved.get(kind, 0.0)) for kind in KINDS)
     head = bool(node.get("is_head_node"))
     return NodeState(id=node["node_id"], address=node["node_ip"], head=head, cpus=cpus, gpus=gpus)
 
 
-def _share(total: float, reserved: float) -> Share:
+def _make_share(total: float, reserved: float) -> Share:
     # Ray counts in steps of 0.0001; sums of floats have small errors.
     return Share(total=total, free=max(0.0, round(total - reserved, 4)))
 
 
-def _sum(shares: Iterable[Share]) -> Share:
+def _sum_shares(shares: Iterable[Share]) -> Share:
     both = [(share.total, share.free) for share in shares]
     return Share(total=sum(total for total, _ in both), free=round(sum(free for _, free in both), 4))
 
 
-def _jobs(
+def _list_job_actors(
     actors: Iterable[Mapping[str, Any]], owners: Mapping[str, str], reserved: Mapping[str, ReservedResources]
 ) -> list[JobActors]:
     mine: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)

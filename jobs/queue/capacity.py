@@ -74,14 +74,14 @@ class ClusterCapacity:
         if not self.nodes:
             return None
         waiting = self.store.queue(limit=MAX_JOBS_CHECKED)
-        self._fitting_jobs &= {_key(job) for job in waiting}
+        self._fitting_jobs &= {_make_key(job) for job in waiting}
         is_first = True
         for job in waiting:
-            if not is_first and _key(job) in self._fitting_jobs:
+            if not is_first and _make_key(job) in self._fitting_jobs:
                 continue
             misfit = self._find_misfit(job, self.nodes)
             if misfit is None:
-                self._fitting_jobs.add(_key(job))
+                self._fitting_jobs.add(_make_key(job))
                 is_first = False
             elif self.are_nodes_complete():
                 self._refuse_job(job, misfit)
@@ -109,5 +109,5 @@ class ClusterCapacity:
             log.warning("job %s can never run here: %s", job.id, error)
 
 
-def _key(job: Job) -> tuple[str, int]:
+def _make_key(job: Job) -> tuple[str, int]:
     return job.id, job.resumes

@@ -77,7 +77,7 @@ class RayJobs:
     def fetch_nodes(self) -> list[ClusterNode]:
         """Return the living nodes of the cluster, with their total resources."""
         try:
-            return [_node(row) for row in fetch_living_nodes(self.fetch_json)]
+            return [_make_node(row) for row in fetch_living_nodes(self.fetch_json)]
         except (KeyError, TypeError) as error:
             raise self._make_unavailable_error(error) from error
 
@@ -117,17 +117,17 @@ def _enable_token() -> None:
         setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
 
 
-def _node(row: Mapping[str, Any]) -> ClusterNode:
+def _make_node(row: Mapping[str, Any]) -> ClusterNode:
     total = row.get("resources_total") or {}
     cpus, gpus = total.get("CPU", 0.0), total.get("GPU", 0.0)
     return ClusterNode(row["node_ip"], cpus, gpus, id=row["node_id"], head=bool(row.get("is_head_node")))
 
 
 def _check_reachable(address: str) -> None:
-    """Find out within seconds whether anybody listens: Ray's own client takes minutes over its GCS.
+    """Check within seconds that a server listens at the address: Ray's own client takes minutes.
 
     Raises:
-        ConnectionError: nobody does.
+        ConnectionError: if no server listens.
     """
     parts = urlsplit(address if "//" in address else f"//{address}")
     if parts.hostname is None or parts.port is None:
@@ -135,12 +135,12 @@ def _check_reachable(address: str) -> None:
     try:
         socket.create_connection((parts.hostname, parts.port), CONNECT_SECONDS).close()
     except OSError as error:
-        raise ConnectionError(f"nobody answers there ({error})") from error
+        raise ConnectionError(f"no server answers there ({error})") from error
 
 
 def _shorten_error(error: Exception) -> str:
-    words = str(error).strip().splitlines() or [type(error).__name__]
-    return words[0][:300]
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:300]
 
 
 _FAILURES = (RuntimeError, ConnectionError, ValueError, requests.RequestException, AuthenticationError)

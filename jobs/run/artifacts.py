@@ -89,7 +89,7 @@ def save_model(
         CheckpointError: the place cannot be written.
     """
     if model:
-        _folder(settings, job_id).write(MODEL, pack_model(model, {"job": job_id, **notes}))
+        _open_folder(settings, job_id).write(MODEL, pack_model(model, {"job": job_id, **notes}))
 
 
 def pack_model(model: Mapping[str, Any], notes: Mapping[str, str]) -> bytes:
@@ -112,7 +112,7 @@ def save_chosen_model(
         CheckpointError: the place cannot be written.
     """
     if chosen is not None:
-        _folder(settings, job_id).write(CHOSEN, pack_chosen_model(chosen, {"job": job_id, **notes}))
+        _open_folder(settings, job_id).write(CHOSEN, pack_chosen_model(chosen, {"job": job_id, **notes}))
 
 
 def pack_chosen_model(chosen: ChosenModel, notes: Mapping[str, str]) -> bytes:
@@ -138,7 +138,7 @@ def save_partition(settings: Settings, job_id: str, arrays: Mapping[str, Any], a
     for name in ("indices", "offsets"):
         content.update(arrays[name].astype("<i8").tobytes())
     notes = {"job": job_id, "about": json.dumps(about), "digest": content.hexdigest()}
-    _folder(settings, job_id).write(PARTITION, _pack_arrays(arrays, notes))
+    _open_folder(settings, job_id).write(PARTITION, _pack_arrays(arrays, notes))
 
 
 def save_personal_scores(settings: Settings, job_id: str, text: str) -> None:
@@ -152,7 +152,7 @@ def save_personal_scores(settings: Settings, job_id: str, text: str) -> None:
     Raises:
         CheckpointError: the place cannot be written.
     """
-    _folder(settings, job_id).write(PERSONAL, text.encode())
+    _open_folder(settings, job_id).write(PERSONAL, text.encode())
 
 
 def list_stored_artifacts(settings: Settings, job_id: str) -> dict[str, int]:
@@ -161,7 +161,7 @@ def list_stored_artifacts(settings: Settings, job_id: str) -> dict[str, int]:
     Raises:
         CheckpointError: the place cannot be read.
     """
-    folder = _folder(settings, job_id)
+    folder = _open_folder(settings, job_id)
     there = set(folder.list_files())
     sizes = {name: folder.size(name) for name in STORED_ARTIFACTS if name in there}
     return {name: size for name, size in sizes.items() if size is not None}
@@ -174,7 +174,7 @@ def open_artifact(settings: Settings, job_id: str, name: str) -> tuple[int, Iter
         ArtifactNotFound: it is not there.
         CheckpointError: the place cannot be read.
     """
-    found = _folder(settings, job_id).open_stream(name) if name in STORED_ARTIFACTS else None
+    found = _open_folder(settings, job_id).open_stream(name) if name in STORED_ARTIFACTS else None
     if found is None:
         raise make_no_artifact_error(job_id, name)
     return found
@@ -211,7 +211,7 @@ def make_no_artifact_error(job_id: str, name: str) -> ArtifactNotFound:
     )
 
 
-def _folder(settings: Settings, job_id: str) -> Folder:
+def _open_folder(settings: Settings, job_id: str) -> Folder:
     return Folder(settings.artifact_url(job_id))
 
 

@@ -84,7 +84,7 @@ def find_best_round(records: Sequence[RoundRecord]) -> dict[str, Any]:
 
 
 class ListLedger:
-    """A ledger in a list, for a run whose records nobody stores.
+    """A ledger in a list, for a run without a store.
 
     Args:
         records: the list.

@@ -23,11 +23,11 @@ def clone_spec(spec: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, 
         SpecError: for every path that leads through a plain value.
     """
     data: dict[str, Any] = copy.deepcopy(dict(spec))
-    if "name" not in fields and data.get("name") == _algorithm(data):
+    if "name" not in fields and data.get("name") == _find_algorithm_name(data):
         del data["name"]
     return set_fields(data, fields)
 
 
-def _algorithm(data: Mapping[str, Any]) -> Any:
+def _find_algorithm_name(data: Mapping[str, Any]) -> Any:
     algorithm = data.get("algorithm")
     return algorithm.get("name") if isinstance(algorithm, Mapping) else algorithm

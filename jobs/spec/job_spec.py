@@ -139,7 +139,7 @@ def load_spec(source: str | Path, overrides: Sequence[str] = ()) -> JobSpec:
 
 def read_spec(source: str | Path, overrides: Sequence[str] = ()) -> Any:
     """Read a spec like `load_spec`, but return the plain data, unchecked."""
-    data = parse_text(_read(source))
+    data = parse_text(_read_source(source))
     return apply_overrides(data, overrides) if isinstance(data, Mapping) else data
 
 
@@ -150,7 +150,7 @@ def json_schema() -> dict[str, Any]:
 
 def presets() -> dict[str, str]:
     """Return fedsim's presets: name and one-line summary."""
-    return {name: _summary(file.read_text("utf-8")) for name, file in sorted(_preset_files().items())}
+    return {name: _extract_summary(file.read_text("utf-8")) for name, file in sorted(_preset_files().items())}
 
 
 def preset_text(name: str) -> str:
@@ -170,12 +170,12 @@ def _preset_files() -> dict[str, Traversable]:
     return {f.name.removesuffix(".yaml"): f for f in folder.iterdir() if f.name.endswith(".yaml")}
 
 
-def _summary(text: str) -> str:
+def _extract_summary(text: str) -> str:
     first = text.partition("\n")[0]
     return first.lstrip("# ").rstrip()
 
 
-def _read(source: str | Path) -> str:
+def _read_source(source: str | Path) -> str:
     if source == "-":
         return sys.stdin.read()
     path = Path(source).expanduser()

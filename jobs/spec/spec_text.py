@@ -153,12 +153,12 @@ def _parse_json(text: str) -> Any:
         if len(text) > MAX_YAML_CHARACTERS:
             raise
         return _parse_yaml(text)
-    if _too_deep(data):
+    if _is_too_deep(data):
         raise ValueError("it is nested too deeply")
     return data
 
 
-def _too_deep(data: Any) -> bool:
+def _is_too_deep(data: Any) -> bool:
     level = [data]
     for _ in range(MAX_DEPTH):
         level = [inner for item in level if isinstance(item, (dict, list)) for inner in _list_children(item)]
@@ -193,7 +193,7 @@ def apply_overrides(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[s
     Raises:
         SpecError: for every item that is not `PATH=VALUE`, or whose path leads through a plain value.
     """
-    pairs, errors = _pairs(overrides)
+    pairs, errors = _parse_pairs(overrides)
     return _copy_with_values(data, pairs, errors)
 
 
@@ -203,7 +203,7 @@ def parse_set_items(items: Sequence[str]) -> dict[str, Any]:
     Raises:
         SpecError: for every item that is not `PATH=VALUE`, or whose value cannot be read.
     """
-    pairs, errors = _pairs(items)
+    pairs, errors = _parse_pairs(items)
     if errors:
         raise SpecError(errors)
     return dict(pairs)
@@ -224,7 +224,7 @@ def set_fields(data: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, 
     return _copy_with_values(data, pairs, errors)
 
 
-def _pairs(items: Sequence[str]) -> tuple[list[tuple[str, Any]], list[FieldError]]:
+def _parse_pairs(items: Sequence[str]) -> tuple[list[tuple[str, Any]], list[FieldError]]:
     pairs, errors = list[tuple[str, Any]](), list[FieldError]()
     for item in items:
         path, equals, text = item.partition("=")
@@ -247,7 +247,7 @@ def _copy_with_values(
     _remove_replaced_fields(result, dict(pairs))
     for path, value in pairs:
         try:
-            _write(result, path.split("."), value)
+            _write_value(result, path.split("."), value)
         except SpecError as error:
             errors.extend(
                 FieldError(path[:MAX_SHOWN], shorten_value(value), e.message, e.hint) for e in error.errors
@@ -265,7 +265,7 @@ def _remove_replaced_fields(data: dict[str, Any], fields: Mapping[str, Any]) -> 
             data[section].pop(field, None)
 
 
-def _write(data: dict[str, Any], parts: Sequence[str], value: Any) -> None:
+def _write_value(data: dict[str, Any], parts: Sequence[str], value: Any) -> None:
     if len(parts) > MAX_PARTS:
         hint = f"{MAX_PARTS} parts are enough"
         raise SpecError([FieldError("set", None, f"is a path of {len(parts):,} parts", hint)])

@@ -36,13 +36,13 @@ class CheckedSubmission(NamedTuple):
 
         Fields with their default are left out, so that a version with more fields computes the same hash.
         """
-        return self._hash(self.spec.model_dump(mode="json", exclude_defaults=True))
+        return self._compute_hash(self.spec.model_dump(mode="json", exclude_defaults=True))
 
     def has_hash(self, body_hash: str) -> bool:
         """Return whether this is the body's hash; older versions hashed every default too."""
-        return body_hash in (self.body_hash(), self._hash(self.spec.model_dump(mode="json")))
+        return body_hash in (self.body_hash(), self._compute_hash(self.spec.model_dump(mode="json")))
 
-    def _hash(self, spec: dict[str, Any]) -> str:
+    def _compute_hash(self, spec: dict[str, Any]) -> str:
         text = json.dumps([spec, self.priority, self.labels], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 

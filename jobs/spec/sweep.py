@@ -117,13 +117,15 @@ def read_sweep(source: str | Path | Mapping[str, Any], more: Sequence[str] = ())
     Raises:
         SpecError: if the source cannot be read, or is no sweep; with every fault.
     """
-    data, folder, name = _read(source)
+    data, folder, name = _read_source(source)
     if not isinstance(data, Mapping):
-        raise _fault("sweep", data, "is not a mapping of fields", "the smallest has base, axes and seeds")
-    opened = {"name": name, **data, "axes": _axes(data.get("axes"))}
-    opened["set"] = [*_items("set", data.get("set")), *more]
+        raise _make_error(
+            "sweep", data, "is not a mapping of fields", "the smallest has base, axes and seeds"
+        )
+    opened = {"name": name, **data, "axes": _expand_axes(data.get("axes"))}
+    opened["set"] = [*_list_items("set", data.get("set")), *more]
     if "base" in data:
-        opened["base"] = _base(data["base"], folder)
+        opened["base"] = _read_base(data["base"], folder)
     try:
         sweep = Sweep.model_validate(opened)
     except ValidationError as error:
@@ -132,12 +134,12 @@ def read_sweep(source: str | Path | Mapping[str, Any], more: Sequence[str] = ())
             fault._replace(message=fault.message.replace("of a spec", "of a sweep")) for fault in found
         ) from None
     if not sweep.seeds:
-        raise _fault("seeds", [], "is empty", "name at least one")
+        raise _make_error("seeds", [], "is empty", "name at least one")
     if len(set(sweep.seeds)) < len(sweep.seeds):
-        raise _fault("seeds", list(sweep.seeds), "names a seed twice", "name each once")
+        raise _make_error("seeds", list(sweep.seeds), "names a seed twice", "name each once")
     count = prod(map(len, sweep.axes.values())) * len(sweep.seeds)
     if count > MAX_RUNS:
-        raise _fault("axes", count, "runs are too many", f"allowed: {MAX_RUNS}")
+        raise _make_error("axes", count, "runs are too many", f"allowed: {MAX_RUNS}")
     return sweep
 
 
@@ -151,7 +153,7 @@ def members(sweep: Sweep) -> list[Member]:
     faults: dict[tuple[str, str], FieldError] = {}
     for run in grid_runs(sweep.axes, sweep.seeds, sweep.set):
         try:
-            found.append(_member(sweep, run))
+            found.append(_make_member(sweep, run))
         except SpecError as error:
             for fault in error.errors:
                 text = f"{fault.message} (in {run})"
@@ -161,10 +163,10 @@ def members(sweep: Sweep) -> list[Member]:
     return found
 
 
-def _member(sweep: Sweep, run: GridRun) -> Member:
+def _make_member(sweep: Sweep, run: GridRun) -> Member:
     data = apply_overrides(sweep.base, run.items)
     spec = parse_spec({**data, "name": f"{sweep.name}: {run}"[:MAX_NAME]})
-    own = {_label(axis): label for axis, label in run.labels.items()}
+    own = {_make_label_key(axis): label for axis, label in run.labels.items()}
     labels = {**own, "seed": str(run.seed), **sweep.labels, GROUP: sweep.name}
     spec_hash = sweep.hash_spec(spec)
     key = hashlib.sha256(f"{sweep.name}\n{spec_hash}".encode()).hexdigest()[:32]
@@ -172,12 +174,12 @@ def _member(sweep: Sweep, run: GridRun) -> Member:
     return Member(run, spec, spec_hash, labels, key)
 
 
-def _label(axis: str) -> str:
+def _make_label_key(axis: str) -> str:
     """Turn the name of an axis into the name of a label."""
     return re.sub(r"[^A-Za-z0-9._/-]+", "-", axis).strip("-._/")[:64] or "axis"
 
 
-def _read(source: str | Path | Mapping[str, Any]) -> tuple[Any, Path, str]:
+def _read_source(source: str | Path | Mapping[str, Any]) -> tuple[Any, Path, str]:
     """Return the plain data, the folder for relative paths, and the default name."""
     if isinstance(source, Mapping):
         return source, Path(), "sweep"
@@ -190,48 +192,48 @@ def _read(source: str | Path | Mapping[str, Any]) -> tuple[Any, Path, str]:
         return parse_text(path.read_text("utf-8")), path.parent, path.stem
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        raise _fault("sweep", str(source), f"cannot be read: {why}", "name a file") from None
+        raise _make_error("sweep", str(source), f"cannot be read: {why}", "name a file") from None
 
 
-def _base(base: Any, folder: Path) -> Any:
+def _read_base(base: Any, folder: Path) -> Any:
     if not isinstance(base, str):
         return base
     beside = folder / base
     return read_spec(beside if beside.is_file() else base)
 
 
-def _axes(axes: Any) -> Any:
+def _expand_axes(axes: Any) -> Any:
     if not isinstance(axes, Mapping):
         return {} if axes is None else axes
-    return {str(axis): _labels(str(axis), value) for axis, value in axes.items()}
+    return {str(axis): _expand_axis(str(axis), value) for axis, value in axes.items()}
 
 
-def _labels(axis: str, value: Any) -> Any:
+def _expand_axis(axis: str, value: Any) -> Any:
     """Return the labels of one axis with their items, from any of the three notations."""
     path = f"axes.{axis}"
     if isinstance(value, Mapping) and set(value) == {"path", "values"}:
         axis, value = str(value["path"]), value["values"]
     if isinstance(value, list) and value:
-        return {_text(entry): [f"{axis}={json.dumps(entry, ensure_ascii=False)}"] for entry in value}
+        return {_format_value(entry): [f"{axis}={json.dumps(entry, ensure_ascii=False)}"] for entry in value}
     if isinstance(value, Mapping) and value:
-        return {str(label): list(_items(f"{path}.{label}", items)) for label, items in value.items()}
-    raise _fault(path, value, "is no axis", "write [values], {path, values} or {label: {path: value}}")
+        return {str(label): list(_list_items(f"{path}.{label}", items)) for label, items in value.items()}
+    raise _make_error(path, value, "is no axis", "write [values], {path, values} or {label: {path: value}}")
 
 
-def _text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _items(path: str, value: Any) -> Iterator[str]:
+def _list_items(path: str, value: Any) -> Iterator[str]:
     try:
         items = make_set_items(value)
     except TypeError:
         items = [value]
     for item in items:
         if not isinstance(item, str):
-            raise _fault(path, item, "is nothing to set", "write {path: value}, or PATH=VALUE items")
+            raise _make_error(path, item, "is nothing to set", "write {path: value}, or PATH=VALUE items")
         yield item
 
 
-def _fault(path: str, value: Any, message: str, hint: str) -> SpecError:
+def _make_error(path: str, value: Any, message: str, hint: str) -> SpecError:
     return SpecError([FieldError(path, shorten_value(value), message, hint)])

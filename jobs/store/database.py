@@ -121,7 +121,7 @@ def make_engine(url: str) -> Engine:
         if parsed.get_backend_name() not in ("sqlite", "postgresql"):
             raise ArgumentError(f"{parsed.get_backend_name()!r} is neither sqlite nor postgresql")
         # Each thread of the API holds a connection for a moment; the threads must not wait for the pool.
-        options = _connection_parameters(parsed)
+        options = _make_connection_parameters(parsed)
         engine = create_engine(parsed, pool_size=5, max_overflow=40, pool_pre_ping=True, connect_args=options)
     except (ArgumentError, ImportError, OSError) as error:
         hint = "for example sqlite:////var/lib/fedsim/fedsim.db or postgresql://user@host/fedsim"
@@ -136,7 +136,7 @@ def make_engine(url: str) -> Engine:
     return engine
 
 
-def _connection_parameters(url: URL) -> dict[str, Any]:
+def _make_connection_parameters(url: URL) -> dict[str, Any]:
     """Return the driver's parameters that the URL does not set itself."""
     if url.get_backend_name() != "postgresql" or url.get_driver_name() not in LIBPQ:
         return {}
@@ -209,18 +209,18 @@ def migrate(engine: Engine) -> None:
         StoreError: if a newer fedsim wrote the database.
     """
     with engine.connect() as connection:
-        if _version(connection) == HEAD:
+        if _read_version(connection) == HEAD:
             return
     with begin_migration(engine) as connection:
         if connection.dialect.name == "postgresql":
             # No timeout: another process may need long to migrate a large store.
             connection.execute(text("SET LOCAL lock_timeout = 0"))
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
-        if _version(connection) != HEAD:
-            _upgrade(connection)
+        if _read_version(connection) != HEAD:
+            _upgrade_schema(connection)
 
 
-def _version(connection: Connection) -> str | None:
+def _read_version(connection: Connection) -> str | None:
     """Return the revision of a database, None for an empty one; a query is faster than importing Alembic."""
     if not inspect(connection).has_table("alembic_version"):
         return None
@@ -238,7 +238,7 @@ def alembic_config(connection: Connection | None = None) -> Any:
     return config
 
 
-def _upgrade(connection: Connection) -> None:
+def _upgrade_schema(connection: Connection) -> None:
     from alembic import command
     from alembic.util import CommandError
 

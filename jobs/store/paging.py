@@ -75,7 +75,7 @@ class JobQuery(NamedTuple):
 
         An index yields the ids of the page; whole rows with their specs are read for these ids alone.
         """
-        found = select(jobs.c.id).where(*self._filters()).limit(self.limit + 1)
+        found = select(jobs.c.id).where(*self._build_filters()).limit(self.limit + 1)
         if page_token is not None:
             found = found.where(self._build_page_filter(self._read_page_token(page_token)))
         keys = [column.desc() if descending else column.asc() for column, descending in self.keys]
@@ -88,7 +88,7 @@ class JobQuery(NamedTuple):
         text = json.dumps([self._hash_filters(), *values])
         return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
-    def _filters(self) -> Iterator[ColumnElement[bool]]:
+    def _build_filters(self) -> Iterator[ColumnElement[bool]]:
         if self.states:
             yield jobs.c.state.in_(self.states)
         for label in self.labels:
@@ -115,7 +115,7 @@ class JobQuery(NamedTuple):
         try:
             text = base64.urlsafe_b64decode(token.encode() + b"=" * (-len(token) % 4))
             fingerprint, *values = json.loads(text)
-            place = [_value(key.column, value) for key, value in zip(self.keys, values, strict=True)]
+            place = [_parse_value(key.column, value) for key, value in zip(self.keys, values, strict=True)]
         except (ValueError, TypeError, OverflowError, RecursionError):
             fingerprint, place = None, []
         if fingerprint != self._hash_filters():
@@ -148,7 +148,7 @@ def make_job_query(
     states = (state,) if isinstance(state, str) else tuple(state or ())
     asked = (label,) if isinstance(label, str) else tuple(label or ())
     texts = [*(("label", each) for each in asked), ("algorithm", algorithm), ("search", search)]
-    errors = list(_faults(order_by, limit, len(asked)))
+    errors = list(_find_faults(order_by, limit, len(asked)))
     for path, text in texts:
         if text is not None and text != make_storable(text):
             errors.append(
@@ -159,7 +159,7 @@ def make_job_query(
     return JobQuery(tuple(JobState(s).value for s in states), asked, algorithm, search, order_by, limit)
 
 
-def _faults(order_by: str, limit: int, asked: int) -> Iterator[FieldError]:
+def _find_faults(order_by: str, limit: int, asked: int) -> Iterator[FieldError]:
     if order_by.removeprefix("-") not in ORDERS:
         yield FieldError("order_by", order_by[:200], "is not an order", f"one of {', '.join(ORDERS)}")
     if not 1 <= limit <= MAX_LIMIT:
@@ -176,17 +176,17 @@ def _build_after_filter(keys: Sequence[SortKey], place: Sequence[Any]) -> Column
     return here < last if keys[0].descending else here > last
 
 
-def _value(column: Column[Any], value: Any) -> Any:
+def _parse_value(column: Column[Any], value: Any) -> Any:
     if column is jobs.c.created_at:
-        return datetime.fromisoformat(_text(value)).astimezone(UTC)
+        return datetime.fromisoformat(_check_text(value)).astimezone(UTC)
     if column is not jobs.c.priority:
-        return _text(value)
+        return _check_text(value)
     if type(value) is not int or len(str(abs(value))) > MAX_PRIORITY_DIGITS:
         raise ValueError("no priority")
     return value
 
 
-def _text(value: Any) -> str:
+def _check_text(value: Any) -> str:
     if not isinstance(value, str) or value != make_storable(value):
         raise ValueError("no text")
     return value

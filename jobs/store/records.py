@@ -47,7 +47,7 @@ class Seconds(FrozenRecord):
     personal: float = 0.0
 
 
-class Traffic(FrozenRecord):
+class RoundTraffic(FrozenRecord):
     """Simulated bytes of one round, summed over the cohort.
 
     Attributes:
@@ -60,7 +60,7 @@ class Traffic(FrozenRecord):
     personal: int = Field(default=0, ge=0)
 
 
-class Cost(FrozenRecord):
+class RoundCost(FrozenRecord):
     """What the training of one round cost its clients.
 
     Attributes:
@@ -74,8 +74,10 @@ class Cost(FrozenRecord):
     tuning_updates: int = Field(default=0, ge=0)
     tuning_flops: int = Field(default=0, ge=0)
 
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(**{name: getattr(self, name) + getattr(other, name) for name in Cost.model_fields})
+    def __add__(self, other: RoundCost) -> RoundCost:
+        return RoundCost(
+            **{name: getattr(self, name) + getattr(other, name) for name in RoundCost.model_fields}
+        )
 
 
 class Engine(BaseModel):
@@ -129,8 +131,8 @@ class RoundRecord(FrozenRecord):
     cohort: int = Field(ge=0)
     failed: list[int] = []
     seconds: Seconds
-    bytes: Traffic
-    cost: Cost | None = None
+    bytes: RoundTraffic
+    cost: RoundCost | None = None
     metrics: FreeForm = {}
     engine: Engine
     method: FreeForm = {}
@@ -146,11 +148,11 @@ def replace_unknown_reason(value: Any) -> Any:
     return FailureReason.INTERNAL if is_new else value
 
 
-def total_cost(records: Iterable[RoundRecord]) -> Cost:
+def total_cost(records: Iterable[RoundRecord]) -> RoundCost:
     """Return the cost of all rounds; a record without a cost counts 0."""
-    total = Cost(updates=0, flops=0)
+    total = RoundCost(updates=0, flops=0)
     for record in records:
-        total += record.cost or Cost(updates=0, flops=0)
+        total += record.cost or RoundCost(updates=0, flops=0)
     return total
 
 

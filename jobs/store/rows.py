@@ -92,7 +92,7 @@ def insert_job(connection: Connection, submission: CheckedSubmission) -> tuple[R
     while True:
         now = datetime.now(UTC)
         job_id = new_job_id(now)
-        if connection.execute(insert_or_not, _new_row(job_id, submission, now)).scalar() is not None:
+        if connection.execute(insert_or_not, _make_job_row(job_id, submission, now)).scalar() is not None:
             break
         if submission.idempotency_key is not None:
             row = find_job_by_key(connection, submission.idempotency_key)
@@ -103,11 +103,11 @@ def insert_job(connection: Connection, submission: CheckedSubmission) -> tuple[R
         pairs = submission.labels.items()
         connection.execute(insert(labels), [{"job_id": job_id, "key": k, "value": v} for k, v in pairs])
     row = read_job_row(connection, job_id)
-    write_event(connection, row, "state", _state_data(row, JobState.QUEUED, None))
+    write_event(connection, row, "state", _make_state_data(row, JobState.QUEUED, None))
     return read_job_row(connection, job_id), True
 
 
-def _new_row(job_id: str, submission: CheckedSubmission, now: datetime) -> dict[str, Any]:
+def _make_job_row(job_id: str, submission: CheckedSubmission, now: datetime) -> dict[str, Any]:
     spec = submission.spec
     return {
         "id": job_id,
@@ -154,7 +154,7 @@ def enter_state(
         changes |= {"restarts": 0, "resumes": row["resumes"] + 1, "finished_at": None}
         changes |= {"submission_id": None, "heartbeat_at": None, "started_at": None}
         _reopen_last_event(connection, row)
-    data = _state_data(row, target, row["state"]) | {"reason": reason, "message": message}
+    data = _make_state_data(row, target, row["state"]) | {"reason": reason, "message": message}
     write_event(connection, row, "state", data, **changes | kept)
 
 
@@ -165,7 +165,7 @@ def _reopen_last_event(connection: Connection, row: RowMapping) -> None:
     connection.execute(update(events).where(last).values(data={**data, "terminal": False}))
 
 
-def _state_data(row: RowMapping, state: JobState, previous: str | None) -> dict[str, Any]:
+def _make_state_data(row: RowMapping, state: JobState, previous: str | None) -> dict[str, Any]:
     return {
         "state": state.value,
         "previous": previous,

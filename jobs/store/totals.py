@@ -44,13 +44,13 @@ class Totals(NamedTuple):
 
 def start_totals(connection: Connection, row: RowMapping, now: datetime) -> None:
     """Store how long a locked job was in the queue, when it first leaves the queue."""
-    _add(connection, row["id"], {}, queue_seconds=(now - row["created_at"]).total_seconds())
+    _add_to_row(connection, row["id"], {}, queue_seconds=(now - row["created_at"]).total_seconds())
 
 
 def add_to_totals(connection: Connection, job_id: str, record: RoundRecord) -> None:
     """Add a new round of a locked job to its sums."""
     seconds = record.seconds
-    _add(
+    _add_to_row(
         connection,
         job_id,
         {
@@ -69,7 +69,7 @@ def add_to_totals(connection: Connection, job_id: str, record: RoundRecord) -> N
     )
 
 
-def _add(connection: Connection, job_id: str, more: dict[str, Any], **values: Any) -> None:
+def _add_to_row(connection: Connection, job_id: str, more: dict[str, Any], **values: Any) -> None:
     grown = {name: totals.c[name] + amount for name, amount in more.items()} | values
     changed = connection.execute(update(totals).where(totals.c.job_id == job_id).values(**grown))
     if changed.rowcount == 0:
