@@ -159,14 +159,8 @@ class CoordinatorProcess:
 
     def _list_device_warnings(self, pool: RayPool) -> list[str]:
         server = [{"address": "the head", "name": self.device_share.name}]
-        return [
-            text
-            for text in (
-                describe_cpu_fallback(pool.actor_infos),
-                describe_cpu_fallback(server, "the server trains"),
-            )
-            if text
-        ]
+        warnings = describe_cpu_fallback(pool.actor_infos), describe_cpu_fallback(server, "the server trains")
+        return [text for text in warnings if text]
 
     def _open_checkpoints(self) -> Checkpoints:
         """Open the folder for checkpoints, and check before anything else that it is writable."""

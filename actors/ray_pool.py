@@ -12,8 +12,9 @@ import ray
 from actors.actor_errors import LOST_OBJECT_ERRORS, first_line
 from actors.actor_group import ActorGroup
 from actors.call_queue import ActorCall, CallQueue, Submit
+from actors.call_sizes import count_clients_per_call, max_blocks_per_span, model_bytes
 from actors.client_messages import ClientMessage, pack_client_messages
-from fedsim.base import tree, wire
+from fedsim.base import tree
 from fedsim.base.digest import ClientStatesDigest, client_state_digests
 from fedsim.base.tree import Tree
 from fedsim.clients.population import Population
@@ -41,14 +42,8 @@ from fedsim.engine.worker import count_shards
 from fedsim.errors import StackTooLarge
 from fedsim.stacking.stack_size import StackSetting, choose_stack_size
 
-SPAN_MEMORY_BYTES = 256 << 20
-"""Bytes that the client states of one span may take in an actor, or on its share of a GPU; an estimate."""
-
 SHORT_ROUND_SECONDS = 0.02
 """A shorter round is sent as one message to each worker: there is little load to balance."""
-
-MAX_SURVEYED_PER_CALL = 1000
-"""Clients in one call of a survey: a dead actor loses the work of at most so many clients."""
 
 
 class _StartedRound(NamedTuple):
@@ -196,7 +191,7 @@ class RayPool:
         models = select_survey_models(algorithm, ctx, state)
         sent, size = (
             ray.put(tree.to_numpy(models)),
-            _clients_per_call(len(clients), len(self.actor_group.actors)),
+            count_clients_per_call(len(clients), len(self.actor_group.actors)),
         )
 
         def make_call(some: Sequence[int]) -> Submit:
@@ -293,29 +288,6 @@ class RayPool:
     def close(self) -> None:
         """End the actors, and give their resources back."""
         self.actor_group.close()
-
-
-def model_bytes(ctx: Context) -> int:
-    """Return the bytes of the largest architecture's parameters."""
-    return wire.NUMBER_BYTES * max(net.count_parameters() for net in ctx.nets)
-
-
-def max_blocks_per_span(
-    blocks: Sequence[Block], broadcasts: Mapping[str, Mapping[str, Tree]], model: int = 0
-) -> int:
-    """Return how many blocks a span may hold if clients have states: an actor holds all states of a span.
-
-    A client state is about as large as the broadcast, or as the model (`model` bytes) if that is larger. The
-    old and the new states count.
-    """
-    received = max(sum(wire.message_bytes(message).values()) for message in broadcasts.values())
-    clients = SPAN_MEMORY_BYTES // max(1, 2 * received, 2 * model)
-    return max(1, clients // max(map(len, blocks), default=1))
-
-
-def _clients_per_call(clients: int, actors: int) -> int:
-    """Return how many clients one call of a survey asks; the answers do not depend on this number."""
-    return min(MAX_SURVEYED_PER_CALL, max(1, -(-clients // (4 * actors))))
 
 
 def _flatten_blocks(blocks: Sequence[Block]) -> list[int]:

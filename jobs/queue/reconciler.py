@@ -125,25 +125,21 @@ class Reconciler:
         errors: list[JobRefused | OSError] = []
         for job in active:
             # A job that this process has not seen before may be left by an earlier service: ask Ray.
-            is_known = job.id in self._heartbeats
-            if job.state is JobState.CANCELLING or not (
-                self._has_fresh_heartbeat(job, FRESH_SECONDS) and is_known
-            ):
-                try:
-                    self._reconcile_job(ray, job.id)
-                except JobNotFound:
-                    log.debug("job %s ended and was deleted in between", job.id)
-                except (JobRefused, OSError) as error:
-                    errors.append(error)
-            else:
+            is_known, cancelling = job.id in self._heartbeats, job.state is JobState.CANCELLING
+            if not cancelling and self._has_fresh_heartbeat(job, FRESH_SECONDS) and is_known:
                 self._stop_deadlines.pop(job.id, None)
+                continue
+            try:
+                self._reconcile_job(ray, job.id)
+            except JobNotFound:
+                log.debug("job %s ended and was deleted in between", job.id)
+            except (JobRefused, OSError) as error:
+                errors.append(error)
         return errors
 
     def _forget_all_but(self, active: Collection[str]) -> None:
         self._stop_deadlines = {job_id: at for job_id, at in self._stop_deadlines.items() if job_id in active}
-        self._refusal_counts = {
-            job_id: times for job_id, times in self._refusal_counts.items() if job_id in active
-        }
+        self._refusal_counts = {job_id: n for job_id, n in self._refusal_counts.items() if job_id in active}
         self._heartbeats = {job_id: beat for job_id, beat in self._heartbeats.items() if job_id in active}
         self._first_seen = {job_id: begun for job_id, begun in self._first_seen.items() if job_id in active}
 
@@ -177,10 +173,8 @@ class Reconciler:
                 raise
             log.warning("job %s: its folder cannot be written: %s", job.id, error)
             if self._count_refusal(job):
-                what = f"the job's folder {self.settings.home / 'jobs' / job.id} cannot be written"
-                self._fail_job(
-                    job, FailureReason.STORAGE_FAILED, f"{what}: {error} (tried {MAX_ATTEMPTS} times)"
-                )
+                what = f"the job's folder {self.settings.home / 'jobs' / job.id} cannot be written: {error}"
+                self._fail_job(job, FailureReason.STORAGE_FAILED, f"{what} (tried {MAX_ATTEMPTS} times)")
             return
         try:
             ray.submit(name, [*self.command, job.id], environment)

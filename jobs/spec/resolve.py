@@ -159,7 +159,7 @@ def _make_net(model: Choice, facts: DatasetFacts, places: DataRoots) -> Net:
 
 def _build_experiment(spec: JobSpec, settings: Settings, nets: Sequence[Net]) -> Experiment:
     algorithm, stack = make_algorithm(spec), spec.resources.stack
-    stack_sizes = ()
+    stack_sizes: tuple[int, ...] = ()
     if isinstance(stack, int):
         stack_sizes = tuple(map(stack_size_by_model(algorithm, nets, stack), range(len(nets))))
     return Experiment(
