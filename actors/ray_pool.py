@@ -139,7 +139,7 @@ class RayPool:
         """
         while True:
             try:
-                return begun, [result.unpacked() for result in self._calls.wait_for_results(begun.calls)]
+                return begun, [result.to_tensors() for result in self._calls.wait_for_results(begun.calls)]
             except StackTooLarge:
                 self._calls.drop(begun.calls)
                 self.stack_size = halve_stack_size(self.stack_size)

@@ -16,7 +16,8 @@ from jobs.run.final_model import FinalModel
 from jobs.run.listener import RunListener
 from jobs.run.model_metadata import make_model_notes
 from jobs.run.ray_connection import connect_to_ray
-from jobs.run.run_attempts import RunAttempt, RunWithRestarts
+from jobs.run.restarts import RunWithRestarts
+from jobs.run.run_attempts import RunAttempt
 from jobs.settings import Settings
 from jobs.spec import JobSpec
 from jobs.spec.resolve import resolve_spec

@@ -32,7 +32,7 @@ from jobs.run.job_listener import JobListener
 from jobs.run.job_watcher import JobWatcher, find_idle_reason
 from jobs.run.ledger import StoreLedger, find_no_answer_message, retry_store_call
 from jobs.run.ray_connection import connect_to_ray
-from jobs.run.run_attempts import RESTARTABLE_ERRORS, RunWithRestarts
+from jobs.run.restarts import RESTARTABLE_ERRORS, RunWithRestarts
 from jobs.run.runner_secrets import read_runner_settings
 from jobs.settings import Settings
 from jobs.spec import parse_spec

@@ -11,11 +11,11 @@ import pytest
 
 from actors.resources import Placement
 from fedsim.errors import DoesNotFit, FedsimError, NoCapacityNow, NodeLost
-from jobs.run import run_attempts
+from jobs.run import restarts
 from jobs.run import startup as setting_up
 from jobs.run.job_watcher import JobWatcher
 from jobs.run.listener import RunListener
-from jobs.run.run_attempts import RunWithRestarts
+from jobs.run.restarts import RunWithRestarts
 from jobs.run.startup import StartupWaiter
 from jobs.spec import parse_spec
 from jobs.store.job_store import JobStore
@@ -86,7 +86,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         sleep: Callable[[float], None] = made.append
         monotonic: Callable[[], float] = staticmethod(lambda: 100.0 + sum(made))
 
-    monkeypatch.setattr(run_attempts, "time", Clock)
+    monkeypatch.setattr(restarts, "time", Clock)
     return made
 
 
@@ -101,7 +101,7 @@ def test_a_run_that_another_process_lost_waits_until_its_cluster_has_come_up(
 def test_a_cluster_that_comes_up_smaller_is_what_there_is(pauses: list[float]) -> None:
     drives = tried(*[UNFIT] * 62, "done", after_loss=True)
     assert drives[-2:] == [(True, False), (True, True)]
-    assert sum(pauses) == pytest.approx(run_attempts.CLUSTER_RECOVERY_SECONDS, abs=1.0)
+    assert sum(pauses) == pytest.approx(restarts.CLUSTER_RECOVERY_SECONDS, abs=1.0)
     with pytest.raises(DoesNotFit):
         tried(*[UNFIT] * 63, "done", after_loss=True)
 

@@ -35,7 +35,8 @@ from jobs.run.checkpointing import make_checkpoint_policy
 from jobs.run.execute import ListLedger
 from jobs.run.final_model import FinalModel
 from jobs.run.listener import RunListener
-from jobs.run.run_attempts import RunAttempt, RunWithRestarts
+from jobs.run.restarts import RunWithRestarts
+from jobs.run.run_attempts import RunAttempt
 from jobs.run.runner import run_job
 from jobs.settings import Settings
 from jobs.spec import JobSpec, parse_spec
@@ -194,7 +195,7 @@ def test_a_drive_is_told_the_widths_of_the_rounds_that_may_run_again(
         given.append(arguments[2])
         raise Told
 
-    monkeypatch.setattr("jobs.run.run_attempts.RunAttempt", made)
+    monkeypatch.setattr("jobs.run.restarts.RunAttempt", made)
     spec, settings = parse_spec(SPEC), Settings(tmp_path / "home")
     with pytest.raises(Told):
         driven(spec, settings, str(tmp_path / "c"), records=[a_round(n + 1) for n in range(5)], resume=resume)
