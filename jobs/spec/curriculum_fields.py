@@ -15,10 +15,13 @@ class PacingSection(Section):
     pacing: Literal["linear", "quadratic", "root", "exponential", "step"] = Field(
         default="linear", description="family of the pacing function"
     )
-    a: Number = Field(default=0.8, ge=0, le=1, description="share of the budget after which all are open")
-    b: Number = Field(default=0.2, ge=0, le=1, description="share that is open at first")
+    a: Number = Field(
+        default=0.8, ge=0, le=1, description="share of the budget after which everything is open"
+    )
+    b: Number = Field(default=0.2, ge=0, le=1, description="share that is open at the start")
     order: Literal["curriculum", "anti", "random"] = Field(
-        default="curriculum", description="easy first, hard first, or others at every step"
+        default="curriculum",
+        description="curriculum: easy first; anti: hard first; random: new random ones in each step",
     )
 
 
@@ -33,12 +36,12 @@ class DataCurriculumSection(PacingSection):
         "local_prediction",
         "both_prediction",
         "expert_loss",
-    ] = Field(default="global_loss", description="what makes an example easy")
+    ] = Field(default="global_loss", description="the score by which examples are ordered from easy to hard")
     budget: Literal["local", "global"] = Field(
         default="local", description="pace over the steps of a round, or of the whole run"
     )
     expert_epochs: Whole = Field(
-        default=20, ge=1, le=10_000, description="how long the expert of 'expert_loss' is trained"
+        default=20, ge=1, le=10_000, description="epochs of training for the expert of 'expert_loss'"
     )
 
 
@@ -46,7 +49,8 @@ class ClientCurriculumSection(PacingSection):
     """The order in which clients are selected; its budget is the rounds of the run."""
 
     scores: Literal["all", "kept"] = Field(
-        default="all", description="ask every client before each round, or go by what the cohorts said"
+        default="all",
+        description="all: ask every client before each round; kept: use the last scores of earlier cohorts",
     )
     half_life: Number = Field(default=10.0, gt=0, description="rounds after which a kept score counts half")
     batches: Literal["one", "all"] = Field(

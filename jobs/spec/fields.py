@@ -59,7 +59,7 @@ class Choice(BaseModel):
 
 
 class PartitionSection(BaseModel):
-    """How the training data is dealt to the clients: `iid`, or `{kind: dirichlet, beta: 0.5}`."""
+    """The partition of the training data among the clients: `iid`, or `{kind: dirichlet, beta: 0.5}`."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -117,7 +117,7 @@ class ClientTests(Section):
 
     kind: Literal["global", "labels", "matched", "classes", "merged"] = Field(
         default="global",
-        description="everybody on the whole test set (global), or each client on examples of its own",
+        description="global: the whole test set for all clients; else test examples of each client's own",
     )
     share: Number = Field(
         default=TEST_SHARE, gt=0, lt=1, description="of each client's examples, with kind: merged"
@@ -138,15 +138,15 @@ class Data(Section):
     dataset: Named = Field(default=Choice(name="digits"), description="a data set, with its parameters")
     partition: OfKind = Field(
         default=PartitionSection.model_validate({"kind": "dirichlet", "beta": 0.5, "min_size": 1}),
-        description="how the training examples are dealt to the clients",
+        description="how the training examples are divided among the clients",
     )
     tests: Annotated[ClientTests, BeforeValidator(_expand_kind, json_schema_input_type=str | ClientTests)] = (
-        Field(default=ClientTests(), description="what each client's own model is tested on")
+        Field(default=ClientTests(), description="the test examples of each client's personal model")
     )
     public: Public = Public()
     limit: Whole | None = Field(default=None, ge=1, description="use the first n training examples only")
     download: Annotated[bool, Strict()] = Field(
-        default=False, description="fetch the data set where it is missing and upstream allows"
+        default=False, description="download the data set if it is missing and its source allows it"
     )
 
 
@@ -167,10 +167,10 @@ class LocalSection(Section):
     momentum: Number = Field(default=0.0, ge=0, lt=1)
     weight_decay: Number = Field(default=0.0, ge=0, le=1000)
     lr_decay: LearningRateDecay | None = Field(
-        default=None, description="a rate that falls from step to step and starts anew in every round"
+        default=None, description="a learning rate that falls in each step, and starts again in each round"
     )
     round_decay: Number = Field(
-        default=1.0, gt=0, le=1, description="what the rate is multiplied by from round to round"
+        default=1.0, gt=0, le=1, description="factor of the learning rate from one round to the next"
     )
     precision: Literal["float32", "tf32", "bf16"] = Field(
         default="float32",
@@ -202,11 +202,14 @@ class Evaluation(Section):
         default=1, ge=1, le=MAX_ROUNDS, description="score on every n-th round, and on the last"
     )
     validation: Number = Field(
-        default=0.0, ge=0, lt=1, description="share of the training data kept apart to choose the model by"
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="share of the training data for the validation set, which chooses the final model",
     )
     personal: Literal["auto", "never", "last", "always"] = Field(
         default="auto",
-        description="when to score each client's own model; auto: on every scored round, but only "
-        "after the last where clients fine-tune for it; with data.tests: global, only after the last, "
-        "and only where the method has no model for everybody",
+        description="when to score each client's personal model; auto: in every scored round, but only "
+        "after the last round if clients fine-tune for it; with data.tests: global, only after the last "
+        "round, and only if the algorithm has no global model",
     )

@@ -56,10 +56,10 @@ class JobSpec(Section):
     data: Data = Data()
     model: OneOrSeveral = Field(
         default=Choice(name="mlp"),
-        description="a model with its parameters, or a list of them that is dealt to the clients in turn",
+        description="a model with its parameters, or a list of models that the clients take in turn",
     )
     local: LocalSection = LocalSection()
-    algorithm: Named = Field(description="a method, with its hyper-parameters")
+    algorithm: Named = Field(description="an algorithm, with its hyper-parameters")
     curriculum: Curriculum = Curriculum()
     evaluation: Evaluation = Evaluation()
     resources: Resources = Resources()

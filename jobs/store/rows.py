@@ -184,7 +184,7 @@ def write_event(
     round_number: int | None = None,
     **changes: Any,
 ) -> None:
-    """Write the next event of a locked job, and the changes of its row that the event tells of."""
+    """Write the next event of a locked job, and the changes of the job's row that belong to it."""
     number, job_id = row["events"] + 1, row["id"]
     connection.execute(update(jobs).where(jobs.c.id == job_id).values(events=number, **changes))
     event = {"job_id": job_id, "id": number, "type": kind, "round": round_number, "data": data}
@@ -197,7 +197,7 @@ def has_round(connection: Connection, row: RowMapping, record: RoundRecord) -> b
     digest = connection.execute(select(rounds.c.digest).where(key)).scalar()
     if digest not in (None, record.digest):
         text = f"round {record.round} came again with another result"
-        write_warning(connection, row, f"{text}: digest {digest} is kept, {record.digest} came")
+        write_warning(connection, row, f"{text}: digest {digest} stays, {record.digest} is ignored")
     return digest is not None
 
 

@@ -34,7 +34,7 @@ def test_a_round_that_comes_out_differently_is_warned_of(store):
     assert store.rounds(job_id) == (record(0),)
     warning = store.events(job_id)[-1]
     assert warning.type == "warning"
-    assert "digest d0 is kept, other0 came" in warning.data["message"]
+    assert "digest d0 stays, other0 is ignored" in warning.data["message"]
 
 
 def test_nothing_follows_the_terminal_event(store):
