@@ -1,4 +1,4 @@
-"""What Ray says when an actor, an object or a node is gone, told apart."""
+"""Ray's errors for dead actors, lost objects and lost nodes, and fedsim's errors for them."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from fedsim.core.error_attribution import MEMORY_HINT, is_out_of_memory
 from fedsim.errors import FedsimError, OutOfMemory, PoolFailed
 
 ACTOR_DEATH_ERRORS = (RayActorError, OutOfMemoryError, WorkerCrashedError, NodeDiedError)
-"""An actor is gone. Ray's memory monitor has an error of its own, which is none of an actor's."""
+"""Errors that mean a dead actor. The `OutOfMemoryError` of Ray's memory monitor is no `RayActorError`."""
 
 LOST_OBJECT_ERRORS = (ObjectLostError,)
-"""An object is gone, with its node or with its owner."""
+"""Errors that mean a lost object: its node or its owner is gone."""
 
 MEMORY_MONITOR = ("running low on memory", "memory usage threshold")
-"""Words of Ray's memory monitor. (Ray names the kernel's OOM killer in every death, as a possible cause.)"""
+"""Words of Ray's memory monitor. (Ray names the kernel's OOM killer as a possible cause of every death.)"""
 
 
 def unwrap_task_error(error: RayTaskError, who: str) -> Exception:
-    """What an actor's code raised, as it was raised; a death that it met as what it is.
+    """Return the error that an actor's code raised; return Ray's own error for a death.
 
     Args:
-        error: what Ray made of it.
-        who: raised it, in case memory ran out.
+        error: Ray's error around it.
+        who: the actor's name, for the message of an `OutOfMemory` error.
     """
     if isinstance(error, ACTOR_DEATH_ERRORS) or not isinstance(error.cause, Exception):
         return error
@@ -40,16 +40,16 @@ def unwrap_task_error(error: RayTaskError, who: str) -> Exception:
 
 
 def ran_out_of_memory(error: BaseException) -> bool:
-    """Whether an actor was killed because its node ran out of memory."""
+    """Return whether Ray killed an actor because its node ran out of memory."""
     return isinstance(error, OutOfMemoryError) or any(words in str(error) for words in MEMORY_MONITOR)
 
 
 def make_death_error(what: str, times: int, error: Exception) -> FedsimError:
-    """The error for actors that die however often their work is begun again.
+    """Make the error for actors that died each time their work was repeated.
 
     Args:
-        what: was tried, as the beginning of a sentence.
-        times: how often.
+        what: the start of the message, such as "the coordinator died".
+        times: how many actors died.
         error: the last death.
     """
     often = f" {times} times" if times > 1 else ""
@@ -64,10 +64,10 @@ def make_death_error(what: str, times: int, error: Exception) -> FedsimError:
 
 
 def first_line(error: BaseException) -> str:
-    """The beginning of what Ray says; the rest is a list of processes."""
+    """Return the first line of Ray's message; the other lines list processes."""
     return str(error).strip().partition("\n")[0]
 
 
 def living_nodes() -> set[str]:
-    """The ids of the nodes that the cluster counts as alive."""
+    """Return the ids of the nodes that the cluster counts as alive."""
     return {node["NodeID"] for node in ray.nodes() if node["Alive"]}

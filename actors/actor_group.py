@@ -1,4 +1,4 @@
-"""Crew: the client actors of one run, placed together, replaced when they die."""
+"""ActorGroup: the client actors of one run, placed together, and replaced when they die."""
 
 from __future__ import annotations
 
@@ -31,37 +31,36 @@ from fedsim.plugins import plugin_environment
 PLACEMENT_SECONDS = 10.0
 
 START_SECONDS = 300.0
-"""How long an actor may take to start and to have the data at hand; on a busy machine that is a minute."""
+"""Seconds that an actor may take to start and to map the data; a busy machine takes a minute."""
 
 NODE_CHECK_SECONDS = 2.0
-"""How often to look whether the nodes are alive, while nothing arrives."""
+"""Seconds between two checks that the nodes are alive, while no result arrives."""
 
 INLINE_BYTES = 8 << 20
 """Ray's own limit for results inside replies is 100 kB, less than the sum of one small model."""
 
 LEAST_STORED_BYTES = 8 << 10
-"""From this size on, a client's memory lies in the object store. Left to Ray, that begins at 100 kB, and what
-is smaller stays in the coordinator, where nothing spills: ten thousand clients would take a gigabyte."""
+"""A client state of this size or more goes into the object store. Ray's own limit is 100 kB; smaller states
+would stay in the coordinator, which cannot spill: 10,000 clients would take a gigabyte."""
 
 
 class ActorGroup:
-    """The actors of a run, in numbered slots of one placement group.
+    """The client actors of a run, in numbered slots of one placement group.
 
     Args:
-        placement: how many, and how large.
-        inline: have results travel inside the replies, which is three times as fast as through the object
-            store. Not for algorithms whose clients keep memories: those belong into the store, which spills
-            them.
-        name: of the placement group, so that others can remove it: Ray keeps a group that an actor made for
-            as long as the actor's whole job lasts, even when the actor was killed.
+        placement: the number of actors, and their size.
+        inline: send results inside the replies, which is three times as fast as the object store. Not for
+            algorithms with client states: the object store can spill the states to disk.
+        name: of the placement group. Another process can remove the group by its name: Ray keeps a group that
+            an actor made until the actor's job ends, even if the actor was killed.
 
     Attributes:
         actors: by slot.
-        members: what each said of itself when it joined: process id, node, its address, device and its name.
-        restarts: how often one was replaced.
+        actor_infos: by slot: process id, node, the node's address, device and the device's name.
+        restarts: how many actors were replaced.
 
     Raises:
-        NoRoomNow: if the cluster has room in principle but none came free in time.
+        NoCapacityNow: if the cluster is large enough, but the resources did not come free in time.
     """
 
     def __init__(self, placement: Placement, *, inline: bool = False, name: str = "") -> None:
@@ -81,7 +80,7 @@ class ActorGroup:
             )
         self._slot_nodes: dict[int, str] = placement_group_table(self.placement_group)["bundles_to_node_id"]
         self.actors: list[Any] = [self._start_actor(slot) for slot in range(placement.workers)]
-        self.members: list[dict[str, Any]] = [{} for _ in self.actors]
+        self.actor_infos: list[dict[str, Any]] = [{} for _ in self.actors]
         self._join_arguments: tuple[Any, ...] = ()
         self._pending_joins: dict[int, tuple[Any, float]] = {}
 
@@ -99,22 +98,22 @@ class ActorGroup:
     def set_up_actors(
         self, algorithm: Any, population: Any, faults: Faults = DEFAULT, graphs: bool = False
     ) -> list[dict[str, Any]]:
-        """Hand the run to every actor and wait until all are ready; those that die on the way are replaced.
+        """Send the run to every actor, and wait until all are ready; replace actors that die meanwhile.
 
         Args:
-            algorithm: the method, or a reference to it.
-            population: a reference to the federation.
-            faults: the run's policy.
-            graphs: play the steps of clients that train at once, on GPUs.
+            algorithm: the algorithm, or a reference to it.
+            population: a reference to the population.
+            faults: the run's fault policy.
+            graphs: replay the steps of stacks as CUDA graphs, on GPUs.
 
         Returns:
-            `members`.
+            `actor_infos`.
 
         Raises:
-            PoolFailed: if actors died again and again, or took too long.
-            OutOfMemory: if that is why.
-            NodeLost: if one's node went.
-            DoesNotFit: if one cannot use the GPU that it was given.
+            PoolFailed: if too many actors died, or an actor took too long.
+            OutOfMemory: if the actors died because memory ran out.
+            NodeLost: if the node of an actor is gone.
+            DoesNotFit: if an actor cannot use the GPU that it was given.
         """
         self._join_arguments = (algorithm, population, faults, graphs)
         for slot in range(len(self.actors)):
@@ -133,39 +132,39 @@ class ActorGroup:
                         ) from error
                     self.replace_actor(slots[reference], error)
             self.check_actors_alive()
-        return self.members
+        return self.actor_infos
 
     def _request_join(self, slot: int) -> None:
-        self._pending_joins[slot] = self.actors[slot].join.remote(*self._join_arguments), time.monotonic()
+        self._pending_joins[slot] = self.actors[slot].join_run.remote(*self._join_arguments), time.monotonic()
 
     def record_join(self, slot: int) -> None:
-        """Note who is in this slot, once an actor that was started there answers; else do nothing.
+        """Store the info of the actor in this slot; do nothing if no actor was started there.
 
         Raises:
-            RayError: if it died before; whatever it raised.
+            RayError: if the actor died first; any error that its code raised.
         """
         if slot not in self._pending_joins:
             return
         reference, _ = self._pending_joins[slot]
         try:
-            self.members[slot] = ray.get(reference)
+            self.actor_infos[slot] = ray.get(reference)
         except RayTaskError as error:
             raise unwrap_task_error(error, f"client actor {slot}") from None
         del self._pending_joins[slot]
 
     def check_actors_alive(self) -> None:
-        """See that nothing is waited for in vain.
+        """Check that every node is alive, and that every actor starts in time.
 
         Raises:
             NodeLost: if a node is gone.
             PoolFailed: if an actor does not start.
         """
         alive = living_nodes()
-        for slot in range(len(self.members)):
-            if self._node(slot) not in alive:
+        for slot in range(len(self.actor_infos)):
+            if self._find_node(slot) not in alive:
                 raise self.make_node_lost_error(slot, "the cluster no longer counts it as alive")
         for slot, (joined, since) in self._pending_joins.items():
-            # One that joined long ago is welcomed only when its first task has ended.
+            # `record_join` runs only after the actor's first call: ask Ray whether the actor has joined.
             late = time.monotonic() - since > START_SECONDS
             if late and not ray.wait([joined], timeout=0)[0]:
                 raise PoolFailed(
@@ -174,34 +173,34 @@ class ActorGroup:
                 )
 
     def replace_actor(self, slot: int, error: Exception) -> None:
-        """Start a new actor in the place of a dead one; calls to it wait until it is ready.
+        """Start a new actor in the slot of a dead one; calls to the new actor wait until it is ready.
 
         Args:
-            slot: whose.
-            error: how its death was noticed.
+            slot: of the dead actor.
+            error: the error that showed its death.
 
         Raises:
-            NodeLost: if its node is gone too: nothing could be placed there.
+            NodeLost: if the actor's node is gone too.
         """
         self.restarts += 1
         ray.kill(self.actors[slot])
-        if self._node(slot) not in living_nodes():
+        if self._find_node(slot) not in living_nodes():
             raise self.make_node_lost_error(slot, first_line(error)) from error
         self.actors[slot] = self._start_actor(slot)
         self._request_join(slot)
 
     def make_node_lost_error(self, slot: int, cause: str) -> NodeLost:
-        """The error for a node that is gone with the actor in this slot."""
-        address = self.members[slot].get("address", "at an unknown address")
-        return NodeLost(f"{address} ({self._node(slot)})", slot, cause)
+        """Make the error for the lost node of the actor in this slot."""
+        address = self.actor_infos[slot].get("address", "at an unknown address")
+        return NodeLost(f"{address} ({self._find_node(slot)})", slot, cause)
 
-    def _node(self, slot: int) -> str:
-        """The node of an actor: as it said, or, before it has joined, the one that its place is on."""
-        node: str = self.members[slot].get("node") or self._slot_nodes[slot]
+    def _find_node(self, slot: int) -> str:
+        """Return the node of an actor; before the actor has joined, the node of its slot."""
+        node: str = self.actor_infos[slot].get("node") or self._slot_nodes[slot]
         return node
 
     def close(self) -> None:
-        """End the actors and give their resources back."""
+        """End the actors, and give their resources back."""
         for actor in self.actors:
             ray.kill(actor)
         remove_placement_group(self.placement_group)

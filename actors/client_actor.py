@@ -1,4 +1,4 @@
-"""ClientActor: one process, on a fraction of a machine, that runs the clients of the blocks it is given."""
+"""ClientActor: one worker process, on a fraction of a machine, that trains the clients of its blocks."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from fedsim.engine.worker import Worker
 from fedsim.stacking.graph_replay import CudaRecording
 
 FLUSH_SECONDS = 0.05
-"""How long an actor that is about to kill itself waits, for the answer to its last task to get out."""
+"""Seconds that an actor waits before it kills itself (chaos): the answer to its last call gets out."""
 
 
 class MemoryUsage(NamedTuple):
-    """The most memory that an actor has needed so far, in bytes.
+    """The peak memory of an actor so far, in bytes.
 
     Attributes:
-        private: of the process, without what it shares with others.
-        gpu: what torch has held of the GPU; None on the CPU.
-        gpu_cap: what it may hold.
+        private: of the process, without memory that it shares with other processes.
+        gpu: reserved by torch on the GPU; None on the CPU.
+        gpu_cap: the most that torch may reserve.
     """
 
     private: int
@@ -45,10 +45,10 @@ class MemoryUsage(NamedTuple):
 
 
 class ClientProcess:
-    """What a ClientActor does; an actor of it is made by `ClientActor`.
+    """The class behind the Ray actor `ClientActor`.
 
     Args:
-        gpus: the fraction of a GPU that it was given; 0 trains on the CPU.
+        gpus: the fraction of a GPU that the actor has; 0 trains on the CPU.
     """
 
     def __init__(self, gpus: float) -> None:
@@ -59,19 +59,19 @@ class ClientProcess:
     def join_run(
         self, algorithm: Algorithm, population: Population, faults: Faults, graphs: bool = False
     ) -> dict[str, Any]:
-        """Take part in a run; the population's arrays stay where the object store has them.
+        """Join a run; the population's arrays stay in the object store, without a copy.
 
         Args:
-            algorithm: the method.
-            population: the federation.
-            faults: the run's policy.
-            graphs: play the steps of clients that train at once as CUDA graphs, on a GPU.
+            algorithm: of the run.
+            population: of the run.
+            faults: the run's fault policy.
+            graphs: replay the steps of stacks as CUDA graphs, on a GPU.
 
         Returns:
-            Who this is: process id, node, the node's address, device, and the device's name.
+            The actor's info: process id, node, the node's address, device, and the device's name.
 
         Raises:
-            DoesNotFit: if it was given a share of a GPU that it cannot use.
+            DoesNotFit: if the actor cannot use the GPU that it was given.
         """
         self.device_share.raise_if_refused()
         recorder = CudaRecording if graphs and self.device_share.device == "cuda" else None
@@ -86,29 +86,29 @@ class ClientProcess:
         round: int,
         start: int,
         attempt: int,
-        width: int,
+        stack_size: int,
         blocks: Sequence[Block],
         broadcasts: Tree,
         instructions: Mapping[int, ClientMessage],
-        *memories: Tree | None,
+        *client_states: Tree | None,
     ) -> Any:
-        """Train one span; see `Worker.train`.
+        """Train one span; see `Worker.train_span`.
 
-        Trees come and go as NumPy arrays, which cross the object store without a copy.
+        Trees arrive and leave as NumPy arrays, which cross the object store without a copy.
 
         Args:
             round: counted from 0.
             start: the number of the first block.
-            attempt: how often the span was begun before, by actors that died.
-            width: how many clients of a block train at once.
+            attempt: how many actors died during this span.
+            stack_size: how many clients of a block train at once.
             blocks: in order.
-            broadcasts: what all clients of each architecture received.
-            instructions: what each received besides.
-            *memories: what each kept, in the blocks' order; none at all unless the algorithm is stateful.
+            broadcasts: to all clients, by architecture.
+            instructions: to single clients, by client.
+            *client_states: in the order of the blocks; none unless the algorithm is stateful.
 
         Returns:
-            The span's result, followed by each client's new memory if the algorithm is stateful: separate
-            values, so that their owner never has to download them. None for a client that failed.
+            The span's result. A stateful algorithm adds each client's new state as a separate value, so that
+            the owner of the states need not download them. The state of a failed client is None.
         """
         worker = self._require_worker()
         if should_kill_actor(worker.faults, worker.population.seed, round, start, attempt):
@@ -120,8 +120,8 @@ class ClientProcess:
             start,
             blocks,
             tree.from_numpy(broadcasts, worker.device),
-            *self._load_messages_and_states(clients, instructions, memories),
-            stack_size=width,
+            *self._load_messages_and_states(clients, instructions, client_states),
+            stack_size=stack_size,
         )
         sent = result.to_numpy()
         if not worker.algorithm.stateful:
@@ -134,7 +134,7 @@ class ClientProcess:
         return worker.score_shard(round, tree.from_numpy(models, worker.device), shard)
 
     def measure_losses(self, round: int, models: Tree, clients: Sequence[int]) -> Any:
-        """The mean loss of a model on each client's own data; see `Worker.measure`."""
+        """Return the mean loss of a model on each client's own data; see `Worker.measure_losses`."""
         worker = self._require_worker()
         return worker.measure_losses(round, tree.from_numpy(models, worker.device), clients)
 
@@ -144,16 +144,16 @@ class ClientProcess:
         clients: Sequence[int],
         broadcasts: Tree,
         instructions: Mapping[int, ClientMessage],
-        *memories: Tree | None,
+        *client_states: Tree | None,
     ) -> PersonalScores:
-        """Score clients' own models; see `examine`.
+        """Score the personal models of clients; see `fedsim.engine.personal_evaluation`.
 
         Args:
             round: counted from 0.
-            clients: whose.
-            broadcasts: what all clients of each architecture received.
-            instructions: what each received besides.
-            *memories: what each keeps, in the clients' order; none at all unless the algorithm is stateful.
+            clients: whose personal models are scored.
+            broadcasts: to all clients, by architecture.
+            instructions: to single clients, by client.
+            *client_states: in the order of the clients; none unless the algorithm is stateful.
         """
         worker = self._require_worker()
         return evaluate_personal_models(
@@ -161,30 +161,30 @@ class ClientProcess:
             round,
             clients,
             tree.from_numpy(broadcasts, worker.device),
-            *self._load_messages_and_states(clients, instructions, memories),
+            *self._load_messages_and_states(clients, instructions, client_states),
         )
 
     def _load_messages_and_states(
         self,
         clients: Sequence[int],
         instructions: Mapping[int, ClientMessage],
-        memories: Sequence[Tree | None],
+        client_states: Sequence[Tree | None],
     ) -> tuple[dict[int, Tree], dict[int, Tree | None]]:
-        """What clients received besides, and what they keep, as tensors where they train."""
+        """Return the instructions and the states of clients as tensors on the actor's device."""
         device = self._require_worker().device
-        kept = zip(clients, memories, strict=False)
+        kept = zip(clients, client_states, strict=False)
         return (
             unpack_client_messages(instructions, device),
             {client: None if held is None else tree.from_numpy(held, device) for client, held in kept},
         )
 
     def set_local_training(self, local: LocalTraining) -> None:
-        """Train like this from now on, in place of what the population says; for measuring."""
+        """Replace the population's local training from now on; `fedsim plan` measures with it."""
         worker = self._require_worker()
         worker.population = worker.loader.population = replace(worker.population, local=local)
 
     def measure_memory(self) -> MemoryUsage:
-        """The most memory that this process has needed so far."""
+        """Return the peak memory of this process so far."""
         if self.device_share.device == "cpu":
             return MemoryUsage(peak_private_bytes())
         total = torch.cuda.get_device_properties(0).total_memory
@@ -194,7 +194,7 @@ class ClientProcess:
 
     def _require_worker(self) -> Worker:
         if self.worker is None:
-            raise RuntimeError("join() comes first")
+            raise RuntimeError("call join_run() first")
         return self.worker
 
 

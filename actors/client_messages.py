@@ -1,7 +1,7 @@
-"""Letters: what clients receive besides the broadcast, on its way to their actors.
+"""Client messages: the instructions that each client receives besides the broadcast, on their way to actors.
 
-Where several clients receive the same tensors, such as one of an ensemble's models or a lesson for everybody,
-these lie in the object store once, and no message holds a copy for every client.
+Several clients may receive the same tensors, such as one model of an ensemble. These tensors are put into the
+object store once, and each message refers to them.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from fedsim.base.tree import Tree
 
 @dataclass(frozen=True)
 class SharedMessage:
-    """A tree over NumPy arrays that several clients receive, as a reference to it."""
+    """A reference to a tree over NumPy arrays that several clients receive."""
 
     reference: Any
 
 
 ClientMessage: TypeAlias = Tree | SharedMessage
-"""A tree over NumPy arrays, or where it lies."""
+"""A tree over NumPy arrays, or a reference to one."""
 
 
 def pack_client_messages(instructions: Mapping[int, Tree]) -> dict[int, ClientMessage]:
-    """The instructions of each client, ready to be sent: what several of them receive is put away once.
+    """Turn the instructions of each client into messages; put a shared tree into the object store once.
 
-    Two trees are the same where they have the same tensors, not where these have the same values.
+    Two trees are the same if they hold the same tensor objects; equal values are not enough.
     """
     marks = {client: _identify_tensors(value) for client, value in instructions.items()}
     receivers, sent, written = (
@@ -49,23 +49,23 @@ def pack_client_messages(instructions: Mapping[int, Tree]) -> dict[int, ClientMe
 
 
 def unpack_client_messages(
-    letters: Mapping[int, ClientMessage], device: torch.device | None
+    messages: Mapping[int, ClientMessage], device: torch.device | None
 ) -> dict[int, Tree]:
-    """The letters as tensors where the clients train; those that are shared, once for all of them."""
+    """Return the messages as tensors on the device; load each shared message once."""
     shared: dict[Any, Tree] = {}
     found: dict[int, Tree] = {}
-    for client, letter in letters.items():
-        if not isinstance(letter, SharedMessage):
-            found[client] = tree.from_numpy(letter, device)
+    for client, message in messages.items():
+        if not isinstance(message, SharedMessage):
+            found[client] = tree.from_numpy(message, device)
             continue
-        if letter.reference not in shared:
-            shared[letter.reference] = tree.from_numpy(ray.get(letter.reference), device)
-        found[client] = shared[letter.reference]
+        if message.reference not in shared:
+            shared[message.reference] = tree.from_numpy(ray.get(message.reference), device)
+        found[client] = shared[message.reference]
     return found
 
 
 def _identify_tensors(value: Tree) -> tuple[Any, ...]:
-    """What two trees have in common that have the same tensors in the same places."""
+    """Return a key that is equal for two trees with the same tensors in the same places."""
     return tuple(
         (key, _identify_tensors(leaf) if isinstance(leaf, Mapping) else id(leaf))
         for key, leaf in value.items()

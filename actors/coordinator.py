@@ -1,7 +1,7 @@
-"""Coordinator: the server of the federation, as an actor.
+"""Coordinator: the server of a run, as a Ray actor.
 
-It owns the client actors, the server state and the references to the clients' memories. When it dies, they
-die with it, so a run leaves nothing behind but its checkpoints.
+The coordinator owns the client actors, the server state and the references to the client states. All of them
+end with it: after the coordinator's death only the checkpoints are left.
 """
 
 from __future__ import annotations
@@ -40,16 +40,19 @@ RECORDS_PER_MESSAGE = 500
 
 @dataclass(frozen=True)
 class Status:
-    """What the coordinator is busy with, for people who wait."""
+    """The coordinator's current step, for people who wait, such as "placing 4 client actors"."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class ResumeNotice:
-    """The run goes on after this round, whose state has this digest, and its clients' memories the other.
+    """The run goes on after a checkpoint.
 
-    The memories' is None where clients keep nothing, or where the checkpoint does not say.
+    Attributes:
+        round: of the checkpoint.
+        digest: of the server state after this round.
+        memory_digest: of all client states; None without client states, or if the checkpoint has none.
     """
 
     round: int
@@ -59,7 +62,7 @@ class ResumeNotice:
 
 @dataclass(frozen=True)
 class RecalledRecords:
-    """Records of rounds before that one, out of the checkpoint."""
+    """Records of earlier rounds, from the checkpoint."""
 
     records: tuple[Mapping[str, Any], ...]
 
@@ -69,38 +72,38 @@ Progress: TypeAlias = Status | ResumeNotice | RecalledRecords | RoundResult
 
 @dataclass(frozen=True)
 class CheckpointPolicy:
-    """How a run is checkpointed.
+    """Where and when a run writes checkpoints, and how it goes on from them.
 
     Attributes:
-        url: the folder for its checkpoints, as fsspec knows it.
-        every: rounds between two checkpoints; there is one after the last round besides.
-        experiment: what makes the run what it is; checkpoints of another one are refused.
-        resume: whether to go on from the last checkpoint, if there is one; else those there are removed.
-        known: of how many rounds the caller has the records already.
-        widths: how many clients trained at once in the last of them, as far as they may run again.
+        url: the folder for the checkpoints, a path or an fsspec URL.
+        every: rounds between two checkpoints; the last round always has one.
+        experiment: the fields that identify the run; a checkpoint with other fields is refused.
+        resume: whether to go on from the last checkpoint; False removes the existing checkpoints.
+        known_rounds: the number of rounds whose records the caller has.
+        stack_sizes: the stack size of each round that may run again, by round.
     """
 
     url: str
     every: int
     experiment: Mapping[str, Any] = field(default_factory=dict)
     resume: bool = True
-    known: int = 0
-    widths: Mapping[int, int] = field(default_factory=dict)
+    known_rounds: int = 0
+    stack_sizes: Mapping[int, int] = field(default_factory=dict)
 
     def is_due(self, round: int, rounds: int) -> bool:
-        """Whether there is a checkpoint after this round."""
+        """Return whether the run writes a checkpoint after this round."""
         return round % self.every == 0 or round == rounds
 
 
 class CoordinatorProcess:
-    """What a Coordinator does; an actor of it is made by `Coordinator`.
+    """The class behind the Ray actor `Coordinator`.
 
     Args:
         experiment: the run.
-        placement: its client actors.
-        faults: what happens when a client raises or an actor dies.
-        keeping: how it is checkpointed; None for not at all.
-        group: the name for the placement group of its client actors.
+        placement: the number and the size of its client actors.
+        faults: the policy for a client that raises, or an actor that dies.
+        checkpoint_policy: where and when to write checkpoints; None for no checkpoints.
+        placement_group_name: for the placement group of the client actors.
     """
 
     def __init__(
@@ -114,91 +117,94 @@ class CoordinatorProcess:
         torch.set_num_threads(1)
         self.device_share = acquire_device(placement.server_gpus, "resources.server_gpus")
         self.experiment, self.placement, self.faults = experiment, placement, faults
-        self.keeping, self.group = checkpoint_policy, placement_group_name
+        self.checkpoint_policy, self.placement_group_name = checkpoint_policy, placement_group_name
         self.params: dict[str, Any] = {}
-        self.best: ChosenModel | None = None
+        self.chosen_model: ChosenModel | None = None
         self.partition_arrays: dict[str, Any] = {}
         self.dataset_metadata: dict[str, Any] = {}
 
     def run(self) -> Iterator[Progress]:
-        """Run the federation: phases while it is set up, then one result per round, without the state.
+        """Run all rounds: yield a status for each step of the set-up, then one result per round.
 
-        A run that goes on from a checkpoint says so, and recalls the records that the caller lacks.
+        The results have no server state. A run that goes on from a checkpoint first yields a `ResumeNotice`,
+        and the records that the caller does not have.
 
         Raises:
-            DoesNotFit: if somebody cannot use the GPU that it was given.
+            DoesNotFit: if an actor cannot use the GPU that it was given.
         """
         self.device_share.raise_if_refused()
         experiment = self.experiment
-        kept = self._open_checkpoints() if self.keeping else None
+        checkpoints = self._open_checkpoints() if self.checkpoint_policy else None
         yield Status(f"placing {self.placement.workers} client actors")
-        crew = ActorGroup(self.placement, inline=not experiment.algorithm.stateful, name=self.group)
+        actor_group = ActorGroup(
+            self.placement, inline=not experiment.algorithm.stateful, name=self.placement_group_name
+        )
         try:
             population = yield from relay_preparation(experiment.prepare_population())
             self.partition_arrays, self.dataset_metadata = (
                 _export_partition(population.partition),
                 population.dataset.to_metadata(),
             )
-            checkpoint = (yield from self._load_checkpoint(kept, population)) if kept else None
+            checkpoint = (yield from self._load_checkpoint(checkpoints, population)) if checkpoints else None
             yield Status("waiting for the client actors")
-            method, stack, graphs = experiment.algorithm, experiment.stack, experiment.graphs
-            pool = RayPool(method, population, crew, faults=self.faults, stack=stack, graphs=graphs)
-            population = pool.population  # one copy of the images is enough
+            algorithm, stack, graphs = experiment.algorithm, experiment.stack, experiment.graphs
+            pool = RayPool(algorithm, population, actor_group, faults=self.faults, stack=stack, graphs=graphs)
+            population = pool.population  # with the arrays of the object store: one copy in memory is enough
             for text in self._list_device_warnings(pool):
                 yield Status(text)
             yield Status(f"round {checkpoint.round + 1 if checkpoint else 1}")
-            yield from self._run_rounds(population, pool, kept, checkpoint)
+            yield from self._run_rounds(population, pool, checkpoints, checkpoint)
         finally:
-            crew.close()
+            actor_group.close()
 
     def _list_device_warnings(self, pool: RayPool) -> list[str]:
         server = [{"address": "the head", "name": self.device_share.name}]
-        return [
-            text
-            for text in (
-                describe_cpu_fallback(pool.actors),
-                describe_cpu_fallback(server, "the server trains"),
-            )
-            if text
-        ]
+        warnings = describe_cpu_fallback(pool.actor_infos), describe_cpu_fallback(server, "the server trains")
+        return [text for text in warnings if text]
 
     def _open_checkpoints(self) -> Checkpoints:
-        """The place for checkpoints: one that cannot be used is found out before anything else is done."""
-        keeping = self._require_checkpoint_policy()
-        kept = Checkpoints(keeping.url, keeping.experiment)
-        kept.check_writable()
-        if keeping.resume:
-            kept.check_newest()
+        """Open the folder for checkpoints, and check before anything else that it is writable."""
+        policy = self._require_checkpoint_policy()
+        checkpoints = Checkpoints(policy.url, policy.experiment)
+        checkpoints.check_writable()
+        if policy.resume:
+            checkpoints.check_newest()
         else:
-            kept.clear()
-        return kept
+            checkpoints.clear()
+        return checkpoints
 
     def _load_checkpoint(
-        self, kept: Checkpoints, population: Population
+        self, checkpoints: Checkpoints, population: Population
     ) -> Generator[Progress, None, Checkpoint | None]:
-        """The checkpoint to go on from; its records as far as the caller lacks them."""
+        """Load the checkpoint to go on from, and yield the records that the caller does not have."""
         warnings: list[str] = []
-        checkpoint = kept.load(make_initial_state(self.experiment.algorithm, population), warnings.append)
-        # Ray sends into what yields here, which an iterator that is no generator does not take.
+        checkpoint = checkpoints.load(
+            make_initial_state(self.experiment.algorithm, population), warnings.append
+        )
+        # A loop, not `yield from map(...)`: Ray calls `send` on this generator, and `map` has no `send`.
         for text in warnings:
             yield Status(text)
         if checkpoint is not None:
             yield ResumeNotice(checkpoint.round, checkpoint.digest, checkpoint.memory_digest)
-            for records in _split_records(checkpoint.records, self._require_checkpoint_policy().known):
+            for records in _split_records(checkpoint.records, self._require_checkpoint_policy().known_rounds):
                 yield RecalledRecords(records)
             self.params = self._copy_global_params(checkpoint.state)
         return checkpoint
 
     def _run_rounds(
-        self, population: Population, pool: RayPool, kept: Checkpoints | None, checkpoint: Checkpoint | None
+        self,
+        population: Population,
+        pool: RayPool,
+        checkpoints: Checkpoints | None,
+        checkpoint: Checkpoint | None,
     ) -> Iterator[Progress]:
         experiment, rounds = self.experiment, population.rounds
-        self.best = checkpoint.chosen if checkpoint else None
+        self.chosen_model = checkpoint.chosen if checkpoint else None
         if checkpoint is not None and checkpoint.stack_size is not None:
-            # Where stacks were halved, the rounds that run again would come out differently at full width.
-            pool.width = min(pool.width, checkpoint.stack_size)
-        if self.keeping is not None:
-            pool.widths = self.keeping.widths
+            # If the run had halved its stacks, the repeated rounds would come out differently at full size.
+            pool.stack_size = min(pool.stack_size, checkpoint.stack_size)
+        if self.checkpoint_policy is not None:
+            pool.stack_sizes = self.checkpoint_policy.stack_sizes
         for result in simulate_with_progress(
             experiment.algorithm,
             population,
@@ -210,52 +216,54 @@ class CoordinatorProcess:
         ):
             if isinstance(result, PersonalEvaluationProgress):
                 most = population.partition.num_clients
-                yield Status(f"round {result.round}: scored {result.done:,} of {most:,} clients' own models")
+                yield Status(f"round {result.round}: scored {result.done:,} of {most:,} personal models")
                 continue
             if isinstance(result, ServerTrainingProgress):
-                what, done, most = result.progress
-                yield Status(f"round {result.round}: {what}, {done:,} of {most:,} steps")
+                activity, done, most = result.progress
+                yield Status(f"round {result.round}: {activity}, {done:,} of {most:,} steps")
                 continue
             if self.placement.server_gpus:
                 result = replace(result, engine={**result.engine, "server_device": self.device_share.name})
             self.params = self._copy_global_params(result.state)
-            self.best = choose_better(self.best, experiment.algorithm, population, result)
+            self.chosen_model = choose_better(self.chosen_model, experiment.algorithm, population, result)
             yield replace(result, state=None)
-            if kept is not None:
-                kept.note_round(result)
+            if checkpoints is not None:
+                checkpoints.note_round(result)
                 if self._require_checkpoint_policy().is_due(result.round, rounds):
-                    kept.save(result, pool, rounds, self.best)
+                    checkpoints.save(result, pool, rounds, self.chosen_model)
 
     def _require_checkpoint_policy(self) -> CheckpointPolicy:
-        if self.keeping is None:
+        if self.checkpoint_policy is None:
             raise RuntimeError("this run has no checkpoints")
-        return self.keeping
+        return self.checkpoint_policy
 
     def _copy_global_params(self, state: Any) -> dict[str, Any]:
-        """The model for everybody; {} without one: the server's is a part then, or as it was at first."""
-        found: dict[str, Any] = (
-            tree.to_numpy(state.params) if self.experiment.algorithm.deploys_models else {}
-        )
-        return found
+        """Return the global model; {} if the algorithm deploys none, and the server has only a part of it."""
+        if not self.experiment.algorithm.deploys_models:
+            return {}
+        params: dict[str, Any] = tree.to_numpy(state.params)
+        return params
 
     def get_global_model(self) -> dict[str, Any]:
-        """The global model after the last finished round, NumPy arrays by parameter name; {} without one."""
+        """Return the global model after the last finished round: NumPy arrays by parameter name, or {}."""
         return self.params
 
     def get_chosen_model(self) -> ChosenModel | None:
-        """The model that validation has chosen, over NumPy arrays; None without a validation split."""
-        return self.best and replace(self.best, params=tree.to_numpy(self.best.params))
+        """Return the model that validation chose, as NumPy arrays; None without a validation split."""
+        return self.chosen_model and replace(
+            self.chosen_model, params=tree.to_numpy(self.chosen_model.params)
+        )
 
     def get_partition(self) -> dict[str, Any]:
-        """Who has which training example, `indices` and `offsets` as in `Partition`; {} where all sample."""
+        """Return `indices` and `offsets` of the partition; {} if clients sample their examples on demand."""
         return self.partition_arrays
 
     def get_dataset_metadata(self) -> dict[str, Any]:
-        """What whoever uses the model has to know of the data, as `Dataset.about` has it."""
+        """Return the metadata that a user of the model needs; see `Dataset.to_metadata`."""
         return self.dataset_metadata
 
     def get_pid(self) -> int:
-        """The process that this actor runs in."""
+        """Return the process id of this actor."""
         return os.getpid()
 
 
@@ -268,14 +276,14 @@ def _export_partition(partition: Partition) -> dict[str, Any]:
 def _split_records(
     records: Iterable[Mapping[str, Any]], known: int
 ) -> Iterator[tuple[Mapping[str, Any], ...]]:
-    """The records of rounds above `known`, some at a time."""
+    """Yield the records of the rounds after round `known`, in groups of `RECORDS_PER_MESSAGE`."""
     missing = iter(record for record in records if record["round"] > known)
     while part := tuple(islice(missing, RECORDS_PER_MESSAGE)):
         yield part
 
 
 def relay_preparation(preparing: Generator[str, None, Population]) -> Generator[Status, None, Population]:
-    """What a preparation says, as phases; its return value is the population."""
+    """Yield each text of a preparation as a status, and return the population."""
     while True:
         try:
             yield Status(next(preparing))

@@ -1,4 +1,4 @@
-"""The device of an actor: its share of a GPU, or the CPU; never the CPU unnoticed in the place of a GPU."""
+"""The device of an actor: a share of a GPU, or the CPU. An actor never replaces a GPU by the CPU silently."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ import torch
 from fedsim.errors import DoesNotFit
 
 CUDA_CONTEXT_BYTES = 512 << 20
-"""What CUDA itself takes of a GPU in each process, outside of the allocator that a cap binds; about."""
+"""GPU memory that CUDA itself takes in each process, outside of torch's allocator; an estimate."""
 
 LOGICAL_GPUS = "FEDSIM_LOGICAL_GPUS"
-"""With this variable set to 1, the GPUs of a node are numbers alone: who is given one trains on the CPU."""
+"""If this variable is 1, the GPUs of a node are logical: an actor with a GPU trains on the CPU."""
 
 DRIVER_FILES = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"), Path("/dev/nvidia0"))
-"""What is there where the kernel has NVIDIA's driver; the first also in containers that were given no GPU."""
+"""Files that exist if the kernel has NVIDIA's driver; the first one also in containers without a GPU."""
 
 CPU_FALLBACK_NAME = "cpu in the place of a logical GPU"
-"""The name of the device of an actor that was given a GPU of a node that has none."""
+"""The device name of an actor that was given a logical GPU."""
 
 
 @dataclass(frozen=True)
 class DeviceShare:
-    """The device that an actor has.
+    """The device of an actor.
 
     Attributes:
         device: "cuda" or "cpu".
-        cap: bytes that torch may allocate there; None where nothing limits it.
-        name: of the device, as records have it: "cpu", "cuda:0 NVIDIA H200", or `IN_PLACE`.
-        refused: why the actor is not to work at all.
+        cap: bytes that torch may allocate on the device; None for no limit.
+        name: of the device in round records: "cpu", "cuda:0 NVIDIA H200", or `CPU_FALLBACK_NAME`.
+        refusal: the error of an actor that must not work; None if it may.
     """
 
     device: str = "cpu"
@@ -44,23 +44,23 @@ class DeviceShare:
     refusal: DoesNotFit | None = None
 
     def raise_if_refused(self) -> None:
-        """See that the actor may work; not when it starts, where an error would pass for its death.
+        """Raise the refusal. Not called in the actor's constructor, where Ray takes an error for a death.
 
         Raises:
-            DoesNotFit: if it was given a share of a real GPU and cannot use it.
+            DoesNotFit: if the actor was given a share of a real GPU and cannot use it.
         """
         if self.refusal is not None:
             raise self.refusal
 
 
 def memory_cap(gpus: float, total: int) -> int | None:
-    """Bytes that torch may allocate in an actor on a share of one GPU; None for all there is.
+    """Return the bytes that torch may allocate on a share of one GPU; None for no limit.
 
-    The share is of everything that the process has on the GPU, so CUDA's own part is taken off: else four
-    actors of 0.25 would together want more than the GPU has, and whoever comes last would fail.
+    The share covers all memory of the process on the GPU, so CUDA's own part is subtracted: four actors of
+    0.25 GPU else ask for more than the GPU has, and the last actor fails.
 
     Args:
-        gpus: the share; from 1 on, the actor's GPUs are its own.
+        gpus: the share; an actor with 1 or more GPUs has them alone.
         total: bytes of the GPU.
     """
     share = int(gpus * total)
@@ -68,14 +68,14 @@ def memory_cap(gpus: float, total: int) -> int | None:
 
 
 def acquire_device(gpus: float, field: str = "resources.gpus_per_worker") -> DeviceShare:
-    """Take the device that an actor was given, and keep this process to its share of the memory.
+    """Take the device that an actor was given, and limit this process to its share of the GPU's memory.
 
-    Whoever was given a GPU works on it. Where torch cannot use it, the claim is refused if NVIDIA's driver is
-    there, and is the CPU on a node without one, whose GPUs somebody has declared: they are logical.
+    An actor with a GPU trains on the GPU. If torch cannot use the GPU, the share is refused on a node with
+    NVIDIA's driver. On a node without the driver the GPU is logical, and the device is the CPU.
 
     Args:
-        gpus: the share of a GPU, or how many; 0 for the CPU.
-        field: of the spec, that asks for it.
+        gpus: the share of a GPU, or the number of GPUs; 0 for the CPU.
+        field: of the spec that asks for the GPU; for the error.
     """
     if not gpus:
         return DeviceShare()
@@ -91,7 +91,7 @@ def acquire_device(gpus: float, field: str = "resources.gpus_per_worker") -> Dev
 
 
 def describe_driver() -> str:
-    """What is seen of NVIDIA's driver on this node, with its version where that is known; "" for nothing."""
+    """Describe NVIDIA's driver on this node, such as "driver 550.54"; "" if there is no driver."""
     found = next((path for path in DRIVER_FILES if path.exists()), None)
     if found is None:
         return ""
@@ -110,8 +110,8 @@ def _make_unusable_error(gpus: float, field: str) -> DoesNotFit:
         f"node {ray.util.get_node_ip_address()}: an actor was given {gpus:g} GPU and cannot use it: {why} "
         f"(torch {torch.__version__}, made for {_describe_cuda()}; NVIDIA: {describe_driver()}; "
         f"CUDA_VISIBLE_DEVICES={visible!r})",
-        f"have a torch with CUDA there and a driver that is new enough for it, set {field} to 0, or, where "
-        f"GPUs are to be numbers alone, start Ray on that node with {LOGICAL_GPUS}=1",
+        f"install a torch with CUDA and a driver that is new enough for it, or set {field} to 0; for logical "
+        f"GPUs, start Ray on that node with {LOGICAL_GPUS}=1",
         field,
         gpus,
     )
@@ -123,11 +123,11 @@ def _describe_cuda() -> str:
 
 
 def describe_cpu_fallback(members: Sequence[Mapping[str, Any]], who: str = "clients train") -> str | None:
-    """What people are to know of actors that train on the CPU though a GPU was asked for; None for nothing.
+    """Return a warning if actors train on the CPU although the spec asks for GPUs; None if none do.
 
     Args:
-        members: what each actor said of itself; see `Crew`.
-        who: does what, as the beginning of a sentence.
+        members: the info of each actor; see `ActorGroup.actor_infos`.
+        who: the start of the sentence, such as "clients train".
     """
     nodes = sorted({each["address"] for each in members if each["name"] == CPU_FALLBACK_NAME})
     if not nodes:

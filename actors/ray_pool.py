@@ -1,4 +1,4 @@
-"""RayPool: clients on actors. What it computes is what one process would compute, bit for bit."""
+"""RayPool: trains clients on Ray actors. Its results equal those of one process, bit for bit."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import ray
 
 from actors.actor_errors import LOST_OBJECT_ERRORS, first_line
 from actors.actor_group import ActorGroup
-from actors.calls import ActorCall, CallQueue, Submit
+from actors.call_queue import ActorCall, CallQueue, Submit
+from actors.call_sizes import count_clients_per_call, max_blocks_per_span, model_bytes
 from actors.client_messages import ClientMessage, pack_client_messages
-from fedsim.base import tree, wire
+from fedsim.base import tree
 from fedsim.base.digest import ClientStatesDigest, client_state_digests
 from fedsim.base.tree import Tree
 from fedsim.clients.population import Population
@@ -41,18 +42,12 @@ from fedsim.engine.worker import count_shards
 from fedsim.errors import StackTooLarge
 from fedsim.stacking.stack_size import StackSetting, choose_stack_size
 
-SPAN_MEMORY_BYTES = 256 << 20
-"""About how much the memories of one span's clients may take in an actor, or on its share of a GPU."""
-
 SHORT_ROUND_SECONDS = 0.02
-"""A round of less work for each worker is dealt out in one message to each: there is little to balance."""
-
-MAX_SURVEYED_PER_CALL = 1000
-"""A survey asks at most so many clients in one call, so that little is lost with an actor."""
+"""A shorter round is sent as one message to each worker: there is little load to balance."""
 
 
 class _StartedRound(NamedTuple):
-    """A round that actors are at work on: the blocks of each task, and all local steps."""
+    """A round that the actors work on: the blocks of each call, and the sum of the local steps."""
 
     blocks: list[Sequence[Block]]
     calls: list[ActorCall]
@@ -60,21 +55,21 @@ class _StartedRound(NamedTuple):
 
 
 class RayPool:
-    """Clients on actors; memories stay in the object store, owned by the process that made the pool.
+    """A pool of client actors. Client states stay in the object store; the pool's process owns them.
 
     Args:
-        algorithm: whose clients to run.
-        population: the federation.
-        crew: the actors.
-        faults: what a client that raises does, and how often a dead actor's work is begun again.
+        algorithm: of the run.
+        population: of the run.
+        actor_group: the actors.
+        faults: the policy for a client that raises, and the number of retries after an actor's death.
         stack: how many clients train at once in an actor; see `fedsim.stacking.stack_size`.
-        graphs: have the steps of such clients played as CUDA graphs; see `fedsim.stacking.graph_replay`.
+        graphs: replay the steps of stacks as CUDA graphs; see `fedsim.stacking.graph_replay`.
 
     Attributes:
-        population: over the object store's arrays, as every actor of this node reads them.
-        width: how many clients train at once now; halved for good where they need too much memory.
-        widths: {round, from 1: the width that it had when it ran before}; it has no larger one when it runs
-            again.
+        population: with the arrays of the object store, which all actors of a node share.
+        stack_size: how many clients train at once now; halved for the rest of the run if memory runs out.
+        stack_sizes: {round, from 1: its stack size in an earlier attempt}. A repeated round uses no larger
+            stack.
     """
 
     def __init__(
@@ -87,11 +82,11 @@ class RayPool:
         stack: StackSetting = 1,
         graphs: bool = False,
     ) -> None:
-        self.crew, self.faults, shared = actor_group, faults, ray.put(population)
+        self.actor_group, self.faults, shared = actor_group, faults, ray.put(population)
         self.population: Population = ray.get(shared)
-        self.actors = actor_group.set_up_actors(ray.put(algorithm), shared, faults, graphs)
-        self.width = choose_stack_size(stack, self.population, self.actors[0]["device"])
-        self.widths: Mapping[int, int] = {}
+        self.actor_infos = actor_group.set_up_actors(ray.put(algorithm), shared, faults, graphs)
+        self.stack_size = choose_stack_size(stack, self.population, self.actor_infos[0]["device"])
+        self.stack_sizes: Mapping[int, int] = {}
         self._client_states: dict[int, Any] = {}
         self._states_digest = ClientStatesDigest()
         self._calls = CallQueue(actor_group, faults.max_retries)
@@ -106,67 +101,67 @@ class RayPool:
         instructions = make_instructions(algorithm, ctx, state, cohort)
         sent = ray.put(tree.to_numpy(broadcasts))
         written = pack_client_messages(instructions)
-        self.width = min(self.width, self.widths.get(ctx.round + 1, self.width))
+        self.stack_size = min(self.stack_size, self.stack_sizes.get(ctx.round + 1, self.stack_size))
 
-        def begin() -> _StartedRound:
-            width = stack_size_by_model(algorithm, ctx.nets, self.width)
-            blocks = cut_into_blocks(cohort, self.population.count_steps, len(ctx.nets), width)
+        def begin_round() -> _StartedRound:
+            stack_sizes = stack_size_by_model(algorithm, ctx.nets, self.stack_size)
+            blocks = cut_into_blocks(cohort, self.population.count_steps, len(ctx.nets), stack_sizes)
             steps = [sum(self.population.count_steps(client) for client in block) for block in blocks]
             most = max_blocks_per_span(blocks, broadcasts, model_bytes(ctx)) if algorithm.stateful else None
             cuts = [(span.start, blocks[span.start : span.stop]) for span in self._split_blocks(steps, most)]
-            tasks = [
+            calls = [
                 ActorCall(self._make_train_call(algorithm, ctx.round, *part, sent, written)) for part in cuts
             ]
-            self._calls.add(tasks)
-            return _StartedRound([mine for _, mine in cuts], tasks, sum(steps))
+            self._calls.add(calls)
+            return _StartedRound([mine for _, mine in cuts], calls, sum(steps))
 
-        begun, down = begin(), count_bytes_down(algorithm, ctx, broadcasts, instructions, cohort)
+        begun, down = begin_round(), count_bytes_down(algorithm, ctx, broadcasts, instructions, cohort)
 
-        def finish() -> ReducedUpdates:
-            ended, results = self._wait_for_results(begun, begin)
+        def finish_round() -> ReducedUpdates:
+            ended, results = self._wait_for_results(begun, begin_round)
             self._seconds_per_step = sum(result.seconds for result in results) / max(1, ended.steps)
             if algorithm.stateful:
-                for mine, task, result in zip(ended.blocks, ended.calls, results, strict=True):
-                    new = zip(_flatten_blocks(mine), task.references[1:], strict=True)
+                for mine, call, result in zip(ended.blocks, ended.calls, results, strict=True):
+                    new = zip(_flatten_blocks(mine), call.references[1:], strict=True)
                     self._client_states.update(entry for entry in new if entry[0] not in result.errors)
             return combine_results(
                 algorithm, ctx, results, cohort, down, self._describe_engine(), self._states_digest
             )
 
-        return finish
+        return finish_round
 
     def _wait_for_results(
-        self, begun: _StartedRound, again: Callable[[], _StartedRound]
+        self, begun: _StartedRound, restart_round: Callable[[], _StartedRound]
     ) -> tuple[_StartedRound, list[SpanResult]]:
-        """The results of a round; where so many clients at once need too much memory, of half as many.
+        """Wait for the results of a round; if its stacks need too much memory, repeat it with half the size.
 
-        The whole round is begun again then, so that it is what it would have been at that width.
+        The whole round is repeated, so that its result is that of a round with the smaller stacks.
         """
         while True:
             try:
-                return begun, [result.unpacked() for result in self._calls.wait_for_results(begun.calls)]
+                return begun, [result.to_tensors() for result in self._calls.wait_for_results(begun.calls)]
             except StackTooLarge:
                 self._calls.drop(begun.calls)
-                self.width = halve_stack_size(self.width)
-                begun = again()
+                self.stack_size = halve_stack_size(self.stack_size)
+                begun = restart_round()
 
     def _split_blocks(self, steps: Sequence[int], most: int | None) -> Iterable[range]:
-        """How the blocks are dealt out: few messages where the last round's work was little, else many.
+        """Split the blocks into spans: one per worker if the last round was short, else many.
 
-        It decides who adds what, never what is added. Clients' memories travel one by one, so that messages
-        are not what they cost.
+        The split decides which actor adds the updates, and never changes the sum. With client states the
+        number of messages does not matter, because every state is a message of its own.
         """
-        workers = len(self.crew.actors)
+        workers = len(self.actor_group.actors)
         if most is None and self._seconds_per_step * sum(steps) < SHORT_ROUND_SECONDS * workers:
             return cut_evenly(len(steps), workers)
         return cut_into_spans(steps, workers, most)
 
     def _describe_engine(self) -> dict[str, Any]:
-        """How the round was computed, for the record; `restarts` since the last time."""
-        restarts, self._restarts = self.crew.restarts - self._restarts, self.crew.restarts
-        devices = ", ".join(sorted({member["name"] for member in self.actors}))
-        actor_infos = {"actors": len(self.crew.actors), "restarts": restarts, "device": devices}
-        return {"pool": "ray", "width": self.width, **actor_infos}
+        """Describe the pool for the round's record; `restarts` counts since the last call."""
+        restarts, self._restarts = self.actor_group.restarts - self._restarts, self.actor_group.restarts
+        devices = ", ".join(sorted({member["name"] for member in self.actor_infos}))
+        actor_infos = {"actors": len(self.actor_group.actors), "restarts": restarts, "device": devices}
+        return {"pool": "ray", "width": self.stack_size, **actor_infos}
 
     def _make_train_call(
         self,
@@ -177,14 +172,14 @@ class RayPool:
         sent: Any,
         written: Mapping[int, ClientMessage],
     ) -> Submit:
-        clients, width = _flatten_blocks(blocks), self.width
+        clients, stack_size = _flatten_blocks(blocks), self.stack_size
         mine = {client: written[client] for client in clients if client in written}
         client_states = [self._client_states.get(client) for client in clients] if algorithm.stateful else []
         returns = 1 + len(clients) * algorithm.stateful
 
         def submit(actor: Any, attempt: int) -> list[Any]:
-            call = actor.train if returns == 1 else actor.train.options(num_returns=returns)
-            references = call.remote(round, start, attempt, width, blocks, sent, mine, *client_states)
+            call = actor.train_span if returns == 1 else actor.train_span.options(num_returns=returns)
+            references = call.remote(round, start, attempt, stack_size, blocks, sent, mine, *client_states)
             return list(references) if returns > 1 else [references]
 
         return submit
@@ -192,17 +187,20 @@ class RayPool:
     def measure_losses(
         self, algorithm: Algorithm, ctx: Context, state: Any, clients: Sequence[int]
     ) -> Survey:
-        """The mean loss of the first deployed model on each client's data; see `ClientPool`."""
+        """Measure the mean loss of the first deployed model on each client's data; see `ClientPool`."""
         models = select_survey_models(algorithm, ctx, state)
-        sent, size = ray.put(tree.to_numpy(models)), _clients_per_call(len(clients), len(self.crew.actors))
+        sent, size = (
+            ray.put(tree.to_numpy(models)),
+            count_clients_per_call(len(clients), len(self.actor_group.actors)),
+        )
 
         def make_call(some: Sequence[int]) -> Submit:
-            return lambda actor, _: [actor.measure.remote(ctx.round, sent, some)]
+            return lambda actor, _: [actor.measure_losses.remote(ctx.round, sent, some)]
 
         portions = [clients[start : start + size] for start in range(0, len(clients), size)]
-        tasks = [ActorCall(make_call(some)) for some in portions]
-        self._calls.add(tasks)
-        losses = self._calls.wait_for_results(tasks)
+        calls = [ActorCall(make_call(some)) for some in portions]
+        self._calls.add(calls)
+        losses = self._calls.wait_for_results(calls)
         return Survey(np.concatenate(losses), count_survey_traffic(algorithm, ctx, state, models, clients))
 
     def begin_evaluation(
@@ -213,11 +211,11 @@ class RayPool:
         shards = count_shards(self.population)
 
         def make_call(shard: int) -> Submit:
-            return lambda actor, _: [actor.score.remote(ctx.round, models, shard)]
+            return lambda actor, _: [actor.score_shard.remote(ctx.round, models, shard)]
 
-        tasks = [ActorCall(make_call(shard)) for shard in range(shards)]
-        self._calls.add(tasks)
-        return lambda: sum_scores(self._calls.wait_for_results(tasks))
+        calls = [ActorCall(make_call(shard)) for shard in range(shards)]
+        self._calls.add(calls)
+        return lambda: sum_scores(self._calls.wait_for_results(calls))
 
     def begin_personal_evaluation(
         self, algorithm: Algorithm, ctx: Context, state: Any, clients: Iterable[int] | None = None
@@ -232,85 +230,64 @@ class RayPool:
         most = max_blocks_per_span([(client,) for client in asked.clients[:1]], handovers, model_bytes(ctx))
         portions = [
             asked.clients[part.start : part.stop]
-            for part in cut_into_spans(work, len(self.crew.actors), most if algorithm.stateful else None)
+            for part in cut_into_spans(
+                work, len(self.actor_group.actors), most if algorithm.stateful else None
+            )
         ]
-        tasks = [ActorCall(self._make_personal_call(algorithm, ctx, state, mine, sent)) for mine in portions]
-        self._calls.add(tasks)
-        return self._collect_personal_scores(tasks, portions, asked.untested)
+        calls = [ActorCall(self._make_personal_call(algorithm, ctx, state, mine, sent)) for mine in portions]
+        self._calls.add(calls)
+        return self._collect_personal_scores(calls, portions, asked.untested)
 
     def _collect_personal_scores(
-        self, tasks: Sequence[ActorCall], portions: Sequence[Sequence[int]], untested: int
+        self, calls: Sequence[ActorCall], portions: Sequence[Sequence[int]], untested: int
     ) -> PersonalEvaluation:
-        for _ in self._calls.iterate_progress(tasks):
-            yield sum(len(mine) for mine, task in zip(portions, tasks, strict=True) if task.ended)
-        return join_scores([task.value for task in tasks], untested)
+        for _ in self._calls.iterate_progress(calls):
+            yield sum(len(mine) for mine, call in zip(portions, calls, strict=True) if call.ended)
+        return join_scores([call.value for call in calls], untested)
 
     def _make_personal_call(
         self, algorithm: Algorithm, ctx: Context, state: Any, clients: Sequence[int], sent: Any
     ) -> Submit:
-        memories = [self._client_states.get(client) for client in clients] if algorithm.stateful else []
+        client_states = [self._client_states.get(client) for client in clients] if algorithm.stateful else []
 
         def submit(actor: Any, _: int) -> list[Any]:
-            # Made when they are sent, so that there are never as many letters here as there are clients.
+            # Packed when the call is sent, so that this process never holds the messages of all clients.
             mine = pack_client_messages(make_personal_instructions(algorithm, ctx, state, clients))
-            return [actor.examine.remote(ctx.round, clients, sent, mine, *memories)]
+            return [actor.evaluate_personal_models.remote(ctx.round, clients, sent, mine, *client_states)]
 
         return submit
 
     def client_states(self, clients: Iterable[int] | None = None) -> Mapping[int, Tree]:
-        """What these clients keep, by default all; downloads it.
+        """Download the states of these clients, by default of all.
 
         Raises:
-            NodeLost: if it is gone, with the node that it was on.
+            NodeLost: if a state is gone with its node.
         """
         chosen = self._client_states if clients is None else clients
         held = {client: self._client_states[client] for client in chosen if client in self._client_states}
         try:
             found = zip(held, ray.get(list(held.values())), strict=True)
         except LOST_OBJECT_ERRORS as error:
-            self.crew.check_actors_alive()
-            raise self.crew.make_node_lost_error(
-                0, f"a client's memory is gone: {first_line(error)}"
+            self.actor_group.check_actors_alive()
+            raise self.actor_group.make_node_lost_error(
+                0, f"a client state is gone: {first_line(error)}"
             ) from error
-        return {client: tree.from_numpy(memory) for client, memory in found}
+        return {client: tree.from_numpy(client_state) for client, client_state in found}
 
-    def restore_client_states(self, memories: Mapping[int, Tree]) -> None:
-        """Put the memories of these clients back, as after a restart."""
-        for client, memory in memories.items():
-            self._client_states[client] = ray.put(tree.to_numpy(memory))
-        self._states_digest.update(client_state_digests(memories))
+    def restore_client_states(self, client_states: Mapping[int, Tree]) -> None:
+        """Restore the states of these clients, as after a restart."""
+        for client, client_state in client_states.items():
+            self._client_states[client] = ray.put(tree.to_numpy(client_state))
+        self._states_digest.update(client_state_digests(client_states))
 
     def drop_client_states(self) -> None:
-        """As if no client had ever come: their memories go."""
+        """Forget the states of all clients."""
         self._client_states.clear()
         self._states_digest = ClientStatesDigest()
 
     def close(self) -> None:
-        """End the actors and give their resources back."""
-        self.crew.close()
-
-
-def model_bytes(ctx: Context) -> int:
-    """Bytes of the largest architecture's parameters."""
-    return wire.NUMBER_BYTES * max(net.count_parameters() for net in ctx.nets)
-
-
-def max_blocks_per_span(
-    blocks: Sequence[Block], broadcasts: Mapping[str, Mapping[str, Tree]], model: int = 0
-) -> int:
-    """How many blocks a span may hold where clients keep memories: an actor has all of a span's at once.
-
-    What a client keeps is of the order of what it receives, or of a model (of so many bytes) where that is
-    more; the old and the new memories count.
-    """
-    received = max(sum(wire.message_bytes(message).values()) for message in broadcasts.values())
-    clients = SPAN_MEMORY_BYTES // max(1, 2 * received, 2 * model)
-    return max(1, clients // max(map(len, blocks), default=1))
-
-
-def _clients_per_call(clients: int, actors: int) -> int:
-    """How many clients to ask in one call; each is scored for itself, so the answers do not depend on it."""
-    return min(MAX_SURVEYED_PER_CALL, max(1, -(-clients // (4 * actors))))
+        """End the actors, and give their resources back."""
+        self.actor_group.close()
 
 
 def _flatten_blocks(blocks: Sequence[Block]) -> list[int]:

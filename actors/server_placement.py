@@ -1,7 +1,6 @@
-"""ServerRoom: the server's share of a GPU, reserved before its process starts.
+"""ServerPlacement: the server's share of a GPU, reserved before the server's actor starts.
 
-Without that an actor that asks for a share which others hold waits inside Ray, without an end and without a
-word.
+Without the reservation an actor whose share is in use waits inside Ray, with no limit and no message.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from fedsim.errors import NoCapacityNow
 from fedsim.plugins import plugin_environment
 
 HEAD = "node:__internal_head__"
-"""A resource that Ray gives the head alone; a crumb of it keeps a reservation there."""
+"""A resource that only the head has; a tiny amount of it places a reservation on the head."""
 
 
 class ServerPlacement:
-    """The place of an actor that does the server's work: beside its caller, with a share of a GPU or none.
+    """The placement of the server's actor: on its caller's node, or on the head with a share of a GPU.
 
     Args:
-        share: of a GPU of the head's; 0 for none, and then nothing is reserved.
+        share: of one of the head's GPUs; 0 for no GPU and no reservation.
     """
 
     def __init__(self, share: float) -> None:
@@ -32,33 +31,33 @@ class ServerPlacement:
         self._group = placement_group([{"GPU": share, HEAD: 0.001}]) if share else None
 
     def make_actor_options(self) -> dict[str, Any]:
-        """The options of the actor."""
-        # The processes of a cluster have the environment of its start, not ours.
-        told: dict[str, Any] = (
+        """Make the Ray options of the actor."""
+        # Processes of a cluster have the environment of its start, without this process's variables.
+        environment: dict[str, Any] = (
             {"runtime_env": {"env_vars": plugin_environment()}} if plugin_environment() else {}
         )
         if self._group is None:
-            # On the head, where the data sets are.
+            # On the caller's node, where the data sets are.
             here = ray.get_runtime_context().get_node_id()
-            return told | {"scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=True)}
-        placed = PlacementGroupSchedulingStrategy(self._group)
-        return told | {"scheduling_strategy": placed, "num_gpus": self.share}
+            return environment | {"scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=True)}
+        strategy = PlacementGroupSchedulingStrategy(self._group)
+        return environment | {"scheduling_strategy": strategy, "num_gpus": self.share}
 
     def wait_for_gpu(self) -> None:
-        """Wait until it is there; at once where nothing is reserved.
+        """Wait until the share is free; return at once if nothing is reserved.
 
         Raises:
-            NoRoomNow: if others hold it.
+            NoCapacityNow: if other work holds the share.
         """
         if self._group is not None and not self._group.wait(PLACEMENT_SECONDS):
             free = ray.available_resources().get("GPU", 0)
             raise NoCapacityNow(
                 f"the server's {self.share:g} GPU of the head did not come free within "
                 f"{PLACEMENT_SECONDS:g} s; free now on the whole cluster: {free:g} GPU",
-                "wait for other work to end, or set resources.server_gpus to 0: then it trains on its CPU",
+                "wait for other work to end, or set resources.server_gpus to 0: the server then uses its CPU",
             )
 
     def close(self) -> None:
-        """Give it back, and end the actor that has it."""
+        """Give the share back; this ends the actor that has it."""
         if self._group is not None:
             remove_placement_group(self._group)

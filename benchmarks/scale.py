@@ -113,7 +113,7 @@ class Federation:
         return found, self._processor() - before
 
     def _processor(self) -> float:
-        actors = ray.get([actor.__ray_call__.remote(_processor) for actor in self.pool.crew.actors])
+        actors = ray.get([actor.__ray_call__.remote(_processor) for actor in self.pool.actor_group.actors])
         return process_time() + sum(actors)
 
     def memory(self) -> float:

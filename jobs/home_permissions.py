@@ -1,4 +1,4 @@
-"""Keeping what lies in fedsim's home from other users of the machine."""
+"""Permissions that keep fedsim's home private to its user."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 PRIVATE_UMASK = 0o077
 
 PATTERNS = ("fedsim.db*", "serve.*", "ray.*", "api.alive", "jobs", "bugs")
-"""What fedsim makes in its home; `jobs` and `bugs` are folders, and closed with all that is in them."""
+"""The names that fedsim makes in its home; closing the folders `jobs` and `bugs` closes their content."""
 
 
 def keep_private(home: Path) -> None:
-    """Have what this process makes be for its user alone, and so close what an earlier version left open.
+    """Make all new files of this process private, and close files that an earlier version left open.
 
     Args:
-        home: whose own files are closed; what belongs to somebody else stays as it is.
+        home: its files are closed; files of another user stay as they are.
     """
     os.umask(PRIVATE_UMASK)
     for path in (found for pattern in PATTERNS for found in home.glob(pattern)):

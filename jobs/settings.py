@@ -1,4 +1,4 @@
-"""Where fedsim keeps things and what it talks to, read once from the environment."""
+"""Settings: fedsim's folders, addresses and limits, read once from the environment."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ from typing import Any
 from fedsim.errors import JobNotFound, SettingsError
 
 SECRETS_VARIABLE = "FEDSIM_SECRETS"
-"""Names a file of further variables, as JSON, for a process whose own variables everybody can see."""
+"""The variable that names a JSON file of secret variables, for a process whose environment is public."""
 
 JOB_ID = re.compile(r"[a-z0-9]{1,32}")
-
 
 LOG_FORMATS = ("text", "json")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How much callers of the API may ask for.
+    """Limits for the callers of the API.
 
     Attributes:
-        body_bytes: of the largest body that is read (`FEDSIM_MAX_BODY`).
-        requests_per_minute: of one address beyond loopback, at once or spread (`FEDSIM_RATE_LIMIT`); 0 is
-            no limit. Callers on loopback are never counted.
-        streams: event streams and followed logs that may be open at once (`FEDSIM_MAX_STREAMS`).
+        body_bytes: the largest body of a request (`FEDSIM_MAX_BODY`).
+        requests_per_minute: of one address (`FEDSIM_RATE_LIMIT`); 0 is no limit. Callers on loopback are not
+            counted.
+        streams: the most event streams and followed logs that are open at once (`FEDSIM_MAX_STREAMS`).
     """
 
     body_bytes: int = 1_000_000
@@ -41,7 +40,7 @@ class Limits:
         """Read the limits from the environment.
 
         Raises:
-            SettingsError: a variable that is not what it should be.
+            SettingsError: if a variable has a wrong value.
         """
         given = {
             "body_bytes": _read_whole_number(env, "FEDSIM_MAX_BODY", minimum=1000),
@@ -53,24 +52,24 @@ class Limits:
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that the environment decides; secrets are left out of its repr.
+    """All values from the environment; its `repr` leaves out the secrets.
 
     Attributes:
         home: the directory of the database, the jobs and the data (`FEDSIM_HOME`).
         database_url: an SQLAlchemy URL (`FEDSIM_DATABASE_URL`); empty means an SQLite file in `home`.
         storage: fsspec URL for checkpoints and artifacts (`FEDSIM_STORAGE`); None means `home`.
-        data_roots: where data sets are looked for, in this order (`home/data`, then `FEDSIM_DATA`).
-        max_running: how many jobs may hold the cluster at once (`FEDSIM_MAX_RUNNING`).
-        ray_address: the Ray cluster to use (`FEDSIM_RAY_ADDRESS`); None means a local Ray of fedsim's own.
-        ray_num_cpus: CPUs of the local Ray (`FEDSIM_RAY_NUM_CPUS`); None means all it may use.
+        data_roots: the folders with data sets, in the order of the search (`home/data`, then `FEDSIM_DATA`).
+        max_running: the most jobs that run at once (`FEDSIM_MAX_RUNNING`).
+        ray_address: of the Ray cluster (`FEDSIM_RAY_ADDRESS`); None means a local Ray that fedsim starts.
+        ray_num_cpus: CPUs of the local Ray (`FEDSIM_RAY_NUM_CPUS`); None means all that it may use.
         ray_num_gpus: GPUs of the local Ray (`FEDSIM_RAY_NUM_GPUS`); None means all of the machine.
         ray_idle_seconds: how long the local Ray outlives the last API and the last job (`FEDSIM_RAY_IDLE`).
-        token: what callers of the API must present (`FEDSIM_TOKEN`); None means no token.
-        limits: how much callers of the API may ask for.
-        drain_seconds: how long the API goes on serving after it was told to end, while `/readyz` already
-            says no (`FEDSIM_DRAIN`).
+        token: that callers of the API must send (`FEDSIM_TOKEN`); None means no token.
+        limits: for the callers of the API.
+        drain_seconds: how long the API goes on serving after a request to end, while `/readyz` answers no
+            (`FEDSIM_DRAIN`).
         log_format: of the API's own log, `text` or `json` (`FEDSIM_LOG_FORMAT`).
-        plugins: modules that register methods, models and data, separated by commas (`FEDSIM_PLUGINS`).
+        plugins: modules that register algorithms, models and data, separated by commas (`FEDSIM_PLUGINS`).
     """
 
     home: Path
@@ -106,7 +105,7 @@ class Settings:
             overrides: fields that take precedence (command-line options); None means "not given".
 
         Raises:
-            SettingsError: a variable that is not what it should be.
+            SettingsError: if a variable has a wrong value.
         """
         env = os.environ if environ is None else environ
         env = {**env, **_read_secrets_file(env)}
@@ -131,16 +130,16 @@ class Settings:
         return cls(**values | {name: value for name, value in overrides.items() if value is not None})
 
     def environment(self) -> dict[str, str]:
-        """The variables that give a child process these settings, without the API's token."""
+        """Return the variables that give a child process these settings, without the API's token."""
         return self.public_environment() | self.secret_environment()
 
     def secret_environment(self) -> dict[str, str]:
-        """The variables that may hold a password."""
+        """Return the variables that may hold a password."""
         variables = {"FEDSIM_DATABASE_URL": self.database_url, "FEDSIM_STORAGE": self.storage}
         return {name: value for name, value in variables.items() if value}
 
     def public_environment(self) -> dict[str, str]:
-        """The variables that anybody may see."""
+        """Return the variables that everybody may see."""
         variables = {
             "FEDSIM_HOME": str(self.home),
             "FEDSIM_DATA": os.pathsep.join(str(root) for root in self.data_roots),
@@ -151,15 +150,15 @@ class Settings:
         return {name: value for name, value in variables.items() if value}
 
     def make_home(self) -> Path:
-        """Create `home`, readable by its owner only, where it does not exist yet; returns it."""
+        """Create `home` if it does not exist, readable by its owner only, and return it."""
         self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
         return self.home
 
     def job_dir(self, job_id: str) -> Path:
-        """The directory of one job, made on first use.
+        """Return the directory of a job; make it on first use.
 
         Raises:
-            JobNotFound: a text that cannot be a job id, and so must not become a path.
+            JobNotFound: if the text is no job id: it must not become a path.
         """
         if not JOB_ID.fullmatch(job_id):
             raise JobNotFound(f"{job_id!r} is not a job id", "`fedsim list` shows the jobs with their ids")
@@ -169,39 +168,39 @@ class Settings:
         return directory
 
     def checkpoint_url(self, job_id: str) -> str:
-        """Where one job's checkpoints are: a path in its directory, or a URL below `storage`."""
+        """Return the folder of a job's checkpoints: a path in its directory, or a URL below `storage`."""
         if self.storage is None:
             return str(self.job_dir(job_id) / "checkpoints")
         return f"{self.storage.rstrip('/')}/jobs/{job_id}/checkpoints"
 
     def artifact_url(self, job_id: str) -> str:
-        """Where the files that a job leaves are: a path in its directory, or a URL below `storage`."""
+        """Return the folder of a job's artifacts: a path in its directory, or a URL below `storage`."""
         if self.storage is None:
             return str(self.job_dir(job_id) / "artifacts")
         return f"{self.storage.rstrip('/')}/jobs/{job_id}/artifacts"
 
     def log_path(self, job_id: str) -> Path:
-        """The file of one job's own log, in its directory; the file itself may not exist yet."""
+        """Return the path of a job's log file; the file may not exist yet."""
         return self.job_dir(job_id) / "job.log"
 
 
 def check_token(text: str) -> str:
-    """A token without the white space around it.
+    """Return a token without the white space around it.
 
     Raises:
-        SettingsError: there is nothing else, or no header can carry it: then nobody could ever present it.
+        SettingsError: if the token is empty, or has characters that no HTTP header can carry.
     """
     token = text.strip()
     hint = "FEDSIM_TOKEN, or the file of --token-file, holds one long random word of letters and digits"
     if not token:
-        raise SettingsError("the token is nothing but white space", hint)
+        raise SettingsError("the token is empty", hint)
     if not (token.isascii() and token.isprintable()):
         raise SettingsError("the token holds characters that no request can carry", hint)
     return token
 
 
 def _read_secrets_file(env: Mapping[str, str]) -> dict[str, str]:
-    """The variables in the file that `FEDSIM_SECRETS` names; they are meant for this process and go first."""
+    """Read the variables in the file that `FEDSIM_SECRETS` names; they override the environment."""
     path = env.get(SECRETS_VARIABLE)
     if not path:
         return {}
@@ -218,7 +217,7 @@ def _read_secrets_file(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _read_whole_number(env: Mapping[str, str], name: str, *, minimum: int) -> int | None:
-    """A whole number from the environment, None where the variable is unset or empty."""
+    """Read a whole number from the environment; None if the variable is unset or empty."""
     text = env.get(name, "").strip()
     if not text:
         return None
@@ -230,7 +229,7 @@ def _read_whole_number(env: Mapping[str, str], name: str, *, minimum: int) -> in
 
 
 def _read_choice(env: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
-    """A word from the environment, the first of those allowed where the variable is unset or empty."""
+    """Read a word from the environment; the first allowed word if the variable is unset or empty."""
     text = env.get(name, "").strip() or allowed[0]
     if text not in allowed:
         raise SettingsError(f"{name} is {text!r}", f"set it to {' or '.join(allowed)}, or unset it")
@@ -238,7 +237,7 @@ def _read_choice(env: Mapping[str, str], name: str, allowed: tuple[str, ...]) ->
 
 
 def _absolute_database(url: str) -> str:
-    """The URL, a SQLite file in it by its whole path: runners work in a folder of their own."""
+    """Return the URL with the absolute path of a SQLite file: runners work in another folder."""
     scheme, mark, rest = url.partition(":///")
     file, more, query = rest.partition("?")
     if not scheme.startswith("sqlite") or not mark or not file or file.startswith((":", "file:")):
@@ -247,5 +246,5 @@ def _absolute_database(url: str) -> str:
 
 
 def _absolute_storage(place: str) -> str:
-    """The same of a folder; a URL is left as it is."""
+    """Return the absolute path of a folder; return a URL as it is."""
     return place if "://" in place or "::" in place else str(Path(place).expanduser().absolute())

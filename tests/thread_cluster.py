@@ -4,8 +4,8 @@ import threading
 import time
 
 from actors.resources import ClusterNode
+from jobs.run.job_cluster import RayJob
 from jobs.run.ledger import StoreLedger
-from jobs.run.ray_job import RayJob
 from jobs.store.records import RoundRecord
 from jobs.store.states import JobState
 
@@ -75,7 +75,7 @@ class ThreadCluster:
         for number in range(1, self.store.get(job_id).rounds_total + 1):
             book.add(a_record(number))
             time.sleep(0.001)
-        self.store.advance(job_id, JobState.RUNNING, JobState.SUCCEEDED, holder=submission_id)
+        self.store.change_state(job_id, JobState.RUNNING, JobState.SUCCEEDED, holder=submission_id)
         with self._lock:
             self._jobs[submission_id] = RayJob(ended=True, message="", exit_code=0)
         self.on_end()

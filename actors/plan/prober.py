@@ -72,7 +72,7 @@ class ProberProcess:
             yield Status("waiting for the client actors")
             never, stack, graphs = Faults(max_retries=0), self.experiment.stack, self.experiment.graphs
             pool = RayPool(algorithm, population, crew, faults=never, stack=stack, graphs=graphs)
-            if text := describe_cpu_fallback(pool.actors):
+            if text := describe_cpu_fallback(pool.actor_infos):
                 yield Status(text)
             trials = Trials(algorithm, pool.population, pool, self.claim.device)
             probe = Probe(trials, self.experiment, perf_counter() - began)
@@ -93,7 +93,7 @@ class Probe:
     def __init__(self, trials: Trials, experiment: Experiment, startup: float) -> None:
         self.trials, self.experiment, self.startup = trials, experiment, startup
         self.population: Population = trials.population
-        self.shared_bytes, self.asked = size_of(self.population), trials.pool.width
+        self.shared_bytes, self.asked = size_of(self.population), trials.pool.stack_size
         self.costs: tuple[Costs, ...] = ()
         self.survey = self.learn = self.evaluation = self.examination = 0.0
         self.examination_bytes = 0
@@ -158,7 +158,9 @@ class Probe:
 
     def usage(self) -> MemoryUsage:
         """The most that any actor needed so far."""
-        every: list[MemoryUsage] = ray.get([actor.usage.remote() for actor in self.trials.pool.crew.actors])
+        every: list[MemoryUsage] = ray.get(
+            [actor.measure_memory.remote() for actor in self.trials.pool.actor_group.actors]
+        )
         gpu = [usage.gpu for usage in every if usage.gpu is not None]
         caps = [usage.gpu_cap for usage in every if usage.gpu_cap is not None]
         private = max(usage.private for usage in every)
@@ -176,12 +178,12 @@ class Probe:
 
     def by_node(self) -> dict[str, int]:
         """How many actors each node has."""
-        return dict(Counter(actor["node"] for actor in self.trials.pool.actors))
+        return dict(Counter(actor["node"] for actor in self.trials.pool.actor_infos))
 
     def pieces(self, cohort: Sequence[int]) -> int:
         """How many workers this cohort has something to do for."""
         nets = self.population.nets
-        width = stack_size_by_model(self.trials.algorithm, nets, self.trials.pool.width)
+        width = stack_size_by_model(self.trials.algorithm, nets, self.trials.pool.stack_size)
         return count_blocks(cohort, [width(model) for model in range(len(nets))])
 
     def expected(self, workers: int) -> float:
@@ -191,7 +193,7 @@ class Probe:
     def modelled(self, cohort: Sequence[int], workers: int) -> float:
         """Seconds of this cohort's training, as the costs say."""
         models, steps = len(self.costs), self.population.count_steps
-        width = stack_size_by_model(self.trials.algorithm, self.population.nets, self.trials.pool.width)
+        width = stack_size_by_model(self.trials.algorithm, self.population.nets, self.trials.pool.stack_size)
         hands = dealt(cohort, steps, self.client_seconds, workers, models, width)
         return self.overhead() + max(sum(map(self.client_seconds, hand)) for hand in hands)
 
@@ -220,9 +222,9 @@ class Probe:
         came = len(results[-1].cohort) if results else mean(map(len, trials.cohorts))
         longest = mean(max(map(self.client_seconds, cohort)) for cohort in trials.cohorts)
         return Measured(
-            device=trials.pool.actors[0]["device"],
+            device=trials.pool.actor_infos[0]["device"],
             workers=trials.workers,
-            stack=(trials.pool.width, self.asked),
+            stack=(trials.pool.stack_size, self.asked),
             pieces=max(self.pieces(cohort) for cohort in trials.cohorts),
             by_node=self.by_node(),
             startup=self.startup,

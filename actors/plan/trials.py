@@ -67,7 +67,7 @@ class Trials:
     ) -> None:
         self.algorithm, self.population, self.pool = algorithm, population, pool
         self.device = device
-        self.workers = len(pool.actors)
+        self.workers = len(pool.actor_infos)
         self.state, self.enrolling = make_state_and_traffic(algorithm, population)
         self.begun = self.latest = self.state  # with which the last whole round began, and ended
         self.done: list[Trial] = []
@@ -129,12 +129,12 @@ class Trials:
 
     def _limit(self, local: LocalTraining) -> None:
         if self.pool.population.local != local:
-            ray.get([actor.limit.remote(local) for actor in self.pool.crew.actors])
+            ray.get([actor.set_local_training.remote(local) for actor in self.pool.actor_group.actors])
             self.pool.population = replace(self.population, local=local)
 
     def _busiest(self, cohort: Sequence[int]) -> Work:
         population, nets = self.pool.population, self.population.nets
-        width, steps = stack_size_by_model(self.algorithm, nets, self.pool.width), population.count_steps
+        width, steps = stack_size_by_model(self.algorithm, nets, self.pool.stack_size), population.count_steps
         hands = dealt(cohort, steps, steps, self.workers, len(nets), width)
         shares = (together(client_work(population.local, self._size(client)) for client in h) for h in hands)
         return max(shares, key=lambda work: (work.steps, work.examples))

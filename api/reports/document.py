@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from jobs.run.final_model import FinalModel
-from jobs.store.records import Cost, Job, RoundRecord
+from jobs.store.records import Job, RoundCost, RoundRecord
 
 
 class RunSummary:
@@ -18,7 +18,7 @@ class RunSummary:
         self.best: dict[str, Any] = {}
         self.chosen = FinalModel()
         self.rounds, self.seconds, self.down, self.up, self.personal = 0, 0.0, 0, 0, 0
-        self.cost = Cost(updates=0, flops=0)
+        self.cost = RoundCost(updates=0, flops=0)
 
     def add_record(self, record: RoundRecord) -> None:
         """Take the next record."""
@@ -31,7 +31,7 @@ class RunSummary:
         self.seconds += record.seconds.total
         self.down, self.up = self.down + record.bytes.down, self.up + record.bytes.up
         self.personal += record.bytes.personal
-        self.cost += record.cost or Cost(updates=0, flops=0)
+        self.cost += record.cost or RoundCost(updates=0, flops=0)
 
     def to_document(self) -> dict[str, Any]:
         """Give final, best (by model and split too, where there is validation) and totals."""

@@ -13,7 +13,7 @@ from typing import Any
 from api.server.errors import STATUS_OF_CODE
 from fedsim.errors import FieldError, ServiceError
 from jobs.local_ray.embedded_ray import find_ray, package_path
-from jobs.local_ray.files import TOKEN, is_keeper_alive
+from jobs.local_ray.keeper_files import TOKEN, is_keeper_alive
 from jobs.plan.plan import Plan
 from jobs.settings import Settings
 from jobs.spec import JobSpec

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from benchmarks.tables.page import PageName
 from jobs.spec import JobSpec, parse_spec, parse_text, preset_text
 from jobs.spec.grid import GridRun, cells, grid_runs, hash_spec, make_set_items
-from jobs.spec.text import apply_overrides
+from jobs.spec.spec_text import apply_overrides
 
 __all__ = ["FOLDER", "GridRun", "Table", "TableError", "hash_spec", "load_table", "read_table", "tables"]
 

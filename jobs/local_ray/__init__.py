@@ -1,1 +1,1 @@
-"""The Ray that `fedsim serve` brings along, its keeper, and what a cluster has."""
+"""The local Ray of `fedsim serve`, its keeper process, and the state of a cluster."""

@@ -1,4 +1,4 @@
-"""The cluster as it is now: its nodes, what is free on each, and whose actors are where."""
+"""The state of the cluster: its nodes, their free resources, and the actors of each job."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ KINDS = ("CPU", "GPU")
 LIVING_STATES = frozenset({"ALIVE", "PENDING_CREATION", "RESTARTING", "DEPENDENCIES_UNREADY"})
 SUPERVISOR = "JobSupervisor"
 MAX_ROWS = 10_000
-"""Rows that Ray gives at once."""
+"""The most rows in one answer of Ray."""
 
 SUBMISSION = re.compile(r"fedsim-([a-z0-9]+)-[0-9-]+")
-"""The name of the Ray job of one of our jobs; see `jobs.store.records.ray_job_of`."""
+"""The id of the Ray job of a fedsim job; see `jobs.store.records.get_ray_job_id`."""
 
 _STATE = f"detail=1&limit={MAX_ROWS}&filter_keys=state&filter_predicates"
 _IS, _NOT = f"{_STATE}=%3D&filter_values", f"{_STATE}=%21%3D&filter_values"
@@ -26,11 +26,11 @@ ACTORS = f"/api/v0/actors?{_NOT}=DEAD"
 JOBS = "/api/jobs/"
 
 Ask = Callable[[str], Any]
-"""Gives the answer of Ray's dashboard at a path, as plain data."""
+"""A function that returns the answer of Ray's dashboard at a path, as plain data."""
 
 
 class Share(BaseModel):
-    """So much of one kind of resource; fractions are shares of one CPU or GPU."""
+    """An amount of one kind of resource; a fraction is a share of one CPU or GPU."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -51,7 +51,7 @@ class NodeState(BaseModel):
 
 
 class JobActors(BaseModel):
-    """What one job has on the cluster."""
+    """The actors and resources of one job on the cluster."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -75,7 +75,7 @@ class ClusterState(BaseModel):
 
 
 class ReservedResources(dict[str, float]):
-    """How much of each kind is reserved."""
+    """The reserved amount of each kind of resource."""
 
     def add(self, resources: Mapping[str, float]) -> None:
         """Reserve more."""
@@ -87,46 +87,49 @@ def read_cluster_state(ask: Ask) -> ClusterState:
     """Read the state of the cluster.
 
     Args:
-        ask: asks Ray's dashboard; what it raises is raised on.
+        ask: asks Ray's dashboard; its errors are raised on.
     """
     nodes = fetch_living_nodes(ask)
-    groups, actors = _rows(ask(GROUPS)), [row for row in _rows(ask(ACTORS)) if _is_job_actor(row)]
-    owners = _owners(ask(JOBS))
+    groups, actors = (
+        _extract_rows(ask(GROUPS)),
+        [row for row in _extract_rows(ask(ACTORS)) if _is_job_actor(row)],
+    )
+    owners = _map_job_ids(ask(JOBS))
     by_node: defaultdict[str, ReservedResources] = defaultdict(ReservedResources)
     by_job: defaultdict[str, ReservedResources] = defaultdict(ReservedResources)
-    for job, node, resources in (*_bundles(groups), *_free_actors(actors)):
+    for job, node, resources in (*_list_bundles(groups), *_list_free_actors(actors)):
         by_node[node].add(resources)
         by_job[owners.get(job, "")].add(resources)
-    states = [_node(node, by_node[node["node_id"]]) for node in nodes]
+    states = [_make_node_state(node, by_node[node["node_id"]]) for node in nodes]
     return ClusterState(
         nodes=sorted(states, key=lambda node: (not node.head, node.address, node.id)),
-        cpus=_sum(node.cpus for node in states),
-        gpus=_sum(node.gpus for node in states),
-        jobs=_jobs(actors, owners, by_job),
+        cpus=_sum_shares(node.cpus for node in states),
+        gpus=_sum_shares(node.gpus for node in states),
+        jobs=_list_job_actors(actors, owners, by_job),
     )
 
 
 def fetch_living_nodes(ask: Ask) -> list[dict[str, Any]]:
-    """What Ray says of each living node.
+    """Fetch Ray's row for each living node.
 
     Args:
-        ask: asks Ray's dashboard; what it raises is raised on.
+        ask: asks Ray's dashboard; its errors are raised on.
     """
-    return [node for node in _rows(ask(NODES)) if node["state"] == "ALIVE"]
+    return [node for node in _extract_rows(ask(NODES)) if node["state"] == "ALIVE"]
 
 
-def _rows(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _extract_rows(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = answer["data"]["result"]["result"]
     return found
 
 
 def _is_job_actor(actor: Mapping[str, Any]) -> bool:
-    """Whether it lives, and is not one that Ray keeps beside each job."""
+    """Return whether an actor is alive, and not the supervisor that Ray adds to each job."""
     return actor["state"] in LIVING_STATES and actor.get("class_name") != SUPERVISOR
 
 
-def _owners(answer: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Of Ray's numbers of jobs, the ids of ours."""
+def _map_job_ids(answer: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the fedsim job's id for each job number of Ray."""
     owners = {}
     for job in answer:
         ours = SUBMISSION.fullmatch(job.get("submission_id") or "")
@@ -135,8 +138,8 @@ def _owners(answer: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     return owners
 
 
-def _bundles(groups: Iterable[Mapping[str, Any]]) -> Iterable[tuple[str, str, Mapping[str, float]]]:
-    """Reserved together: the job, the node, and how much."""
+def _list_bundles(groups: Iterable[Mapping[str, Any]]) -> Iterable[tuple[str, str, Mapping[str, float]]]:
+    """Yield Ray's job number, the node and the resources of each reserved bundle."""
     for group in groups:
         if group["state"] in ("CREATED", "RESCHEDULING"):
             for bundle in group["bundles"]:
@@ -144,31 +147,31 @@ def _bundles(groups: Iterable[Mapping[str, Any]]) -> Iterable[tuple[str, str, Ma
                     yield group["creator_job_id"], bundle["node_id"], bundle["unit_resources"]
 
 
-def _free_actors(actors: Iterable[Mapping[str, Any]]) -> Iterable[tuple[str, str, Mapping[str, float]]]:
-    """Reserved by actors outside of any group; those inside take what their group has."""
+def _list_free_actors(actors: Iterable[Mapping[str, Any]]) -> Iterable[tuple[str, str, Mapping[str, float]]]:
+    """Yield the resources of actors outside placement groups; actors inside use their group's bundle."""
     for actor in actors:
         if actor["state"] == "ALIVE" and not actor.get("placement_group_id"):
             yield actor["job_id"], actor["node_id"], actor.get("required_resources") or {}
 
 
-def _node(node: Mapping[str, Any], reserved: ReservedResources) -> NodeState:
+def _make_node_state(node: Mapping[str, Any], reserved: ReservedResources) -> NodeState:
     total = node.get("resources_total") or {}
-    cpus, gpus = (_share(total.get(kind, 0.0), reserved.get(kind, 0.0)) for kind in KINDS)
+    cpus, gpus = (_make_share(total.get(kind, 0.0), reserved.get(kind, 0.0)) for kind in KINDS)
     head = bool(node.get("is_head_node"))
     return NodeState(id=node["node_id"], address=node["node_ip"], head=head, cpus=cpus, gpus=gpus)
 
 
-def _share(total: float, reserved: float) -> Share:
-    # Ray counts in steps of 0.0001; sums of floats are a little off.
+def _make_share(total: float, reserved: float) -> Share:
+    # Ray counts in steps of 0.0001; sums of floats have small errors.
     return Share(total=total, free=max(0.0, round(total - reserved, 4)))
 
 
-def _sum(shares: Iterable[Share]) -> Share:
+def _sum_shares(shares: Iterable[Share]) -> Share:
     both = [(share.total, share.free) for share in shares]
     return Share(total=sum(total for total, _ in both), free=round(sum(free for _, free in both), 4))
 
 
-def _jobs(
+def _list_job_actors(
     actors: Iterable[Mapping[str, Any]], owners: Mapping[str, str], reserved: Mapping[str, ReservedResources]
 ) -> list[JobActors]:
     mine: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)

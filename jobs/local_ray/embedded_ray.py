@@ -1,7 +1,7 @@
-"""The Ray that `fedsim serve` brings along: found where it runs, started where it does not.
+"""The local Ray of `fedsim serve`: find it if it runs, and start it if it does not.
 
-It belongs to fedsim's home, not to the process that started it: a killed API leaves it running, the next API
-finds it again, and its keeper (`jobs.local_ray.keeper`) ends it when nobody needs it any more.
+The local Ray belongs to fedsim's home, not to the process that started it. A killed API leaves it running,
+and the next API finds it. Its keeper (`jobs.local_ray.keeper`) ends it when no API and no job needs it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedsim.errors import RayUnavailable
-from jobs.local_ray.files import ALIVE, LOG, Addresses, is_keeper_alive, read_addresses, read_or_make_token
 from jobs.local_ray.keeper import fetch_json
+from jobs.local_ray.keeper_files import (
+    ALIVE,
+    LOG,
+    Addresses,
+    is_keeper_alive,
+    read_addresses,
+    read_or_make_token,
+)
 from jobs.settings import SECRETS_VARIABLE, Settings
 
 START_SECONDS = 90.0
@@ -29,12 +36,12 @@ TAIL_LINES = 15
 
 @dataclass(frozen=True)
 class RayAddress:
-    """How to reach a Ray cluster.
+    """The addresses of a Ray cluster.
 
     Attributes:
-        gcs: what `ray.init` takes.
-        jobs: what `JobSubmissionClient` takes; for the local Ray the URL of its dashboard.
-        token: what Ray asks for; None where the environment decides (a cluster that is not ours).
+        gcs: the address for `ray.init`.
+        jobs: the address for `JobSubmissionClient`; for the local Ray the URL of its dashboard.
+        token: that Ray asks for; None for a cluster that fedsim did not start: the environment has its token.
     """
 
     gcs: str
@@ -43,22 +50,22 @@ class RayAddress:
 
     @property
     def headers(self) -> dict[str, str] | None:
-        """HTTP headers for the Jobs API."""
+        """Return the HTTP headers for the Jobs API."""
         return None if self.token is None else {"Authorization": f"Bearer {self.token}"}
 
 
 def ensure_ray(
     settings: Settings, timeout: float = START_SECONDS, cancelled: threading.Event | None = None
 ) -> RayAddress:
-    """The cluster of these settings; where that is a local Ray, it is started unless it runs.
+    """Return the address of the settings' cluster; start the local Ray if it is needed and does not run.
 
     Args:
-        settings: a `ray_address` names somebody else's cluster, which is taken as it is.
+        settings: a `ray_address` names an existing cluster, whose address is returned unchecked.
         timeout: seconds to wait for a local Ray.
-        cancelled: set by another thread to give up waiting.
+        cancelled: another thread sets it to end the wait.
 
     Raises:
-        RayUnavailable: the local Ray did not start; the message ends with the last lines of its log.
+        RayUnavailable: if the local Ray did not start; the message ends with the last lines of its log.
     """
     if settings.ray_address is not None:
         return RayAddress(settings.ray_address, settings.ray_address)
@@ -67,7 +74,7 @@ def ensure_ray(
     (home / ALIVE).touch()
     keeper = None
     while (address := find_ray(settings)) is None:
-        # Of several who find no keeper one starts it; the keeper's own lock decides if two try at once.
+        # If two processes start a keeper at once, the keeper's lock lets only one run.
         if not is_keeper_alive(home) and (keeper is None or keeper.poll() is not None):
             if keeper is not None and keeper.returncode != 0:
                 raise _make_start_error(home, f"it ended with exit code {keeper.returncode}")
@@ -75,13 +82,13 @@ def ensure_ray(
         if time.monotonic() > deadline:
             raise _make_start_error(home, f"it did not answer within {timeout:g} s")
         if cancelled is not None and cancelled.is_set():
-            raise RayUnavailable("nobody waits for the local Ray any more")
+            raise RayUnavailable("the wait for the local Ray was cancelled")
         time.sleep(POLL_SECONDS)
     return address
 
 
 def find_ray(settings: Settings) -> RayAddress | None:
-    """The local Ray of these settings if it runs and answers."""
+    """Return the address of the settings' local Ray; None if it does not run or answer."""
     home = settings.home
     addresses = read_addresses(home)
     if addresses is None or not addresses.gcs or not is_keeper_alive(home):
@@ -96,10 +103,10 @@ def stop_ray(settings: Settings) -> bool:
     """End the local Ray of these settings, and every job that runs on it.
 
     Returns:
-        Whether there was one.
+        Whether a local Ray was running.
 
     Raises:
-        RayUnavailable: it did not end in time.
+        RayUnavailable: if the local Ray did not end in time.
     """
     home = settings.home
     addresses = read_addresses(home)
@@ -114,7 +121,7 @@ def stop_ray(settings: Settings) -> bool:
 
 
 def package_path() -> str:
-    """`PYTHONPATH` for processes that Ray starts elsewhere: fedsim's packages, then what stands there now."""
+    """Return the `PYTHONPATH` for processes of the local Ray: fedsim's packages before the present value."""
     return os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))
 
 
@@ -123,7 +130,7 @@ def _start_keeper(settings: Settings, home: Path) -> subprocess.Popen[bytes]:
     environment = os.environ | settings.public_environment() | {"PYTHONPATH": package_path()}
     environment |= {name: str(value) for name, value in numbers.items() if value is not None}
     environment["FEDSIM_RAY_IDLE"] = str(settings.ray_idle_seconds)
-    # What Ray's processes have in their environment, every job on it can read.
+    # Every job can read the environment of Ray's processes: remove the secrets.
     for name in ("FEDSIM_TOKEN", SECRETS_VARIABLE, *settings.secret_environment()):
         environment.pop(name, None)
     with (home / LOG).open("wb") as output:
@@ -136,7 +143,7 @@ def _start_keeper(settings: Settings, home: Path) -> subprocess.Popen[bytes]:
             env=environment,
             start_new_session=True,
         )
-    # Somebody has to take note of its end, or it stays in the process table as long as this process lives.
+    # A thread waits for the keeper's end: else the ended keeper stays in the process table.
     threading.Thread(target=keeper.wait, name="keeper", daemon=True).start()
     return keeper
 
@@ -154,6 +161,6 @@ def _make_start_error(home: Path, what: str) -> RayUnavailable:
     lines: list[str] = []
     with contextlib.suppress(OSError):
         lines = (home / LOG).read_text("utf-8", errors="replace").splitlines()
-    # Only the first line is for everybody.
-    told = [f"the local Ray did not start: {what}", "the last lines of its log:", *lines[-TAIL_LINES:]]
-    return RayUnavailable("\n".join(told), f"the whole log is {home / LOG}")
+    # Callers without a token see the first line only.
+    message = [f"the local Ray did not start: {what}", "the last lines of its log:", *lines[-TAIL_LINES:]]
+    return RayUnavailable("\n".join(message), f"the whole log is {home / LOG}")

@@ -1,8 +1,8 @@
-"""`python -m jobs.local_ray.keeper`: the process that holds the local Ray and ends it when nobody needs it.
+"""`python -m jobs.local_ray.keeper`: the process that runs the local Ray, and ends it when nobody needs it.
 
-It is detached from whoever started it, so that jobs outlive a killed API. It ends, and Ray with it, when Ray
-ends, when it is told to (SIGTERM), when its `ray.json` is gone or names another keeper, or when for a while
-no API has shown a sign of life and Ray has no job.
+The keeper is detached from the process that started it, so that jobs survive a killed API. It ends, together
+with Ray, in four cases: Ray ends; the keeper gets SIGTERM; `ray.json` is gone or names another keeper; or for
+`ray_idle_seconds` no API touched `api.alive` and Ray has no job.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.home_permissions import PRIVATE_UMASK
-from jobs.local_ray.files import (
+from jobs.local_ray.keeper_files import (
     ADDRESSES,
     ALIVE,
     LOCK,
@@ -46,7 +46,7 @@ ENDED_STATUSES = frozenset({"STOPPED", "SUCCEEDED", "FAILED"})
 
 
 def main() -> int:
-    """Keep a Ray; 0 when it was ended on purpose, 1 when it ended by itself or never started."""
+    """Run a Ray; return 0 if it was ended on purpose, and 1 if it ended by itself or never started."""
     settings = Settings.from_env()
     os.umask(PRIVATE_UMASK)
     home = settings.make_home()
@@ -79,7 +79,7 @@ def _run_ray(settings: Settings, home: Path, stop: threading.Event) -> int:
 def _start_ray(
     settings: Settings, home: Path, addresses: Addresses, ports: list[int]
 ) -> subprocess.Popen[bytes]:
-    """Start the head of Ray on loopback, with what fedsim does not need left out."""
+    """Start the head of Ray on loopback, without the parts of Ray that fedsim does not need."""
     dashboard, metrics, client = ports
     options = {
         "--port": 0,
@@ -102,13 +102,13 @@ def _start_ray(
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(home / TOKEN),
         "RAY_USAGE_STATS_ENABLED": "0",
-        # Ray else listens on the machine's outward address, and breaks when a laptop changes networks.
+        # By default Ray listens on the machine's external address, and breaks when a laptop changes networks.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "DASHBOARD_METRIC_PORT": str(metrics),
-        # Told to end, Ray else waits half a minute for the jobs that run.
+        # By default Ray waits half a minute for running jobs before it ends.
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
     }
-    # An address or a token of some other Ray in our environment must not reach this one.
+    # The address and the token of another Ray must not reach this one through the environment.
     for name in ("RAY_ADDRESS", "RAY_AUTH_TOKEN"):
         environment.pop(name, None)
     read_or_make_token(home)
@@ -116,7 +116,7 @@ def _start_ray(
 
 
 def _end_with_parent() -> None:
-    """Ask the kernel (Linux) to end Ray when the keeper is killed: nobody else would."""
+    """Ask the kernel (Linux) to end Ray when the keeper is killed."""
     if sys.platform == "linux":
         set_parent_death_signal = 1
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
@@ -125,7 +125,7 @@ def _end_with_parent() -> None:
 def _watch_ray(
     settings: Settings, home: Path, addresses: Addresses, ray: subprocess.Popen[bytes], stop: threading.Event
 ) -> int:
-    """Wait for a reason to end."""
+    """Wait for a reason to end, and return the exit code."""
     ready, last_needed = False, time.monotonic()
     while not stop.wait(POLL_SECONDS if not ready else 1.0):
         if ray.poll() is not None:
@@ -147,7 +147,7 @@ def _watch_ray(
 
 
 def _publish_address(home: Path, addresses: Addresses) -> bool:
-    """Write the address that `ray start` leaves in its directory once it has started."""
+    """Write the address from Ray's directory to `ray.json` once Ray answers; return whether it does."""
     file = Path(addresses.temporary, "ray_current_cluster")
     gcs = file.read_text("ascii").strip() if file.exists() else ""
     if gcs and fetch_json(addresses.dashboard, "/api/version", read_or_make_token(home)) is not None:
@@ -169,15 +169,15 @@ def _was_touched_within(file: Path, seconds: float) -> bool:
 
 
 def has_running_jobs(addresses: Addresses, secret: str) -> bool:
-    """Whether Ray has a job that has not ended; also where it does not say."""
+    """Return whether Ray has a job that has not ended; True if Ray does not answer."""
     found = fetch_json(addresses.dashboard, "/api/jobs/", secret)
     return found is None or any(job.get("status") not in ENDED_STATUSES for job in found)
 
 
 def fetch_json(dashboard: str, path: str, secret: str) -> Any:
-    """The answer of Ray's dashboard as JSON; None where it gives none."""
+    """Return the JSON answer of Ray's dashboard; None without an answer."""
     request = urllib.request.Request(dashboard + path, headers={"Authorization": f"Bearer {secret}"})
-    # No proxy of the environment stands between a process and loopback.
+    # A proxy of the environment must not be used for loopback.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with contextlib.suppress(OSError, ValueError), opener.open(request, timeout=5) as answer:
         return json.load(answer)
@@ -185,7 +185,7 @@ def fetch_json(dashboard: str, path: str, secret: str) -> Any:
 
 
 def _end_ray(ray: subprocess.Popen[bytes]) -> None:
-    """End Ray: politely first, then its whole process group."""
+    """End Ray: ask its process to end, then kill the whole process group."""
     if ray.poll() is None:
         ray.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -196,19 +196,19 @@ def _end_ray(ray: subprocess.Popen[bytes]) -> None:
 
 
 def object_store_bytes() -> int:
-    """A quarter of the memory that we may use, at most 2 GiB, and no more than /dev/shm has free."""
+    """Return the object store's size: a quarter of memory, at most 2 GiB and the free part of /dev/shm."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with contextlib.suppress(OSError, ValueError):
         total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text("ascii")))
     size = min(2 * GIBIBYTE, total // 4)
     with contextlib.suppress(OSError):
         size = min(size, int(shutil.disk_usage("/dev/shm").free * 0.9))
-    # Ray refuses less than 75 MiB.
+    # Ray refuses a store below 75 MiB.
     return max(size, 80 * 2**20)
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports of loopback that are free now."""
+    """Find ports of loopback that are free now."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -217,7 +217,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _remove_remains(home: Path) -> None:
-    """Clear away what a killed keeper left; its Ray has ended with it."""
+    """Remove the files of a killed keeper, whose Ray has ended too."""
     left = read_addresses(home)
     if left is not None and Path(left.temporary).name.startswith(TEMPORARY_PREFIX):
         shutil.rmtree(left.temporary, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What a Ray of this machine may use: how many CPUs, and which directory its sockets fit in."""
+"""Limits of this machine for a local Ray: its CPUs, and a directory with a path short enough for sockets."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from pathlib import Path
 from jobs.settings import Settings
 
 QUOTAS = Path("/sys/fs/cgroup")
-"""Where the kernel says how much of the CPUs a container may use."""
+"""The folder in which the kernel shows the CPU limits of a container."""
 
 TEMPORARY_PREFIX = "fedsim-ray-"
 
 LONGEST_DIRECTORY = 36
-"""Bytes of a temporary directory in which Ray finds room for its sockets: below it come up to 70 (`ray`, the
-session with its time and process, the socket's name), and the kernel allows 107 in all."""
+"""The longest path of a temporary directory for Ray, in bytes. The kernel allows 107 bytes for the path of a
+socket, and Ray appends up to 70: `ray`, the session with its time and process, and the socket's name."""
 
 
 def count_cpus(settings: Settings, quotas: Path = QUOTAS) -> int:
-    """The CPUs that a Ray started here has: as the settings say, or those that this process may use.
+    """Return the CPUs for a local Ray: the settings' number, or the CPUs that this process may use.
 
     Args:
-        settings: whose number comes first.
-        quotas: where the limits of a container are, of either version of the kernel's control groups.
+        settings: `ray_num_cpus` comes first.
+        quotas: the folder with the limits of a container, for version 1 or 2 of the kernel's control groups.
     """
     if settings.ray_num_cpus is not None:
         return settings.ray_num_cpus
@@ -31,11 +31,11 @@ def count_cpus(settings: Settings, quotas: Path = QUOTAS) -> int:
 
 
 def _read_cpu_quota(folder: Path) -> float | None:
-    """The CPUs' worth of time that the container has; None where it has all."""
+    """Return the CPU limit of the container, in CPUs; None without a limit."""
     for files in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
         try:
             quota, period = " ".join((folder / file).read_text("ascii") for file in files).split()
-            # "max", and -1 in the older version, say that there is no limit.
+            # "max" (version 2) and -1 (version 1) mean no limit.
             return max(1.0, float(quota) / float(period)) if quota not in ("max", "-1") else None
         except (OSError, ValueError, ZeroDivisionError):
             continue
@@ -43,11 +43,11 @@ def _read_cpu_quota(folder: Path) -> float | None:
 
 
 def find_short_directory() -> str | None:
-    """Where Ray's directory goes, for the paths of its sockets to be short; None where that is not open."""
+    """Return a directory with a short path for Ray's sockets; None if it is not writable."""
     return "/tmp" if os.access("/tmp", os.W_OK) else None
 
 
 def sockets_fit() -> bool:
-    """Whether the paths of Ray's sockets are short enough in the directory that it takes by itself."""
+    """Return whether the paths of Ray's sockets are short enough in Ray's default directory."""
     taken = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
     return len(os.fsencode(taken)) <= LONGEST_DIRECTORY

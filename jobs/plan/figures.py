@@ -19,7 +19,7 @@ from jobs.plan.plan import (
     PlannedSeconds,
 )
 from jobs.spec import JobSpec
-from jobs.store.records import Seconds, Traffic
+from jobs.store.records import RoundTraffic, Seconds
 
 
 def drafted(spec: JobSpec, experiment: Experiment) -> Plan:
@@ -151,8 +151,8 @@ def _bytes(plan: Plan, found: Measured) -> PlannedBytes:
     down = round(rest * (each.down + sum(more.values()))) + sum(sent.down for sent in before)
     up = round(rest * (each.up + sum(back.values()))) + sum(sent.up for sent in before)
     return PlannedBytes(
-        round=Traffic(down=each.down, up=each.up, by_payload=dict(each.by_payload)),
-        total=Traffic(
+        round=RoundTraffic(down=each.down, up=each.up, by_payload=dict(each.by_payload)),
+        total=RoundTraffic(
             down=down, up=up, by_payload=dict(both), personal=found.examinations * found.examination_bytes
         ),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from jobs.store.records import FrozenRecord, Seconds, Traffic
+from jobs.store.records import FrozenRecord, RoundTraffic, Seconds
 
 
 class PlannedClients(FrozenRecord):
@@ -53,8 +53,8 @@ class PlannedSeconds(FrozenRecord):
 class PlannedBytes(FrozenRecord):
     """Simulated traffic in bytes."""
 
-    round: Traffic
-    total: Traffic
+    round: RoundTraffic
+    total: RoundTraffic
 
 
 class Measurement(FrozenRecord):

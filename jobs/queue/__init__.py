@@ -1,1 +1,1 @@
-"""The queue: the dispatcher, the capacity of the cluster, and keeping store and cluster together."""
+"""The queue: the dispatcher, the capacity of the cluster, and the reconciler of store and cluster."""

@@ -1,4 +1,4 @@
-"""Whether the jobs that wait could ever run here: those that cannot fail at once, with the arithmetic."""
+"""ClusterCapacity: fails waiting jobs that can never fit on the cluster, with the arithmetic."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from actors.resources import ClusterNode, place_workers, reserve_server_gpu
 from fedsim.errors import DoesNotFit
-from jobs.run.ray_job import JobCluster
+from jobs.run.job_cluster import JobCluster
 from jobs.spec.run_fields import Resources
 from jobs.store.job_store import JobStore
 from jobs.store.records import Job
@@ -19,13 +19,13 @@ from jobs.store.states import FailureReason, JobState
 log = logging.getLogger("fedsim.dispatch")
 
 NODE_REFRESH_SECONDS = 10.0
-"""How often the nodes are counted."""
+"""Seconds between two counts of the nodes."""
 
 NODE_GROWTH_SECONDS = 60.0
-"""A cluster whose nodes have come or gone so lately may not be all there: nothing is refused for good."""
+"""Seconds after a change of the nodes in which the cluster may still grow: no job is refused."""
 
 MAX_JOBS_CHECKED = 100
-"""How many of the waiting jobs are looked at; the others are when they come nearer."""
+"""Waiting jobs that are checked, from the front of the queue; later jobs are checked when they move up."""
 
 
 class ClusterCapacity:
@@ -33,20 +33,20 @@ class ClusterCapacity:
 
     Args:
         store: the jobs.
-        settles: whether nodes may join it after it has started, as they do on a cluster that is going up.
+        may_gain_nodes: whether nodes may join the cluster later, as on a cluster that is starting.
     """
 
-    def __init__(self, store: JobStore, *, settles: bool) -> None:
-        self.store, self.settles = store, settles
+    def __init__(self, store: JobStore, *, may_gain_nodes: bool) -> None:
+        self.store, self.may_gain_nodes = store, may_gain_nodes
         self.nodes: Sequence[ClusterNode] | None = None
         self._counted_at = self._changed_at = 0.0
         self._fitting_jobs: set[tuple[str, int]] = set()
 
     def refresh_nodes(self, cluster: JobCluster) -> None:
-        """See now and then what the cluster has.
+        """Count the nodes again if the last count is older than `NODE_REFRESH_SECONDS`.
 
         Raises:
-            RayUnavailable: it does not answer.
+            RayUnavailable: if the cluster does not answer.
         """
         now = time.monotonic()
         if self.nodes is None or now - self._counted_at > NODE_REFRESH_SECONDS:
@@ -56,37 +56,37 @@ class ClusterCapacity:
             self.nodes, self._counted_at = found, now
 
     def are_nodes_complete(self) -> bool:
-        """Whether all nodes may be there: what does not fit on these is refused."""
-        return not self.settles or time.monotonic() - self._changed_at >= NODE_GROWTH_SECONDS
+        """Return whether the nodes have not changed for a while: a job that does not fit is then refused."""
+        return not self.may_gain_nodes or time.monotonic() - self._changed_at >= NODE_GROWTH_SECONDS
 
     def forget_nodes(self) -> None:
-        """Nobody knows the nodes any more."""
+        """Forget the nodes, as after a failure of Ray."""
         self.nodes = None
 
     def refuse_jobs_that_never_fit(self) -> str | None:
-        """Fail the waiting jobs that the cluster, empty, could not hold.
+        """Fail the waiting jobs that the empty cluster cannot hold.
 
-        Each is looked at when it comes into sight, and again when its turn has come.
+        A job is checked when it is among the first `MAX_JOBS_CHECKED`, and again when it is the first.
 
         Returns:
-            Why the first of the queue cannot start yet, though it may later; None where it fits.
+            Why the first job of the queue cannot start yet, but may later; None if it fits.
         """
         if not self.nodes:
             return None
         waiting = self.store.queue(limit=MAX_JOBS_CHECKED)
-        self._fitting_jobs &= {_key(job) for job in waiting}
+        self._fitting_jobs &= {_make_key(job) for job in waiting}
         is_first = True
         for job in waiting:
-            if not is_first and _key(job) in self._fitting_jobs:
+            if not is_first and _make_key(job) in self._fitting_jobs:
                 continue
-            lacking = self._find_misfit(job, self.nodes)
-            if lacking is None:
-                self._fitting_jobs.add(_key(job))
+            misfit = self._find_misfit(job, self.nodes)
+            if misfit is None:
+                self._fitting_jobs.add(_make_key(job))
                 is_first = False
             elif self.are_nodes_complete():
-                self._refuse_job(job, lacking)
+                self._refuse_job(job, misfit)
             elif is_first:
-                return f"it does not fit on the nodes that are there now: {lacking.message}"
+                return f"it does not fit on the nodes that are there now: {misfit.message}"
         return None
 
     def _find_misfit(self, job: Job, nodes: Sequence[ClusterNode]) -> DoesNotFit | None:
@@ -95,7 +95,7 @@ class ClusterCapacity:
             there = reserve_server_gpu(nodes, asked.server_gpus)
             place_workers(asked.workers, asked.cpus_per_worker, asked.gpus_per_worker, there)
         except ValidationError:
-            # Of another version of fedsim: its runner says what is wrong with it.
+            # A spec of another fedsim version: the runner reports its faults.
             return None
         except DoesNotFit as error:
             return error
@@ -109,5 +109,5 @@ class ClusterCapacity:
             log.warning("job %s can never run here: %s", job.id, error)
 
 
-def _key(job: Job) -> tuple[str, int]:
+def _make_key(job: Job) -> tuple[str, int]:
     return job.id, job.resumes

@@ -1,4 +1,4 @@
-"""The dispatcher: takes jobs from the queue to the cluster, and keeps the store and the cluster together."""
+"""Dispatcher: a thread that starts waiting jobs on the cluster, and reconciles the store with the cluster."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from fedsim.errors import JobRefused, RayUnavailable, StoreFull
 from jobs.local_ray.embedded_ray import ensure_ray
-from jobs.local_ray.files import ALIVE
+from jobs.local_ray.keeper_files import ALIVE
 from jobs.queue.capacity import ClusterCapacity
-from jobs.queue.reconcile import Reconciler, runner_command
-from jobs.queue.waiting import update_waiting_reasons
+from jobs.queue.reconciler import Reconciler, runner_command
+from jobs.queue.waiting_reasons import update_waiting_reasons
+from jobs.run.job_cluster import JobCluster
 from jobs.run.ledger import find_no_answer_message
-from jobs.run.ray_job import JobCluster
 from jobs.settings import Settings
 from jobs.store.job_store import JobStore
 from jobs.store.states import ACTIVE, JobState
@@ -31,17 +31,17 @@ IDLE_PAUSE_SECONDS = 1.0
 BUSY_PAUSE_SECONDS = 0.4
 LONGEST_PAUSE = 10.0
 STOP_SECONDS = 4.0
-"""How long a stop waits for a look that is under way: container engines kill after ten seconds in all."""
+"""Seconds that `stop` waits for the current pass: container engines kill a process after ten seconds."""
 
 STALLED_SECONDS = 60.0
-"""A look that takes longer than this waits for something that does not answer."""
+"""A pass that takes longer than this many seconds waits for a Ray or a store that does not answer."""
 
 UNEXPECTED_ERROR_TEXT = "the queue is in trouble; the server's log says which"
-"""What is shown of an error whose own words may hold statements, paths and addresses."""
+"""The public message for an error whose own message may hold SQL statements, paths and addresses."""
 
 
 def make_public_message(error: Exception) -> str:
-    """What anybody may hear of a failure, with or without a token: the rest is for the log."""
+    """Return the message of an error that callers without a token may see; the log has the rest."""
     if find_no_answer_message(error) is not None:
         return "the store does not answer; the server's log says why"
     if not isinstance(error, (RayUnavailable, StoreFull)):
@@ -51,13 +51,13 @@ def make_public_message(error: Exception) -> str:
 
 
 class Dispatcher:
-    """A thread that serves the queue. Failures of Ray or of the store are logged, shown and tried again.
+    """A thread that serves the queue. It logs and shows failures of Ray or the store, and tries again.
 
     Args:
         store: the jobs.
-        settings: where Ray is, how many jobs may run at once.
-        command: what runs a job, its id to be added; by default `python -m jobs.run.runner`.
-        connect: gives the cluster; by default the Ray that the settings name, or one of fedsim's own.
+        settings: where Ray is, and how many jobs may run at once.
+        command: runs a job, whose id is appended; by default `python -m jobs.run.runner`.
+        connect: returns the cluster; by default the Ray that the settings name, or a local Ray.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Dispatcher:
     ) -> None:
         self.store, self.settings = store, settings
         self._command, self._connect = command, connect or self._connect_to_ray
-        self._capacity = ClusterCapacity(store, settles=settings.ray_address is not None)
+        self._capacity = ClusterCapacity(store, may_gain_nodes=settings.ray_address is not None)
         self._stopping = threading.Event()
         self._awake = threading.Event()
         self._trouble: str | None = "the dispatcher has not been started"
@@ -81,7 +81,7 @@ class Dispatcher:
         self._last_pass_at = time.monotonic()
 
     def start(self) -> None:
-        """Begin to work, in the background. The first thing done is to settle what an earlier life left."""
+        """Start the thread. Its first pass reconciles the jobs of an earlier dispatcher."""
         address = self.settings.ray_address
         self._trouble = "Ray is starting" if address is None else f"connecting to Ray at {address}"
         if address is not None:
@@ -92,7 +92,7 @@ class Dispatcher:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop working. Running jobs go on, and so does Ray as long as they do."""
+        """Stop the thread. Running jobs go on, and Ray goes on while they run."""
         self._stopping.set()
         self._awake.set()
         if self._thread is not None:
@@ -101,27 +101,27 @@ class Dispatcher:
         self._trouble = "the dispatcher has been stopped"
 
     def wake(self) -> None:
-        """Look at the queue now: something has changed."""
+        """Start the next pass now, because something has changed."""
         self._awake.set()
 
     def find_obstacle(self) -> str | None:
-        """What still keeps jobs from running, in words for everybody; None when nothing does."""
+        """Return what keeps jobs from running, as a public message; None if nothing does."""
         if self._thread is not None and not self._thread.is_alive():
             return "the dispatcher has died; its log says why"
         blind = time.monotonic() - self._last_pass_at
         if self._trouble is None and blind > STALLED_SECONDS:
-            return f"the dispatcher has not looked for {blind:.0f} s: Ray or the store keeps it waiting"
+            return f"the dispatcher has done nothing for {blind:.0f} s: Ray or the store does not answer"
         return self._trouble
 
     def nodes(self) -> Sequence[ClusterNode] | None:
-        """The cluster's nodes as the last look saw them; None while nobody knows whether these are all."""
+        """Return the cluster's nodes as of the last pass; None while more nodes may join."""
         return self._capacity.nodes if self._capacity.are_nodes_complete() else None
 
     def read_cluster_state(self) -> ClusterState:
-        """The cluster as it is now.
+        """Read the state of the cluster from Ray.
 
         Raises:
-            RayUnavailable: there is no connection to Ray, or it does not answer.
+            RayUnavailable: if there is no connection to Ray, or Ray does not answer.
         """
         from jobs.local_ray.cluster import read_cluster_state
 
@@ -131,7 +131,7 @@ class Dispatcher:
 
     @property
     def ray_error(self) -> str | None:
-        """The trouble with Ray or the store that the last look met; None when it went well."""
+        """Return the obstacle with Ray or the store; see `find_obstacle`."""
         return self.find_obstacle()
 
     def _run_loop(self) -> None:
@@ -149,10 +149,10 @@ class Dispatcher:
             self._awake.wait(pause)
 
     def _serve_queue_once(self) -> int:
-        """One round of work; returns how many jobs are on the cluster.
+        """Do one pass: reconcile the active jobs, start waiting jobs, and return how many jobs are active.
 
         Raises:
-            JobRefused, OSError: as `Reconciler.submit`, once all the others have been served.
+            JobRefused, OSError: as `Reconciler.submit`, after all other jobs have been served.
         """
         with contextlib.suppress(OSError):
             (self.settings.make_home() / ALIVE).touch()
@@ -176,7 +176,7 @@ class Dispatcher:
         return self.store.count(ACTIVE)
 
     def _get_connection(self) -> tuple[JobCluster, Reconciler]:
-        """The cluster, connected on first use and again after a failure."""
+        """Return the cluster, connected on first use and after a failure, and the reconciler."""
         ray = self._ray = self._ray or self._connect()
         if self._reconciler is None:
             command = self._command or runner_command(self.settings)
@@ -185,13 +185,13 @@ class Dispatcher:
 
     def _connect_to_ray(self) -> JobCluster:
         address = ensure_ray(self.settings, cancelled=self._stopping)
-        # Importing Ray takes a second: not before it is needed, and not in the thread that serves requests.
+        # Importing Ray takes a second: import it when needed, and outside the thread that serves requests.
         from jobs.queue.ray_jobs import RayJobs
 
         return RayJobs(address)
 
     def _report_failure(self, error: Exception) -> None:
-        """Show a failure where people look: the log, /readyz and the jobs that wait."""
+        """Show a failure in the log, in /readyz and in the waiting reasons of jobs."""
         if self._stopping.is_set():
             return
         self._ray = None

@@ -1,4 +1,4 @@
-"""The Jobs API of a Ray cluster, narrowed to what the dispatcher needs. Importing this imports Ray."""
+"""RayJobs: the part of Ray's Jobs API that the dispatcher needs. Importing this module imports Ray."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from actors.resources import ClusterNode
 from fedsim.errors import JobRefused, RayUnavailable
 from jobs.local_ray.cluster import fetch_living_nodes
 from jobs.local_ray.embedded_ray import RayAddress
-from jobs.run.ray_job import RayJob
+from jobs.run.job_cluster import RayJob
 
 TIMEOUT_SECONDS = 20.0
 CONNECT_SECONDS = 3.0
@@ -38,7 +38,7 @@ class RayJobs:
         address: the cluster.
 
     Raises:
-        RayUnavailable: it does not answer; every method raises this too.
+        RayUnavailable: if the cluster does not answer; every method raises this too.
     """
 
     def __init__(self, address: RayAddress) -> None:
@@ -52,7 +52,7 @@ class RayJobs:
             raise self._make_unavailable_error(error) from error
 
     def find(self, submission_id: str) -> RayJob | None:
-        """A job as Ray knows it; None where Ray does not."""
+        """Return a job; None if Ray does not know it."""
         try:
             details = self._client.get_job_info(submission_id)
         except _FAILURES as error:
@@ -63,7 +63,7 @@ class RayJobs:
         return RayJob(status.is_terminal(), details.message or "", details.driver_exit_code)
 
     def submit(self, submission_id: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Have a command run as a Ray job; nothing happens where Ray has a job of this id already."""
+        """Run a command as a Ray job; do nothing if Ray has a job with this id."""
         try:
             self._client.submit_job(
                 entrypoint=join(command),
@@ -75,14 +75,14 @@ class RayJobs:
                 raise JobRefused(f"Ray does not take {submission_id}: {_shorten_error(error)}") from error
 
     def fetch_nodes(self) -> list[ClusterNode]:
-        """The living nodes of the cluster, with what each has in all."""
+        """Return the living nodes of the cluster, with their total resources."""
         try:
-            return [_node(row) for row in fetch_living_nodes(self.fetch_json)]
+            return [_make_node(row) for row in fetch_living_nodes(self.fetch_json)]
         except (KeyError, TypeError) as error:
             raise self._make_unavailable_error(error) from error
 
     def fetch_json(self, path: str) -> Any:
-        """What Ray's dashboard has at a path, as plain data."""
+        """Return the answer of Ray's dashboard at a path, as plain data."""
         try:
             answer = self._client._do_request("GET", path)
             answer.raise_for_status()
@@ -91,14 +91,14 @@ class RayJobs:
             raise self._make_unavailable_error(error) from error
 
     def stop(self, submission_id: str) -> None:
-        """Have a job ended: politely, and 3 seconds later by force. Returns before it has ended."""
+        """Ask Ray to end a job, by force after 3 seconds; return before the job has ended."""
         try:
             self._client.stop_job(submission_id)
         except _FAILURES as error:
             raise self._make_unavailable_error(error) from error
 
     def read_log_tail(self, submission_id: str, lines: int = 20) -> str:
-        """The last lines that a job printed; empty where Ray has none."""
+        """Return the last lines that a job printed; "" if Ray has none."""
         try:
             text = self._client.get_job_logs(submission_id)
         except _FAILURES:
@@ -106,28 +106,28 @@ class RayJobs:
         return "\n".join(text.rstrip().splitlines()[-lines:])
 
     def _make_unavailable_error(self, error: Exception) -> RayUnavailable:
-        return RayUnavailable(f"Ray at {self._address} does not do its part: {_shorten_error(error)}")
+        return RayUnavailable(f"Ray at {self._address} does not answer as expected: {_shorten_error(error)}")
 
 
 def _enable_token() -> None:
-    """Use the token of this machine, where it has one, as `ray start` and `ray.init` by themselves do."""
-    # Of Ray's own, so it may move; releases before 2.60 use tokens only where they are told to.
+    """Use this machine's Ray token, if it has one, as `ray start` and `ray.init` do."""
+    # A private module of Ray, so it may move; releases before 2.60 use a token only if they are told to.
     with suppress(ImportError, AttributeError):
         setup = import_module("ray._private.authentication.authentication_token_setup")
         setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
 
 
-def _node(row: Mapping[str, Any]) -> ClusterNode:
+def _make_node(row: Mapping[str, Any]) -> ClusterNode:
     total = row.get("resources_total") or {}
     cpus, gpus = total.get("CPU", 0.0), total.get("GPU", 0.0)
     return ClusterNode(row["node_ip"], cpus, gpus, id=row["node_id"], head=bool(row.get("is_head_node")))
 
 
 def _check_reachable(address: str) -> None:
-    """Find out within seconds whether anybody listens: Ray's own client takes minutes over its GCS.
+    """Check within seconds that a server listens at the address: Ray's own client takes minutes.
 
     Raises:
-        ConnectionError: nobody does.
+        ConnectionError: if no server listens.
     """
     parts = urlsplit(address if "//" in address else f"//{address}")
     if parts.hostname is None or parts.port is None:
@@ -135,12 +135,12 @@ def _check_reachable(address: str) -> None:
     try:
         socket.create_connection((parts.hostname, parts.port), CONNECT_SECONDS).close()
     except OSError as error:
-        raise ConnectionError(f"nobody answers there ({error})") from error
+        raise ConnectionError(f"no server answers there ({error})") from error
 
 
 def _shorten_error(error: Exception) -> str:
-    words = str(error).strip().splitlines() or [type(error).__name__]
-    return words[0][:300]
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:300]
 
 
 _FAILURES = (RuntimeError, ConnectionError, ValueError, requests.RequestException, AuthenticationError)

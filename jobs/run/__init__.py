@@ -1,1 +1,1 @@
-"""A run of one job: the runner, the coordinator it drives, the ledger and the files it leaves."""
+"""The run of one job: the runner, its attempts, the ledger of rounds, and the files of the job."""

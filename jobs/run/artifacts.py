@@ -1,4 +1,4 @@
-"""The files that a job leaves behind, by name: a closed list, so that no name can become a path elsewhere."""
+"""The files that a job leaves, by name. The list is closed: no other name can become a path."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jobs.store.records import Job
 
 
 class ArtifactKind(NamedTuple):
-    """What an artifact is: its media type, and a sentence."""
+    """The media type of an artifact, and its description."""
 
     media_type: str
     description: str
@@ -55,13 +55,13 @@ ARTIFACTS: Mapping[str, ArtifactKind] = MappingProxyType(
 )
 
 STORED_ARTIFACTS = (MODEL, CHOSEN, PARTITION, PERSONAL)
-"""Written by the runner; the others are made of what the store has, whenever somebody asks."""
+"""Artifacts that the runner writes. The API makes the others from the store on each request."""
 
 NO_NOTES: Mapping[str, str] = MappingProxyType({})
 
 
 def spec_text(job: Job) -> str:
-    """The spec of a job as YAML."""
+    """Return the spec of a job as YAML."""
     return yaml.safe_dump(job.spec, sort_keys=False, allow_unicode=True)
 
 
@@ -77,57 +77,57 @@ def save_spec(settings: Settings, job: Job) -> None:
 def save_model(
     settings: Settings, job_id: str, model: Mapping[str, Any], notes: Mapping[str, str] = NO_NOTES
 ) -> None:
-    """Write the final model; nothing where the method has none for everybody.
+    """Write the final global model; write nothing if the algorithm has none.
 
     Args:
         settings: where to.
         job_id: the job.
         model: NumPy arrays by parameter name, or nothing.
-        notes: what one needs to use it, for its metadata.
+        notes: the file's metadata; see `make_model_notes`.
 
     Raises:
         CheckpointError: the place cannot be written.
     """
     if model:
-        _folder(settings, job_id).write(MODEL, pack_model(model, {"job": job_id, **notes}))
+        _open_folder(settings, job_id).write(MODEL, pack_model(model, {"job": job_id, **notes}))
 
 
 def pack_model(model: Mapping[str, Any], notes: Mapping[str, str]) -> bytes:
-    """`model.safetensors`, with these notes as its metadata."""
+    """Return the content of `model.safetensors`, with these notes as its metadata."""
     return _pack_arrays(model, dict(notes))
 
 
 def save_chosen_model(
     settings: Settings, job_id: str, chosen: ChosenModel | None, notes: Mapping[str, str] = NO_NOTES
 ) -> None:
-    """Write the model that validation chose; nothing where there is none.
+    """Write the model that validation chose; write nothing if there is none.
 
     Args:
         settings: where to.
         job_id: the job.
         chosen: the model, over NumPy arrays.
-        notes: what one needs to use it, for its metadata.
+        notes: the file's metadata; see `make_model_notes`.
 
     Raises:
         CheckpointError: the place cannot be written.
     """
     if chosen is not None:
-        _folder(settings, job_id).write(CHOSEN, pack_chosen_model(chosen, {"job": job_id, **notes}))
+        _open_folder(settings, job_id).write(CHOSEN, pack_chosen_model(chosen, {"job": job_id, **notes}))
 
 
 def pack_chosen_model(chosen: ChosenModel, notes: Mapping[str, str]) -> bytes:
-    """`chosen.safetensors`, with these notes in its metadata besides."""
+    """Return the content of `chosen.safetensors`; its metadata also holds these notes."""
     return _pack_arrays(chosen.params, {**notes, **chosen.to_text()})
 
 
 def save_partition(settings: Settings, job_id: str, arrays: Mapping[str, Any], about: Any) -> None:
-    """Write a partition; nothing where clients sample their examples when asked, so that none is kept.
+    """Write a partition; write nothing if clients sample their examples on demand.
 
     Args:
         settings: where to.
         job_id: the job.
-        arrays: `indices` int64 [M] and `offsets` int64 [N + 1], or nothing.
-        about: what made it, as plain data.
+        arrays: `indices` int64 [M] and `offsets` int64 [N + 1], or {}.
+        about: the seed, the clients and the data section of the spec, as plain data.
 
     Raises:
         CheckpointError: the place cannot be written.
@@ -138,11 +138,11 @@ def save_partition(settings: Settings, job_id: str, arrays: Mapping[str, Any], a
     for name in ("indices", "offsets"):
         content.update(arrays[name].astype("<i8").tobytes())
     notes = {"job": job_id, "about": json.dumps(about), "digest": content.hexdigest()}
-    _folder(settings, job_id).write(PARTITION, _pack_arrays(arrays, notes))
+    _open_folder(settings, job_id).write(PARTITION, _pack_arrays(arrays, notes))
 
 
 def save_personal_scores(settings: Settings, job_id: str, text: str) -> None:
-    """Write how the clients' own models did, in place of what was there.
+    """Write the scores of the personal models; replace an earlier file.
 
     Args:
         settings: where to.
@@ -152,39 +152,39 @@ def save_personal_scores(settings: Settings, job_id: str, text: str) -> None:
     Raises:
         CheckpointError: the place cannot be written.
     """
-    _folder(settings, job_id).write(PERSONAL, text.encode())
+    _open_folder(settings, job_id).write(PERSONAL, text.encode())
 
 
 def list_stored_artifacts(settings: Settings, job_id: str) -> dict[str, int]:
-    """The artifacts that the runner of a job has written, with their sizes in bytes.
+    """Return the artifacts that the runner of a job has written, with their sizes in bytes.
 
     Raises:
         CheckpointError: the place cannot be read.
     """
-    folder = _folder(settings, job_id)
+    folder = _open_folder(settings, job_id)
     there = set(folder.list_files())
     sizes = {name: folder.size(name) for name in STORED_ARTIFACTS if name in there}
     return {name: size for name, size in sizes.items() if size is not None}
 
 
 def open_artifact(settings: Settings, job_id: str, name: str) -> tuple[int, Iterator[bytes]]:
-    """The size of an artifact that the runner has written, and its content, a piece at a time.
+    """Return the size of an artifact that the runner wrote, and an iterator over its content.
 
     Raises:
         ArtifactNotFound: it is not there.
         CheckpointError: the place cannot be read.
     """
-    found = _folder(settings, job_id).open_stream(name) if name in STORED_ARTIFACTS else None
+    found = _open_folder(settings, job_id).open_stream(name) if name in STORED_ARTIFACTS else None
     if found is None:
         raise make_no_artifact_error(job_id, name)
     return found
 
 
 def remove_files(settings: Settings, job_id: str) -> list[CheckpointError]:
-    """Remove what a job left: its checkpoints, and its artifacts whatever becomes of those.
+    """Remove a job's checkpoints and artifacts; an error with one does not keep the other.
 
     Returns:
-        Why files stay behind; nothing where all are gone.
+        The errors for the files that could not be removed; [] if all are gone.
     """
     trouble: list[CheckpointError] = []
     for url in (settings.checkpoint_url(job_id), settings.artifact_url(job_id)):
@@ -196,13 +196,13 @@ def remove_files(settings: Settings, job_id: str) -> list[CheckpointError]:
 
 
 def make_no_artifact_error(job_id: str, name: str) -> ArtifactNotFound:
-    """The error for a name that is no artifact, or one that is not there (yet)."""
+    """Make the error for a name that is no artifact, or for an artifact that does not exist (yet)."""
     if name in ARTIFACTS:
-        hint = "it is written when the job succeeds; clients that only sample have no partition"
+        hint = "it is written when the job succeeds; a sampled partition is not written"
         if name == MODEL:
-            hint = "it is written when the job succeeds, by methods that have a model for everybody"
+            hint = "it is written when the job succeeds, if the algorithm has a global model"
         if name == PERSONAL:
-            hint = "it is written when clients' own models are scored; see evaluation.personal"
+            hint = "it is written when personal models are scored; see evaluation.personal"
         if name == CHOSEN:
             hint = "it is written when a job with evaluation.validation succeeds"
         return ArtifactNotFound(f"job {job_id} has no {name}", hint)
@@ -211,7 +211,7 @@ def make_no_artifact_error(job_id: str, name: str) -> ArtifactNotFound:
     )
 
 
-def _folder(settings: Settings, job_id: str) -> Folder:
+def _open_folder(settings: Settings, job_id: str) -> Folder:
     return Folder(settings.artifact_url(job_id))
 
 
@@ -226,7 +226,7 @@ def _pack_arrays(arrays: Mapping[str, Any], notes: dict[str, str]) -> bytes:
 
 
 def _flatten_arrays(arrays: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """The arrays of a tree, by their way through it: `1/head.bias` of the architecture number 1."""
+    """Yield the arrays of a tree by their path: `1/head.bias` for architecture number 1."""
     for name, value in arrays.items():
         if isinstance(value, Mapping):
             yield from _flatten_arrays(value, f"{above}{name}/")

@@ -1,4 +1,4 @@
-"""Which checkpoints belong to which spec."""
+"""The checkpoint policy of a spec, and the fields by which a checkpoint is recognised as the spec's own."""
 
 from __future__ import annotations
 
@@ -6,47 +6,47 @@ from typing import Any
 
 from actors.coordinator import CheckpointPolicy
 from jobs.spec import JobSpec
-from jobs.spec.curricula import make_algorithm
+from jobs.spec.resolve import make_algorithm
 
 CHANGEABLE_FIELDS = ("name", "rounds", "evaluation", "resources", "faults", "checkpoint")
-"""Fields of a spec that may differ when a run goes on: as a rule no round depends on them.
+"""Fields of a spec that may change when a run goes on, because no round depends on them.
 
-`experiment_of` puts back what of them does.
+`describe_experiment` adds the few of their values on which a round depends.
 """
 
 
 def describe_experiment(spec: JobSpec) -> dict[str, Any]:
-    """What makes a run what it is: the spec without what the result of a round does not depend on.
+    """Return the fields of the spec on which the result of a round depends.
 
-    The names in the spec have to be known, as after `resolve`.
+    The names in the spec must be known, as after `resolve_spec`.
     """
     data = spec.model_dump(mode="json")
     for name in CHANGEABLE_FIELDS:
         data.pop(name, None)
     data["data"].pop("download", None)
-    # As it was before there was a choice: a run that began then goes on.
+    # Defaults are left out, so that runs from before these fields existed can go on.
     if spec.data.tests.kind == "global":
         del data["data"]["tests"]
     if spec.local.precision == "float32":
         del data["local"]["precision"]
     if spec.evaluation.validation:
-        # Taken away before the rest is dealt out.
+        # The validation set is taken away before the partition is made.
         data["validation"] = spec.evaluation.validation
     if make_algorithm(spec).depends_on_num_rounds():
         data["rounds"] = spec.rounds
     if isinstance(spec.resources.stack, int) and spec.resources.stack > 1:
-        # The last bits depend on it; left out where it is not said, as before there was a choice.
+        # The last bits of the results depend on the stack size.
         data["stack"] = spec.resources.stack
     return data
 
 
 def make_checkpoint_policy(spec: JobSpec, url: str | None, *, resume: bool) -> CheckpointPolicy | None:
-    """How a run of this spec is checkpointed at a place; None where there is no place, or no wish.
+    """Make the checkpoint policy of a run; None without a folder, or with `checkpoint.every: 0`.
 
     Args:
         spec: of the run.
-        url: the folder for its checkpoints, as fsspec knows it.
-        resume: whether to go on from those there are.
+        url: the folder for the checkpoints, a path or an fsspec URL; None for no checkpoints.
+        resume: whether to go on from the last checkpoint.
     """
     if url is None or not spec.checkpoint.every:
         return None

@@ -1,4 +1,4 @@
-"""Who holds what, as a picture needs it: the client x class map of a job, made once and kept beside it."""
+"""The client x class map of a job, for a picture of its partition; made once, and stored beside the job."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from jobs.spec import Curriculum, JobSpec, PartitionSection
 log = logging.getLogger("fedsim.class_map")
 
 MAX_CLIENTS_SHOWN = 200
-"""Clients that still can be told apart in a picture."""
+"""The number of clients that a picture can show."""
 
 FILE = "class-map.json"
 
 
 def load_class_map(spec: JobSpec, settings: Settings, job_id: str) -> dict[str, Any]:
-    """The map of a job, out of its folder where it was made before.
+    """Load the map of a job from its folder; make it if it does not exist yet.
 
     Args:
         spec: of the job.
@@ -29,11 +29,11 @@ def load_class_map(spec: JobSpec, settings: Settings, job_id: str) -> dict[str, 
         job_id: the job.
 
     Returns:
-        `classes` (names), `counts` (examples, [n][C], of the first `SHOWN` clients), `distances` (of each
-        one's mix to that of all, [n]), `clients` (N) and `notes`.
+        `classes` (names), `counts` (examples, [n][C], of the first `MAX_CLIENTS_SHOWN` clients), `distances`
+        (from each client's class distribution to that of all clients, [n]), `clients` (N) and `notes`.
 
     Raises:
-        SpecError, DataNotFound, DataError: as `jobs.run.partition_report.deal`.
+        SpecError, DataNotFound, DataError: as `make_partition_report`.
     """
     kept = settings.job_dir(job_id) / FILE
     if kept.is_file():
@@ -45,39 +45,42 @@ def load_class_map(spec: JobSpec, settings: Settings, job_id: str) -> dict[str, 
 
 
 def make_class_map(spec: JobSpec, settings: Settings) -> dict[str, Any]:
-    """The map of a spec, as `class_map` gives it, made anew."""
-    # Here, because it brings torch along.
+    """Make the map of a spec; see `load_class_map`."""
+    # Imported here because it imports torch.
     from jobs.run.partition_report import make_partition_report
 
-    dealing = make_partition_report(_without_expert(spec), settings, lambda phase: None)
+    report = make_partition_report(_remove_expert(spec), settings, lambda phase: None)
     return {
-        "classes": list(dealing.classes),
-        "counts": dealing.counts[:MAX_CLIENTS_SHOWN].tolist(),
-        "distances": [round(float(distance), 6) for distance in dealing.distances[:MAX_CLIENTS_SHOWN]],
-        "clients": len(dealing.sizes),
-        "notes": list(dealing.notes),
+        "classes": list(report.classes),
+        "counts": report.counts[:MAX_CLIENTS_SHOWN].tolist(),
+        "distances": [round(float(distance), 6) for distance in report.distances[:MAX_CLIENTS_SHOWN]],
+        "clients": len(report.sizes),
+        "notes": list(report.notes),
     }
 
 
-def _without_expert(spec: JobSpec) -> JobSpec:
-    """The same counts without training: `difficulty` keeps those of its base, and curricula change none."""
+def _remove_expert(spec: JobSpec) -> JobSpec:
+    """Return a spec with the same class counts that trains no expert.
+
+    A `difficulty` partition has the counts of its base partition, and curricula change no counts.
+    """
     partition = spec.data.partition
     if partition.kind == "difficulty":
         base = partition.params.get("base", {"kind": "dirichlet", "beta": 0.5})
         partition = PartitionSection.model_validate({"kind": base} if isinstance(base, str) else base)
-    # A look at a job fetches no data: it is here once the job has run.
+    # Showing a job downloads no data: the data is here once the job has run.
     data = spec.data.model_copy(update={"partition": partition, "download": False})
     return spec.model_copy(update={"data": data, "curriculum": Curriculum()})
 
 
 def _save_class_map(path: Path, found: dict[str, Any]) -> None:
-    # Written aside and renamed: two that ask at once must not read half a file.
+    # Written to another name and renamed, so that no reader finds half a file.
     aside = path.with_suffix(f".{os.getpid()}.part")
     try:
         aside.write_text(json.dumps(found), "utf-8")
         aside.replace(path)
     except OSError as error:
-        # It is there, and whoever asks again waits for another one.
-        log.warning("the class map cannot be kept: %s", error)
+        # The caller has the map; the next request makes it again.
+        log.warning("the class map cannot be stored: %s", error)
         with suppress(OSError):
             aside.unlink(missing_ok=True)

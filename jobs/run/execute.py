@@ -1,30 +1,27 @@
-"""Running an experiment on Ray, from wherever one is: the command line, or the runner inside a Ray job."""
+"""Run a spec on Ray in this process, as `fedsim run` does; the result stays in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from actors.coordinator import CheckpointPolicy
 from fedsim.checkpoints.checkpoint import Checkpoints
 from fedsim.core.personal_scores import PersonalScores
 from fedsim.engine.faults import NO_CHAOS, Chaos
 from fedsim.engine.model_selection import ChosenModel
 from fedsim.errors import CheckpointError, FedsimError
 from jobs.run.checkpointing import make_checkpoint_policy
-from jobs.run.drive import RunAttempt, RunWithRestarts
 from jobs.run.final_model import FinalModel
-from jobs.run.model_metadata import model_notes
+from jobs.run.listener import RunListener
+from jobs.run.model_metadata import make_model_notes
 from jobs.run.ray_connection import connect_to_ray
+from jobs.run.restarts import RunWithRestarts
+from jobs.run.run_attempts import RunAttempt
 from jobs.settings import Settings
 from jobs.spec import JobSpec
 from jobs.spec.resolve import resolve_spec
 from jobs.store.records import RoundRecord, StateDigests, total_cost
-
-
-def _ignore(_: Any) -> None:
-    """The default listener."""
 
 
 @dataclass
@@ -34,9 +31,9 @@ class RunResult:
     Attributes:
         records: one per round.
         model: the global model at the end, as NumPy arrays by parameter name.
-        personal: how the clients' own models did when they were last scored; None where they were not.
+        personal: the last scores of the clients' personal models; None if they were never scored.
         chosen_model: the model that validation chose, with its round and name; None without validation.
-        notes: what one needs to use the models, as `model_notes` has it.
+        notes: the metadata of the model files; see `make_model_notes`.
     """
 
     records: list[RoundRecord] = field(default_factory=list)
@@ -47,17 +44,17 @@ class RunResult:
 
     @property
     def final(self) -> dict[str, Any]:
-        """The metrics of the last round."""
+        """Return the metrics of the last round."""
         return dict(self.records[-1].metrics) if self.records else {}
 
     @property
     def best(self) -> dict[str, Any]:
-        """The round with the best global accuracy on the test set: a figure that flatters, so it is named."""
-        return best_round(self.records)
+        """Return the round with the best global accuracy on the test set. The choice favours lucky rounds."""
+        return find_best_round(self.records)
 
     @property
     def chosen(self) -> dict[str, Any]:
-        """`best_by_validation` and `best_on_test`: round, model and accuracies; see `FinalModel`."""
+        """Return `best_by_validation` and `best_on_test`: round, model and accuracies; see `FinalModel`."""
         final = FinalModel()
         for record in self.records:
             final.add(record)
@@ -65,7 +62,7 @@ class RunResult:
 
     @property
     def totals(self) -> dict[str, Any]:
-        """Rounds, seconds, bytes and cost of the whole run."""
+        """Return rounds, seconds, bytes and cost of the whole run."""
         return {
             "rounds": len(self.records),
             "seconds": round(sum(record.seconds.total for record in self.records), 3),
@@ -78,8 +75,8 @@ class RunResult:
         }
 
 
-def best_round(records: Sequence[RoundRecord]) -> dict[str, Any]:
-    """The round with the best global accuracy, {} if none was scored."""
+def find_best_round(records: Sequence[RoundRecord]) -> dict[str, Any]:
+    """Return the round with the best global accuracy; {} if no round was scored."""
     scored = [record for record in records if record.metrics.get("global_accuracy") is not None]
     if not scored:
         return {}
@@ -88,35 +85,68 @@ def best_round(records: Sequence[RoundRecord]) -> dict[str, Any]:
 
 
 class ListLedger:
-    """The ledger of a run that ends with this process: its records, in a list.
+    """A ledger in a list, for a run without a store.
 
     Args:
         records: the list.
-        on_round: called with each record.
     """
 
-    def __init__(self, records: list[RoundRecord], on_round: Callable[[RoundRecord], None]) -> None:
-        self.records, self._on_round = records, on_round
+    def __init__(self, records: list[RoundRecord]) -> None:
+        self.records = records
 
     def count_rounds(self) -> int:
-        """How many rounds there are."""
+        """Return how many records there are."""
         return len(self.records)
 
     def read_digests(self, round: int) -> StateDigests | None:
-        """The digests of a round; None for one that is not there."""
+        """Return the digests of a round; None for a round without a record."""
         return self.records[round - 1].digests() if round <= len(self.records) else None
 
     def read_stack_sizes(self, since: int) -> dict[int, int]:
-        """How many clients trained at once in each round after that one."""
+        """Return the stack size of each round after the round `since`."""
         return {record.round: record.engine.width for record in self.records[since:]}
 
-    def mark_running(self) -> None:
-        """Nobody needs to be told."""
-
     def add(self, record: RoundRecord) -> None:
-        """Take the next record."""
+        """Append the next record."""
         self.records.append(record)
-        self._on_round(record)
+
+
+class _ResultListener(RunListener):
+    """Complete a run's result at its end, and forward the progress to the caller's listener.
+
+    Args:
+        spec: of the run; its `faults.max_restarts` limits the attempts.
+        result: gets the personal scores, the chosen model and the notes.
+        listener: of the caller.
+    """
+
+    def __init__(self, spec: JobSpec, result: RunResult, listener: RunListener) -> None:
+        self._spec, self._result, self._listener = spec, result, listener
+        self._losses = 0
+
+    def on_status(self, text: str) -> None:
+        self._listener.on_status(text)
+
+    def on_attempt(self, attempt: RunAttempt) -> None:
+        self._listener.on_attempt(attempt)
+
+    def on_round(self, record: RoundRecord) -> None:
+        self._listener.on_round(record)
+
+    def on_personal_scores(self, scores: PersonalScores) -> None:
+        self._result.personal = scores
+
+    def on_end(self, attempt: RunAttempt) -> None:
+        self._result.chosen_model = attempt.get_chosen_model()
+        metadata, rounds = attempt.get_dataset_metadata(), len(self._result.records)
+        self._result.notes = make_model_notes(self._spec, metadata, rounds)
+
+    def may_restart(self, error: FedsimError) -> bool:
+        self._losses += 1
+        if self._losses > self._spec.faults.max_restarts:
+            return False
+        self._listener.on_status(f"starting again after a loss: {error}")
+        return True
 
 
 def execute(
@@ -126,88 +156,47 @@ def execute(
     checkpoints: str | None = None,
     resume: bool = False,
     chaos: Chaos = NO_CHAOS,
-    on_round: Callable[[RoundRecord], None] = _ignore,
-    on_phase: Callable[[str], None] = _ignore,
+    listener: RunListener | None = None,
 ) -> RunResult:
-    """Run a spec here and now, and wait for its end.
+    """Run a spec in this process, and wait for its end.
 
     Args:
-        spec: what to run.
+        spec: the run.
         settings: where data and Ray are.
-        checkpoints: the folder, or fsspec URL, for the run's checkpoints; None for none.
-        resume: whether to go on from the last of them, if there is one.
-        chaos: faults to be made on purpose.
-        on_round: called with each round's record as it ends, those out of a checkpoint included.
-        on_phase: called with what is being waited for, while the run is set up.
+        checkpoints: the folder, or fsspec URL, for the run's checkpoints; None for no checkpoints.
+        resume: whether to go on from the last checkpoint, if there is one.
+        chaos: faults to inject for a test.
+        listener: hears each status, attempt and round, rounds of a loaded checkpoint included.
 
     Returns:
-        Every round's record, and the final model.
+        The record of every round, and the final model.
 
     Raises:
         SpecError, DataNotFound, DataError, DoesNotFit: before anything runs.
-        CheckpointError: if checkpoints cannot be written, or those there are cannot be gone on from.
-        FedsimError: if the run itself fails; the rounds before were handed to `on_round`.
+        CheckpointError: if checkpoints cannot be written, or the run cannot go on from the existing ones.
+        FedsimError: if the run itself fails; the listener has the rounds before.
     """
-    on_phase("checking the spec")
-    experiment = resolve_spec(spec, settings)
-    keeping = _prepare_checkpoints(spec, checkpoints, resume=resume)
-    on_phase(
-        "starting Ray" if settings.ray_address is None else f"connecting to Ray at {settings.ray_address}"
-    )
     result = RunResult()
-
-    def keep_personal_scores(scores: PersonalScores) -> None:
-        result.personal = scores
-
-    def keep_chosen_model(drive: RunAttempt) -> None:
-        result.chosen_model = drive.get_chosen_model()
-        result.notes = model_notes(spec, drive.get_dataset_metadata(), len(result.records))
-
+    run_listener = _ResultListener(spec, result, listener or RunListener())
+    run_listener.on_status("checking the spec")
+    experiment = resolve_spec(spec, settings)
+    policy = make_checkpoint_policy(spec, checkpoints, resume=resume)
+    if policy is not None and not resume:
+        _refuse_to_overwrite(policy.url)
+    address = settings.ray_address
+    run_listener.on_status("starting Ray" if address is None else f"connecting to Ray at {address}")
     with connect_to_ray(settings):
-        run = RunWithRestarts(
-            experiment,
-            spec,
-            keeping,
-            ListLedger(result.records, on_round),
-            on_phase,
-            _ignore,
-            _make_restart_rule(spec.faults.max_restarts, on_phase),
-            on_end=keep_chosen_model,
-            on_personal=keep_personal_scores,
-            chaos=chaos,
-        )
+        ledger = ListLedger(result.records)
+        run = RunWithRestarts(experiment, spec, policy, ledger, run_listener, chaos=chaos)
         result.model = run.run_to_end()
     return result
 
 
-def _make_restart_rule(most: int, on_phase: Callable[[str], None]) -> Callable[[FedsimError], bool]:
-    """What is asked after each loss: whether to begin again, which is said, or there were too many."""
-    losses = list[FedsimError]()
-
-    def may_restart(error: FedsimError) -> bool:
-        losses.append(error)
-        if len(losses) > most:
-            return False
-        on_phase(f"beginning again after a loss: {error}")
-        return True
-
-    return may_restart
-
-
-def _prepare_checkpoints(spec: JobSpec, checkpoints: str | None, *, resume: bool) -> CheckpointPolicy | None:
-    """How the run is checkpointed; None for not at all."""
-    keeping = make_checkpoint_policy(spec, checkpoints, resume=resume)
-    if keeping is not None and not resume:
-        _refuse_to_overwrite(keeping)
-    return keeping
-
-
-def _refuse_to_overwrite(keeping: CheckpointPolicy) -> None:
-    """Refuse to begin anew where a run was cut off: its checkpoints would be lost."""
-    progress = Checkpoints(keeping.url).read_progress()
+def _refuse_to_overwrite(url: str) -> None:
+    """Raise an error if a new run would remove the checkpoints of a run that ended early."""
+    progress = Checkpoints(url).read_progress()
     if progress is not None and progress[0] < progress[1]:
         raise CheckpointError(
-            f"{keeping.url} has the checkpoint of a run that ended early, after round {progress[0]} of "
-            f"{progress[1]}",
+            f"{url} has the checkpoint of a run that ended early, after round {progress[0]} of {progress[1]}",
             "add --resume to go on with it, or name another folder",
         )

@@ -1,4 +1,4 @@
-"""Which model a run ends with: by the validation split, and beside it the best one on the test set."""
+"""The choice of a run's final model by the validation split, beside the best model on the test set."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from jobs.store.records import RoundRecord
 
 
 class FinalModel:
-    """The choice among all scored rounds and deployed models, while records go by.
+    """The choice among all scored rounds and deployed models; `add` takes one record after the other.
 
-    A choice by the test set flatters, so each stands under its own name. Without a validation split there
-    is no choice; without a test set there is that by validation alone, of a model whose accuracy is None.
+    A choice by the test set reports too high an accuracy, so the two choices have different names. Without a
+    validation split there is no choice. Without a test set only validation chooses; the accuracy is None.
     """
 
     def __init__(self) -> None:
         self._best: dict[str, tuple[float, dict[str, Any]]] = {}
 
     def add(self, record: RoundRecord) -> None:
-        """Take the next record."""
+        """Compare the models of the next record with the best ones so far."""
         for model, validation, test in list_candidates(record.metrics):
             entry = {
                 "round": record.round,
@@ -32,7 +32,7 @@ class FinalModel:
                     self._best[by] = (value, entry)
 
     def document(self) -> dict[str, Any]:
-        """Both choices, as far as there are such, by name; {} without a validation split."""
+        """Return the choices by name, `best_by_validation` and `best_on_test`; {} without validation."""
         return {by: entry for by, (_, entry) in self._best.items()}
 
 

@@ -1,4 +1,4 @@
-"""What the metadata of exported weights says, so that a file is enough to use them: text, by name."""
+"""The metadata of model files: text by name, enough to use the weights without the job."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from jobs.spec import Choice, JobSpec
 from jobs.spec.resolve import list_plugins
 
 MOST_TEXT = 16_384
-"""The names of more classes than fit into so many characters are left out: the file is about the weights."""
+"""Class names that need more characters than this are left out of the metadata."""
 
 
-def model_notes(spec: JobSpec, data: Mapping[str, Any], round: int) -> dict[str, str]:
-    """The metadata of a run's weights.
+def make_model_notes(spec: JobSpec, data: Mapping[str, Any], round: int) -> dict[str, str]:
+    """Make the metadata of a run's weights.
 
     Args:
         spec: of the run.
-        data: as `Dataset.about` has it.
-        round: after which the weights were those of the run.
+        data: as `Dataset.to_metadata` returns it.
+        round: the last round of training.
 
     Returns:
         As text: `round`, `seed` and `task`. As JSON: `net`, the model's name and parameters with input_shape
         and num_classes, which are the arguments of `fedsim.models.make_net` (a list of them with several
         architectures); `normalise`, the arguments of `fedsim.data.Normalise`; `dataset` and `algorithm`, name
         and parameters; `classes`, unless their names are very long; and `plugins`, where there are any, the
-        packages with their versions that the run needed.
+        packages, with their versions, that the run needed.
     """
-    nets = [_net(model, data) for model in spec.models]
+    nets = [_describe_net(model, data) for model in spec.models]
     algorithm, dataset = spec.algorithm, spec.data.dataset
     notes = {
         "round": str(round),
@@ -47,8 +47,8 @@ def model_notes(spec: JobSpec, data: Mapping[str, Any], round: int) -> dict[str,
     return notes | ({"classes": classes} if len(classes) <= MOST_TEXT else {})
 
 
-def _net(model: Choice, data: Mapping[str, Any]) -> dict[str, Any]:
-    """What `make_net` takes; with the defaults, which another version may have changed."""
+def _describe_net(model: Choice, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `make_net`, defaults included, because another version may change them."""
     defaults = {each.name: each.default for each in list_parameters(MODELS[model.name])}
     sizes = {"input_shape": data["input_shape"], "num_classes": data["num_classes"]}
     tokens = {"vocabulary": data["vocabulary"]} if data["vocabulary"] else {}

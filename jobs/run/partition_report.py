@@ -1,4 +1,4 @@
-"""A spec's partition, made and measured without training anything on it."""
+"""A report about a spec's partition, made without training a model on it."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ from fedsim.engine.experiment import Experiment
 from fedsim.errors import SpecError
 from jobs.settings import Settings
 from jobs.spec import JobSpec
-from jobs.spec.partition_checks import use_spec_paths
+from jobs.spec.data_checks import use_spec_paths
 from jobs.spec.resolve import resolve_spec
 
 MAX_CLIENTS_MEASURED = 2_000
-"""Clients of a sampled partition that are drawn for its figures: there may be a million, and none is kept."""
+"""Clients of a sampled partition that are drawn for its figures; it may have a million clients."""
 
 
 @dataclass(frozen=True, eq=False)
 class PartitionReport:
-    """A partition as it was made, with its figures.
+    """A partition and its figures.
 
     Attributes:
-        federation: who has what.
-        about: what made it: data set, partition, clients, seed, limit, public and validation share.
+        federation: the data of each client.
+        about: the source: data set, partition, clients, seed, limit, public and validation share.
         sizes: examples of each client, int64 [N].
-        counts: the client x class map, int64 [n, C]; n is N, or `SURVEYED` where clients only sample.
-        distances: of those clients' class mixes to that of all of them, float64 [n].
-        notes: what had to be done to make it, and what its figures leave out.
+        counts: the client x class map, int64 [n, C]; n is N, or at most `MAX_CLIENTS_MEASURED` for a sampled
+            partition.
+        distances: from each client's class distribution to that of all n clients, float64 [n].
+        notes: remarks of the partition, and clients that the figures leave out.
     """
 
     federation: Federation
@@ -45,24 +46,24 @@ class PartitionReport:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The classes' names, by number."""
+        """Return the names of the classes, by number."""
         return self.federation.dataset.classes
 
     @property
     def is_sampled(self) -> bool:
-        """Whether clients draw their examples when asked, so that there is nothing to save."""
+        """Whether clients sample their examples on demand, so that there is nothing to save."""
         return isinstance(self.federation.train, SampledPartition)
 
     def title(self) -> str:
-        """What it is, in a line."""
+        """Return one line such as "digits, dirichlet (beta 0.5), 50 clients, seed 0"."""
         partition = dict(self.about["partition"])
         kind, data = partition.pop("kind"), self.about["dataset"]["name"]
         how = ", ".join(f"{name} {value}" for name, value in partition.items())
-        dealt = f"{kind} ({how})" if how else kind
-        return f"{data}, {dealt}, {len(self.sizes):,} clients, seed {self.about['seed']}"
+        partition_text = f"{kind} ({how})" if how else kind
+        return f"{data}, {partition_text}, {len(self.sizes):,} clients, seed {self.about['seed']}"
 
     def document(self) -> dict[str, Any]:
-        """Everything that is known of it, as plain data."""
+        """Return the report as plain data."""
         public, train = self.federation.public, self.federation.train
         return {
             "about": self.about,
@@ -75,7 +76,7 @@ class PartitionReport:
         }
 
     def save(self, folder: Path) -> list[Path]:
-        """Write the partition as `partition.npz` and `partition.json`; nothing for a sampled one.
+        """Write `partition.npz` and `partition.json`; write nothing for a sampled partition.
 
         Returns:
             The files.
@@ -89,13 +90,13 @@ def make_partition_report(
     """Make the partition that the jobs of this spec use.
 
     Args:
-        spec: of which `seed`, `clients`, `data` and `evaluation.validation` matter, and `model` where an
-            expert is trained.
-        settings: where data is looked for.
-        on_phase: told what is being done.
+        spec: its `seed`, `clients`, `data` and `evaluation.validation` matter; `model` matters if an expert
+            is trained.
+        settings: the data roots.
+        on_phase: receives the current step.
 
     Raises:
-        SpecError, DataNotFound, DataError: as `resolve`.
+        SpecError, DataNotFound, DataError: as `resolve_spec`.
     """
     on_phase("checking the spec")
     experiment = resolve_spec(spec, settings)
@@ -108,11 +109,11 @@ def make_partition_report(
 
 
 def measure_federation(federation: Federation, about: dict[str, Any]) -> PartitionReport:
-    """Take a federation's figures.
+    """Compute the figures of a federation.
 
     Args:
-        federation: who has what.
-        about: what made it.
+        federation: the data of each client.
+        about: its source, for the report.
     """
     train, data = federation.train, federation.dataset
     notes, number = train.notes, train.num_clients

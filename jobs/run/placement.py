@@ -1,4 +1,4 @@
-"""How many workers a run gets, and of what size."""
+"""The number and the size of a run's workers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from jobs.spec import JobSpec
 
 
 def count_useful_workers(experiment: Experiment) -> int:
-    """How many workers of a run can have something to do: as many as a round has clients, or stacks.
+    """Count the workers that a round can keep busy: one per client, or one per stack of clients.
 
-    With several architectures that is of a cohort with as many clients of each.
+    With several architectures, the cohort is assumed to have equally many clients of each.
     """
     return count_blocks(range(experiment.cohort_size), experiment.stack_sizes or (1,))
 
@@ -21,16 +21,16 @@ def count_useful_workers(experiment: Experiment) -> int:
 def choose_placement(
     experiment: Experiment, spec: JobSpec, nodes: Sequence[ClusterNode], *, shrink: bool = False
 ) -> Placement:
-    """How many workers a run has, and of what size.
+    """Choose the number and the size of a run's workers.
 
     Args:
-        experiment: never gets more workers than its cohort has clients, or stacks of clients.
-        spec: what it asks for.
-        nodes: where they would be.
-        shrink: take fewer than asked for rather than none, as after the loss of a node.
+        experiment: gets at most one worker per client of its cohort, or per stack of clients.
+        spec: its `resources` apply.
+        nodes: of the cluster.
+        shrink: take fewer workers than the spec asks for if they do not fit, as after the loss of a node.
 
     Raises:
-        DoesNotFit: with the arithmetic.
+        DoesNotFit: if the workers do not fit; the message holds the arithmetic.
     """
     asked, nodes = spec.resources, reserve_server_gpu(nodes, spec.resources.server_gpus)
     size, most = (asked.cpus_per_worker, asked.gpus_per_worker), count_useful_workers(experiment)

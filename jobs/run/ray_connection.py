@@ -1,4 +1,4 @@
-"""Joining a Ray cluster from this process, or having one of its own for a while."""
+"""Connect this process to a Ray cluster, or start a Ray of its own for a while."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from typing import Any
 import ray
 
 from fedsim.errors import RayUnavailable
-from jobs.local_ray.files import TOKEN, read_or_make_token
+from jobs.local_ray.keeper_files import TOKEN, read_or_make_token
 from jobs.local_ray.machine import TEMPORARY_PREFIX, count_cpus, find_short_directory, sockets_fit
 from jobs.settings import Settings
 
 
 @contextmanager
 def connect_to_ray(settings: Settings) -> Iterator[None]:
-    """A connection to the cluster that the settings name, or to a Ray of this process's own.
+    """Connect to the cluster that the settings name, or start a Ray of this process.
 
-    A Ray that this process started ends with the block.
+    A Ray that this process started ends with the `with` block.
 
     Raises:
-        RayUnavailable: the address is that of a dashboard, which takes jobs and no processes.
+        RayUnavailable: if the address is that of a dashboard, which takes jobs but no processes.
     """
     if (settings.ray_address or "").startswith(("http://", "https://")):
         raise RayUnavailable(
-            f"{settings.ray_address} takes jobs, but a process has to be on the cluster to join it",
+            f"{settings.ray_address} takes jobs, but only a process on the cluster can join it",
             "submit a job, or run this on the head with --ray-address auto (FEDSIM_RAY_ADDRESS=auto)",
         )
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")
@@ -47,7 +47,7 @@ def connect_to_ray(settings: Settings) -> Iterator[None]:
 
 
 def _make_ray_options(settings: Settings, afterwards: ExitStack) -> dict[str, Any]:
-    """How Ray is started here; what it leaves behind is to be removed afterwards."""
+    """Make the options for starting Ray here; `afterwards` removes Ray's temporary directory."""
     _set_up_token(settings)
     options: dict[str, Any] = {"include_dashboard": False, "num_cpus": count_cpus(settings)}
     if settings.ray_num_gpus is not None:
@@ -60,10 +60,10 @@ def _make_ray_options(settings: Settings, afterwards: ExitStack) -> dict[str, An
 
 
 def _set_up_token(settings: Settings) -> None:
-    """Have Ray ask for the token in fedsim's home.
+    """Make Ray ask for the token in fedsim's home.
 
-    Left to itself it writes one that all users can read to ~/.ray, and every Ray that is started here later
-    asks for that. Where tokens are set up already, by the user or by a Ray before, they stay as they are.
+    By default Ray writes a token that all users can read to ~/.ray, and every later Ray here asks for it.
+    Tokens that the user or an earlier Ray has set up stay as they are.
     """
     if "RAY_AUTH_MODE" in os.environ:
         return

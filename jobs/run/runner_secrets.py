@@ -1,8 +1,8 @@
-"""What a runner must know and nobody else may see: passwords in URLs, handed over in a file of the job.
+"""Secret settings of a runner, such as passwords in URLs, passed in a file of the job.
 
-Environment variables of a Ray job stand in Ray's dashboard for everybody to read. So what may hold a password
-goes into a file that only its owner can read, and the variables name the file. The runner removes it once it
-has read it: it must lie in no backup.
+Everybody can read the environment variables of a Ray job in Ray's dashboard. Settings that may hold a
+password therefore go into a file that only its owner can read, and a variable names the file. The runner
+removes the file after reading it, so that no backup holds it.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from pathlib import Path
 from jobs.settings import SECRETS_VARIABLE, Settings
 
 SECRETS_FILE = ".handover-{}.json"
-"""By the Ray job: one that begins and one that is given up never touch each other's."""
+"""The file name, by Ray job: a new runner and an abandoned one never touch each other's file."""
 
 
 def write_runner_secrets(settings: Settings, job_id: str, ray_job: str) -> dict[str, str]:
-    """Write the secret settings into the job's directory, for its owner only.
+    """Write the secret settings into the job's directory, readable by the owner only.
 
     Returns:
-        The variables that lead the runner there.
+        The environment variables that tell the runner the file's path.
 
     Raises:
-        OSError: it could not be written; nothing stays behind.
+        OSError: if the file could not be written; nothing stays behind.
     """
     path = settings.job_dir(job_id) / SECRETS_FILE.format(ray_job)
     aside = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
@@ -42,10 +42,10 @@ def write_runner_secrets(settings: Settings, job_id: str, ray_job: str) -> dict[
 
 
 def read_runner_settings(environment: Mapping[str, str]) -> Settings:
-    """Read the settings of this process, and remove the file with which secret ones were handed over.
+    """Read the settings of this process, and remove the file with the secret ones.
 
     Raises:
-        SettingsError: a variable that is not what it should be, or a file that cannot be read.
+        SettingsError: if a variable has a wrong value, or the file cannot be read.
     """
     settings = Settings.from_env(environment)
     if path := environment.get(SECRETS_VARIABLE):
@@ -55,6 +55,6 @@ def read_runner_settings(environment: Mapping[str, str]) -> Settings:
 
 
 def remove_runner_secrets(settings: Settings, job_id: str, ray_job: str) -> None:
-    """Remove what was handed over to a runner that has ended, or that never began."""
+    """Remove the secrets file of a runner that has ended, or that never started."""
     with contextlib.suppress(OSError):
         (settings.job_dir(job_id) / SECRETS_FILE.format(ray_job)).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What a job says, and what it waits for, while it is set up."""
+"""StartupWaiter: the log of a job's set-up, and the wait for free resources."""
 
 from __future__ import annotations
 
@@ -17,51 +17,54 @@ from jobs.spec import JobSpec
 log = logging.getLogger("fedsim.runner")
 
 POLL_SECONDS = 1.0
-"""How often a job that waits looks whether there is room."""
+"""Seconds between two looks at the free resources while a job waits."""
 
-TRY_SECONDS = 60.0
-"""How often it tries to have its workers placed, whatever it sees: that takes a new coordinator each time."""
+RETRY_SECONDS = 60.0
+"""Seconds after which a job tries to place its workers, even if no resources seem free."""
 
 
 class StartupWaiter:
-    """Says each thing once, however often it is tried.
+    """Log the set-up of a job and wait for free resources; each message is written once.
 
     Args:
-        warn: writes why a job waits where people see it.
-        stopped: whether the job is to do no more.
-        room: whether it seems worth while to try again.
+        write_warning: writes why the job waits among the job's events.
+        is_stopped: returns whether the job must stop.
+        has_capacity: returns whether the cluster seems to have enough free resources.
     """
 
     def __init__(
-        self, warn: Callable[[str], object], stopped: Callable[[], bool], room: Callable[[], bool]
+        self,
+        write_warning: Callable[[str], object],
+        is_stopped: Callable[[], bool],
+        has_capacity: Callable[[], bool],
     ) -> None:
-        self.warn, self.stopped, self.room = warn, stopped, room
-        self._last, self._waits = "", False
+        self.write_warning, self.is_stopped, self.has_capacity = write_warning, is_stopped, has_capacity
+        self._last_status, self._is_waiting = "", False
 
     def log_status(self, text: str) -> None:
-        """Log what is being waited for."""
-        if text != self._last:
-            self._last, self._waits = text, False
+        """Log the status, unless it is the same as before."""
+        if text != self._last_status:
+            self._last_status, self._is_waiting = text, False
             log.info(text)
 
     def wait_for_capacity(self, error: NoCapacityNow) -> bool:
-        """Wait while others hold the room, a minute at most; whether to try again."""
-        until = time.monotonic() + TRY_SECONDS
-        while not self.stopped():
-            if not self._waits:
-                self._waits = True
-                log.info("waiting for room: %s", error.message)
-                self.warn(f"waiting for room: {error.message}")
-            if time.monotonic() >= until or self.room():
+        """Wait, for at most a minute, until resources are free; return False if the job must stop."""
+        until = time.monotonic() + RETRY_SECONDS
+        while not self.is_stopped():
+            if not self._is_waiting:
+                self._is_waiting = True
+                log.info("waiting for free resources: %s", error.message)
+                self.write_warning(f"waiting for free resources: {error.message}")
+            if time.monotonic() >= until or self.has_capacity():
                 return True
             time.sleep(POLL_SECONDS)
         return False
 
 
 def has_free_capacity(experiment: Experiment, spec: JobSpec) -> bool:
-    """Whether the cluster has so much free as a run takes, on whichever nodes that is.
+    """Return whether the whole cluster, its nodes added up, has enough free resources for a run.
 
-    True as well where the run would not fit on the whole cluster: who tries is told so.
+    Also return True if the run does not fit on the empty cluster: the next attempt then reports it.
     """
     try:
         placement = choose_placement(experiment, spec, parse_ray_nodes(ray.nodes()))
@@ -71,8 +74,8 @@ def has_free_capacity(experiment: Experiment, spec: JobSpec) -> bool:
 
 
 def is_enough(free: dict[str, float], placement: Placement) -> bool:
-    """Whether resources, by Ray's names of them, are enough for workers and the coordinator's share."""
+    """Return whether the free resources, by Ray's names, hold the workers and the server's GPU share."""
     gpus = placement.workers * placement.gpus + placement.server_gpus
-    # Ray counts in ten-thousandths.
+    # Ray counts in steps of 0.0001.
     enough = free.get("CPU", 0.0) - placement.workers * placement.cpus, free.get("GPU", 0.0) - gpus
     return min(enough) > -1e-4

@@ -1,4 +1,4 @@
-"""The spec of a job: what a researcher writes, how it is checked, and the experiment that it becomes."""
+"""The spec of a job: its fields, its checks, and the experiment that is built from it."""
 
 from jobs.spec.curriculum_fields import Curriculum
 from jobs.spec.fields import (
@@ -16,7 +16,7 @@ from jobs.spec.fields import (
 )
 from jobs.spec.job_spec import JobSpec, json_schema, load_spec, parse_spec, preset_text, presets, read_spec
 from jobs.spec.run_fields import Checkpointing, FaultsSection, Resources
-from jobs.spec.text import apply_overrides, parse_text
+from jobs.spec.spec_text import apply_overrides, parse_text
 
 __all__ = [
     "MAX_CLIENTS",

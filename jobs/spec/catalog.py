@@ -1,4 +1,4 @@
-"""The catalogue: what a spec may name, with the parameters of each entry as a JSON schema."""
+"""The catalogue: the algorithms, models, data sets and partitions of a spec, with their parameters."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _PLAIN: Mapping[Any, str] = {
 
 
 def catalogue(kind: Kind) -> list[Entry]:
-    """Every entry of one kind, by name.
+    """Return all entries of one kind, sorted by name.
 
     Args:
         kind: "algorithms", "models", "datasets" or "partitions".
 
     Returns:
-        Entries with `name`, `summary`, `parameters` (a JSON schema of an object), `plugin` (the package and
-        version that bring it, "" for fedsim's own) and what else the kind has to say.
+        Entries with `name`, `summary`, `parameters` (a JSON schema of an object), `plugin` (the plug-in's
+        package and version, "" for fedsim's own) and further fields of the kind.
     """
     registry, describe = _ENTRIES[kind]
     return [
@@ -44,14 +44,14 @@ def catalogue(kind: Kind) -> list[Entry]:
     ]
 
 
-def _algorithm(name: str, algorithm: type[Algorithm]) -> Entry:
+def _describe_algorithm(name: str, algorithm: type[Algorithm]) -> Entry:
     module = inspect.getmodule(algorithm)
     source = inspect.cleandoc(module.__doc__ or "") if module else ""
     title = source.split("\n\n")[0].rstrip(".")
     return {
         "name": name,
         "summary": _first_line(algorithm),
-        "parameters": _schema(algorithm),
+        "parameters": _make_schema(algorithm),
         "paper": title,
         "documentation": source,
         "uploads": {payload: str(reduction) for payload, reduction in algorithm.uploads.items()},
@@ -59,41 +59,41 @@ def _algorithm(name: str, algorithm: type[Algorithm]) -> Entry:
     }
 
 
-def _model(name: str, function: Callable[..., Any]) -> Entry:
+def _describe_model(name: str, function: Callable[..., Any]) -> Entry:
     why_not = why_unstackable(name)
     return {
         "name": name,
         "summary": _first_line(function),
-        "parameters": _schema(function),
+        "parameters": _make_schema(function),
         "stacks": not why_not,
         "why_not_stacked": why_not,
     }
 
 
-def _dataset(name: str, entry: Any) -> Entry:
+def _describe_dataset(name: str, entry: Any) -> Entry:
     return {
         "name": name,
         "summary": entry.summary,
-        "parameters": _schema(entry.load),
+        "parameters": _make_schema(entry.load),
         "looks": entry.locations,
         "get": entry.how_to_get,
     }
 
 
-def _partition(name: str, entry: Any) -> Entry:
+def _describe_partition(name: str, entry: Any) -> Entry:
     return {
         "name": name,
         "summary": entry.summary,
-        "parameters": _schema(entry.make),
+        "parameters": _make_schema(entry.make),
         "shares": entry.shares_examples,
     }
 
 
 _ENTRIES: Mapping[str, tuple[Registry[Any], Callable[[str, Any], Entry]]] = {
-    "algorithms": (ALGORITHMS, _algorithm),
-    "models": (MODELS, _model),
-    "datasets": (DATASETS, _dataset),
-    "partitions": (PARTITIONS, _partition),
+    "algorithms": (ALGORITHMS, _describe_algorithm),
+    "models": (MODELS, _describe_model),
+    "datasets": (DATASETS, _describe_dataset),
+    "partitions": (PARTITIONS, _describe_partition),
 }
 
 
@@ -101,19 +101,19 @@ def _first_line(thing: Any) -> str:
     return inspect.cleandoc(thing.__doc__ or "").split("\n")[0].rstrip(".")
 
 
-def _schema(function: Callable[..., Any]) -> Entry:
-    """The parameters as the JSON schema of an object; nothing else is allowed in it."""
+def _make_schema(function: Callable[..., Any]) -> Entry:
+    """Return the parameters as the JSON schema of an object without other properties."""
     found, meanings = list_parameters(function), read_parameter_docs(function)
     return {
         "type": "object",
-        "properties": {each.name: _property(each, meanings.get(each.name, "")) for each in found},
+        "properties": {each.name: _make_property(each, meanings.get(each.name, "")) for each in found},
         "required": [parameter.name for parameter in found if parameter.required],
         "additionalProperties": False,
     }
 
 
-def _property(parameter: Parameter, meaning: str) -> Entry:
-    schema = _type(parameter.kind) | ({"description": meaning} if meaning else {})
+def _make_property(parameter: Parameter, meaning: str) -> Entry:
+    schema = _make_type_schema(parameter.kind) | ({"description": meaning} if meaning else {})
     if not parameter.required:
         default: Any = parameter.default
         if isinstance(default, tuple):
@@ -122,24 +122,24 @@ def _property(parameter: Parameter, meaning: str) -> Entry:
     return schema
 
 
-def _type(kind: Any) -> Entry:
-    """The JSON schema of a type annotation, as far as parameters use them."""
+def _make_type_schema(kind: Any) -> Entry:
+    """Return the JSON schema of a parameter's type annotation; {} for other annotations."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         bounds = next((each for each in arguments[1:] if isinstance(each, Range)), Range())
-        return {**_type(arguments[0]), **_bounds(bounds)}
+        return {**_make_type_schema(arguments[0]), **_make_bounds(bounds)}
     if origin is Literal:
         return {"enum": list(arguments)}
     if origin in (typing.Union, types.UnionType):
-        return {"anyOf": [_type(each) for each in arguments]}
+        return {"anyOf": [_make_type_schema(each) for each in arguments]}
     if origin in (tuple, list):
-        return {"type": "array", "items": _type(arguments[0])}
+        return {"type": "array", "items": _make_type_schema(arguments[0])}
     if origin in (dict, Mapping):
         return {"type": "object"}
     return {"type": _PLAIN[kind]} if kind in _PLAIN else {}
 
 
-def _bounds(bounds: Range) -> Entry:
+def _make_bounds(bounds: Range) -> Entry:
     named = {
         "minimum": bounds.minimum,
         "maximum": bounds.maximum,

@@ -1,4 +1,4 @@
-"""A new job from an old one: its spec, with some fields set anew."""
+"""Cloning: the spec of a new job from the spec of an old one, with some fields changed."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from jobs.spec.text import set_fields
+from jobs.spec.spec_text import set_fields
 
 
 def clone_spec(spec: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The spec of a clone, as plain data, unchecked.
+    """Return the spec of a clone, as plain data, unchecked.
 
-    A job's spec has every default filled in, so what follows from the fields that are set has to give way:
-    the name, where it was the algorithm's; `set_fields` takes `local.epochs` away where `local.steps` is set.
+    A job's spec holds every default. A default that no longer fits the changed fields is removed: the name,
+    if it was the algorithm's name. `set_fields` removes `local.epochs` if `local.steps` is set.
 
     Args:
         spec: of the job.
-        fields: what to set on top, by dotted path.
+        fields: the changes, by dotted path.
 
     Raises:
         SpecError: for every path that leads through a plain value.
     """
     data: dict[str, Any] = copy.deepcopy(dict(spec))
-    if "name" not in fields and data.get("name") == _algorithm(data):
+    if "name" not in fields and data.get("name") == _find_algorithm_name(data):
         del data["name"]
     return set_fields(data, fields)
 
 
-def _algorithm(data: Mapping[str, Any]) -> Any:
+def _find_algorithm_name(data: Mapping[str, Any]) -> Any:
     algorithm = data.get("algorithm")
     return algorithm.get("name") if isinstance(algorithm, Mapping) else algorithm

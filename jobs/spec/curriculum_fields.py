@@ -1,4 +1,4 @@
-"""The sections of a spec about ordered learning."""
+"""The sections of a spec for the data curriculum and the client curriculum."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ from jobs.spec.fields import Number, Section, Whole
 
 
 class PacingSection(Section):
-    """How many are open at a time; see docs/methods/curricula.md."""
+    """How many examples, or clients, a curriculum opens at a time; see docs/methods/curricula.md."""
 
     pacing: Literal["linear", "quadratic", "root", "exponential", "step"] = Field(
         default="linear", description="family of the pacing function"
     )
-    a: Number = Field(default=0.8, ge=0, le=1, description="share of the budget after which all are open")
-    b: Number = Field(default=0.2, ge=0, le=1, description="share that is open at first")
+    a: Number = Field(
+        default=0.8, ge=0, le=1, description="share of the budget after which everything is open"
+    )
+    b: Number = Field(default=0.2, ge=0, le=1, description="share that is open at the start")
     order: Literal["curriculum", "anti", "random"] = Field(
-        default="curriculum", description="easy first, hard first, or others at every step"
+        default="curriculum",
+        description="curriculum: easy first; anti: hard first; random: new random ones in each step",
     )
 
 
 class DataCurriculumSection(PacingSection):
-    """Ordered learning inside the clients."""
+    """The order of the examples inside each client."""
 
     score: Literal[
         "global_loss",
@@ -33,31 +36,45 @@ class DataCurriculumSection(PacingSection):
         "local_prediction",
         "both_prediction",
         "expert_loss",
-    ] = Field(default="global_loss", description="what makes an example easy")
+    ] = Field(default="global_loss", description="the score by which examples are ordered from easy to hard")
     budget: Literal["local", "global"] = Field(
         default="local", description="pace over the steps of a round, or of the whole run"
     )
     expert_epochs: Whole = Field(
-        default=20, ge=1, le=10_000, description="how long the expert of 'expert_loss' is trained"
+        default=20, ge=1, le=10_000, description="epochs of training for the expert of 'expert_loss'"
     )
 
 
 class ClientCurriculumSection(PacingSection):
-    """An ordered choice of clients; its budget is the rounds of the run."""
+    """The order in which clients are selected; its budget is the rounds of the run."""
 
     scores: Literal["all", "kept"] = Field(
-        default="all", description="ask every client before each round, or go by what the cohorts said"
+        default="all",
+        description="all: ask every client before each round; kept: use the last scores of earlier cohorts",
     )
     half_life: Number = Field(default=10.0, gt=0, description="rounds after which a kept score counts half")
     batches: Literal["one", "all"] = Field(
         default="one", description="cohorts drawn from the open clients before they are ranked again"
     )
 
+    @property
+    def surveys_all_clients(self) -> bool:
+        """Whether every client scores the model before a round; a random order needs no scores."""
+        return self.scores == "all" and self.order != "random"
+
 
 class Curriculum(Section):
-    """Ordered learning around any method; null is none."""
+    """The curricula around the algorithm; null is none."""
 
     data: DataCurriculumSection | None = Field(
         default=None, description="the order of the examples in a client"
     )
     clients: ClientCurriculumSection | None = Field(default=None, description="the order of the clients")
+
+    @property
+    def expert_epochs(self) -> int | None:
+        """Epochs that the expert of the data curriculum trains; None if nothing needs an expert."""
+        data = self.data
+        if data is None or data.score != "expert_loss" or data.order == "random":
+            return None
+        return data.expert_epochs

@@ -1,6 +1,6 @@
-"""From what pydantic found to what a reader of the spec needs: path, value, a sentence and a way out.
+"""Error messages for the fields of a spec: path, value, a sentence and a hint, from pydantic's errors.
 
-Ranges and choices are read from the JSON schema, so that a hint can never disagree with the check.
+The hints read ranges and choices from the JSON schema, so that they always agree with the check.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ SENTENCES = MappingProxyType(
 )
 
 TAGS = frozenset({"<one>", "<several>"})
-"""How a union names its alternatives in pydantic's locations; no field is called so."""
+"""The names of a union's alternatives in pydantic's locations; no field has such a name."""
 
 Schema = Mapping[str, Any]
 Path = tuple[str | int, ...]
 
 
 def join_path(path: Path) -> str:
-    """`("model", 0)` as `model.0`."""
+    """Return the path as text: `("model", 0)` becomes `model.0`."""
     return _make_encodable(".".join(str(part)[:MAX_SHOWN] for part in path)) or "spec"
 
 
@@ -57,7 +57,7 @@ def _make_encodable(text: str) -> str:
 
 
 def find_value_faults(value: Any, path: Path = ()) -> Iterator[FieldError]:
-    """What no field may hold: values that are not JSON, texts that no database takes, depth without end."""
+    """Find values that no field may hold: no JSON, text that no database stores, too deep nesting."""
     if len(path) > MAX_DEPTH:
         yield FieldError(
             join_path(path), shorten_value(value), "is nested too deeply", f"{MAX_DEPTH} levels are enough"
@@ -77,14 +77,14 @@ def find_value_faults(value: Any, path: Path = ()) -> Iterator[FieldError]:
         for index, item in enumerate(value):
             yield from find_value_faults(item, (*path, index))
     else:
-        sentence = _leaf_fault(value)
+        sentence = _find_leaf_fault(value)
         if sentence:
             yield FieldError(
                 join_path(path), shorten_value(value), sentence, "write a plain YAML or JSON value"
             )
 
 
-def _leaf_fault(value: Any) -> str:
+def _find_leaf_fault(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return ""
     if isinstance(value, str):
@@ -103,7 +103,7 @@ def _is_unprintable(text: str) -> bool:
 
 
 def count_values(value: Any) -> int:
-    """How many values a spec holds; stops counting beyond the limit."""
+    """Count the values of a spec; stop above `MAX_VALUES`."""
     total, stack = 0, [value]
     while stack and total <= MAX_VALUES:
         item = stack.pop()
@@ -116,7 +116,7 @@ def count_values(value: Any) -> int:
 
 
 def shorten_value(value: Any) -> Any:
-    """The value as an error repeats it: itself where it is short plain JSON, else the start of its text."""
+    """Return the value for an error: unchanged if it is short plain JSON, else the start of its text."""
     try:
         if len(json.dumps(value, allow_nan=False, ensure_ascii=False).encode()) <= MAX_SHOWN:
             return value
@@ -132,7 +132,7 @@ def shorten_value(value: Any) -> Any:
 
 
 def translate_errors(error: ValidationError, schema: Schema) -> list[FieldError]:
-    """Every fault that pydantic found, in our words, one per path."""
+    """Translate pydantic's errors into fedsim's messages, one per path."""
     found: dict[str, FieldError] = {}
     for item in error.errors(include_url=False):
         fault = _translate_error(item, schema)
@@ -147,7 +147,7 @@ def _translate_error(item: Mapping[str, Any], schema: Schema) -> FieldError:
         field = context["field"]
         value = item["input"]
         if field:
-            path, value = (*path, field), _field_of(value, field)
+            path, value = (*path, field), _read_field(value, field)
         return FieldError(join_path(path), shorten_value(value), context["message"], context["hint"])
     if kind == "extra_forbidden":
         return _make_unknown_field_error(path, item["input"], schema)
@@ -159,7 +159,7 @@ def _translate_error(item: Mapping[str, Any], schema: Schema) -> FieldError:
     return FieldError(join_path(path), value, sentence, f"allowed: {describe_allowed(schema, nodes)}")
 
 
-def _field_of(section: Any, field: str) -> Any:
+def _read_field(section: Any, field: str) -> Any:
     for name in field.split("."):
         section = section.get(name) if isinstance(section, Mapping) else getattr(section, name, None)
     return section
@@ -183,21 +183,21 @@ def _guess_hint(wrong: str, siblings: Sequence[str], schema: Schema) -> str:
     return f"fields here: {', '.join(siblings)}"
 
 
-def variants(schema: Schema, node: Schema) -> list[Schema]:
-    """A node of the schema with its references followed and its alternatives side by side."""
+def expand_variants(schema: Schema, node: Schema) -> list[Schema]:
+    """Return the alternatives of a schema node, with references resolved."""
     if "$ref" in node:
-        return variants(schema, schema["$defs"][node["$ref"].rsplit("/", 1)[1]])
+        return expand_variants(schema, schema["$defs"][node["$ref"].rsplit("/", 1)[1]])
     if "anyOf" in node or "oneOf" in node:
         options = [*node.get("anyOf", ()), *node.get("oneOf", ())]
-        return [v for option in options for v in variants(schema, option)]
+        return [v for option in options for v in expand_variants(schema, option)]
     return [node]
 
 
 def find_schema_nodes(schema: Schema, path: Path) -> list[Schema]:
-    """The nodes of the schema that describe a path; empty where the schema does not know it."""
+    """Return the schema nodes that describe a path; [] for an unknown path."""
     nodes: list[Schema] = [schema]
     for part in path:
-        options = [v for node in nodes for v in variants(schema, node)]
+        options = [v for node in nodes for v in expand_variants(schema, node)]
         nodes = [v["properties"][part] for v in options if part in v.get("properties", {})]
         if isinstance(part, int):
             nodes = [v["items"] for v in options if "items" in v]
@@ -205,16 +205,16 @@ def find_schema_nodes(schema: Schema, path: Path) -> list[Schema]:
 
 
 def field_names(schema: Schema, path: Path) -> list[str]:
-    """The fields of a section, in the order of the schema."""
-    options = [v for node in find_schema_nodes(schema, path) for v in variants(schema, node)]
+    """Return the fields of a section, in the order of the schema."""
+    options = [v for node in find_schema_nodes(schema, path) for v in expand_variants(schema, node)]
     return [name for v in options if v.get("additionalProperties") is False for name in v["properties"]]
 
 
 def _remove_tags(location: Sequence[str | int], schema: Schema) -> Path:
-    """The location without the names that pydantic adds for the alternatives of a union."""
+    """Return the location without the names that pydantic adds for the alternatives of a union."""
     path: Path = ()
     for part in location:
-        options = [v for node in find_schema_nodes(schema, path) for v in variants(schema, node)]
+        options = [v for node in find_schema_nodes(schema, path) for v in expand_variants(schema, node)]
         inside = "items" if isinstance(part, int) else "properties"
         if any(inside in v and part not in TAGS for v in options):
             path = (*path, part)
@@ -222,8 +222,8 @@ def _remove_tags(location: Sequence[str | int], schema: Schema) -> Path:
 
 
 def describe_allowed(schema: Schema, nodes: Sequence[Schema]) -> str:
-    """What may stand at a node, in words: `a number above 0 and at most 1`."""
-    options = [v for node in nodes for v in variants(schema, node)]
+    """Describe the allowed values of a node: `a number above 0 and at most 1`."""
+    options = [v for node in nodes for v in expand_variants(schema, node)]
     return " or ".join(dict.fromkeys(_describe_node(v) for v in options)) or "nothing"
 
 
@@ -246,20 +246,20 @@ def _describe_node(node: Schema) -> str:
         return f"{text} with {', '.join(node['properties'])}"
     if "maxLength" in node:
         return f"{text} of 1 to {node['maxLength']} characters"
-    return f"{text} {_range(node)}".rstrip()
+    return f"{text} {_describe_range(node)}".rstrip()
 
 
-def _range(node: Schema) -> str:
+def _describe_range(node: Schema) -> str:
     if "minimum" in node and "maximum" in node:
-        return f"from {_figure(node['minimum'])} to {_figure(node['maximum'])}"
+        return f"from {_format_number(node['minimum'])} to {_format_number(node['maximum'])}"
     words = {
         "exclusiveMinimum": "above",
         "minimum": "of at least",
         "exclusiveMaximum": "below",
         "maximum": "at most",
     }
-    return " and ".join(f"{word} {_figure(node[key])}" for key, word in words.items() if key in node)
+    return " and ".join(f"{word} {_format_number(node[key])}" for key, word in words.items() if key in node)
 
 
-def _figure(number: float) -> str:
+def _format_number(number: float) -> str:
     return f"{number:,}".replace(",", "_")

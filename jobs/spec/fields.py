@@ -1,8 +1,8 @@
 """The sections of a spec: their fields, defaults and ranges.
 
-Numbers are strict: `"3"`, `true` and `3.0` are no whole numbers, so that a slip in a spec is reported and
-never guessed around. What needs to know which algorithms, models or data sets exist stands in
-`jobs.spec.resolve`.
+Numbers are strict: `"3"`, `true` and `3.0` are no whole numbers, so that a typing error is reported. Checks
+that need the catalogue are in `jobs.spec.name_checks`; checks that need the data are in
+`jobs.spec.data_checks`.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ Name = Annotated[str, Strict(), Field(min_length=1, max_length=MAX_NAME)]
 
 
 def make_fault(message: str, hint: str, field: str = "") -> PydanticCustomError:
-    """A fault in our own words, about `field` of the section that is being checked (or the value itself)."""
+    """Make an error for pydantic with fedsim's message, about `field` of the section, or the value itself."""
     return PydanticCustomError("fedsim", "{message}", {"message": message, "hint": hint, "field": field})
 
 
 class Section(BaseModel):
-    """A part of a spec: frozen, and every field it does not know is an error."""
+    """A part of a spec: immutable; an unknown field is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Choice(BaseModel):
-    """One entry of a catalogue with its parameters: `fedprox`, or `{name: fedprox, mu: 0.1}`."""
+    """An entry of the catalogue with its parameters: `fedprox`, or `{name: fedprox, mu: 0.1}`."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -54,12 +54,12 @@ class Choice(BaseModel):
 
     @property
     def params(self) -> dict[str, Any]:
-        """The parameters beside the name."""
+        """Return the parameters beside the name."""
         return dict(self.model_extra or {})
 
 
 class PartitionSection(BaseModel):
-    """How the training data is dealt to the clients: `iid`, or `{kind: dirichlet, beta: 0.5}`."""
+    """The partition of the training data among the clients: `iid`, or `{kind: dirichlet, beta: 0.5}`."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -67,7 +67,7 @@ class PartitionSection(BaseModel):
 
     @property
     def params(self) -> dict[str, Any]:
-        """The parameters beside the kind."""
+        """Return the parameters beside the kind."""
         return dict(self.model_extra or {})
 
 
@@ -100,19 +100,24 @@ class Clients(Section):
     total: Whole = Field(default=50, ge=1, le=MAX_CLIENTS, description="N, the number of clients")
     fraction: Number = Field(default=0.2, gt=0, le=1, description="C, the share of the clients in a round")
 
+    @property
+    def cohort_size(self) -> int:
+        """K: C x N, rounded to the nearest whole number, and at least 1."""
+        return max(1, round(self.fraction * self.total))
+
 
 class Public(Section):
-    """A labelled public set, taken away before partitioning."""
+    """A labelled public set, taken from the data before the partition."""
 
     fraction: Number = Field(default=0.0, ge=0, lt=1, description="share of the data")
 
 
 class ClientTests(Section):
-    """What each client's own model is tested on: `merged`, or `{kind: merged, share: 0.25}`."""
+    """The test examples of each client's personal model: `merged`, or `{kind: merged, share: 0.25}`."""
 
     kind: Literal["global", "labels", "matched", "classes", "merged"] = Field(
         default="global",
-        description="everybody on the whole test set (global), or each client on examples of its own",
+        description="global: the whole test set for all clients; else test examples of each client's own",
     )
     share: Number = Field(
         default=TEST_SHARE, gt=0, lt=1, description="of each client's examples, with kind: merged"
@@ -128,32 +133,32 @@ class ClientTests(Section):
 
 
 class Data(Section):
-    """What the clients hold."""
+    """The data set, and its partition among the clients."""
 
     dataset: Named = Field(default=Choice(name="digits"), description="a data set, with its parameters")
     partition: OfKind = Field(
         default=PartitionSection.model_validate({"kind": "dirichlet", "beta": 0.5, "min_size": 1}),
-        description="how the training examples are dealt to the clients",
+        description="how the training examples are divided among the clients",
     )
     tests: Annotated[ClientTests, BeforeValidator(_expand_kind, json_schema_input_type=str | ClientTests)] = (
-        Field(default=ClientTests(), description="what each client's own model is tested on")
+        Field(default=ClientTests(), description="the test examples of each client's personal model")
     )
     public: Public = Public()
     limit: Whole | None = Field(default=None, ge=1, description="use the first n training examples only")
     download: Annotated[bool, Strict()] = Field(
-        default=False, description="fetch the data set where it is missing and upstream allows"
+        default=False, description="download the data set if it is missing and its source allows it"
     )
 
 
 class LearningRateDecay(Section):
-    """Within a round, step i (from 0) has the rate `lr (1 + alpha i)^-power`."""
+    """Within a round, step i (from 0) has the learning rate `lr (1 + alpha i)^-power`."""
 
     alpha: Number = Field(default=0.001, ge=0, le=1000)
     power: Number = Field(default=0.75, ge=0, le=1000)
 
 
 class LocalSection(Section):
-    """What a client does in a round; `steps` replaces `epochs`."""
+    """The local training of a client in a round; `steps` replaces `epochs`."""
 
     epochs: Whole | None = Field(default=5, ge=1, le=10_000, description="passes over the client's data")
     steps: Whole | None = Field(default=None, ge=1, le=1_000_000, description="batches, in place of epochs")
@@ -162,10 +167,10 @@ class LocalSection(Section):
     momentum: Number = Field(default=0.0, ge=0, lt=1)
     weight_decay: Number = Field(default=0.0, ge=0, le=1000)
     lr_decay: LearningRateDecay | None = Field(
-        default=None, description="a rate that falls from step to step and starts anew in every round"
+        default=None, description="a learning rate that falls in each step, and starts again in each round"
     )
     round_decay: Number = Field(
-        default=1.0, gt=0, le=1, description="what the rate is multiplied by from round to round"
+        default=1.0, gt=0, le=1, description="factor of the learning rate from one round to the next"
     )
     precision: Literal["float32", "tf32", "bf16"] = Field(
         default="float32",
@@ -197,11 +202,14 @@ class Evaluation(Section):
         default=1, ge=1, le=MAX_ROUNDS, description="score on every n-th round, and on the last"
     )
     validation: Number = Field(
-        default=0.0, ge=0, lt=1, description="share of the training data kept apart to choose the model by"
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="share of the training data for the validation set, which chooses the final model",
     )
     personal: Literal["auto", "never", "last", "always"] = Field(
         default="auto",
-        description="when to score each client's own model; auto: on every scored round, but only "
-        "after the last where clients fine-tune for it; with data.tests: global, only after the last, "
-        "and only where the method has no model for everybody",
+        description="when to score each client's personal model; auto: in every scored round, but only "
+        "after the last round if clients fine-tune for it; with data.tests: global, only after the last "
+        "round, and only if the algorithm has no global model",
     )

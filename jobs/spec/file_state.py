@@ -1,4 +1,4 @@
-"""Whether the files of a data set are still those that were read: a glance of some milliseconds."""
+"""A quick check, in milliseconds, whether the files of a data set have changed."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from pathlib import Path
 from stat import S_ISDIR
 
 DEPTH = 2
-"""Levels of a data set's folder that are looked at for changes."""
+"""Levels of a data set's folder that are checked for changes."""
 
 MOST_ENTRIES = 2_000
-"""Files and folders of a data set that are looked at for changes: some milliseconds, while somebody types."""
+"""The most files and folders that are checked for changes: the check takes a few milliseconds."""
 
 
 def compute_file_state(places: Iterable[Path]) -> int:
-    """A number that is another one once files were added, replaced or removed at these places.
+    """Compute a number that changes if files are added, replaced or removed at these places.
 
-    Looked at are size and time of change of each, and of what folders hold down to the second level. That is
-    the folders of the classes of an image folder, whose own times tell of files that come and go; what is
-    written anew in place below them goes unnoticed, as do the files beyond the first `MOST_ENTRIES`.
+    The number depends on the size and the modification time of each place, and of the content of folders down
+    to the second level. In an image folder these are the class folders, whose times change if files are added
+    or removed. A file that is overwritten below them goes unnoticed, and so do files after `MOST_ENTRIES`.
     """
-    told, folders = list[tuple[str, int, int]](), list[str]()
+    entries, folders = list[tuple[str, int, int]](), list[str]()
 
     def add_entry(path: str, stat: Callable[[], os.stat_result], into: list[str]) -> None:
-        # What is not there, or no path at all, is for the loader to refuse.
+        # The loader reports a missing file, and a text that is no path.
         with suppress(OSError, ValueError):
             found = stat()
-            told.append((path, found.st_mtime_ns, found.st_size))
+            entries.append((path, found.st_mtime_ns, found.st_size))
             if S_ISDIR(found.st_mode):
                 into.append(path)
 
@@ -37,13 +37,14 @@ def compute_file_state(places: Iterable[Path]) -> int:
         add_entry(str(place), place.stat, folders)
     for _ in range(DEPTH):
         inside = list[str]()
-        for entry in islice(chain.from_iterable(map(_entries, folders)), max(0, MOST_ENTRIES - len(told))):
+        left = max(0, MOST_ENTRIES - len(entries))
+        for entry in islice(chain.from_iterable(map(_list_entries, folders)), left):
             add_entry(entry.path, entry.stat, inside)
         folders = inside
-    return hash(tuple(told))
+    return hash(tuple(entries))
 
 
-def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
-    """What a folder holds, but hidden things: what is decoded is kept in such."""
+def _list_entries(folder: str) -> Iterator[os.DirEntry[str]]:
+    """Yield the entries of a folder without hidden ones, which hold caches of decoded data."""
     with suppress(OSError), os.scandir(folder) as found:
         yield from (entry for entry in found if not entry.name.startswith("."))

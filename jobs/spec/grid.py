@@ -1,6 +1,6 @@
-"""A grid of specs: axes of named overrides, and seeds; and the runs that it asks for.
+"""A grid of runs: every combination of the axes' labels, with every seed.
 
-It is what a sweep of jobs (`jobs.spec.sweep`) and a table of results have in common.
+Sweeps of jobs (`jobs.spec.sweep`) and the tables of results use grids.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Axes: TypeAlias = Mapping[str, Mapping[str, tuple[str, ...]]]
 """{axis: {label: `--set` items}}."""
 
 FIELDS_WITHOUT_EFFECT = ("name", "resources", "faults", "checkpoint")
-"""The parts of a spec that do not change its result."""
+"""The fields of a spec that do not change its result."""
 
 
 class GridRun(BaseModel):
@@ -28,7 +28,7 @@ class GridRun(BaseModel):
     Attributes:
         labels: {axis: label}.
         seed: of the run.
-        items: the `--set` items that make the spec from the base.
+        items: the `--set` items that turn the base into the run's spec.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -39,7 +39,7 @@ class GridRun(BaseModel):
 
     @property
     def cell(self) -> tuple[str, ...]:
-        """The labels alone, in the order of the axes."""
+        """Return the labels alone, in the order of the axes."""
         return tuple(self.labels.values())
 
     def __str__(self) -> str:
@@ -47,12 +47,12 @@ class GridRun(BaseModel):
 
 
 def grid_runs(axes: Axes, seeds: Sequence[int], common: Sequence[str] = ()) -> Iterator[GridRun]:
-    """All runs of a grid, seed by seed, so that every cell has a first figure early.
+    """Yield all runs of a grid, seed by seed, so that every cell has a first result early.
 
     Args:
-        axes: of which every combination of labels is a cell.
+        axes: every combination of their labels is a cell.
         seeds: of each cell.
-        common: `--set` items of every run; those of the axes are written over them.
+        common: `--set` items of every run; the items of the axes override them.
     """
     for seed in seeds:
         for labels in cells(axes, list(axes)):
@@ -62,12 +62,12 @@ def grid_runs(axes: Axes, seeds: Sequence[int], common: Sequence[str] = ()) -> I
 
 
 def cells(axes: Axes, names: Sequence[str]) -> list[tuple[str, ...]]:
-    """All combinations of the labels of these axes."""
+    """Return all combinations of the labels of these axes."""
     return list(itertools.product(*(axes[name] for name in names)))
 
 
 def make_set_items(value: Any) -> list[str]:
-    """`PATH=VALUE` items from what a file may hold: nothing, one item, a list of them, or {path: value}."""
+    """Return `PATH=VALUE` items from a file's value: null, one item, a list of items, or {path: value}."""
     if value is None:
         return []
     if isinstance(value, Mapping):
@@ -76,13 +76,13 @@ def make_set_items(value: Any) -> list[str]:
 
 
 def hash_spec(spec: JobSpec, varied: Collection[str] = ()) -> str:
-    """A name for everything that a spec's result depends on, seed included.
+    """Hash all fields on which a spec's result depends, the seed included.
 
-    Defaults are left out, so that the name stays when specs learn new fields.
+    Defaults are left out, so that the hash stays the same when specs get new fields.
 
     Args:
         spec: of the run.
-        varied: parts among those without effect that are told apart all the same.
+        varied: fields of `FIELDS_WITHOUT_EFFECT` that are hashed nevertheless.
     """
     without = set(FIELDS_WITHOUT_EFFECT).difference(varied)
     plain = spec.model_dump(mode="json", exclude_defaults=True, exclude=without)

@@ -1,7 +1,7 @@
-"""The spec of a job: what a researcher writes, as a frozen value with every default filled in.
+"""JobSpec: the spec of a job, as an immutable value with every default.
 
-Only shapes and ranges are checked here, without torch, Ray or a database, so that the SDK and the command
-line read a spec in milliseconds. What needs the catalogue or the data is checked by `jobs.spec.resolve`.
+This module checks shapes and ranges without torch, Ray or a database, so that the SDK and the command line
+read a spec in milliseconds. `jobs.spec.resolve` runs the checks that need the catalogue or the data.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from jobs.spec.fields import (
     make_fault,
 )
 from jobs.spec.run_fields import Checkpointing, FaultsSection, Resources
-from jobs.spec.text import apply_overrides, parse_text
+from jobs.spec.spec_text import apply_overrides, parse_text
 
 
 class JobSpec(Section):
@@ -56,10 +56,10 @@ class JobSpec(Section):
     data: Data = Data()
     model: OneOrSeveral = Field(
         default=Choice(name="mlp"),
-        description="a model with its parameters, or a list of them that is dealt to the clients in turn",
+        description="a model with its parameters, or a list of models that the clients take in turn",
     )
     local: LocalSection = LocalSection()
-    algorithm: Named = Field(description="a method, with its hyper-parameters")
+    algorithm: Named = Field(description="an algorithm, with its hyper-parameters")
     curriculum: Curriculum = Curriculum()
     evaluation: Evaluation = Evaluation()
     resources: Resources = Resources()
@@ -68,8 +68,12 @@ class JobSpec(Section):
 
     @property
     def models(self) -> tuple[Choice, ...]:
-        """The models, one or several."""
+        """Return the models, one or several."""
         return self.model if isinstance(self.model, tuple) else (self.model,)
+
+    def model_path(self, number: int) -> str:
+        """Return the path of a model in the spec: `model`, or `model.1` if there are several."""
+        return f"model.{number}" if len(self.models) > 1 else "model"
 
     @model_validator(mode="before")
     @classmethod
@@ -80,7 +84,7 @@ class JobSpec(Section):
         name = (
             algorithm.get("name") if isinstance(algorithm, Mapping) else getattr(algorithm, "name", algorithm)
         )
-        # A wrong algorithm is reported as such; it must not be reported a second time as a wrong name.
+        # A wrong algorithm must not also be reported as a wrong name.
         usable = isinstance(name, str) and 0 < len(name) <= MAX_NAME
         return {**data, "name": name if usable else "unnamed"}
 
@@ -99,7 +103,7 @@ def parse_spec(data: Mapping[str, Any]) -> JobSpec:
         data: the spec as plain data, shorthands allowed.
 
     Returns:
-        The spec with every shorthand opened and every default filled in.
+        The spec with every shorthand expanded and every default filled in.
 
     Raises:
         SpecError: with all faults of the spec at once.
@@ -124,36 +128,36 @@ def load_spec(source: str | Path, overrides: Sequence[str] = ()) -> JobSpec:
     """Read a spec from a file, from standard input (`-`) or from a preset.
 
     Args:
-        source: path of a YAML or JSON file, `-`, or the name of a preset; a file wins over a preset.
-        overrides: `PATH=VALUE` items, written over what was read.
+        source: path of a YAML or JSON file, `-`, or the name of a preset; a file goes before a preset.
+        overrides: `PATH=VALUE` items that override the source.
 
     Raises:
-        SpecError: with all faults at once; with path `spec` where nothing could be read.
+        SpecError: with all faults at once; with path `spec` if the source cannot be read.
     """
     return parse_spec(read_spec(source, overrides))
 
 
 def read_spec(source: str | Path, overrides: Sequence[str] = ()) -> Any:
-    """As `load_spec`, but the plain data, unchecked."""
-    data = parse_text(_read(source))
+    """Read a spec like `load_spec`, but return the plain data, unchecked."""
+    data = parse_text(_read_source(source))
     return apply_overrides(data, overrides) if isinstance(data, Mapping) else data
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON schema of what `parse_spec` accepts."""
+    """Return the JSON schema of the data that `parse_spec` accepts."""
     return JobSpec.model_json_schema(mode="validation")
 
 
 def presets() -> dict[str, str]:
-    """The presets that come with fedsim: name and one-line summary."""
-    return {name: _summary(file.read_text("utf-8")) for name, file in sorted(_preset_files().items())}
+    """Return fedsim's presets: name and one-line summary."""
+    return {name: _extract_summary(file.read_text("utf-8")) for name, file in sorted(_preset_files().items())}
 
 
 def preset_text(name: str) -> str:
-    """The YAML text of a preset, comments included.
+    """Return the YAML text of a preset, with its comments.
 
     Raises:
-        SpecError: with path `spec`, for a name that is no preset.
+        SpecError: with path `spec`, if no preset has this name.
     """
     files = _preset_files()
     if name not in files:
@@ -166,12 +170,12 @@ def _preset_files() -> dict[str, Traversable]:
     return {f.name.removesuffix(".yaml"): f for f in folder.iterdir() if f.name.endswith(".yaml")}
 
 
-def _summary(text: str) -> str:
+def _extract_summary(text: str) -> str:
     first = text.partition("\n")[0]
     return first.lstrip("# ").rstrip()
 
 
-def _read(source: str | Path) -> str:
+def _read_source(source: str | Path) -> str:
     if source == "-":
         return sys.stdin.read()
     path = Path(source).expanduser()

@@ -1,4 +1,4 @@
-"""The sections of a spec about how a job runs, not about what it computes: resources, faults, checkpoints."""
+"""The sections of a spec that change how a job runs, but not its results: resources, faults, checkpoints."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from jobs.spec.fields import MAX_ROUNDS, Number, Section, Whole, make_fault
 
 
 class Resources(Section):
-    """What the job asks of the cluster; no number of workers changes a result."""
+    """The resources of the job on the cluster; the number of workers changes no result."""
 
     workers: Annotated[Whole, Field(ge=1, le=10_000)] | Literal["auto"] = Field(
-        default="auto", description="how many actors train at once"
+        default="auto", description="how many workers train clients at the same time"
     )
     cpus_per_worker: Number = Field(default=1.0, gt=0, le=1024)
     gpus_per_worker: Number = Field(default=0.0, ge=0, le=1024, description="may be a fraction of one GPU")
@@ -21,13 +21,13 @@ class Resources(Section):
         default=0.0,
         ge=0,
         le=1,
-        description="share of a GPU on which the server trains what is its own; 0: on its CPU",
+        description="share of a GPU for the server's own training; 0: the server trains on its CPU",
     )
     stack: Annotated[Whole, Field(ge=1, le=1024)] | Literal["auto", "off"] = Field(
-        default="auto", description="how many clients train at once in an actor"
+        default="auto", description="how many clients a worker trains at once, as one stack"
     )
     graphs: bool = Field(
-        default=False, strict=True, description="play the steps of such clients as CUDA graphs; needs GPUs"
+        default=False, strict=True, description="replay the steps of stacks as CUDA graphs; needs GPUs"
     )
 
     @model_validator(mode="after")
@@ -35,35 +35,40 @@ class Resources(Section):
         gpus = self.gpus_per_worker
         if self.graphs and not gpus:
             hint = "set gpus_per_worker, or leave graphs out"
-            raise make_fault("asks for CUDA graphs, and the workers have no GPU", hint, "graphs")
+            raise make_fault("asks for CUDA graphs, but the workers have no GPU", hint, "graphs")
         if gpus > 1 and gpus != int(gpus):
             hint = "allowed: a fraction of one GPU, or a whole number of GPUs"
-            raise make_fault("is more than one GPU and not whole", hint, "gpus_per_worker")
+            raise make_fault("is more than one GPU, but not a whole number", hint, "gpus_per_worker")
         for field in ("cpus_per_worker", "gpus_per_worker", "server_gpus"):
             if round(getattr(self, field), 4) != getattr(self, field):
-                raise make_fault("is finer than Ray counts", "allowed: steps of 0.0001", field)
+                raise make_fault("has more digits than Ray counts", "allowed: steps of 0.0001", field)
         return self
 
 
 class FaultsSection(Section):
-    """What happens when something breaks."""
+    """What the job does after an error of a client, a worker or a node."""
 
     client_error: Literal["fail", "skip", "retry"] = Field(
         default="fail",
-        description="a client that raises fails the job, is left out of the round, or is trained again",
+        description="after an error of a client: fail the job, skip the client in this round, or retry it",
     )
     max_retries: Whole = Field(
         default=3,
         ge=0,
         le=100,
-        description="how often the work of a dead actor runs again, and a client with client_error: retry",
+        description="how often to repeat the work of a dead worker, and of a client with client_error: retry",
     )
     max_restarts: Whole = Field(
-        default=3, ge=0, le=100, description="how often the job goes on from its checkpoint by itself"
+        default=3, ge=0, le=100, description="how often the job restarts from its checkpoint by itself"
     )
 
 
 class Checkpointing(Section):
-    """When the job is saved, so that it can go on from there."""
+    """When the job writes checkpoints, from which it can go on."""
 
-    every: Whole = Field(default=10, ge=0, le=MAX_ROUNDS, description="every n-th round, and the last; 0: no")
+    every: Whole = Field(
+        default=10,
+        ge=0,
+        le=MAX_ROUNDS,
+        description="write a checkpoint every n-th round, and after the last; 0: none",
+    )

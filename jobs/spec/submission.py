@@ -1,4 +1,4 @@
-"""What comes with a spec when a job is submitted: priority, labels, idempotency key; and the job's new id."""
+"""The submission of a job: priority, labels and idempotency key beside the spec; and the job's new id."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _EPOCH_MS = 1_577_836_800_000  # 2020-01-01: 40 bits of milliseconds from then l
 
 
 class CheckedSubmission(NamedTuple):
-    """A checked submission, as plain data."""
+    """A submission whose values have been checked."""
 
     spec: JobSpec
     priority: int
@@ -32,17 +32,17 @@ class CheckedSubmission(NamedTuple):
     idempotency_key: str | None
 
     def body_hash(self) -> str:
-        """SHA-256 of what was submitted, the key left out: two bodies are the same when their hashes are.
+        """Return the SHA-256 of the submission without its key; equal hashes mean equal bodies.
 
-        What has its default is left out too: a version with more fields finds the same body the same.
+        Fields with their default are left out, so that a version with more fields computes the same hash.
         """
-        return self._hash(self.spec.model_dump(mode="json", exclude_defaults=True))
+        return self._compute_hash(self.spec.model_dump(mode="json", exclude_defaults=True))
 
     def has_hash(self, body_hash: str) -> bool:
-        """Whether that is the hash of this body, as it is made now or was made with every default in it."""
-        return body_hash in (self.body_hash(), self._hash(self.spec.model_dump(mode="json")))
+        """Return whether this is the body's hash; older versions hashed every default too."""
+        return body_hash in (self.body_hash(), self._compute_hash(self.spec.model_dump(mode="json")))
 
-    def _hash(self, spec: dict[str, Any]) -> str:
+    def _compute_hash(self, spec: dict[str, Any]) -> str:
         text = json.dumps([spec, self.priority, self.labels], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -50,12 +50,12 @@ class CheckedSubmission(NamedTuple):
 def check_submission(
     spec: JobSpec, priority: int, labels: Mapping[str, str] | None, idempotency_key: str | None
 ) -> CheckedSubmission:
-    """Make sure that what comes with a spec can be stored and shown.
+    """Check that the priority, the labels and the key can be stored and shown.
 
     Raises:
         RequestError: with all faults at once; paths `priority`, `labels`, `labels.KEY`, `Idempotency-Key`.
     """
-    errors = [*_priority_faults(priority), *_label_faults(labels or {})]
+    errors = [*_find_priority_faults(priority), *_find_label_faults(labels or {})]
     if idempotency_key is not None and not IDEMPOTENCY_KEY.fullmatch(idempotency_key):
         hint = "use 1 to 200 printable ASCII characters without spaces"
         errors.append(FieldError("Idempotency-Key", idempotency_key[:200], "is not a key", hint))
@@ -64,14 +64,14 @@ def check_submission(
     return CheckedSubmission(spec, priority, dict(labels or {}), idempotency_key)
 
 
-def _priority_faults(priority: Any) -> list[FieldError]:
+def _find_priority_faults(priority: Any) -> list[FieldError]:
     if isinstance(priority, int) and not isinstance(priority, bool) and abs(priority) <= MAX_PRIORITY:
         return []
     hint = f"allowed: a whole number from -{MAX_PRIORITY} to {MAX_PRIORITY}; the highest runs first"
     return [FieldError("priority", priority, "is not a priority", hint)]
 
 
-def _label_faults(labels: Mapping[str, str]) -> list[FieldError]:
+def _find_label_faults(labels: Mapping[str, str]) -> list[FieldError]:
     if len(labels) > MAX_LABELS:
         return [FieldError("labels", len(labels), "are too many", f"at most {MAX_LABELS} labels")]
     faults = []
@@ -88,6 +88,6 @@ def _label_faults(labels: Mapping[str, str]) -> list[FieldError]:
 
 
 def new_job_id(now: datetime) -> str:
-    """An id of 12 characters that sorts by the time it was made: 8 of milliseconds, 4 of chance."""
+    """Make an id of 12 characters that sorts by time: 8 characters of milliseconds, 4 random ones."""
     number = ((int(now.timestamp() * 1000) - _EPOCH_MS) << 20) | secrets.randbits(20)
     return "".join(_DIGITS[(number >> shift) & 31] for shift in range(55, -1, -5))

@@ -1,16 +1,16 @@
-"""A sweep: a grid of specs and seeds that goes to the service as one group of jobs.
+"""Sweep: a grid of specs and seeds that is submitted as one group of jobs.
 
 name: fedprox-mu                                  # the group; by default the name of the file
 base: demo                                        # a preset, a file beside this one, or a whole spec
-set: {rounds: 30}                                 # over the base, for all
+set: {rounds: 30}                                 # changes of the base, for all runs
 axes:
-local.lr: [0.05, 0.1]                           # a path, and its values
-mu: {path: algorithm.mu, values: [0, 0.1]}      # the same, with a name of its own
-data:                                           # labels, and what each of them sets
-iid: {data.partition: iid}
-skewed: {data.partition.kind: dirichlet, data.partition.beta: 0.1}
+  local.lr: [0.05, 0.1]                           # a path, and its values
+  mu: {path: algorithm.mu, values: [0, 0.1]}      # a path and its values, with another name
+  data:                                           # labels, and the fields that each of them sets
+    iid: {data.partition: iid}
+    skewed: {data.partition.kind: dirichlet, data.partition.beta: 0.1}
 seeds: [1, 2, 3]
-metric: global_accuracy                           # of which mean and deviation are shown
+metric: global_accuracy                           # its mean and deviation are shown
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from jobs.spec.error_messages import shorten_value, translate_errors
 from jobs.spec.fields import MAX_NAME
 from jobs.spec.grid import FIELDS_WITHOUT_EFFECT, GridRun, cells, grid_runs, hash_spec, make_set_items
 from jobs.spec.job_spec import JobSpec, parse_spec, read_spec
+from jobs.spec.spec_text import apply_overrides, parse_text
 from jobs.spec.submission import check_submission
-from jobs.spec.text import apply_overrides, parse_text
 
 MAX_RUNS = 10_000
 
@@ -42,17 +42,17 @@ GROUP = "group"
 
 
 class Sweep(BaseModel):
-    """A sweep as it is written, with its base read and its axes opened.
+    """A sweep, with its base read and its axes expanded.
 
     Attributes:
         name: of the group.
-        base: the spec that every run begins with.
+        base: the spec from which every run is made.
         set: `--set` items of every run.
         axes: {axis: {label: `--set` items}}.
         seeds: of each cell.
         metric: a metric of the round records.
         priority: of every job.
-        labels: of every job, besides those of the sweep.
+        labels: of every job, besides the labels of the sweep.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -67,20 +67,19 @@ class Sweep(BaseModel):
     labels: dict[str, str] = {}
 
     def cells(self) -> list[tuple[str, ...]]:
-        """All combinations of the axes' labels."""
+        """Return all combinations of the axes' labels."""
         return cells(self.axes, list(self.axes))
 
     def hash_spec(self, spec: JobSpec) -> str:
-        """The fingerprint of a run's spec.
+        """Hash a run's spec.
 
-        How a run is executed tells runs apart only where an axis is about it, as when somebody looks whether
-        results depend on the number of workers.
+        Fields without effect on the results, such as `resources`, count only if an axis varies them.
         """
         return hash_spec(spec, self._varied_parts)
 
     @cached_property
     def _varied_parts(self) -> frozenset[str]:
-        """The parts of how a run is executed that axes are about: looked for once, not for every run."""
+        """Return the fields of `FIELDS_WITHOUT_EFFECT` that axes vary; computed once, not for every run."""
         items = [item for values in self.axes.values() for each in values.values() for item in each]
         paths = frozenset(re.split("[.=]", item, maxsplit=1)[0].strip() for item in items)
         return paths.intersection(FIELDS_WITHOUT_EFFECT) - {"name"}
@@ -90,11 +89,11 @@ class Member(NamedTuple):
     """One run of a sweep, ready to be submitted.
 
     Attributes:
-        run: its place in the grid.
-        spec: what it runs.
-        mark: the fingerprint of the spec, by which its job is known again.
-        labels: of its job.
-        key: its idempotency key.
+        run: the run of the grid.
+        spec: of the run.
+        spec_hash: of the spec, by which the run's job is found again.
+        labels: of the job.
+        key: the job's idempotency key.
     """
 
     run: GridRun
@@ -104,7 +103,7 @@ class Member(NamedTuple):
     key: str
 
     def body(self) -> dict[str, Any]:
-        """The spec as it is sent."""
+        """Return the spec as it is sent."""
         return self.spec.model_dump(mode="json", exclude_unset=True)
 
 
@@ -112,19 +111,21 @@ def read_sweep(source: str | Path | Mapping[str, Any], more: Sequence[str] = ())
     """Read a sweep.
 
     Args:
-        source: the path of a YAML or JSON file, `-` for standard input, or what would stand in it.
-        more: `--set` items of every run, over those of the file.
+        source: the path of a YAML or JSON file, `-` for standard input, or the plain data itself.
+        more: `--set` items of every run; they override the items of the file.
 
     Raises:
-        SpecError: it cannot be read, or is no sweep; holds every fault.
+        SpecError: if the source cannot be read, or is no sweep; with every fault.
     """
-    data, folder, name = _read(source)
+    data, folder, name = _read_source(source)
     if not isinstance(data, Mapping):
-        raise _fault("sweep", data, "is not a mapping of fields", "the smallest has base, axes and seeds")
-    opened = {"name": name, **data, "axes": _axes(data.get("axes"))}
-    opened["set"] = [*_items("set", data.get("set")), *more]
+        raise _make_error(
+            "sweep", data, "is not a mapping of fields", "the smallest has base, axes and seeds"
+        )
+    opened = {"name": name, **data, "axes": _expand_axes(data.get("axes"))}
+    opened["set"] = [*_list_items("set", data.get("set")), *more]
     if "base" in data:
-        opened["base"] = _base(data["base"], folder)
+        opened["base"] = _read_base(data["base"], folder)
     try:
         sweep = Sweep.model_validate(opened)
     except ValidationError as error:
@@ -133,26 +134,26 @@ def read_sweep(source: str | Path | Mapping[str, Any], more: Sequence[str] = ())
             fault._replace(message=fault.message.replace("of a spec", "of a sweep")) for fault in found
         ) from None
     if not sweep.seeds:
-        raise _fault("seeds", [], "is empty", "name at least one")
+        raise _make_error("seeds", [], "is empty", "name at least one")
     if len(set(sweep.seeds)) < len(sweep.seeds):
-        raise _fault("seeds", list(sweep.seeds), "names a seed twice", "name each once")
+        raise _make_error("seeds", list(sweep.seeds), "names a seed twice", "name each once")
     count = prod(map(len, sweep.axes.values())) * len(sweep.seeds)
     if count > MAX_RUNS:
-        raise _fault("axes", count, "runs are too many", f"allowed: {MAX_RUNS}")
+        raise _make_error("axes", count, "runs are too many", f"allowed: {MAX_RUNS}")
     return sweep
 
 
 def members(sweep: Sweep) -> list[Member]:
-    """All runs of a sweep, each with its spec.
+    """Return all runs of a sweep, each with its spec.
 
     Raises:
-        SpecError: specs are wrong; holds every fault once, with the first run that has it.
+        SpecError: if specs are wrong; with every fault once, and the first run that has it.
     """
     found: list[Member] = []
     faults: dict[tuple[str, str], FieldError] = {}
     for run in grid_runs(sweep.axes, sweep.seeds, sweep.set):
         try:
-            found.append(_member(sweep, run))
+            found.append(_make_member(sweep, run))
         except SpecError as error:
             for fault in error.errors:
                 text = f"{fault.message} (in {run})"
@@ -162,24 +163,24 @@ def members(sweep: Sweep) -> list[Member]:
     return found
 
 
-def _member(sweep: Sweep, run: GridRun) -> Member:
+def _make_member(sweep: Sweep, run: GridRun) -> Member:
     data = apply_overrides(sweep.base, run.items)
     spec = parse_spec({**data, "name": f"{sweep.name}: {run}"[:MAX_NAME]})
-    own = {_label(axis): label for axis, label in run.labels.items()}
+    own = {_make_label_key(axis): label for axis, label in run.labels.items()}
     labels = {**own, "seed": str(run.seed), **sweep.labels, GROUP: sweep.name}
-    mark = sweep.hash_spec(spec)
-    key = hashlib.sha256(f"{sweep.name}\n{mark}".encode()).hexdigest()[:32]
+    spec_hash = sweep.hash_spec(spec)
+    key = hashlib.sha256(f"{sweep.name}\n{spec_hash}".encode()).hexdigest()[:32]
     check_submission(spec, sweep.priority, labels, key)
-    return Member(run, spec, mark, labels, key)
+    return Member(run, spec, spec_hash, labels, key)
 
 
-def _label(axis: str) -> str:
-    """The name of an axis as the name of a label."""
+def _make_label_key(axis: str) -> str:
+    """Turn the name of an axis into the name of a label."""
     return re.sub(r"[^A-Za-z0-9._/-]+", "-", axis).strip("-._/")[:64] or "axis"
 
 
-def _read(source: str | Path | Mapping[str, Any]) -> tuple[Any, Path, str]:
-    """The plain data, the folder that paths are relative to, and the name where none is given."""
+def _read_source(source: str | Path | Mapping[str, Any]) -> tuple[Any, Path, str]:
+    """Return the plain data, the folder for relative paths, and the default name."""
     if isinstance(source, Mapping):
         return source, Path(), "sweep"
     if source == "-":
@@ -191,48 +192,48 @@ def _read(source: str | Path | Mapping[str, Any]) -> tuple[Any, Path, str]:
         return parse_text(path.read_text("utf-8")), path.parent, path.stem
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        raise _fault("sweep", str(source), f"cannot be read: {why}", "name a file") from None
+        raise _make_error("sweep", str(source), f"cannot be read: {why}", "name a file") from None
 
 
-def _base(base: Any, folder: Path) -> Any:
+def _read_base(base: Any, folder: Path) -> Any:
     if not isinstance(base, str):
         return base
     beside = folder / base
     return read_spec(beside if beside.is_file() else base)
 
 
-def _axes(axes: Any) -> Any:
+def _expand_axes(axes: Any) -> Any:
     if not isinstance(axes, Mapping):
         return {} if axes is None else axes
-    return {str(axis): _labels(str(axis), value) for axis, value in axes.items()}
+    return {str(axis): _expand_axis(str(axis), value) for axis, value in axes.items()}
 
 
-def _labels(axis: str, value: Any) -> Any:
-    """The labels of one axis with their items, from any of the three ways to write them."""
+def _expand_axis(axis: str, value: Any) -> Any:
+    """Return the labels of one axis with their items, from any of the three notations."""
     path = f"axes.{axis}"
     if isinstance(value, Mapping) and set(value) == {"path", "values"}:
         axis, value = str(value["path"]), value["values"]
     if isinstance(value, list) and value:
-        return {_text(entry): [f"{axis}={json.dumps(entry, ensure_ascii=False)}"] for entry in value}
+        return {_format_value(entry): [f"{axis}={json.dumps(entry, ensure_ascii=False)}"] for entry in value}
     if isinstance(value, Mapping) and value:
-        return {str(label): list(_items(f"{path}.{label}", items)) for label, items in value.items()}
-    raise _fault(path, value, "is no axis", "write [values], {path, values} or {label: {path: value}}")
+        return {str(label): list(_list_items(f"{path}.{label}", items)) for label, items in value.items()}
+    raise _make_error(path, value, "is no axis", "write [values], {path, values} or {label: {path: value}}")
 
 
-def _text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _items(path: str, value: Any) -> Iterator[str]:
+def _list_items(path: str, value: Any) -> Iterator[str]:
     try:
         items = make_set_items(value)
     except TypeError:
         items = [value]
     for item in items:
         if not isinstance(item, str):
-            raise _fault(path, item, "is nothing to set", "write {path: value}, or PATH=VALUE items")
+            raise _make_error(path, item, "is nothing to set", "write {path: value}, or PATH=VALUE items")
         yield item
 
 
-def _fault(path: str, value: Any, message: str, hint: str) -> SpecError:
+def _make_error(path: str, value: Any, message: str, hint: str) -> SpecError:
     return SpecError([FieldError(path, shorten_value(value), message, hint)])

@@ -1,4 +1,4 @@
-"""A metric over the rounds of many jobs at once, in a few points each: what a list of jobs shows of them."""
+"""Metric curves of many jobs at once, with a few points each, for a list of jobs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from jobs.store.tables import jobs, rounds, totals
 
 
 class Curve(NamedTuple):
-    """A metric of one job.
+    """The curve of a metric of one job.
 
     Attributes:
         job_id: the job.
-        rounds: the numbers of the rounds at which it is given, rising.
-        values: its values there.
-        bytes: simulated traffic of the job so far, both ways.
-        seconds: of computing so far.
+        rounds: the rounds of the points, rising.
+        values: the metric after these rounds.
+        bytes: simulated traffic of the job so far, down and up.
+        seconds: the sum of the rounds' seconds so far.
     """
 
     job_id: str
@@ -29,15 +29,15 @@ class Curve(NamedTuple):
 
 
 def read_curves(engine: Engine, job_ids: Sequence[str], metric: str, points: int) -> list[Curve]:
-    """A metric of several jobs, at evenly spaced rounds and at the last one.
+    """Read a metric of several jobs, at evenly spaced rounds and at the last round.
 
-    Single rounds are looked up by their key, so that a job of 2,000 rounds costs what one of 40 does.
+    The query looks up single rounds by their key: a job of 2,000 rounds costs as much as a job of 40.
 
     Args:
         engine: of the store.
-        job_ids: the jobs; those that do not exist are left out.
+        job_ids: the jobs; unknown jobs are left out.
         metric: its name in the records.
-        points: about how many of each job.
+        points: the approximate number of points of each job.
     """
     every = jobs.c.spec["evaluation"]["every"].as_integer()
     sent = func.coalesce(totals.c.bytes_down + totals.c.bytes_up, 0).label("bytes")
@@ -51,7 +51,7 @@ def read_curves(engine: Engine, job_ids: Sequence[str], metric: str, points: int
 
 def _read_curve(connection: Connection, job: RowMapping, metric: str, points: int) -> Curve:
     done, every = job["rounds_done"], job["every"] or 1
-    # Scored rounds are multiples of `every`, and the last.
+    # The scored rounds are the multiples of `every`, and the last round.
     step = every * max(1, -(-done // (every * points)))
     numbers = [*range(step, done, step), done]
     value = rounds.c.record["metrics"][metric].as_float()

@@ -31,7 +31,7 @@ BUSY_SECONDS = 30
 MIGRATION_LOCK = 0x66656473
 
 LIBPQ = frozenset({"psycopg", "psycopg2"})
-"""PostgreSQL's drivers that take libpq's parameters."""
+"""The PostgreSQL drivers that take libpq's parameters."""
 
 CONNECTION_PARAMETERS: Mapping[str, int] = MappingProxyType(
     {
@@ -42,33 +42,33 @@ CONNECTION_PARAMETERS: Mapping[str, int] = MappingProxyType(
         "tcp_user_timeout": 30_000,
     }
 )
-"""Parameters of a connection to PostgreSQL: a machine that has fallen silent is given up after half a minute.
+"""Parameters of a connection to PostgreSQL: it fails after half a minute without an answer of the server.
 
-In seconds, the last one in milliseconds. Without them the system waits for hours."""
+In seconds; the last one in milliseconds. Without them the system waits for hours."""
 
 SESSION_TIMEOUTS: Mapping[str, str] = MappingProxyType(
     {"lock_timeout": f"{BUSY_SECONDS}s", "idle_in_transaction_session_timeout": "60s"}
 )
-"""Settings of a session of PostgreSQL: for how long it waits for another's lock, and keeps its own unused."""
+"""Settings of a PostgreSQL session: the longest wait for a lock, and the longest idle transaction."""
 
 IDLE_TOO_LONG = "25P03"
-"""PostgreSQL's code for a session that it ended because it kept a transaction open and did nothing."""
+"""PostgreSQL's code for a session that it ended because a transaction was idle for too long."""
 
 DISK_FULL_CODES = frozenset({"SQLITE_FULL", "SQLITE_IOERR_SHMSIZE", "53100"})
-"""What SQLite and PostgreSQL call a disk that is full; the second where SQLite's own index finds no room."""
+"""The codes of SQLite and PostgreSQL for a full disk; the second one is for SQLite's shared-memory index."""
 
-DISK_FULL_HINT = "make room on the disk of FEDSIM_HOME, or of the database that FEDSIM_DATABASE_URL names"
+DISK_FULL_HINT = "free space on the disk of FEDSIM_HOME, or of the database that FEDSIM_DATABASE_URL names"
 
 NO_ANSWER_ERRORS = (OperationalError, InterfaceError, NoConnection)
-"""What is raised where the database does not answer, or all connections are taken: asked later, it may."""
+"""Errors for a database that does not answer, or without a free connection: a later call may succeed."""
 
 
 def open_database(url: str) -> Engine:
-    """An engine for a database URL, brought to the newest schema.
+    """Open the database at a URL, and migrate it to the newest schema.
 
     Raises:
-        StoreError: a URL that means nothing, a database that does not answer or is newer than this fedsim.
-        StoreFull: there is no room to open it.
+        StoreError: if the URL is wrong, or the database does not answer or is newer than this fedsim.
+        StoreFull: if the disk is too full to open it.
     """
     engine = make_engine(url)
     try:
@@ -85,32 +85,32 @@ def open_database(url: str) -> Engine:
 
 
 def make_write_engine(engine: Engine) -> Engine:
-    """The same engine for transactions that write: SQLite takes its write lock when they begin.
+    """Make an engine for transactions that write: SQLite takes its write lock when they begin.
 
-    A transaction that reads first and writes later would else fail at once when another process has written
-    in between, however long the busy timeout.
+    Otherwise a transaction that reads first and writes later fails at once if another process has written in
+    between, whatever the busy timeout is.
     """
     return engine.execution_options(fedsim_writes=True)
 
 
 @contextmanager
 def begin_migration(engine: Engine) -> Iterator[Connection]:
-    """A transaction that may rebuild tables.
+    """Begin a transaction that may rebuild tables.
 
-    SQLite changes a column by making the table anew and dropping the old one, and a drop takes with it what
-    refers to the rows: so nothing may be enforced meanwhile. That can be set between transactions only.
+    SQLite changes a column by copying the table and dropping the old one, and the drop would delete the rows
+    that refer to it. Foreign keys are therefore off, which SQLite can only set between transactions.
     """
     with make_write_engine(engine).execution_options(fedsim_migrates=True).begin() as connection:
         yield connection
-    # Its connections enforce nothing: new ones do.
+    # The old connections have foreign keys off: drop them, so that new connections enforce the keys.
     engine.dispose()
 
 
 def make_engine(url: str) -> Engine:
-    """An engine for a database URL, its schema left as it is.
+    """Make an engine for a database URL, without a migration.
 
     Raises:
-        StoreError: a URL that means nothing, or whose driver is not installed.
+        StoreError: if the URL is wrong, or its driver is not installed.
     """
     try:
         parsed = make_url(url)
@@ -120,9 +120,9 @@ def make_engine(url: str) -> Engine:
             Path(parsed.database).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if parsed.get_backend_name() not in ("sqlite", "postgresql"):
             raise ArgumentError(f"{parsed.get_backend_name()!r} is neither sqlite nor postgresql")
-        # The API's threads each hold a connection for a moment; the pool must not be what they wait for.
-        reach = _connection_parameters(parsed)
-        engine = create_engine(parsed, pool_size=5, max_overflow=40, pool_pre_ping=True, connect_args=reach)
+        # Each thread of the API holds a connection for a moment; the threads must not wait for the pool.
+        options = _make_connection_parameters(parsed)
+        engine = create_engine(parsed, pool_size=5, max_overflow=40, pool_pre_ping=True, connect_args=options)
     except (ArgumentError, ImportError, OSError) as error:
         hint = "for example sqlite:////var/lib/fedsim/fedsim.db or postgresql://user@host/fedsim"
         raise StoreError(f"cannot use the database URL: {error}", hint) from error
@@ -136,17 +136,17 @@ def make_engine(url: str) -> Engine:
     return engine
 
 
-def _connection_parameters(url: URL) -> dict[str, Any]:
-    """What the driver is told beside the URL, whose own parameters stand."""
+def _make_connection_parameters(url: URL) -> dict[str, Any]:
+    """Return the driver's parameters that the URL does not set itself."""
     if url.get_backend_name() != "postgresql" or url.get_driver_name() not in LIBPQ:
         return {}
     return {name: value for name, value in CONNECTION_PARAMETERS.items() if name not in url.query}
 
 
 def _prepare_postgresql(connection: Any, _record: Any) -> None:
-    """Settings of one session, where neither the URL nor the server has others.
+    """Set the timeouts of a session that neither the URL nor the server has set.
 
-    They are set by a statement: a pooler in between may refuse a connection that brings them along.
+    A statement sets them, because a connection pooler may refuse them as connection parameters.
     """
     with connection.cursor() as cursor:
         for name, value in SESSION_TIMEOUTS.items():
@@ -156,7 +156,7 @@ def _prepare_postgresql(connection: Any, _record: Any) -> None:
 
 
 def _translate_disk_full(context: ExceptionContext) -> Exception | None:
-    """A full disk is no silence, though the drivers' errors are of one kind: to ask again makes no room."""
+    """Turn the driver's error for a full disk into `StoreFull`: repeating the call does not help."""
     error = context.original_exception
     if not DISK_FULL_CODES & {getattr(error, "sqlite_errorname", None), getattr(error, "sqlstate", None)}:
         return None
@@ -164,7 +164,7 @@ def _translate_disk_full(context: ExceptionContext) -> Exception | None:
 
 
 def _translate_ended_session(context: ExceptionContext) -> Exception | None:
-    """A session that the server ended is a silence like any other; the driver calls it an error within."""
+    """Turn the error for a session that the server ended into an `OperationalError`, which is retried."""
     error = context.original_exception
     if getattr(error, "sqlstate", None) != IDLE_TOO_LONG:
         return None
@@ -173,7 +173,7 @@ def _translate_ended_session(context: ExceptionContext) -> Exception | None:
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
-    """Settings of one SQLite connection; transactions are begun by us, not by the driver."""
+    """Set up a SQLite connection; fedsim begins the transactions, not the driver."""
     connection.isolation_level = None
     connection.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000}")
     connection.execute("PRAGMA foreign_keys = ON")
@@ -182,7 +182,7 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
 
 
 def _use_write_ahead_log(connection: Any) -> None:
-    """Switch to WAL; the busy timeout does not cover this switch, so two first openers take turns here."""
+    """Switch to WAL. The busy timeout does not cover this switch, so repeat it while the file is locked."""
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:
@@ -203,25 +203,25 @@ def _begin_sqlite(connection: Connection) -> None:
 
 
 def migrate(engine: Engine) -> None:
-    """Bring the schema to the newest version; of several processes one does it and the others wait.
+    """Migrate the schema to the newest version; of several processes one migrates, and the others wait.
 
     Raises:
-        StoreError: the database was written by a newer fedsim.
+        StoreError: if a newer fedsim wrote the database.
     """
     with engine.connect() as connection:
-        if _version(connection) == HEAD:
+        if _read_version(connection) == HEAD:
             return
     with begin_migration(engine) as connection:
         if connection.dialect.name == "postgresql":
-            # However long another process takes to migrate a large store: this one has nothing else to do.
+            # No timeout: another process may need long to migrate a large store.
             connection.execute(text("SET LOCAL lock_timeout = 0"))
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
-        if _version(connection) != HEAD:
-            _upgrade(connection)
+        if _read_version(connection) != HEAD:
+            _upgrade_schema(connection)
 
 
-def _version(connection: Connection) -> str | None:
-    """The revision of a database, None for an empty one; importing Alembic would cost more than asking."""
+def _read_version(connection: Connection) -> str | None:
+    """Return the revision of a database, None for an empty one; a query is faster than importing Alembic."""
     if not inspect(connection).has_table("alembic_version"):
         return None
     version: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
@@ -229,7 +229,7 @@ def _version(connection: Connection) -> str | None:
 
 
 def alembic_config(connection: Connection | None = None) -> Any:
-    """Alembic's configuration for the migrations of this package, on an open connection."""
+    """Make Alembic's configuration for the migrations of this package, on an open connection."""
     from alembic.config import Config
 
     config = Config()
@@ -238,7 +238,7 @@ def alembic_config(connection: Connection | None = None) -> Any:
     return config
 
 
-def _upgrade(connection: Connection) -> None:
+def _upgrade_schema(connection: Connection) -> None:
     from alembic import command
     from alembic.util import CommandError
 

@@ -1,8 +1,7 @@
-"""The job store: the one truth about jobs, on SQLite or PostgreSQL, shared by the API and the runners.
+"""JobStore: the database of jobs, on SQLite or PostgreSQL, shared by the API and the runners.
 
-Every method is one transaction. A method that changes a job locks the job's row first (SQLite: the database),
-so that changes of one job come one after the other and its events are numbered without gaps in the order in
-which readers see them.
+Every method is one transaction. A method that changes a job first locks the job's row (SQLite: the database).
+Changes of one job therefore happen one after the other, and readers see its events numbered without gaps.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class JobStore(JobReader):
     """Jobs, their rounds and their events. Safe to use from several threads and processes at once.
 
     Args:
-        engine: an engine on a database of the newest schema; `open` makes one from a URL.
+        engine: on a database with the newest schema; `open` makes one from a URL.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -48,10 +47,10 @@ class JobStore(JobReader):
 
     @classmethod
     def open(cls, url: str) -> JobStore:
-        """Open the store at a database URL, making or migrating its tables where needed.
+        """Open the store at a database URL; make or migrate its tables if necessary.
 
         Raises:
-            StoreError: a URL that means nothing, a database that does not answer or is newer than fedsim is.
+            StoreError: if the URL is wrong, or the database does not answer or is newer than this fedsim.
         """
         return cls(open_database(url))
 
@@ -66,17 +65,17 @@ class JobStore(JobReader):
         """Put a job into the queue.
 
         Args:
-            spec: what to run.
-            priority: from -1000 to 1000; higher ones run first.
-            labels: for finding it again.
-            idempotency_key: names this submission, so that sending it twice makes one job.
+            spec: of the job.
+            priority: from -1000 to 1000; the highest runs first.
+            labels: by which the job can be found.
+            idempotency_key: of this submission: the same submission sent twice makes one job.
 
         Returns:
             The job, and whether it is new.
 
         Raises:
-            SpecError: a priority, label or key that cannot be stored.
-            Conflict: the key has been used for another body.
+            RequestError: if a priority, a label or the key cannot be stored.
+            Conflict: if the key was used for another body.
         """
         submission = check_submission(spec, priority, labels, idempotency_key)
         with self._write_engine.begin() as connection:
@@ -99,20 +98,20 @@ class JobStore(JobReader):
 
         Args:
             job_id: the job.
-            source: the state, or states, that the caller believes it to be in.
+            source: the state, or states, in which the caller expects the job.
             target: the state to enter.
-            reason: why it failed; by default INTERNAL where the target is FAILED.
+            reason: of a failure; by default INTERNAL if the target is FAILED.
             message: for people.
-            holder: the Ray job that asks for it, which has to be the job's own; None asks for everybody.
+            holder: the Ray job of the caller, which must be the job's own; None for no check.
 
         Returns:
-            False where the job was in another state or is another's, and nothing was changed.
+            False, and nothing has changed, if the job is in another state, or has another Ray job.
 
         Raises:
-            Conflict: the transition table does not have this way, or a reason stands without a failure.
-            JobNotFound: no job has this id.
+            Conflict: if the transition table does not allow the change, or a reason comes without a failure.
+            JobNotFound: if no job has this id.
         """
-        # A state is a text, and a text is a collection of texts: ask for the text first.
+        # A state is a `str`, and every `str` is a collection of texts: test for `str` first.
         sources = {JobState(source)} if isinstance(source, str) else {JobState(s) for s in source}
         target = JobState(target)
         check_transition(sources, target)
@@ -126,13 +125,13 @@ class JobStore(JobReader):
         return True
 
     def start_next_job(self, most: int) -> Job | None:
-        """Take the first job of the queue to STARTING, unless so many jobs hold the cluster already.
+        """Move the first job of the queue to STARTING, unless `most` jobs are active already.
 
-        However many dispatchers there are, no job is taken twice, none before one that stands before it, and
-        never more than `most` hold the cluster.
+        With any number of dispatchers no job is taken twice, jobs start in the order of the queue, and at
+        most `most` jobs are active.
 
         Args:
-            most: how many jobs may hold the cluster, this one included.
+            most: the most active jobs, this one included.
         """
         with self._write_engine.begin() as connection:
             row = start_next_job(connection, most)
@@ -148,22 +147,22 @@ class JobStore(JobReader):
         holder: str | None = None,
         seen: int | None = None,
     ) -> bool:
-        """Compare and set: put a job that was at work back to STARTING, to go on from its checkpoint.
+        """Compare and set: move a started job back to STARTING, to go on from its checkpoint.
 
         Args:
             job_id: the job.
-            limit: how many restarts there may be, this one included.
-            message: what happened, for people.
-            lost: its Ray job that is gone, so that it takes a new one; None where its runner itself goes on.
-            holder: the Ray job of a runner that goes on, as for `advance`.
-            seen: its restarts when this was decided, so that asking twice makes one; None for any number.
+            limit: the most restarts, this one included.
+            message: the cause, for people.
+            lost: the Ray job that is gone, so that the job gets a new one; None if its runner goes on.
+            holder: the Ray job of a runner that goes on; see `change_state`.
+            seen: the number of restarts before this one, so that a repeated call counts once; None for any.
 
         Returns:
-            False where the job is not at work, is another's by now, or has been started again so often
-            already; True as well where this very restart has been made before.
+            False if the job is not started, has another Ray job, or has had all its restarts. True also if an
+            earlier call made this restart.
 
         Raises:
-            JobNotFound: no job has this id.
+            JobNotFound: if no job has this id.
         """
         with self._write_engine.begin() as connection:
             row = read_job_row(connection, job_id, lock=True)
@@ -173,17 +172,17 @@ class JobStore(JobReader):
                 return bool(seen == row["restarts"] - 1)
             if row["restarts"] >= limit or lost not in (None, row["submission_id"]):
                 return False
-            # A runner that goes on is the job's Ray job, be that noted yet or not.
-            mine = {"submission_id": row["submission_id"] or holder, "heartbeat_at": row["heartbeat_at"]}
-            enter_state(connection, row, JobState.STARTING, None, message, **({} if lost else mine))
+            # A runner that goes on stays the job's Ray job, even if the store does not have its id yet.
+            kept = {"submission_id": row["submission_id"] or holder, "heartbeat_at": row["heartbeat_at"]}
+            enter_state(connection, row, JobState.STARTING, None, message, **({} if lost else kept))
         return True
 
     def resume(self, job_id: str) -> Job:
-        """Put a job that has FAILED or was CANCELLED back into the queue, to go on from its checkpoint.
+        """Put a FAILED or CANCELLED job back into the queue, to go on from its checkpoint.
 
         Raises:
-            Conflict: the job has not ended, or has succeeded.
-            JobNotFound: no job has this id.
+            Conflict: if the job has not ended, or has succeeded.
+            JobNotFound: if no job has this id.
         """
         with self._write_engine.begin() as connection:
             row = read_job_row(connection, job_id, lock=True)
@@ -194,10 +193,10 @@ class JobStore(JobReader):
             return job_of(read_job_row(connection, job_id))
 
     def request_cancel(self, job_id: str) -> Job:
-        """Cancel a job: at once where it waits, by way of CANCELLING where it runs; nothing where it ended.
+        """Cancel a job: at once if it waits, through CANCELLING if it runs; do nothing if it has ended.
 
         Raises:
-            JobNotFound: no job has this id.
+            JobNotFound: if no job has this id.
         """
         with self._write_engine.begin() as connection:
             row = read_job_row(connection, job_id, lock=True)
@@ -208,11 +207,11 @@ class JobStore(JobReader):
             return job_of(read_job_row(connection, job_id))
 
     def delete(self, job_id: str) -> None:
-        """Remove a job with its rounds and events; its directory is the caller's.
+        """Remove a job with its rounds and events; the caller removes its files.
 
         Raises:
-            Conflict: the job has not ended.
-            JobNotFound: no job has this id.
+            Conflict: if the job has not ended.
+            JobNotFound: if no job has this id.
         """
         with self._write_engine.begin() as connection:
             row = read_job_row(connection, job_id, lock=True)
@@ -223,14 +222,14 @@ class JobStore(JobReader):
     def add_round(self, job_id: str, record: RoundRecord) -> bool:
         """Write a round and its event, exactly once.
 
-        A round that is there already is left as it is; where its digest differs, a warning says so.
+        A stored round is not changed; if the new digest differs, a warning event is written.
 
         Returns:
             Whether the round was new.
 
         Raises:
-            Conflict: a new round for a job that has ended.
-            JobNotFound: no job has this id.
+            Conflict: if the round is new and the job has ended.
+            JobNotFound: if no job has this id.
         """
         with self._write_engine.begin() as connection:
             row = read_job_row(connection, job_id, lock=True)
@@ -242,35 +241,35 @@ class JobStore(JobReader):
         return is_new
 
     def add_warning(self, job_id: str, text: str) -> bool:
-        """Write a warning among the events of a job; False, and nothing written, where the job has ended.
+        """Write a warning event of a job; if the job has ended, write nothing and return False.
 
         Raises:
-            JobNotFound: no job has this id.
+            JobNotFound: if no job has this id.
         """
         with self._write_engine.begin() as connection:
             return write_warning(connection, read_job_row(connection, job_id, lock=True), text)
 
     def record_heartbeat(self, job_id: str) -> None:
-        """Say that the runner of a job lives; `Job.heartbeat_at` tells when it last did.
+        """Set `Job.heartbeat_at` to now; the runner of the job calls this while it lives.
 
         Raises:
-            JobNotFound: no job has this id.
+            JobNotFound: if no job has this id.
         """
         self._update_job(job_id, heartbeat_at=datetime.now(UTC))
 
     def set_submission(self, job_id: str, submission_id: str, *, seen: Job | None = None) -> bool:
-        """Compare and set: remember the Ray job of a job.
+        """Compare and set: store the Ray job of a job.
 
         Args:
             job_id: the job.
             submission_id: its Ray job.
-            seen: the job when this was decided, which had none; None for whatever has become of it since.
+            seen: the job as the caller read it, without a Ray job; None for no check.
 
         Returns:
-            False where it has one by now, or has been started again or resumed, and nothing was changed.
+            False, and nothing has changed, if the job now has a Ray job, or was restarted or resumed.
 
         Raises:
-            JobNotFound: no job has this id.
+            JobNotFound: if no job has this id.
         """
         same = () if seen is None else make_unsubmitted_conditions(seen)
         return self._update_job(job_id, *same, submission_id=submission_id)
@@ -278,12 +277,12 @@ class JobStore(JobReader):
     def write_waiting_reasons(
         self, reasons: Mapping[str, str | None], others: str | None = None, placed: Collection[str] = ()
     ) -> None:
-        """Say of jobs, all at once, why they wait; nothing happens where one waits no more.
+        """Write the waiting reasons of several jobs at once; skip jobs that no longer wait.
 
         Args:
             reasons: by job id.
-            others: of all queued jobs that are not among them; None leaves those as they are.
-            placed: jobs that are not among the others either.
+            others: the reason of all other queued jobs; None leaves their reasons as they are.
+            placed: further jobs that `others` does not apply to.
         """
         with self._write_engine.begin() as connection:
             write_waiting_reasons(connection, reasons, others, placed)

@@ -1,4 +1,4 @@
-"""Pages of jobs by keyset: a token names the last job of a page, so new jobs never shift the next one."""
+"""Pages of jobs by keyset: a token names the last job of a page; new jobs never shift the next page."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ ORDERS = {
     "priority": jobs.c.priority,
     "state": jobs.c.state,
 }
-"""What a list of jobs may be ordered by; a leading minus turns the order round. Ties go by id; those of
-priority by age, so that `-priority` is the order of the queue."""
+"""The orders of a list of jobs; a leading minus reverses an order. Equal values are ordered by id. Equal
+priorities are ordered by age, so that `-priority` is the order of the queue."""
 
 
 class SortKey(NamedTuple):
@@ -38,15 +38,15 @@ class SortKey(NamedTuple):
 
 
 class JobQuery(NamedTuple):
-    """A list of jobs: which ones, in which order, how many at a time. Every filter narrows it.
+    """The filters, the order and the page size of a list of jobs. A job must pass all filters.
 
     Attributes:
-        states: any of these; none for all.
-        labels: each `key` or `key=value`; a job has all of them.
-        algorithm: the name of its method.
-        search: stands in its name, its id or its algorithm, in capitals or not.
+        states: of which the job has one; () for all.
+        labels: each `key` or `key=value`; the job has all of them.
+        algorithm: the name of the job's algorithm.
+        search: a part of the job's name, id or algorithm, in upper or lower case.
         order_by: one of `ORDERS`, with a leading minus for the largest first.
-        limit: jobs of a page.
+        limit: jobs on a page.
     """
 
     states: tuple[str, ...]
@@ -58,12 +58,12 @@ class JobQuery(NamedTuple):
 
     @property
     def column(self) -> Column[Any]:
-        """The column of the order."""
+        """Return the column of the order."""
         return ORDERS[self.order_by.removeprefix("-")]
 
     @property
     def keys(self) -> tuple[SortKey, ...]:
-        """What the list is sorted by; the last one tells all jobs apart."""
+        """Return the sort keys of the list; the last key differs for all jobs."""
         descending = self.order_by.startswith("-")
         if self.column is not jobs.c.priority:
             return SortKey(self.column, descending), SortKey(jobs.c.id, descending)
@@ -71,24 +71,24 @@ class JobQuery(NamedTuple):
         return SortKey(self.column, descending), *ages
 
     def build_statement(self, page_token: str | None) -> Select[Any]:
-        """One row more than the page holds, so that the caller sees whether another page follows.
+        """Build the query for a page and one more row, which shows whether another page follows.
 
-        The page is found among ids, which indexes hold; whole rows, specs and all, are read for it alone.
+        An index yields the ids of the page; whole rows with their specs are read for these ids alone.
         """
-        found = select(jobs.c.id).where(*self._filters()).limit(self.limit + 1)
+        found = select(jobs.c.id).where(*self._build_filters()).limit(self.limit + 1)
         if page_token is not None:
             found = found.where(self._build_page_filter(self._read_page_token(page_token)))
         keys = [column.desc() if descending else column.asc() for column, descending in self.keys]
         return select(jobs).where(jobs.c.id.in_(found.order_by(*keys))).order_by(*keys)
 
     def make_page_token(self, last: RowMapping) -> str:
-        """The token of the page that follows this row."""
+        """Make the token of the page that follows this row."""
         place = [last[column.name] for column, _ in self.keys]
         values = [value.isoformat() if isinstance(value, datetime) else value for value in place]
         text = json.dumps([self._hash_filters(), *values])
         return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
-    def _filters(self) -> Iterator[ColumnElement[bool]]:
+    def _build_filters(self) -> Iterator[ColumnElement[bool]]:
         if self.states:
             yield jobs.c.state.in_(self.states)
         for label in self.labels:
@@ -106,16 +106,16 @@ class JobQuery(NamedTuple):
         return or_(_build_after_filter(self.keys[:1], place[:1]), same)
 
     def _hash_filters(self) -> str:
-        """What a token belongs to: the same filters and the same order."""
+        """Return a hash of the filters and the order, to which a token belongs."""
         filters = [sorted(self.states), sorted(self.labels), self.algorithm, self.search]
         return hashlib.sha256(json.dumps([*filters, self.order_by]).encode()).hexdigest()[:12]
 
     def _read_page_token(self, token: str) -> list[Any]:
-        """The place that a token names; whoever made it up gets no further than to a list of jobs."""
+        """Return the sort values of a token; check every value, because a caller may forge a token."""
         try:
             text = base64.urlsafe_b64decode(token.encode() + b"=" * (-len(token) % 4))
             fingerprint, *values = json.loads(text)
-            place = [_value(key.column, value) for key, value in zip(self.keys, values, strict=True)]
+            place = [_parse_value(key.column, value) for key, value in zip(self.keys, values, strict=True)]
         except (ValueError, TypeError, OverflowError, RecursionError):
             fingerprint, place = None, []
         if fingerprint != self._hash_filters():
@@ -132,15 +132,15 @@ def make_job_query(
     algorithm: str | None = None,
     search: str | None = None,
 ) -> JobQuery:
-    """A checked query.
+    """Check the arguments of a list, and make its query.
 
     Args:
         state: one state, several, or None for all.
-        label: `key` or `key=value`, one or several; a job has to have all of them.
+        label: `key` or `key=value`, one or several; a job must have all of them.
         order_by: one of `ORDERS`, with a leading minus for the largest first.
-        limit: jobs of a page, from 1 to 1000.
-        algorithm: the name of a method.
-        search: what stands in a job's name, id or algorithm, in capitals or not.
+        limit: jobs on a page, from 1 to 1000.
+        algorithm: the name of an algorithm.
+        search: a part of a job's name, id or algorithm, in upper or lower case.
 
     Raises:
         RequestError: with path `order_by`, `limit`, `label`, `algorithm` or `search`.
@@ -148,7 +148,7 @@ def make_job_query(
     states = (state,) if isinstance(state, str) else tuple(state or ())
     asked = (label,) if isinstance(label, str) else tuple(label or ())
     texts = [*(("label", each) for each in asked), ("algorithm", algorithm), ("search", search)]
-    errors = list(_faults(order_by, limit, len(asked)))
+    errors = list(_find_faults(order_by, limit, len(asked)))
     for path, text in texts:
         if text is not None and text != make_storable(text):
             errors.append(
@@ -159,7 +159,7 @@ def make_job_query(
     return JobQuery(tuple(JobState(s).value for s in states), asked, algorithm, search, order_by, limit)
 
 
-def _faults(order_by: str, limit: int, asked: int) -> Iterator[FieldError]:
+def _find_faults(order_by: str, limit: int, asked: int) -> Iterator[FieldError]:
     if order_by.removeprefix("-") not in ORDERS:
         yield FieldError("order_by", order_by[:200], "is not an order", f"one of {', '.join(ORDERS)}")
     if not 1 <= limit <= MAX_LIMIT:
@@ -169,24 +169,24 @@ def _faults(order_by: str, limit: int, asked: int) -> Iterator[FieldError]:
 
 
 def _build_after_filter(keys: Sequence[SortKey], place: Sequence[Any]) -> ColumnElement[bool]:
-    """What comes after a place, by keys that all go the same way."""
-    # A comparison of rows, not several of columns: databases walk an index with it.
+    """Build the filter for rows after a place, by keys that are all ascending or all descending."""
+    # One comparison of row values instead of several of columns: a database can use an index for it.
     here = tuple_(*(key.column for key in keys))
     last = tuple_(*(literal(value, key.column.type) for key, value in zip(keys, place, strict=True)))
     return here < last if keys[0].descending else here > last
 
 
-def _value(column: Column[Any], value: Any) -> Any:
+def _parse_value(column: Column[Any], value: Any) -> Any:
     if column is jobs.c.created_at:
-        return datetime.fromisoformat(_text(value)).astimezone(UTC)
+        return datetime.fromisoformat(_check_text(value)).astimezone(UTC)
     if column is not jobs.c.priority:
-        return _text(value)
+        return _check_text(value)
     if type(value) is not int or len(str(abs(value))) > MAX_PRIORITY_DIGITS:
         raise ValueError("no priority")
     return value
 
 
-def _text(value: Any) -> str:
+def _check_text(value: Any) -> str:
     if not isinstance(value, str) or value != make_storable(value):
         raise ValueError("no text")
     return value

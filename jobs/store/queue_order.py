@@ -1,4 +1,4 @@
-"""The queue inside the store: who stands where, who is next, and why the others wait."""
+"""The queue in the store: its order, the next job, and the waiting reasons."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ QUEUE_LOCK = 0x66656471
 
 
 def select_queue(limit: int) -> Select[Any]:
-    """The ids of the first jobs of the queue, which an index holds in their order."""
+    """Select the ids of the first jobs of the queue; an index has them in this order."""
     return select(jobs.c.id).where(jobs.c.state == JobState.QUEUED).order_by(*QUEUE_ORDER).limit(limit)
 
 
 def select_count(states: Collection[JobState]) -> Select[Any]:
-    """How many jobs are in one of these states."""
+    """Select the number of jobs in these states."""
     return select(func.count()).select_from(jobs).where(jobs.c.state.in_([s.value for s in states]))
 
 
 def start_next_job(connection: Connection, most: int) -> RowMapping | None:
-    """Put the first job of the queue into STARTING, unless `most` jobs hold the cluster already."""
+    """Move the first job of the queue to STARTING, unless `most` jobs are active already."""
     if connection.dialect.name == "postgresql":
-        # SQLite has one writer at a time; here whoever takes jobs has to be alone with the queue.
+        # SQLite has one writer at a time; in PostgreSQL this lock admits one dispatcher at a time.
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": QUEUE_LOCK})
     if connection.execute(select_count(ACTIVE)).scalar_one() >= most:
         return None
     while (job_id := connection.execute(select_queue(1)).scalar()) is not None:
         row = read_job_row(connection, job_id, lock=True)
-        # Somebody may have cancelled it while its row was waited for.
+        # The job may have been cancelled during the wait for its row.
         if row["state"] == JobState.QUEUED:
             enter_state(connection, row, JobState.STARTING, None, None)
             return read_job_row(connection, job_id)
@@ -49,10 +49,10 @@ def write_waiting_reasons(
     others: str | None,
     placed: Collection[str] = (),
 ) -> None:
-    """Write why jobs wait: `reasons` by their ids, and `others`, if not None, for all but those `placed`."""
+    """Write the waiting reasons: `reasons` by job id, and `others` for all jobs that are not in `placed`."""
     queued = jobs.c.state == JobState.QUEUED
-    for job_id, words in reasons.items():
-        connection.execute(update(jobs).where(and_(jobs.c.id == job_id, queued)).values(waiting=words))
+    for job_id, reason in reasons.items():
+        connection.execute(update(jobs).where(and_(jobs.c.id == job_id, queued)).values(waiting=reason))
     if others is not None:
         rest = and_(queued, jobs.c.id.not_in([*reasons, *placed]), jobs.c.waiting.is_distinct_from(others))
         connection.execute(update(jobs).where(rest).values(waiting=others))

@@ -1,4 +1,4 @@
-"""The reading side of the job store."""
+"""JobReader: the read-only methods of the job store."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from jobs.store.totals import Totals, read_totals
 
 
 class JobReader:
-    """Looks at jobs, their rounds and their events, and changes nothing.
+    """Reads jobs, their rounds and their events.
 
     Args:
-        engine: an engine on a database of the newest schema.
+        engine: on a database with the newest schema.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def close(self) -> None:
-        """Give the connections back; nothing must be asked any more."""
+        """Close the connections; no method may be called afterwards."""
         self._engine.dispose()
 
     def __enter__(self) -> Self:
@@ -43,10 +43,10 @@ class JobReader:
         self.close()
 
     def get(self, job_id: str) -> Job:
-        """One job.
+        """Return a job.
 
         Raises:
-            JobNotFound: no job has this id.
+            JobNotFound: if no job has this id.
         """
         with self._engine.connect() as connection:
             return job_of(read_job_row(connection, job_id))
@@ -54,11 +54,11 @@ class JobReader:
     def find_submitted_job(
         self, spec: JobSpec, *, priority: int, labels: Mapping[str, str], idempotency_key: str | None
     ) -> Job | None:
-        """The job that a submission made when it came before; see `JobStore.create` for the arguments.
+        """Return the job that an earlier, equal submission made; see `JobStore.create` for the arguments.
 
         Raises:
-            SpecError: a priority, label or key that cannot be stored.
-            Conflict: the key has been used for another body.
+            RequestError: if a priority, a label or the key cannot be stored.
+            Conflict: if the key was used for another body.
         """
         submission = check_submission(spec, priority, labels, idempotency_key)
         if submission.idempotency_key is None:
@@ -81,11 +81,11 @@ class JobReader:
         algorithm: str | None = None,
         search: str | None = None,
     ) -> JobPage:
-        """A page of jobs; see `jobs.store.paging.job_query` for the arguments.
+        """Return a page of jobs; see `jobs.store.paging.make_job_query` for the arguments.
 
         Raises:
-            SpecError: a limit, an order or a filter that cannot be.
-            BadPageToken: a token that is not of this list.
+            RequestError: if a limit, an order or a filter is wrong.
+            BadPageToken: if the token belongs to another list.
         """
         query = make_job_query(state, label, order_by, limit, algorithm, search)
         with self._engine.connect() as connection:
@@ -96,29 +96,29 @@ class JobReader:
         )
 
     def queue(self, limit: int = 100) -> tuple[Job, ...]:
-        """The queued jobs in the order in which they will run: priority, then age."""
+        """Return the first queued jobs in the order in which they will run: priority, then age."""
         query = select(jobs).where(jobs.c.id.in_(select_queue(limit))).order_by(*QUEUE_ORDER)
         with self._engine.connect() as connection:
             return tuple(job_of(row) for row in connection.execute(query).mappings())
 
     def next_queued(self) -> Job | None:
-        """The job that runs next, None where no job waits."""
+        """Return the job that runs next; None if no job waits."""
         return next(iter(self.queue(limit=1)), None)
 
     def count(self, states: Collection[JobState]) -> int:
-        """How many jobs are in one of these states."""
+        """Return how many jobs are in one of these states."""
         with self._engine.connect() as connection:
             return int(connection.execute(select_count(states)).scalar_one())
 
     def totals(self) -> Totals:
-        """What all jobs have done so far."""
+        """Return the sums over all jobs so far."""
         return read_totals(self._engine)
 
     def rounds(self, job_id: str, after: int = -1, limit: int | None = None) -> tuple[RoundRecord, ...]:
-        """The rounds of a job with numbers above `after`, in order.
+        """Return the rounds of a job after the round `after`, in order.
 
         Raises:
-            JobNotFound: no job has this id.
+            JobNotFound: if no job has this id.
         """
         query = select(rounds.c.record).where(rounds.c.job_id == job_id, rounds.c.round > after)
         with self._engine.connect() as connection:
@@ -128,10 +128,10 @@ class JobReader:
         return tuple(RoundRecord.model_validate(record) for record in found)
 
     def events(self, job_id: str, after: int = 0, limit: int = 1000) -> tuple[JobEvent, ...]:
-        """What happened to a job after the event `after`, in order.
+        """Return the events of a job after the event `after`, in order.
 
         Raises:
-            JobNotFound: no job has this id.
+            JobNotFound: if no job has this id.
         """
         same = and_(rounds.c.job_id == events.c.job_id, rounds.c.round == events.c.round)
         query = select(events, rounds.c.record).select_from(events.outerjoin(rounds, same))
@@ -143,5 +143,5 @@ class JobReader:
         return tuple(event_of(row) for row in found)
 
     def curves(self, job_ids: Sequence[str], metric: str, points: int) -> Sequence[Curve]:
-        """A metric of several jobs at evenly spaced rounds; see `jobs.store.curves.curves`."""
+        """Return a metric of several jobs at evenly spaced rounds; see `jobs.store.curves.read_curves`."""
         return read_curves(self._engine, job_ids, metric, points)

@@ -1,4 +1,4 @@
-"""What the store hands out: round records, jobs, events and pages of jobs, all frozen."""
+"""The records of the store: rounds, jobs, events and pages of jobs, all frozen."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EventType = Literal["state", "round", "warning"]
 
 
 def replace_non_finite(value: Any) -> Any:
-    """The same value with every NaN and infinity replaced by None: JSON has no word for them."""
+    """Return the value with None for every NaN and infinity, which JSON cannot hold."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
@@ -26,11 +26,11 @@ def replace_non_finite(value: Any) -> Any:
 
 
 FreeForm = Annotated[dict[str, JsonValue], BeforeValidator(replace_non_finite)]
-"""A mapping whose keys the methods choose."""
+"""A mapping with free keys, such as metric names."""
 
 
 class FrozenRecord(BaseModel):
-    """A record that nobody changes. Fields that it does not know are of a newer service, and left out."""
+    """An immutable record. It ignores unknown fields, which come from a newer service."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -47,11 +47,11 @@ class Seconds(FrozenRecord):
     personal: float = 0.0
 
 
-class Traffic(FrozenRecord):
+class RoundTraffic(FrozenRecord):
     """Simulated bytes of one round, summed over the cohort.
 
     Attributes:
-        personal: what went down besides, no part of `down`: the model to everybody whose own was scored.
+        personal: sent down for the scoring of personal models; not part of `down`.
     """
 
     down: int = Field(ge=0)
@@ -60,13 +60,13 @@ class Traffic(FrozenRecord):
     personal: int = Field(default=0, ge=0)
 
 
-class Cost(FrozenRecord):
+class RoundCost(FrozenRecord):
     """What the training of one round cost its clients.
 
     Attributes:
-        updates: how often a parameter was moved: the moving parameters, summed over all local steps.
+        updates: the number of parameter updates: the trainable parameters, summed over all local steps.
         flops: floating-point operations of the forward and backward passes.
-        tuning_updates, tuning_flops: of fine-tuning, for everybody whose own model was scored.
+        tuning_updates, tuning_flops: of the fine-tuning of all personal models that were scored.
     """
 
     updates: int = Field(ge=0)
@@ -74,12 +74,14 @@ class Cost(FrozenRecord):
     tuning_updates: int = Field(default=0, ge=0)
     tuning_flops: int = Field(default=0, ge=0)
 
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(**{name: getattr(self, name) + getattr(other, name) for name in Cost.model_fields})
+    def __add__(self, other: RoundCost) -> RoundCost:
+        return RoundCost(
+            **{name: getattr(self, name) + getattr(other, name) for name in RoundCost.model_fields}
+        )
 
 
 class Engine(BaseModel):
-    """How the round was computed; more keys may stand beside these."""
+    """The pool that computed the round; a pool may add keys."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -90,18 +92,18 @@ class Engine(BaseModel):
 
 
 class StateDigests(NamedTuple):
-    """What two runs of a round are told apart by.
+    """The digests that two runs of a round are compared by.
 
     Attributes:
         digest: of the server state.
-        memory_digest: of what all clients keep; None where they keep nothing, or where nobody has said.
+        memory_digest: of all client states; None without client states, or if unknown.
     """
 
     digest: str
     memory_digest: str | None
 
     def agrees_with(self, other: StateDigests) -> bool:
-        """Whether both are the same, as far as both are known."""
+        """Return whether the digests that both have are equal."""
         both = None not in (self.memory_digest, other.memory_digest)
         return self.digest == other.digest and (not both or self.memory_digest == other.memory_digest)
 
@@ -110,17 +112,17 @@ class RoundRecord(FrozenRecord):
     """One round of one job, the same in the store, in REST, in the SDK and in files.
 
     Attributes:
-        round: how many rounds were finished with it, so the first is 1.
+        round: the round's number; the first round is 1.
         digest: SHA-256 of the server state after the round.
-        memory_digest: of what all clients keep after the round; None for methods whose clients keep nothing.
-        cohort: how many clients took part.
+        memory_digest: of all client states after the round; None for algorithms without client states.
+        cohort: the number of clients that took part.
         failed: the clients of the cohort that failed and were left out.
         seconds: wall-clock seconds by phase.
         bytes: simulated traffic of the round.
-        cost: what the training cost the clients; None in records of older versions.
-        metrics: named results; a value that is not finite is null.
-        engine: the pool that ran, and how.
-        method: what the method says about its own round.
+        cost: of the clients' training; None in records of older versions.
+        metrics: results by name; a value that is not finite is null.
+        engine: the pool that computed the round.
+        method: the algorithm's own figures for the round.
     """
 
     round: int = Field(ge=0)
@@ -129,28 +131,28 @@ class RoundRecord(FrozenRecord):
     cohort: int = Field(ge=0)
     failed: list[int] = []
     seconds: Seconds
-    bytes: Traffic
-    cost: Cost | None = None
+    bytes: RoundTraffic
+    cost: RoundCost | None = None
     metrics: FreeForm = {}
     engine: Engine
     method: FreeForm = {}
 
     def digests(self) -> StateDigests:
-        """Its digests."""
+        """Return the digests of the round."""
         return StateDigests(self.digest, self.memory_digest)
 
 
 def replace_unknown_reason(value: Any) -> Any:
-    """The same reason, or INTERNAL for one that only a newer service knows."""
+    """Return the reason; INTERNAL for a reason that only a newer service knows."""
     is_new = isinstance(value, str) and value not in FailureReason.__members__
     return FailureReason.INTERNAL if is_new else value
 
 
-def total_cost(records: Iterable[RoundRecord]) -> Cost:
-    """What the rounds cost together; those whose record does not say count nothing."""
-    total = Cost(updates=0, flops=0)
+def total_cost(records: Iterable[RoundRecord]) -> RoundCost:
+    """Return the cost of all rounds; a record without a cost counts 0."""
+    total = RoundCost(updates=0, flops=0)
     for record in records:
-        total += record.cost or Cost(updates=0, flops=0)
+        total += record.cost or RoundCost(updates=0, flops=0)
     return total
 
 
@@ -158,20 +160,19 @@ class Job(FrozenRecord):
     """One job as it stands now; all times are UTC.
 
     Attributes:
-        reason: why it FAILED, for machines.
-        message: what happened, for people.
-        spec: the whole spec, every default filled in.
+        reason: of a failure, for programs.
+        message: of the last change of state, for people.
+        spec: the whole spec, with every default.
         rounds_total: rounds that the spec asks for.
         rounds_done: rounds in the store.
-        last_metrics: the latest known value of every metric (a metric that is measured on some rounds only
-            keeps its value between them).
+        last_metrics: the last value of every metric; a metric that only some rounds have keeps its value.
         waiting: why a queued job waits.
-        restarts: how often it was started again by itself, since it was last resumed.
-        resumes: how often somebody resumed it.
-        submission_id: the name of its Ray job.
-        submitted_at: when it first left the queue.
+        restarts: how often the job restarted by itself since it was last resumed.
+        resumes: how often a user resumed the job.
+        submission_id: the id of its Ray job.
+        submitted_at: when the job first left the queue.
         started_at: when its rounds began, since it was last resumed.
-        heartbeat_at: when its runner last said that it lives.
+        heartbeat_at: the runner's last heartbeat.
     """
 
     id: str
@@ -197,7 +198,7 @@ class Job(FrozenRecord):
 
 
 class JobEvent(FrozenRecord):
-    """Something that happened to a job.
+    """An event of a job.
 
     Attributes:
         id: 1, 2, 3, ... within its job, without gaps, in the order in which readers see them.
@@ -220,10 +221,10 @@ class JobPage(FrozenRecord):
 
 
 def get_ray_job_id(job: Job) -> str:
-    """The id of a job's Ray job. Ray takes each id once, so a second submission does nothing.
+    """Return the id of a job's Ray job. Ray takes each id once, so that a second submission does nothing.
 
-    Each restart has another one, so that a runner that was given up knows itself not to be meant any more. A
-    restart inside the runner counts too, but stays in the Ray job that the store names.
+    Each restart has another id, so that an abandoned runner knows that the job is no longer its own. A
+    restart inside the runner counts too, but keeps the Ray job that the store names.
     """
-    life = f"{job.resumes}-{job.restarts}" if job.resumes else f"{job.restarts}"
-    return job.submission_id or f"fedsim-{job.id}-{life}"
+    suffix = f"{job.resumes}-{job.restarts}" if job.resumes else f"{job.restarts}"
+    return job.submission_id or f"fedsim-{job.id}-{suffix}"

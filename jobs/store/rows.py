@@ -1,4 +1,4 @@
-"""What the store does to rows, inside a transaction that the caller has begun."""
+"""Functions on rows of the store, inside a transaction that the caller has begun."""
 
 from __future__ import annotations
 
@@ -20,41 +20,41 @@ from jobs.store.totals import add_to_totals, start_totals
 INSERTS: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 )
-"""The insert of each database that can leave a conflicting row alone."""
+"""By database: the insert that can skip a conflicting row."""
 
 STAMPS = MappingProxyType({JobState.STARTING: "submitted_at", JobState.RUNNING: "started_at"})
-"""Times that are set when a state is entered for the first time; a final state sets `finished_at`."""
+"""The time column that is set when a job first enters a state; a final state sets `finished_at`."""
 
 
 def job_of(row: RowMapping) -> Job:
-    """A row as people see it."""
+    """Make a job from its row."""
     return Job.model_validate({name: row[name] for name in Job.model_fields})
 
 
 def event_of(row: RowMapping) -> JobEvent:
-    """A row of events, joined with the record of its round, as people see it."""
+    """Make an event from its row, which is joined with the record of the event's round."""
     data = row["data"] if row["record"] is None else row["record"]
     return JobEvent(id=row["id"], job_id=row["job_id"], type=row["type"], data=data, at=row["at"])
 
 
 def make_storable(text: str) -> str:
-    """A text without what PostgreSQL or UTF-8 cannot hold; messages come from anywhere."""
+    """Return the text without characters that PostgreSQL or UTF-8 cannot hold."""
     return text.replace("\0", "").encode(errors="replace").decode()
 
 
 def make_no_such_job_error(job_id: str) -> JobNotFound:
-    """The error for an id that no job has."""
+    """Make the error for an id that no job has."""
     return JobNotFound(f"no job has the id {job_id[:80]!r}", "`fedsim list` shows the jobs with their ids")
 
 
 def read_job_row(connection: Connection, job_id: str, *, lock: bool = False) -> RowMapping:
-    """The row of a job, locked until the transaction ends where asked for.
+    """Read the row of a job; with `lock`, lock it until the transaction ends.
 
     Raises:
-        JobNotFound: no job has this id.
+        JobNotFound: if no job has this id.
     """
     query = select(jobs).where(jobs.c.id == job_id)
-    # PostgreSQL cannot even compare with a text that it could not hold.
+    # PostgreSQL raises an error for a comparison with a text that it cannot hold.
     row = None
     if job_id == make_storable(job_id):
         row = connection.execute(query.with_for_update() if lock else query).mappings().one_or_none()
@@ -64,20 +64,20 @@ def read_job_row(connection: Connection, job_id: str, *, lock: bool = False) -> 
 
 
 def make_unsubmitted_conditions(seen: Job) -> tuple[ColumnElement[bool], ...]:
-    """That no Ray job of a job is known, and it was neither started again nor resumed since it was seen."""
+    """Make the conditions: the job has no Ray job, and was not restarted or resumed since it was read."""
     return jobs.c.submission_id.is_(None), jobs.c.restarts == seen.restarts, jobs.c.resumes == seen.resumes
 
 
 def find_job_by_key(connection: Connection, key: str) -> RowMapping | None:
-    """The row of the job with this idempotency key."""
+    """Return the row of the job with this idempotency key; None if there is none."""
     return connection.execute(select(jobs).where(jobs.c.idempotency_key == key)).mappings().one_or_none()
 
 
 def check_same_submission(row: RowMapping, submission: CheckedSubmission) -> None:
-    """Make sure that a row is of this submission, of which it has the key.
+    """Check that a row with the submission's key also has its body.
 
     Raises:
-        Conflict: it is of another body.
+        Conflict: if the row has another body.
     """
     if not submission.has_hash(row["body_hash"]):
         raise Conflict(
@@ -87,27 +87,27 @@ def check_same_submission(row: RowMapping, submission: CheckedSubmission) -> Non
 
 
 def insert_job(connection: Connection, submission: CheckedSubmission) -> tuple[RowMapping, bool]:
-    """Insert a job, or find the one that has its idempotency key already."""
+    """Insert a job, or find the job with its idempotency key; return its row, and whether it is new."""
     insert_or_not = INSERTS[connection.dialect.name](jobs).on_conflict_do_nothing().returning(jobs.c.id)
     while True:
         now = datetime.now(UTC)
         job_id = new_job_id(now)
-        if connection.execute(insert_or_not, _new_row(job_id, submission, now)).scalar() is not None:
+        if connection.execute(insert_or_not, _make_job_row(job_id, submission, now)).scalar() is not None:
             break
         if submission.idempotency_key is not None:
             row = find_job_by_key(connection, submission.idempotency_key)
             if row is not None:
                 return row, False
-        # Neither inserted nor there by its key: two ids made in one millisecond were the same. Draw again.
+        # Not inserted, and no job with this key: the random id exists already. Draw again.
     if submission.labels:
         pairs = submission.labels.items()
         connection.execute(insert(labels), [{"job_id": job_id, "key": k, "value": v} for k, v in pairs])
     row = read_job_row(connection, job_id)
-    write_event(connection, row, "state", _state_data(row, JobState.QUEUED, None))
+    write_event(connection, row, "state", _make_state_data(row, JobState.QUEUED, None))
     return read_job_row(connection, job_id), True
 
 
-def _new_row(job_id: str, submission: CheckedSubmission, now: datetime) -> dict[str, Any]:
+def _make_job_row(job_id: str, submission: CheckedSubmission, now: datetime) -> dict[str, Any]:
     spec = submission.spec
     return {
         "id": job_id,
@@ -137,7 +137,7 @@ def enter_state(
     message: str | None,
     **kept: Any,
 ) -> None:
-    """Put a locked job into a state: its times, its restarts and its event with it; `kept` values stay."""
+    """Move a locked job into a state: set its times and restarts, and write its event; keep `kept` values."""
     if target is JobState.FAILED:
         reason = reason or FailureReason.INTERNAL
     message = None if message is None else make_storable(message)
@@ -148,24 +148,24 @@ def enter_state(
         if stamp == "submitted_at":
             start_totals(connection, row, changes[stamp])
     if row["state"] in STARTED and target is JobState.STARTING:
-        # A restart is a new Ray job, under a name of its own, unless the runner itself goes on.
+        # A restart is a new Ray job with a new id, unless the runner itself goes on (see `kept`).
         changes |= {"restarts": row["restarts"] + 1, "submission_id": None, "heartbeat_at": None}
     if row["state"] in FINAL and target is JobState.QUEUED:
         changes |= {"restarts": 0, "resumes": row["resumes"] + 1, "finished_at": None}
         changes |= {"submission_id": None, "heartbeat_at": None, "started_at": None}
         _reopen_last_event(connection, row)
-    data = _state_data(row, target, row["state"]) | {"reason": reason, "message": message}
+    data = _make_state_data(row, target, row["state"]) | {"reason": reason, "message": message}
     write_event(connection, row, "state", data, **changes | kept)
 
 
 def _reopen_last_event(connection: Connection, row: RowMapping) -> None:
-    """The last event, which told of the job's end, is the end no more: who reads on must not stop there."""
+    """Mark the last event, the job's end, as not terminal: readers of a resumed job must not stop there."""
     last = and_(events.c.job_id == row["id"], events.c.id == row["events"])
     data = connection.execute(select(events.c.data).where(last)).scalar_one()
     connection.execute(update(events).where(last).values(data={**data, "terminal": False}))
 
 
-def _state_data(row: RowMapping, state: JobState, previous: str | None) -> dict[str, Any]:
+def _make_state_data(row: RowMapping, state: JobState, previous: str | None) -> dict[str, Any]:
     return {
         "state": state.value,
         "previous": previous,
@@ -184,7 +184,7 @@ def write_event(
     round_number: int | None = None,
     **changes: Any,
 ) -> None:
-    """Write the next event of a locked job, and the changes of its row that the event tells of."""
+    """Write the next event of a locked job, and the changes of the job's row that belong to it."""
     number, job_id = row["events"] + 1, row["id"]
     connection.execute(update(jobs).where(jobs.c.id == job_id).values(events=number, **changes))
     event = {"job_id": job_id, "id": number, "type": kind, "round": round_number, "data": data}
@@ -192,12 +192,12 @@ def write_event(
 
 
 def has_round(connection: Connection, row: RowMapping, record: RoundRecord) -> bool:
-    """Whether a locked job has this round already; where that came out differently, a warning says so."""
+    """Return whether a locked job has this round; write a warning if its stored digest differs."""
     key = and_(rounds.c.job_id == row["id"], rounds.c.round == record.round)
     digest = connection.execute(select(rounds.c.digest).where(key)).scalar()
     if digest not in (None, record.digest):
         text = f"round {record.round} came again with another result"
-        write_warning(connection, row, f"{text}: digest {digest} is kept, {record.digest} came")
+        write_warning(connection, row, f"{text}: digest {digest} stays, {record.digest} is ignored")
     return digest is not None
 
 
@@ -214,7 +214,7 @@ def insert_round(connection: Connection, row: RowMapping, record: RoundRecord) -
 
 
 def write_warning(connection: Connection, row: RowMapping, text: str) -> bool:
-    """Write a warning of a locked job; the event of the final state stays the last one, so not after it."""
+    """Write a warning event of a locked job; write none after the final state, whose event is the last."""
     if row["state"] in FINAL:
         return False
     write_event(connection, row, "warning", {"message": make_storable(text)})

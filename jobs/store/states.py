@@ -1,4 +1,4 @@
-"""The states of a job and the only ways between them.
+"""The states of a job, and the allowed transitions.
 
 ::
 
@@ -9,8 +9,8 @@
       │  └─────────────┴───────────────> FAILED          ^
       └──────────────────────────────────────────────────┘
 
-RUNNING and STARTING go back to STARTING when a job is started again from its checkpoint, as after the loss of
-a node. FAILED and CANCELLED go back to QUEUED when somebody resumes the job.
+RUNNING and STARTING go back to STARTING when a job restarts from its checkpoint, as after the loss of a node.
+FAILED and CANCELLED go back to QUEUED when a user resumes the job.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedsim.errors import Conflict
 
 
 class JobState(StrEnum):
-    """Where a job is in its life."""
+    """The state of a job."""
 
     QUEUED = "QUEUED"
     STARTING = "STARTING"
@@ -35,7 +35,7 @@ class JobState(StrEnum):
 
 
 class FailureReason(StrEnum):
-    """Why a job is FAILED, for machines; the job's message says it for people."""
+    """Why a job is FAILED, for programs; the job's message is for people."""
 
     OUT_OF_MEMORY = "OUT_OF_MEMORY"
     NODE_LOST = "NODE_LOST"
@@ -64,23 +64,23 @@ TRANSITIONS: Mapping[JobState, frozenset[JobState]] = MappingProxyType(
 )
 
 FINAL = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
-"""States in which a job has ended, and which it never leaves by itself."""
+"""States of a job that has ended; a job never leaves them by itself."""
 
 STARTED = frozenset({JobState.STARTING, JobState.RUNNING})
-"""States in which a job is meant to be at work."""
+"""States of a job that has a runner."""
 
 RESUMABLE = frozenset(state for state, targets in TRANSITIONS.items() if state in FINAL and targets)
-"""States in which a job has ended, and can be resumed."""
+"""States of a job that has ended and can be resumed."""
 
 ACTIVE = frozenset({JobState.STARTING, JobState.RUNNING, JobState.CANCELLING})
-"""States in which a job holds, or is about to hold, a part of the cluster."""
+"""States of a job that holds resources of the cluster, or will soon."""
 
 
 def check_transition(sources: Collection[JobState], target: JobState) -> None:
-    """Make sure that every source state may become the target state.
+    """Check that the job may go from every source state to the target state.
 
     Raises:
-        Conflict: one of the pairs is not in the table, or there is no source at all.
+        Conflict: if a pair is not in the table, or there is no source state.
     """
     wrong = sorted(source for source in sources if target not in TRANSITIONS[source])
     if wrong or not sources:

@@ -1,4 +1,4 @@
-"""The tables of the store. The migrations beside this file build the same ones; a test compares them."""
+"""The tables of the store. The migrations beside this file build the same tables; a test compares them."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ metadata = MetaData()
 
 
 class UtcTime(TypeDecorator[datetime]):
-    """An instant: aware in Python, always UTC; SQLite, which knows no time zones, keeps it naive."""
+    """A time in UTC: with its time zone in Python, and without in SQLite, which has no time zones."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Aware to what the database keeps."""
+        """Convert a time with a zone to the database's value."""
         if value is None:
             return None
         instant = value.astimezone(UTC)
         return instant.replace(tzinfo=None) if dialect.name == "sqlite" else instant
 
     def process_result_value(self, value: Any | None, dialect: Dialect) -> datetime | None:
-        """What the database keeps to aware."""
+        """Convert the database's value to a time with a zone."""
         if value is None:
             return None
         instant: datetime = value
@@ -82,8 +82,8 @@ jobs = Table(
     Index("jobs_by_algorithm", "algorithm", "created_at", "id"),
     Index("jobs_by_name", "name", "id"),
 )
-"""One row per job. `events` counts the job's events, and so numbers them without gaps. `algorithm` is the
-name in `spec`, once more for the filter of the list."""
+"""One row per job. `events` counts the job's events, and so numbers them without gaps. `algorithm` repeats
+the name in `spec` for the filter of the list."""
 
 labels = Table(
     "labels",
@@ -93,7 +93,7 @@ labels = Table(
     Column("value", String(200), nullable=False),
     Index("labels_by_value", "key", "value", "job_id"),
 )
-"""The labels once more, one per row, for the filter of the list."""
+"""The labels of `jobs` again, one per row, for the filter of the list."""
 
 rounds = Table(
     "rounds",
@@ -103,7 +103,7 @@ rounds = Table(
     Column("digest", String(128), nullable=False),
     Column("record", JSON, nullable=False),
 )
-"""One row per round; the key (job, round) is what makes a round exactly one."""
+"""One row per round; the key (job, round) keeps a round from being stored twice."""
 
 events = Table(
     "events",
@@ -115,7 +115,7 @@ events = Table(
     Column("data", JSON, nullable=False),
     Column("at", UtcTime, nullable=False),
 )
-"""What happened to a job, in order. A round's event points to its record instead of holding a copy."""
+"""The events of each job, in order. A round's event points to the round's record instead of a copy."""
 
 totals = Table(
     "totals",
@@ -134,4 +134,4 @@ totals = Table(
     Column("actor_restarts", BigInteger, nullable=False),
     Column("queue_seconds", Float),
 )
-"""Sums over the rounds of each job. No foreign key: what a deleted job did has been done all the same."""
+"""Sums over the rounds of each job. No foreign key: the sums of a deleted job stay."""

@@ -1,7 +1,7 @@
-"""What all jobs have done so far, summed up as it happens: the figures behind `/metrics`.
+"""Sums over all jobs, for `/metrics`.
 
-Every job has a row of sums, which grows in the transaction that writes a round, so the figures are right
-whoever reads them and whenever the API was restarted. The row outlives its job: a counter never falls.
+Every job has a row of sums. The transaction that writes a round also adds to this row, so that the sums do
+not depend on restarts of the API. The row outlives its job: a counter never falls.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SUMS = tuple(column.name for column in totals.columns if column.name not in ("jo
 """The columns that grow with every round."""
 
 WAITS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 86_400.0)
-"""Seconds in the queue: the upper ends of the histogram's classes."""
+"""Seconds in the queue: the upper bounds of the histogram."""
 
 
 class Totals(NamedTuple):
@@ -28,10 +28,10 @@ class Totals(NamedTuple):
     Attributes:
         states: how many jobs are in each state, the empty ones included.
         sums: of all rounds of all jobs, by column of the table.
-        waits: for each of `WAITS`, how many jobs left the queue within so many seconds.
-        waited: how many jobs left the queue.
-        wait_seconds: what they waited, all together.
-        oldest_seconds: for how long the oldest job has been in the queue; 0 where it is empty.
+        waits: for each of `WAITS`, the jobs that left the queue within so many seconds.
+        waited: the jobs that left the queue.
+        wait_seconds: the sum of their seconds in the queue.
+        oldest_seconds: how long the oldest job has been in the queue; 0 if the queue is empty.
     """
 
     states: dict[JobState, int]
@@ -43,14 +43,14 @@ class Totals(NamedTuple):
 
 
 def start_totals(connection: Connection, row: RowMapping, now: datetime) -> None:
-    """Note that a locked job has left the queue for the first time."""
-    _add(connection, row["id"], {}, queue_seconds=(now - row["created_at"]).total_seconds())
+    """Store how long a locked job was in the queue, when it first leaves the queue."""
+    _add_to_row(connection, row["id"], {}, queue_seconds=(now - row["created_at"]).total_seconds())
 
 
 def add_to_totals(connection: Connection, job_id: str, record: RoundRecord) -> None:
-    """Add a new round of a locked job."""
+    """Add a new round of a locked job to its sums."""
     seconds = record.seconds
-    _add(
+    _add_to_row(
         connection,
         job_id,
         {
@@ -69,7 +69,7 @@ def add_to_totals(connection: Connection, job_id: str, record: RoundRecord) -> N
     )
 
 
-def _add(connection: Connection, job_id: str, more: dict[str, Any], **values: Any) -> None:
+def _add_to_row(connection: Connection, job_id: str, more: dict[str, Any], **values: Any) -> None:
     grown = {name: totals.c[name] + amount for name, amount in more.items()} | values
     changed = connection.execute(update(totals).where(totals.c.job_id == job_id).values(**grown))
     if changed.rowcount == 0:
@@ -77,9 +77,9 @@ def _add(connection: Connection, job_id: str, more: dict[str, Any], **values: An
 
 
 def read_totals(engine: Engine) -> Totals:
-    """Sum up what there is: two queries over a small row for each job, whatever the number of rounds."""
+    """Sum over all jobs: the queries read one small row per job, whatever the number of rounds."""
     by_state = select(jobs.c.state, func.count()).group_by(jobs.c.state)
-    # A job waits since it last came into the queue: it may have been made, and have run, long before.
+    # A resumed job waits since it came back into the queue, not since it was created.
     queued = select(func.max(events.c.at).label("since")).join(jobs, jobs.c.id == events.c.job_id)
     queued = queued.where(jobs.c.state == JobState.QUEUED.value, events.c.type == "state").group_by(jobs.c.id)
     oldest = select(func.min(queued.subquery().c.since))

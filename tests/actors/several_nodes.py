@@ -17,6 +17,7 @@ from ray.cluster_utils import Cluster
 
 from fedsim.errors import DoesNotFit
 from jobs.run.execute import execute
+from jobs.run.listener import RunListener
 from jobs.settings import Settings
 from jobs.spec import load_spec
 from jobs.store.records import RoundRecord
@@ -37,14 +38,15 @@ def run(sets: Sequence[str]) -> dict[str, Any]:
     records: list[RoundRecord] = []
     placed: list[tuple[str, float]] = []
 
-    def look(record: RoundRecord) -> None:
-        records.append(record)
-        placed.clear()
-        for group in ray.util.placement_group_table().values():
-            nodes, bundles = group["bundles_to_node_id"], group["bundles"]
-            placed.extend((nodes[number], bundles[number]["GPU"]) for number in bundles)
+    class PlacementNotes(RunListener):
+        def on_round(self, record: RoundRecord) -> None:
+            records.append(record)
+            placed.clear()
+            for group in ray.util.placement_group_table().values():
+                nodes, bundles = group["bundles_to_node_id"], group["bundles"]
+                placed.extend((nodes[number], bundles[number]["GPU"]) for number in bundles)
 
-    execute(load_spec(PRESET, [*SMALL, *sets]), Settings.from_env(), on_round=look)
+    execute(load_spec(PRESET, [*SMALL, *sets]), Settings.from_env(), listener=PlacementNotes())
     return {
         "digests": [record.digest for record in records],
         "actors": [record.engine.actors for record in records],

@@ -110,7 +110,7 @@ def test_what_the_server_says_goes_through_ray_which_sends_into_it(monkeypatch: 
 
     monkeypatch.setattr("actors.coordinator.make_initial_state", lambda *_: None)
     server: Any = CoordinatorProcess(SimpleNamespace(algorithm=None), Placement(1, 1, 0))  # type: ignore[arg-type]
-    said = server._last(Damaged(), None)
+    said = server._load_checkpoint(Damaged(), None)
     assert next(said) == Status("a checkpoint is damaged")
     with pytest.raises(StopIteration):
         said.send("ray's own")

@@ -109,7 +109,7 @@ def test_all_actors_dying_at_once(pair: ActorGroup) -> None:
     for result in simulate(Everything(), population, pool):
         results.append(result)
         if result.round == 1:
-            for member in pair.members:
+            for member in pair.actor_infos:
                 os.kill(member["pid"], signal.SIGKILL)
     same(results, serial(Everything(), population, Faults()))
     assert pair.restarts == before + 2
@@ -168,7 +168,7 @@ def test_an_actor_that_joined_is_not_late_while_its_first_task_runs(
 ) -> None:
     RayPool(Everything(), federation(), pair)
     pair._request_join(0)  # as `replace` does it, without the seconds of a new process
-    ray.get(pair.actors[0].usage.remote())
+    ray.get(pair.actors[0].measure_memory.remote())
     monkeypatch.setattr(crew_module, "START_SECONDS", 0.0)
     pair.check_actors_alive()
 

@@ -110,12 +110,12 @@ def test_clients_on_fractions_of_gpus() -> None:
     with ray_pool(FedAvg(), population, 4, gpus=0.5) as pool:
         # 2 GPUs, 4 actors of a half: none is left.
         assert ray.available_resources().get("GPU", 0) == pytest.approx(0, abs=1e-6)
-        assert len({actor["pid"] for actor in pool.actors}) == 4
+        assert len({actor["pid"] for actor in pool.actor_infos}) == 4
         found = list(simulate(FedAvg(), population, pool))
         same(found, serial(FedAvg(), population))
         # Of logical ones, and the record and the log say so.
         assert [result.engine["device"] for result in found] == ["cpu in the place of a logical GPU"]
-        assert "clients train on the CPU" in str(describe_cpu_fallback(pool.actors))
+        assert "clients train on the CPU" in str(describe_cpu_fallback(pool.actor_infos))
 
 
 def test_resources_that_are_in_use_are_waited_for_and_then_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,10 +138,10 @@ def test_a_killed_actor_is_replaced_and_changes_nothing() -> None:
         for result in simulate(Everything(), population, pool):
             found.append(result)
             if result.round in (1, 2):
-                os.kill(pool.actors[result.round - 1]["pid"], signal.SIGKILL)
+                os.kill(pool.actor_infos[result.round - 1]["pid"], signal.SIGKILL)
         same(found, expected)
         assert sum(result.engine["restarts"] for result in found) >= 1
-        assert pool.crew.restarts == 2
+        assert pool.actor_group.restarts == 2
 
 
 class Deadly(FedAvg):
@@ -194,7 +194,7 @@ def test_the_coordinator_streams_rounds_and_leaves_nothing_behind() -> None:
     assert "loading digits" in phases
     same(results, serial(FedAvg(), population))
     assert all(result.state is None for result in results)
-    model = ray.get(coordinator.model.remote())
+    model = ray.get(coordinator.get_global_model.remote())
     assert {name: value.shape for name, value in model.items()} == {
         "head.weight": (10, 64),
         "head.bias": (10,),
@@ -230,7 +230,9 @@ def test_all_actors_of_a_node_read_one_copy_of_the_images() -> None:
     net = make_net("logistic", input_shape=data.input_shape, num_classes=4)
     population = replace(population, dataset=data, nets=(net,))
     with ray_pool(FedAvg(), population, 2) as pool:
-        places = ray.get([actor.__ray_call__.remote(where_the_images_are) for actor in pool.crew.actors])
+        places = ray.get(
+            [actor.__ray_call__.remote(where_the_images_are) for actor in pool.actor_group.actors]
+        )
         assert set(places) == {in_a_file(pool.population.dataset.train.x.ctypes.data)}
         assert "plasma" in places[0][0] or "shm" in places[0][0]
         same(list(simulate(FedAvg(), population, pool)), serial(FedAvg(), population))

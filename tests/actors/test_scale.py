@@ -11,7 +11,8 @@ import torch
 from ray.experimental import get_local_object_locations
 
 from actors.actor_group import LEAST_STORED_BYTES, ActorGroup
-from actors.ray_pool import SPAN_MEMORY_BYTES, RayPool, max_blocks_per_span
+from actors.call_sizes import SPAN_MEMORY_BYTES, max_blocks_per_span
+from actors.ray_pool import RayPool
 from actors.resources import Placement
 from fedsim.algorithms import FedAvg
 from fedsim.clients.population import Population

@@ -101,7 +101,7 @@ def test_too_little_memory_halves_the_width_and_loses_nothing(crew: ActorGroup) 
     pool = RayPool(Large(), population, crew, stack=4)
     found = list(simulate(Large(), population, pool))
     assert [(r.digest, r.memory_digest) for r in found] == [(r.digest, r.memory_digest) for r in expected]
-    assert pool.width == 2
+    assert pool.stack_size == 2
     assert [r.engine["width"] for r in found] == [2] * 3
 
 
@@ -150,7 +150,7 @@ def test_a_plan_measures_full_stacks_and_says_if_they_were_halved(crew: ActorGro
     assert len(widest.cohort) == min(8, 4 * trials.workers)
     # The largest ones, whatever their number; and two steps of each, so that there is a momentum.
     assert set(widest.cohort[:4]) == set(sorted(trials.cohorts[0], key=population.partition.size)[-4:])
-    assert (trials.pool.width, probe.asked) == (2, 4)
+    assert (trials.pool.stack_size, probe.asked) == (2, 4)
 
 
 def described(population: Population) -> Experiment:

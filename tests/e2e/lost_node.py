@@ -17,6 +17,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 from jobs.run.execute import execute
+from jobs.run.listener import RunListener
 from jobs.settings import Settings
 from jobs.spec import parse_spec
 from jobs.store.records import RoundRecord
@@ -42,18 +43,21 @@ def main(folder: Path, seed: int) -> dict[str, Any]:
     phases: list[str] = []
     killed: list[int] = []
 
-    def on_round(record: RoundRecord) -> None:
-        if record.round >= fatal and not killed:
-            killed.append(record.round)
-            cluster.remove_node(nodes[victim], allow_graceful=False)
+    class NodeKiller(RunListener):
+        def on_status(self, text: str) -> None:
+            phases.append(text)
+
+        def on_round(self, record: RoundRecord) -> None:
+            if record.round >= fatal and not killed:
+                killed.append(record.round)
+                cluster.remove_node(nodes[victim], allow_graceful=False)
 
     try:
         result = execute(
             parse_spec(SPEC),
             Settings(folder / "home"),
             checkpoints=str(folder / "checkpoints"),
-            on_round=on_round,
-            on_phase=phases.append,
+            listener=NodeKiller(),
         )
     finally:
         ray.shutdown()

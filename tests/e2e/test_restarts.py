@@ -98,7 +98,7 @@ def test_a_lost_node_changes_nothing(tmp_path: Path, seed: int) -> None:
     assert [(number, digest) for number, digest, _ in found["rounds"]] == [*enumerate(digests, start=1)]
     assert len(found["killed"]) == 1
     assert [actors for _, _, actors in found["rounds"]][-1] == 2
-    assert any(phase.startswith("beginning again after a loss") for phase in found["phases"])
+    assert any(phase.startswith("starting again after a loss") for phase in found["phases"])
 
 
 @pytest.mark.slow

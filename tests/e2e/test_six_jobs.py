@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from jobs.local_ray.files import read_addresses
+from jobs.local_ray.keeper_files import read_addresses
 from jobs.store.job_store import JobStore
 from jobs.store.records import Job
 from jobs.store.states import FINAL, JobState

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from actors.resources import ClusterNode
 from fedsim.errors import JobRefused, RayUnavailable
 from jobs.queue.dispatcher import Dispatcher
-from jobs.run.ray_job import RayJob
+from jobs.run.job_cluster import RayJob
 from jobs.settings import Settings
 from jobs.spec import parse_spec
 from tests.thread_cluster import RUNS
@@ -63,7 +63,7 @@ class Desk:
 
     def beat(self, job_id, clock=0.0):
         """A runner shows life, on a machine whose clock is so many seconds ahead."""
-        self.store._set(job_id, heartbeat_at=datetime.now(UTC) + timedelta(seconds=clock))
+        self.store._update_job(job_id, heartbeat_at=datetime.now(UTC) + timedelta(seconds=clock))
 
 
 def later(monkeypatch, seconds):

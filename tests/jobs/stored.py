@@ -26,8 +26,8 @@ def record(number, digest="d", **metrics):
 
 def running(store):
     job, _ = store.create(SPEC)
-    store.advance(job.id, JobState.QUEUED, JobState.STARTING)
-    store.advance(job.id, JobState.STARTING, JobState.RUNNING)
+    store.change_state(job.id, JobState.QUEUED, JobState.STARTING)
+    store.change_state(job.id, JobState.STARTING, JobState.RUNNING)
     return job.id
 
 

@@ -101,7 +101,7 @@ def on_disk(folder: Path) -> float:
 def run(clients: int, size: int, temporary: Path) -> dict[str, Any]:
     """The rounds, and what they took."""
     coordinator: Any = Coordinator.remote(experiment(clients, size), Placement(2, 1, 0))
-    process = str(ray.get(coordinator.pid.remote()))
+    process = str(ray.get(coordinator.get_pid.remote()))
     wrong, spilled, rounds = 0.0, 0.0, 0
     for reference in coordinator.run.options(num_returns="streaming").remote():
         step = ray.get(reference)

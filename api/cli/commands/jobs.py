@@ -66,7 +66,7 @@ def submit(
     url: UrlOption = None,
 ) -> None:
     """Submit a job to the service and print its id."""
-    from jobs.spec.text import parse_set_items
+    from jobs.spec.spec_text import parse_set_items
 
     fields = parse_set_items(sets or ())
     labels = parse_labels(label)
@@ -208,7 +208,7 @@ def clone(
     url: UrlOption = None,
 ) -> None:
     """Queue a new job with the spec of another one, and print its id."""
-    from jobs.spec.text import parse_set_items
+    from jobs.spec.spec_text import parse_set_items
 
     fields = parse_set_items(sets or ())
     labels = None if label is None else parse_labels(label)

@@ -18,8 +18,10 @@ from api.cli.commands.options import (
     make_folder,
 )
 from fedsim.errors import SettingsError
+from jobs.run.listener import RunListener
 
 if TYPE_CHECKING:
+    from api.cli.live import ProgressView
     from jobs.run.execute import RunResult
     from jobs.spec import JobSpec
     from jobs.store.records import RoundRecord
@@ -81,19 +83,32 @@ def describe_extra_rounds(asked: int, had: int) -> str:
 
 
 def _execute(spec: JobSpec, settings: Any, format: RunFormat, **options: Any) -> RunResult:
-    from api.cli.display import print_line
     from api.cli.live import open_live_view
 
     with open_live_view(spec.name, spec.rounds) as view:
         view.show_phase("loading the libraries")
         from jobs.run.execute import execute
 
-        def on_round(record: RoundRecord) -> None:
-            view.show_round(record)
-            if format is RunFormat.JSONL:
-                print_line(record.model_dump(mode="json"))
+        return execute(spec, settings, listener=ViewListener(view, format), **options)
 
-        return execute(spec, settings, on_round=on_round, on_phase=view.show_phase, **options)
+
+class ViewListener(RunListener):
+    """The listener of `fedsim run`: it shows the progress, and prints each round if the format is jsonl."""
+
+    def __init__(self, view: ProgressView, format: RunFormat) -> None:
+        self.view, self.format = view, format
+
+    def on_status(self, text: str) -> None:
+        """Show the status."""
+        self.view.show_phase(text)
+
+    def on_round(self, record: RoundRecord) -> None:
+        """Show the round."""
+        from api.cli.display import print_line
+
+        self.view.show_round(record)
+        if self.format is RunFormat.JSONL:
+            print_line(record.model_dump(mode="json"))
 
 
 def write_run_files(

@@ -118,8 +118,8 @@ def stop(
 
 def _refuse_while_ray_works(settings: Settings) -> None:
     from fedsim.errors import Conflict
-    from jobs.local_ray.files import is_keeper_alive, read_addresses, read_or_make_token
     from jobs.local_ray.keeper import has_running_jobs
+    from jobs.local_ray.keeper_files import is_keeper_alive, read_addresses, read_or_make_token
 
     ray = read_addresses(settings.home)
     if (

@@ -10,7 +10,7 @@ from scipy import stats
 from api.reports.comparison import ComparedRun, compare_runs
 from jobs.local_ray.cluster import Share
 from jobs.spec import parse_spec
-from jobs.store.records import Cost, Job
+from jobs.store.records import Job, RoundCost
 from jobs.store.states import JobState
 from tests.api.axe import violations
 from tests.api.browser import COPY, NEEDS_CHROMIUM, Browser, until
@@ -28,7 +28,7 @@ def a_study(service: RunningService) -> list[Job]:
             for number in range(1, 5):
                 value = 0.5 + 0.08 * number + gain + 0.01 * seed
                 record = a_round(number, global_accuracy=value)
-                cost = Cost(updates=10 * seed, flops=70 * seed)
+                cost = RoundCost(updates=10 * seed, flops=70 * seed)
                 service.store.add_round(job.id, record.model_copy(update={"cost": cost}))
             service.store.change_state(job.id, JobState.RUNNING, JobState.SUCCEEDED)
             jobs.append(job)

@@ -21,7 +21,7 @@ from fedsim.core import Algorithm
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
 from jobs.run.artifacts import save_model
-from jobs.run.model_metadata import model_notes
+from jobs.run.model_metadata import make_model_notes
 from jobs.settings import Settings
 from jobs.spec import parse_spec, read_spec
 from jobs.spec.resolve import resolve_spec
@@ -62,7 +62,7 @@ def trained(home: Path) -> tuple[dict[str, Any], dict[str, str]]:
     population = experiment.load_population()
     pool = SerialPool(experiment.algorithm, population)
     *_, last = simulate(experiment.algorithm, population, pool, evaluate_every=5)
-    return to_numpy(last.state.params), model_notes(spec, population.dataset.to_metadata(), last.round)
+    return to_numpy(last.state.params), make_model_notes(spec, population.dataset.to_metadata(), last.round)
 
 
 def first_digest(method: Algorithm, population: Population) -> str:

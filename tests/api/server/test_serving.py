@@ -21,9 +21,9 @@ from api.server.serving import make_local_url, open_listener
 from fedsim import FedSimClient
 from fedsim.errors import SettingsError
 from jobs.local_ray import embedded_ray as local_ray
-from jobs.local_ray import files as ray_files
 from jobs.local_ray import keeper as ray_keeper
-from jobs.local_ray.files import Addresses
+from jobs.local_ray import keeper_files
+from jobs.local_ray.keeper_files import Addresses
 from jobs.settings import Settings
 from tests.api.browser import until
 from tests.api.service import RunningService, a_round
@@ -181,10 +181,10 @@ def test_stop_spares_jobs_whose_service_is_gone(
     ended: list[Settings] = []
     monkeypatch.setattr(local_ray, "stop_ray", ended.append)
     monkeypatch.setattr(ray_keeper, "has_running_jobs", lambda addresses, secret: True)
-    ray_files.write_addresses(tmp_path, Addresses(1, "/tmp/ray", "http://127.0.0.1:1", "127.0.0.1:2"))
+    keeper_files.write_addresses(tmp_path, Addresses(1, "/tmp/ray", "http://127.0.0.1:1", "127.0.0.1:2"))
     monkeypatch.setenv("FEDSIM_HOME", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["fedsim", "stop"])
-    with ray_files.lock_file(tmp_path / ray_files.LOCK, wait=False) as got:
+    with keeper_files.lock_file(tmp_path / keeper_files.LOCK, wait=False) as got:
         assert got
         assert cli._run() == 4
         assert "its Ray has jobs" in capsys.readouterr().err

@@ -24,7 +24,7 @@ from fedsim.curriculum import ClientCurriculum
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import make_initial_state, simulate
 from jobs.spec import parse_spec
-from jobs.spec.curricula import curriculum_faults
+from jobs.spec.name_checks import find_curriculum_faults
 from tests.fedsim.federations import federation
 from tests.fedsim.handmade import BODY, HEAD, SETTINGS, Hand, HandBABU, HandRep, HandROD, features, small
 
@@ -127,12 +127,12 @@ def test_a_client_without_examples_is_no_obstacle() -> None:
 def test_clients_cannot_be_asked_about_a_model_that_nobody_has() -> None:
     for name, path in (("fedper", ["curriculum.clients.scores"]), ("fedbabu", []), ("fedrod", [])):
         spec = parse_spec({"algorithm": name, "curriculum": {"clients": {}}})
-        assert [fault.path for fault in curriculum_faults(spec)] == path
-    assert not curriculum_faults(
+        assert [fault.path for fault in find_curriculum_faults(spec)] == path
+    assert not find_curriculum_faults(
         parse_spec({"algorithm": "fedper", "curriculum": {"clients": {"scores": "kept"}}})
     )
     nobody = {"clients": {"order": "random"}}
-    assert not curriculum_faults(parse_spec({"algorithm": "fedper", "curriculum": nobody}))
+    assert not find_curriculum_faults(parse_spec({"algorithm": "fedper", "curriculum": nobody}))
     population = small(SETTINGS["plain"])
     algorithm = ClientCurriculum(base=FedPer(), scores="kept")
     results = list(simulate(algorithm, population, SerialPool(algorithm, population)))

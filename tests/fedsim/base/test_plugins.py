@@ -24,7 +24,7 @@ from fedsim.engine.simulation import simulate
 from fedsim.errors import SpecError
 from fedsim.models import MODELS, mlp
 from jobs.run.execute import execute
-from jobs.run.model_metadata import model_notes
+from jobs.run.model_metadata import make_model_notes
 from jobs.settings import Settings
 from jobs.spec import parse_spec
 from jobs.spec.catalog import Kind, catalogue
@@ -114,8 +114,8 @@ def test_an_installed_package_is_named_like_fedsims_own(tmp_path: Path) -> None:
     assert list_plugins(spec) == ["fedsim-mine 0.1.0"]
     assert list_plugins(parse_spec({"algorithm": "fedavg"})) == []
     about = resolve_spec(spec, Settings(tmp_path)).load_population().dataset.to_metadata()
-    assert json.loads(model_notes(spec, about, 2)["plugins"]) == ["fedsim-mine 0.1.0"]
-    assert "plugins" not in model_notes(parse_spec({"algorithm": "fedavg"}), about, 2)
+    assert json.loads(make_model_notes(spec, about, 2)["plugins"]) == ["fedsim-mine 0.1.0"]
+    assert "plugins" not in make_model_notes(parse_spec({"algorithm": "fedavg"}), about, 2)
     assert plugins.list_plugin_versions() == {"fedsim-mine": "0.1.0"}
     assert len(digests(MINE, tmp_path)) == 2
     assert "gamma" in refusal(MINE | {"algorithm": {"name": "small_weights", "gamma": -1}}, tmp_path)

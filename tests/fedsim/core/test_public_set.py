@@ -173,10 +173,9 @@ def test_sparse_bytes_are_eight_for_each_entry() -> None:
 
 def test_a_spec_without_a_public_set_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from jobs.settings import Settings
-    from jobs.spec import client_test_checks as client_tests
-    from jobs.spec import curricula, parse_spec, resolve
+    from jobs.spec import data_checks, name_checks, parse_spec, resolve
 
-    for module in (resolve, client_tests, curricula):
+    for module in (resolve, name_checks, data_checks):
         monkeypatch.setattr(module, "ALGORITHMS", {"told": Told, "fedavg": FedAvg})
     spec = {"algorithm": "told", "data": {"dataset": "digits"}}
     with pytest.raises(resolve.SpecError) as caught:

@@ -29,7 +29,7 @@ from fedsim.models import make_net
 from fedsim.techniques.server_distillation import make_accuracy_judge
 from fedsim.training.local_loop import mark_correct
 from jobs.spec import parse_spec
-from jobs.spec.client_test_checks import task_faults
+from jobs.spec.data_checks import find_task_faults
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import quick
 
@@ -153,7 +153,7 @@ def test_what_makes_no_sense_of_texts_says_so() -> None:
 def test_what_needs_one_class_refuses_several_labels() -> None:
     refusing = {"kdia", "fedcog", "fedgen", "fedcl", "feddistill", "feddistill_plus", "fedensemble"}
     for name in ALGORITHMS:
-        faults = task_faults(parse_spec({"algorithm": name}), "labels")
+        faults = find_task_faults(parse_spec({"algorithm": name}), "labels")
         assert [fault.path for fault in faults] == ["algorithm.name"] * (name in refusing), name
 
 

@@ -38,8 +38,7 @@ from fedsim.models.net import Net
 from fedsim.training.effort import Cost, CostMeter, paper_updates
 from fedsim.training.flops import example_flops
 from jobs.spec import parse_spec, parse_text, preset_text
-from jobs.spec.resolve import cohort_size
-from jobs.spec.text import apply_overrides
+from jobs.spec.spec_text import apply_overrides
 from tests.fedsim.federations import federation
 
 CONV1, CONV2, FC1, FC2 = 921_600, 6_553_600, 1_048_576, 10_240
@@ -106,7 +105,7 @@ def test_records_of_the_written_down_run_add_up_to_table_4(cnn: Net, item: str, 
         nets=(cnn,),
         local=LocalTraining(epochs=spec.local.epochs, batch_size=spec.local.batch_size),
         seed=spec.seed,
-        cohort_size=cohort_size(spec),
+        cohort_size=spec.clients.cohort_size,
         rounds=spec.rounds,
     )
     algorithm = ALGORITHMS[spec.algorithm.name](**spec.algorithm.params)

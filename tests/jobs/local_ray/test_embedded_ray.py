@@ -10,7 +10,8 @@ import pytest
 from api.server.plan_process import Planning
 from fedsim.errors import RayUnavailable
 from jobs.local_ray.embedded_ray import ensure_ray, find_ray, stop_ray
-from jobs.local_ray.files import (
+from jobs.local_ray.keeper import fetch_json, has_running_jobs, object_store_bytes
+from jobs.local_ray.keeper_files import (
     ALIVE,
     Addresses,
     is_keeper_alive,
@@ -19,7 +20,6 @@ from jobs.local_ray.files import (
     read_or_make_token,
     write_addresses,
 )
-from jobs.local_ray.keeper import fetch_json, has_running_jobs, object_store_bytes
 from jobs.settings import Settings
 
 

@@ -11,10 +11,11 @@ import pytest
 
 from actors.resources import Placement
 from fedsim.errors import DoesNotFit, FedsimError, NoCapacityNow, NodeLost
-from jobs.run import drive as drive_module
+from jobs.run import restarts
 from jobs.run import startup as setting_up
-from jobs.run.drive import RunWithRestarts
-from jobs.run.runner import JobWatcher
+from jobs.run.job_watcher import JobWatcher
+from jobs.run.listener import RunListener
+from jobs.run.restarts import RunWithRestarts
 from jobs.run.startup import StartupWaiter
 from jobs.spec import parse_spec
 from jobs.store.job_store import JobStore
@@ -25,21 +26,32 @@ UNFIT = DoesNotFit("2 workers x 1 CPU asked, 1 fit (head has 1 CPU and 0 GPU: 1 
 LOST = NodeLost("10.0.0.3", 1, "its heartbeat stopped")
 
 
-def tried(*ends: FedsimError | str, **options: Any) -> list[tuple[bool, bool]]:
-    """Of a run whose drives end so: whether each was after a loss, and whether it might shrink."""
-    left, drives = list(ends), list[tuple[bool, bool]]()
+def tried(
+    *ends: FedsimError | str,
+    wait: Callable[[NoCapacityNow], bool] = lambda _: False,
+    after_loss: bool = False,
+) -> list[tuple[bool, bool]]:
+    """Of a run whose attempts end so: whether each was after a loss, and whether it might shrink."""
+    left, attempts = list(ends), list[tuple[bool, bool]]()
+
+    class Patient(RunListener):
+        def may_restart(self, error: FedsimError) -> bool:
+            return True
+
+        def may_wait_for_capacity(self, error: NoCapacityNow) -> bool:
+            return wait(error)
 
     class Tried(RunWithRestarts):
-        def _once(self, resumed: bool, shrink: bool) -> dict[str, Any]:
-            drives.append((resumed, shrink))
+        def _run_attempt(self, resumed: bool, shrink: bool) -> dict[str, Any]:
+            attempts.append((resumed, shrink))
             end = left.pop(0)
             if isinstance(end, FedsimError):
                 raise end
             return {}
 
     unused: Any = None
-    Tried(unused, unused, None, unused, unused, unused, lambda _: True, **options).run_to_end()
-    return drives
+    Tried(unused, unused, None, unused, Patient(), after_loss=after_loss).run_to_end()
+    return attempts
 
 
 def test_a_run_waits_for_room_as_long_as_it_is_told_to() -> None:
@@ -49,9 +61,9 @@ def test_a_run_waits_for_room_as_long_as_it_is_told_to() -> None:
         asked.append(error)
         return len(asked) < 3
 
-    assert tried(TAKEN, TAKEN, "done", no_room=no_room) == [(False, False)] * 3
+    assert tried(TAKEN, TAKEN, "done", wait=no_room) == [(False, False)] * 3
     with pytest.raises(NoCapacityNow):
-        tried(TAKEN, "done", no_room=no_room)
+        tried(TAKEN, "done", wait=no_room)
 
 
 @pytest.mark.parametrize("error", [TAKEN, UNFIT])
@@ -62,7 +74,7 @@ def test_by_default_a_run_that_does_not_fit_fails_at_once(error: FedsimError) ->
 
 def test_what_never_fits_is_not_waited_for() -> None:
     with pytest.raises(DoesNotFit):
-        tried(UNFIT, "done", no_room=lambda _: True)
+        tried(UNFIT, "done", wait=lambda _: True)
 
 
 @pytest.fixture
@@ -74,7 +86,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         sleep: Callable[[float], None] = made.append
         monotonic: Callable[[], float] = staticmethod(lambda: 100.0 + sum(made))
 
-    monkeypatch.setattr(drive_module, "time", Clock)
+    monkeypatch.setattr(restarts, "time", Clock)
     return made
 
 
@@ -89,7 +101,7 @@ def test_a_run_that_another_process_lost_waits_until_its_cluster_has_come_up(
 def test_a_cluster_that_comes_up_smaller_is_what_there_is(pauses: list[float]) -> None:
     drives = tried(*[UNFIT] * 62, "done", after_loss=True)
     assert drives[-2:] == [(True, False), (True, True)]
-    assert sum(pauses) == pytest.approx(drive_module.CLUSTER_RECOVERY_SECONDS, abs=1.0)
+    assert sum(pauses) == pytest.approx(restarts.CLUSTER_RECOVERY_SECONDS, abs=1.0)
     with pytest.raises(DoesNotFit):
         tried(*[UNFIT] * 63, "done", after_loss=True)
 
@@ -115,7 +127,7 @@ def test_a_job_says_once_that_it_waits_and_tries_when_there_seems_to_be_room(
         assert waiting.wait_for_capacity(TAKEN)
         assert len(looks) == left
     waiting.log_status("loading the data")
-    said = f"waiting for room: {TAKEN.message}"
+    said = f"waiting for free resources: {TAKEN.message}"
     assert warnings == [said]
     assert caplog.messages == ["placing 2 client actors", said, "loading the data"]
 

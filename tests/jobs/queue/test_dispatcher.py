@@ -11,7 +11,7 @@ import pytest
 
 from fedsim.errors import RayUnavailable
 from jobs.local_ray.embedded_ray import ensure_ray
-from jobs.local_ray.files import read_addresses
+from jobs.local_ray.keeper_files import read_addresses
 from jobs.queue.dispatcher import Dispatcher
 from jobs.settings import Settings
 from jobs.spec import parse_spec
@@ -23,7 +23,7 @@ from tests.databases import service_database
 RUNNER = """
 import json, os, signal, sys, time
 from jobs.settings import Settings
-from jobs.store import JobStore
+from jobs.store.job_store import JobStore
 
 settings, job_id = Settings.from_env(), sys.argv[1]
 store = JobStore.open(settings.database_url)
@@ -32,19 +32,19 @@ with (settings.job_dir(job_id) / "starts").open("a") as file:
 part = store.get(job_id).name
 if part == "crash":
     sys.exit("broken on purpose")
-store.advance(job_id, "STARTING", "RUNNING")
+store.change_state(job_id, "STARTING", "RUNNING")
 if part == "stubborn":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     time.sleep(60)
 for _ in range(100 if part == "long" else 5):
     if (settings.job_dir(job_id) / "enough").exists():
         break
-    store.heartbeat(job_id)
+    store.record_heartbeat(job_id)
     time.sleep(0.2)
     if store.get(job_id).state == "CANCELLING":
-        store.advance(job_id, "CANCELLING", "CANCELLED")
+        store.change_state(job_id, "CANCELLING", "CANCELLED")
         sys.exit()
-store.advance(job_id, "RUNNING", "SUCCEEDED")
+store.change_state(job_id, "RUNNING", "SUCCEEDED")
 """
 
 
@@ -101,7 +101,7 @@ def test_jobs_run_by_priority_one_after_the_other(bench):
     low, first, high = bench.job("low"), bench.job("first", priority=1), bench.job("long", priority=9)
     dispatcher = bench.dispatcher()
     bench.wait(high, {JobState.RUNNING})
-    until(lambda: dispatcher.ready() is None)
+    until(lambda: dispatcher.find_obstacle() is None)
     holds = f"1 of at most 1 jobs run: {high} (long)"
     until(lambda: bench.store.get(first).waiting == holds)
     until(lambda: bench.store.get(low).waiting == f"1 job before it in the queue; {holds}")
@@ -147,7 +147,7 @@ def test_a_killed_runner_is_started_again_as_often_as_may_be(bench):
     os.kill(bench.starts(job_id)[1]["pid"], signal.SIGKILL)
     job = bench.wait(job_id)
     assert (job.state, job.reason) == (JobState.FAILED, FailureReason.HEARTBEAT_LOST)
-    assert "after 1 restart, as many as may be" in job.message
+    assert "after 1 restart, the limit of faults.max_restarts" in job.message
     bench.store.resume(job_id)
     job = bench.wait(job_id, {JobState.RUNNING})
     assert (job.restarts, job.submission_id) == (0, f"fedsim-{job_id}-1-0")
@@ -167,7 +167,7 @@ class NoRay:
 
 
 def test_a_job_that_kills_ray_while_it_starts_is_not_started_for_ever(tmp_path):
-    from jobs.queue.reconcile import Reconciler
+    from jobs.queue.reconciler import Reconciler
 
     settings, ray = Settings(tmp_path / "home"), NoRay()
     with JobStore.open(settings.database_url) as store:
@@ -180,7 +180,7 @@ def test_a_job_that_kills_ray_while_it_starts_is_not_started_for_ever(tmp_path):
         job = store.get(job_id)
         assert (job.state, job.reason) == (JobState.FAILED, FailureReason.HEARTBEAT_LOST)
         assert job.message.startswith("the Ray cluster that ran this job is gone")
-        assert "after 3 restarts, as many as may be" in job.message
+        assert "after 3 restarts, the limit of faults.max_restarts" in job.message
 
 
 @pytest.mark.parametrize(("part", "seconds"), [("long", 5), ("stubborn", 40)])
@@ -199,7 +199,7 @@ def test_jobs_outlive_the_dispatcher_and_the_next_one_knows_them(bench):
     bench.dispatcher()
     bench.wait(first, {JobState.RUNNING})
     bench.dispatchers[0].stop()
-    assert bench.dispatchers[0].ready() is not None
+    assert bench.dispatchers[0].find_obstacle() is not None
     bench.store.request_cancel(first)
     assert bench.wait(first).state is JobState.CANCELLED
     bench.dispatcher()
@@ -211,7 +211,7 @@ def test_a_job_that_was_never_submitted_is_submitted(bench):
     """As after a crash between leaving the queue and the submission."""
     before, cancelled = bench.job("a"), bench.job("c")
     for job_id in (before, cancelled):
-        bench.store.advance(job_id, JobState.QUEUED, JobState.STARTING)
+        bench.store.change_state(job_id, JobState.QUEUED, JobState.STARTING)
     bench.store.request_cancel(cancelled)
     bench.dispatcher()
     assert bench.wait(before).state is JobState.SUCCEEDED
@@ -221,12 +221,12 @@ def test_a_job_that_was_never_submitted_is_submitted(bench):
 
 def test_two_submissions_are_one_run(bench):
     from jobs.queue.ray_jobs import RayJobs
-    from jobs.queue.reconcile import Reconciler
+    from jobs.queue.reconciler import Reconciler
 
     ray = RayJobs(ensure_ray(bench.settings))
     reconciler = Reconciler(bench.store, bench.settings, [sys.executable, str(bench.script)])
     job_id = bench.job("short")
-    bench.store.advance(job_id, JobState.QUEUED, JobState.STARTING)
+    bench.store.change_state(job_id, JobState.QUEUED, JobState.STARTING)
     for _ in range(2):
         reconciler.submit(ray, bench.store.get(job_id))
     assert bench.wait(job_id).state is JobState.SUCCEEDED

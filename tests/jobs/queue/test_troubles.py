@@ -8,9 +8,9 @@ from sqlalchemy.exc import OperationalError
 
 from fedsim.errors import RayUnavailable
 from jobs.local_ray.embedded_ray import _make_start_error
-from jobs.queue import reconcile
+from jobs.queue import reconciler
 from jobs.queue.dispatcher import UNEXPECTED_ERROR_TEXT
-from jobs.queue.reconcile import Reconciler
+from jobs.queue.reconciler import Reconciler
 from jobs.settings import Settings
 from jobs.store.states import FailureReason, JobState
 from tests.jobs.desk import ENDED
@@ -45,7 +45,7 @@ def test_the_queue_is_served_whatever_trouble_a_job_that_runs_has(desk, monkeypa
     killed = desk.job("killed")
     desk.look()
     desk.cluster.jobs[f"fedsim-{killed}-0"] = ENDED
-    waits, hand_over = desk.job("waits"), reconcile.write_runner_secrets
+    waits, hand_over = desk.job("waits"), reconciler.write_runner_secrets
 
     def full(settings, job_id, name):
         if job_id == killed:
@@ -53,7 +53,7 @@ def test_the_queue_is_served_whatever_trouble_a_job_that_runs_has(desk, monkeypa
         return hand_over(settings, job_id, name)
 
     with monkeypatch.context() as disk:
-        disk.setattr(reconcile, "write_runner_secrets", full)
+        disk.setattr(reconciler, "write_runner_secrets", full)
         for _ in range(5):
             with pytest.raises(OSError, match="No space"):
                 desk.look()
@@ -71,8 +71,8 @@ def test_a_home_that_is_away_fails_no_job(desk, monkeypatch, away):
         raise OSError(away, "the home is away")
 
     with monkeypatch.context() as network:
-        network.setattr(reconcile, "write_runner_secrets", broken)
-        network.setattr(reconcile.tempfile, "TemporaryFile", broken)
+        network.setattr(reconciler, "write_runner_secrets", broken)
+        network.setattr(reconciler.tempfile, "TemporaryFile", broken)
         for _ in range(5):
             with pytest.raises(OSError, match="the home is away"):
                 desk.look()
@@ -101,8 +101,8 @@ def test_what_anybody_may_ask_for_tells_no_secrets(desk, caplog, error, said):
     """They are in the log, once however often the same trouble comes."""
     job_id = desk.job()
     for _ in range(2):
-        desk.dispatcher._note(error)
-        assert desk.dispatcher.ready() == said
+        desk.dispatcher._report_failure(error)
+        assert desk.dispatcher.find_obstacle() == said
         assert desk.store.get(job_id).waiting in (said, f"Ray is not there: {said}")
     assert [record.getMessage().endswith(str(error)) for record in caplog.records] == [True]
 

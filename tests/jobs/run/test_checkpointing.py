@@ -70,7 +70,7 @@ def test_all_that_reads_the_number_of_rounds_says_so() -> None:
     texts = {path.name: path.read_text() for path in package.rglob("*.py")}
     readers = {name for name, text in texts.items() if "ctx.rounds" in text}
     assert {"clients.py", "data.py", "ace_pfl.py", "one_shot.py"} <= readers
-    assert not {name for name in readers if "def by_rounds(self)" not in texts[name]}
+    assert not {name for name in readers if "def depends_on_num_rounds(self)" not in texts[name]}
 
 
 def test_every_method_that_may_go_by_its_rounds_is_tried_here() -> None:

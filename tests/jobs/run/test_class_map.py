@@ -42,7 +42,7 @@ def test_one_that_cannot_be_kept_is_given(
 
     monkeypatch.setattr(Path, "write_text", full)
     assert load_class_map(spec, Settings(home=tmp_path), "abc")["clients"] == 3
-    assert "cannot be kept: No space left" in caplog.text
+    assert "cannot be stored: No space left" in caplog.text
     assert list(Settings(home=tmp_path).job_dir("abc").iterdir()) == []
 
 

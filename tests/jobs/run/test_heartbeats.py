@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobs.queue.reconcile import Reconciler
+from jobs.queue.reconciler import Reconciler
 from jobs.spec import parse_spec
 from jobs.store.records import get_ray_job_id
 from jobs.store.states import JobState
@@ -13,7 +13,7 @@ def test_a_runner_that_hangs_is_ended_and_the_job_goes_on_in_another(desk, monke
     job_id = desk.job()
     desk.look()
     first = get_ray_job_id(desk.store.get(job_id))
-    assert desk.store.advance(job_id, JobState.STARTING, JobState.RUNNING, holder=first)
+    assert desk.store.change_state(job_id, JobState.STARTING, JobState.RUNNING, holder=first)
     desk.beat(job_id)
     desk.look()
     later(monkeypatch, 60)
@@ -26,17 +26,17 @@ def test_a_runner_that_hangs_is_ended_and_the_job_goes_on_in_another(desk, monke
     desk.look()
     desk.look()
     assert desk.cluster.stopped == [first]
-    assert "shown no life for 90 s" in desk.settings.log_path(job_id).read_text()
+    assert "sent no heartbeat for 90 s" in desk.settings.log_path(job_id).read_text()
     desk.cluster.jobs[first] = ENDED
     desk.look()
     job = desk.store.get(job_id)
     assert (job.state, job.restarts, job.submission_id) == (JobState.STARTING, 1, f"fedsim-{job_id}-1")
     # The one that hung comes to itself, and finds that the job is not its own any more.
     for target in (JobState.RUNNING, JobState.FAILED, JobState.CANCELLING):
-        assert not desk.store.advance(job_id, JobState.STARTING, target, holder=first)
+        assert not desk.store.change_state(job_id, JobState.STARTING, target, holder=first)
     assert not desk.store.restart(job_id, 9, "lost", holder=first)
     assert desk.store.get(job_id) == job
-    assert desk.store.advance(job_id, JobState.STARTING, JobState.RUNNING, holder=job.submission_id)
+    assert desk.store.change_state(job_id, JobState.STARTING, JobState.RUNNING, holder=job.submission_id)
 
 
 def test_a_runner_that_hangs_before_it_shows_life_is_ended_as_well(desk, monkeypatch):
@@ -52,7 +52,7 @@ def test_a_runner_that_hangs_before_it_shows_life_is_ended_as_well(desk, monkeyp
     desk.look()
     desk.look()
     assert desk.cluster.stopped == [first]
-    assert "no life in its first 300 s" in desk.settings.log_path(job_id).read_text()
+    assert "no heartbeat in its first 300 s" in desk.settings.log_path(job_id).read_text()
     desk.cluster.jobs[first] = ENDED
     desk.look()
     # The next one has as long.
@@ -71,7 +71,7 @@ def test_runners_of_a_machine_that_slept_are_left_in_peace(desk, monkeypatch):
     """All of them seem to have shown no life for hours; they do as soon as they run again."""
     job_id = desk.job()
     desk.look()
-    desk.store.advance(job_id, JobState.STARTING, JobState.RUNNING)
+    desk.store.change_state(job_id, JobState.STARTING, JobState.RUNNING)
     for _ in range(2):
         desk.beat(job_id)
         desk.look()
@@ -92,7 +92,7 @@ def test_a_runner_lives_by_whichever_clock_it_has(desk, monkeypatch, clock):
     """It is on another machine: its beats tell that it lives by changing, not by what they say."""
     job_id = desk.job()
     desk.look()
-    assert desk.store.advance(job_id, JobState.STARTING, JobState.RUNNING)
+    assert desk.store.change_state(job_id, JobState.STARTING, JobState.RUNNING)
     for _ in range(8):
         desk.beat(job_id, clock)
         desk.look()
@@ -131,9 +131,9 @@ def test_what_an_earlier_dispatcher_left_is_settled_at_the_first_look(desk):
 
 def test_a_job_that_was_given_up_and_not_submitted_yet_is_nobodys(store):
     job = store.create(parse_spec({"algorithm": "fedavg"}))[0]
-    store.advance(job.id, JobState.QUEUED, JobState.STARTING)
+    store.change_state(job.id, JobState.QUEUED, JobState.STARTING)
     store.set_submission(job.id, f"fedsim-{job.id}-0")
     assert store.restart(job.id, 3, "killed", lost=f"fedsim-{job.id}-0")
     assert store.get(job.id).submission_id is None
-    assert not store.advance(job.id, JobState.STARTING, JobState.FAILED, holder=f"fedsim-{job.id}-0")
-    assert store.advance(job.id, JobState.STARTING, JobState.RUNNING, holder=f"fedsim-{job.id}-1")
+    assert not store.change_state(job.id, JobState.STARTING, JobState.FAILED, holder=f"fedsim-{job.id}-0")
+    assert store.change_state(job.id, JobState.STARTING, JobState.RUNNING, holder=f"fedsim-{job.id}-1")

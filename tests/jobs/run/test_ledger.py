@@ -37,7 +37,7 @@ def away(times, error=CLOSED):
 def test_a_store_that_comes_back_is_waited_for(error, words, monkeypatch, caplog):
     monkeypatch.setattr(book, "PAUSE_SECONDS", 0.0)
     assert retry_store_call(away(3, error)) == "an answer"
-    assert caplog.messages == [f"the store did not answer, and is asked again: {words}"] * 3
+    assert caplog.messages == [f"the store did not answer; trying again: {words}"] * 3
     with pytest.raises(type(error)):
         retry_store_call(away(3, error), seconds=-1.0)
 
@@ -67,7 +67,7 @@ def test_a_store_whose_disk_is_full_is_not_waited_for(tmp_path, monkeypatch):
         job_id = store.create(parse_spec({"algorithm": "fedavg", "rounds": 1000}))[0].id
         fill_up(store)
         ledger = StoreLedger(store, job_id)  # what is there can be read
-        with pytest.raises(StoreFull, match=r"the store's disk is full: .* \(make room on the disk of"):
+        with pytest.raises(StoreFull, match=r"the store's disk is full: .* \(free space on the disk of"):
             any(ledger.add(a_record(number)) for number in range(1, 1000))
 
 

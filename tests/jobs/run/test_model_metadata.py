@@ -12,7 +12,7 @@ import torch
 from fedsim.data import Dataset, Examples, Normalise
 from fedsim.data.sources.images import choose_normalisation
 from fedsim.models import MODELS, make_net
-from jobs.run.model_metadata import model_notes
+from jobs.run.model_metadata import make_model_notes
 from jobs.spec import parse_spec
 
 IMAGES = {
@@ -27,7 +27,7 @@ TEXTS = IMAGES | {"input_shape": [16], "vocabulary": 50}
 
 
 def notes_of(model: Any, data: dict[str, Any]) -> dict[str, str]:
-    return model_notes(parse_spec({"algorithm": "fedavg", "seed": 7, "model": model}), data, 12)
+    return make_model_notes(parse_spec({"algorithm": "fedavg", "seed": 7, "model": model}), data, 12)
 
 
 @pytest.mark.parametrize("name", sorted(set(MODELS) - {"distilbert"}))
@@ -52,7 +52,7 @@ def test_the_notes_have_the_spec_with_the_models_defaults() -> None:
 
 def test_several_architectures_are_in_the_order_of_their_numbers() -> None:
     spec = {"algorithm": "feddistill", "model": ["logistic", "lenet5"]}
-    nets = json.loads(model_notes(parse_spec(spec), IMAGES, 1)["net"])
+    nets = json.loads(make_model_notes(parse_spec(spec), IMAGES, 1)["net"])
     assert [net["name"] for net in nets] == ["logistic", "lenet5"]
 
 

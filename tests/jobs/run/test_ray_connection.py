@@ -10,7 +10,7 @@ import pytest
 import ray
 
 from jobs.local_ray.embedded_ray import RayAddress
-from jobs.local_ray.files import read_or_make_token
+from jobs.local_ray.keeper_files import read_or_make_token
 from jobs.local_ray.machine import LONGEST_DIRECTORY, count_cpus
 from jobs.plan.planner import _this_machine
 from jobs.queue import ray_jobs

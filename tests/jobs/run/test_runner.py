@@ -20,8 +20,9 @@ from fedsim.errors import (
     StoreFull,
 )
 from jobs.run import runner
-from jobs.run.ray_job import EXIT_DISK_FULL, EXIT_NO_ANSWER
-from jobs.run.runner import JobWatcher, _write_failure, main, run_job
+from jobs.run.job_cluster import EXIT_DISK_FULL, EXIT_NO_ANSWER
+from jobs.run.job_watcher import JobWatcher
+from jobs.run.runner import _write_failure, main, run_job
 from jobs.settings import Settings
 from jobs.spec import parse_spec
 from jobs.store.job_store import JobStore
@@ -138,7 +139,7 @@ def test_a_runner_whose_store_is_full_says_so_in_its_log(
     assert main([job_id]) == EXIT_DISK_FULL
     log = settings.log_path(job_id).read_text()
     assert "failed: the store's disk is full" in log
-    assert "the store does not hear how the job ended: the store's disk is full" in log
+    assert "the end of the job could not be written to the store: the store's disk is full" in log
 
 
 @pytest.mark.parametrize("when", ["the store is opened", "a round is written", "the failure is written"])
@@ -169,14 +170,14 @@ def test_a_runner_whose_store_falls_silent_gives_up_and_fails_no_job(
             away.setattr(JobStore, "change_state", silent)
         assert main([job_id]) == EXIT_NO_ANSWER
     log = settings.log_path(job_id).read_text()
-    assert log.endswith("does not answer, and this process gives up: the connection is closed\n")
+    assert log.endswith("does not answer, and this process ends: the connection is closed\n")
     assert "UPDATE" not in log
     with JobStore.open(settings.database_url) as store:
         job = store.get(job_id)
     assert (job.state, job.message) == (JobState.STARTING, None)
 
 
-@pytest.mark.parametrize("what", ["get", "heartbeat"])
+@pytest.mark.parametrize("what", ["get", "record_heartbeat"])
 def test_a_disk_that_is_full_ends_no_watch(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -194,6 +195,6 @@ def test_a_disk_that_is_full_ends_no_watch(
         watch.watch_attempt(drive)  # type: ignore[arg-type]
         monkeypatch.setattr(store, what, full)
         watch.check_store()
-    obeyed = what == "heartbeat"
+    obeyed = what == "record_heartbeat"
     assert (watch.cancelled, watch.superseded, drive.times) == (obeyed, False, obeyed)
-    assert caplog.messages[0] == "nobody hears that this process lives: the store's disk is full"
+    assert caplog.messages[0] == "the heartbeat could not be written: the store's disk is full"

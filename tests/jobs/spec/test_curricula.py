@@ -14,7 +14,7 @@ from fedsim.core.capabilities import BatchPacing, CohortSelection
 from fedsim.curriculum import ClientCurriculum, DataCurriculum
 from fedsim.engine.experiment import Experiment
 from jobs.settings import Settings
-from jobs.spec import curricula, parse_spec
+from jobs.spec import name_checks, parse_spec
 from jobs.spec.resolve import resolve_spec
 
 BASE: dict[str, Any] = {"algorithm": "fedprox", "clients": {"total": 10}, "model": "logistic"}
@@ -51,9 +51,9 @@ def test_methods_that_choose_for_themselves_are_refused_all_at_once(monkeypatch:
         def pace_batches(self, *arguments: Any) -> None:
             return None
 
-    monkeypatch.setattr(curricula, "ALGORITHMS", MappingProxyType({"choosy": Choosy}))
+    monkeypatch.setattr(name_checks, "ALGORITHMS", MappingProxyType({"choosy": Choosy}))
     spec = parse_spec({"algorithm": "choosy", "curriculum": {"data": {}, "clients": {}}})
-    faults = curricula.curriculum_faults(spec)
+    faults = name_checks.find_curriculum_faults(spec)
     assert [(fault.path, fault.message) for fault in faults] == [
         ("curriculum.data", "choosy chooses the examples of its steps itself"),
         ("curriculum.clients", "choosy chooses its clients itself"),

@@ -11,7 +11,7 @@ import pytest
 
 from jobs.settings import Settings
 from jobs.spec import file_state, parse_spec
-from jobs.spec.facts import look_up_facts
+from jobs.spec.dataset_facts import look_up_facts
 from jobs.spec.file_state import MOST_ENTRIES, compute_file_state
 from tests.fedsim.data.samples import write_idx, write_image
 

@@ -11,7 +11,7 @@ import pytest
 
 from fedsim.errors import FieldError, SpecError
 from jobs.spec import apply_overrides, parse_spec, parse_text, preset_text, presets
-from jobs.spec.resolve import name_faults
+from jobs.spec.name_checks import find_name_faults
 
 Items = tuple[str, ...]
 """`--set` items that belong together."""
@@ -89,7 +89,7 @@ def referred(text: str) -> list[str]:
 def faults_of(text: str, items: Items = ()) -> list[FieldError]:
     """What is wrong with a preset when these items are set."""
     try:
-        return name_faults(parse_spec(apply_overrides(parse_text(text), items)))
+        return find_name_faults(parse_spec(apply_overrides(parse_text(text), items)))
     except SpecError as error:
         return error.errors
 

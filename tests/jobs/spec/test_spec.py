@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedsim.errors import SpecError
 from jobs.spec import JobSpec, json_schema, parse_spec, preset_text, presets
-from jobs.spec.text import parse_text
+from jobs.spec.spec_text import parse_text
 
 
 def faults(data):

@@ -9,7 +9,7 @@ import pytest
 
 from fedsim.errors import SpecError
 from jobs.spec.error_messages import shorten_value
-from jobs.spec.text import apply_overrides, parse_text, set_fields
+from jobs.spec.spec_text import apply_overrides, parse_text, set_fields
 
 PAIRS = "".join(f'"{number}": 1,' for number in range(60_000))
 

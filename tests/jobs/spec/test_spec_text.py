@@ -7,7 +7,7 @@ import pytest
 
 from fedsim.errors import SpecError
 from jobs.spec import apply_overrides, load_spec, parse_spec, preset_text, presets
-from jobs.spec.text import parse_text
+from jobs.spec.spec_text import parse_text
 
 
 @pytest.mark.parametrize("text", ["1e-5", "1E-5", "0.00001", "1.0e-05", "10e-6"])

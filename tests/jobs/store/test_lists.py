@@ -121,21 +121,21 @@ def test_many_takers_take_each_job_once_in_order(store):
     order = [job.id for job in store.queue()]
     assert order == [ids[i] for p in (2, 1, 0) for i in range(12) if i % 3 == p]
     with ThreadPoolExecutor(8) as threads:
-        taken = list(threads.map(lambda _: store.start_next(5), range(16)))
+        taken = list(threads.map(lambda _: store.start_next_job(5), range(16)))
     started = [job.id for job in taken if job is not None]
     assert sorted(started) == sorted(order[:5])
     assert {job.state for job in taken if job is not None} == {JobState.STARTING}
     assert store.count(ACTIVE) == 5
-    assert store.start_next(5) is None
+    assert store.start_next_job(5) is None
     store.request_cancel(order[5])
-    assert store.start_next(6).id == order[6]
+    assert store.start_next_job(6).id == order[6]
 
 
 def test_reasons_are_written_for_all_who_wait(store):
     first, second, third = (created(store) for _ in range(3))
-    store.explain({first: "a", "gone": "b"}, "c")
-    store.start_next(1)
-    store.explain({first: "late"}, "d")
+    store.write_waiting_reasons({first: "a", "gone": "b"}, "c")
+    store.start_next_job(1)
+    store.write_waiting_reasons({first: "late"}, "d")
     assert [store.get(each).waiting for each in (first, second, third)] == [None, "d", "d"]
 
 
@@ -240,7 +240,7 @@ def test_no_frequent_query_walks_through_a_table(full_store):
         "rounds": lambda: full_store.rounds(one, 10, 50),
         "events": lambda: full_store.events(one, 10),
         "a new round": lambda: full_store.add_round(one, RoundRecord.model_validate(RECORD | {"round": 19})),
-        "the next job": lambda: full_store.start_next(3),
+        "the next job": lambda: full_store.start_next_job(3),
     }
     found = {name: [line for line in plans(full_store, call) if walks(line)] for name, call in calls.items()}
     assert {name: lines for name, lines in found.items() if lines} == {}

@@ -45,11 +45,11 @@ def test_unknown_jobs_are_not_found(store):
         lambda job_id: store.restart(job_id, 3, "x"),
         store.rounds,
         store.events,
-        store.heartbeat,
-        lambda job_id: store.warn(job_id, "x"),
+        store.record_heartbeat,
+        lambda job_id: store.add_warning(job_id, "x"),
         lambda job_id: store.add_round(job_id, record(0)),
         lambda job_id: store.set_submission(job_id, "x"),
-        lambda job_id: store.advance(job_id, JobState.QUEUED, JobState.STARTING),
+        lambda job_id: store.change_state(job_id, JobState.QUEUED, JobState.STARTING),
     ):
         with pytest.raises(JobNotFound, match="nope"):
             call("nope")
@@ -70,13 +70,13 @@ def test_a_body_is_the_same_where_it_was_hashed_with_every_default(store):
     job, _ = store.create(SPEC, idempotency_key="old")
     asked = {"priority": 0, "labels": {}, "idempotency_key": "old"}
     body = json.dumps([SPEC.model_dump(mode="json"), 0, {}], sort_keys=True)
-    with store._writes.begin() as connection:
+    with store._write_engine.begin() as connection:
         connection.execute(tables.jobs.update().values(body_hash=hashlib.sha256(body.encode()).hexdigest()))
     assert store.create(SPEC, idempotency_key="old") == (job, False)
-    assert store.submitted(SPEC, **asked) == job
-    assert store.submitted(SPEC, **asked | {"idempotency_key": "new"}) is None
+    assert store.find_submitted_job(SPEC, **asked) == job
+    assert store.find_submitted_job(SPEC, **asked | {"idempotency_key": "new"}) is None
     with pytest.raises(Conflict):
-        store.submitted(SPEC, **asked | {"priority": 1})
+        store.find_submitted_job(SPEC, **asked | {"priority": 1})
 
 
 def test_a_field_that_a_newer_version_has_leaves_a_body_the_same():
@@ -122,8 +122,8 @@ def test_a_job_from_the_queue_to_its_end(store):
     job = store.get(job_id)
     assert job.created_at <= job.submitted_at <= job.started_at
     assert job.submission_id == f"fedsim-{job_id}-0"
-    assert not store.advance(job_id, JobState.STARTING, JobState.RUNNING)
-    assert store.advance(job_id, ACTIVE - {JobState.CANCELLING}, JobState.FAILED, message="no memory")
+    assert not store.change_state(job_id, JobState.STARTING, JobState.RUNNING)
+    assert store.change_state(job_id, ACTIVE - {JobState.CANCELLING}, JobState.FAILED, message="no memory")
     job = store.get(job_id)
     assert (job.state, job.reason, job.message) == (JobState.FAILED, FailureReason.INTERNAL, "no memory")
     assert job.finished_at >= job.started_at
@@ -140,9 +140,9 @@ def test_a_job_from_the_queue_to_its_end(store):
 def test_ways_that_do_not_exist_are_conflicts(store):
     job, _ = store.create(SPEC)
     with pytest.raises(Conflict):
-        store.advance(job.id, JobState.QUEUED, JobState.RUNNING)
+        store.change_state(job.id, JobState.QUEUED, JobState.RUNNING)
     with pytest.raises(Conflict, match="only FAILED"):
-        store.advance(job.id, JobState.QUEUED, JobState.CANCELLED, reason=FailureReason.INTERNAL)
+        store.change_state(job.id, JobState.QUEUED, JobState.CANCELLED, reason=FailureReason.INTERNAL)
     assert store.get(job.id) == job
 
 
@@ -150,7 +150,7 @@ def test_a_restart_counts_and_asks_for_a_new_submission(store):
     job_id = running(store)
     store.set_submission(job_id, "first")
     started = store.get(job_id)
-    assert store.advance(job_id, JobState.RUNNING, JobState.STARTING)
+    assert store.change_state(job_id, JobState.RUNNING, JobState.STARTING)
     job = store.get(job_id)
     assert (job.restarts, job.submission_id) == (1, None)
     assert (job.submitted_at, job.started_at) == (started.submitted_at, started.started_at)
@@ -159,7 +159,7 @@ def test_a_restart_counts_and_asks_for_a_new_submission(store):
 def test_a_restart_is_for_who_lost_the_job_and_only_so_often(store):
     job_id = running(store)
     store.set_submission(job_id, "first")
-    store.heartbeat(job_id)
+    store.record_heartbeat(job_id)
     assert store.restart(job_id, 2, "the coordinator died")
     job = store.get(job_id)
     assert (job.state, job.restarts, job.submission_id) == (JobState.STARTING, 1, "first")
@@ -183,7 +183,7 @@ def test_a_submission_is_noted_for_the_life_of_the_job_that_it_was_made_for(stor
     assert not store.set_submission(job_id, "late", seen=seen)
     assert store.get(job_id).submission_id is None
     again = store.get(job_id)
-    store.advance(job_id, JobState.STARTING, JobState.FAILED)
+    store.change_state(job_id, JobState.STARTING, JobState.FAILED)
     store.resume(job_id)
     for late in (seen, again):
         assert not store.set_submission(job_id, "late", seen=late)
@@ -198,7 +198,7 @@ def test_a_failed_job_is_resumed_and_its_history_has_one_end(store):
     store.restart(job_id, 3, "the coordinator died")
     with pytest.raises(Conflict, match="is STARTING and cannot be resumed"):
         store.resume(job_id)
-    store.advance(job_id, JobState.STARTING, JobState.FAILED, message="no memory")
+    store.change_state(job_id, JobState.STARTING, JobState.FAILED, message="no memory")
     job = store.resume(job_id)
     assert (job.state, job.reason, job.message, job.finished_at) == (JobState.QUEUED, None, None, None)
     assert job.started_at is None
@@ -213,7 +213,7 @@ def test_a_failed_job_is_resumed_and_its_history_has_one_end(store):
     for source, target in pairwise(
         [JobState.QUEUED, JobState.STARTING, JobState.RUNNING, JobState.SUCCEEDED]
     ):
-        assert store.advance(job_id, source, target)
+        assert store.change_state(job_id, source, target)
     with pytest.raises(Conflict, match="SUCCEEDED and cannot be resumed"):
         store.resume(job_id)
     assert [e.data.get("terminal", False) for e in store.events(job_id)].count(True) == 1
@@ -222,7 +222,7 @@ def test_a_failed_job_is_resumed_and_its_history_has_one_end(store):
 def test_one_of_many_wins_a_compare_and_set(store):
     job, _ = store.create(SPEC)
     with ThreadPoolExecutor(16) as threads:
-        move = lambda _: store.advance(job.id, JobState.QUEUED, JobState.STARTING)  # noqa: E731
+        move = lambda _: store.change_state(job.id, JobState.QUEUED, JobState.STARTING)  # noqa: E731
         assert sum(threads.map(move, range(16))) == 1
     assert [e.id for e in store.events(job.id)] == [1, 2]
 
@@ -240,7 +240,7 @@ def test_cancel_is_one_wish_however_often_it_comes(store, state, after):
     job, _ = store.create(SPEC)
     way = [JobState.QUEUED, JobState.STARTING, JobState.RUNNING, JobState.SUCCEEDED]
     for source, target in pairwise(way[: way.index(JobState(state)) + 1]):
-        store.advance(job.id, source, target)
+        store.change_state(job.id, source, target)
     assert store.request_cancel(job.id).state == after
     count = len(store.events(job.id))
     assert store.request_cancel(job.id).state == after
@@ -250,5 +250,5 @@ def test_cancel_is_one_wish_however_often_it_comes(store, state, after):
 def test_heartbeats(store):
     job_id = running(store)
     assert store.get(job_id).heartbeat_at is None
-    store.heartbeat(job_id)
+    store.record_heartbeat(job_id)
     assert datetime.now(UTC) - store.get(job_id).heartbeat_at < timedelta(seconds=10)

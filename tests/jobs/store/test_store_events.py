@@ -34,15 +34,15 @@ def test_a_round_that_comes_out_differently_is_warned_of(store):
     assert store.rounds(job_id) == (record(0),)
     warning = store.events(job_id)[-1]
     assert warning.type == "warning"
-    assert "digest d0 is kept, other0 came" in warning.data["message"]
+    assert "digest d0 stays, other0 is ignored" in warning.data["message"]
 
 
 def test_nothing_follows_the_terminal_event(store):
     job_id = running(store)
     store.add_round(job_id, record(0))
-    store.advance(job_id, JobState.RUNNING, JobState.SUCCEEDED)
+    store.change_state(job_id, JobState.RUNNING, JobState.SUCCEEDED)
     assert not store.add_round(job_id, record(0, digest="other"))
-    assert not store.warn(job_id, "too late")
+    assert not store.add_warning(job_id, "too late")
     with pytest.raises(Conflict, match="no more rounds"):
         store.add_round(job_id, record(1))
     assert store.events(job_id)[-1].data["terminal"] is True
@@ -52,7 +52,7 @@ def test_events_are_numbered_without_gaps_whoever_writes(store):
     job_id = running(store)
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda n: store.add_round(job_id, record(n)), range(24)))
-        list(threads.map(lambda n: store.warn(job_id, f"w{n}"), range(8)))
+        list(threads.map(lambda n: store.add_warning(job_id, f"w{n}"), range(8)))
     numbers = [e.id for e in store.events(job_id)]
     assert numbers == list(range(1, 3 + 24 + 8 + 1))
     assert store.get(job_id).rounds_done == 24
@@ -72,7 +72,7 @@ def test_a_reader_never_meets_a_gap(store):
     reader = threading.Thread(target=read)
     reader.start()
     with ThreadPoolExecutor(4) as threads:
-        list(threads.map(lambda n: store.warn(job_id, f"w{n}"), range(40)))
+        list(threads.map(lambda n: store.add_warning(job_id, f"w{n}"), range(40)))
     done.set()
     reader.join(timeout=20)
     assert seen == list(range(1, 44))

@@ -23,11 +23,11 @@ def test_the_queue_goes_by_priority_then_age(store):
 
 def test_waiting_is_said_of_queued_jobs_only(store):
     job, _ = store.create(SPEC)
-    store.explain({job.id: "2 jobs are before it"})
+    store.write_waiting_reasons({job.id: "2 jobs are before it"})
     assert store.get(job.id).waiting == "2 jobs are before it"
-    store.advance(job.id, JobState.QUEUED, JobState.STARTING)
+    store.change_state(job.id, JobState.QUEUED, JobState.STARTING)
     assert store.get(job.id).waiting is None
-    store.explain({job.id: "late"})
+    store.write_waiting_reasons({job.id: "late"})
     assert store.get(job.id).waiting is None
 
 
@@ -36,7 +36,7 @@ def test_only_ended_jobs_can_be_deleted(store):
     store.add_round(job_id, record(0))
     with pytest.raises(Conflict, match="cancel it first"):
         store.delete(job_id)
-    store.advance(job_id, JobState.RUNNING, JobState.SUCCEEDED)
+    store.change_state(job_id, JobState.RUNNING, JobState.SUCCEEDED)
     store.delete(job_id)
     with pytest.raises(JobNotFound):
         store.events(job_id)

@@ -1,8 +1,8 @@
-"""What the local Ray's keeper and those who use it tell each other: a few files in fedsim's home.
+"""The files in fedsim's home through which the local Ray's keeper and its users exchange messages.
 
-`ray.lock` is held by the keeper as long as it lives, so that nobody mistakes another process with the same
-number for it. `ray.json` holds the addresses once Ray answers. `ray.token` holds the token that Ray asks for.
-`api.alive` is touched by those who still need the local Ray.
+The keeper locks `ray.lock` while it lives: another process with the same number is then not mistaken for it.
+`ray.json` holds the addresses once Ray answers. `ray.token` holds the token that Ray asks for. A service that
+still needs the local Ray touches `api.alive`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LOCK, ADDRESSES, TOKEN, ALIVE, LOG = "ray.lock", "ray.json", "ray.token", "api.a
 
 @dataclass(frozen=True)
 class Addresses:
-    """What `ray.json` says.
+    """The content of `ray.json`.
 
     Attributes:
         pid: the keeper's process.
@@ -37,7 +37,7 @@ class Addresses:
 
 
 def read_addresses(home: Path) -> Addresses | None:
-    """The addresses that were written last; None where there are none, or none that make sense."""
+    """Return the addresses in `ray.json`; None if the file is missing or broken."""
     try:
         return Addresses(**json.loads((home / ADDRESSES).read_text("utf-8")))
     except (OSError, ValueError, TypeError):
@@ -45,14 +45,14 @@ def read_addresses(home: Path) -> Addresses | None:
 
 
 def write_addresses(home: Path, addresses: Addresses) -> None:
-    """Replace `ray.json` in one step, so that a reader finds the old one or the new one, never a half."""
+    """Replace `ray.json` in one step, so that a reader never finds half a file."""
     aside = home / f"{ADDRESSES}.{os.getpid()}"
     aside.write_text(json.dumps(asdict(addresses)), "utf-8")
     aside.replace(home / ADDRESSES)
 
 
 def read_or_make_token(home: Path) -> str:
-    """The token of the local Ray, made on first use, readable by its owner only."""
+    """Return the token of the local Ray; make it on first use, readable by its owner only."""
     path = home / TOKEN
     with contextlib.suppress(FileExistsError):
         aside = home / f"{TOKEN}.{secrets.token_hex(4)}"
@@ -60,7 +60,7 @@ def read_or_make_token(home: Path) -> str:
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
             file.write(secrets.token_hex(32))
         try:
-            # A link fails where the token is there already: of two first users one makes it, both read it.
+            # The link fails if the token exists: of two first users one makes the token, and both read it.
             os.link(aside, path)
         finally:
             aside.unlink()
@@ -69,7 +69,7 @@ def read_or_make_token(home: Path) -> str:
 
 @contextlib.contextmanager
 def lock_file(path: Path, *, wait: bool) -> Iterator[bool]:
-    """Hold the lock of a file; yields whether it was got. The kernel frees it with the process."""
+    """Lock a file, and yield whether the lock was free. The kernel frees the lock when the process ends."""
     with path.open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -80,7 +80,7 @@ def lock_file(path: Path, *, wait: bool) -> Iterator[bool]:
 
 
 def is_keeper_alive(home: Path) -> bool:
-    """Whether a keeper holds its lock."""
+    """Return whether a keeper holds its lock."""
     if not (home / LOCK).exists():
         return False
     with lock_file(home / LOCK, wait=False) as got:

@@ -1,7 +1,7 @@
-"""Reading a spec from text: the YAML that we accept, and the `PATH=VALUE` overrides of the command line.
+"""The text of a spec: YAML or JSON, and the `PATH=VALUE` overrides of the command line.
 
-Specs are data. Tags, anchors, duplicate keys and keys that are not texts are refused. Plain scalars follow
-the core schema of YAML 1.2, not YAML 1.1: `1e-5` is a number, `no` is a text and `12:30` is not 750.
+A spec is plain data. Tags, anchors, duplicate keys and keys that are not text are errors. Plain scalars
+follow the core schema of YAML 1.2, not YAML 1.1: `1e-5` is a number, `no` is a text and `12:30` is not 750.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from jobs.spec.error_messages import MAX_SHOWN, shorten_value
 
 MAX_CHARACTERS = 1_000_000
 MAX_YAML_CHARACTERS = 100_000
-"""YAML takes a hundred times as long to read as JSON does."""
+"""The limit for YAML, which takes a hundred times as long to read as JSON."""
 
 MAX_NODES = 20_000
-"""Keys and values of a YAML text: as many as a spec can have at most."""
+"""The most keys and values of a YAML text: the most that a spec can have."""
 
 MAX_DEPTH = 40
 
@@ -37,10 +37,10 @@ SHORTHANDS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "data.tests": {"kind": "global"},
     }
 )
-"""Sections that may be written as one word, with what stands there when nothing is written."""
+"""Sections that may be written as one word, with their defaults."""
 
 REPLACES: Mapping[str, str] = MappingProxyType({"local.steps": "local.epochs", "local.epochs": "local.steps"})
-"""Fields of which a spec has one or the other: who sets the first wants the second no more."""
+"""Fields that exclude each other: setting the first removes the second."""
 
 _PLAIN = (
     ("tag:yaml.org,2002:bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
@@ -101,7 +101,7 @@ class _Loader(yaml.SafeLoader):
         return float(re.sub(r"\.(?=inf|nan)", "", text.lower()))
 
 
-# Class attributes of PyYAML's own making: assigned once here, so that SafeLoader itself stays as it is.
+# PyYAML keeps these in class attributes: a new dict for this class leaves SafeLoader unchanged.
 _Loader.yaml_implicit_resolvers = {}
 for _tag, _pattern, _first in _PLAIN:
     _Loader.add_implicit_resolver(_tag, re.compile(f"^(?:{_pattern})$"), list(_first))
@@ -110,10 +110,10 @@ for _tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float"):
 
 
 def parse_text(text: str) -> Any:
-    """Plain data from YAML or JSON.
+    """Parse YAML or JSON into plain data.
 
     Raises:
-        SpecError: with path `spec`, for a text that is neither, or holds what a spec may not hold.
+        SpecError: with path `spec`, if the text is neither, or holds something that a spec must not hold.
     """
     if len(text) > MAX_CHARACTERS:
         raise _make_text_error(f"is longer than {MAX_CHARACTERS:,} characters")
@@ -146,19 +146,19 @@ def _parse_yaml(text: str) -> Any:
 
 
 def _parse_json(text: str) -> Any:
-    """JSON proper; a text that only looks like it (YAML's flow style) goes to YAML."""
+    """Parse JSON; parse a text that only looks like JSON (YAML's flow style) as YAML."""
     try:
         data = json.loads(text, object_pairs_hook=_require_unique_keys)
     except json.JSONDecodeError:
         if len(text) > MAX_YAML_CHARACTERS:
             raise
         return _parse_yaml(text)
-    if _too_deep(data):
+    if _is_too_deep(data):
         raise ValueError("it is nested too deeply")
     return data
 
 
-def _too_deep(data: Any) -> bool:
+def _is_too_deep(data: Any) -> bool:
     level = [data]
     for _ in range(MAX_DEPTH):
         level = [inner for item in level if isinstance(item, (dict, list)) for inner in _list_children(item)]
@@ -183,34 +183,34 @@ def _require_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def apply_overrides(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """A copy of the data with `PATH=VALUE` items written into it.
+    """Return a copy of the data with the values of `PATH=VALUE` items.
 
-    A path into a section that is one word (`algorithm.mu` where `algorithm: fedprox` stands) opens the word
-    to a mapping; a path into a section that is not there starts from its default. Of two fields that replace
-    one another (`local.steps` and `local.epochs`) the one that is set takes the other's place, unless both
-    are set. Values are read as YAML.
+    A path into a section that is one word (`algorithm.mu` with `algorithm: fedprox`) expands the word to a
+    mapping; a path into a missing section starts from the section's default. Of two fields that exclude each
+    other (`local.steps` and `local.epochs`), setting one removes the other, unless both are set. Values are
+    read as YAML.
 
     Raises:
         SpecError: for every item that is not `PATH=VALUE`, or whose path leads through a plain value.
     """
-    pairs, errors = _pairs(overrides)
+    pairs, errors = _parse_pairs(overrides)
     return _copy_with_values(data, pairs, errors)
 
 
 def parse_set_items(items: Sequence[str]) -> dict[str, Any]:
-    """Fields by dotted path, from `PATH=VALUE` items; values are read as YAML.
+    """Return fields by dotted path from `PATH=VALUE` items; values are read as YAML.
 
     Raises:
         SpecError: for every item that is not `PATH=VALUE`, or whose value cannot be read.
     """
-    pairs, errors = _pairs(items)
+    pairs, errors = _parse_pairs(items)
     if errors:
         raise SpecError(errors)
     return dict(pairs)
 
 
 def set_fields(data: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of the data with values written into it, as `apply_overrides` does it, from plain data.
+    """Return a copy of the data with these fields set; like `apply_overrides`, with plain values.
 
     Raises:
         SpecError: for every path that has an empty part, or leads through a plain value.
@@ -224,7 +224,7 @@ def set_fields(data: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, 
     return _copy_with_values(data, pairs, errors)
 
 
-def _pairs(items: Sequence[str]) -> tuple[list[tuple[str, Any]], list[FieldError]]:
+def _parse_pairs(items: Sequence[str]) -> tuple[list[tuple[str, Any]], list[FieldError]]:
     pairs, errors = list[tuple[str, Any]](), list[FieldError]()
     for item in items:
         path, equals, text = item.partition("=")
@@ -242,12 +242,12 @@ def _pairs(items: Sequence[str]) -> tuple[list[tuple[str, Any]], list[FieldError
 def _copy_with_values(
     data: Mapping[str, Any], pairs: Sequence[tuple[str, Any]], errors: list[FieldError]
 ) -> dict[str, Any]:
-    """A copy of the data with these values in it; what was wrong before is told with what is wrong here."""
+    """Return a copy of the data with these values; raise `errors` together with the errors found here."""
     result = copy.deepcopy(dict(data))
     _remove_replaced_fields(result, dict(pairs))
     for path, value in pairs:
         try:
-            _write(result, path.split("."), value)
+            _write_value(result, path.split("."), value)
         except SpecError as error:
             errors.extend(
                 FieldError(path[:MAX_SHOWN], shorten_value(value), e.message, e.hint) for e in error.errors
@@ -258,14 +258,14 @@ def _copy_with_values(
 
 
 def _remove_replaced_fields(data: dict[str, Any], fields: Mapping[str, Any]) -> None:
-    """Take out of the data what a field that is about to be set replaces."""
+    """Remove the fields that are excluded by the fields about to be set."""
     for path, other in REPLACES.items():
         section, _, field = other.partition(".")
         if fields.get(path) is not None and other not in fields and isinstance(data.get(section), dict):
             data[section].pop(field, None)
 
 
-def _write(data: dict[str, Any], parts: Sequence[str], value: Any) -> None:
+def _write_value(data: dict[str, Any], parts: Sequence[str], value: Any) -> None:
     if len(parts) > MAX_PARTS:
         hint = f"{MAX_PARTS} parts are enough"
         raise SpecError([FieldError("set", None, f"is a path of {len(parts):,} parts", hint)])
@@ -287,7 +287,7 @@ def _write(data: dict[str, Any], parts: Sequence[str], value: Any) -> None:
 
 
 def _open_section(value: Any, path: str, next_part: str) -> Any:
-    """The section at a path as a mapping, where it can be one."""
+    """Return the section at a path as a mapping; return a plain value as it is."""
     if value is None:
         default = SHORTHANDS.get(path, {})
         return {} if next_part in ("name", "kind") else dict(default)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from actors.calls import ActorCall, CallQueue, Submit
+from actors.call_queue import ActorCall, CallQueue, Submit
 from fedsim.errors import MethodFailed
 
 

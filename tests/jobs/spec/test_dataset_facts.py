@@ -14,7 +14,8 @@ from api.sdk import calls
 from fedsim.data import outline_dataset
 from fedsim.errors import DataError, DataNotFound, SpecError
 from jobs.settings import Settings
-from jobs.spec import facts, parse_spec
+from jobs.spec import dataset_facts as facts
+from jobs.spec import parse_spec
 from jobs.spec.resolve import resolve_spec
 
 

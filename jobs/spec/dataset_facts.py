@@ -1,8 +1,7 @@
-"""What is known of a data set before anything runs: looked up once, and again when its files have changed."""
+"""Facts about a data set that the checks of a spec need; cached until the data set's files change."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
@@ -20,20 +19,20 @@ from jobs.spec.file_state import compute_file_state
 from jobs.spec.job_spec import JobSpec
 
 _LOCKS_LOCK = Lock()
-"""Held while a data set's own lock is looked up, so that all who ask for one get the same."""
+"""Held while a data set's own lock is looked up, so that all threads get the same lock."""
 
 
 class FileFacts(NamedTuple):
-    """What nobody knows of a data set before a look at its files.
+    """Facts that only the files of a data set show.
 
     Attributes:
-        tests: how many test examples there are.
-        classes: how many training examples each class has (the first label of each, and none, where there are
-            several); () for examples that are only drawn by the run.
-        tested_classes: the same of the test examples.
-        owners: how many natural clients have training examples; 0 where the data set names none, and as many
-            as there are examples where these are only drawn by the run.
-        all_owners: how many have training or test examples; 0 unless both parts name them.
+        tests: the number of test examples.
+        classes: the training examples of each class. With several labels per example the first label counts,
+            and "no label" is a class. () for synthetic data, which only the run draws.
+        tested_classes: the test examples of each class, counted likewise.
+        owners: the natural clients with training examples; 0 if the data set names none. For synthetic data
+            the number of training examples, as an upper bound.
+        all_owners: the natural clients with training or test examples; 0 unless both parts name clients.
     """
 
     tests: int
@@ -44,16 +43,16 @@ class FileFacts(NamedTuple):
 
 
 class DatasetFacts(NamedTuple):
-    """What a check needs to know of a data set, without its examples.
+    """Facts about a data set for the checks of a spec; no examples.
 
     Attributes:
-        examples: how many there are to deal out.
+        examples: the training examples for the partition, without the public and the validation set.
         input_shape: of one example.
         num_classes: C.
-        vocabulary: how many token numbers there are; 0 for data that is not tokens.
-        task: "classes", or "labels" where each example has several.
-        whole: how many examples there are for training, with those that are taken away first.
-        seen: what a look at its files has told; None where they are not here.
+        vocabulary: the number of different tokens; 0 for data without tokens.
+        task: "classes" (one class per example) or "labels" (several labels per example).
+        all_examples: all training examples within `data.limit`.
+        file_facts: facts from the files; None if the files are not here.
     """
 
     examples: int
@@ -65,19 +64,14 @@ class DatasetFacts(NamedTuple):
     file_facts: FileFacts | None = None
 
 
-def prefix_paths(prefix: str, errors: Iterable[FieldError]) -> list[FieldError]:
-    """The same faults with the paths of the whole spec."""
-    return [error._replace(path=f"{prefix}.{error.path}") for error in errors]
-
-
 def look_up_facts(spec: JobSpec, settings: Settings) -> DatasetFacts:
-    """The facts of a spec's data set.
+    """Look up the facts of a spec's data set.
 
     Raises:
-        SpecError, DataNotFound, DataError: if the data set cannot be read, with paths of the whole spec.
+        SpecError, DataNotFound, DataError: if the data set cannot be read; with the paths of the spec.
     """
     chosen = spec.data.dataset
-    params = tuple(sorted((name, _hashable(value)) for name, value in chosen.params.items()))
+    params = tuple(sorted((name, _make_hashable(value)) for name, value in chosen.params.items()))
     try:
         facts = _look_up_facts(chosen.name, params, settings.data_roots, spec.data.download)
     except SpecError as error:
@@ -85,41 +79,41 @@ def look_up_facts(spec: JobSpec, settings: Settings) -> DatasetFacts:
     except DataError as error:
         error.errors = [FieldError("data.dataset.name", chosen.name, error.message, error.hint)]
         raise
-    whole = min(facts.examples, spec.data.limit or facts.examples)
-    examples = whole - round(spec.data.public.fraction * whole)
+    all_examples = min(facts.examples, spec.data.limit or facts.examples)
+    examples = all_examples - round(spec.data.public.fraction * all_examples)
     examples -= round(spec.evaluation.validation * examples)
-    return facts._replace(examples=examples, all_examples=whole)
+    return facts._replace(examples=examples, all_examples=all_examples)
 
 
 def _look_up_facts(
     name: str, params: tuple[tuple[str, Any], ...], roots: tuple[Path, ...], download: bool
 ) -> DatasetFacts:
-    """From the data set's files; while these are not here and may be fetched, from what is known of it.
+    """Read the facts from the files; if these are missing but may be downloaded, use the published facts.
 
-    A check fetches no data set: it is asked while somebody types, and the run fetches it.
+    A check downloads nothing, because it runs while a user types; the run downloads the data set.
     """
-    known = find_published(name, **dict(params)) if download else None
+    published = find_published(name, **dict(params)) if download else None
     state = _compute_file_state(name, dict(params), roots)
     with _LOCKS_LOCK:
-        turn = _dataset_lock(name, params)
-    # Whoever asks while somebody reads waits for what he finds, and does not decode it all a second time.
-    with turn:
-        if known is None:
+        lock = _dataset_lock(name, params)
+    # A second thread waits for the result of the first, instead of decoding the data set again.
+    with lock:
+        if published is None:
             return _read_facts(name, params, roots, download, state)
         try:
             return _read_facts(name, params, roots, False, state)
         except DataNotFound:
-            return DatasetFacts(*known)
+            return DatasetFacts(*published)
 
 
 @lru_cache(maxsize=1024)
 def _dataset_lock(name: str, params: tuple[tuple[str, Any], ...]) -> Lock:
-    """Held by whoever reads this data set."""
+    """Return the lock of this data set; its reader holds it."""
     return Lock()
 
 
 def _compute_file_state(name: str, params: dict[str, Any], roots: tuple[Path, ...]) -> int:
-    """What the files look like that a data set, and a tokenizer that is named, may be read from."""
+    """Compute a number that changes with the files of the data set and of its tokenizer."""
     places = list_locations(name, roots, params)
     if isinstance(tokenizer := params.get("tokenizer"), str) and not leaves_root(tokenizer):
         places += [root.expanduser() / tokenizer / "tokenizer.json" for root in roots]
@@ -134,19 +128,20 @@ def _read_facts(
     download: bool,
     state: int,
 ) -> DatasetFacts:
-    """What was found stands until the state of its files is another."""
+    """Read the facts; the cache keeps them until the state of the files changes."""
     found = outline_dataset(name, roots=roots, download=download, **dict(params))
     data = found.dataset
     parts = data.train, data.test
     train, test = (() if found.is_drawn else _class_sizes(part.y, data.num_classes) for part in parts)
     groups = [part.groups for part in parts if part.groups is not None]
     owners = 0 if data.train.groups is None else len(np.unique(data.train.groups))
-    everybody = len(np.unique(np.concatenate(groups))) if len(groups) == len(parts) else 0
-    if found.is_drawn:  # one example was, of which all that is known is that somebody owns it
-        owners, everybody = found.examples * bool(owners), (found.examples + found.tests) * bool(everybody)
-    seen = FileFacts(found.tests, train, test, owners, everybody)
+    all_owners = len(np.unique(np.concatenate(groups))) if len(groups) == len(parts) else 0
+    if found.is_drawn:  # only one example was drawn: it shows whether examples have owners, not how many
+        owners = found.examples * bool(owners)
+        all_owners = (found.examples + found.tests) * bool(all_owners)
+    file_facts = FileFacts(found.tests, train, test, owners, all_owners)
     return DatasetFacts(
-        found.examples, data.input_shape, data.num_classes, data.vocabulary, data.task, file_facts=seen
+        found.examples, data.input_shape, data.num_classes, data.vocabulary, data.task, file_facts=file_facts
     )
 
 
@@ -155,5 +150,5 @@ def _class_sizes(y: Array, num_classes: int) -> tuple[int, ...]:
     return tuple(np.bincount(single, minlength=num_classes + (y.ndim == 2)).tolist())
 
 
-def _hashable(value: Any) -> Any:
+def _make_hashable(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""Telling jobs why they wait: their place in the queue, and who holds the cluster."""
+"""Waiting reasons: each job's place in the queue, and the jobs that hold the cluster."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from jobs.store.records import Job
 from jobs.store.states import ACTIVE
 
 MAX_PLACES_EXPLAINED = 100
-"""How many of the waiting jobs are told their place; the others hear that there are more before them."""
+"""Waiting jobs whose reason names their exact place; later jobs read "at least 100 jobs before it"."""
 
 MAX_JOBS_NAMED = 5
-"""How many of the jobs that hold the cluster are named."""
+"""Running jobs that a waiting reason names."""
 
 
 def update_waiting_reasons(store: JobStore, most: int, trouble: str | None = None) -> None:
-    """Write to each job that waits why it does, where that has changed.
+    """Write the waiting reason of each waiting job, if it has changed.
 
     Args:
         store: the jobs.
-        most: how many jobs may hold the cluster.
-        trouble: what keeps even the first of the queue; by default, that others hold the cluster.
+        most: how many jobs may run at once.
+        trouble: why even the first job of the queue waits; by default, because other jobs run.
     """
     waiting = store.queue(limit=MAX_PLACES_EXPLAINED)
     if not waiting:
@@ -37,15 +37,14 @@ def update_waiting_reasons(store: JobStore, most: int, trouble: str | None = Non
         if len(waiting) == MAX_PLACES_EXPLAINED
         else None
     )
-    # Most looks change nothing: of those with a place of their own only what is new is written, and the store
-    # itself passes over the others that say it already.
+    # Most passes change nothing: write only new reasons; the store itself skips the others without a change.
     new = {job.id: reasons[job.id] for job in waiting if job.waiting != reasons[job.id]}
     if others is not None or new:
         store.write_waiting_reasons(new, others, placed=reasons)
 
 
 def describe_running_jobs(active: Sequence[Job], most: int) -> str:
-    """Who holds the cluster, in words."""
+    """Describe the jobs that hold the cluster: "2 of at most 2 jobs run: 6am... (demo), ..."."""
     named = [f"{job.id} ({job.name})" for job in active[:MAX_JOBS_NAMED]]
     if len(active) > MAX_JOBS_NAMED:
         named.append(f"{len(active) - MAX_JOBS_NAMED} more")

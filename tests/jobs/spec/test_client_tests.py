@@ -16,7 +16,7 @@ from fedsim.errors import SpecError
 from jobs.settings import Settings
 from jobs.spec import JobSpec, parse_spec
 from jobs.spec.resolve import resolve_spec
-from jobs.store.records import Cost, RoundRecord, total_cost
+from jobs.store.records import RoundCost, RoundRecord, total_cost
 
 
 def spec(tests: Any, **parts: Any) -> JobSpec:
@@ -71,7 +71,7 @@ def test_a_method_of_one_class_each_is_refused_where_examples_carry_several_labe
             resolve_spec(spec("global", data=data, algorithm=name), settings)
         (fault,) = caught.value.errors
         assert fault.path == "algorithm.name"
-        assert "one class for each example" in fault.message
+        assert "one class per example" in fault.message
 
 
 def test_a_file_that_was_replaced_is_looked_at_again(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_record_says_what_the_round_cost_and_an_older_one_is_still_read(tmp_pa
     known = RoundRecord.model_validate(older)
     assert known.cost is None
     assert total_cost([known, *records]) == records[0].cost + records[1].cost  # type: ignore[operator]
-    assert total_cost([known]) == Cost(updates=0, flops=0)
+    assert total_cost([known]) == RoundCost(updates=0, flops=0)
 
 
 def test_architectures_are_scored_each_with_its_own(tmp_path: Path) -> None:

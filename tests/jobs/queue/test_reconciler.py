@@ -11,11 +11,11 @@ import pytest
 from actors.resources import ClusterNode
 from fedsim.errors import JobRefused, RayUnavailable, StoreFull
 from jobs.queue import capacity as room
-from jobs.queue import reconcile
+from jobs.queue import reconciler
 from jobs.queue.dispatcher import Dispatcher
-from jobs.queue.reconcile import Reconciler
-from jobs.queue.waiting import MAX_PLACES_EXPLAINED
-from jobs.run.ray_job import EXIT_DISK_FULL, EXIT_NO_ANSWER
+from jobs.queue.reconciler import Reconciler
+from jobs.queue.waiting_reasons import MAX_PLACES_EXPLAINED
+from jobs.run.job_cluster import EXIT_DISK_FULL, EXIT_NO_ANSWER
 from jobs.run.runner_secrets import read_runner_settings
 from jobs.settings import Settings
 from jobs.spec import parse_spec
@@ -59,21 +59,21 @@ def test_a_job_whose_store_was_full_has_failed_as_soon_as_there_is_room(desk, ca
     job_id = desk.job()
     desk.look()
     desk.cluster.jobs[f"fedsim-{job_id}-0"] = ENDED._replace(exit_code=EXIT_DISK_FULL)
-    advance = desk.store.advance
+    advance = desk.store.change_state
 
     def full(*_, **__):
         raise StoreFull("the store's disk is full", "make room")
 
-    desk.store.advance = full
+    desk.store.change_state = full
     with pytest.raises(StoreFull) as trouble:
         desk.look()
-    desk.dispatcher._note(trouble.value)
+    desk.dispatcher._report_failure(trouble.value)
     assert desk.dispatcher._trouble == "the store's disk is full (make room)"
     assert [(record.getMessage(), record.exc_info) for record in caplog.records][-1] == (
         "the store's disk is full (make room)",
         None,
     )
-    desk.store.advance = advance
+    desk.store.change_state = advance
     desk.look()
     job = desk.store.get(job_id)
     assert (job.state, job.reason) == (JobState.FAILED, FailureReason.STORAGE_FAILED)
@@ -89,7 +89,7 @@ def test_a_job_whose_store_fell_silent_goes_on_in_another_process(desk):
     job = desk.store.get(job_id)
     assert (job.state, job.restarts, job.submission_id) == (JobState.STARTING, 1, f"fedsim-{job_id}-1")
     said = desk.store.events(job_id)[-1].data["message"]
-    assert said == "the store did not answer the job's process, which gave up; its log says more"
+    assert said == "the store did not answer the job's process, which ended; its log says more"
 
 
 def test_a_disk_that_is_full_keeps_no_other_job_from_its_end(desk, monkeypatch):
@@ -111,7 +111,7 @@ def test_a_disk_that_is_full_keeps_no_other_job_from_its_end(desk, monkeypatch):
             desk.look()
 
     with monkeypatch.context() as disk:
-        disk.setattr(reconcile, "write_runner_secrets", full)
+        disk.setattr(reconciler, "write_runner_secrets", full)
         disk.setattr(Path, "open", full)
         look()
         assert (desk.state(killed), desk.state(cancelled)) == (JobState.STARTING, JobState.CANCELLED)
@@ -185,7 +185,7 @@ def test_each_job_that_waits_says_why(desk, monkeypatch):
     for job_id in waiting[MAX_PLACES_EXPLAINED:]:
         assert desk.store.get(job_id).waiting == f"at least 100 jobs before it in the queue; {holds}"
     # A look that finds nothing new writes nothing to any of them.
-    told, explain = [], desk.store.explain
+    told, explain = [], desk.store.write_waiting_reasons
     monkeypatch.setattr(
         desk.store,
         "write_waiting_reasons",
@@ -231,9 +231,9 @@ def test_a_dispatcher_that_is_kept_waiting_is_not_ready(desk, monkeypatch):
         monkeypatch.setattr(desk.store, "count", silent)
         dispatcher.wake()
         assert looking.wait(30)
-        assert dispatcher.ready() is None
+        assert dispatcher.find_obstacle() is None
         later(monkeypatch, 100)
-        assert "the dispatcher has not looked for 1" in dispatcher.ready()
+        assert "the dispatcher has done nothing for 1" in dispatcher.find_obstacle()
         go_on.set()
         until_ready(dispatcher)
     finally:
@@ -242,7 +242,7 @@ def test_a_dispatcher_that_is_kept_waiting_is_not_ready(desk, monkeypatch):
 
 
 def until_ready(dispatcher):
-    while dispatcher.ready() is not None:
+    while dispatcher.find_obstacle() is not None:
         time.sleep(0.01)
 
 
@@ -252,7 +252,7 @@ def test_passwords_go_by_a_file_for_the_owner_only(store, tmp_path, monkeypatch)
         tmp_path / "home", database_url=secret, storage="s3://key:pass@bucket/x", plugins="mine"
     )
     cluster, job = Scripted(), store.create(parse_spec({"algorithm": "fedavg"}))[0]
-    store.advance(job.id, JobState.QUEUED, JobState.STARTING)
+    store.change_state(job.id, JobState.QUEUED, JobState.STARTING)
     reconciler = Reconciler(store, settings, ["run"])
     reconciler.submit(cluster, store.get(job.id))
     environment = cluster.environments[f"fedsim-{job.id}-0"]
@@ -271,7 +271,7 @@ def test_passwords_go_by_a_file_for_the_owner_only(store, tmp_path, monkeypatch)
     reconciler.submit(cluster, store.get(job.id))
     assert handed.exists()
     cluster.jobs.clear()
-    store.heartbeat(job.id)
+    store.record_heartbeat(job.id)
     reconciler.reconcile_jobs(cluster)
     later(monkeypatch, 16)
     reconciler.reconcile_jobs(cluster)

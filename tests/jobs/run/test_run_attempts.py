@@ -32,9 +32,11 @@ from fedsim.errors import (
 from fedsim.models import make_net
 from jobs.plan.planner import plan
 from jobs.run.checkpointing import make_checkpoint_policy
-from jobs.run.drive import RunAttempt, RunWithRestarts
 from jobs.run.execute import ListLedger
 from jobs.run.final_model import FinalModel
+from jobs.run.listener import RunListener
+from jobs.run.restarts import RunWithRestarts
+from jobs.run.run_attempts import RunAttempt
 from jobs.run.runner import run_job
 from jobs.settings import Settings
 from jobs.spec import JobSpec, parse_spec
@@ -67,28 +69,30 @@ def driven(
     resume: bool = False,
 ) -> tuple[list[RoundRecord], list[FedsimError], dict[str, Any]]:
     """A run whose coordinator is killed after a round; its records, its losses and its model."""
-    drives: list[RunAttempt] = []
+    attempts: list[RunAttempt] = []
     losses: list[FedsimError] = []
 
-    def on_round(record: RoundRecord) -> None:
-        if record.round == kill_at and not losses:
-            os.kill(ray.get(drives[-1].coordinator.pid.remote()), signal.SIGKILL)
+    class Killer(RunListener):
+        def on_attempt(self, attempt: RunAttempt) -> None:
+            attempts.append(attempt)
 
-    def again(error: FedsimError) -> bool:
-        losses.append(error)
-        return len(losses) <= spec.faults.max_restarts
+        def on_round(self, record: RoundRecord) -> None:
+            if record.round == kill_at and not losses:
+                os.kill(ray.get(attempts[-1].coordinator.get_pid.remote()), signal.SIGKILL)
 
-    notes = ListLedger([] if records is None else records, on_round)
+        def may_restart(self, error: FedsimError) -> bool:
+            losses.append(error)
+            return len(losses) <= spec.faults.max_restarts
+
+    ledger = ListLedger([] if records is None else records)
     made = RunWithRestarts(
         resolve_spec(spec, settings),
         spec,
         make_checkpoint_policy(spec, url, resume=resume),
-        notes,
-        on_status=lambda _: None,
-        on_attempt=drives.append,
-        may_restart=again,
+        ledger,
+        Killer(),
     )
-    return notes.records, losses, made.run_to_end()
+    return ledger.records, losses, made.run_to_end()
 
 
 def test_what_only_the_data_tells_has_the_paths_of_the_spec(tmp_path: Path) -> None:
@@ -191,11 +195,11 @@ def test_a_drive_is_told_the_widths_of_the_rounds_that_may_run_again(
         given.append(arguments[2])
         raise Told
 
-    monkeypatch.setattr("jobs.run.drive.RunAttempt", made)
+    monkeypatch.setattr("jobs.run.restarts.RunAttempt", made)
     spec, settings = parse_spec(SPEC), Settings(tmp_path / "home")
     with pytest.raises(Told):
         driven(spec, settings, str(tmp_path / "c"), records=[a_round(n + 1) for n in range(5)], resume=resume)
-    assert (given[0].known, given[0].widths) == (5, widths)
+    assert (given[0].known_rounds, given[0].stack_sizes) == (5, widths)
 
 
 def test_a_round_that_comes_out_differently_ends_the_run(tmp_path: Path) -> None:

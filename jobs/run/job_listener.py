@@ -1,0 +1,91 @@
+"""JobListener: what a job's run writes besides its rounds: states, warnings, restarts and files."""
+
+from __future__ import annotations
+
+import logging
+
+from fedsim.core.personal_scores import PersonalScores
+from fedsim.engine.experiment import Experiment
+from fedsim.errors import FedsimError, NoCapacityNow
+from jobs.run.artifacts import save_chosen_model, save_partition, save_personal_scores
+from jobs.run.job_watcher import JobWatcher
+from jobs.run.ledger import StoreLedger, retry_store_call
+from jobs.run.listener import RunListener
+from jobs.run.model_metadata import make_model_notes
+from jobs.run.run_attempts import RunAttempt
+from jobs.run.startup import StartupWaiter, has_free_capacity
+from jobs.settings import Settings
+from jobs.spec import JobSpec
+from jobs.store.records import Job
+
+log = logging.getLogger("fedsim.runner")
+
+
+class JobListener(RunListener):
+    """The listener of a job's run, in the job's own process.
+
+    Args:
+        job: as the store had it at the start.
+        spec: of the job.
+        settings: where the job's files go.
+        experiment: of the spec.
+        ledger: the job's rounds and state in the store.
+        watcher: closes the attempt when the job is cancelled.
+
+    Attributes:
+        notes: the metadata of the model files; {} before the end of the run.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        spec: JobSpec,
+        settings: Settings,
+        experiment: Experiment,
+        ledger: StoreLedger,
+        watcher: JobWatcher,
+    ) -> None:
+        self.job, self.spec, self.settings = job, spec, settings
+        self.ledger, self.watcher = ledger, watcher
+        self.notes: dict[str, str] = {}
+        self.waiter = StartupWaiter(
+            lambda text: retry_store_call(lambda: ledger.store.add_warning(job.id, text)),
+            lambda: watcher.is_stopped,
+            lambda: has_free_capacity(experiment, spec),
+        )
+
+    def on_status(self, text: str) -> None:
+        """Log the status."""
+        self.waiter.log_status(text)
+
+    def on_attempt(self, attempt: RunAttempt) -> None:
+        """Have the watcher close the attempt when the job is to stop."""
+        self.watcher.watch_attempt(attempt)
+
+    def on_running(self) -> None:
+        """Set the job's state to RUNNING."""
+        self.ledger.mark_running()
+
+    def on_personal_scores(self, scores: PersonalScores) -> None:
+        """Write `personal.csv`."""
+        save_personal_scores(self.settings, self.job.id, scores.to_csv())
+
+    def on_end(self, attempt: RunAttempt) -> None:
+        """Write the partition and the model that validation chose."""
+        spec, job_id = self.spec, self.job.id
+        about = {"seed": spec.seed, "clients": spec.clients.total, "data": self.job.spec["data"]}
+        about["validation"] = spec.evaluation.validation
+        save_partition(self.settings, job_id, attempt.get_partition(), about)
+        self.notes = make_model_notes(spec, attempt.get_dataset_metadata(), self.ledger.count_rounds())
+        save_chosen_model(self.settings, job_id, attempt.get_chosen_model(), self.notes)
+
+    def may_restart(self, error: FedsimError) -> bool:
+        """Count the restart in the store, and return whether the job may restart."""
+        if self.watcher.is_stopped:
+            return False
+        log.warning("lost: %s", error)
+        return self.ledger.restart_after_loss(self.spec.faults.max_restarts, error)
+
+    def may_wait_for_capacity(self, error: NoCapacityNow) -> bool:
+        """Wait until the cluster seems to have enough free resources; return whether to try again."""
+        return self.waiter.wait_for_capacity(error)

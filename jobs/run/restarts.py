@@ -1,0 +1,140 @@
+"""RunWithRestarts: a run with all its attempts; after a loss the next attempt goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from actors.coordinator import CheckpointPolicy, ResumeNotice, Status
+from fedsim.engine.experiment import Experiment
+from fedsim.engine.faults import NO_CHAOS, Chaos
+from fedsim.errors import CoordinatorLost, DoesNotFit, NoCapacityNow, NodeLost, NotReproduced
+from jobs.run.listener import RunListener
+from jobs.run.run_attempts import NewPersonalScores, RunAttempt, Step
+from jobs.spec import JobSpec
+from jobs.store.records import RoundRecord, StateDigests
+
+CLUSTER_RECOVERY_SECONDS = 60.0
+"""Seconds after a loss in which Ray may still count a dead node, or hold the resources of dead actors."""
+
+RESTARTABLE_ERRORS = (CoordinatorLost, NodeLost)
+"""Errors after which a run goes on from its last checkpoint."""
+
+
+class Ledger(Protocol):
+    """The place for a run's records; it takes each round once."""
+
+    def count_rounds(self) -> int:
+        """Return how many rounds the ledger has."""
+
+    def read_digests(self, round: int) -> StateDigests | None:
+        """Return the digests of a round; None if the ledger does not have the round."""
+
+    def read_stack_sizes(self, since: int) -> Mapping[int, int]:
+        """Return the stack size of each round after the round `since`, by round."""
+
+    def add(self, record: RoundRecord) -> None:
+        """Add the record of a round that the ledger does not have."""
+
+
+@dataclass(frozen=True)
+class RunWithRestarts:
+    """A run with all its attempts.
+
+    Attributes:
+        experiment: the run.
+        spec: its resources and its fault policy apply.
+        checkpoint_policy: where and when to write checkpoints. Without one (None), the run starts again from
+            round 1 after a loss.
+        ledger: takes the records.
+        listener: hears of the progress, and decides about restarts.
+        chaos: faults to inject for a test.
+        after_loss: whether another process lost this run, so that the cluster may still be starting.
+    """
+
+    experiment: Experiment
+    spec: JobSpec
+    checkpoint_policy: CheckpointPolicy | None
+    ledger: Ledger
+    listener: RunListener
+    chaos: Chaos = NO_CHAOS
+    after_loss: bool = False
+
+    def run_to_end(self) -> dict[str, Any]:
+        """Run all rounds, and write each record once.
+
+        Returns:
+            The global model at the end, as NumPy arrays by parameter name.
+
+        Raises:
+            FedsimError: as the coordinator raised it.
+            CoordinatorLost, NodeLost: if the listener refuses another attempt.
+            NotReproduced: if a repeated round has another digest than its record.
+        """
+        lost_at = time.monotonic() if self.after_loss else None
+        shrink = False
+        while True:
+            try:
+                return self._run_attempt(resumed=lost_at is not None, shrink=shrink)
+            except RESTARTABLE_ERRORS as error:
+                if not self.listener.may_restart(error):
+                    raise
+                lost_at, shrink = time.monotonic(), True
+            except DoesNotFit as error:
+                if lost_at is not None and time.monotonic() - lost_at <= CLUSTER_RECOVERY_SECONDS:
+                    time.sleep(1.0)
+                elif lost_at is not None and not shrink:
+                    # The cluster has come up with fewer nodes: take the nodes that are there.
+                    shrink = True
+                elif not (isinstance(error, NoCapacityNow) and self.listener.may_wait_for_capacity(error)):
+                    raise
+
+    def _run_attempt(self, resumed: bool, shrink: bool) -> dict[str, Any]:
+        policy = self._update_checkpoint_policy(resumed)
+        attempt = RunAttempt(self.experiment, self.spec, policy, chaos=self.chaos, shrink=shrink)
+        try:
+            self.listener.on_attempt(attempt)
+            for step in attempt:
+                self._handle_step(step)
+            self.listener.on_end(attempt)
+            return attempt.get_global_model()
+        finally:
+            attempt.close()
+
+    def _update_checkpoint_policy(self, resumed: bool) -> CheckpointPolicy | None:
+        """Return the policy with the rounds and the stack sizes that the ledger has by now."""
+        policy = self.checkpoint_policy
+        if policy is None:
+            return None
+        known, resume = self.ledger.count_rounds(), policy.resume or resumed
+        # Two checkpoints exist, and the newer one may be damaged: the rounds of both may run again.
+        sizes = self.ledger.read_stack_sizes(max(0, known - 2 * policy.every)) if resume else {}
+        return replace(policy, known_rounds=known, stack_sizes=sizes, resume=resume)
+
+    def _handle_step(self, step: Step) -> None:
+        if isinstance(step, Status):
+            self.listener.on_status(step.text)
+        elif isinstance(step, NewPersonalScores):
+            self.listener.on_personal_scores(step.scores)
+        else:
+            self.listener.on_running()
+            if isinstance(step, ResumeNotice):
+                self.listener.on_status(f"going on after round {step.round}, from its checkpoint")
+                self._has_round(step)
+            elif not self._has_round(step):
+                self.ledger.add(step)
+                self.listener.on_round(step)
+
+    def _has_round(self, step: ResumeNotice | RoundRecord) -> bool:
+        """Return whether the ledger has the round with these digests; raise if it has other digests."""
+        before, now = self.ledger.read_digests(step.round), StateDigests(step.digest, step.memory_digest)
+        if before is not None and not before.agrees_with(now):
+            which = next(name for name in StateDigests._fields if getattr(before, name) != getattr(now, name))
+            raise NotReproduced(
+                f"round {step.round} came out differently when it ran again: its record has the {which} "
+                f"{getattr(before, which)}, now it is {getattr(now, which)}",
+                "the code, the data or the kind of processor has changed since; start the run anew",
+            )
+        return before is not None

@@ -1,0 +1,161 @@
+"""RunAttempt: one attempt of a run, with a coordinator of its own."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import ray
+from ray.exceptions import RayTaskError
+from ray.util.placement_group import get_placement_group, remove_placement_group
+
+from actors.actor_errors import (
+    ACTOR_DEATH_ERRORS,
+    LOST_OBJECT_ERRORS,
+    first_line,
+    make_death_error,
+    ran_out_of_memory,
+    unwrap_task_error,
+)
+from actors.coordinator import CheckpointPolicy, Coordinator, RecalledRecords, ResumeNotice, Status
+from actors.resources import parse_ray_nodes
+from actors.server_placement import ServerPlacement
+from fedsim.core.personal_scores import PersonalScores
+from fedsim.engine.experiment import Experiment
+from fedsim.engine.faults import NO_CHAOS, Chaos, Faults
+from fedsim.engine.model_selection import ChosenModel
+from fedsim.errors import CoordinatorLost, FedsimError
+from jobs.run.placement import choose_placement
+from jobs.spec import JobSpec
+from jobs.spec.data_checks import use_spec_paths
+from jobs.store.records import RoundRecord
+
+MAX_RESULTS_AHEAD = 16
+"""Results that a coordinator may compute ahead of their reader; they wait in memory."""
+
+
+@dataclass(frozen=True)
+class NewPersonalScores:
+    """The scores of the clients' personal models after a round; the round's record follows."""
+
+    scores: PersonalScores
+
+
+Step: TypeAlias = Status | ResumeNotice | NewPersonalScores | RoundRecord
+
+
+class RunAttempt:
+    """One attempt of a run, with its own coordinator: iterate over its steps, and always close it.
+
+    Args:
+        experiment: the run.
+        spec: its resources and its fault policy apply.
+        checkpoint_policy: where and when to write checkpoints; None for no checkpoints.
+        chaos: faults to inject for a test; they change no result.
+        shrink: take fewer workers than the spec asks for if the cluster has lost nodes.
+
+    Raises:
+        DoesNotFit: if the empty cluster cannot hold the workers.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        spec: JobSpec,
+        checkpoint_policy: CheckpointPolicy | None = None,
+        *,
+        chaos: Chaos = NO_CHAOS,
+        shrink: bool = False,
+    ) -> None:
+        placement = choose_placement(experiment, spec, parse_ray_nodes(ray.nodes()), shrink=shrink)
+        # On the node of this process, where the data sets are; client actors get the data from Ray.
+        self._server_placement = ServerPlacement(placement.server_gpus)
+        server = Coordinator.options(**self._server_placement.make_actor_options())
+        self._placement_group_name = f"fedsim-{secrets.token_hex(8)}"
+        policy = Faults(
+            client_error=spec.faults.client_error, max_retries=spec.faults.max_retries, chaos=chaos
+        )
+        self.coordinator: Any = server.remote(
+            experiment, placement, policy, checkpoint_policy, self._placement_group_name
+        )
+
+    def __iter__(self) -> Iterator[Step]:
+        """Yield a status for each step of the set-up and of long rounds, and one record per round.
+
+        Raises:
+            FedsimError: as the coordinator raised it.
+            SpecError: if the data does not fit the spec, with the paths of the spec.
+            NoCapacityNow: if other work holds the resources.
+            CoordinatorLost: if the coordinator died.
+            OutOfMemory: if the coordinator died because memory ran out.
+        """
+        self._server_placement.wait_for_gpu()
+        options = {"num_returns": "streaming", "_generator_backpressure_num_objects": MAX_RESULTS_AHEAD}
+        stream = self.coordinator.run.options(**options).remote()
+        try:
+            for reference in stream:
+                step = ray.get(reference)
+                if isinstance(step, RecalledRecords):
+                    yield from map(RoundRecord.model_validate, step.records)
+                elif isinstance(step, Status | ResumeNotice):
+                    yield step
+                else:
+                    if step.personal is not None:
+                        yield NewPersonalScores(step.personal)
+                    yield RoundRecord.model_validate(step.record())
+        except (*ACTOR_DEATH_ERRORS, *LOST_OBJECT_ERRORS) as error:
+            raise _make_loss_error(error) from error
+        except RayTaskError as error:
+            cause = unwrap_task_error(error, "the coordinator")
+            raise (
+                _make_loss_error(cause)
+                if isinstance(cause, (*ACTOR_DEATH_ERRORS, *LOST_OBJECT_ERRORS))
+                else use_spec_paths(cause)
+            ) from None
+
+    def get_global_model(self) -> dict[str, Any]:
+        """Return the global model after the last finished round."""
+        result: dict[str, Any] = self._call_coordinator(self.coordinator.get_global_model)
+        return result
+
+    def get_chosen_model(self) -> ChosenModel | None:
+        """Return the model that validation chose, as NumPy arrays; None without a validation split."""
+        result: ChosenModel | None = self._call_coordinator(self.coordinator.get_chosen_model)
+        return result
+
+    def get_partition(self) -> dict[str, Any]:
+        """Return `indices` and `offsets` of the partition; {} if clients sample their examples on demand."""
+        result: dict[str, Any] = self._call_coordinator(self.coordinator.get_partition)
+        return result
+
+    def get_dataset_metadata(self) -> dict[str, Any]:
+        """Return the metadata that a user of the model needs; see `Dataset.to_metadata`."""
+        result: dict[str, Any] = self._call_coordinator(self.coordinator.get_dataset_metadata)
+        return result
+
+    def _call_coordinator(self, method: Any) -> Any:
+        try:
+            return ray.get(method.remote())
+        except (*ACTOR_DEATH_ERRORS, *LOST_OBJECT_ERRORS) as error:
+            raise _make_loss_error(error) from error
+
+    def close(self) -> None:
+        """End the coordinator and its client actors."""
+        with suppress(Exception):
+            ray.kill(self.coordinator)
+        with suppress(Exception):
+            self._server_placement.close()
+        # A killed coordinator cannot give the resources of its actors back.
+        with suppress(Exception):
+            remove_placement_group(get_placement_group(self._placement_group_name))
+
+
+def _make_loss_error(error: Exception) -> FedsimError:
+    """Make the error for a dead coordinator: out of memory ends the run; a restart may mend other causes."""
+    if ran_out_of_memory(error):
+        return make_death_error("the coordinator died", 1, error)
+    cause = error.cause if isinstance(error, RayTaskError) else error
+    return CoordinatorLost(f"the coordinator, or what it needs, is gone: {first_line(cause)}")

@@ -1,0 +1,158 @@
+"""Checks of a spec against the facts of its data set: task, public set, partition and clients' test sets."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from fedsim.algorithms import ALGORITHMS
+from fedsim.data import PARTITIONS, PartitionFigures, find_figure_faults
+from fedsim.data.client_tests import FOR_SEVERAL_LABELS
+from fedsim.errors import FieldError, SpecError
+from jobs.spec.dataset_facts import DatasetFacts, FileFacts
+from jobs.spec.job_spec import JobSpec
+from jobs.spec.name_checks import make_public_set_error, needs_public_set
+
+_SPEC_PATHS = {
+    "num_clients": "clients.total",
+    "public": "data.public.fraction",
+    "tests": "data.tests.kind",
+    "test_share": "data.tests.share",
+}
+
+
+def spec_path(argument: str) -> str:
+    """Return the spec's path for an argument that `Experiment.prepare_population` names in an error.
+
+    Args:
+        argument: of `make_federation`, such as `num_clients` (`clients.total`), a parameter of the partition,
+            or a path below `dataset` or `model`.
+    """
+    section, dot, _ = argument.partition(".")
+    if dot and section in JobSpec.model_fields:
+        return argument
+    if dot and section == "dataset":
+        return f"data.{argument}"
+    return _SPEC_PATHS.get(argument, f"data.partition.{argument}")
+
+
+def use_spec_paths(error: Exception) -> Exception:
+    """Return a `SpecError` of the run with the paths of the spec; return any other error as it is."""
+    if not isinstance(error, SpecError):
+        return error
+    return SpecError(fault._replace(path=spec_path(fault.path)) for fault in error.errors)
+
+
+def find_data_faults(
+    spec: JobSpec, facts: DatasetFacts, wrong_paths: Collection[str] = ()
+) -> list[FieldError]:
+    """Find what the size, the classes and the task of the data set rule out; the models are not checked.
+
+    Args:
+        spec: of the right shape.
+        facts: of its data set.
+        wrong_paths: of the spec, reported already: their values are not checked further.
+    """
+    tests_valid = "data.tests.kind" not in wrong_paths
+    faults = find_task_faults(spec, facts.task, tests_valid=tests_valid)
+    share, examples = spec.data.public.fraction, facts.all_examples
+    if needs_public_set(spec) and share and not round(share * examples):
+        faults.append(make_public_set_error(spec, f"that is none of {examples:,} examples"))
+    faults += _find_partition_faults(spec, facts)
+    if facts.file_facts is not None and tests_valid:
+        faults += _find_client_test_faults(spec, facts.file_facts)
+    return faults
+
+
+def find_task_faults(spec: JobSpec, task: str, *, tests_valid: bool = True) -> list[FieldError]:
+    """Find an algorithm, a partition or a test convention that does not support the examples' labels.
+
+    Args:
+        spec: of the right shape.
+        task: of the data set: "classes" (one class per example) or "labels" (several labels per example).
+        tests_valid: whether `data.tests.kind` passed the checks so far.
+    """
+    kind, dataset, faults = spec.data.tests.kind, spec.data.dataset.name, list[FieldError]()
+    if task == "labels" and kind not in FOR_SEVERAL_LABELS and tests_valid:
+        hint = f"use one of {', '.join(FOR_SEVERAL_LABELS)}"
+        faults.append(FieldError("data.tests.kind", kind, f"{dataset} has several labels per example", hint))
+    algorithm = ALGORITHMS.get(spec.algorithm.name)
+    if algorithm is not None and task not in algorithm.tasks:
+        message = f"needs one class per example, and {dataset} has several labels per example"
+        hint = "choose another algorithm or data set"
+        faults.append(FieldError("algorithm.name", spec.algorithm.name, message, hint))
+    return faults
+
+
+def _find_partition_faults(spec: JobSpec, facts: DatasetFacts) -> list[FieldError]:
+    """Find what arithmetic shows of the partition; the run finds the rest.
+
+    If the files are not here, only the number of clients is compared with the number of examples.
+    """
+    partition, files, faults = spec.data.partition, facts.file_facts, list[FieldError]()
+    entry, figures = PARTITIONS.get(partition.kind), _count_supply(spec, facts)
+    if partition.kind == "difficulty" and facts.task != "classes":
+        message = f"needs one class per example, and {spec.data.dataset.name} has several labels per example"
+        faults.append(FieldError("data.partition.kind", "difficulty", message, "use another partition"))
+    if entry is None:
+        return faults
+    # Merged test examples count too, and their number is in the files.
+    counted = files is not None or spec.data.tests.kind != "merged"
+    if not entry.shares_examples and counted and spec.clients.total > figures.examples:
+        faults.append(_make_too_many_clients_error(spec, figures.examples))
+    elif files is not None:
+        found = find_figure_faults(partition.kind, partition.params, figures)
+        faults += [fault._replace(path=spec_path(fault.path)) for fault in found]
+    return faults
+
+
+def _count_supply(spec: JobSpec, facts: DatasetFacts) -> PartitionFigures:
+    """Count the examples, classes and owners that the partition can deal out.
+
+    The public and the validation set are taken away first, and may take all examples of a small class.
+    """
+    clients, files = spec.clients.total, facts.file_facts
+    if files is None:
+        return PartitionFigures(facts.examples, clients, (0, facts.num_classes), 0)
+    merged = spec.data.tests.kind == "merged"
+    examples = facts.examples + (_count_tests_left(spec, files) if merged else 0)
+    taken, sizes = sum(files.classes) - facts.examples, files.classes
+    fewest = sum(size > taken for size in sizes)
+    if merged and sizes:
+        sizes = tuple(sum(pair) for pair in zip(sizes, files.tested_classes, strict=True))
+    most = sum(size > 0 for size in sizes) or facts.num_classes + (facts.task == "labels")
+    owners = files.all_owners if merged else files.owners
+    return PartitionFigures(examples, clients, (fewest, min(most, examples)), owners)
+
+
+def _count_tests_left(spec: JobSpec, files: FileFacts) -> int:
+    """Count the test examples without the public set's share."""
+    return files.tests - round(spec.data.public.fraction * files.tests)
+
+
+def _make_too_many_clients_error(spec: JobSpec, examples: int) -> FieldError:
+    name = spec.data.dataset.name
+    parts = "training and test" if spec.data.tests.kind == "merged" else "training"
+    return FieldError(
+        "clients.total",
+        spec.clients.total,
+        f"more clients than {parts} examples: {name} has {examples:,}",
+        f"at most {examples:,}, or a partition whose clients share examples (kind: sampled)",
+    )
+
+
+def _find_client_test_faults(spec: JobSpec, files: FileFacts) -> list[FieldError]:
+    """Find a convention for the clients' test sets that gives no client a test example."""
+    kind, clients = spec.data.tests.kind, spec.clients.total
+    if kind in ("global", "merged"):
+        return []
+    if not _count_tests_left(spec, files):
+        message = f"{spec.data.dataset.name} has no test examples to share out"
+        hint = "use kind: merged, or a data set with a test part (a test_share above 0)"
+    elif kind == "labels" and files.tested_classes and max(files.tested_classes) < clients:
+        most = max(files.tested_classes)
+        message = f"each of {clients:,} clients would get an equal share of at most {most:,} tests of a class"
+        message += ", which is none"
+        hint = f"use kind: matched or classes, or at most {most:,} clients"
+    else:
+        return []
+    return [FieldError("data.tests.kind", kind, message, hint)]

@@ -1,0 +1,131 @@
+"""Checks that need the catalogue but no data: names, parameters, and sections that exclude each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from fedsim.algorithms import ALGORITHMS
+from fedsim.base.parameters import find_parameter_faults, list_parameters
+from fedsim.core.capabilities import BatchPacing, ClientSurvey, CohortSelection
+from fedsim.data import DATASETS, PARTITIONS, find_dataset_faults, find_partition_faults
+from fedsim.data.text import TRAINED_TOKENIZER
+from fedsim.errors import FieldError
+from fedsim.models import MODELS
+from fedsim.plugins import Registry
+from jobs.spec.fields import Choice
+from jobs.spec.job_spec import JobSpec
+
+
+def find_name_faults(spec: JobSpec) -> list[FieldError]:
+    """Find every fault that the spec and the catalogue show without the data.
+
+    Args:
+        spec: of the right shape.
+    """
+    dataset, partition = spec.data.dataset, spec.data.partition
+    return [
+        *_find_choice_faults("algorithm", spec.algorithm, ALGORITHMS),
+        *find_curriculum_faults(spec),
+        *_find_public_set_faults(spec),
+        *_find_client_test_faults(spec),
+        *_find_model_faults(spec),
+        *_find_tokenizer_faults(spec),
+        *prefix_paths("data.dataset", find_dataset_faults(dataset.name, dataset.params)),
+        *prefix_paths("data.partition", find_partition_faults(partition.kind, partition.params)),
+    ]
+
+
+def prefix_paths(prefix: str, faults: Iterable[FieldError]) -> list[FieldError]:
+    """Return the faults with `prefix.` before each path: `mu` becomes `algorithm.mu`."""
+    return [fault._replace(path=f"{prefix}.{fault.path}") for fault in faults]
+
+
+def _find_choice_faults(path: str, choice: Choice, registry: Registry[Any]) -> list[FieldError]:
+    if choice.name not in registry:
+        return [registry.fault(f"{path}.name", choice.name)]
+    return prefix_paths(path, find_parameter_faults(registry[choice.name], choice.params))
+
+
+def find_curriculum_faults(spec: JobSpec) -> list[FieldError]:
+    """Find curricula that the algorithm excludes: it paces batches or selects cohorts itself."""
+    algorithm, curriculum = ALGORITHMS.get(spec.algorithm.name), spec.curriculum
+    if algorithm is None:
+        return []
+    faults, clients = list[FieldError](), curriculum.clients
+    if curriculum.data is not None and issubclass(algorithm, BatchPacing):
+        faults.append(_make_conflict_error(spec, "data", "decides itself which examples a step sees"))
+    if clients is not None and issubclass(algorithm, CohortSelection | ClientSurvey):
+        faults.append(_make_conflict_error(spec, "clients", "chooses its clients itself"))
+    elif clients is not None and not algorithm.deploys_models and clients.surveys_all_clients:
+        message = f"{spec.algorithm.name} has no global model, and a survey of all clients needs one"
+        faults.append(FieldError("curriculum.clients.scores", "all", message, "set it to 'kept'"))
+    return faults
+
+
+def _make_conflict_error(spec: JobSpec, field: str, reason: str) -> FieldError:
+    hint = f"leave '{field}' out, or choose another algorithm"
+    return FieldError(f"curriculum.{field}", None, f"{spec.algorithm.name} {reason}", hint)
+
+
+def _find_public_set_faults(spec: JobSpec) -> list[FieldError]:
+    if not needs_public_set(spec) or spec.data.public.fraction:
+        return []
+    return [make_public_set_error(spec, "there is none")]
+
+
+def needs_public_set(spec: JobSpec) -> bool:
+    """Whether the spec's algorithm, if the catalogue knows it, exchanges predictions on a public set."""
+    algorithm = ALGORITHMS.get(spec.algorithm.name)
+    return algorithm is not None and algorithm.needs_public_set
+
+
+def make_public_set_error(spec: JobSpec, found: str) -> FieldError:
+    """Make the error for a public set that is missing or empty; `found` ends the message."""
+    message = f"{spec.algorithm.name} exchanges predictions on a public set, and {found}"
+    hint = "the papers take 0.1 of the data"
+    return FieldError("data.public.fraction", spec.data.public.fraction, message, hint)
+
+
+def _find_client_test_faults(spec: JobSpec) -> list[FieldError]:
+    """Find a convention for the clients' test sets that the partition or the expert excludes."""
+    kind, partition = spec.data.tests.kind, spec.data.partition.kind
+    if kind == "global":
+        return []
+    entry, needs_expert = PARTITIONS.get(partition), spec.curriculum.expert_epochs is not None
+    if entry is not None and entry.shares_examples:
+        message = f"clients of a {partition} partition draw from the whole set"
+        return [FieldError("data.tests.kind", kind, message, "use kind: global")]
+    if kind == "merged" and (partition == "difficulty" or needs_expert):
+        message = "an expert knows the training set only, and here clients hold test examples too"
+        hint = "use kind: matched, or do without the expert"
+        return [FieldError("data.tests.kind", kind, message, hint)]
+    return []
+
+
+def _find_model_faults(spec: JobSpec) -> list[FieldError]:
+    """Find wrong models and parameters, and several models for an algorithm that takes one."""
+    faults = []
+    for number, model in enumerate(spec.models):
+        faults += _find_choice_faults(spec.model_path(number), model, MODELS)
+    algorithm = ALGORITHMS.get(spec.algorithm.name)
+    if len(spec.models) > 1 and algorithm is not None and not algorithm.heterogeneous:
+        names = [model.name for model in spec.models]
+        hint = "name one model, or an algorithm whose clients may have different models"
+        faults.append(
+            FieldError("model", names, f"{spec.algorithm.name} needs one model for all clients", hint)
+        )
+    return faults
+
+
+def _find_tokenizer_faults(spec: JobSpec) -> list[FieldError]:
+    """Find published weights beside a tokenizer that is trained here: their token numbers differ."""
+    weights = next((m.params["pretrained"] for m in spec.models if m.params.get("pretrained")), None)
+    chosen, entry = spec.data.dataset, DATASETS.get(spec.data.dataset.name)
+    taken = {p.name: p.default for p in list_parameters(entry.load)} if entry is not None else {}
+    tokenizer = {**taken, **chosen.params}["tokenizer"] if "tokenizer" in taken else None
+    if weights is None or tokenizer != TRAINED_TOKENIZER:
+        return []
+    message = f"is trained here and numbers tokens in its own way, which the weights {weights!r} do not know"
+    hint = "name the tokenizer that belongs to the weights"
+    return [FieldError("data.dataset.tokenizer", TRAINED_TOKENIZER, message, hint)]
