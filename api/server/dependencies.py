@@ -39,8 +39,8 @@ SUBMISSION_TYPES = (
 )
 
 BODY_EXAMPLES = {
-    "Submission": "a submission is {spec: {...}, priority: 0, labels: {}}",
-    "Cloning": "a clone is {set: {path: value}, priority: 0, labels: {}}, all of them optional",
+    "SubmissionRequest": "a submission is {spec: {...}, priority: 0, labels: {}}",
+    "CloneRequest": "a clone is {set: {path: value}, priority: 0, labels: {}}, all of them optional",
 }
 """What a body looks like, by its model."""
 
@@ -128,7 +128,7 @@ async def read_submission(request: Request) -> SubmissionRequest:
     Raises:
         HTTPException: the body is of another type (415).
         SpecError: the body cannot be read.
-        RequestError: the body is not shaped like a `Submission`.
+        RequestError: the body is not shaped like a `SubmissionRequest`.
     """
     # A large text takes a second to read, and so do its faults: not on the event loop.
     return await run_in_threadpool(_read_as, SubmissionRequest, await _body(request))
@@ -138,7 +138,7 @@ async def read_clone_request(request: Request) -> CloneRequest:
     """Read what a clone has of its own from the body, as JSON or YAML; nothing where there is none.
 
     Raises:
-        HTTPException, SpecError, RequestError: as `submission`.
+        HTTPException, SpecError, RequestError: as `read_submission`.
     """
     body = await _body(request)
     return await run_in_threadpool(_read_as, CloneRequest, body) if body.strip() else CloneRequest()

@@ -39,7 +39,7 @@ class Application(FastAPI):
         models = components.setdefault("schemas", {})
         for model in (Problem, SubmissionRequest, CloneRequest, JobSpec):
             models.update(_schemas(model))
-        models["Submission"]["properties"]["spec"] = {"$ref": "#/components/schemas/JobSpec"}
+        models["SubmissionRequest"]["properties"]["spec"] = {"$ref": "#/components/schemas/JobSpec"}
         components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         # Either the token or nothing: a service on loopback may ask for none.
         description["security"] = [{"token": []}, {}]

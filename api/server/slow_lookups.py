@@ -37,7 +37,7 @@ class Lookups:
         """Do the work in one of the threads, and give what it gives.
 
         Raises:
-            Crowded: too many wait already.
+            ServiceBusy: too many wait already.
         """
         if self.pending >= self.threads + self.waiting:
             raise ServiceBusy(f"{self.pending} look-ups of data sets are being made or wait for it")

@@ -91,7 +91,7 @@ class RunningService:
     def stop(self) -> None:
         if not self.thread.is_alive():
             return
-        self.app.state.loop.call_soon_threadsafe(self.app.state.service.hub.close)
+        self.app.state.loop.call_soon_threadsafe(self.app.state.service.event_hub.close)
         self.server.should_exit = True
         self.thread.join(10)
         self.listener.close()

@@ -177,7 +177,7 @@ def test_the_page_names_every_figure(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
     with JobStore.open(settings.database_url) as store:
         service = create_app(settings, store, IdleQueue())
-        text = service.state.metrics.text(store.totals, ready=True).decode()
+        text = service.state.metrics.format_text(store.totals, ready=True).decode()
     given = set(re.findall(r"^# TYPE (fedsim_\w+)", text, re.MULTILINE))
     figures = {name for name in given if not name.endswith("_created")}
     assert figures == set(re.findall(r"`(fedsim_[a-z_]+)", PAGE))

@@ -87,7 +87,7 @@ def get_metrics(request: Request, service: ServiceOf) -> Response:
     """Give the figures for Prometheus: jobs, rounds, client updates, seconds, bytes, waiting, requests."""
     ready = service.queue.find_obstacle() is None and not request.app.state.stopping
     try:
-        text: bytes = request.app.state.metrics.text(service.store.totals, ready)
+        text: bytes = request.app.state.metrics.format_text(service.store.totals, ready)
     except SQLAlchemyError as error:
         logger.error("the store does not answer: %s", error)
         return make_problem(503, "the store does not answer", hint="the server's log says why")

@@ -69,7 +69,7 @@ def until(reached: Any) -> None:
 
 
 def test_so_many_may_wait_and_the_next_one_is_told_to_come_again(quiet: RunningService) -> None:
-    checks: Lookups = quiet.app.state.service.checks
+    checks: Lookups = quiet.app.state.service.check_lookups
     checks.threads = checks.waiting = 0
     for path, body in (("/check", SPEC), ("/jobs", {"spec": SPEC})):
         refusal = httpx.post(f"{quiet.url}{API}{path}", json=body)
@@ -105,7 +105,7 @@ def test_who_was_told_to_come_again_does(
 
 def test_a_store_that_does_not_answer_keeps_a_probe_waiting_for_so_long_only(quiet: RunningService) -> None:
     go_on = threading.Event()
-    quiet.app.state.service.store_pulse = SharedProbe(go_on.wait, seconds=0.1)
+    quiet.app.state.service.store_probe = SharedProbe(go_on.wait, seconds=0.1)
     try:
         for _ in range(3):
             unready = httpx.get(f"{quiet.url}/readyz", timeout=60)
