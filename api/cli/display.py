@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from api.reports.formatting import format_bytes, format_count, format_number, format_share
-from api.reports.headline import find_main_accuracy
+from api.reports.main_accuracy import find_main_accuracy
 from fedsim.errors import FedsimError, SpecError
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from api.cli.commands import (
     catalogue,
     compare,
     demo,
-    follow,
+    job_output,
     jobs,
     partition,
     plan,
@@ -93,7 +93,7 @@ def _root(
     pass
 
 
-for part in (demo, serve, run, jobs, follow, sweep, compare, report, verify, catalogue, partition, plan):
+for part in (demo, serve, run, jobs, job_output, sweep, compare, report, verify, catalogue, partition, plan):
     part.register(app)
 
 

@@ -7,8 +7,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from api.reports.colours import COLOURS, DPI, WIDTH
 from api.reports.method_curves import flatten_values
+from api.reports.picture_style import COLOURS, DPI, WIDTH
 from jobs.store.records import RoundRecord
 
 TITLE = "Examples of each class by client"

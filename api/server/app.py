@@ -16,14 +16,14 @@ from api.sdk.calls import PREFIX
 from api.server import errors
 from api.server.activity import Activity
 from api.server.dependencies import refuse_unknown_parameters
-from api.server.head import HeadLayer
+from api.server.head_requests import HeadLayer
 from api.server.limits import OpenStreams
 from api.server.metrics import ServiceMetrics
 from api.server.openapi import Application
-from api.server.requests import RequestLogLayer
+from api.server.request_log import RequestLogLayer
 from api.server.routes import (
     artifacts,
-    catalog,
+    catalogue,
     check,
     class_map,
     cluster,
@@ -75,7 +75,7 @@ def create_app(
     app.state.metrics = ServiceMetrics(app.state.streams)
     app.state.stopping = False
     errors.install_error_handlers(app)
-    for part in (jobs, streams, artifacts, catalog, plan, check, cluster, curves, class_map):
+    for part in (jobs, streams, artifacts, catalogue, plan, check, cluster, curves, class_map):
         app.include_router(
             part.router, prefix=PREFIX, responses=REFUSALS, dependencies=[Depends(refuse_unknown_parameters)]
         )

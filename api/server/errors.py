@@ -23,8 +23,8 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.server.logs import request_id
 from api.server.request_errors import MOST_FAULTS, make_field_error
+from api.server.service_log import request_id
 from fedsim.errors import FedsimError, FieldError, ServiceError, SpecError
 from jobs.spec.error_messages import shorten_value
 from jobs.store.database import NO_ANSWER_ERRORS

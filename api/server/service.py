@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from api.server.events import EventHub
-from api.server.log_file import EndedJobs
+from api.server.job_log import EndedJobs
 from api.server.plan_process import Planning
 from api.server.slow_lookups import Lookups, SharedProbe
 from fedsim.errors import JobNotFound

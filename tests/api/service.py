@@ -18,7 +18,7 @@ from fastapi import FastAPI
 
 from actors.resources import ClusterNode
 from api.server.app import create_app
-from api.server.serving import open_listener
+from api.server.web_server import open_listener
 from fedsim.errors import RayUnavailable
 from jobs.local_ray.cluster import ClusterState, JobActors, NodeState, Share
 from jobs.settings import Limits, Settings

@@ -20,7 +20,7 @@ from ray.scripts import scripts as ray_scripts
 
 from api.cli.main import app
 from api.server.app import create_app
-from api.server.serving import GRACE_SECONDS
+from api.server.web_server import GRACE_SECONDS
 from jobs.settings import Settings
 from jobs.store.job_store import JobStore
 from tests.api.service import IdleQueue

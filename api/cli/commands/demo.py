@@ -85,7 +85,7 @@ def _service(settings: Settings) -> tuple[str, BackgroundService | None]:
 def _run(job: JobHandle, format: Format) -> bool:
     """Show a job to its end, then the table of its rounds; returns whether it succeeded."""
     from api.cli.display import make_data_console, make_rounds_table, print_json, print_message
-    from api.cli.live import follow_job, open_live_view
+    from api.cli.job_progress import follow_job, open_live_view
 
     spec = job.job.spec
     clients, partition = spec["clients"], spec["data"]["partition"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from api.cli.commands.connection import connect
-from api.cli.commands.follow import follow_to_end
+from api.cli.commands.job_output import follow_to_end
 from api.cli.commands.options import (
     Format,
     FormatOption,
@@ -138,7 +138,7 @@ def _print_jobs(jobs: Sequence[Record], format: Format) -> None:
 def show(job: JobArgument, format: FormatOption = Format.TEXT, url: UrlOption = None) -> None:
     """Show one job: its state, what its rounds cost, its latest metrics and its spec."""
     from api.cli.display import print_json
-    from api.cli.job_text import print_job
+    from api.cli.job_details import print_job
 
     with connect(url) as client:
         handle = client.job(job)

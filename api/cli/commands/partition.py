@@ -59,7 +59,7 @@ def write_partition_files(folder: Path, dealing: PartitionReport) -> list[str]:
     Returns:
         The names of the files.
     """
-    from api.reports.partition_page import render_partition
+    from api.reports.html_partition import render_partition
 
     text = json.dumps(dealing.document(), indent=2, ensure_ascii=False) + "\n"
     files = {"statistics.json": text, "partition.html": render_partition(dealing)}

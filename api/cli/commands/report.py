@@ -15,7 +15,7 @@ from api.cli.commands.options import Format, FormatOption, UrlOption
 
 if TYPE_CHECKING:
     from api.reports.class_map import ClassMapDrawing
-    from api.reports.page import RunReport
+    from api.reports.html_report import RunReport
     from jobs.store.records import RoundRecord
 
 PERSONAL = "personal.csv"
@@ -36,7 +36,7 @@ def report(
 ) -> None:
     """Write a run's report: one HTML file that needs no network, and PNG pictures of its curves."""
     from api.cli.display import print_json, print_message
-    from api.reports.page import render_report
+    from api.reports.html_report import render_report
 
     reported = _read(run, url)
     if reported.class_map_error:
@@ -47,7 +47,7 @@ def report(
         folder.mkdir(parents=True, exist_ok=True)
         files[0].write_text(render_report(reported), "utf-8")
         if pictures:
-            from api.reports.pictures import save_pictures
+            from api.reports.png_pictures import save_pictures
 
             files += save_pictures(reported.list_figures(), reported.class_map, folder)
     except OSError as error:
@@ -72,7 +72,7 @@ def _read(run: str, url: str | None) -> RunReport:
 
 def _from_service(run: str, url: str | None) -> RunReport:
     from api.cli.commands.connection import connect
-    from api.reports.page import RunReport
+    from api.reports.html_report import RunReport
     from api.sdk import calls
     from fedsim.errors import ArtifactNotFound
 
@@ -90,7 +90,7 @@ def _from_service(run: str, url: str | None) -> RunReport:
 def _from_files(path: Path) -> RunReport:
     import yaml
 
-    from api.reports.page import RunReport
+    from api.reports.html_report import RunReport
     from api.reports.run_files import make_no_records_error, read_name, read_records
     from jobs.store.records import RoundRecord
 

@@ -82,7 +82,7 @@ def describe_extra_rounds(asked: int, had: int) -> str:
 
 def _execute(spec: JobSpec, settings: Any, format: RunFormat, **options: Any) -> RunResult:
     from api.cli.display import print_line
-    from api.cli.live import open_live_view
+    from api.cli.job_progress import open_live_view
 
     with open_live_view(spec.name, spec.rounds) as view:
         view.show_phase("loading the libraries")

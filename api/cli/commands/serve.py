@@ -45,7 +45,7 @@ def serve(
 ) -> None:
     """Run the service: REST, page and queue in one process, with a local Ray unless an address is given."""
     from api.server.security import read_token_file, require_token_beyond_loopback
-    from api.server.serving import open_listener
+    from api.server.web_server import open_listener
     from jobs.settings import Settings
 
     token = read_token_file(token_file) if token_file else None
@@ -57,14 +57,14 @@ def serve(
 def _serve(
     settings: Settings, host: str, listener: socket, allowed: Sequence[str], idle_exit: float | None
 ) -> int:
-    from api.server import logs
+    from api.server import service_log
     from api.server.app import create_app
     from api.server.security import AllowedHosts
-    from api.server.serving import serve_app as run
+    from api.server.web_server import serve_app as run
     from jobs.home_permissions import keep_private
     from jobs.store.job_store import JobStore
 
-    logs.install_log_handler(settings)
+    service_log.install_log_handler(settings)
     keep_private(settings.make_home())
 
     with JobStore.open(settings.database_url) as store:

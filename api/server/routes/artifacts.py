@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
-from api.reports.document import generate_report_lines
+from api.reports.json_report import generate_report_lines
 from api.server.dependencies import JobId, ServiceOf
 from api.server.errors import describe_problems
 from jobs.run.artifacts import ARTIFACTS, REPORT, SPEC, list_stored_artifacts, open_artifact, spec_text

@@ -11,8 +11,8 @@ from fastapi.responses import StreamingResponse
 from api.sdk.calls import POSITION
 from api.server.dependencies import JobId, LastEvent, ServiceOf, StreamsOf
 from api.server.errors import describe_problems
+from api.server.job_log import follow_file, read_from_position, read_last_lines
 from api.server.limits import LimitedStream
-from api.server.log_file import follow_file, read_from_position, read_last_lines
 from jobs.store.states import FINAL
 
 router = APIRouter(tags=["jobs"])

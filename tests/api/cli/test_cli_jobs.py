@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from api.cli import live
+from api.cli import job_progress
 from api.cli.commands import completion
 from api.cli.commands import demo as demo_command
 from jobs.spec import parse_spec, presets
@@ -107,17 +107,17 @@ def test_watch_in_all_formats(online: Fedsim, service: RunningService) -> None:
 def test_watch_says_what_a_quiet_job_waits_for(
     online: Fedsim, service: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("api.cli.live.QUIET_SECONDS", 0.1)
+    monkeypatch.setattr("api.cli.job_progress.QUIET_SECONDS", 0.1)
     job = service.queued()
     service.store.write_waiting_reasons({job.id: "2 jobs are ahead of it"})
-    said = live.ProgressLines.show_phase
+    said = job_progress.ProgressLines.show_phase
 
-    def heard(view: live.ProgressLines, text: str) -> None:
+    def heard(view: job_progress.ProgressLines, text: str) -> None:
         said(view, text)
         if "are ahead" in text:
             service.store.request_cancel(job.id)
 
-    monkeypatch.setattr(live.ProgressLines, "show_phase", heard)
+    monkeypatch.setattr(job_progress.ProgressLines, "show_phase", heard)
     outcome = online("watch", job.id)
     assert outcome.code == 1
     assert "waits in the queue: 2 jobs are ahead of it" in outcome.err

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from api.reports.class_map import draw_class_map, make_class_map_figure
-from api.reports.events import MOST_ROUNDS, list_round_failures
 from api.reports.figures import make_clients_figure, make_figures
+from api.reports.html_report import RunReport, render_report
 from api.reports.method_curves import find_method_changes, find_method_curves
-from api.reports.page import RunReport, render_report
+from api.reports.round_failures import MOST_ROUNDS, list_round_failures
 from jobs.run.artifacts import save_personal_scores
 from jobs.store.records import Cost, Engine, total_cost
 from tests.api.browser import NEEDS_CHROMIUM, Browser, until

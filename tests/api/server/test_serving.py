@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from api.server.local_service import StartedService, find_free_port, identify_service
-from api.server.serving import make_local_url, open_listener
+from api.server.web_server import make_local_url, open_listener
 from fedsim import FedSimClient
 from fedsim.errors import SettingsError
 from jobs.local_ray import embedded_ray as local_ray

@@ -54,13 +54,13 @@ def test_others_are_served_while_many_look_up_what_takes_long(
     with ThreadPoolExecutor(MANY) as threads:
         asked = [threads.submit(ask, number) for number in range(MANY)]
         try:
-            until(lambda: service.checks.asked + service.maps.asked == MANY)
+            until(lambda: service.check_lookups.pending + service.class_map_lookups.pending == MANY)
             for path in ("/healthz", "/readyz", f"{API}/jobs"):
                 assert httpx.get(f"{quiet.url}{path}", timeout=30).status_code == 200
         finally:
             go_on.set()
         assert {each.result() for each in asked} == {200, 201}
-    assert service.checks.asked == service.maps.asked == 0
+    assert service.check_lookups.pending == service.class_map_lookups.pending == 0
 
 
 def until(reached: Any) -> None:

@@ -7,8 +7,8 @@ from math import ceil
 from pathlib import Path
 
 from api.reports.class_map import ClassMapDrawing, save_class_map
-from api.reports.colours import COLOURS, DPI, HEIGHT, WIDTH
 from api.reports.figures import MOST_POINTS, PASSING_HEIGHT, ReportFigure
+from api.reports.picture_style import COLOURS, DPI, HEIGHT, WIDTH
 
 SHORT_NAME = 24
 """Letters of a name that leaves room for another one beside it."""

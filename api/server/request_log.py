@@ -13,8 +13,8 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.sdk.calls import PREFIX
-from api.server.logs import request_id
 from api.server.metrics import ServiceMetrics
+from api.server.service_log import request_id
 
 logger = logging.getLogger("fedsim.access")
 

@@ -45,7 +45,7 @@ def watch(job: JobArgument, format: RunFormatOption = RunFormat.TEXT, url: UrlOp
 def follow_to_end(handle: JobHandle) -> int:
     """Show a job until it has ended; gives the exit code: 0 if it has succeeded, else 1."""
     from api.cli.display import print_message
-    from api.cli.live import follow_job, open_live_view
+    from api.cli.job_progress import follow_job, open_live_view
 
     try:
         with open_live_view(handle.job.name, handle.job.rounds_total) as view:
@@ -84,7 +84,7 @@ def events(
 
 
 def _event_line(event: Message) -> str:
-    from api.cli.live import format_scores
+    from api.cli.job_progress import format_scores
     from jobs.store.records import RoundRecord
 
     if event.type == "round":

@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 import yaml
 
 from api.reports.class_map import TITLE, ClassMapDrawing, make_class_map_figure
-from api.reports.colours import COLOURS
-from api.reports.events import list_round_failures
 from api.reports.figures import (
     MOST_POINTS,
     PASSING_HEIGHT,
@@ -21,8 +19,10 @@ from api.reports.figures import (
     make_figures,
 )
 from api.reports.formatting import format_bytes
-from api.reports.headline import find_main_accuracy
+from api.reports.main_accuracy import find_main_accuracy
 from api.reports.method_curves import find_method_changes
+from api.reports.picture_style import COLOURS
+from api.reports.round_failures import list_round_failures
 from jobs.store.records import RoundRecord
 
 LEGEND_COLUMNS = 3
