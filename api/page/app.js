@@ -1,12 +1,12 @@
 // The shell: which view the address names, the navigation, light and dark.
 
-import { element, say } from "./element.js";
+import { element, setText } from "./element.js";
 import { forgetSources } from "./session.js";
 
 const VIEWS = {
   jobs: () => import("./views/jobs.js"),
   job: () => import("./views/job.js"),
-  new: () => import("./views/new.js"),
+  new: () => import("./views/new_job.js"),
   compare: () => import("./views/compare.js"),
   cluster: () => import("./views/cluster.js"),
 };
@@ -69,7 +69,7 @@ function showTheme() {
   const theme = localStorage.getItem(THEME_KEY) ?? "auto";
   document.documentElement.dataset.theme = theme;
   const button = document.getElementById("theme");
-  say(button, { auto: "◐", light: "☀", dark: "☾" }[theme]);
+  setText(button, { auto: "◐", light: "☀", dark: "☾" }[theme]);
   button.setAttribute("aria-label", `Colours: ${THEMES[theme]}`);
   button.title = THEMES[theme];
   window.dispatchEvent(new Event("themechange"));

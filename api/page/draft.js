@@ -35,7 +35,7 @@ export class Draft {
     for (let depth = keys.length; depth > 0 && !Object.keys(chain[depth]).length; depth -= 1) delete chain[depth - 1][keys[depth - 1]];
   }
 
-  // The entry of a catalogue: its name and its parameters, however they are written.
+  // The entry of a catalogue: its name and its parameters, however the draft has them.
   choice(path) {
     const { key, default: fallback } = CATALOGUES[path];
     const value = this.get(path);

@@ -21,13 +21,13 @@ export function append(parent, children) {
 }
 
 // Writes only what differs, so that screen readers are not told the same again.
-export function say(target, text) {
+export function setText(target, text) {
   if (target.textContent !== String(text)) target.textContent = text;
 }
 
 // Puts new children in place of the old where they differ, so that what is in hand or marked stays so. What differs
 // keeps the focus too, where a link or a name tells which of the new ones it was.
-export function renew(target, ...children) {
+export function replaceIfChanged(target, ...children) {
   const fresh = element("div");
   append(fresh, children);
   const same = fresh.childNodes.length === target.childNodes.length && [...fresh.childNodes].every((child, index) => child.isEqualNode(target.childNodes[index]));
@@ -46,7 +46,7 @@ export function show(target, visible) {
 export function badge(target, state) {
   target.className = "state";
   if (target.dataset.state !== state) target.dataset.state = state;
-  say(target, state.toLowerCase());
+  setText(target, state.toLowerCase());
 }
 
 // While what it does takes time, it does not do it again. It is not disabled then: that would take the focus from it.
@@ -65,7 +65,7 @@ export function button(label, click, attributes = {}) {
 }
 
 // A label with its control: `field("Metric", select)`.
-export function labelled(text, control, attributes = {}) {
+export function wrapWithLabel(text, control, attributes = {}) {
   return element("label", { class: "labelled", ...attributes }, element("span", {}, text), control);
 }
 

@@ -1,8 +1,8 @@
 // Talking to the service: requests with the token, and event streams that come back after a break.
 // Streams are read with fetch, because EventSource cannot send the token.
 
-import { parse, stringify } from "./exact.js";
-import { pause, patience, whileSeen } from "./waiting.js";
+import { parse, stringify } from "./exact_json.js";
+import { pause, abortWhenSilent, runWhileVisible } from "./waiting.js";
 
 const PREFIX = "/api/v1";
 const KEY = "fedsim-token";
@@ -14,9 +14,9 @@ export const LONG = 330;
 const STREAM_SILENCE = 45;
 
 // What browsers say ("Failed to fetch") tells nobody what to do.
-const unheard = (cause) => new Error("the service is not heard: is it running, and the network there?", { cause });
+const makeConnectionError = (cause) => new Error("the service is not heard: is it running, and the network there?", { cause });
 
-export class Refused extends Error {
+export class RefusedError extends Error {
   constructor(status, problem) {
     super(problem.detail || `the service answered ${status}`);
     this.status = status;
@@ -38,20 +38,20 @@ export function hasToken() {
 export async function request(path, { headers = {}, signal, method = "GET", body, seconds = SILENCE } = {}) {
   const token = sessionStorage.getItem(KEY);
   const all = token ? { ...headers, Authorization: `Bearer ${token}` } : headers;
-  const waiting = seconds && patience(seconds * 1000, signal, unheard);
+  const waiting = seconds && abortWhenSilent(seconds * 1000, signal, makeConnectionError);
   let response = await fetch(PREFIX + path, { method, headers: all, signal: waiting ? waiting.signal : signal, body, cache: "no-store" }).catch((error) => {
     waiting?.end();
-    throw signal?.aborted ? error : unheard(error);
+    throw signal?.aborted ? error : makeConnectionError(error);
   });
-  if (waiting) response = listened(response, waiting);
+  if (waiting) response = watchForSilence(response, waiting);
   if (!response.ok) {
-    throw new Refused(response.status, await response.json().catch(() => ({})));
+    throw new RefusedError(response.status, await response.json().catch(() => ({})));
   }
   return response;
 }
 
 // The same answer, each of whose bytes is heard.
-function listened(response, { heard, end }) {
+function watchForSilence(response, { heard, end }) {
   // One without content must not have a body, which some browsers give it all the same.
   if (response.status === 204 || !response.body) {
     end();
@@ -103,7 +103,7 @@ export async function follow(jobId, { onEvent, onConnection, signal }) {
       }
     } catch (error) {
       if (turn.aborted) return false;
-      if (error instanceof Refused && error.status < 500 && error.status !== 429) throw error;
+      if (error instanceof RefusedError && error.status < 500 && error.status !== 429) throw error;
     }
     onConnection(false);
     await pause(delay, signal);
@@ -111,7 +111,7 @@ export async function follow(jobId, { onEvent, onConnection, signal }) {
     return false;
   };
   while (!signal.aborted) {
-    if (await whileSeen(signal, listen)) return;
+    if (await runWhileVisible(signal, listen)) return;
   }
 }
 

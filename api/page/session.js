@@ -1,22 +1,22 @@
 // What every view shares: the token dialog, questions, notices, and whether the service is being heard.
 
-import { element, say } from "./element.js";
-import { hasToken, keepToken, Refused } from "./service.js";
+import { element, setText } from "./element.js";
+import { hasToken, keepToken, RefusedError } from "./service.js";
 import { pause } from "./waiting.js";
 
 const NOTICE_SECONDS = 8;
 const TOKEN = /^[\x20-\x7e]+$/; // what a header can carry, as a service looks at its own
 
 const find = (id) => document.getElementById(id);
-let asking = null;
+let openTokenRequest = null;
 let sources = new Map();
 
 // A view says for each thing that it listens to whether it is heard; leaving the view forgets them.
-export function heard(source, there) {
+export function setConnection(source, there) {
   sources.set(source, there);
   const lost = [...sources.values()].includes(false);
   const text = lost ? "The connection to the service is lost; trying again …" : "Connected";
-  say(find("connection"), sources.size ? text : "Connecting …");
+  setText(find("connection"), sources.size ? text : "Connecting …");
   find("connection").classList.toggle("lost", lost);
 }
 
@@ -25,20 +25,20 @@ export function forgetSources() {
 }
 
 function askForToken(again) {
-  asking ??= new Promise((resolve) => {
+  openTokenRequest ??= new Promise((resolve) => {
     const dialog = find("token-dialog");
-    if (again) say(find("token-note"), "The service did not accept this token.");
+    if (again) setText(find("token-note"), "The service did not accept this token.");
     find("token").value = "";
     dialog.addEventListener("cancel", (event) => event.preventDefault());
     find("token-form").onsubmit = takeToken;
     dialog.addEventListener("close", () => {
       keepToken(find("token").value.trim());
-      asking = null;
+      openTokenRequest = null;
       resolve();
     }, { once: true });
     dialog.showModal();
   });
-  return asking;
+  return openTokenRequest;
 }
 
 // No request could carry another one, and nothing would be heard of the service any more.
@@ -47,7 +47,7 @@ function takeToken(event) {
   if (TOKEN.test(given)) return;
   event.preventDefault();
   const words = "This holds characters that no token has, such as a curly quote or one that is not seen: type it, or copy it again.";
-  say(find("token-note"), given ? words : "This is nothing but white space.");
+  setText(find("token-note"), given ? words : "This is nothing but white space.");
   find("token").focus();
 }
 
@@ -57,20 +57,20 @@ export async function withToken(work) {
     try {
       return await work();
     } catch (error) {
-      if (!(error instanceof Refused) || error.status !== 401) throw error;
+      if (!(error instanceof RefusedError) || error.status !== 401) throw error;
       await askForToken(again);
     }
   }
 }
 
-export const isAsking = () => asking !== null;
+export const isAsking = () => openTokenRequest !== null;
 
 // Resolves to whether the reader wants it.
 export function confirm({ head, text, yes }) {
   const dialog = find("confirm");
-  say(find("confirm-head"), head);
-  say(find("confirm-text"), text);
-  say(find("confirm-yes"), yes);
+  setText(find("confirm-head"), head);
+  setText(find("confirm-text"), text);
+  setText(find("confirm-yes"), yes);
   dialog.returnValue = "no";
   dialog.showModal();
   return new Promise((resolve) => {
@@ -92,11 +92,11 @@ export async function repeat(source, every, signal, work) {
     if (!document.hidden && !isAsking()) {
       try {
         await withToken(work);
-        if (!signal.aborted) heard(source, true);
+        if (!signal.aborted) setConnection(source, true);
       } catch (error) {
         if (signal.aborted) return;
         // What the service says is for the view; silence, and being asked too often, are for the line at the top.
-        heard(source, error instanceof Refused && error.status < 500 && error.status !== 429);
+        setConnection(source, error instanceof RefusedError && error.status < 500 && error.status !== 429);
       }
     }
     await pause(every(), signal);

@@ -27,7 +27,7 @@ export function pause(milliseconds, signal) {
 }
 
 // Does `work(turn)` once the page is seen; the signal `turn` aborts when it is hidden, and when `signal` does.
-export async function whileSeen(signal, work) {
+export async function runWhileVisible(signal, work) {
   while (document.hidden && !signal.aborted) await pause(AGAIN, signal);
   const turn = new AbortController();
   const end = watch(signal, () => (document.hidden || signal.aborted) && turn.abort());
@@ -41,7 +41,7 @@ export async function whileSeen(signal, work) {
 
 // A signal that aborts when `signal` does, and by itself, with what `reason()` gives, when `heard()` was not called for so
 // many milliseconds; `end()` once nothing is waited for.
-export function patience(milliseconds, signal, reason) {
+export function abortWhenSilent(milliseconds, signal, reason) {
   const silent = new AbortController();
   const abort = () => stop(signal.reason);
   let timer = null;

@@ -2,12 +2,12 @@
 
 import { axis, Chart } from "../chart.js";
 import { colour, curveColour } from "../colours.js";
-import { element, say, show } from "../element.js";
-import { clusters } from "../method.js";
+import { element, setText, show } from "../element.js";
+import { clusters } from "../method_curves.js";
 import { get, jobPath, LONG, request } from "../service.js";
 import { withToken } from "../session.js";
 import { mean } from "../statistics.js";
-import { accuracy, count } from "../words.js";
+import { accuracy, count } from "../formatting.js";
 
 const SCORES = "personal.csv";
 const TENTH = 0.1;
@@ -22,9 +22,9 @@ export function clients(job, records, signal) {
   async function read() {
     map.draw(); // the method may have told its clusters since
     if (map.found && scores.found) return;
-    say(note, "Reading who holds what …");
+    setText(note, "Reading who holds what …");
     const told = await Promise.all([attempt(() => readMap(map)), attempt(() => readScores(scores))]);
-    say(note, told.filter(Boolean).join(" "));
+    setText(note, told.filter(Boolean).join(" "));
   }
 
   // What cannot be had is said, and keeps nothing else away.

@@ -1,9 +1,9 @@
 // The cluster: its nodes, what is free on each, whose actors are where, and who waits.
 
-import { badge, element, renew, say, show } from "../element.js";
+import { badge, element, replaceIfChanged, setText, show } from "../element.js";
 import { get } from "../service.js";
 import { repeat } from "../session.js";
-import { number } from "../words.js";
+import { number } from "../formatting.js";
 
 const EVERY = 5000;
 const FIRST = 100; // of the queue
@@ -32,15 +32,15 @@ export function open(root, { signal }) {
       const cluster = await get("/cluster", { signal });
       show(note, false);
       const cards = cluster.nodes.map((node) => nodeCard(node, cluster.jobs, names));
-      renew(nodes, ...(cards.length ? cards : [element("p", { class: "soft" }, "The cluster has no node.")]));
-      renew(owners, ownerTable(cluster, names));
+      replaceIfChanged(nodes, ...(cards.length ? cards : [element("p", { class: "soft" }, "The cluster has no node.")]));
+      replaceIfChanged(owners, makeActorTable(cluster, names));
     } catch (error) {
       if (!error.status || error.status === 401) throw error;
       // The service is there, and the cluster is not, or not yet.
-      say(note, `${error.message}${error.hint ? `: ${error.hint}` : ""}`);
+      setText(note, `${error.message}${error.hint ? `: ${error.hint}` : ""}`);
       show(note, true);
-      renew(nodes, element("p", { class: "soft" }, "Nothing is known of the nodes."));
-      renew(owners, ownerTable({ jobs: [] }, names));
+      replaceIfChanged(nodes, element("p", { class: "soft" }, "Nothing is known of the nodes."));
+      replaceIfChanged(owners, makeActorTable({ jobs: [] }, names));
     }
   }
   repeat("cluster", () => EVERY, signal, refresh);
@@ -60,7 +60,7 @@ function gauge(kind, { total, free }) {
   return element("p", { class: "gauge" }, element("span", {}, text), element("meter", { min: 0, max: total || 1, value: used, "aria-label": text }));
 }
 
-function ownerTable({ jobs }, names) {
+function makeActorTable({ jobs }, names) {
   const known = new Map(jobs.map((job) => [job.job_id, job]));
   const active = [...names.values()].filter(({ state }) => state !== "QUEUED");
   const ids = [...new Set([...active.map(({ id }) => id), ...known.keys()])];
@@ -79,8 +79,8 @@ function ownerTable({ jobs }, names) {
 
 // By priority, and then by age, as the service gives them.
 function showQueue(list, { jobs, next_page_token: more }) {
-  if (!jobs.length) return renew(list, element("li", { class: "soft" }, "Nothing waits."));
-  renew(list, ...jobs.map((job) => element("li", {}, element("a", { href: `#/jobs/${job.id}` }, job.name),
+  if (!jobs.length) return replaceIfChanged(list, element("li", { class: "soft" }, "Nothing waits."));
+  replaceIfChanged(list, ...jobs.map((job) => element("li", {}, element("a", { href: `#/jobs/${job.id}` }, job.name),
     element("span", { class: "soft" }, [job.priority ? ` priority ${job.priority}` : "", job.waiting ?? ""].filter(Boolean).join(", ")))),
   more ? element("li", { class: "soft" }, "and more") : null);
 }

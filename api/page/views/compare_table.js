@@ -2,13 +2,13 @@
 
 import { curveColour } from "../colours.js";
 import { element } from "../element.js";
-import { bytes, count, measure, metricName, span } from "../words.js";
+import { bytes, count, measure, formatMetricName, span } from "../formatting.js";
 
 const CLEAR = 0.05;
 
 export function comparisonTable(rows, metric, target) {
   const aim = target === null ? "the target" : measure(metric, target);
-  const heads = ["", metricName(metric), "best", `rounds to ${aim}`, "traffic to it", "seconds to it", "traffic", "seconds", "against the best"];
+  const heads = ["", formatMetricName(metric), "best", `rounds to ${aim}`, "traffic to it", "seconds to it", "traffic", "seconds", "against the best"];
   const head = element("tr", {}, heads.map((text, index) => element("th", { scope: "col" },
     index ? text : element("span", { class: "for-readers" }, "Run"))));
   return element("table", { id: "compared" }, element("thead", {}, head), element("tbody", {}, rows.map((row, index) => line(row, index, metric))));

@@ -2,17 +2,17 @@
 
 import { axis, Chart } from "../chart.js";
 import { curveColour } from "../colours.js";
-import { element, labelled, select, show } from "../element.js";
-import { marks } from "../method.js";
-import { AXES, choices, sides } from "../series.js";
-import { accuracy, number } from "../words.js";
-import { markList, markShapes, markTrace, plainText } from "./marks.js";
+import { element, wrapWithLabel, select, show } from "../element.js";
+import { marks } from "../method_curves.js";
+import { AXES, choices, sides } from "../records.js";
+import { accuracy, number } from "../formatting.js";
+import { makeChangeList, makeChangeShapes, makeChangeTrace, plainText } from "./method_changes.js";
 
 const NONE = "";
 const OF_CLIENTS = /^method\..*clients$/;
 const MARGINS = 62; // to the left and to the right of the picture
 const SIDE = 56; // of a second axis
-const ROOM = 1.02; // to the right of the last round
+const RIGHT_MARGIN_FACTOR = 1.02; // to the right of the last round
 
 export function curves(records, signal) {
   const chosen = { what: "accuracy", along: "rounds", whole: true, beside: null };
@@ -22,16 +22,16 @@ export function curves(records, signal) {
   };
   const picture = element("div", { class: "chart", id: "chart", role: "img", "aria-labelledby": "curves-head chart-words" });
   const words = element("p", { class: "soft", id: "chart-words" });
-  const told = markList();
+  const told = makeChangeList();
   const what = select([["accuracy", "Accuracy"]], "accuracy", (value) => set({ what: value }), { name: "what" });
   const beside = select([[NONE, "nothing"]], NONE, (value) => set({ beside: value }), { name: "beside" });
-  const besides = labelled("Beside it", beside, { hidden: true });
+  const besides = wrapWithLabel("Beside it", beside, { hidden: true });
   const along = select(Object.entries(AXES).map(([key, { name }]) => [key, name]), "rounds", (value) => set({ along: value }), { name: "along" });
   const whole = element("input", { type: "checkbox", name: "whole", checked: true, on: { change: () => set({ whole: whole.checked }) } });
   const root = element("section", { class: "curves", "aria-labelledby": "curves-head" },
     element("div", { class: "title" }, element("h2", { id: "curves-head" }, "Curves"),
-      element("div", { class: "controls" }, labelled("Show", what), besides, labelled("Against", along),
-        labelled("Whole scale", whole, { class: "labelled beside" }))),
+      element("div", { class: "controls" }, wrapWithLabel("Show", what), besides, wrapWithLabel("Against", along),
+        wrapWithLabel("Whole scale", whole, { class: "labelled beside" }))),
     picture, words, told.root);
 
   const chart = new Chart(picture, words, () => {
@@ -74,7 +74,7 @@ function drawing(records, { lines, share, name }, side, { along, whole, changes,
   const places = records.along(along);
   const end = (shown.length && ROOM * places.at(-1)) || 10;
   const named = traces.length;
-  if (shown.length && changes.length) traces.push(markTrace(changes, places, shown[0].y[0]));
+  if (shown.length && changes.length) traces.push(makeChangeTrace(changes, places, shown[0].y[0]));
   const isShare = share && whole;
   const layout = {
     showlegend: named > 1,
@@ -86,7 +86,7 @@ function drawing(records, { lines, share, name }, side, { along, whole, changes,
     }),
     yaxis: axis("", isShare ? { range: [0, 1], tickformat: ".1f" } : { tickformat: share ? ".3~f" : ".3~s" }),
     ...(aside.length ? { yaxis2: axis(plainText(side.name), { overlaying: "y", side: "right", showgrid: false, tickmode: "auto", rangemode: "tozero", tickformat: ".3~g" }) } : {}),
-    ...markShapes(changes, places, { width: width - MARGINS - (aside.length ? SIDE : 0), end }),
+    ...makeChangeShapes(changes, places, { width: width - MARGINS - (aside.length ? SIDE : 0), end }),
   };
   return { traces, layout, words: sentence(shown, share, name, aside) };
 }

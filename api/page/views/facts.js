@@ -1,8 +1,8 @@
-// The figures of one job: what it has reached, what it has cost, what it runs on.
+// The figures of one job: results, cost, algorithm, workers, times.
 
-import { append, element, say } from "../element.js";
-import { flat, worded } from "../method.js";
-import { accuracy, bytes, choice, clock, cohortOf, count, curriculumOf, headline, measure, metricName, number, seconds, since, span, worked } from "../words.js";
+import { append, element, setText } from "../element.js";
+import { flat, worded } from "../method_curves.js";
+import { accuracy, bytes, choice, formatTime, cohortOf, count, curriculumOf, findMainAccuracy, measure, formatMetricName, number, seconds, since, span, secondsOfWork } from "../formatting.js";
 
 export function facts() {
   const root = element("section", { class: "facts", "aria-labelledby": "facts-head" }, element("h2", { id: "facts-head" }, "Figures"));
@@ -20,26 +20,26 @@ export function facts() {
 function fill(list, pairs) {
   pairs.forEach(([term, value], index) => {
     const item = list.children[index] ?? list.appendChild(element("div", {}, element("dt"), element("dd")));
-    say(item.firstChild, term);
-    say(item.lastChild, value);
+    setText(item.firstChild, term);
+    setText(item.lastChild, value);
   });
   while (list.children.length > pairs.length) list.lastChild.remove();
 }
 
 function figures(job, records) {
   const method = flat(records.last?.method).filter(([, value]) => value !== null);
-  const said = method.map(([name, value]) => [metricName(name), typeof value === "number" ? number(value) : worded(value)]);
-  return { reached: reached(job, records), cost: costs(records), ...(said.length ? { method: said } : {}), engine: engine(job, records), times: times(job) };
+  const said = method.map(([name, value]) => [formatMetricName(name), typeof value === "number" ? number(value) : worded(value)]);
+  return { reached: listScores(job, records), cost: costs(records), ...(said.length ? { method: said } : {}), engine: engine(job, records), times: times(job) };
 }
 
-function reached(job, records) {
-  const name = headline(job.last_metrics);
+function listScores(job, records) {
+  const name = findMainAccuracy(job.last_metrics);
   const best = records.best(name);
   const values = Object.entries(job.last_metrics).filter(([, value]) => typeof value === "number");
   if (!values.length) return [["so far", "nothing yet"]];
   return [
-    best ? [`best ${metricName(name)}`, `${accuracy(best.metrics[name])} at round ${best.round}`] : ["", null],
-    ...values.map(([metric, value]) => [metricName(metric), measure(metric, value)]),
+    best ? [`best ${formatMetricName(name)}`, `${accuracy(best.metrics[name])} at round ${best.round}`] : ["", null],
+    ...values.map(([metric, value]) => [formatMetricName(metric), measure(metric, value)]),
   ];
 }
 
@@ -77,12 +77,12 @@ function engine({ spec, restarts, resumes }, { last, failed, restarts: replaced 
 }
 
 function times(job) {
-  const time = worked(job);
+  const time = secondsOfWork(job);
   return [
-    ["made", `${since(job.created_at)} ago, ${clock(job.created_at)}`],
+    ["made", `${since(job.created_at)} ago, ${formatTime(job.created_at)}`],
     job.submitted_at ? ["in the queue", span(Math.round(seconds(job.created_at, job.submitted_at)))] : ["", null],
     time === null ? ["", null] : ["at work", span(Math.round(time))],
-    job.finished_at ? ["ended", clock(job.finished_at)] : ["", null],
+    job.finished_at ? ["ended", formatTime(job.finished_at)] : ["", null],
     ["priority", String(job.priority)],
     ...Object.entries(job.labels).map(([name, value]) => [`label ${name}`, value || "set"]),
   ];

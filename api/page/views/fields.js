@@ -1,8 +1,8 @@
 // The fields of a new job, made of the spec's JSON schema and of the catalogue.
 
 import { element, select } from "../element.js";
-import { CATALOGUES, reading, typed, written } from "../schema.js";
-import { metricName } from "../words.js";
+import { CATALOGUES, readProperty, parseInput, formatInput } from "../schema.js";
+import { formatMetricName } from "../formatting.js";
 
 const LATE = ["evaluation", "resources", "faults", "checkpoint"];
 const TOP = ["name", "seed", "rounds"];
@@ -22,12 +22,12 @@ function part(make, name, property) {
     const [choice, ...own] = choiceFields(make, name);
     return element("fieldset", { data: { section: name } }, legend(name), choice, element("div", { class: "fields" }, own));
   }
-  const read = reading(property, make.definitions);
+  const read = readProperty(property, make.definitions);
   if (read.type !== "section") return group(make, name, "", [[name, property]]);
   return group(make, name, `${name}.`, Object.entries(read.fields), LATE.includes(name));
 }
 
-const legend = (name) => element("legend", {}, name[0].toUpperCase() + metricName(name).slice(1));
+const legend = (name) => element("legend", {}, name[0].toUpperCase() + formatMetricName(name).slice(1));
 
 function group(make, name, prefix, properties, closed = false) {
   const inner = properties.flatMap(([key, property]) => anyField(make, prefix + key, property));
@@ -40,7 +40,7 @@ function group(make, name, prefix, properties, closed = false) {
 
 function anyField(make, path, property) {
   if (CATALOGUES[path]) return choiceFields(make, path);
-  const read = reading(property, make.definitions);
+  const read = readProperty(property, make.definitions);
   if (read.type !== "section") return [field(make, path, read, make.draft.get(path), (value) => make.draft.set(path, value))];
   const inner = () => Object.entries(read.fields).flatMap(([key, each]) => anyField(make, `${path}.${key}`, each));
   if (!read.nullable) return inner();
@@ -54,7 +54,7 @@ function optional({ draft, changed }, path, { description }) {
     draft.set(path, tick.checked ? {} : undefined);
     changed(true);
   } } });
-  return wrap(path, element("label", { class: "labelled beside" }, element("span", {}, metricName(path.split(".").slice(1).join(" "))), tick), description);
+  return wrap(path, element("label", { class: "labelled beside" }, element("span", {}, formatMetricName(path.split(".").slice(1).join(" "))), tick), description);
 }
 
 function choiceFields(make, path) {
@@ -76,12 +76,12 @@ function choiceFields(make, path) {
       draft.choose(path, name, { ...draft.choice(path).parameters, [key]: next });
     });
   });
-  const words = isDefault && path === "data.partition" ? "dirichlet with beta 0.5 by default" : described(entry);
-  return [labelledField(path, metricName(path.split(".").at(-1)), control, words), ...own];
+  const words = isDefault && path === "data.partition" ? "dirichlet with beta 0.5 by default" : describeEntry(entry);
+  return [makeLabelledField(path, formatMetricName(path.split(".").at(-1)), control, words), ...own];
 }
 
 // What an entry is, whose, and whether its clients cannot train at once.
-function described(entry) {
+function describeEntry(entry) {
   const alone = entry?.stacks === false && `with its defaults clients train one by one: ${entry.why_not_stacked}`;
   return [entry?.summary, entry?.plugin && `of ${entry.plugin}`, alone].filter(Boolean).join("; ");
 }
@@ -89,10 +89,10 @@ function described(entry) {
 // Several models are dealt to the clients in turn: their names, or specs in JSON.
 function severalFields({ draft, changed }, path, several) {
   const control = element("input", { name: path, value: JSON.stringify(several), on: { input: () => {
-    draft.set(path, typed(control.value, "mixed"));
+    draft.set(path, parseInput(control.value, "mixed"));
     changed(false);
   } } });
-  return labelledField(path, `${path}: several, dealt in turn`, control, "names, or mappings with parameters, as a JSON list");
+  return makeLabelledField(path, `${path}: several, dealt in turn`, control, "names, or mappings with parameters, as a JSON list");
 }
 
 function field({ changed }, path, read, value, write) {
@@ -102,25 +102,25 @@ function field({ changed }, path, read, value, write) {
     write(next);
     changed(false);
   };
-  const label = metricName(short ?? (path.split(".").slice(1).join(" ") || path));
-  const plain = fallback === undefined || fallback === null ? "" : written(fallback);
+  const label = formatMetricName(short ?? (path.split(".").slice(1).join(" ") || path));
+  const plain = fallback === undefined || fallback === null ? "" : formatInput(fallback);
   if (type === "enum" || type === "boolean") {
     const all = type === "boolean" ? ["true", "false"] : options;
     const words = plain ? `${plain} (default)` : "not set";
-    const control = select([["", words], ...all.map((each) => [String(each), String(each)])], written(value), (next) => update(typed(next, type === "enum" ? "string" : type)), common);
-    const made = labelledField(path, label, control, description);
+    const control = select([["", words], ...all.map((each) => [String(each), String(each)])], formatInput(value), (next) => update(parseInput(next, type === "enum" ? "string" : type)), common);
+    const made = makeLabelledField(path, label, control, description);
     made.classList.toggle("long", [words, ...all].some((each) => each.length > SHORT));
     return made;
   }
   const control = element("input", {
-    ...common, value: written(value), placeholder: plain || "none", autocomplete: "off", spellcheck: "false",
+    ...common, value: formatInput(value), placeholder: plain || "none", autocomplete: "off", spellcheck: "false",
     inputmode: type === "integer" ? "numeric" : type === "number" ? "decimal" : null,
-    on: { input: () => update(typed(control.value, type)) },
+    on: { input: () => update(parseInput(control.value, type)) },
   });
-  return labelledField(path, label, control, [description, limits].filter(Boolean).join("; "));
+  return makeLabelledField(path, label, control, [description, limits].filter(Boolean).join("; "));
 }
 
-export function labelledField(path, text, control, description) {
+export function makeLabelledField(path, text, control, description) {
   const id = `field-${path}`;
   control.id = id;
   return wrap(path, element("label", { for: id }, text), description, control);

@@ -1,22 +1,22 @@
 // One job, live.
 
-import { actionButtons } from "../actions.js";
+import { actionButtons } from "../job_actions.js";
 import { load } from "../chart.js";
-import { badge, element, say, show } from "../element.js";
-import { Records } from "../series.js";
+import { badge, element, setText, show } from "../element.js";
+import { Records } from "../records.js";
 import { follow, get, jobPath } from "../service.js";
-import { heard, isAsking, withToken } from "../session.js";
+import { setConnection, isAsking, withToken } from "../session.js";
 import { pause } from "../waiting.js";
-import { FINAL, span } from "../words.js";
+import { FINAL, span } from "../formatting.js";
 import { clients } from "./clients.js";
 import { curves } from "./curves.js";
 import { facts, summary } from "./facts.js";
-import { papers } from "./papers.js";
+import { makeFileSections } from "./job_files.js";
 import { timeline } from "./timeline.js";
 
 const EVERY = 3000;
 const LATEST = 10;
-const GATHER = 80; // many rounds come at once when a long job is opened: one drawing for all of them
+const DRAW_DELAY = 80; // many rounds come at once when a long job is opened: one drawing for all of them
 const THEN = 250;
 
 export const title = "Job";
@@ -30,10 +30,10 @@ export async function open(root, { id, signal }) {
     new JobView(root, note, job, signal).start();
   } catch (error) {
     if (signal.aborted) return;
-    say(note, `Job ${id}: ${error.message}`);
+    setText(note, `Job ${id}: ${error.message}`);
     note.classList.add("bad");
     if (!error.status) setTimeout(() => signal.aborted || (root.replaceChildren(), open(root, { id, signal })), EVERY);
-    heard("job", Boolean(error.status));
+    setConnection("job", Boolean(error.status));
   }
 }
 
@@ -50,7 +50,7 @@ class JobView {
     this.facts = facts();
     this.timeline = timeline(this.records, () => this.job, signal);
     this.clients = clients(() => this.job, this.records, signal);
-    this.papers = papers(() => this.job, signal);
+    this.papers = makeFileSections(() => this.job, signal);
     root.append(
       element("div", { class: "title" }, this.head, this.state, element("span", { class: "row", id: "job-actions" }, this.actions.buttons)),
       this.what, note, this.bar, this.rounds,
@@ -72,7 +72,7 @@ class JobView {
     try {
       await withToken(() => follow(this.job.id, {
         onEvent: (type, data, event) => this.take(type, data, event),
-        onConnection: (there) => this.signal.aborted || heard("stream", there),
+        onConnection: (there) => this.signal.aborted || setConnection("stream", there),
         signal: this.signal,
       }));
     } catch (error) {
@@ -94,13 +94,13 @@ class JobView {
   async refresh() {
     try {
       const job = await withToken(() => get(jobPath(this.job.id), { signal: this.signal }));
-      heard("job", true);
+      setConnection("job", true);
       this.show(job);
       if (job.resumes !== this.life) this.listen();
     } catch (error) {
       if (this.signal.aborted) return;
       if (error.status === 404) this.tell("This job is deleted.", true);
-      else heard("job", Boolean(error.status));
+      else setConnection("job", Boolean(error.status));
     }
   }
 
@@ -109,7 +109,7 @@ class JobView {
     if (type === "round") {
       if (!this.records.add(data)) return;
       this.timeline.round(data);
-      this.later ??= setTimeout(() => this.draw(), GATHER);
+      this.later ??= setTimeout(() => this.draw(), DRAW_DELAY);
     } else {
       this.events ??= new Set();
       // A stream that began again tells the same once more.
@@ -140,9 +140,9 @@ class JobView {
     this.job = job;
     if (job.state !== this.shown) this.papers.refresh();
     this.shown = job.state;
-    say(this.head, job.name);
+    setText(this.head, job.name);
     badge(this.state, job.state);
-    say(this.what, summary(job));
+    setText(this.what, summary(job));
     const message = job.message ?? job.waiting ?? "";
     this.tell(message, job.state === "FAILED");
     this.actions.update(job);
@@ -151,7 +151,7 @@ class JobView {
   }
 
   tell(message, bad) {
-    say(this.note, message);
+    setText(this.note, message);
     this.note.classList.toggle("bad", bad);
     show(this.note, Boolean(message));
   }
@@ -162,10 +162,10 @@ class JobView {
     // Seen where the page is one of many: how far it has come, or how it has ended.
     const how = FINAL.has(this.job.state) ? this.job.state.toLowerCase() : `${done}/${this.job.rounds_total}`;
     document.title = `${how} · ${this.job.name} · fedsim`;
-    say(this.rounds, `${done} of ${this.job.rounds_total} rounds${this.left(done)}`);
+    setText(this.rounds, `${done} of ${this.job.rounds_total} rounds${this.formatTimeLeft(done)}`);
   }
 
-  left(done) {
+  formatTimeLeft(done) {
     const latest = this.records.all.slice(-LATEST);
     if (FINAL.has(this.job.state) || !latest.length || done >= this.job.rounds_total) return "";
     const mean = latest.reduce((sum, { seconds }) => sum + seconds.total, 0) / latest.length;

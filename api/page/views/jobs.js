@@ -1,9 +1,9 @@
 // The jobs: a live table with filters, a page at a time.
 
-import { button, element, labelled, say, select, show } from "../element.js";
+import { button, element, wrapWithLabel, setText, select, show } from "../element.js";
 import { get } from "../service.js";
 import { repeat } from "../session.js";
-import { headline, HEADLINES, STATES } from "../words.js";
+import { findMainAccuracy, MAIN_ACCURACIES, STATES } from "../formatting.js";
 import { COLUMNS, jobRow } from "./job_row.js";
 
 const EVERY = 3000;
@@ -68,7 +68,7 @@ export function open(root, { query, signal }) {
 
   function showChosen() {
     show(compare, chosen.size > 0);
-    say(compare, `Compare ${chosen.size}`);
+    setText(compare, `Compare ${chosen.size}`);
     compare.href = `#/compare?jobs=${[...chosen].join(",")}`;
     const here = [...rows.keys()].filter((id) => chosen.has(id)).length;
     every.checked = here > 0 && here === rows.size;
@@ -79,7 +79,7 @@ export function open(root, { query, signal }) {
   async function refresh() {
     const ask = asks += 1;
     const asked = new URLSearchParams({ limit: PAGE });
-    for (const [name, value] of filled(query)) asked.append(name, value);
+    for (const [name, value] of listFilters(query)) asked.append(name, value);
     const token = tokens.at(-1);
     if (token) asked.set("page_token", token);
     try {
@@ -90,7 +90,7 @@ export function open(root, { query, signal }) {
       await freshCurves(page.jobs);
       if (ask === asks) showJobs(page.jobs);
     } catch (error) {
-      if (ask === asks && error.status && error.status !== 401) say(note, `${error.message}${error.hint ? `: ${error.hint}` : ""}`);
+      if (ask === asks && error.status && error.status !== 401) setText(note, `${error.message}${error.hint ? `: ${error.hint}` : ""}`);
       throw error;
     }
   }
@@ -99,7 +99,7 @@ export function open(root, { query, signal }) {
   async function freshCurves(jobs) {
     const due = jobs.filter((job) => job.rounds_done && curves.get(job.id)?.done !== job.rounds_done);
     if (!due.length) return;
-    await Promise.all(HEADLINES.map((metric) => fetchCurves(metric, due.filter((job) => headline(job.last_metrics) === metric))));
+    await Promise.all(MAIN_ACCURACIES.map((metric) => fetchCurves(metric, due.filter((job) => findMainAccuracy(job.last_metrics) === metric))));
   }
 
   async function fetchCurves(metric, jobs) {
@@ -126,7 +126,7 @@ export function open(root, { query, signal }) {
       rows.delete(id);
     });
     showChosen();
-    say(note, filled(query).length ? "No job fits these filters." : "No jobs yet. Make one with New job, or in a terminal: fedsim submit demo");
+    setText(note, listFilters(query).length ? "No job fits these filters." : "No jobs yet. Make one with New job, or in a terminal: fedsim submit demo");
     show(note, !jobs.length);
     show(table, jobs.length > 0);
     show(pages, tokens.length > 1 || next !== null);
@@ -142,7 +142,7 @@ export function open(root, { query, signal }) {
 }
 
 // The filters that say something.
-const filled = (query) => [...query].filter(([name, value]) => value && name !== "chosen");
+const listFilters = (query) => [...query].filter(([name, value]) => value && name !== "chosen");
 const address = (query) => `#/jobs${query.size ? `?${query.toString().replaceAll("%2C", ",")}` : ""}`;
 
 function head(every) {
@@ -173,15 +173,15 @@ function filters(query, seek) {
     }, PAUSE);
   };
   const states = [["", "All"], ...STATES.map((state) => [state, state.toLowerCase()])];
-  const text = (name, words, hint) => labelled(words, element("input", {
+  const text = (name, words, hint) => wrapWithLabel(words, element("input", {
     type: "search", name, value: query.get(name) ?? "", placeholder: hint, autocomplete: "off",
     on: { input: (event) => type(name, event.target.value.trim()), change: (event) => change(name, event.target.value.trim()) },
   }));
   return element("form", { class: "filters", role: "search", "aria-label": "Filter jobs", on: { submit: (event) => event.preventDefault() } },
     text("search", "Find", "name, id, method"),
-    labelled("State", select(states, query.get("state") ?? "", (value) => change("state", value), { name: "state" })),
+    wrapWithLabel("State", select(states, query.get("state") ?? "", (value) => change("state", value), { name: "state" })),
     text("algorithm", "Method", "fedavg"),
     text("label", "Label", "group=mine"),
-    labelled("Order", select(ORDERS, query.get("order_by") ?? "-created_at", (value) => change("order_by", value), { name: "order_by" })),
+    wrapWithLabel("Order", select(ORDERS, query.get("order_by") ?? "-created_at", (value) => change("order_by", value), { name: "order_by" })),
   );
 }

@@ -1,12 +1,12 @@
 // Choosing jobs to compare: those chosen, and a search for more. `chosen()` gives their ids; `change(ids)` takes others.
 
-import { button, element, renew } from "../element.js";
+import { button, element, replaceIfChanged } from "../element.js";
 import { get } from "../service.js";
 import { withToken } from "../session.js";
-import { methodOf } from "../words.js";
+import { methodOf } from "../formatting.js";
 
 const PAUSE = 250;
-const FOUND = 12;
+const MOST_FOUND = 12;
 
 export function picker({ chosen, change, signal }) {
   const field = element("input", { type: "search", name: "find", id: "find", placeholder: "name, id or method", autocomplete: "off", on: { input: later } });
@@ -23,7 +23,7 @@ export function picker({ chosen, change, signal }) {
   // An answer that a later search has overtaken is dropped.
   async function search() {
     const ask = asks += 1;
-    const asked = new URLSearchParams({ limit: FOUND, ...(field.value.trim() ? { search: field.value.trim() } : {}) });
+    const asked = new URLSearchParams({ limit: MOST_FOUND, ...(field.value.trim() ? { search: field.value.trim() } : {}) });
     try {
       const { jobs } = await withToken(() => get(`/jobs?${asked}`, { signal }));
       if (ask !== asks) return;
@@ -43,7 +43,7 @@ export function picker({ chosen, change, signal }) {
     change([...chosen(), id]);
   }
 
-  const show = (entries) => renew(taken, ...entries.map(({ job }) => element("li", {},
+  const show = (entries) => replaceIfChanged(taken, ...entries.map(({ job }) => element("li", {},
     element("a", { href: `#/jobs/${job.id}` }, job.name),
     button("×", () => change(chosen().filter((id) => id !== job.id)), { class: "quiet", "aria-label": `Leave out ${job.name}` }))));
 

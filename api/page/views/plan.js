@@ -1,9 +1,9 @@
 // The plan of a spec: what it needs here, measured, and what it will take.
 
-import { button, element, say } from "../element.js";
+import { button, element, setText } from "../element.js";
 import { LONG, post } from "../service.js";
 import { withToken } from "../session.js";
-import { bytes, count, span } from "../words.js";
+import { bytes, count, span } from "../formatting.js";
 
 export function planner(spec, signal) {
   const answer = element("div", { id: "plan", role: "status" }, element("p", { class: "soft" },
@@ -14,10 +14,10 @@ export function planner(spec, signal) {
     const began = Date.now();
     const line = element("p", {}, "Measuring …");
     answer.replaceChildren(line);
-    const tick = setInterval(() => say(line, `Measuring for ${span(Math.round((Date.now() - began) / 1000))} …`), 1000);
+    const tick = setInterval(() => setText(line, `Measuring for ${span(Math.round((Date.now() - began) / 1000))} …`), 1000);
     try {
       const plan = await withToken(() => post("/plan", spec(), { signal, seconds: LONG }));
-      answer.replaceChildren(...shown(plan));
+      answer.replaceChildren(...renderPlan(plan));
     } catch (error) {
       if (!signal.aborted) answer.replaceChildren(element("p", { class: "message bad" }, `${error.message}${error.hint ? `: ${error.hint}` : ""}`));
     }
@@ -27,7 +27,7 @@ export function planner(spec, signal) {
     element("div", { class: "title" }, element("h2", { id: "plan-head" }, "Plan"), start), answer);
 }
 
-function shown(plan) {
+function renderPlan(plan) {
   const pairs = figures(plan).map(([term, value]) => element("div", {}, element("dt", {}, term), element("dd", {}, value)));
   const head = plan.fits
     ? element("p", { class: "message good" }, "It fits.")

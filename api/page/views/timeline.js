@@ -2,9 +2,9 @@
 
 import { axis, Chart } from "../chart.js";
 import { colour, curveColour, faint } from "../colours.js";
-import { element, say, show } from "../element.js";
-import { phasesOf } from "../series.js";
-import { clock, span } from "../words.js";
+import { element } from "../element.js";
+import { phasesOf } from "../records.js";
+import { formatTime, span } from "../formatting.js";
 
 const MOST_EVENTS = 300;
 
@@ -30,16 +30,16 @@ export function timeline(records, job, signal) {
     draw: () => chart.draw(),
     state: ({ state, reason, message, at }) => {
       const why = [reason?.toLowerCase().replaceAll("_", " "), message].filter(Boolean).join(": ");
-      line(state, clock(at), `${state.toLowerCase()}${why ? `: ${why}` : ""}`);
+      line(state, formatTime(at), `${state.toLowerCase()}${why ? `: ${why}` : ""}`);
     },
-    warning: ({ message, at }) => line("warning", clock(at), message),
+    warning: ({ message, at }) => line("warning", formatTime(at), message),
     round: ({ round, failed, engine }) => {
-      if (engine.actors !== actors) line("actors", `round ${round}`, `${actorsWords(engine.actors)} ${share(job().spec.resources)}`);
+      if (engine.actors !== actors) line("actors", `round ${round}`, `${actorsWords(engine.actors)} ${formatResources(job().spec.resources)}`);
       actors = engine.actors;
       if (engine.restarts) line("warning", `round ${round}`, `${engine.restarts} ${engine.restarts === 1 ? "actor" : "actors"} replaced`);
       const retries = engine.client_retries ?? 0;
       if (retries) line("warning", `round ${round}`, `${retries} ${retries === 1 ? "client" : "clients"} trained again after an error`);
-      if (failed.length) line("warning", `round ${round}`, `left out, because they failed: clients ${failed.join(", ")}${causes(engine)}`);
+      if (failed.length) line("warning", `round ${round}`, `left out, because they failed: clients ${failed.join(", ")}${describeFirstError(engine)}`);
     },
   };
 }
@@ -52,7 +52,7 @@ function drawing(records) {
     line: { width: 0.5, color: curveColour(index) }, fillcolor: faint(curveColour(index), 0.45), hovertemplate: "%{y:.3f} s",
   }));
   const troubled = all.filter(({ engine, failed }) => engine.restarts || engine.client_retries || failed.length);
-  if (troubled.length) traces.push(troubles(troubled));
+  if (troubled.length) traces.push(makeFailureTrace(troubled));
   const layout = {
     showlegend: true, margin: { l: 44, r: 14, t: 34, b: 38 },
     xaxis: axis("round", { rangemode: "tozero", ...(x.length ? {} : { range: [0, 10] }) }),
@@ -64,14 +64,14 @@ function drawing(records) {
 const actorsWords = (count) => `${count} ${count === 1 ? "actor" : "actors"}`;
 
 // What an actor holds of its node, a GPU in fractions.
-export const share = ({ cpus_per_worker: cpus, gpus_per_worker: gpus }) => `with ${cpus} CPU${gpus ? `, ${gpus} GPU` : ""} each`;
+export const formatResources = ({ cpus_per_worker: cpus, gpus_per_worker: gpus }) => `with ${cpus} CPU${gpus ? `, ${gpus} GPU` : ""} each`;
 
-function causes({ client_errors: errors }) {
+function describeFirstError({ client_errors: errors }) {
   const [first] = Object.entries(errors ?? {});
   return first ? `; client ${first[0]}: ${first[1]}` : "";
 }
 
-function troubles(records) {
+function makeFailureTrace(records) {
   return {
     name: "replaced, retried, left out", x: records.map(({ round }) => round), y: records.map(({ seconds }) => seconds.total),
     type: "scatter", mode: "markers", cliponaxis: false, marker: { symbol: "x", size: 8, color: colour("--bad") },

@@ -28,7 +28,7 @@ export function span(seconds) {
 
 export const seconds = (from, to) => (new Date(to) - new Date(from)) / 1000;
 export const since = (moment) => span(Math.max(1, Math.floor(seconds(moment, Date.now())))).replace(/ \d+ (s|min|h)$/, "");
-export const clock = (moment) => new Date(moment).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
+export const formatTime = (moment) => new Date(moment).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
 export const count = (value) => value.toLocaleString("en").replaceAll(",", " ");
 
 export function number(value) {
@@ -41,12 +41,12 @@ export const accuracy = (value) => (typeof value === "number" ? value.toFixed(4)
 export const isAccuracy = (metric) => /accuracy/.test(metric) && !/_std(_|$)/.test(metric);
 export const measure = (metric, value) => (isAccuracy(metric) ? accuracy(value) : number(value));
 // The accuracy that stands for a job: the first that it has. Where all models are clients' own there is no global one.
-export const HEADLINES = ["global_accuracy", "personal_accuracy"];
-export const headline = (metrics) => HEADLINES.find((name) => typeof metrics[name] === "number") ?? HEADLINES[0];
-export const metricName = (metric) => metric.replaceAll("_", " ").replaceAll(".", ": ").replace("worst10", "of the worst tenth");
+export const MAIN_ACCURACIES = ["global_accuracy", "personal_accuracy"];
+export const findMainAccuracy = (metrics) => MAIN_ACCURACIES.find((name) => typeof metrics[name] === "number") ?? MAIN_ACCURACIES[0];
+export const formatMetricName = (metric) => metric.replaceAll("_", " ").replaceAll(".", ": ").replace("worst10", "of the worst tenth");
 
 // How long a job has been at work; null before it starts.
-export function worked(job) {
+export function secondsOfWork(job) {
   if (!job.started_at) return null;
   return seconds(job.started_at, job.finished_at ?? Date.now());
 }

@@ -10,7 +10,7 @@ export async function copy(text, done, shown = null) {
     await navigator.clipboard.writeText(text);
   } catch {
     if (!copyByHand(text)) {
-      if (shown) mark(shown);
+      if (shown) selectText(shown);
       notice(shown ? "The browser did not let the page copy: the text is marked, for you to copy it" : text, Boolean(shown));
       return;
     }
@@ -34,7 +34,7 @@ function copyByHand(text) {
   }
 }
 
-function mark(shown) {
+function selectText(shown) {
   if (shown.select) shown.select();
   else getSelection().selectAllChildren(shown);
 }

@@ -3,7 +3,7 @@
 import { button } from "./element.js";
 import { jobPath, post, request } from "./service.js";
 import { confirm, notice, withToken } from "./session.js";
-import { FINAL, RESUMABLE } from "./words.js";
+import { FINAL, RESUMABLE } from "./formatting.js";
 
 async function attempt(what, work) {
   try {

@@ -1,7 +1,7 @@
 // From round records to curves.
 
-import { methodCurves } from "./method.js";
-import { metricName } from "./words.js";
+import { methodCurves } from "./method_curves.js";
+import { formatMetricName } from "./formatting.js";
 
 export const AXES = {
   rounds: { name: "Rounds", title: "round" },
@@ -60,7 +60,7 @@ export class Records {
   }
 }
 
-const metric = (name) => ({ name: metricName(name), read: (record) => record.metrics[name] });
+const metric = (name) => ({ name: formatMetricName(name), read: (record) => record.metrics[name] });
 
 // The parts of a round by which its seconds are told.
 export const PHASES = [
@@ -89,7 +89,7 @@ export function choices(records) {
     if (before.length) found[`${key}_before`] = { name: `${text} before fine-tuning`, lines: before.map(metric), ...more };
   }
   names.filter((name) => ![...accuracies, ...losses].includes(name)).forEach((name) => {
-    found[name] = { name: metricName(name), lines: [metric(name)] };
+    found[name] = { name: formatMetricName(name), lines: [metric(name)] };
   });
   Object.entries(methodCurves(records)).forEach(([key, { name, lines }]) => { found[key] = { name: `Method: ${name}`, lines }; });
   if (records.all.some(({ cost }) => cost)) {
@@ -110,7 +110,7 @@ export function sides(records) {
   const names = new Set(records.all.flatMap(({ metrics }) => Object.keys(metrics)));
   [...names].filter((name) => !/accuracy|loss/.test(name)).forEach((name) => {
     const values = new Set(records.all.map(({ metrics }) => metrics[name]).filter((value) => typeof value === "number"));
-    if (values.size > 1) found[name] = { name: metricName(name), lines: [metric(name)] };
+    if (values.size > 1) found[name] = { name: formatMetricName(name), lines: [metric(name)] };
   });
   return found;
 }

@@ -1,12 +1,12 @@
 // A curve of the size of a word.
 
-import { element, say } from "./element.js";
-import { accuracy } from "./words.js";
+import { element } from "./element.js";
+import { accuracy } from "./formatting.js";
 
 const WIDTH = 96;
 const HEIGHT = 22;
 
-export function spark() {
+export function makeSparkline() {
   const line = element("path", { class: "spark-line" });
   const picture = element("svg", { class: "spark", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": "no accuracy yet" }, line);
   return { picture, update: (curve, total) => update(picture, line, curve, total) };

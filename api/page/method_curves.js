@@ -11,7 +11,7 @@
 //   other numbers       a curve for each place of the list                     quantiles: [0.1, 0.4]
 //   wholes by client    where the name says cluster: colours of the clients    clusters: [0, 2, 1, 0]
 
-import { metricName, number } from "./words.js";
+import { formatMetricName, number } from "./formatting.js";
 
 const MOST_LINES = 8;
 const MOST_MARKS = 24; // of one name: what changes nearly every round is no mark
@@ -75,13 +75,13 @@ export function methodCurves({ all }) {
   const found = {};
   for (const [name, values] of every) {
     const lines = linesOf(name, values, every).filter(([, points]) => varies(points));
-    if (lines.length) found[`method.${name}`] = { name: metricName(name), lines: lines.map(([text, points]) => line(text, points)) };
+    if (lines.length) found[`method.${name}`] = { name: formatMetricName(name), lines: lines.map(([text, points]) => line(text, points)) };
   }
   return found;
 }
 
 function linesOf(name, values, every) {
-  const text = metricName(name);
+  const text = formatMetricName(name);
   switch (kindOf(name, values)) {
     case "number": return [[text, values]];
     case "members":
@@ -120,14 +120,14 @@ function changed(name, values) {
   return texts.flatMap((text, index) => {
     if (text === null || text === texts[index - 1]) return [];
     const lasts = index === 0 || texts[index - 1] !== null || (texts[index + 1] ?? null) !== null;
-    return [{ index, text: `${metricName(name)}: ${text}`, lasts }];
+    return [{ index, text: `${formatMetricName(name)}: ${text}`, lasts }];
   });
 }
 
 function moved(name, values) {
   if (name.startsWith("newly_")) {
     return values.flatMap((value, index) => (
-      value?.length ? [{ index, text: `${metricName(name)}: ${few("", value)}`, lasts: false }] : []
+      value?.length ? [{ index, text: `${formatMetricName(name)}: ${few("", value)}`, lasts: false }] : []
     ));
   }
   let before = [];
@@ -137,7 +137,7 @@ function moved(name, values) {
     const went = before.filter((each) => !now.includes(each));
     before = now;
     const words = [few("+", came), now.length ? few("−", went) : went.length ? "none" : ""].filter(Boolean).join(" ");
-    return words ? [{ index, text: `${metricName(name)}: ${words}`, lasts: false }] : [];
+    return words ? [{ index, text: `${formatMetricName(name)}: ${words}`, lasts: false }] : [];
   });
 }
 

@@ -1,14 +1,14 @@
 // A new job: a form made of the spec's schema, looked over by the service while it is filled in, and its YAML.
 
-import { copy } from "../copying.js";
+import { copy } from "../clipboard.js";
 import { Draft } from "../draft.js";
-import { button, element, say, select, show } from "../element.js";
-import { stringify } from "../exact.js";
+import { button, element, setText, select, show } from "../element.js";
+import { stringify } from "../exact_json.js";
 import { get, jobPath, LONG, newKey, post } from "../service.js";
-import { heard, notice, withToken } from "../session.js";
-import { typed } from "../schema.js";
+import { setConnection, notice, withToken } from "../session.js";
+import { parseInput } from "../schema.js";
 import { yaml } from "../yaml.js";
-import { fields, labelledField } from "./fields.js";
+import { fields, makeLabelledField } from "./fields.js";
 import { planner } from "./plan.js";
 
 const PAUSE = 350;
@@ -23,17 +23,17 @@ export async function open(root, { query, signal }) {
   try {
     const [schema, ...lists] = await withToken(() => Promise.all(["schema", ...KINDS].map((kind) => get(`/${kind}`, { signal }))));
     const catalogue = Object.fromEntries(KINDS.map((kind, index) => [kind, lists[index]]));
-    heard("catalogue", true);
+    setConnection("catalogue", true);
     const form = new NewJob(root, schema, catalogue, signal);
     note.remove();
     await form.begin(query);
   } catch (error) {
     if (signal.aborted) return;
-    say(note, error.message);
+    setText(note, error.message);
     note.classList.add("bad");
     root.append(note);
     if (error.status) return;
-    heard("catalogue", false);
+    setConnection("catalogue", false);
     setTimeout(() => signal.aborted || (root.replaceChildren(), open(root, { query, signal })), AGAIN);
   }
 }
@@ -52,14 +52,14 @@ class NewJob {
     this.submit = button("Submit", () => this.send(), { id: "submit", class: "main" });
     const copying = button("Copy", () => copy(this.text.value, "The YAML is copied", this.text), { id: "copy-yaml" });
     this.others = element("ul", { id: "other-faults", class: "fault" });
-    this.left = element("div", {}, element("section", { class: "row" }, labelledField("preset", "Start from a preset", this.preset),
-      labelledField("priority", "Priority", this.priority), labelledField("labels", "Labels", this.labels)), this.form);
+    this.left = element("div", {}, element("section", { class: "row" }, makeLabelledField("preset", "Start from a preset", this.preset),
+      makeLabelledField("priority", "Priority", this.priority), makeLabelledField("labels", "Labels", this.labels)), this.form);
     root.append(element("div", { class: "new-split" }, this.left,
       element("div", { class: "beside-form" },
         element("section", { "aria-labelledby": "yaml-head" },
           element("div", { class: "title" }, element("h2", { id: "yaml-head" }, "Spec"), copying, this.submit),
           this.verdict, this.others, this.text),
-        planner(() => this.seen, signal))));
+        planner(() => this.currentSpec, signal))));
     signal.addEventListener("abort", () => clearTimeout(this.timer));
   }
 
@@ -123,7 +123,7 @@ class NewJob {
     this.timer = setTimeout(() => this.check(), PAUSE);
   }
 
-  get seen() {
+  get currentSpec() {
     return this.fromText ? this.text.value : this.draft.data;
   }
 
@@ -141,9 +141,9 @@ class NewJob {
 
   async ask(turn) {
     try {
-      const answer = await this.look(this.seen);
+      const answer = await this.look(this.currentSpec);
       if (turn !== this.asked || this.signal.aborted) return null;
-      heard("check", true);
+      setConnection("check", true);
       if (this.fromText && answer.data) {
         this.draft = new Draft(answer.data);
         this.redraw(true);
@@ -153,8 +153,8 @@ class NewJob {
       return answer;
     } catch (error) {
       if (!this.signal.aborted) {
-        heard("check", Boolean(error.status));
-        say(this.verdict, error.message);
+        setConnection("check", Boolean(error.status));
+        setText(this.verdict, error.message);
         if (!error.status && turn === this.asked) this.timer = setTimeout(() => this.check(), AGAIN);
       }
       return null;
@@ -162,13 +162,13 @@ class NewJob {
   }
 
   tell({ valid, errors }) {
-    this.left.querySelectorAll(".fault").forEach((each) => say(each, ""));
+    this.left.querySelectorAll(".fault").forEach((each) => setText(each, ""));
     this.left.querySelectorAll("[aria-invalid]").forEach((each) => each.removeAttribute("aria-invalid"));
     const rest = errors.filter((error) => !this.tellAt(error));
     this.others.replaceChildren(...rest.map((error) => element("li", {}, `${error.path} ${sentence(error)}`)));
     show(this.others, rest.length > 0);
     const words = `${errors.length} ${errors.length === 1 ? "fault" : "faults"}: see the marked fields`;
-    say(this.verdict, valid ? "The service would take this spec." : words);
+    setText(this.verdict, valid ? "The service would take this spec." : words);
     this.verdict.className = valid ? "good" : "fault";
   }
 
@@ -178,7 +178,7 @@ class NewJob {
       const place = this.left.querySelector(`[data-path="${CSS.escape(path)}"]`);
       if (!place) continue;
       const line = place.querySelector(".fault");
-      say(line, `${line.textContent ? `${line.textContent}; ` : ""}${isAbout(path, error.path) ? "" : `${error.path} `}${sentence(error)}`);
+      setText(line, `${line.textContent ? `${line.textContent}; ` : ""}${isAbout(path, error.path) ? "" : `${error.path} `}${sentence(error)}`);
       place.querySelector("input, select").setAttribute("aria-invalid", "true");
       place.closest("details")?.setAttribute("open", "");
       return true;
@@ -196,8 +196,8 @@ class NewJob {
 
   async queue() {
     // Those of the job that is cloned may hold commas.
-    const labels = this.labels.value === this.given.text ? this.given.labels : labelled(this.labels.value);
-    const body = { spec: this.draft.data, priority: typed(this.priority.value, "integer") ?? 0, labels };
+    const labels = this.labels.value === this.given.text ? this.given.labels : parseLabels(this.labels.value);
+    const body = { spec: this.draft.data, priority: parseInput(this.priority.value, "integer") ?? 0, labels };
     const text = stringify(body);
     // The same again is the same job, should an answer have been lost on its way.
     if (this.sent?.text !== text) this.sent = { text, key: newKey() };
@@ -215,7 +215,7 @@ class NewJob {
   }
 }
 
-const labelled = (text) => Object.fromEntries(text.split(",").map((each) => each.trim()).filter(Boolean).map((each) => {
+const parseLabels = (text) => Object.fromEntries(text.split(",").map((each) => each.trim()).filter(Boolean).map((each) => {
   const [key, ...value] = each.split("=");
   return [key.trim(), value.join("=").trim()];
 }));
