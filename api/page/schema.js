@@ -1,8 +1,8 @@
-// A spec's JSON schema, read as the fields of a form.
+// The JSON schema of a spec, read as the fields of a form.
 
 import { stringify, whole } from "./exact_json.js";
 
-// Sections that are one entry of a catalogue with its parameters.
+// Sections that name one entry of a catalogue, with its parameters.
 export const CATALOGUES = {
   algorithm: { kind: "algorithms", key: "name", default: "fedavg" },
   model: { kind: "models", key: "name", default: "mlp" },
@@ -10,7 +10,7 @@ export const CATALOGUES = {
   "data.partition": { kind: "partitions", key: "kind", default: "dirichlet" },
 };
 
-// What one property of a schema asks for: `{ type, options, description, fallback, nullable, fields }`.
+// Reads one property of the schema: `{ type, options, description, fallback, nullable, fields }`.
 export function readProperty(property, definitions) {
   const { description, default: fallback } = property;
   const parts = (property.anyOf ?? [property]).map((part) => resolveReference(part, definitions));

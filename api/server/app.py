@@ -30,6 +30,7 @@ from api.server.routes import (
     curves,
     health,
     jobs,
+    method_curves,
     page,
     plan,
     streams,
@@ -75,7 +76,7 @@ def create_app(
     app.state.metrics = ServiceMetrics(app.state.streams)
     app.state.stopping = False
     errors.install_error_handlers(app)
-    for part in (jobs, streams, artifacts, catalogue, plan, check, cluster, curves, class_map):
+    for part in (jobs, streams, artifacts, catalogue, plan, check, cluster, curves, class_map, method_curves):
         app.include_router(
             part.router, prefix=PREFIX, responses=REFUSALS, dependencies=[Depends(refuse_unknown_parameters)]
         )

@@ -1,4 +1,4 @@
-// Several jobs side by side: their curves, means over seeds, and what it took them to come to a target.
+// Compares jobs: their curves, means over seeds, and the rounds, traffic and time to a target.
 
 import { axis, Chart } from "../chart.js";
 import { curveColour, dash, faint } from "../colours.js";
@@ -14,9 +14,9 @@ import { plainText } from "./method_changes.js";
 import { picker } from "./picker.js";
 
 const EVERY = 3000;
-const MOST_POLLED_JOBS = 20; // jobs that are asked for every time; more of them less often, as the service limits what it is asked
-const AGAIN = 10; // turns after which those that have ended are looked at again: somebody may have resumed them
-const MOST_POINTS = 60; // of a curve whose points are seen each for itself
+const MOST_POLLED_JOBS = 20; // more jobs are polled less often, because the service limits the number of requests
+const AGAIN = 10; // turns after which ended jobs are read again: somebody may have resumed them
+const MOST_POINTS = 60; // a longer curve is drawn without markers
 
 export const title = "Compare";
 
@@ -28,7 +28,7 @@ class Comparison {
   constructor(root, query, signal) {
     Object.assign(this, { root, signal, entries: new Map(), gone: new Set(), turns: 0, due: [], groups: [] });
     this.ids = [...new Set((query.get("jobs") ?? "").split(",").filter(Boolean))];
-    this.chosen = query.get("metric"); // by the reader; else one that the jobs have
+    this.chosen = query.get("metric"); // by the reader; null for the default metric
     this.metric = this.chosen ?? MAIN_ACCURACIES[0];
     this.along = AXES[query.get("along")] ? query.get("along") : "rounds";
     this.target = query.get("target") ?? "";
@@ -49,10 +49,10 @@ class Comparison {
     const link = button("Copy link", () => copy(location.href, "The link is copied"));
     this.picture = element("div", { class: "chart", id: "compare-chart", role: "img", "aria-labelledby": "compare-head compare-words" });
     this.words = element("p", { class: "soft", id: "compare-words" });
-    this.table = element("div", { class: "wide", id: "compare-table", tabindex: "0", role: "region", "aria-label": "Figures side by side" });
+    this.table = element("div", { class: "wide", id: "compare-table", tabindex: "0", role: "region", "aria-label": "Comparison table" });
     this.charted = element("section", { class: "curves", "aria-labelledby": "compare-head" },
       element("div", { class: "title" }, element("h2", { id: "compare-head" }, "Curves"), element("div", { class: "controls" },
-        wrapWithLabel("Metric", this.metrics), wrapWithLabel("Against", along), wrapWithLabel("Target", this.aim),
+        wrapWithLabel("Metric", this.metrics), wrapWithLabel("Horizontal axis", along), wrapWithLabel("Target", this.aim),
         wrapWithLabel("Mean over seeds", seeds, { class: "labelled beside" }))),
       this.fault, this.picture, this.words);
     this.figures = element("section", { "aria-labelledby": "figures-head" }, element("h2", { id: "figures-head" }, "Figures"), this.table);
@@ -61,19 +61,19 @@ class Comparison {
     draw();
   }
 
-  // What is looked at stands in the address, so that a link opens the same again.
+  // The address holds all settings, so that a link opens the same view.
   set(changes) {
     Object.assign(this, changes);
     history.replaceState(null, "", this.address());
     this.draw();
   }
 
-  // Other jobs are another place in the browser's history; the view goes on with what it has, the search stays open.
+  // Other jobs are a new entry in the browser's history. The view keeps its data, and the search stays open.
   take(ids) {
     this.ids = ids;
     history.pushState(null, "", this.address());
     this.draw();
-    this.refresh().catch(() => {}); // asked for again soon, and then what is wrong is told
+    this.refresh().catch(() => {}); // `repeat` asks again soon and reports errors
   }
 
   address() {
@@ -126,7 +126,7 @@ class Comparison {
   draw() {
     const entries = this.foundEntries;
     const lost = this.ids.filter((id) => this.gone.has(id));
-    setText(this.note, !this.ids.length ? "Add jobs to see them side by side." : lost.length ? `No such job: ${lost.join(", ")}` : "");
+    setText(this.note, !this.ids.length ? "Select jobs to compare." : lost.length ? `No such job: ${lost.join(", ")}` : "");
     show(this.note, Boolean(this.note.textContent));
     show(this.charted, entries.length > 0);
     show(this.figures, entries.length > 0);
@@ -148,7 +148,7 @@ class Comparison {
   tellTarget(isWrong) {
     if (isWrong) this.aim.setAttribute("aria-invalid", "true");
     else this.aim.removeAttribute("aria-invalid");
-    setText(this.fault, isWrong ? `The target ${JSON.stringify(this.target)} is no number, such as 0.8: the worst of the final values stands in its place.` : "");
+    setText(this.fault, isWrong ? `The target ${JSON.stringify(this.target)} is not a number. The worst final value is used instead.` : "");
   }
 
   offerMetrics(entries) {
@@ -168,12 +168,12 @@ class Comparison {
       yaxis: axis("", isShare ? { tickformat: ".2~f" } : { tickformat: ".3~s" }),
     };
     const better = isLoss(this.metric) ? "lower" : "higher";
-    const bands = this.rows.some(({ lines }) => lines.length > 1) ? " Bands are one standard deviation over the seeds." : "";
+    const bands = this.rows.some(({ lines }) => lines.length > 1) ? " Each band is one standard deviation over the seeds." : "";
     return { traces, layout, words: `${formatMetricName(this.metric)} of ${this.rows.map(({ name, note }) => name + note).join(", ")}; ${better} is better.${bands}` };
   }
 }
 
-// The accuracy that all of them have; where there is none, that of the first that has one.
+// The accuracy that all jobs have; without one, the accuracy of the first job that has any.
 function common(entries) {
   const has = (metric) => ({ job }) => typeof job.last_metrics[metric] === "number";
   const scored = entries.filter((entry) => MAIN_ACCURACIES.some((metric) => has(metric)(entry)));

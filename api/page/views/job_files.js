@@ -10,7 +10,7 @@ import { yaml } from "../yaml.js";
 const LINES = 300;
 const EVERY = 3000;
 
-// `refresh()` looks anew for files and lines, as when the job has ended or goes on.
+// `refresh()` reads the files and the log again, e.g. after the job has ended or was resumed.
 export function makeFileSections(job, signal) {
   const files = downloads(job, signal);
   const lines = log(job, signal);
@@ -21,12 +21,12 @@ export function makeFileSections(job, signal) {
   return { roots: [lines.root, spec(job, signal), files.root], refresh };
 }
 
-// Its last lines, asked for while they are to be seen.
+// The last lines of the log, polled while the section is open.
 function log(job, signal) {
   const text = element("pre", { class: "log", id: "log", tabindex: "0", "aria-label": "The last lines of the log" });
   const stay = element("input", { type: "checkbox", checked: true, name: "stay" });
   const details = element("details", { on: { toggle: () => details.open && read() } }, element("summary", {}, element("h2", {}, "Log")),
-    wrapWithLabel("Stay at the end", stay, { class: "labelled beside" }), text);
+    wrapWithLabel("Scroll to the newest line", stay, { class: "labelled beside" }), text);
   let timer = null;
 
   async function read() {
@@ -43,7 +43,7 @@ function log(job, signal) {
 
   async function fetchLines() {
     const response = await withToken(() => request(jobPath(job().id, `/logs?tail=${LINES}`), { signal }));
-    setText(text, await response.text() || "Nothing is written yet.");
+    setText(text, await response.text() || "The log is empty.");
     if (stay.checked) text.scrollTop = text.scrollHeight;
   }
   signal.addEventListener("abort", () => clearTimeout(timer));
@@ -60,9 +60,9 @@ function spec(job) {
 
 const AS_CSV = { Accept: "text/csv" };
 
-// Its rounds, its log, and the files that the job has left so far.
+// Downloads: the rounds, the log, and the files that the job has written so far.
 function downloads(job, signal) {
-  // A browser keeps a large file on its disk, if nobody reads along: so it is waited for as long as it takes.
+  // No time limit: a browser stores a large file on disk, and the page sees no bytes meanwhile.
   const answer = async (path, headers) => (await request(jobPath(job().id, path), { signal, headers, seconds: null })).blob();
   const row = element("div", { class: "row", id: "downloads" });
   const offer = (label, name, make) => button(label, async () => {

@@ -1,4 +1,4 @@
-// One line of the table of jobs.
+// A row of the table of jobs.
 
 import { actionButtons } from "../job_actions.js";
 import { badge, element, setText, show } from "../element.js";
@@ -6,12 +6,12 @@ import { makeSparkline } from "../sparkline.js";
 import { accuracy, bytes, formatTime, cohortOf, count, dataOf, findMainAccuracy, MAIN_ACCURACIES, methodOf, modelOf, since, span, secondsOfWork } from "../formatting.js";
 
 export const COLUMNS = [
-  ["select", "Choose"], ["name", "Job"], ["state", "State"], ["method", "Method"], ["data", "Data and model"],
-  ["clients", "N, in a round"], ["progress", "Rounds"], ["accuracy", "Accuracy"], ["curve", "Curve"], ["bytes", "Traffic"],
-  ["time", "Time"], ["age", "Age"], ["actions", "Actions"],
+  ["select", "Select"], ["name", "Job"], ["state", "State"], ["method", "Algorithm"], ["data", "Data and model"],
+  ["clients", "Clients, cohort"], ["progress", "Rounds"], ["accuracy", "Accuracy"], ["curve", "Curve"], ["bytes", "Traffic"],
+  ["time", "Run time"], ["age", "Age"], ["actions", "Actions"],
 ];
 
-// A row that keeps its place and its focus: `update(job, curve)` changes what differs.
+// A row that keeps its place and its focus: `update(job, curve)` changes only different cells.
 export function jobRow({ chosen, choose, done }) {
   const cells = Object.fromEntries(COLUMNS.map(([name, head]) => (
     [name, element("td", { role: "cell", class: `c-${name}`, data: { head } })]
@@ -24,7 +24,7 @@ export function jobRow({ chosen, choose, done }) {
   const bar = element("progress", {});
   const rounds = element("span", { class: "figure" });
   const reached = element("span", { class: "figure" });
-  const whose = element("span", { class: "soft whose" }, "own models");
+  const whose = element("span", { class: "soft whose" }, "personal models");
   const curve = makeSparkline();
   const { buttons, update: updateButtons } = actionButtons(done);
   cells.select.append(tick);
@@ -38,7 +38,7 @@ export function jobRow({ chosen, choose, done }) {
   function update(job, found) {
     row.dataset.job = job.id;
     tick.checked = chosen(job.id);
-    tick.setAttribute("aria-label", `Choose ${job.name}`);
+    tick.setAttribute("aria-label", `Select ${job.name}`);
     setText(link, job.name);
     link.title = job.name;
     link.href = `#/jobs/${job.id}`;

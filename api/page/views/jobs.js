@@ -1,4 +1,4 @@
-// The jobs: a live table with filters, a page at a time.
+// The list of jobs: a table with filters and pages, updated while jobs run.
 
 import { button, element, wrapWithLabel, setText, select, show } from "../element.js";
 import { get } from "../service.js";
@@ -17,7 +17,7 @@ const ORDERS = [
 export const title = "Jobs";
 
 export function open(root, { query, signal }) {
-  // What is ticked stands in the address too: another filter, or a look at a job, must not untick it.
+  // The address holds the selected jobs too, so that another filter, or a visit to a job, keeps the selection.
   const chosen = new Set((query.get("chosen") ?? "").split(",").filter(Boolean));
   const rows = new Map();
   const curves = new Map();
@@ -27,7 +27,7 @@ export function open(root, { query, signal }) {
 
   const note = element("p", { id: "jobs-note", role: "status" }, "Loading …");
   const body = element("tbody", { role: "rowgroup" });
-  const every = element("input", { type: "checkbox", name: "every", "aria-label": "Choose all on this page", on: { change: chooseEvery } });
+  const every = element("input", { type: "checkbox", name: "every", "aria-label": "Select all jobs on this page", on: { change: chooseEvery } });
   const table = element("table", { id: "job-table", role: "table", "aria-label": "Jobs" }, head(every), body);
   const compare = element("a", { class: "button", id: "compare-chosen" });
   const back = button("Previous", () => turn(-1), { id: "page-back" });
@@ -38,7 +38,7 @@ export function open(root, { query, signal }) {
     filters(query, seek), note, element("div", { class: "wide" }, table), pages,
   );
 
-  // While a text is typed; leaving its field makes it a place in the browser's history.
+  // Called while the reader types; leaving the field adds an entry to the browser's history.
   function seek() {
     history.replaceState(null, "", address(query));
     tokens.length = 1;
@@ -61,7 +61,7 @@ export function open(root, { query, signal }) {
   }
 
   function chooseEvery() {
-    const wanted = every.checked; // each choice shows how many of them stand now
+    const wanted = every.checked; // `choose` changes the checkbox
     [...rows.keys()].forEach((id) => choose(id, wanted));
     body.querySelectorAll(".c-select input").forEach((tick) => { tick.checked = wanted; });
   }
@@ -75,7 +75,7 @@ export function open(root, { query, signal }) {
     every.indeterminate = here > 0 && here < rows.size;
   }
 
-  // An answer that a later question has overtaken is dropped: it may be of another search.
+  // An answer to an older request is dropped: it may belong to another search.
   async function refresh() {
     const ask = asks += 1;
     const asked = new URLSearchParams({ limit: PAGE });
@@ -95,7 +95,7 @@ export function open(root, { query, signal }) {
     }
   }
 
-  // Only of jobs that went on since: a job that rests is not asked for again.
+  // Reads only the curves of jobs with new rounds.
   async function freshCurves(jobs) {
     const due = jobs.filter((job) => job.rounds_done && curves.get(job.id)?.done !== job.rounds_done);
     if (!due.length) return;
@@ -126,7 +126,7 @@ export function open(root, { query, signal }) {
       rows.delete(id);
     });
     showChosen();
-    setText(note, listFilters(query).length ? "No job fits these filters." : "No jobs yet. Make one with New job, or in a terminal: fedsim submit demo");
+    setText(note, listFilters(query).length ? "No job matches these filters." : 'No jobs yet. Create one with "New job", or in a terminal: fedsim submit demo');
     show(note, !jobs.length);
     show(table, jobs.length > 0);
     show(pages, tokens.length > 1 || next !== null);
@@ -141,7 +141,7 @@ export function open(root, { query, signal }) {
   repeat("list", () => EVERY, signal, refresh);
 }
 
-// The filters that say something.
+// The filters that have a value.
 const listFilters = (query) => [...query].filter(([name, value]) => value && name !== "chosen");
 const address = (query) => `#/jobs${query.size ? `?${query.toString().replaceAll("%2C", ",")}` : ""}`;
 
@@ -153,7 +153,7 @@ function head(every) {
   return element("thead", { role: "rowgroup" }, element("tr", { role: "row" }, cells));
 }
 
-// The filters stand in the address, so that a view of the list can be linked and reloaded.
+// The address holds the filters, so that a view of the list can be linked and reloaded.
 function filters(query, seek) {
   let timer = null;
   const put = (asked, name, value) => {
@@ -178,9 +178,9 @@ function filters(query, seek) {
     on: { input: (event) => type(name, event.target.value.trim()), change: (event) => change(name, event.target.value.trim()) },
   }));
   return element("form", { class: "filters", role: "search", "aria-label": "Filter jobs", on: { submit: (event) => event.preventDefault() } },
-    text("search", "Find", "name, id, method"),
+    text("search", "Search", "name, id or algorithm"),
     wrapWithLabel("State", select(states, query.get("state") ?? "", (value) => change("state", value), { name: "state" })),
-    text("algorithm", "Method", "fedavg"),
+    text("algorithm", "Algorithm", "fedavg"),
     text("label", "Label", "group=mine"),
     wrapWithLabel("Order", select(ORDERS, query.get("order_by") ?? "-created_at", (value) => change("order_by", value), { name: "order_by" })),
   );

@@ -1,6 +1,6 @@
-// Where a method changes, drawn along the curves: a line and its words where something goes on from there, such as a
-// phase; a tick for what only passes, such as who is frozen. Words that would stand on others are left out: all of them
-// are in the list below the curves, and in what is told under the mouse.
+// Changes that the algorithm reports, drawn over the curves. A lasting change, such as a phase, is a line with its text; any
+// other change, such as frozen clients, is a tick. A text that would cover another one is left out of the picture: the list
+// below the curves and the hover text have all of them.
 
 import { colour, faint } from "../colours.js";
 import { element, replaceIfChanged, setText, show } from "../element.js";
@@ -11,34 +11,34 @@ const ROWS = [0, 1, 2];
 const GAP = 8;
 const NARROW = 500;
 const PASSING_HEIGHT = 0.04; // of the height
-const [MOST, FEW] = [60, 28]; // letters
+const [MOST, FEW] = [60, 28]; // letters of a text, on a wide and on a narrow plot
 
-// The chart library reads some markup in texts.
+// Escapes a text, because the chart library reads markup.
 export const plainText = (text, most = MOST) => (text.length > most ? `${text.slice(0, most - 1)}…` : text)
   .replaceAll("&", "&amp;").replaceAll("<", "&lt;");
 
-// For a picture whose plot is so many pixels wide, and stands for values from 0 to `end`: `{ shapes, annotations }`.
-export function makeChangeShapes(marks, x, { width, end }) {
+// `{ shapes, annotations }` for a plot of `width` pixels with values from 0 to `end`.
+export function makeChangeShapes(changes, x, { width, end }) {
   const [strong, weak] = [colour("--soft"), colour("--edge")];
-  const shapes = marks.map(({ index, lasting }) => ({
+  const shapes = changes.map(({ index, lasting }) => ({
     type: "line", x0: x[index], x1: x[index], yref: "paper", y0: 0, y1: lasting ? 1 : PASSING_HEIGHT,
     line: lasting ? { color: weak, width: 1, dash: "dot" } : { color: strong, width: 1.5 },
   }));
-  return { shapes, annotations: placeLabels(marks, x, width, end).map((place) => annotation(place, x)) };
+  return { shapes, annotations: placeLabels(changes, x, width, end).map((place) => annotation(place, x)) };
 }
 
-// What goes on comes first; the rest where there is room.
-export function placeLabels(marks, x, width, end) {
-  const [lasting, passing] = [true, false].map((is) => marks.filter((mark) => Boolean(mark.lasting) === is));
+// Places the lasting texts first, then the others where there is space.
+export function placeLabels(changes, x, width, end) {
+  const [lasting, passing] = [true, false].map((is) => changes.filter((change) => Boolean(change.lasting) === is));
   const taken = [];
   const most = width < NARROW ? FEW : MOST;
-  for (const { index, ...mark } of width < NARROW ? lasting : [...lasting, ...passing]) {
+  for (const { index, ...change } of width < NARROW ? lasting : [...lasting, ...passing]) {
     const line = (x[index] / end) * width;
-    // What goes on is said whole rather than all of it cut short.
-    const texts = [mark.text, mark.lasting || mark.text].filter((each, place) => place || each.length <= most);
+    // If the whole text does not fit, the lasting part is shown in full.
+    const texts = [change.text, change.lasting || change.text].filter((each, place) => place || each.length <= most);
     for (const text of new Set(texts.map((each) => plainText(each, most)))) {
       const long = LETTER * text.length + GAP;
-      const isLeft = line + long > width; // then to the left of its line
+      const isLeft = line + long > width; // the text is to the left of its line
       const [from, to] = isLeft ? [line - long, line] : [line, line + long];
       const row = ROWS.find((each) => taken.every((other) => other.row !== each || other.to < from || other.from > to));
       if (from < 0 || row === undefined) continue;
@@ -56,22 +56,22 @@ function annotation({ index, text, row, isLeft }, x) {
   };
 }
 
-// Unseen points that say under the mouse what changed.
-export function makeChangeTrace(marks, x, y) {
+// Invisible points with the changes as hover text.
+export function makeChangeTrace(changes, x, y) {
   return {
-    name: "", x: marks.map(({ index }) => x[index]), y: marks.map(() => y), type: "scatter", mode: "markers", showlegend: false,
-    marker: { size: 1, opacity: 0 }, text: marks.map(({ text }) => plainText(text)), hovertemplate: "%{text}<extra></extra>",
+    name: "", x: changes.map(({ index }) => x[index]), y: changes.map(() => y), type: "scatter", mode: "markers", showlegend: false,
+    marker: { size: 1, opacity: 0 }, text: changes.map(({ text }) => plainText(text)), hovertemplate: "%{text}<extra></extra>",
   };
 }
 
-// All of them, in words.
+// The list of all changes.
 export function makeChangeList() {
   const head = element("summary", {}, "");
-  const list = element("ol", { class: "marks", tabindex: "0", "aria-label": "Marks of the method" });
+  const list = element("ol", { class: "marks", tabindex: "0", "aria-label": "Changes reported by the algorithm" });
   const root = element("details", { id: "marks", hidden: true }, head, list);
-  return { root, update: (marks, records) => {
-    show(root, marks.length > 0);
-    setText(head, marks.length === 1 ? "1 mark of the method" : `${marks.length} marks of the method`);
-    replaceIfChanged(list, ...marks.map(({ index, text }) => element("li", {}, element("span", { class: "soft" }, `round ${records.all[index].round}`), ` ${text}`)));
+  return { root, update: (changes, records) => {
+    show(root, changes.length > 0);
+    setText(head, changes.length === 1 ? "1 change reported by the algorithm" : `${changes.length} changes reported by the algorithm`);
+    replaceIfChanged(list, ...changes.map(({ index, text }) => element("li", {}, element("span", { class: "soft" }, `round ${records.all[index].round}`), ` ${text}`)));
   } };
 }
