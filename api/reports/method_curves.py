@@ -46,7 +46,7 @@ class MethodChange(NamedTuple):
 
 
 def format_name(name: str) -> str:
-    """Write a name of a record for people: `client_curriculum.mean_loss` as `client curriculum: mean loss`."""
+    """Write a name for people: `client_curriculum.mean_loss` becomes `client curriculum: mean loss`."""
     return name.replace("_", " ").replace(".", ": ")
 
 

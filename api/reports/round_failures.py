@@ -1,4 +1,4 @@
-"""What a report tells of troubles that a run has outlasted, round by round."""
+"""Failures that a run survived, round by round, for its report."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from collections.abc import Iterator, Sequence
 from jobs.store.records import RoundRecord
 
 MOST_ROUNDS = 100
-"""Rounds that are told one by one."""
+"""Rounds that are listed one by one."""
 
 
 def list_round_failures(records: Sequence[RoundRecord]) -> list[tuple[str, str]]:
-    """Find the rounds in which actors were replaced, or clients trained again or were left out.
+    """List the rounds in which workers were replaced, or clients were retried or failed.
 
     Args:
-        records: of the rounds, in their order.
+        records: round records, in order.
 
     Returns:
-        Each such round, as `round 3`, with what happened in it; of more than `MOST` the first ones, and how
-        many there are besides.
+        Pairs such as `("round 3", "1 worker replaced")`; after `MOST_ROUNDS` pairs one pair counts the rest.
     """
-    found = [(f"round {record.round}", "; ".join(_of(record))) for record in records]
-    told = [(place, text) for place, text in found if text]
-    more = len(told) - MOST_ROUNDS
-    return told if more <= 0 else [*told[:MOST_ROUNDS], ("later", f"the same in {more:,} more of the rounds")]
+    found = [(f"round {record.round}", "; ".join(_describe_failures(record))) for record in records]
+    failing = [(place, text) for place, text in found if text]
+    more = len(failing) - MOST_ROUNDS
+    return failing if more <= 0 else [*failing[:MOST_ROUNDS], ("later", f"{more:,} more rounds had failures")]
 
 
-def _of(record: RoundRecord) -> Iterator[str]:
-    said = record.engine.model_extra or {}
+def _describe_failures(record: RoundRecord) -> Iterator[str]:
+    extra = record.engine.model_extra or {}
     if record.engine.restarts:
-        yield f"{_count(record.engine.restarts, 'actor')} replaced"
-    if retries := said.get("client_retries"):
-        yield f"{_count(retries, 'client')} trained again after an error"
+        yield f"{_count(record.engine.restarts, 'worker')} replaced"
+    if retries := extra.get("client_retries"):
+        yield f"{_count(retries, 'client')} retried after an error"
     if record.failed:
-        cause = next((f" (client {who}: {why})" for who, why in said.get("client_errors", {}).items()), "")
-        yield f"left out, because they failed: clients {', '.join(map(str, record.failed))}{cause}"
+        errors = extra.get("client_errors", {}).items()
+        first = next((f"; first error (client {client}): {text}" for client, text in errors), "")
+        yield f"clients left out because they failed: {', '.join(map(str, record.failed))}{first}"
 
 
 def _count(number: int, what: str) -> str:
