@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 MAIN_ACCURACIES = ("global_accuracy", "personal_accuracy")
-"""In order of preference: a job with only personal models has no global accuracy. The page has the same names."""
+"""In order of preference: a job with only personal models has no global accuracy. The page has them too."""
 
 
 def find_main_accuracy(metrics: Mapping[str, Any]) -> str | None:

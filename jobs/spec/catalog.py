@@ -75,8 +75,8 @@ def _dataset(name: str, entry: Any) -> Entry:
         "name": name,
         "summary": entry.summary,
         "parameters": _schema(entry.load),
-        "looks": entry.looks,
-        "get": entry.get,
+        "looks": entry.locations,
+        "get": entry.how_to_get,
     }
 
 
@@ -85,7 +85,7 @@ def _partition(name: str, entry: Any) -> Entry:
         "name": name,
         "summary": entry.summary,
         "parameters": _schema(entry.make),
-        "shares": entry.shares,
+        "shares": entry.shares_examples,
     }
 
 

@@ -27,7 +27,7 @@ def compare(
     format: TableFormatOption = TableFormat.TEXT,
     url: UrlOption = None,
 ) -> None:
-    """Compare runs: final and best value, rounds and traffic to a target, traffic, computing time."""
+    """Compare runs: final and best value, cost to reach a target, total traffic and computing time."""
     from api.cli.display import make_data_console, print_json, print_message
     from api.reports.comparison import compare_runs
 

@@ -83,7 +83,7 @@ def test_list_filters_and_says_when_there_is_more(online: Fedsim, service: Runni
     }.items():
         outcome = online("list", *label, *options)
         assert [job["name"] for job in outcome.data] == [f"filtered {n}" for n in names], options
-        assert ("there are more" in outcome.err) == (options == ("--limit", 2))
+        assert ("showing 2 jobs" in outcome.err) == (options == ("--limit", 2))
     assert "no such jobs" in online("list", "--state", "failed", "--label", "batch=filters").err
     assert online("list", "--state", "sleeping").code == 2
 
@@ -216,7 +216,7 @@ def test_resume(online: Fedsim, service: RunningService) -> None:
     service.store.change_state(job.id, JobState.RUNNING, JobState.FAILED, message="no memory")
     outcome = online("resume", job.id)
     assert (outcome.code, outcome.out) == (0, "")
-    assert f"job {job.id} is QUEUED again, with 0 of 5 rounds" in outcome.err
+    assert f"job {job.id} is QUEUED again; it continues after round 0 of 5" in outcome.err
     assert online("cancel", job.id, "--format", "json").data["state"] == "CANCELLED"
     assert online("resume", job.id, "--format", "json").data["resumes"] == 2
     online("cancel", job.id)
@@ -228,7 +228,7 @@ def test_demo_uses_the_service_that_answers(online: Fedsim, service: RunningServ
     cluster.join()
     assert outcome.code == 0, outcome.err
     assert f"using the service at {service.url}" in outcome.err
-    assert "50 clients (dirichlet), 0.2 of them in a round" in outcome.err
+    assert "50 clients (dirichlet), cohort 10" in outcome.err
     assert f"{service.url}/" in outcome.err
     assert "20.0 kB" in outcome.out
     newest = service.store.list(limit=1).jobs[0]

@@ -156,4 +156,4 @@ def test_the_report_of_a_run_in_files(fedsim: Fedsim, tmp_path: Path) -> None:
     assert fedsim("report", folder).code == 2
     (folder / "rounds.jsonl").write_text(a_round(1).model_dump_json() + "\n")
     (tmp_path / "file").write_text("")
-    assert "name another --out" in fedsim("report", folder, "--out", tmp_path / "file").err
+    assert "choose another --out" in fedsim("report", folder, "--out", tmp_path / "file").err
