@@ -84,7 +84,7 @@ def test_list_filters_and_says_when_there_is_more(online: Fedsim, service: Runni
         outcome = online("list", *label, *options)
         assert [job["name"] for job in outcome.data] == [f"filtered {n}" for n in names], options
         assert ("showing 2 jobs" in outcome.err) == (options == ("--limit", 2))
-    assert "no such jobs" in online("list", "--state", "failed", "--label", "batch=filters").err
+    assert "no job matches" in online("list", "--state", "failed", "--label", "batch=filters").err
     assert online("list", "--state", "sleeping").code == 2
 
 

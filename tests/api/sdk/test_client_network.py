@@ -89,7 +89,7 @@ def test_a_service_that_says_that_it_is_there_has_not_stayed_away(monkeypatch: p
     watcher.begin(httpx.Response(200))
     for _ in range(8):
         now += 15.0
-        assert watcher.line(": still here") is None
+        assert watcher.line(": keep-alive") is None
     watcher.broken(httpx.ReadError("the line is dead"))
     assert watcher.pause() == pytest.approx(0.1)
     now += 61.0

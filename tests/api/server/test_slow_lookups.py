@@ -109,7 +109,7 @@ def test_a_store_that_does_not_answer_keeps_a_probe_waiting_for_so_long_only(qui
     try:
         for _ in range(3):
             unready = httpx.get(f"{quiet.url}/readyz", timeout=60)
-            assert (unready.status_code, unready.json()["detail"]) == (503, "the store does not answer")
+            assert (unready.status_code, unready.json()["detail"]) == (503, "the database does not answer")
     finally:
         go_on.set()
 
