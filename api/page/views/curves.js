@@ -72,7 +72,7 @@ function drawing(records, { lines, share, name }, side, { along, whole, changes,
     })),
   ];
   const places = records.along(along);
-  const end = (shown.length && ROOM * places.at(-1)) || 10;
+  const end = (shown.length && RIGHT_MARGIN_FACTOR * places.at(-1)) || 10;
   const named = traces.length;
   if (shown.length && changes.length) traces.push(makeChangeTrace(changes, places, shown[0].y[0]));
   const isShare = share && whole;

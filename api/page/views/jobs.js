@@ -178,7 +178,7 @@ function filters(query, seek) {
     on: { input: (event) => type(name, event.target.value.trim()), change: (event) => change(name, event.target.value.trim()) },
   }));
   return element("form", { class: "filters", role: "search", "aria-label": "Filter jobs", on: { submit: (event) => event.preventDefault() } },
-    text("search", "Search", "name, id or algorithm"),
+    text("search", "Search", "name, id, algorithm"),
     wrapWithLabel("State", select(states, query.get("state") ?? "", (value) => change("state", value), { name: "state" })),
     text("algorithm", "Algorithm", "fedavg"),
     text("label", "Label", "group=mine"),

@@ -9,7 +9,7 @@ const PAUSE = 250;
 const MOST_FOUND = 12;
 
 export function picker({ chosen, change, signal }) {
-  const field = element("input", { type: "search", name: "find", id: "find", placeholder: "name, id or algorithm", autocomplete: "off", on: { input: later } });
+  const field = element("input", { type: "search", name: "find", id: "find", placeholder: "name, id, algorithm", autocomplete: "off", on: { input: later } });
   const list = element("ul", { class: "found", id: "found", "aria-label": "Jobs to add" });
   const taken = element("ul", { class: "chips", id: "chosen", "aria-label": "Compared jobs" });
   let timer = null;

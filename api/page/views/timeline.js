@@ -73,7 +73,7 @@ function describeFirstError({ client_errors: errors }) {
 
 function makeFailureTrace(records) {
   return {
-    name: "failures (workers replaced, clients retried or left out)", x: records.map(({ round }) => round), y: records.map(({ seconds }) => seconds.total),
+    name: "failures", x: records.map(({ round }) => round), y: records.map(({ seconds }) => seconds.total),
     type: "scatter", mode: "markers", cliponaxis: false, marker: { symbol: "x", size: 8, color: colour("--bad") },
     text: records.map(({ engine, failed }) => `${formatWorkers(engine.restarts ?? 0)} replaced, ${engine.client_retries ?? 0} retries, ${failed.length} clients failed`),
     hovertemplate: "%{text}",
