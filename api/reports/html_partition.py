@@ -1,4 +1,4 @@
-"""A partition as one page that needs no network: client x class map, sizes, distances to the whole."""
+"""The HTML page of a partition: class map, examples and distance of each client. It needs no network."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from jobs.run.partition_report import PartitionReport
 
 MOST_CLIENTS = 200
-"""Clients that still can be told apart in a picture."""
+"""Clients in a picture; more cannot be distinguished."""
 
 BAR_COLOURS = {"sizes": "#4477aa", "distances": "#ee6677"}
 
@@ -35,52 +35,46 @@ p, ul {{ margin: .25rem 0; color: #444; }}
 """
 
 
-def render_partition(dealing: PartitionReport) -> str:
-    """Draw a partition.
-
-    Args:
-        dealing: the partition with its figures.
-
-    Returns:
-        HTML with the plotting library inside, some 5 MB.
-    """
+def render_partition(report: PartitionReport) -> str:
+    """Render a partition as HTML of about 5 MB, with the chart library inside."""
     import plotly.io
 
     picture = plotly.io.to_html(
-        _figure(dealing),
+        _figure(report),
         include_plotlyjs=True,
         full_html=False,
         div_id="partition",
         config={"displaylogo": False, "modeBarButtons": [["toImage", "resetScale2d"]], "responsive": True},
     )
-    figures = dealing.document()["statistics"]
+    figures = report.document()["statistics"]
+    distance = figures["distance_to_all"]["mean"]
     facts = (
-        f"{figures['examples']:,} examples; a client holds {figures['sizes']['min']:,.0f} "
+        f"{figures['examples']:,} examples; each client holds {figures['sizes']['min']:,.0f} "
         f"to {figures['sizes']['max']:,.0f}, median {figures['sizes']['median']:,.0f}. Classes per client: "
-        f"median {figures['classes_per_client']['median']:g} of {len(dealing.classes)}. "
-        f"Mean distance to the whole: {figures['distance_to_all']['mean']:.3f}."
+        f"median {figures['classes_per_client']['median']:g} of {len(report.classes)}. "
+        f"Mean earth mover's distance to the class distribution of all clients: {distance:.3f}."
     )
-    notes = "".join(f"<li>{escape(note)}</li>" for note in _notes(dealing))
+    notes = "".join(f"<li>{escape(note)}</li>" for note in _notes(report))
     return _PAGE.format(
-        title=escape(dealing.title()),
+        title=escape(report.title()),
         facts=escape(facts),
         notes=notes and f"<ul>{notes}</ul>",
         picture=picture,
     )
 
 
-def _notes(dealing: PartitionReport) -> tuple[str, ...]:
-    total = len(dealing.sizes)
+def _notes(report: PartitionReport) -> tuple[str, ...]:
+    total = len(report.sizes)
     if total <= MOST_CLIENTS:
-        return dealing.notes
-    return (*dealing.notes, f"the pictures show the first {MOST_CLIENTS} of {total:,} clients")
+        return report.notes
+    return (*report.notes, f"the pictures show the first {MOST_CLIENTS} of {total:,} clients")
 
 
-def _figure(dealing: PartitionReport) -> Any:
+def _figure(report: PartitionReport) -> Any:
     from plotly.subplots import make_subplots
 
-    counts = dealing.counts[:MOST_CLIENTS]
-    height = min(900, max(240, 22 * len(dealing.classes)))
+    counts = report.counts[:MOST_CLIENTS]
+    height = min(900, max(240, 22 * len(report.classes)))
     below = 180
     figure = make_subplots(
         rows=3,
@@ -90,14 +84,14 @@ def _figure(dealing: PartitionReport) -> Any:
         subplot_titles=(
             "Examples of each class",
             "Examples of each client",
-            "Earth mover's distance of the class mix to that of all clients",
+            "Earth mover's distance between the class distributions of each client and of all clients",
         ),
     )
-    figure.add_trace(_map(dealing, counts.T.tolist()), row=1, col=1)
+    figure.add_trace(_map(report, counts.T.tolist()), row=1, col=1)
     clients = list(range(len(counts)))
     bars = {
-        "sizes": dealing.sizes[:MOST_CLIENTS].tolist(),
-        "distances": dealing.distances[:MOST_CLIENTS].tolist(),
+        "sizes": report.sizes[:MOST_CLIENTS].tolist(),
+        "distances": report.distances[:MOST_CLIENTS].tolist(),
     }
     for row, (name, values) in enumerate(bars.items(), start=2):
         hover = (
@@ -107,7 +101,7 @@ def _figure(dealing: PartitionReport) -> Any:
             x=clients, y=values, marker_color=BAR_COLOURS[name], hovertemplate=hover, row=row, col=1
         )
     figure.update_xaxes(title_text="client", row=3, col=1)
-    # Names of classes may be numbers, and stay names; the first one stands on top.
+    # Class names may look like numbers: the axis must treat them as names, with the first at the top.
     figure.update_yaxes(type="category", autorange="reversed", row=1, col=1)
     figure.update_yaxes(range=[0, 1], row=3, col=1)
     figure.update_layout(
@@ -116,12 +110,12 @@ def _figure(dealing: PartitionReport) -> Any:
     return figure
 
 
-def _map(dealing: PartitionReport, counts: list[list[int]]) -> Any:
+def _map(report: PartitionReport, counts: list[list[int]]) -> Any:
     from plotly import graph_objects
 
     return graph_objects.Heatmap(
         z=counts,
-        y=list(dealing.classes),
+        y=list(report.classes),
         colorscale="Blues",
         zmin=0,
         colorbar={"title": "examples", "y": 1, "yanchor": "top", "len": 0.4},

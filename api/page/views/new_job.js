@@ -1,39 +1,40 @@
-// A new job: a form made of the spec's schema, looked over by the service while it is filled in, and its YAML.
+// The view for a new job: a form made from the JSON schema of the spec, and the spec as YAML. The service checks the spec
+// after every change.
 
-import { copy } from "../copying.js";
+import { copy } from "../clipboard.js";
 import { Draft } from "../draft.js";
-import { button, element, say, select, show } from "../element.js";
-import { stringify } from "../exact.js";
+import { button, element, setText, select, show } from "../element.js";
+import { stringify } from "../exact_json.js";
 import { get, jobPath, LONG, newKey, post } from "../service.js";
-import { heard, notice, withToken } from "../session.js";
-import { typed } from "../schema.js";
+import { setConnection, notice, withToken } from "../session.js";
+import { parseInput } from "../schema.js";
 import { yaml } from "../yaml.js";
-import { fields, labelledField } from "./fields.js";
+import { fields, makeLabelledField } from "./fields.js";
 import { planner } from "./plan.js";
 
 const PAUSE = 350;
-const AGAIN = 3000; // after the service was not heard
+const AGAIN = 3000; // ms after the service did not answer
 const KINDS = ["algorithms", "models", "datasets", "partitions", "presets"];
 
 export const title = "New job";
 
 export async function open(root, { query, signal }) {
-  const note = element("p", { class: "message", id: "new-note" }, "Loading what a spec can name …");
+  const note = element("p", { class: "message", id: "new-note" }, "Loading algorithms, models, data sets, partitions and presets …");
   root.append(element("h1", {}, "New job"), note);
   try {
     const [schema, ...lists] = await withToken(() => Promise.all(["schema", ...KINDS].map((kind) => get(`/${kind}`, { signal }))));
     const catalogue = Object.fromEntries(KINDS.map((kind, index) => [kind, lists[index]]));
-    heard("catalogue", true);
+    setConnection("catalogue", true);
     const form = new NewJob(root, schema, catalogue, signal);
     note.remove();
     await form.begin(query);
   } catch (error) {
     if (signal.aborted) return;
-    say(note, error.message);
+    setText(note, error.message);
     note.classList.add("bad");
     root.append(note);
     if (error.status) return;
-    heard("catalogue", false);
+    setConnection("catalogue", false);
     setTimeout(() => signal.aborted || (root.replaceChildren(), open(root, { query, signal })), AGAIN);
   }
 }
@@ -52,14 +53,14 @@ class NewJob {
     this.submit = button("Submit", () => this.send(), { id: "submit", class: "main" });
     const copying = button("Copy", () => copy(this.text.value, "The YAML is copied", this.text), { id: "copy-yaml" });
     this.others = element("ul", { id: "other-faults", class: "fault" });
-    this.left = element("div", {}, element("section", { class: "row" }, labelledField("preset", "Start from a preset", this.preset),
-      labelledField("priority", "Priority", this.priority), labelledField("labels", "Labels", this.labels)), this.form);
+    this.left = element("div", {}, element("section", { class: "row" }, makeLabelledField("preset", "Start from a preset", this.preset),
+      makeLabelledField("priority", "Priority", this.priority), makeLabelledField("labels", "Labels", this.labels)), this.form);
     root.append(element("div", { class: "new-split" }, this.left,
       element("div", { class: "beside-form" },
         element("section", { "aria-labelledby": "yaml-head" },
           element("div", { class: "title" }, element("h2", { id: "yaml-head" }, "Spec"), copying, this.submit),
           this.verdict, this.others, this.text),
-        planner(() => this.seen, signal))));
+        planner(() => this.currentSpec, signal))));
     signal.addEventListener("abort", () => clearTimeout(this.timer));
   }
 
@@ -67,7 +68,7 @@ class NewJob {
     if (query.get("from")) {
       const job = await withToken(() => get(jobPath(query.get("from")), { signal: this.signal }));
       const { name, ...nameless } = job.spec;
-      // A name that is only the method's gives way when another one is chosen.
+      // A name that repeats the algorithm's name is dropped: another algorithm gives another name.
       this.draft = new Draft(name === job.spec.algorithm.name ? nameless : job.spec);
       this.given = { labels: job.labels, text: Object.entries(job.labels).map(([key, value]) => `${key}=${value}`).join(", ") };
       this.labels.value = this.given.text;
@@ -81,7 +82,7 @@ class NewJob {
   async loadPreset(name) {
     const preset = this.catalogue.presets.find((each) => each.name === name);
     const found = preset && await this.look(preset.text);
-    if (this.preset.value !== name) return; // another one was chosen in the meantime
+    if (this.preset.value !== name) return; // the reader has chosen another preset meanwhile
     this.draft = new Draft(found?.data ?? undefined);
     this.loaded = name;
     this.redraw();
@@ -97,7 +98,7 @@ class NewJob {
     }
   }
 
-  // Draws the fields anew, and keeps what is in hand in hand.
+  // Draws the fields again, and keeps the focus.
   redraw(keepText = false) {
     this.begun = true;
     const held = document.activeElement?.name;
@@ -115,7 +116,7 @@ class NewJob {
     this.later(false);
   }
 
-  // What was changed last, the text or a field, is what is checked, planned and sent.
+  // The last change, in the text or in a field, decides which spec is checked, planned and submitted.
   later(fromText) {
     clearTimeout(this.timer);
     this.fromText = fromText;
@@ -123,7 +124,7 @@ class NewJob {
     this.timer = setTimeout(() => this.check(), PAUSE);
   }
 
-  get seen() {
+  get currentSpec() {
     return this.fromText ? this.text.value : this.draft.data;
   }
 
@@ -131,8 +132,8 @@ class NewJob {
     return withToken(() => post("/check", spec, { signal: this.signal, seconds: LONG }));
   }
 
-  // Asks the service once the question before is answered: slow look-ups must not pile up there. Of those that wait only
-  // the last is asked; an answer that a later change or question has overtaken is dropped.
+  // Sends a check only after the answer to the check before, so that slow checks do not pile up. Of several waiting checks
+  // only the last is sent. An answer is dropped if the spec has changed meanwhile.
   check() {
     const turn = this.asked += 1;
     this.last = this.last.then(() => (turn === this.asked && !this.signal.aborted ? this.ask(turn) : null));
@@ -141,9 +142,9 @@ class NewJob {
 
   async ask(turn) {
     try {
-      const answer = await this.look(this.seen);
+      const answer = await this.look(this.currentSpec);
       if (turn !== this.asked || this.signal.aborted) return null;
-      heard("check", true);
+      setConnection("check", true);
       if (this.fromText && answer.data) {
         this.draft = new Draft(answer.data);
         this.redraw(true);
@@ -153,8 +154,8 @@ class NewJob {
       return answer;
     } catch (error) {
       if (!this.signal.aborted) {
-        heard("check", Boolean(error.status));
-        say(this.verdict, error.message);
+        setConnection("check", Boolean(error.status));
+        setText(this.verdict, error.message);
         if (!error.status && turn === this.asked) this.timer = setTimeout(() => this.check(), AGAIN);
       }
       return null;
@@ -162,23 +163,23 @@ class NewJob {
   }
 
   tell({ valid, errors }) {
-    this.left.querySelectorAll(".fault").forEach((each) => say(each, ""));
+    this.left.querySelectorAll(".fault").forEach((each) => setText(each, ""));
     this.left.querySelectorAll("[aria-invalid]").forEach((each) => each.removeAttribute("aria-invalid"));
     const rest = errors.filter((error) => !this.tellAt(error));
     this.others.replaceChildren(...rest.map((error) => element("li", {}, `${error.path} ${sentence(error)}`)));
     show(this.others, rest.length > 0);
-    const words = `${errors.length} ${errors.length === 1 ? "fault" : "faults"}: see the marked fields`;
-    say(this.verdict, valid ? "The service would take this spec." : words);
+    const words = `${errors.length} ${errors.length === 1 ? "error" : "errors"}: see the marked fields`;
+    setText(this.verdict, valid ? "This spec is valid." : words);
     this.verdict.className = valid ? "good" : "fault";
   }
 
-  // A fault stands at its field, or at the nearest field around it.
+  // Shows an error at its field, or at the nearest enclosing field.
   tellAt(error) {
     for (let path = error.path; path; path = path.includes(".") ? path.slice(0, path.lastIndexOf(".")) : "") {
       const place = this.left.querySelector(`[data-path="${CSS.escape(path)}"]`);
       if (!place) continue;
       const line = place.querySelector(".fault");
-      say(line, `${line.textContent ? `${line.textContent}; ` : ""}${isAbout(path, error.path) ? "" : `${error.path} `}${sentence(error)}`);
+      setText(line, `${line.textContent ? `${line.textContent}; ` : ""}${isAbout(path, error.path) ? "" : `${error.path} `}${sentence(error)}`);
       place.querySelector("input, select").setAttribute("aria-invalid", "true");
       place.closest("details")?.setAttribute("open", "");
       return true;
@@ -187,7 +188,7 @@ class NewJob {
   }
 
   async send() {
-    if (!this.begun) return; // what the form begins with is still on its way
+    if (!this.begun) return; // the first spec is still loading
     clearTimeout(this.timer);
     const answer = await this.check();
     if (answer?.valid) await this.queue();
@@ -195,17 +196,17 @@ class NewJob {
   }
 
   async queue() {
-    // Those of the job that is cloned may hold commas.
-    const labels = this.labels.value === this.given.text ? this.given.labels : labelled(this.labels.value);
-    const body = { spec: this.draft.data, priority: typed(this.priority.value, "integer") ?? 0, labels };
+    // The labels of a cloned job may contain commas.
+    const labels = this.labels.value === this.given.text ? this.given.labels : parseLabels(this.labels.value);
+    const body = { spec: this.draft.data, priority: parseInput(this.priority.value, "integer") ?? 0, labels };
     const text = stringify(body);
-    // The same again is the same job, should an answer have been lost on its way.
+    // The same key for the same body: if an answer is lost, a second click does not create a second job.
     if (this.sent?.text !== text) this.sent = { text, key: newKey() };
     const headers = { "Idempotency-Key": this.sent.key };
     try {
       const job = await withToken(() => post("/jobs", body, { headers, signal: this.signal, seconds: LONG }));
       this.sent = null;
-      notice(`${job.name} waits in the queue`);
+      notice(`${job.name} is queued`);
       location.hash = `#/jobs/${job.id}`;
     } catch (error) {
       if (this.signal.aborted) return;
@@ -215,11 +216,11 @@ class NewJob {
   }
 }
 
-const labelled = (text) => Object.fromEntries(text.split(",").map((each) => each.trim()).filter(Boolean).map((each) => {
+const parseLabels = (text) => Object.fromEntries(text.split(",").map((each) => each.trim()).filter(Boolean).map((each) => {
   const [key, ...value] = each.split("=");
   return [key.trim(), value.join("=").trim()];
 }));
 
-// The name of an entry of the catalogue is what its own field holds.
+// The field of a catalogue entry holds the name of the entry.
 const isAbout = (path, fault) => [path, `${path}.name`, `${path}.kind`].includes(fault);
 const sentence = ({ message, hint, value }) => `${message}${value === null || value === undefined ? "" : ` (${JSON.stringify(value)})`}${hint ? `: ${hint}` : ""}`;

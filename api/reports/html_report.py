@@ -1,4 +1,4 @@
-"""A run as one HTML file that needs no network: its figures, its curves, its spec."""
+"""The report of a run: one HTML file with figures, curves and spec that needs no network."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from typing import Any, NamedTuple
 import yaml
 
 from api.reports.class_map import TITLE, ClassMapDrawing, make_class_map_figure
-from api.reports.colours import COLOURS
-from api.reports.events import list_round_failures
 from api.reports.figures import (
     MOST_POINTS,
     PASSING_HEIGHT,
     ReportCurve,
     ReportFigure,
+    format_metric,
     make_clients_figure,
     make_figures,
 )
 from api.reports.formatting import format_bytes
-from api.reports.headline import find_main_accuracy
+from api.reports.main_accuracy import find_main_accuracy
 from api.reports.method_curves import find_method_changes
+from api.reports.picture_style import COLOURS
+from api.reports.round_failures import list_round_failures
 from jobs.store.records import RoundRecord
 
 LEGEND_COLUMNS = 3
@@ -60,18 +61,18 @@ pre {{ background: #f0f2f5; padding: .8rem 1rem; overflow: auto; border-radius: 
 
 
 class RunReport(NamedTuple):
-    """What a report is about.
+    """The content of a report.
 
     Attributes:
-        run: what it is called: a job's id, a folder.
-        name: in its spec.
-        state: of a job; empty for a run in files.
-        message: what happened to it, for people.
-        spec: as plain data, every default filled in.
-        records: its rounds, in their order.
-        personal: the text of its `personal.csv`; empty where there is none.
-        holdings: who holds what; None where that is not known here.
-        unmapped: why it is not known; empty where it is, or where nobody holds anything.
+        run: id of the job, or name of the folder.
+        name: name in the spec.
+        state: state of the job; empty for a run in files.
+        message: message of the job for people.
+        spec: the spec as plain data with all defaults.
+        records: round records, in order.
+        personal: content of `personal.csv`; empty without a personal evaluation.
+        class_map: examples of each class by client; None if unknown.
+        class_map_error: why the class map is unknown; empty if it is known or has no clients.
     """
 
     run: str
@@ -85,38 +86,34 @@ class RunReport(NamedTuple):
     class_map_error: str = ""
 
     def list_figures(self) -> list[ReportFigure]:
-        """Give everything that is drawn of it."""
+        """List all figures of the run."""
         return [*make_figures(self.records), *make_clients_figure(self.personal)]
 
 
 def render_report(reported: RunReport) -> str:
-    """Write the report of a run.
-
-    Args:
-        reported: the run.
-
-    Returns:
-        HTML with the chart library inside, some 5 MB.
-    """
+    """Render the report of a run as HTML of about 5 MB, with the chart library inside."""
     drawn = [_picture(figure, first=not number) for number, figure in enumerate(reported.list_figures())]
     if reported.class_map is not None:
         drawn.append(_chart(TITLE, "partition", make_class_map_figure(reported.class_map), first=not drawn))
     elif reported.class_map_error:
-        drawn.append(f"<h2>{TITLE}</h2>\n<p>There is no map: {escape(reported.class_map_error)}</p>")
+        drawn.append(f"<h2>{TITLE}</h2>\n<p>No class map: {escape(reported.class_map_error)}</p>")
     words = [reported.run, reported.state.lower(), reported.message]
-    marked, happened = _list_method_changes(reported.records), list_round_failures(reported.records)
-    told = [_table("Marks of the method", marked), _table("Events", happened)]
+    changes, failures = _list_method_changes(reported.records), list_round_failures(reported.records)
+    tables = [
+        _table("Changes reported by the algorithm", changes),
+        _table("Failures that the run survived", failures),
+    ]
     return _PAGE.format(
         title=escape(reported.name),
         facts=escape(" · ".join(word for word in words if word)),
         figures=_table("Figures", list_facts(reported)),
-        pictures="\n".join([*drawn, *filter(None, told)]) or "<p>No round has ended.</p>",
+        pictures="\n".join([*drawn, *filter(None, tables)]) or "<p>No round has ended.</p>",
         spec=escape(yaml.safe_dump(dict(reported.spec), sort_keys=False, allow_unicode=True)),
     )
 
 
 def list_facts(reported: RunReport) -> Iterable[tuple[str, str]]:
-    """What a run has reached and cost, as pairs of words."""
+    """List results and cost of a run as pairs (name, value)."""
     records = reported.records
     yield "rounds", str(len(records))
     last: dict[str, Any] = {}
@@ -124,18 +121,18 @@ def list_facts(reported: RunReport) -> Iterable[tuple[str, str]]:
         last |= {name: value for name, value in record.metrics.items() if value is not None}
     for name, value in last.items():
         yield (
-            name.replace("_", " ").replace("worst10", "of the worst tenth"),
+            format_metric(name),
             f"{value:.4f}" if isinstance(value, float) else str(value),
         )
     if accuracy := find_main_accuracy(last):
         scored = [record for record in records if isinstance(record.metrics.get(accuracy), int | float)]
         best = max(scored, key=lambda record: record.metrics[accuracy])  # type: ignore[arg-type, return-value]
-        yield f"best {accuracy.replace('_', ' ')}", f"{best.metrics[accuracy]:.4f} at round {best.round}"
-    yield "actors replaced", str(sum(record.engine.restarts for record in records))
-    yield "clients left out, because they failed", str(sum(len(record.failed) for record in records))
+        yield f"best {format_metric(accuracy)}", f"{best.metrics[accuracy]:.4f} at round {best.round}"
+    yield "workers replaced", str(sum(record.engine.restarts for record in records))
+    yield "clients failed", str(sum(len(record.failed) for record in records))
     yield "traffic down", format_bytes(sum(record.bytes.down for record in records))
     yield "traffic up", format_bytes(sum(record.bytes.up for record in records))
-    yield "seconds of computing", f"{sum(record.seconds.total for record in records):.1f}"
+    yield "computing time (s)", f"{sum(record.seconds.total for record in records):.1f}"
     if costs := [record.cost for record in records if record.cost is not None]:
         yield "parameter updates", f"{sum(cost.updates for cost in costs):.4g}"
         yield "FLOPs", f"{sum(cost.flops for cost in costs):.4g}"
@@ -144,12 +141,12 @@ def list_facts(reported: RunReport) -> Iterable[tuple[str, str]]:
 
 
 def _list_method_changes(records: Sequence[RoundRecord]) -> Iterable[tuple[str, str]]:
-    """What a method says in words of its rounds, where that changes."""
+    """List the changes that the algorithm reports as pairs (round, text)."""
     return ((f"round {records[place].round}", text) for place, text, _ in find_method_changes(records))
 
 
 def _table(title: str, pairs: Iterable[tuple[str, str]]) -> str:
-    """Pairs of words as a table; empty where there are none."""
+    """Render pairs of texts as a table with a title; return "" without pairs."""
     lines = "".join(f'<tr><th scope="row">{escape(a)}</th><td>{escape(b)}</td></tr>\n' for a, b in pairs)
     return f"<h2>{escape(title)}</h2>\n<table><tbody>{lines}</tbody></table>" if lines else ""
 
@@ -174,18 +171,18 @@ def _picture(figure: ReportFigure, *, first: bool) -> str:
         hovermode="x unified",
     )
     for x, _, lasting in figure.changes:
-        # What only passes, such as who is frozen, is a tick.
+        # A lasting change, such as a phase, is a line; any other, such as frozen clients, is a tick.
         place = {"x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1 if lasting else PASSING_HEIGHT}
         line = {"color": "#868f99", "width": 1, "dash": "dot" if lasting else "solid"}
         drawn.add_shape(type="line", line=line, **place)
-    for number, (x, _, lasting) in enumerate(mark for mark in figure.changes if mark[2]):
+    for number, (x, _, lasting) in enumerate(change for change in figure.changes if change[2]):
         words = {"text": escape(lasting[:60]), "showarrow": False, "xanchor": "left", "font": {"size": 11}}
         drawn.add_annotation(x=x, yref="paper", y=0.02 + 0.07 * (number % 3), xshift=3, **words)
     return _chart(figure.title, figure.name, drawn, first=first)
 
 
 def _mode(curve: ReportCurve) -> str:
-    # What was scored once, after the last round, is a point.
+    # A metric that was measured once, after the last round, is one point.
     return "lines+markers" if len(curve.x) <= MOST_POINTS else "lines"
 
 

@@ -1,4 +1,4 @@
-"""What a job does and leaves: `fedsim watch`, `events`, `logs`, `rounds`, `artifacts`."""
+"""The output of a job: `fedsim watch`, `events`, `logs`, `rounds`, `artifacts`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def watch(job: JobArgument, format: RunFormatOption = RunFormat.TEXT, url: UrlOption = None) -> None:
-    """Watch a job until it has ended; exit 1 unless it succeeds."""
+    """Watch a job until it ends; exit code 1 unless it succeeds."""
     from api.cli.display import print_json, print_line
 
     with connect(url) as client:
@@ -43,9 +43,9 @@ def watch(job: JobArgument, format: RunFormatOption = RunFormat.TEXT, url: UrlOp
 
 
 def follow_to_end(handle: JobHandle) -> int:
-    """Show a job until it has ended; gives the exit code: 0 if it has succeeded, else 1."""
+    """Show a job until it ends; return the exit code: 0 if it succeeded, else 1."""
     from api.cli.display import print_message
-    from api.cli.live import follow_job, open_live_view
+    from api.cli.job_progress import follow_job, open_live_view
 
     try:
         with open_live_view(handle.job.name, handle.job.rounds_total) as view:
@@ -53,7 +53,7 @@ def follow_to_end(handle: JobHandle) -> int:
     except KeyboardInterrupt:
         name = handle.id
         print_message(
-            f"the job goes on: `fedsim watch {name}` comes back to it, `fedsim cancel {name}` ends it"
+            f"the job keeps running. To watch it: fedsim watch {name}. To stop it: fedsim cancel {name}"
         )
         raise
     ended = handle.job
@@ -63,11 +63,11 @@ def follow_to_end(handle: JobHandle) -> int:
 
 def events(
     job: JobArgument,
-    after: Annotated[int, typer.Option(min=0, help="Leave out the events up to this id.")] = 0,
+    after: Annotated[int, typer.Option(min=0, help="Print only events after this id.")] = 0,
     format: RunFormatOption = RunFormat.TEXT,
     url: UrlOption = None,
 ) -> None:
-    """Print everything that happens to a job, from its start until it has ended."""
+    """Print the events of a job, from its start until it ends."""
     from api.cli.display import print_json, print_line
 
     found: list[dict[str, Any]] = []
@@ -84,7 +84,7 @@ def events(
 
 
 def _event_line(event: Message) -> str:
-    from api.cli.live import format_scores
+    from api.cli.job_progress import format_scores
     from jobs.store.records import RoundRecord
 
     if event.type == "round":
@@ -97,12 +97,14 @@ def _event_line(event: Message) -> str:
 
 def logs(
     job: JobArgument,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
-    tail: Annotated[int, typer.Option(min=0, help="How many of the last lines.")] = 500,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Keep printing new lines until the job ends.")
+    ] = False,
+    tail: Annotated[int, typer.Option(min=0, help="Number of lines to print, counted from the end.")] = 500,
     format: FormatOption = Format.TEXT,
     url: UrlOption = None,
 ) -> None:
-    """Print a job's own log. As JSON one object, with -f one text for each line."""
+    """Print the log of a job. With --format json: one object; with -f also: one JSON string per line."""
     from api.cli.display import print_json, print_line
 
     with connect(url) as client:
@@ -123,10 +125,10 @@ def logs(
 
 def rounds(
     job: JobArgument,
-    format: Annotated[RoundsFormat, typer.Option("--format", help="How to print them.")] = RoundsFormat.TEXT,
+    format: Annotated[RoundsFormat, typer.Option("--format", help="Output format.")] = RoundsFormat.TEXT,
     url: UrlOption = None,
 ) -> None:
-    """Print the records of a job's rounds."""
+    """Print the round records of a job."""
     from api.cli.display import make_data_console, make_rounds_table, print_json, print_line
     from api.sdk.round_table import format_csv, list_columns
 
@@ -146,15 +148,17 @@ def rounds(
 def artifacts(
     job: JobArgument,
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME...]", help="Fetch these; without any, list them.")
+        list[str] | None,
+        typer.Argument(metavar="[NAME...]", help="Files to download. Without names: list the files."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Fetch into DIR; without names all of them.")
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Download into DIR. Without names: download all files."),
     ] = None,
     format: FormatOption = Format.TEXT,
     url: UrlOption = None,
 ) -> None:
-    """List the files that a job has left, or fetch them."""
+    """List or download the artifacts (files) of a job."""
     from api.cli.display import print_json, print_message
 
     folder = Path() if out is None else make_folder(out)
@@ -187,7 +191,7 @@ def _list_artifacts(handle: JobHandle, format: Format) -> None:
         )
         for each in found
     )
-    make_data_console().print(make_table(("artifact", "size", "what it is"), rows, numbers=("size",)))
+    make_data_console().print(make_table(("artifact", "size", "description"), rows, numbers=("size",)))
 
 
 def register(app: typer.Typer) -> None:

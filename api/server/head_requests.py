@@ -1,4 +1,4 @@
-"""HEAD: every address that answers GET answers HEAD with the same head and no body."""
+"""HEAD requests: the same status and headers as GET, without a body."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 class HeadLayer:
-    """The layer that has HEAD served as GET, up to the head of the answer.
+    """The layer that serves HEAD as GET and drops the body.
 
     Args:
-        app: what serves it.
+        app: the inner application.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -26,15 +26,15 @@ class HeadLayer:
         async def send_head(message: Message) -> None:
             nonlocal answered
             if answered:
-                # A body may be long, and a stream has no end: nobody waits for it.
+                # A body may be long or endless: stop here.
                 raise _HeadSent
             answered = True
-            # The server itself looks here before it counts a body.
+            # The server checks the method here before it counts the bytes of the body.
             scope["method"] = "HEAD"
             await send(message)
             await send({"type": "http.response.body", "body": b""})
 
-        # In place, because the outer layers read the route from this very scope afterwards.
+        # In place, because the outer layers read the route from the same scope afterwards.
         scope["method"] = "GET"
         try:
             await self.app(scope, receive, send_head)
@@ -45,4 +45,4 @@ class HeadLayer:
 
 
 class _HeadSent(OSError):
-    """The head is sent. An OSError, as of a caller that has gone: what streams ends in good order."""
+    """The headers are sent. An OSError, as if the caller had disconnected: streams then end cleanly."""

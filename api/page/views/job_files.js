@@ -1,17 +1,17 @@
 // The log, the spec and the downloads of one job.
 
-import { copy } from "../copying.js";
-import { button, element, labelled, say } from "../element.js";
+import { copy } from "../clipboard.js";
+import { button, element, wrapWithLabel, setText } from "../element.js";
 import { get, jobPath, request } from "../service.js";
 import { isAsking, notice, withToken } from "../session.js";
-import { bytes, FINAL } from "../words.js";
+import { bytes, FINAL } from "../formatting.js";
 import { yaml } from "../yaml.js";
 
 const LINES = 300;
 const EVERY = 3000;
 
-// `refresh()` looks anew for files and lines, as when the job has ended or goes on.
-export function papers(job, signal) {
+// `refresh()` reads the files and the log again, e.g. after the job has ended or was resumed.
+export function makeFileSections(job, signal) {
   const files = downloads(job, signal);
   const lines = log(job, signal);
   const refresh = () => {
@@ -21,12 +21,12 @@ export function papers(job, signal) {
   return { roots: [lines.root, spec(job, signal), files.root], refresh };
 }
 
-// Its last lines, asked for while they are to be seen.
+// The last lines of the log, polled while the section is open.
 function log(job, signal) {
   const text = element("pre", { class: "log", id: "log", tabindex: "0", "aria-label": "The last lines of the log" });
   const stay = element("input", { type: "checkbox", checked: true, name: "stay" });
   const details = element("details", { on: { toggle: () => details.open && read() } }, element("summary", {}, element("h2", {}, "Log")),
-    labelled("Stay at the end", stay, { class: "labelled beside" }), text);
+    wrapWithLabel("Scroll to the newest line", stay, { class: "labelled beside" }), text);
   let timer = null;
 
   async function read() {
@@ -36,14 +36,14 @@ function log(job, signal) {
       if (!document.hidden && !isAsking()) await fetchLines();
     } catch (error) {
       if (signal.aborted) return;
-      if (!text.textContent) say(text, error.message);
+      if (!text.textContent) setText(text, error.message);
     }
     if (!FINAL.has(job().state)) timer = setTimeout(read, EVERY);
   }
 
   async function fetchLines() {
     const response = await withToken(() => request(jobPath(job().id, `/logs?tail=${LINES}`), { signal }));
-    say(text, await response.text() || "Nothing is written yet.");
+    setText(text, await response.text() || "The log is empty.");
     if (stay.checked) text.scrollTop = text.scrollHeight;
   }
   signal.addEventListener("abort", () => clearTimeout(timer));
@@ -53,16 +53,16 @@ function log(job, signal) {
 function spec(job) {
   const text = element("pre", { id: "spec", tabindex: "0", "aria-label": "The spec as YAML" });
   const copying = button("Copy", () => copy(text.textContent, "The spec is copied", text), { id: "copy-spec" });
-  const details = element("details", { on: { toggle: () => say(text, yaml(job().spec)) } },
+  const details = element("details", { on: { toggle: () => setText(text, yaml(job().spec)) } },
     element("summary", {}, element("h2", {}, "Spec")), copying, text);
   return element("section", {}, details);
 }
 
 const AS_CSV = { Accept: "text/csv" };
 
-// Its rounds, its log, and the files that the job has left so far.
+// Downloads: the rounds, the log, and the files that the job has written so far.
 function downloads(job, signal) {
-  // A browser keeps a large file on its disk, if nobody reads along: so it is waited for as long as it takes.
+  // No time limit: a browser stores a large file on disk, and the page sees no bytes meanwhile.
   const answer = async (path, headers) => (await request(jobPath(job().id, path), { signal, headers, seconds: null })).blob();
   const row = element("div", { class: "row", id: "downloads" });
   const offer = (label, name, make) => button(label, async () => {

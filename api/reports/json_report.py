@@ -1,4 +1,4 @@
-"""A job's report: spec, rounds and result in one JSON object, as `fedsim run --format json` prints it."""
+"""The JSON report of a job: spec, rounds and result, in the format of `fedsim run --format json`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jobs.store.records import Job, RoundCost, RoundRecord
 
 
 class RunSummary:
-    """The result of a run, put together while its records go by."""
+    """The result of a run, computed record by record."""
 
     def __init__(self) -> None:
         self.final: dict[str, Any] = {}
@@ -21,7 +21,7 @@ class RunSummary:
         self.cost = RoundCost(updates=0, flops=0)
 
     def add_record(self, record: RoundRecord) -> None:
-        """Take the next record."""
+        """Add the next record."""
         self.final = record.metrics
         self.chosen.add(record)
         accuracy = record.metrics.get("global_accuracy")
@@ -34,7 +34,7 @@ class RunSummary:
         self.cost += record.cost or RoundCost(updates=0, flops=0)
 
     def to_document(self) -> dict[str, Any]:
-        """Give final, best (by model and split too, where there is validation) and totals."""
+        """Return the final and best metrics and the totals; with validation also the chosen model."""
         totals = {
             "rounds": self.rounds,
             "seconds": round(self.seconds, 3),
@@ -45,11 +45,11 @@ class RunSummary:
 
 
 def generate_report_lines(job: Job, records: Iterable[RoundRecord]) -> Iterator[str]:
-    """Write the report, a record to each line, without holding them all.
+    """Write the report with one record per line, without holding all records in memory.
 
     Args:
-        job: of which it is.
-        records: its rounds, in their order.
+        job: the job.
+        records: its round records, in order.
     """
     result = RunSummary()
     yield f'{{"spec": {json.dumps(job.spec)},\n"rounds": ['

@@ -1,4 +1,4 @@
-"""One job in words."""
+"""Prints the details of one job."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from jobs.store.records import Job, RoundRecord, total_cost
 
 
 def print_job(job: Job, records: Sequence[RoundRecord] = ()) -> None:
-    """Print a job: how it stands, what its rounds cost together, its latest metrics, its spec.
+    """Print a job: state, cost of all rounds, latest metrics, spec.
 
     Args:
-        job: which.
-        records: its rounds; without them there are no sums.
+        job: the job.
+        records: its round records; without them no cost is printed.
     """
     console = make_data_console()
     console.print(
         make_table(("job", job.id), ((make_plain_text(name), value) for name, value in _facts(job)))
     )
     if records:
-        console.print(make_table(("all rounds", ""), _totals(records), numbers=("",)))
+        console.print(make_table(("cost of all rounds", ""), _totals(records), numbers=("",)))
     if job.last_metrics:
         metrics = (
             (make_plain_text(name), format_number(value)) for name, value in sorted(job.last_metrics.items())
@@ -35,9 +35,9 @@ def print_job(job: Job, records: Sequence[RoundRecord] = ()) -> None:
 def _totals(records: Sequence[RoundRecord]) -> list[tuple[str, str]]:
     cost = total_cost(records)
     return [
-        ("seconds", format_duration(sum(record.seconds.total for record in records))),
-        ("down", format_bytes(sum(record.bytes.down for record in records))),
-        ("up", format_bytes(sum(record.bytes.up for record in records))),
+        ("computing time", format_duration(sum(record.seconds.total for record in records))),
+        ("traffic down", format_bytes(sum(record.bytes.down for record in records))),
+        ("traffic up", format_bytes(sum(record.bytes.up for record in records))),
         ("parameter updates", format_count(cost.updates)),
         ("FLOPs", format_count(cost.flops)),
     ]
@@ -54,7 +54,7 @@ def _facts(job: Job) -> list[tuple[str, object]]:
     optional = {
         "reason": job.reason,
         "message": job.message,
-        "waits for": job.waiting,
+        "waiting for": job.waiting,
         "restarts": job.restarts or None,
         "labels": " ".join(f"{name}={value}" for name, value in job.labels.items()),
     }

@@ -1,4 +1,4 @@
-"""The outermost layer: every request gets an id, a line in the log and a place in the metrics."""
+"""The outermost layer: gives each request an id, logs it and counts it in the metrics."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.sdk.calls import PREFIX
-from api.server.logs import request_id
 from api.server.metrics import ServiceMetrics
+from api.server.service_log import request_id
 
 logger = logging.getLogger("fedsim.access")
 
@@ -23,15 +23,15 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 QUIET_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 WARNING_STATUSES = frozenset({401, 403, 429})
 CLOSED_EARLY = 499
-"""Stands for the status where the caller went, or we failed, before there was one."""
+"""Status of a request that ended before its answer started."""
 
 
 class RequestLogLayer:
-    """Names, counts and logs requests. Headers, queries and bodies are never logged.
+    """The layer that gives requests an id, counts and logs them; never headers, queries or bodies.
 
     Args:
-        app: what serves them.
-        metrics: what counts them.
+        app: the inner application.
+        metrics: the metrics of the service.
     """
 
     def __init__(self, app: ASGIApp, *, metrics: ServiceMetrics) -> None:
@@ -78,16 +78,16 @@ def _level(path: str, status: int) -> int:
 
 
 def _id_of(scope: Scope) -> str:
-    """Take the caller's id where it is well formed; make one else."""
+    """Return the request id of the caller if it is well formed; else make one."""
     given = Headers(scope=scope).get("x-request-id", "")
     return given if REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
 
 
 def find_route_name(scope: Scope) -> str:
-    """Name the route that served a request, its parameters by their names: there are only so many."""
+    """Return the route of a request with the names of its parameters: a small set of names."""
     path = getattr(scope.get("route"), "path", None)
     if path is not None:
-        # A route knows its path below the prefix that it is included under.
+        # The path of a route has no prefix.
         under = scope["path"].startswith(f"{PREFIX}/") and not path.startswith(f"{PREFIX}/")
         return f"{PREFIX}{path}" if under else str(path)
     return "/static" if scope["path"].startswith("/static/") else "none"

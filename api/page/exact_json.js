@@ -1,10 +1,9 @@
-// JSON in which seeds stay exact: JavaScript rounds whole numbers from 2 to the power of 53 on, so that such a seed is a BigInt
-// here, and two of them are two.
+// JSON with exact seeds. JavaScript rounds integers from 2^53 on, so such a seed becomes a BigInt.
 
-const SEED = /"seed":\s*(\d{16,})(?=\s*[,}])/g; // within a text of JSON its quotes would be escaped
+const SEED = /"seed":\s*(\d{16,})(?=\s*[,}])/g; // inside a JSON string the quotes would be escaped
 const BIG = /^\0\d+$/;
 
-// A whole number of any length, written in digits.
+// An integer of any length, from its digits.
 export function whole(digits) {
   const number = Number(digits);
   return Number.isSafeInteger(number) ? number : BigInt(digits);

@@ -1,4 +1,4 @@
-"""What the pictures of a report have in common: the colours of the page, the size of a paper's column."""
+"""Colours and sizes of the pictures of a report."""
 
 COLOURS = ("#1a5fb4", "#b3480b", "#1c7c54", "#8a3fa0", "#a51d5b", "#6b6100", "#0b7285", "#5c4b3f")
 

@@ -1,9 +1,9 @@
-// What can be done to a job, and the buttons for it.
+// The actions of a job, and their buttons.
 
 import { button } from "./element.js";
 import { jobPath, post, request } from "./service.js";
 import { confirm, notice, withToken } from "./session.js";
-import { FINAL, RESUMABLE } from "./words.js";
+import { FINAL, RESUMABLE } from "./formatting.js";
 
 async function attempt(what, work) {
   try {
@@ -20,12 +20,12 @@ const ACTIONS = {
   cancel: {
     label: "Cancel",
     fits: (job) => !FINAL.has(job.state) && job.state !== "CANCELLING",
-    run: (job) => attempt(`${job.name} will be cancelled`, () => post(jobPath(job.id, "/cancel"))),
+    run: (job) => attempt(`${job.name} is being cancelled`, () => post(jobPath(job.id, "/cancel"))),
   },
   resume: {
     label: "Resume",
     fits: (job) => RESUMABLE.has(job.state),
-    run: (job) => attempt(`${job.name} waits in the queue again`, () => post(jobPath(job.id, "/resume"))),
+    run: (job) => attempt(`${job.name} is queued again`, () => post(jobPath(job.id, "/resume"))),
   },
   clone: {
     label: "Clone",
@@ -40,12 +40,12 @@ const ACTIONS = {
 };
 
 async function remove(job) {
-  const text = `Its ${job.rounds_done} rounds, its log and its files are gone for good.`;
-  if (!await confirm({ head: `Delete ${job.name}?`, text, yes: "Delete it" })) return false;
-  return attempt(`${job.name} is deleted`, () => request(jobPath(job.id), { method: "DELETE" }));
+  const text = `Its ${job.rounds_done} rounds, its log and its files will be deleted. This cannot be undone.`;
+  if (!await confirm({ head: `Delete ${job.name}?`, text, yes: "Delete" })) return false;
+  return attempt(`${job.name} was deleted`, () => request(jobPath(job.id), { method: "DELETE" }));
 }
 
-// Buttons for what fits the job now; `update(job)` shows and hides them. `done(name, job)` is called after each.
+// Buttons for the actions that are possible now; `update(job)` shows and hides them. `done(name, job)` is called after each.
 export function actionButtons(done) {
   let current = null;
   const buttons = Object.entries(ACTIONS).map(([name, action]) => {
@@ -60,7 +60,7 @@ export function actionButtons(done) {
       each.hidden = !action.fits(job);
       each.setAttribute("aria-label", `${action.label} ${job.name}`);
     });
-    // What was in hand may fit no more: the hand stays with this job.
+    // If the button with the focus disappears, another button of this job takes the focus.
     if (held?.hidden) buttons.find((each) => !each.hidden).focus();
   };
   return { buttons, update };

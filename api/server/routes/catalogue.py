@@ -1,4 +1,4 @@
-"""The catalogue: what a spec can name, the presets, and the schema of a spec."""
+"""The catalogue: algorithms, models, data sets, partitions, presets, and the JSON schema of a spec."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ router = APIRouter(tags=["catalogue"])
 
 
 class CatalogueEntry(BaseModel):
-    """Something that a spec can name."""
+    """An algorithm, model, data set or partition."""
 
     model_config = ConfigDict(extra="allow")
 
     name: str
     summary: str
-    parameters: dict[str, Any] = Field(description="The JSON schema of its parameters.")
-    plugin: str = Field(description="The package and version that bring it; empty for fedsim's own.")
+    parameters: dict[str, Any] = Field(description="JSON schema of the parameters.")
+    plugin: str = Field(description="Package and version of the plug-in; empty for built-in entries.")
 
 
 class Preset(BaseModel):
-    """A spec that comes with the service."""
+    """A spec that comes with fedsim."""
 
     name: str
     summary: str
-    text: str = Field(description="The spec as YAML, with its comments.")
+    text: str = Field(description="The spec as YAML with comments.")
 
 
 @router.get("/algorithms")
 def list_algorithms(service: ServiceOf) -> list[CatalogueEntry]:
-    """List the methods."""
+    """List the algorithms."""
     return _entries(service, "algorithms")
 
 
@@ -47,19 +47,19 @@ def list_models(service: ServiceOf) -> list[CatalogueEntry]:
 
 @router.get("/datasets")
 def list_datasets(service: ServiceOf) -> list[CatalogueEntry]:
-    """List the data sets, with where each looks for its files."""
+    """List the data sets and the folders where fedsim looks for their files."""
     return _entries(service, "datasets")
 
 
 @router.get("/partitions")
 def list_partitions(service: ServiceOf) -> list[CatalogueEntry]:
-    """List the ways to deal a data set out to clients."""
+    """List the partitions: ways to divide a data set among clients."""
     return _entries(service, "partitions")
 
 
 @router.get("/presets")
 def list_presets() -> list[Preset]:
-    """List the specs that come with the service."""
+    """List the presets: specs that come with fedsim."""
     return [Preset(name=name, summary=summary, text=preset_text(name)) for name, summary in presets().items()]
 
 

@@ -1,4 +1,4 @@
-"""A run as PNG pictures for a paper."""
+"""PNG pictures of a run for a paper."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ from math import ceil
 from pathlib import Path
 
 from api.reports.class_map import ClassMapDrawing, save_class_map
-from api.reports.colours import COLOURS, DPI, HEIGHT, WIDTH
 from api.reports.figures import MOST_POINTS, PASSING_HEIGHT, ReportFigure
+from api.reports.picture_style import COLOURS, DPI, HEIGHT, WIDTH
 
 SHORT_NAME = 24
-"""Letters of a name that leaves room for another one beside it."""
+"""Letters of a curve name; two names of this length fit into one line of the legend."""
 
 LEGEND_LINE_INCHES = 0.14
-"""Inches of a line of names."""
+"""Height of a line of the legend, in inches."""
 
 
 def save_pictures(
-    figures: Sequence[ReportFigure], holdings: ClassMapDrawing | None, folder: Path
+    figures: Sequence[ReportFigure], class_map: ClassMapDrawing | None, folder: Path
 ) -> list[Path]:
-    """Draw a run, one file for each picture.
+    """Save one picture for each figure, and one for the class map.
 
     Args:
-        figures: what is drawn of it.
-        holdings: who holds what; None where that is not known.
-        folder: where to; it exists.
+        figures: figures of the run.
+        class_map: class map; None if unknown.
+        folder: existing output folder.
 
     Returns:
-        The files.
+        The written files.
     """
     files = [_save(figure, folder / f"{figure.name}.png") for figure in figures]
-    return files if holdings is None else [*files, save_class_map(holdings, folder / "partition.png")]
+    return files if class_map is None else [*files, save_class_map(class_map, folder / "partition.png")]
 
 
 def _save(figure: ReportFigure, path: Path) -> Path:
-    # Without pyplot: it keeps figures, and would look for a display.
+    # Without pyplot, which keeps figures in memory and looks for a display.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Canvas
 
-    # The names stand above, where they cover no curve, two in a line where they are short.
+    # The legend is above the plot; short names stand two in a line.
     columns = 2 if max(len(curve.name) for curve in figure.curves) <= SHORT_NAME else 1
     lines = ceil(len(figure.curves) / columns) if len(figure.curves) > 1 else 0
     canvas = Canvas(figsize=(WIDTH, HEIGHT + lines * LEGEND_LINE_INCHES), layout="constrained")
@@ -52,7 +52,7 @@ def _save(figure: ReportFigure, path: Path) -> Path:
             curve.x, curve.y, label=curve.name, color=colour, linewidth=1.2, marker=marker, markersize=3
         )
     for x, _, lasting in figure.changes:
-        # What only passes, such as who is frozen, is a tick.
+        # A lasting change, such as a phase, is a line; any other, such as frozen clients, is a tick.
         axes.axvline(
             x,
             ymax=1 if lasting else PASSING_HEIGHT,

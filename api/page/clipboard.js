@@ -1,24 +1,25 @@
-// Putting a text where the reader can paste it.
+// Copies text to the clipboard.
 
 import { element } from "./element.js";
 import { notice } from "./session.js";
 
-// Copies a text and says `done`. What cannot be copied is marked in `shown`, the element that shows it, or else told.
+// Copies a text and shows the notice `done`. If the browser blocks copying, selects the text in the element `shown`; without
+// that element, shows the text as a notice.
 export async function copy(text, done, shown = null) {
   try {
     // Over plain HTTP from another machine there is no `navigator.clipboard`.
     await navigator.clipboard.writeText(text);
   } catch {
     if (!copyByHand(text)) {
-      if (shown) mark(shown);
-      notice(shown ? "The browser did not let the page copy: the text is marked, for you to copy it" : text, Boolean(shown));
+      if (shown) selectText(shown);
+      notice(shown ? "The browser blocked copying. The text is selected: copy it with Ctrl-C" : text, Boolean(shown));
       return;
     }
   }
   notice(done);
 }
 
-// As a reader would: out of a field, which is there for as long as it takes.
+// Copies from a temporary field, as a reader would.
 function copyByHand(text) {
   const held = document.activeElement;
   const field = element("textarea", { class: "for-readers", readonly: true, "aria-hidden": "true", value: text });
@@ -34,7 +35,7 @@ function copyByHand(text) {
   }
 }
 
-function mark(shown) {
+function selectText(shown) {
   if (shown.select) shown.select();
   else getSelection().selectAllChildren(shown);
 }

@@ -1,4 +1,4 @@
-"""Running the web application: its socket, its signals, and its end when nobody uses it."""
+"""Runs the web application: its socket, its signals, and its stop when idle."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ logger = logging.getLogger("fedsim.api")
 
 BUSY_STATES = ACTIVE | {JobState.QUEUED}
 GRACE_SECONDS = 5
-"""Seconds that requests in progress get when the server stops."""
+"""Seconds that open requests may take when the server stops."""
 
 
 def open_listener(host: str, port: int) -> socket.socket:
-    """Take the address to listen on.
+    """Open the listening socket.
 
     Raises:
-        SettingsError: it is taken, or not an address of this machine; says who has it.
+        SettingsError: the port is taken, or the address is not an address of this machine.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -40,7 +40,7 @@ def open_listener(host: str, port: int) -> socket.socket:
         )[0]
         listener = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise SettingsError(f"--host {host!r} is no address to listen on: {error}") from error
+        raise SettingsError(f"cannot listen on --host {host!r}: {error}") from error
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(address)
@@ -53,28 +53,28 @@ def open_listener(host: str, port: int) -> socket.socket:
 
 def _cannot_listen(host: str, port: int, error: OSError) -> SettingsError:
     if isinstance(error, PermissionError):
-        return SettingsError(f"port {port} needs more rights than you have", "take one above 1023")
+        return SettingsError(f"you may not use port {port}", "use a port above 1023")
     url = make_local_url(host, port)
     if identify_service(url) == "fedsim":
-        hint = "use that one, stop it with `fedsim stop`, or take another with --port"
+        hint = "use that service, stop it with `fedsim stop`, or choose another --port"
         return SettingsError(f"port {port} is taken: a fedsim service already answers at {url}", hint)
-    return SettingsError(f"cannot listen on {host} port {port}: {error.strerror}", "take another with --port")
+    return SettingsError(f"cannot listen on {host} port {port}: {error.strerror}", "choose another --port")
 
 
 def make_local_url(host: str, port: int) -> str:
-    """Give the URL under which a server is reached from this machine."""
+    """Return the URL of a server for this machine."""
     name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
     return f"http://{name}:{port}"
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server that ends its streams first, so that it stops at once, and may end when it is idle.
+    """A uvicorn server that ends its streams first, so that it stops quickly, and can stop when idle.
 
     Args:
         app: the application.
-        started: what to write into the note about this service, once it answers.
-        settings: whose home gets the note.
-        idle_exit: seconds without any use after which it stops; None serves for ever.
+        started: record of this service, written when it answers.
+        settings: settings with the home for the record.
+        idle_exit: seconds without use after which the server stops; None: never.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Stop on a signal. Unlike uvicorn's own way this does not raise it again before our clean-up."""
+        """Stop on a signal. Unlike uvicorn, this does not raise the signal again before the clean-up."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._on_signal, number)
@@ -100,21 +100,21 @@ class Server(uvicorn.Server):
 
     def _on_signal(self, number: int) -> None:
         self.interrupted = self.interrupted or number == signal.SIGINT
-        # Asked twice: then without waiting for anybody.
+        # The second signal stops without waiting.
         self.force_exit = self.app.state.stopping
         self.drain(0 if self.force_exit else self.settings.drain_seconds)
 
     def drain(self, seconds: float) -> None:
-        """Say at `/readyz` that this is the end, go on serving for so long, and then stop."""
+        """Report at `/readyz` that the service is stopping, serve for `seconds` more, then stop."""
         self.app.state.stopping = True
         if seconds:
-            logger.info("stopping in %g s; until then requests are served", seconds)
+            logger.info("stopping in %g s; requests are still served until then", seconds)
             asyncio.get_running_loop().call_later(seconds, self.stop)
         else:
             self.stop()
 
     def stop(self) -> None:
-        """Begin to stop: streams end, nobody new is let in, and requests in progress get their grace."""
+        """Start to stop: streams end, new connections are refused, open requests get `GRACE_SECONDS`."""
         self.app.state.stopping = True
         service = getattr(self.app.state, "service", None)
         if service is not None:
@@ -122,7 +122,7 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     async def run_until_stopped(self, listener: socket.socket, announce: Callable[[str], None]) -> None:
-        """Serve, with a note in the home meanwhile; `announce` is told the URL when it answers."""
+        """Serve, and record the service in the home meanwhile; `announce` is called with the URL."""
         watch = asyncio.create_task(self._watch(announce))
         try:
             await self.serve(sockets=[listener])
@@ -138,7 +138,7 @@ class Server(uvicorn.Server):
         while self.idle_exit is not None:
             await asyncio.sleep(min(1.0, self.idle_exit / 4))
             if await self._is_idle(self.idle_exit):
-                logger.info("nobody has used the service for %g s: it ends", self.idle_exit)
+                logger.info("no requests and no active jobs for %g s: stopping", self.idle_exit)
                 self.stop()
                 return
 
@@ -149,12 +149,12 @@ class Server(uvicorn.Server):
         try:
             busy = await asyncio.to_thread(self.app.state.service.store.count, BUSY_STATES)
         except (SQLAlchemyError, StoreFull) as error:
-            logger.warning("the store does not say whether jobs run, and is asked again: %s", error)
+            logger.warning("cannot read from the database whether jobs run; trying again: %s", error)
             return False
         if busy == 0:
-            # Somebody may have come while the store was asked.
+            # A request may have arrived during the query.
             return activity.idle_seconds() >= seconds
-        # A job is somebody's: its end is when the service was used last.
+        # An active job counts as use of the service.
         activity.mark_used()
         return False
 
@@ -168,25 +168,25 @@ def serve_app(
     idle_exit: float | None,
     announce: Callable[[str], None],
 ) -> int:
-    """Serve until a signal comes or, with `idle_exit`, until nobody has used the service for so many seconds.
+    """Serve until a signal arrives or, with `idle_exit`, until the service was idle for so many seconds.
 
     Args:
         app: the application.
-        settings: whose home gets the note about this service.
-        host: the address listened on.
-        listener: the socket that listens there.
-        idle_exit: seconds; None serves for ever.
-        announce: told the URL when it answers.
+        settings: settings with the home for the record of this service.
+        host: the listening address.
+        listener: the listening socket.
+        idle_exit: seconds; None: never stop.
+        announce: called with the URL when the service answers.
 
     Returns:
         The exit code: 130 after Ctrl-C, else 0.
 
     Raises:
-        ServiceError: the application did not start; the log says why.
+        ServiceError: the application did not start; the log has the reason.
     """
     started = StartedService(os.getpid(), make_local_url(host, listener.getsockname()[1]), app.state.instance)
     server = Server(app, started, settings, idle_exit)
     asyncio.run(server.run_until_stopped(listener, announce))
     if not server.started:
-        raise ServiceError("the service could not start", "the lines above say why")
+        raise ServiceError("the service could not start", "see the lines above")
     return 130 if server.interrupted else 0

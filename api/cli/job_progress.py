@@ -1,4 +1,4 @@
-"""Watching a job in a terminal: a bar that moves, or plain lines where there is no terminal."""
+"""Shows the progress of a job: a progress bar in a terminal, else plain lines."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
     from jobs.store.records import Job
 
 QUIET_SECONDS = 3.0
-"""Seconds without news after which the service is asked what is being waited for."""
+"""Seconds without events after which the reason for waiting is read from the service."""
 
 STATE_MESSAGES = {
     "QUEUED": "waits in the queue",
-    "STARTING": "is being started on the cluster",
-    "RUNNING": "runs: data, actors and the first round are being prepared",
+    "STARTING": "is starting on the cluster",
+    "RUNNING": "is running: loading data, starting workers",
     "CANCELLING": "is being cancelled",
 }
 
 
 class ProgressView(Protocol):
-    """Something that shows how a job comes along."""
+    """A view of the progress of a job."""
 
     def show_phase(self, text: str) -> None:
-        """Show what is being waited for."""
+        """Show the current step."""
 
     def show_round(self, record: RoundRecord) -> None:
-        """Show a round that has ended."""
+        """Show an ended round."""
 
     def show_note(self, text: str) -> None:
-        """Show a remark that stays."""
+        """Show a message that stays visible."""
 
 
 class ProgressBar:
@@ -55,20 +55,20 @@ class ProgressBar:
         self.task = progress.add_task(name, total=total, score="")
 
     def show_phase(self, text: str) -> None:
-        """Show what is being waited for."""
+        """Show the current step."""
         self.progress.update(self.task, score=text)
 
     def show_round(self, record: RoundRecord) -> None:
-        """Show a round that has ended."""
+        """Show an ended round."""
         self.progress.update(self.task, completed=record.round, score=format_scores(record))
 
     def show_note(self, text: str) -> None:
-        """Show a remark that stays."""
+        """Show a message that stays visible."""
         self.progress.console.print(text, markup=False)
 
 
 class ProgressLines:
-    """A line for every round, at most one each second, for a file or a pipe."""
+    """One line for each round, at most one per second, for a file or a pipe."""
 
     def __init__(self, name: str, total: int) -> None:
         self.name, self.total = name, total
@@ -76,43 +76,43 @@ class ProgressLines:
         self.next_at = 0.0
 
     def show_phase(self, text: str) -> None:
-        """Show what is being waited for, once."""
+        """Show the current step, once."""
         if text != self.last_phase:
             self.last_phase = text
             print_message(f"{self.name}: {text}")
 
     def show_round(self, record: RoundRecord) -> None:
-        """Show a round that has ended."""
+        """Show an ended round."""
         now = time.monotonic()
         if now >= self.next_at or record.round == self.total:
             self.next_at = now + 1
             print_message(f"{self.name}: round {record.round}/{self.total}  {format_scores(record)}")
 
     def show_note(self, text: str) -> None:
-        """Show a remark that stays."""
+        """Show a message that stays visible."""
         print_message(text)
 
 
 def format_scores(record: RoundRecord) -> str:
-    """Write what a round has reached, on a line."""
+    """Write the metrics and failures of a round on one line."""
     metrics = record.metrics
     parts = (
         ("accuracy", format_share(metrics.get("global_accuracy"))),
-        ("personal", format_share(metrics.get("personal_accuracy"))),
+        ("personal accuracy", format_share(metrics.get("personal_accuracy"))),
         ("loss", format_number(metrics.get("global_loss"))),
         ("clients failed", str(len(record.failed) or "")),
-        ("actors replaced", str(record.engine.restarts or "")),
+        ("workers replaced", str(record.engine.restarts or "")),
     )
     return "  ".join(f"{name} {text}" for name, text in parts if text)
 
 
 @contextmanager
 def open_live_view(name: str, total: int) -> Iterator[ProgressView]:
-    """Open the view that suits where the words go.
+    """Open the view for standard error: a progress bar in a terminal, else lines.
 
     Args:
-        name: the job's name.
-        total: how many rounds it has.
+        name: name of the job.
+        total: number of rounds of the job.
     """
     if not sys.stderr.isatty():
         yield ProgressLines(name, total)
@@ -129,18 +129,18 @@ def open_live_view(name: str, total: int) -> Iterator[ProgressView]:
         TextColumn("{task.fields[score]}", markup=False),
     )
     console = make_message_console()
-    # On a console that wraps softly the bar would be as long as it likes.
+    # With soft wrap the bar would be longer than the line.
     console.soft_wrap = False
     with RichProgress(*columns, console=console) as progress:
         yield ProgressBar(progress, name, total)
 
 
 def follow_job(handle: JobHandle, view: ProgressView) -> None:
-    """Show everything that happens to a job until it has ended, and what it waits for while nothing does.
+    """Show the events of a job until it ends; without events, show why it waits.
 
     Args:
-        handle: the job; holds its last state afterwards.
-        view: where to show it.
+        handle: the job; refreshed at the end.
+        view: view of the progress.
     """
     inbox: queue.Queue[Message | BaseException | None] = queue.Queue()
     threading.Thread(target=_read, args=(handle, inbox), daemon=True, name="events").start()
@@ -158,7 +158,7 @@ def follow_job(handle: JobHandle, view: ProgressView) -> None:
             raise item
         running = item.type == "round" or (running and item.type != "state")
         _show(item, view)
-    # Of a service that is started again in this moment, too, the end is heard.
+    # Patient: the service may restart at this moment.
     handle.refresh(patient=True)
 
 

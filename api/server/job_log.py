@@ -1,4 +1,4 @@
-"""Reading a log while somebody else writes it."""
+"""Reads the log of a job while another process writes it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 BLOCK_BYTES = 64 * 1024
 
 MOST_BYTES = 16 * 2**20
-"""Bytes that are read of a log at once, however many lines are asked for."""
+"""Most bytes of a log in one answer, for any number of lines."""
 
 
 def read_last_lines(path: Path, count: int) -> tuple[bytes, int]:
     """Read the last lines of a file, from its end backwards.
 
     Args:
-        path: the file; one that is not there is empty.
-        count: how many lines; fewer come where they would be more than `MOST` bytes.
+        path: the file; a missing file counts as empty.
+        count: number of lines; fewer if they are longer than `MOST_BYTES`.
 
     Returns:
         The bytes, and the position in the file after them.
@@ -28,7 +28,7 @@ def read_last_lines(path: Path, count: int) -> tuple[bytes, int]:
             end = position = file.seek(0, 2)
             blocks: list[bytes] = []
             breaks = 0
-            # One break more than there are lines: the last may end with one, and one stands before the first.
+            # One line break more than lines: the last line may end with one, and one precedes the first line.
             while position > 0 and breaks <= count and end - position < MOST_BYTES:
                 size = min(BLOCK_BYTES, position)
                 position -= size
@@ -42,25 +42,25 @@ def read_last_lines(path: Path, count: int) -> tuple[bytes, int]:
 
 
 def read_from_position(path: Path, position: int) -> tuple[bytes, int]:
-    """Read a file from a position on.
+    """Read a file from a position.
 
     Args:
-        path: the file; one that is not there is empty.
-        position: where to begin; nothing stands beyond the end.
+        path: the file; a missing file counts as empty.
+        position: first byte; after the end of the file the result is empty.
 
     Returns:
-        The bytes, no more than `MOST`, and the position in the file after them.
+        At most `MOST_BYTES` bytes, and the position in the file after them.
     """
     found = _read_from(path, position, MOST_BYTES)
     return found, position + len(found)
 
 
 class EndedJobs:
-    """Whether jobs have ended: asked of the store once for all who follow the log of one.
+    """Cached answers to whether jobs have ended; all followers of a log share one query.
 
     Args:
-        ended: tells whether a job has; asked off the event loop.
-        seconds: how long an answer is good for.
+        ended: returns whether a job has ended; called outside the event loop.
+        seconds: how long an answer is valid.
     """
 
     def __init__(self, ended: Callable[[str], bool], seconds: float = 0.5) -> None:
@@ -68,16 +68,16 @@ class EndedJobs:
         self._answers: dict[str, tuple[float, asyncio.Task[bool]]] = {}
 
     async def has_ended(self, job_id: str) -> bool:
-        """Tell whether a job had ended, no longer ago than an answer is good for."""
+        """Return whether a job has ended; the answer may be `seconds` old."""
         now = time.monotonic()
-        if job_id not in self._answers or self._stale(job_id, now):
-            for old in [each for each in self._answers if self._stale(each, now)]:
+        if job_id not in self._answers or self._is_stale(job_id, now):
+            for old in [each for each in self._answers if self._is_stale(each, now)]:
                 del self._answers[old]
             self._answers[job_id] = now, asyncio.create_task(asyncio.to_thread(self._ask_store, job_id))
-        # One who goes away must not take the answer from the others.
+        # A caller that disconnects must not cancel the query of the others.
         return await asyncio.shield(self._answers[job_id][1])
 
-    def _stale(self, job_id: str, now: float) -> bool:
+    def _is_stale(self, job_id: str, now: float) -> bool:
         at, answer = self._answers[job_id]
         return answer.done() and now - at > self.seconds
 
@@ -85,16 +85,16 @@ class EndedJobs:
 async def follow_file(
     path: Path, position: int, ended: Callable[[], Awaitable[bool]], period: float = 0.3
 ) -> AsyncIterator[bytes]:
-    """Give what is appended to a file, until its writer has ended and everything is read.
+    """Yield the bytes that are appended to a file, until its writer has ended and all bytes are read.
 
     Args:
-        path: the file; it may come to be later.
-        position: where to begin.
-        ended: tells whether the writer has ended.
-        period: seconds between two looks.
+        path: the file; it may be created later.
+        position: first byte.
+        ended: returns whether the writer has ended.
+        period: seconds between two reads.
     """
     while True:
-        # Asked before reading: what was written before the end is then read for certain.
+        # Checked before reading, so that no byte before the end is missed.
         over = await ended()
         block = await asyncio.to_thread(_read_from, path, position)
         position += len(block)
@@ -109,7 +109,7 @@ async def follow_file(
 def _read_from(path: Path, position: int, most: int = BLOCK_BYTES) -> bytes:
     try:
         with path.open("rb") as file:
-            # Not every system lets a file be sought far beyond its end.
+            # Some systems cannot seek far beyond the end of a file.
             file.seek(min(position, file.seek(0, 2)))
             return file.read(most) if file.tell() == position else b""
     except FileNotFoundError:

@@ -1,18 +1,18 @@
-// A curve of the size of a word.
+// A small curve for a row of the table of jobs.
 
-import { element, say } from "./element.js";
-import { accuracy } from "./words.js";
+import { element } from "./element.js";
+import { accuracy } from "./formatting.js";
 
 const WIDTH = 96;
 const HEIGHT = 22;
 
-export function spark() {
+export function makeSparkline() {
   const line = element("path", { class: "spark-line" });
-  const picture = element("svg", { class: "spark", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": "no accuracy yet" }, line);
+  const picture = element("svg", { class: "spark", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": "no accuracy measured yet" }, line);
   return { picture, update: (curve, total) => update(picture, line, curve, total) };
 }
 
-// The whole width stands for all rounds that the job will have, so that the curve shows how far it has come.
+// The full width is the total number of rounds, so that the curve shows the progress.
 function update(picture, line, { rounds, values }, total) {
   if (!rounds.length) return;
   const low = Math.min(...values);

@@ -1,4 +1,4 @@
-"""The service's own log: one line for each thing that happened, as text or as JSON, without secrets."""
+"""The log of the service: one line for each event, as text or JSON, without secrets."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from fedsim.base.secret_urls import find_secrets, hide_secrets
 from jobs.settings import Settings
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
-"""The id of the request that is being served; empty outside of one."""
+"""Id of the current request; empty outside a request."""
 
 
 def collect_secrets(settings: Settings) -> frozenset[str]:
-    """Name what must never be read in a log: the token, and the passwords in the URLs."""
+    """Return the texts that no log may show: the token, and the passwords in URLs."""
     found = {settings.token} if settings.token else set()
     return frozenset(found | find_secrets(settings.database_url) | find_secrets(settings.storage or ""))
 
 
 class TextFormatter(logging.Formatter):
-    """A line for people.
+    """Writes log lines for people.
 
     Args:
-        secrets: texts that are replaced wherever they stand.
+        secrets: texts to replace.
     """
 
     def __init__(self, secrets: Collection[str] = ()) -> None:
@@ -43,9 +43,9 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(TextFormatter):
-    """A line for programs: one JSON object, with `time`, `level`, `logger`, `message` and what else is known.
+    """Writes log lines for programs: one JSON object with `time`, `level`, `logger`, `message` and more.
 
-    A record may bring fields of its own, as `extra={"fields": {...}}`.
+    A log record may add fields with `extra={"fields": {...}}`.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -61,7 +61,7 @@ class JsonFormatter(TextFormatter):
         line |= getattr(record, "fields", {})
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
-        # Before it is written as JSON, which would write some characters of a secret in another way.
+        # Before JSON escapes some characters of a secret.
         clean = {
             name: self.hide_secrets(value) if isinstance(value, str) else value
             for name, value in line.items()
@@ -70,11 +70,11 @@ class JsonFormatter(TextFormatter):
 
 
 def install_log_handler(settings: Settings, stream: TextIO | None = None) -> logging.Handler:
-    """Have everything that this process logs written in the format of the settings.
+    """Install a handler that writes all logs of this process in the format of the settings.
 
     Args:
-        settings: the format, and the secrets.
-        stream: where to; by default standard error.
+        settings: settings with the format and the secrets.
+        stream: output. Default: standard error.
 
     Returns:
         The handler.
@@ -84,7 +84,7 @@ def install_log_handler(settings: Settings, stream: TextIO | None = None) -> log
     handler.setFormatter(formatter(collect_secrets(settings)))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("fedsim").setLevel(logging.INFO)
-    # People at a terminal want to hear of refusals and failures, not of every request.
+    # In a terminal, log refusals and failures, not every request.
     quiet = logging.WARNING if settings.log_format == "text" else logging.INFO
     logging.getLogger("fedsim.access").setLevel(quiet)
     return handler

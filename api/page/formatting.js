@@ -1,6 +1,7 @@
-// Numbers, times and specs in words.
+// Numbers, times and specs as text.
 
 const SIZES = ["B", "kB", "MB", "GB", "TB", "PB"];
+const MOST_ITEMS = 16; // of a list
 const SPANS = [[86400, "d", 3600, "h"], [3600, "h", 60, "min"], [60, "min", 1, "s"]];
 
 export const FINAL = new Set(["SUCCEEDED", "FAILED", "CANCELLED"]);
@@ -28,7 +29,7 @@ export function span(seconds) {
 
 export const seconds = (from, to) => (new Date(to) - new Date(from)) / 1000;
 export const since = (moment) => span(Math.max(1, Math.floor(seconds(moment, Date.now())))).replace(/ \d+ (s|min|h)$/, "");
-export const clock = (moment) => new Date(moment).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
+export const formatTime = (moment) => new Date(moment).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
 export const count = (value) => value.toLocaleString("en").replaceAll(",", " ");
 
 export function number(value) {
@@ -37,16 +38,25 @@ export function number(value) {
   return Math.abs(value) >= 1e5 || Math.abs(value) < 1e-3 ? value.toExponential(2) : String(Number(value.toPrecision(4)));
 }
 
+// A number, text or list, in words; of a long list the first items.
+export function formatValue(value) {
+  if (typeof value === "number") return number(value);
+  if (!Array.isArray(value)) return String(value);
+  const rest = value.length > MOST_ITEMS ? `, … (${value.length} in all)` : "";
+  return value.slice(0, MOST_ITEMS).map((each) => (typeof each === "number" ? number(each) : each ?? "–")).join(", ") + rest || "none";
+}
+
 export const accuracy = (value) => (typeof value === "number" ? value.toFixed(4) : "–");
 export const isAccuracy = (metric) => /accuracy/.test(metric) && !/_std(_|$)/.test(metric);
 export const measure = (metric, value) => (isAccuracy(metric) ? accuracy(value) : number(value));
-// The accuracy that stands for a job: the first that it has. Where all models are clients' own there is no global one.
-export const HEADLINES = ["global_accuracy", "personal_accuracy"];
-export const headline = (metrics) => HEADLINES.find((name) => typeof metrics[name] === "number") ?? HEADLINES[0];
-export const metricName = (metric) => metric.replaceAll("_", " ").replaceAll(".", ": ").replace("worst10", "of the worst tenth");
+// The accuracy that represents a job: the first one that it has. A job with only personal models has no global accuracy.
+// The same names as in api/reports/main_accuracy.py.
+export const MAIN_ACCURACIES = ["global_accuracy", "personal_accuracy"];
+export const findMainAccuracy = (metrics) => MAIN_ACCURACIES.find((name) => typeof metrics[name] === "number") ?? MAIN_ACCURACIES[0];
+export const formatMetricName = (metric) => metric.replaceAll("_", " ").replaceAll(".", ": ").replace("worst10", "of the worst 10 % of clients");
 
-// How long a job has been at work; null before it starts.
-export function worked(job) {
+// The run time of a job in seconds; null before it starts.
+export function secondsOfWork(job) {
   if (!job.started_at) return null;
   return seconds(job.started_at, job.finished_at ?? Date.now());
 }
