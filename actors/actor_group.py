@@ -16,8 +16,9 @@ from ray.util.placement_group import (
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from actors.actor_errors import DEATHS, cause_of, first_line, gave_up, living_nodes
-from actors.client_actor import ClientActor
+from actors.client_actor import ClientActor, Usage
 from actors.resources import Placement
+from fedsim.core import Local
 from fedsim.engine.faults import DEFAULT, Faults
 from fedsim.errors import NodeLost, NoRoomNow, PoolFailed
 from fedsim.plugins import variables
@@ -191,6 +192,17 @@ class Crew:
         """The node of an actor: as it said, or, before it has joined, the one that its place is on."""
         node: str = self.members[slot].get("node") or self._homes[slot]
         return node
+
+    def set_local(self, local: Local) -> None:
+        """Have the clients train like this from now on, in place of the population's local training."""
+        ray.get([actor.limit.remote(local) for actor in self.actors])
+
+    def usage(self) -> Usage:
+        """The most memory that an actor has needed so far."""
+        usages: list[Usage] = ray.get([actor.usage.remote() for actor in self.actors])
+        gpu = max((usage.gpu for usage in usages if usage.gpu is not None), default=None)
+        cap = min((usage.gpu_cap for usage in usages if usage.gpu_cap is not None), default=None)
+        return Usage(max(usage.private for usage in usages), gpu, cap)
 
     def close(self) -> None:
         """End the actors and give their resources back."""

@@ -12,10 +12,8 @@ from typing import Any
 import ray
 import torch
 
+from actors.resources import CUDA_CONTEXT_BYTES
 from fedsim.errors import DoesNotFit
-
-CUDA_CONTEXT_BYTES = 512 << 20
-"""What CUDA itself takes of a GPU in each process, outside of the allocator that a cap binds; about."""
 
 LOGICAL_GPUS = "FEDSIM_LOGICAL_GPUS"
 """With this variable set to 1, the GPUs of a node are numbers alone: who is given one trains on the CPU."""

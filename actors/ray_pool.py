@@ -72,8 +72,7 @@ class RayPool:
     Attributes:
         population: over the object store's arrays, as every actor of this node reads them.
         width: how many clients train at once now; halved for good where they need too much memory.
-        widths: {round, from 1: the width that it had when it ran before}; it has no larger one when it runs
-            again.
+        widths: {round, from 1: the width that it had when it ran before}, the most that it may have again.
     """
 
     def __init__(
@@ -196,15 +195,17 @@ class RayPool:
         losses = self._work.results(tasks)
         return Survey(np.concatenate(losses), survey_traffic(algorithm, ctx, state, models, clients))
 
-    def evaluate(self, algorithm: Algorithm, ctx: Context, state: Any) -> Callable[[], Mapping[str, Score]]:
-        """Begin to score every deployed model on the whole test set, a shard at a time."""
+    def evaluate(
+        self, algorithm: Algorithm, ctx: Context, state: Any, shards: Iterable[int] | None = None
+    ) -> Callable[[], Mapping[str, Score]]:
+        """Begin to score every deployed model on these shards of the test set, by default on all of them."""
         models = ray.put(tree.to_numpy(deployed(algorithm, ctx, state)))
-        shards = num_shards(self.population)
 
         def scoring(shard: int) -> Submit:
             return lambda actor, _: [actor.score.remote(ctx.round, models, shard)]
 
-        tasks = [Task(scoring(shard)) for shard in range(shards)]
+        every = range(num_shards(self.population))
+        tasks = [Task(scoring(shard)) for shard in (every if shards is None else shards)]
         self._work.add(tasks)
         return lambda: total(self._work.results(tasks))
 

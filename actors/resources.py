@@ -9,6 +9,9 @@ from typing import Any, Literal
 
 from fedsim.errors import DoesNotFit
 
+CUDA_CONTEXT_BYTES = 512 << 20
+"""What CUDA itself takes of a GPU in each process, outside of the allocator that a cap binds; about."""
+
 ROUNDING = 1e-6
 """Ray counts resources in ten-thousandths; 0.1 + 0.2 must not cost an actor."""
 

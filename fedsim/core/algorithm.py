@@ -92,10 +92,6 @@ class Algorithm(ABC):
         """What of a deployed model has to travel to a client that is asked about it; by default all."""
         return model
 
-    def fullest(self, ctx: Context, state: Any) -> Any:
-        """For plans: another state, whose rounds send the most, where the course of the run decides that."""
-        return state
-
     def cohort(self, ctx: Context, state: Any, rng: np.random.Generator) -> Sequence[int]:
         """The clients of this round; by default a uniform sample without replacement, in ascending order."""
         # Costs O(K) for small K: NumPy then draws by Floyd's method and never lists the N clients.

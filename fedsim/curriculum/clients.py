@@ -142,11 +142,6 @@ class ClientCurriculum(Wrapper):
         """The base's state with the answers."""
         return replace(state, base=self.base.counted(ctx, state.base, answers))
 
-    def fullest(self, ctx: Context, state: Any) -> Any:
-        """With the base's, where that is another."""
-        base = self.base.fullest(ctx, state.base)
-        return state if base is state.base else replace(state, base=base)
-
     def under(self, state: Any) -> Any:
         """The base's state."""
         return state.base

@@ -92,10 +92,6 @@ class Wrapper(Algorithm):
         """The base's."""
         return self.base.survey_payload(ctx, self.under(state), model)
 
-    def fullest(self, ctx: Context, state: Any) -> Any:
-        """The base's."""
-        return self.base.fullest(ctx, self.under(state))
-
     def cohort(self, ctx: Context, state: Any, rng: np.random.Generator) -> Sequence[int]:
         """The base's."""
         return self.base.cohort(ctx, self.under(state), rng)

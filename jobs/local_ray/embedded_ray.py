@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedsim.errors import RayUnavailable
-from jobs.local_ray.files import ALIVE, LOG, Addresses, keeper_lives, read_addresses, token
+from jobs.local_ray.files import ALIVE, LOG, TOKEN, Addresses, keeper_lives, read_addresses, token
 from jobs.local_ray.keeper import ask
 from jobs.settings import SECRETS, Settings
 
@@ -92,6 +92,17 @@ def find_ray(settings: Settings) -> RayAddress | None:
     return RayAddress(addresses.gcs, addresses.dashboard, secret)
 
 
+def ray_variables(settings: Settings, address: RayAddress) -> dict[str, str]:
+    """The variables by which another process of this machine reaches the local Ray of these settings."""
+    return {
+        "FEDSIM_RAY_ADDRESS": address.gcs,
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(settings.home / TOKEN),
+        # As the keeper has it: Ray else looks for a loopback address at the machine's outward one.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    }
+
+
 def stop_ray(settings: Settings) -> bool:
     """End the local Ray of these settings, and every job that runs on it.
 
@@ -119,9 +130,8 @@ def package_path() -> str:
 
 
 def _start_keeper(settings: Settings, home: Path) -> subprocess.Popen[bytes]:
-    numbers = {"FEDSIM_RAY_NUM_CPUS": settings.ray_num_cpus, "FEDSIM_RAY_NUM_GPUS": settings.ray_num_gpus}
-    environment = os.environ | settings.open_environment() | {"PYTHONPATH": package_path()}
-    environment |= {name: str(value) for name, value in numbers.items() if value is not None}
+    environment = os.environ | settings.open_environment() | settings.ray_sizes()
+    environment["PYTHONPATH"] = package_path()
     environment["FEDSIM_RAY_IDLE"] = str(settings.ray_idle_seconds)
     # What Ray's processes have in their environment, every job on it can read.
     for name in ("FEDSIM_TOKEN", SECRETS, *settings.secrets()):

@@ -139,12 +139,6 @@ class LayerSchedule(FedAvg):
         """The open blocks: everybody has the others and the head."""
         return tree.select(model, self.shared(ctx, state))
 
-    def fullest(self, ctx: Context, state: Any) -> Any:
-        """Every block open, where nobody knows when they will be."""
-        if self.times != "plateau":
-            return state
-        return replace(state, times=(0,) * max(len(net.base) for net in ctx.nets))
-
     def aggregate(self, ctx: Context, state: Any, reduced: Reduced) -> Any:
         """The parent's, and what the cohort's loss says."""
         state = super().aggregate(ctx, state, reduced)
