@@ -137,14 +137,15 @@ class ShortRounds:
         rungs: list[tuple[int, int | None]] = [(len(few), 2**n) for n in range(1, (most - 1).bit_length())]
         rungs += [(len(few) << n, None) for n in range(((len(clients) - 1) // len(few)).bit_length() + 1)]
         first = median(self.train(few, 1)[1] for _ in range(3))
-        short = self.busiest(few, self.workers, self.pool.population.steps)
+        short, found = self.busiest(few, self.workers, self.pool.population.steps), list[float]()
         for count, steps in rungs:
             taken = self.train(clients[:count], steps)[1]
+            work = self.busiest(clients[:count], self.workers, self.pool.population.steps)
+            found.append(min(max(0.0, taken - first) / max(1.0, work - short), taken / max(1.0, work)))
             if perf_counter() - began + 2 * taken > seconds:
                 break
-        long = self.busiest(clients[:count], self.workers, self.pool.population.steps)
-        self.step = max(0.0, taken - first) / max(1.0, long - short)
-        self.overhead = max(0.0, taken - self.step * long)
+        self.step = median(found[-3:])  # one round that was slow by chance must not decide
+        self.overhead = max(0.0, first - self.step * short)
 
     def expect_client(self, client: int) -> float:
         """Seconds of a client in a round."""
