@@ -165,7 +165,7 @@ class Net:
     def run_blocks(
         self, params: Params, x: Tensor, start: str | None = None, stop: str | None = None
     ) -> Tensor:
-        """Run the forward pass from block `start` (default: the first) up to block `stop`, without `stop` itself.
+        """Run the forward pass from block `start` (default: the first) up to block `stop`, which is excluded.
 
         Args:
             params: at least the keys of the blocks that run.

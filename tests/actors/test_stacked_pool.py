@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from actors.plan.prober import Probe
+from actors.plan.trials import Trials
 from torch import Tensor
 
 from actors.actor_group import ActorGroup
 from actors.coordinator import CheckpointPolicy, CoordinatorProcess
-from actors.plan.prober import Probe
-from actors.plan.trials import Trials
 from actors.ray_pool import RayPool
 from actors.resources import Placement
 from fedsim.algorithms import FedBABU, LayerSchedule

@@ -81,7 +81,7 @@ def submit(
 
 
 def _wait_and_exit(handle: JobHandle, wait: bool, format: Format) -> None:
-    """WaitOption until a job has ended if `wait` is true, print it if the format is JSON, and exit the command."""
+    """Wait until a job has ended if `wait` is true, print it if the format is JSON, and exit the command."""
     from api.cli.display import print_json
 
     code = follow_to_end(handle) if wait else 0

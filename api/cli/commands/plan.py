@@ -50,7 +50,7 @@ def plan(
         show("loading the libraries")
         from jobs.plan.planner import plan as measure
 
-        found = measure(loaded, Settings.from_env(), seconds=seconds, on_phase=show)
+        found = measure(loaded, Settings.from_env(), seconds=seconds, on_status=show)
     if format is Format.JSON:
         print_json(found.model_dump(mode="json"))
     elif found.fits:

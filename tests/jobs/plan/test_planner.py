@@ -13,7 +13,7 @@ import pytest
 
 from fedsim.errors import ClientFailed, DoesNotFit, OutOfMemory
 from jobs.plan.plan import Plan
-from jobs.plan.planner import plan, shortage
+from jobs.plan.planner import explain_shortage, plan
 from jobs.run.execute import execute
 from jobs.settings import Settings
 from tests.jobs.stored import spec
@@ -85,14 +85,14 @@ def test_what_does_not_fit_is_an_answer_with_the_arithmetic(settings: Settings) 
     ],
 )
 def test_too_little_memory_is_a_spec_that_does_not_fit(error: Exception, path: str) -> None:
-    found = shortage(error, spec(resources__gpus_per_worker=0.25))
+    found = explain_shortage(error, spec(resources__gpus_per_worker=0.25))
     assert isinstance(found, DoesNotFit)
     assert found.errors[0].path == path
 
 
 def test_an_error_of_another_kind_stays_what_it_is() -> None:
     error = ClientFailed(3, "train", "ZeroDivisionError: division by zero")
-    assert shortage(error, spec()) is error
+    assert explain_shortage(error, spec()) is error
 
 
 def test_a_planner_process_answers_errors_as_data(tmp_path: Path) -> None:
