@@ -54,7 +54,7 @@ def test_a_thousand_clients_in_a_round_give_the_same_bits(algorithm: Algorithm, 
     assert found.metrics == expected.metrics
     assert found.traffic == expected.traffic
     assert len(found.cohort) == 1000
-    memories = pool.memories()
+    memories = pool.client_states()
     assert memories.keys() == reference.client_states().keys()
     for client, memory in reference.client_states().items():
         assert all(torch.equal(value, memories[client][name]) for name, value in memory.items())
@@ -74,7 +74,7 @@ def test_memories_lie_in_the_object_store_and_not_in_the_coordinator(crew: Actor
     population = crowd(20)
     pool = RayPool(Keeps(), population, crew)
     list(simulate(Keeps(), population, pool))
-    references = list(pool._memories.values())
+    references = list(pool._client_states.values())
     where = get_local_object_locations(references)
     assert len(references) == 20
     assert all(where[reference]["node_ids"] for reference in references)

@@ -53,7 +53,7 @@ def main() -> dict[str, Any]:
     try:
         crew = ActorGroup(Placement(2, 1, 0))
         pool = RayPool(Heavy(), population, crew)
-        nodes = [member["node"] for member in crew.members]
+        nodes = [member["node"] for member in crew.actor_infos]
         results, lost, began = [], None, 0.0
         try:
             for result in simulate(Heavy(), population, pool):
@@ -65,7 +65,7 @@ def main() -> dict[str, Any]:
             lost = error
         seconds = time.monotonic() - began
         try:
-            pool.memories()
+            pool.client_states()
             kept = "all there"
         except FedsimError as error:
             kept = type(error).__name__

@@ -13,7 +13,7 @@ import torch
 from actors.actor_group import ActorGroup
 from actors.client_actor import ClientProcess
 from actors.device import memory_cap
-from actors.plan.measure import size_of
+from actors.plan.measure import measure_size
 from actors.plan.short_rounds import ShortRounds, time_part
 from actors.ray_pool import RayPool
 from actors.resources import CUDA_CONTEXT_BYTES, Placement
@@ -119,7 +119,10 @@ def test_seconds_grow_with_the_work_and_the_federation_is_left_as_it_was(crew: A
     rounds = short_rounds(crew, FedAvg(), population)
     before = rounds.pool.population
     rounds.time_training(2.0)
-    small, large = (min(rounds.largest(), key=population.partition.size), rounds.largest()[0])
+    small, large = (
+        min(rounds.rank_clients_by_size(), key=population.partition.size),
+        rounds.rank_clients_by_size()[0],
+    )
     assert rounds.expect_client(large) > rounds.expect_client(small) > 0
     one, two = (rounds.expect_training(workers, rounds.cohorts) for workers in (1, 2))
     assert rounds.overhead <= two < one
@@ -132,17 +135,19 @@ def test_seconds_grow_with_the_work_and_the_federation_is_left_as_it_was(crew: A
 def test_clients_are_dealt_evenly_and_all_wait_for_a_large_one(crew: ActorGroup, workers: int) -> None:
     population = federation([10 + client % 7 for client in range(16)])
     rounds, size = short_rounds(crew, FedAvg(), population), population.partition.size
-    assert rounds.busiest(range(16), workers, size) < 1.4 * sum(map(size, range(16))) / workers
-    assert rounds.busiest(range(16), workers, lambda client: 1000 if client == 3 else 1) >= 1000
+    assert rounds.cost_of_busiest(range(16), workers, size) < 1.4 * sum(map(size, range(16))) / workers
+    assert rounds.cost_of_busiest(range(16), workers, lambda client: 1000 if client == 3 else 1) >= 1000
 
 
 @pytest.mark.parametrize(("tests", "held"), [(0, 0), (0, 40), (48, 40), (48, 0)])
 def test_an_evaluation_is_timed_whichever_set_is_missing(crew: ActorGroup, tests: int, held: int) -> None:
     """Data without a test set, with a validation split and without; and data that has both."""
     whole = federation()
-    data = replace(whole.dataset, test=whole.dataset.test.take(slice(tests)))
+    data = replace(whole.dataset, test=whole.dataset.test.select_rows(slice(tests)))
     assert whole.public is not None
-    population = replace(whole, dataset=data, validation=whole.public.take(slice(held)) if held else None)
+    population = replace(
+        whole, dataset=data, validation=whole.public.select_rows(slice(held)) if held else None
+    )
     assert (short_rounds(crew, FedAvg(), population).time_evaluation(1.0) > 0) == bool(tests or held)
 
 
@@ -196,7 +201,7 @@ def test_a_long_training_of_the_server_is_told_from_its_beginning(crew: ActorGro
 def test_the_data_of_a_federation_is_measured() -> None:
     population = federation()
     arrays = (population.dataset.train.x, population.dataset.test.x, population.partition.indices)
-    assert sum(array.nbytes for array in arrays) < size_of(population) < 100_000
+    assert sum(array.nbytes for array in arrays) < measure_size(population) < 100_000
 
 
 @pytest.mark.parametrize(
@@ -224,9 +229,9 @@ def test_actors_of_one_gpu_never_have_more_than_it_has() -> None:
 def test_the_cap_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FEDSIM_LOGICAL_GPUS")
     process = ClientProcess(0.1)
-    assert process.claim.cap is not None
+    assert process.device_share.cap is not None
     with pytest.raises(torch.OutOfMemoryError):
-        torch.empty(process.claim.cap + (64 << 20), dtype=torch.uint8, device="cuda")
+        torch.empty(process.device_share.cap + (64 << 20), dtype=torch.uint8, device="cuda")
     torch.cuda.set_per_process_memory_fraction(1.0)
 
 

@@ -24,7 +24,7 @@ def test_a_plan_foretells_the_records(ray_cluster: None, settings: Settings) -> 
     small = spec(rounds=3, resources__workers=2, evaluation__every=2, data__tests="matched")
     phases: list[str] = []
     # Enough for whole rounds on a machine that has other work as well.
-    found = plan(small, settings, seconds=60, on_phase=phases.append)
+    found = plan(small, settings, seconds=60, on_status=phases.append)
     assert found.fits
     assert found.device == "cpu"
     assert (found.workers, found.clients.per_round, found.clients.per_worker) == (2, 10, 5)
