@@ -188,7 +188,7 @@ def weights(root: Path, name: str, *, download: bool = False) -> Net:
 @pytest.mark.parametrize(
     ("length", "params", "message"),
     [
-        (16, {"pretrained": "some", "layers": 2}, "fixed by the pretrained weights"),
+        (16, {"pretrained": "some", "layers": 2}, "the pretrained weights fix layers"),
         (513, TINY, "at most 512 tokens; these have 513"),
         (16, {"width": 10, "heads": 4}, "10 is no multiple of 4"),
     ],
