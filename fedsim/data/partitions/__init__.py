@@ -48,7 +48,7 @@ class PartitionEntry(NamedTuple):
 
 
 _OWN: dict[str, PartitionEntry] = {
-    "iid": PartitionEntry(iid, "the same number of random examples for everybody"),
+    "iid": PartitionEntry(iid, "the same number of random examples for every client"),
     "dirichlet": PartitionEntry(
         dirichlet, "each class shared out in proportions drawn from Dir(beta)", check_figures=check_dirichlet
     ),
@@ -81,7 +81,7 @@ _OWN: dict[str, PartitionEntry] = {
     ),
     "sampled": PartitionEntry(
         sampled,
-        "everybody draws from the whole set; for a million clients",
+        "every client draws from the whole set; for a million clients",
         shares_examples=True,
         check_figures=check_sampled,
     ),

@@ -168,7 +168,7 @@ def test_endings_in_capitals_are_read_and_hidden_files_are_not(tmp_path: Path):
     "given", [{"pattern": "{speaker}_{take}"}, {"pattern": "{label}_{speaker}", "test_takes": 2}]
 )
 def test_a_pattern_that_says_too_little_is_refused(tmp_path: Path, given: dict):
-    with pytest.raises(SpecError, match="needs .label"):
+    with pytest.raises(SpecError, match=r"needs .label"):
         load_dataset("audio_folder", roots=[tmp_path], path="mine", **given)
 
 
