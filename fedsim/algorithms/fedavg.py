@@ -39,38 +39,39 @@ from fedsim.core import (
     ServerState,
 )
 from fedsim.models.net import Params
-from fedsim.training.local_loop import LocalLoop, TrainedModel, cross_entropy, run_local_loop
+from fedsim.training.local_loop import LocalLoop, TrainedModel, run_local_loop
+from fedsim.training.losses import cross_entropy
 
 PRIVATE_PARAMS = "own"
-"""Where a client's memory has the keys that it keeps to itself."""
+"""The key of a client's private parameters in its client state."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvg(Algorithm):
-    """Federated averaging (Algorithm 1): clients train the global model, the server averages the models.
+    """Federated averaging (Algorithm 1): clients train the global model, the server averages their models.
 
-    Most papers change one of its seams: what travels (`shared`), what each client keeps to itself (`kept`),
-    what moves (`trainable`), where a client starts (`start`), what it minimises (`loss`), what is added to
-    its gradients (`correction`), what it sends (`finish`), where the server goes from there (`move`).
+    Most papers change one of its seams: the keys that travel (`shared_keys`), stay with the client
+    (`private_keys`) or train (`trainable_keys`), the model to begin with (`initial_params`), the loss, the
+    gradients (`gradient_correction`), the update (`make_update`), the next model (`server_update`).
     """
 
     uploads: ClassVar[Mapping[str, Reduction]] = {"params": Reduction.MEAN}
     heterogeneous: ClassVar[bool] = True
 
     def shared_keys(self, ctx: Context, state: Any) -> Collection[str]:
-        """Keys of the parameters and buffers that travel in this round: what comes down goes up again."""
+        """The parameters and buffers that travel in this round, down and up."""
         return ctx.net.keys
 
     def private_keys(self, ctx: Context) -> Collection[str]:
-        """Keys that are each client's own, kept from visit to visit; only where the method is stateful."""
+        """The keys that stay with each client; only where the algorithm is stateful."""
         return ()
 
     def trainable_keys(self, ctx: Context, broadcast: Tree) -> Collection[str]:
-        """Keys that move in a client's round, given what came down to it."""
+        """The keys that train in a client's round, given the broadcast."""
         return ctx.net.parameters
 
     def init_server_state(self, ctx: Context) -> ServerState:
-        """A fresh model of every architecture, seeded by the experiment."""
+        """A new model of every architecture, made from the seed."""
         if len(ctx.nets) == 1:
             return ServerState(params=ctx.init_params())
         return ServerState(params={str(m): ctx.for_model(m).init_params() for m in range(len(ctx.nets))})
@@ -80,7 +81,7 @@ class FedAvg(Algorithm):
         return {"params": tree.select(ctx.select_architecture(state.params), self.shared_keys(ctx, state))}
 
     def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> Any:
-        """The server's move, for each architecture that came."""
+        """The server state with the next model of each architecture that clients brought."""
         params = ctx.map_architectures(
             lambda mine, held, mean: self.server_update(mine, held, mean, reduced),
             state.params,
@@ -93,9 +94,9 @@ class FedAvg(Algorithm):
 
         Args:
             ctx: the round, for this architecture.
-            params: the model as it is.
-            mean: of the clients' models, over the keys that travelled.
-            reduced: everything that came, of all architectures.
+            params: the present model.
+            mean: of the clients' models, over the shared keys.
+            reduced: all reduced updates, of all architectures.
         """
         return {**params, **tree.cast_like(mean, tree.select(params, mean))}
 
@@ -108,10 +109,9 @@ class FedAvg(Algorithm):
     def train_locally(
         self, ctx: Context, task: ClientTask, start: Params, trainable: Collection[str]
     ) -> TrainedModel:
-        """Local SGD on the loss over the batches of the task, where only these keys move."""
-        return run_local_loop(
-            LocalLoop(ctx, task, start, self.loss, trainable, self.gradient_correction(ctx, task))
-        )
+        """Local SGD on the loss over the batches of the task, where only these keys train."""
+        correction = self.gradient_correction(ctx, task)
+        return run_local_loop(LocalLoop(ctx, task, start, self.loss, trainable, correction))
 
     def collect_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
         """The result of `make_update`, with the client's trained model."""
@@ -119,15 +119,11 @@ class FedAvg(Algorithm):
         return update if update.model is not None else update._replace(model=trained.params)
 
     def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
-        """Every step moves what is trainable."""
+        """Every step trains the trainable keys."""
         return (Effort(steps, self.trainable_keys(ctx, self.broadcast(ctx, state))),)
 
     def initial_params(self, ctx: Context, task: ClientTask) -> Params:
-        """Where the client's training starts: all keys of the net.
-
-        What came down, what the client keeps, and for the rest the first values, which everybody makes from
-        the seed.
-        """
+        """The broadcast, the private parameters, and for all other keys the first values from the seed."""
         came: Params = task.broadcast["params"]
         whole, own = len(came) == len(ctx.net.keys), task.client_state.get(PRIVATE_PARAMS)
         if whole and not own:
@@ -136,25 +132,24 @@ class FedAvg(Algorithm):
         return {**first, **came, **(own or {})}
 
     def loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
-        """What a local step descends: a scalar."""
+        """The loss of a local step, a scalar."""
         return cross_entropy(ctx.net(params, batch.x), batch)
 
     def gradient_correction(self, ctx: Context, task: ClientTask) -> Tree | None:
-        """What is added to every gradient, over the keys that train; None for nothing."""
+        """A tree that is added to every gradient, over the trainable keys; None for nothing."""
         return None
 
     def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
-        """What the client sends, keeps and reports."""
+        """The client's upload, its state and its metrics."""
         upload = {"params": tree.select(trained.params, task.broadcast["params"])}
         own = tree.select(trained.params, self.private_keys(ctx))
         return ClientUpdate(upload, {PRIVATE_PARAMS: own} if own else {}, {"train_loss": trained.loss})
 
 
 def step_towards(ctx: Context, params: Params, mean: Tree, times: float) -> Tree:
-    """`times` the way from `params` to `mean`, in float64; with `times` 1 it is `mean` to the last bit.
+    """Go `times` the way from `params` to `mean`, in float64; with `times` 1 it is `mean` to the last bit.
 
-    Only parameters go further than the mean, or less far. Statistics of normalisation layers are replaced by
-    it, since a variance that was carried beyond it could be negative.
+    Statistics of normalisation layers always become those of `mean`: a variance beyond it could be negative.
     """
     moving = set(ctx.net.parameters)
     return {

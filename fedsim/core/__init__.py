@@ -2,11 +2,13 @@
 
 from fedsim.base.wire import Traffic
 from fedsim.core.algorithm import Algorithm
-from fedsim.core.client_task import Batch, Batches, ClientTask, ClientUpdate, Pacing
+from fedsim.core.batches import Batch, Batches, Pacing
+from fedsim.core.client_task import ClientTask, ClientUpdate
 from fedsim.core.context import Context
 from fedsim.core.effort import Effort
-from fedsim.core.exchange import Progress, ReducedUpdates, Reduction, Score, ServerState, Survey
+from fedsim.core.exchange import ReducedUpdates, Reduction, ServerState
 from fedsim.core.local_training import LocalTraining
+from fedsim.core.measures import Progress, Score, Survey
 from fedsim.core.personal_scores import PersonalScores
 
 __all__ = [

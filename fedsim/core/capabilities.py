@@ -18,11 +18,13 @@ from torch import Tensor
 from fedsim.base import wire
 from fedsim.base.tree import Tree
 from fedsim.core.algorithm import Algorithm
+from fedsim.core.batches import Pacing
 from fedsim.core.census import CensusAnswers, CensusQuestion
-from fedsim.core.client_task import ClientTask, ClientUpdate, Pacing
+from fedsim.core.client_task import ClientTask, ClientUpdate
 from fedsim.core.context import Context
-from fedsim.core.exchange import Progress, ReducedUpdates
+from fedsim.core.exchange import ReducedUpdates
 from fedsim.core.local_training import LocalTraining
+from fedsim.core.measures import Progress
 
 Capability = TypeVar("Capability")
 

@@ -18,21 +18,21 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """What every client of a round has in common.
+    """The facts of a round that all its clients and the server share.
 
     Attributes:
-        round: counted from 0 while it runs (records count the finished rounds, from 1).
-        rounds: how many the run has.
+        round: counted from 0 while it runs (records count finished rounds, from 1).
+        rounds: number of rounds of the run.
         seed: of the experiment.
-        num_clients, cohort_size: N, and how many of them come to a round.
-        mean_examples: how many training examples a client holds on average: a scale that all agree on.
+        num_clients, cohort_size: N, and the number of clients in a round.
+        mean_examples: mean number of training examples of a client: a scale on which all agree.
         num_classes: C.
         input_shape: of one example, as the nets read it.
         local: the local training.
-        nets: the architectures; client k runs `nets[k % len(nets)]`.
-        model: which of them `net` is.
-        public: the public set, where this code runs; None where there is none (see `require_public_set`).
-        device: where the server trains what is its own (`Algorithm.learn`); not where clients train.
+        nets: the architectures; client k has `nets[k % len(nets)]`.
+        model: the index of `net` among them.
+        public: the public set on this device; None where the run has none.
+        device: where the server trains (`ServerTraining`); clients may train elsewhere.
     """
 
     round: int
@@ -51,57 +51,52 @@ class Context:
 
     @property
     def net(self) -> Net:
-        """The architecture at hand."""
+        """The architecture of this context."""
         return self.nets[self.model]
 
     def require_public_set(self) -> PublicSet:
-        """The public set of the run.
+        """Return the public set.
 
         Raises:
             DataError: the run has none.
         """
         if self.public is None:
             raise DataError(
-                "this method exchanges predictions on a public set, and there is none",
-                "have one cut off: data.public.fraction: 0.1",
+                "this algorithm exchanges predictions on a public set, and the run has none",
+                "have one cut off the data: data.public.fraction: 0.1",
             )
         return self.public
 
     def init_params(self) -> Params:
-        """Fresh parameters and buffers of the architecture at hand."""
+        """Return new first parameters and buffers of the architecture, made from the seed."""
         return self.net.init(self.seed, self.model)
 
     def cached_init_params(self, device: torch.device | None = None) -> Params:
-        """The values of `fresh`, for reading only; see `Net.first`."""
+        """Return the values of `init_params` for reading only; see `Net.cached_init`."""
         return self.net.cached_init(self.seed, device, self.model)
 
     def for_client(self, client: int) -> Context:
-        """The same round as this client sees it: with its own architecture."""
+        """Return this round with the client's architecture."""
         return self.for_model(client % len(self.nets))
 
     def for_model(self, model: int) -> Context:
-        """The same round for the clients of one architecture."""
+        """Return this round with one architecture."""
         return replace(self, model=model) if model != self.model else self
 
     def select_architecture(self, tree: Tree) -> Tree:
-        """The part of a tree that belongs to the architecture at hand.
-
-        With one architecture that is the tree itself; with several, trees that hold one entry for each are
-        keyed by the architecture's number, as text.
-        """
+        """Return the part of a tree of this architecture; with several, a tree is keyed by their numbers."""
         found: Tree = tree[str(self.model)] if len(self.nets) > 1 else tree
         return found
 
     def map_architectures(
         self, change: Callable[[Context, Tree, Tree], Tree], held: Tree, came: Tree
     ) -> Tree:
-        """A tree changed by what came, architecture by architecture.
+        """Change the part of every architecture in a tree.
 
         Args:
-            change: gives the new part of (the context of one architecture, what is held, what came).
-            held: a tree as in `own`.
-            came: another, which may lack the architectures that nobody came with, or had examples of; these
-                stay as they are.
+            change: returns the new part, from (context of the architecture, part of `held`, part of `came`).
+            held: a tree as in `select_architecture`.
+            came: another one; an architecture that it lacks stays as it is.
         """
         if len(self.nets) == 1:
             return change(self, held, came) if came else held

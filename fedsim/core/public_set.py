@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsim.base import rng, tree
-from fedsim.core.client_task import Batch
+from fedsim.core.batches import Batch
 
 AT_ONCE = 250
 """How many examples go through a model at once where nothing is trained: few enough for their activations to

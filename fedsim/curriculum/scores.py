@@ -30,9 +30,9 @@ from torch import Tensor
 
 from fedsim.base import tree
 from fedsim.core import Context
-from fedsim.core.client_task import ClientExamples
+from fedsim.core.batches import ClientExamples
 from fedsim.models.net import Params
-from fedsim.training.local_loop import example_losses
+from fedsim.training.losses import example_losses
 
 ScoreName: TypeAlias = Literal[
     "global_loss",

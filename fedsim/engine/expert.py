@@ -32,7 +32,7 @@ from fedsim.engine.simulation import simulate
 from fedsim.engine.worker import one_thread
 from fedsim.errors import DataError
 from fedsim.models.net import Net, Params
-from fedsim.training.local_loop import example_losses
+from fedsim.training.losses import example_losses
 
 _LOG = logging.getLogger(__name__)
 

@@ -39,7 +39,7 @@ from fedsim.stacking.graph_replay import Recorder
 from fedsim.stacking.grouping import StackingNotes
 from fedsim.stacking.lockstep import raise_stack_too_large, train_at_once
 from fedsim.stacking.mask_check import MaskChecks
-from fedsim.training.local_loop import mark_correct
+from fedsim.training.losses import mark_correct
 
 SHARD = 1000
 """Test examples per unit of evaluation; part of the result, since losses are added shard by shard."""

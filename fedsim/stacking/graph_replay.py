@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from fedsim.core.client_task import Batch
+from fedsim.core.batches import Batch
 
 LEAST_STEPS = 8
 """A recording takes about as long as a few steps, so it is made where at least so many are to come."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedsim.base.precision import Precision, lower_precision
 from fedsim.base.tree import Tree
-from fedsim.core.client_task import Batch
+from fedsim.core.batches import Batch
 from fedsim.models.net import Params
 
 MaskChecks: TypeAlias = dict[tuple[Any, int], bool]

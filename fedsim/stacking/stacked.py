@@ -32,13 +32,8 @@ from fedsim.stacking.mask_check import (
     select_client,
 )
 from fedsim.stacking.stacked_batches import make_joint_batch
-from fedsim.training.local_loop import (
-    LocalLoop,
-    SgdUpdate,
-    TrainedModel,
-    list_frozen_blocks,
-    list_moving_keys,
-)
+from fedsim.training.local_loop import LocalLoop, TrainedModel, list_frozen_blocks, list_moving_keys
+from fedsim.training.optimizers import SgdUpdate
 
 
 class StackedTrees(NamedTuple):

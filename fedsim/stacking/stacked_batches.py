@@ -16,7 +16,7 @@ from fedsim.base import tree
 from fedsim.base.tree import Tree
 from fedsim.clients.population import LoadedBatches
 from fedsim.core import Batch, Batches
-from fedsim.core.client_task import RepeatedBatches
+from fedsim.core.batches import RepeatedBatches
 
 
 def make_joint_batch(batches: Sequence[Batches], step: int) -> tuple[Batch, Batch]:

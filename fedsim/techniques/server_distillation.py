@@ -14,11 +14,11 @@ from torch import Tensor
 
 from fedsim.base import rng
 from fedsim.core import Batch
-from fedsim.core.exchange import Progress
+from fedsim.core.measures import Progress
 from fedsim.core.public_set import PublicBatches, PublicSet
 from fedsim.models.net import Net, Params
-from fedsim.training.adam import Adam
-from fedsim.training.local_loop import mark_correct
+from fedsim.training.losses import mark_correct
+from fedsim.training.optimizers import Adam
 
 PROGRESS_STEPS = 25
 """Steps between two progress reports."""

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedsim.training.local_loop import masked_mean
+from fedsim.training.losses import masked_mean
 
 LEAST_PROBABILITY = 1e-6
 """The least probability of a soft prediction that needs a logarithm or a positive sum."""

@@ -18,7 +18,7 @@ from fedsim.core import Batch, ClientTask, Context
 from fedsim.core.public_set import ROWS
 from fedsim.models.net import Params
 from fedsim.techniques.soft_targets import compare_soft_predictions, soft_target_loss, soften_logits
-from fedsim.training.local_loop import cross_entropy, mark_correct
+from fedsim.training.losses import cross_entropy, mark_correct
 
 Strategy: TypeAlias = Literal["single", "double", "triple"]
 GlobalTerm: TypeAlias = Literal["live", "literal"]

@@ -50,7 +50,8 @@ from fedsim.errors import FieldError
 from fedsim.models.net import Net, Params
 from fedsim.techniques.soft_targets import kl_divergence
 from fedsim.training.flops import input_flops
-from fedsim.training.local_loop import TrainedModel, masked_mean
+from fedsim.training.local_loop import TrainedModel
+from fedsim.training.losses import masked_mean
 
 MOMENTS = (0.5, 0.9)
 """Adam's two decay rates for the generated inputs."""

@@ -39,7 +39,7 @@ from fedsim.core import Batch, ClientTask, Context, Effort, ReducedUpdates, Serv
 from fedsim.core.capabilities import PersonalBroadcast
 from fedsim.models.net import Params
 from fedsim.techniques.soft_targets import kl_divergence
-from fedsim.training.local_loop import cross_entropy
+from fedsim.training.losses import cross_entropy
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,7 +38,8 @@ from fedsim.base.parameters import Positive, Range
 from fedsim.base.tree import Tree
 from fedsim.core import Batch, ClientTask, ClientUpdate, Context, Effort
 from fedsim.models.net import Params
-from fedsim.training.local_loop import TrainedModel, cross_entropy, masked_mean
+from fedsim.training.local_loop import TrainedModel
+from fedsim.training.losses import cross_entropy, masked_mean
 
 
 @dataclass(frozen=True, kw_only=True)

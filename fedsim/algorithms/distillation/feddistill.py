@@ -44,7 +44,8 @@ from fedsim.core import Batch, ClientTask, ClientUpdate, Context, ReducedUpdates
 from fedsim.core.capabilities import PersonalBroadcast
 from fedsim.models.net import Params
 from fedsim.techniques.soft_targets import kl_by_example
-from fedsim.training.local_loop import TrainedModel, cross_entropy, masked_mean
+from fedsim.training.local_loop import TrainedModel
+from fedsim.training.losses import cross_entropy, masked_mean
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -62,7 +62,8 @@ from fedsim.techniques.generator_training import Critic, GeneratorBatches, make_
 from fedsim.techniques.last_models import Powers, advance_sums, init_sums, make_client_part, make_teacher
 from fedsim.techniques.learning_phases import Phases, PhaseState
 from fedsim.techniques.superloss import SuperLoss
-from fedsim.training.local_loop import TrainedModel, example_losses, masked_mean
+from fedsim.training.local_loop import TrainedModel
+from fedsim.training.losses import example_losses, masked_mean
 
 Level = Annotated[float, Range(above=0, below=1)]
 

@@ -81,7 +81,8 @@ from fedsim.techniques.generators import (
     make_generator,
 )
 from fedsim.techniques.soft_targets import kl_divergence
-from fedsim.training.local_loop import TrainedModel, cross_entropy
+from fedsim.training.local_loop import TrainedModel
+from fedsim.training.losses import cross_entropy
 
 LEAST_STRENGTH = 1e-4
 """Lower bound of the falling weights `alpha` and `beta`."""

@@ -90,7 +90,8 @@ from fedsim.techniques.last_models import (
     make_teacher,
 )
 from fedsim.techniques.soft_targets import kl_divergence
-from fedsim.training.local_loop import TrainedModel, cross_entropy
+from fedsim.training.local_loop import TrainedModel
+from fedsim.training.losses import cross_entropy
 
 
 @dataclass(frozen=True, kw_only=True)

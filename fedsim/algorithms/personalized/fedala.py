@@ -45,7 +45,7 @@ from fedsim.base.tree import Tree
 from fedsim.core import Batch, ClientTask, ClientUpdate, Context, Effort
 from fedsim.errors import FieldError
 from fedsim.models.net import Net, Params
-from fedsim.training.local_loop import cross_entropy
+from fedsim.training.losses import cross_entropy
 
 MIXING_WEIGHTS = "mix"
 """Key of the mixing weights in a client's state."""

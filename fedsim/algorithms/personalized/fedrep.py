@@ -32,7 +32,7 @@ from fedsim.algorithms.personal_parts import PersonalParts, find_missing_body
 from fedsim.base.parameters import Count
 from fedsim.base.tree import Tree
 from fedsim.core import ClientTask, ClientUpdate, Context, Effort
-from fedsim.core.client_task import RepeatedBatches
+from fedsim.core.batches import RepeatedBatches
 from fedsim.errors import FieldError
 from fedsim.models.net import Net
 

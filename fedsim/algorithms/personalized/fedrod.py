@@ -45,7 +45,8 @@ from fedsim.base.tree import Tree
 from fedsim.core import Batch, ClientTask, ClientUpdate, Context, Effort
 from fedsim.core.capabilities import PersonalModels
 from fedsim.models.net import Params
-from fedsim.training.local_loop import TrainedModel, cross_entropy
+from fedsim.training.local_loop import TrainedModel
+from fedsim.training.losses import cross_entropy
 
 PERSONAL_PREFIX = "personal."
 """Prefix of the personal head's keys, before the generic head's names."""

@@ -41,7 +41,8 @@ from fedsim.base.tree import Tree
 from fedsim.core import Batch, Batches, ClientTask, ClientUpdate, Context, Effort, LocalTraining
 from fedsim.core.capabilities import PersonalModels
 from fedsim.models.net import Params
-from fedsim.training.local_loop import cross_entropy, fine_tune
+from fedsim.training.local_loop import fine_tune
+from fedsim.training.losses import cross_entropy
 
 
 class PairedBatches:

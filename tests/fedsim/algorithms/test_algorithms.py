@@ -17,7 +17,7 @@ from fedsim.core.capabilities import select_cohort
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import RoundResult, simulate
 from fedsim.models import make_net
-from fedsim.training.local_loop import cross_entropy
+from fedsim.training.losses import cross_entropy
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import quick
 

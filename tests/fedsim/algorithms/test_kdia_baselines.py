@@ -13,7 +13,7 @@ from fedsim.algorithms import FedAvg, FedAvgM, FedCOG, FedDisco, FedGKD, Moon
 from fedsim.core import Algorithm, Batch
 from fedsim.engine.pools import SerialPool
 from fedsim.models import make_net
-from fedsim.training.local_loop import cross_entropy
+from fedsim.training.losses import cross_entropy
 from tests.fedsim.federations import federation, gaussian_dataset
 from tests.fedsim.linear_models import softmax
 from tests.fedsim.methods import MOMENTUM, run, same_models, visited

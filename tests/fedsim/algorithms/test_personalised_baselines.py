@@ -22,7 +22,7 @@ from fedsim.engine.simulation import RoundResult, make_initial_state, simulate
 from fedsim.models import make_net
 from fedsim.training.effort import Cost, CostMeter
 from fedsim.training.flops import example_flops
-from fedsim.training.local_loop import cross_entropy
+from fedsim.training.losses import cross_entropy
 from tests.fedsim.federations import federation
 from tests.fedsim.replay import Array, Client, gradient, start
 

@@ -24,7 +24,8 @@ from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import make_initial_state, simulate
 from fedsim.errors import ClientFailed
 from fedsim.models.net import Params
-from fedsim.training.local_loop import cross_entropy, run_sgd
+from fedsim.training.local_loop import run_sgd
+from fedsim.training.losses import cross_entropy
 from tests.fedsim.federations import parted
 from tests.fedsim.methods import Keeper, Tuned
 

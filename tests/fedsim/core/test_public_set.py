@@ -32,7 +32,8 @@ from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
 from fedsim.errors import DataError
 from fedsim.models import make_net
-from fedsim.training.local_loop import cross_entropy, run_sgd
+from fedsim.training.local_loop import run_sgd
+from fedsim.training.losses import cross_entropy
 from tests.fedsim.federations import federation
 
 

@@ -13,7 +13,7 @@ from fedsim.algorithms import FedAvg
 from fedsim.base import rng
 from fedsim.clients.population import Population
 from fedsim.core import ClientTask, Context
-from fedsim.core.client_task import Batch
+from fedsim.core.batches import Batch
 from fedsim.curriculum import RULES, DataCurriculum, judge_examples, rank_by_easiness
 from fedsim.curriculum.pacing import FAMILIES, Family
 from fedsim.curriculum.scores import Order, ScoreName

@@ -10,7 +10,7 @@ from fedsim.core import Batch
 from fedsim.data import Partition, load_dataset
 from fedsim.data.sources.chexpert import FINDINGS
 from fedsim.errors import DataError, SpecError
-from fedsim.training.local_loop import cross_entropy
+from fedsim.training.losses import cross_entropy
 from tests.fedsim.data.samples import write_image
 
 # --- CelebA

@@ -27,7 +27,7 @@ from fedsim.engine.simulation import simulate
 from fedsim.engine.worker import score_predictions
 from fedsim.models import make_net
 from fedsim.techniques.server_distillation import make_accuracy_judge
-from fedsim.training.local_loop import mark_correct
+from fedsim.training.losses import mark_correct
 from jobs.spec import parse_spec
 from jobs.spec.data_checks import find_task_faults
 from tests.fedsim.federations import federation

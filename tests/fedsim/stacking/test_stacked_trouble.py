@@ -22,7 +22,8 @@ from fedsim.models.net import Params
 from fedsim.stacking.lockstep import ThreadedLockstep
 from fedsim.stacking.mask_check import MASK_IGNORED, respects_mask
 from fedsim.stacking.stacked import _Loop
-from fedsim.training.local_loop import TrainedModel, cross_entropy, masked_mean
+from fedsim.training.local_loop import TrainedModel
+from fedsim.training.losses import cross_entropy, masked_mean
 from tests.fedsim.federations import federation
 from tests.fedsim.methods import quick
 from tests.fedsim.stacks import close, run, small

@@ -1,4 +1,4 @@
-"""Adam, for what the server trains itself."""
+"""Optimizers: SGD for the local steps of clients, Adam for the models that the server trains."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+
+from fedsim.core import Context
 
 MOMENTS = (0.9, 0.999)
 """Adam's two decay rates."""
@@ -45,3 +47,37 @@ class Adam:
         torch._foreach_div_(size, (1 - two**step) ** 0.5)
         torch._foreach_add_(size, 1e-8)
         torch._foreach_addcdiv_(self.weights, self.first, size, -self.lr / (1 - one**step))
+
+
+class SgdUpdate:
+    """SGD steps in place, as `ctx.local` says, with the momentum of this round.
+
+    Args:
+        ctx: the round.
+    """
+
+    def __init__(self, ctx: Context) -> None:
+        self.local, self.step = ctx.local, 0
+        self.velocity: list[Tensor] | None = None
+
+    def __call__(self, weights: list[Tensor], gradients: list[Tensor]) -> None:
+        """Change the weights by one step."""
+        local = self.local
+        if not weights:
+            return
+        if local.weight_decay:
+            gradients = list(torch._foreach_add(gradients, weights, alpha=local.weight_decay))
+        if local.momentum:
+            if self.velocity is None:
+                self.velocity = [gradient.clone() for gradient in gradients]
+            else:
+                torch._foreach_mul_(self.velocity, local.momentum)
+                torch._foreach_add_(self.velocity, gradients)
+            gradients = self.velocity
+        torch._foreach_add_(weights, gradients, alpha=-local.lr_at(self.step))
+        self.step += 1
+
+    def keep_first(self, clients: int) -> None:
+        """Keep only the first clients of stacked weights."""
+        if self.velocity is not None:
+            self.velocity = [velocity[:clients] for velocity in self.velocity]

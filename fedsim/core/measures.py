@@ -1,0 +1,33 @@
+"""Small results: the score of a model, the answers of a survey, and the progress of long work."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsim.base.wire import Traffic
+
+
+class Progress(NamedTuple):
+    """The progress of the server's training."""
+
+    activity: str
+    done: int
+    total: int
+
+
+class Score(NamedTuple):
+    """The score of a model on a part of the test set, as sums, so that parts add up."""
+
+    correct: int
+    loss: float
+    examples: int
+
+
+class Survey(NamedTuple):
+    """The answers of surveyed clients, in the order asked, and the bytes that asking cost."""
+
+    losses: NDArray[np.float64]
+    traffic: Traffic
