@@ -115,7 +115,7 @@ def test_an_error_of_whatever_fetches_says_how_to_go_on(
 def test_a_half_filled_folder_is_named_as_what_to_remove(tmp_path: Path) -> None:
     folder = tmp_path / "MNIST" / "raw"
     write_idx(folder / FILES[0], np.zeros((20, 28, 28)))
-    with pytest.raises(DataError, match=rf"remove {folder} and fetch the data set again"):
+    with pytest.raises(DataError, match=rf"remove {folder} and download the data set again"):
         load_dataset("mnist", roots=[tmp_path], download=True)
 
 
