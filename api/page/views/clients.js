@@ -13,8 +13,8 @@ const TENTH = 0.1;
 
 export function clients(job, records, signal) {
   const note = element("p", { class: "soft", id: "clients-note", role: "status" });
-  const map = figure("class-map", "Examples of each class by client", signal, (found) => mapDrawing(found, findClusters(records, found.counts.length)));
-  const scores = figure("client-scores", "Accuracy of each client's personal model, from worst to best", signal, scoreDrawing);
+  const map = figure("class-map", "Examples of each class by client", signal, (found) => drawClassMap(found, findClusters(records, found.counts.length)));
+  const scores = figure("client-scores", "Accuracy of each client's personal model, from worst to best", signal, drawScores);
   const details = element("details", { on: { toggle: () => details.open && read() } },
     element("summary", {}, element("h2", {}, "Clients")), note, element("div", { class: "pair" }, scores.root, map.root));
 
@@ -71,24 +71,24 @@ function figure(id, head, signal, drawing) {
 const findClusters = ({ method: { clusters } }, clients) => (clusters && clusters.length >= clients ? clusters : null);
 
 // With clusters, the clients of a cluster are neighbours and have the colour of the cluster.
-function mapDrawing({ classes, counts, distances }, groups) {
+function drawClassMap({ classes, counts, distances }, groups) {
   const order = counts.map((_, client) => client);
   if (groups) order.sort((a, b) => groups[a] - groups[b] || a - b);
   const largest = Math.max(1, ...counts.flat());
   const kinds = groups ? [...new Set(order.map((client) => groups[client]))] : [null];
   const traces = kinds.map((kind, index) => {
     const places = order.map((client, place) => [client, place]).filter(([client]) => kind === null || groups[client] === kind);
-    return cells({ classes, counts, distances, largest }, places, kind, curveColour(index));
+    return makeCells({ classes, counts, distances, largest }, places, kind, curveColour(index));
   });
   const layout = {
     hovermode: "closest", margin: { l: 48, r: 10, t: groups ? 34 : 10, b: 40 }, showlegend: Boolean(groups),
     xaxis: axis(groups ? "clients, by cluster" : "client", { showgrid: false, showticklabels: !groups }),
     yaxis: axis("", { type: "category", autorange: "reversed", showgrid: false }),
   };
-  return { traces, layout, words: mapWords(counts, distances, groups && kinds.map((kind) => [kind, order.filter((client) => groups[client] === kind).length])) };
+  return { traces, layout, words: describeClassMap(counts, distances, groups && kinds.map((kind) => [kind, order.filter((client) => groups[client] === kind).length])) };
 }
 
-function cells({ classes, counts, distances, largest }, places, kind, hue) {
+function makeCells({ classes, counts, distances, largest }, places, kind, hue) {
   const ofCluster = kind === null ? "" : `, cluster ${kind}`;
   return {
     // With gaps the library draws single cells; without gaps it needs a style that the page's security policy forbids.
@@ -100,7 +100,7 @@ function cells({ classes, counts, distances, largest }, places, kind, hue) {
   };
 }
 
-function mapWords(counts, distances, kinds) {
+function describeClassMap(counts, distances, kinds) {
   const sizes = counts.map((row) => row.reduce((sum, each) => sum + each, 0));
   const apart = mean(distances).toFixed(3);
   const grouped = kinds ? ` Clusters found by the algorithm: ${kinds.map(([kind, size]) => `${kind} (${count(size)} ${size === 1 ? "client" : "clients"})`).join(", ")}.` : "";
@@ -114,7 +114,7 @@ function parse(text) {
   return rows.filter(({ tests }) => tests > 0).map((row) => ({ ...row, share: row.correct / row.tests })).sort((a, b) => a.share - b.share);
 }
 
-function scoreDrawing(rows) {
+function drawScores(rows) {
   const worst = Math.max(1, Math.round(TENTH * rows.length));
   const trace = {
     type: "bar", x: rows.map((_, place) => place + 1), y: rows.map(({ share }) => share), text: rows.map(({ client, correct, tests }) => `client ${client}: ${correct} of ${tests}`),

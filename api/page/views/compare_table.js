@@ -15,8 +15,8 @@ export function comparisonTable(rows, metric, target) {
 }
 
 function line(row, index, metric) {
-  const score = (found) => (found ? spread(found, (value) => measure(metric, value)) : "–");
-  const size = (found, write) => (found ? spread(found, write, true) : "–");
+  const score = (found) => (found ? formatSpread(found, (value) => measure(metric, value)) : "–");
+  const size = (found, write) => (found ? formatSpread(found, write, true) : "–");
   const [only] = row.lines;
   const label = row.alone ? element("a", { href: `#/jobs/${only.job.id}` }, row.name) : row.name;
   const swatch = element("span", { class: "swatch" });
@@ -31,16 +31,16 @@ function line(row, index, metric) {
     element("td", {}, size(row.secondsTo, span)),
     element("td", {}, size(row.bytes, bytes)),
     element("td", {}, size(row.seconds, span)),
-    element("td", {}, verdict(row)));
+    element("td", {}, describeDifference(row)));
 }
 
-function spread({ mean, deviation, values }, write, isCost = false) {
+function formatSpread({ mean, deviation, values }, write, isCost = false) {
   if (values.length < 2 || (isCost && deviation < 1e-9 * Math.abs(mean))) return write(mean);
   return `${write(mean)} ± ${write(deviation)}`;
 }
 
 // Welch's t-test on the final values; it needs several seeds.
-function verdict({ isBest, p }) {
+function describeDifference({ isBest, p }) {
   if (isBest) return "best";
   if (p === null) return "–";
   const text = `(p ${p < 0.001 ? "< 0.001" : `= ${p.toFixed(3)}`})`;

@@ -45,7 +45,7 @@ export function curves(records, signal) {
     const found = all[chosen.what] ?? all.accuracy;
     const changes = listMethodChanges(records);
     changeList.update(changes, records);
-    return drawing(records, found, side === chosen.what ? undefined : aside[side], { ...chosen, changes, width: picture.clientWidth });
+    return drawCurves(records, found, side === chosen.what ? undefined : aside[side], { ...chosen, changes, width: picture.clientWidth });
   }, signal);
   return { root, draw: () => chart.draw() };
 }
@@ -60,7 +60,7 @@ function offer(control, all, value) {
   control.value = keys.includes(value) ? value : keys[0];
 }
 
-function drawing(records, { lines, share, name }, side, { along, whole, changes, width }) {
+function drawCurves(records, { lines, share, name }, side, { along, whole, changes, width }) {
   const drawn = (all) => all.map((line) => ({ ...line, ...records.curve(line.read, along) })).filter(({ x }) => x.length);
   const shown = drawn(lines);
   const aside = shown.length && side ? drawn(side.lines) : [];
@@ -88,7 +88,7 @@ function drawing(records, { lines, share, name }, side, { along, whole, changes,
     ...(aside.length ? { yaxis2: axis(plainText(side.name), { overlaying: "y", side: "right", showgrid: false, tickmode: "auto", rangemode: "tozero", tickformat: ".3~g" }) } : {}),
     ...makeChangeShapes(changes, places, { width: width - MARGINS - (aside.length ? SECOND_AXIS_WIDTH : 0), end }),
   };
-  return { traces, layout, words: sentence(shown, share, name, aside) };
+  return { traces, layout, words: describeCurves(shown, share, name, aside) };
 }
 
 function trace({ name, x, y, rounds }, { along, format, index }) {
@@ -99,7 +99,7 @@ function trace({ name, x, y, rounds }, { along, format, index }) {
   };
 }
 
-function sentence(shown, share, what, aside) {
+function describeCurves(shown, share, what, aside) {
   if (!shown.length) return "No round has been evaluated yet.";
   const write = share ? accuracy : number;
   const lowest = /loss/i.test(what);

@@ -24,7 +24,7 @@ export function makeChangeShapes(changes, x, { width, end }) {
     type: "line", x0: x[index], x1: x[index], yref: "paper", y0: 0, y1: lasting ? 1 : PASSING_HEIGHT,
     line: lasting ? { color: weak, width: 1, dash: "dot" } : { color: strong, width: 1.5 },
   }));
-  return { shapes, annotations: placeLabels(changes, x, width, end).map((place) => annotation(place, x)) };
+  return { shapes, annotations: placeLabels(changes, x, width, end).map((place) => makeAnnotation(place, x)) };
 }
 
 // Places the lasting texts first, then the others where there is space.
@@ -49,7 +49,7 @@ export function placeLabels(changes, x, width, end) {
   return taken;
 }
 
-function annotation({ index, text, row, isLeft }, x) {
+function makeAnnotation({ index, text, row, isLeft }, x) {
   return {
     x: x[index], yref: "paper", y: PASSING_HEIGHT, yshift: ROW * row, text, showarrow: false, yanchor: "bottom",
     xanchor: isLeft ? "right" : "left", xshift: isLeft ? -3 : 3, font: { size: 11, color: colour("--soft") }, bgcolor: faint(colour("--sheet"), 0.7),

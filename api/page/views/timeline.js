@@ -16,7 +16,7 @@ export function timeline(records, job, signal) {
   const root = element("section", { class: "timeline", "aria-labelledby": "timeline-head" },
     element("h2", { id: "timeline-head" }, "Timeline"), element("div", { class: "halves" },
       element("div", {}, picture, words), list));
-  const chart = new Chart(picture, words, () => drawing(records), signal);
+  const chart = new Chart(picture, words, () => drawTimeline(records), signal);
 
   let workers = 0;
 
@@ -44,7 +44,7 @@ export function timeline(records, job, signal) {
   };
 }
 
-function drawing(records) {
+function drawTimeline(records) {
   const { all } = records;
   const x = all.map(({ round }) => round);
   const traces = phasesOf(records).map(([phase, name], index) => ({
@@ -58,7 +58,7 @@ function drawing(records) {
     xaxis: axis("round", { rangemode: "tozero", ...(x.length ? {} : { range: [0, 10] }) }),
     yaxis: axis("seconds", { rangemode: "tozero" }),
   };
-  return { traces, layout, words: sentence(all, failing.length) };
+  return { traces, layout, words: describeRounds(all, failing.length) };
 }
 
 const formatWorkers = (count) => `${count} ${count === 1 ? "worker" : "workers"}`;
@@ -80,7 +80,7 @@ function makeFailureTrace(records) {
   };
 }
 
-function sentence(all, failing) {
+function describeRounds(all, failing) {
   if (!all.length) return "No round has ended yet.";
   const mean = all.reduce((sum, { seconds }) => sum + seconds.total, 0) / all.length;
   const rest = failing ? ` ${failing} of these rounds had a failure and recovered.` : "";

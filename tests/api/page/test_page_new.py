@@ -129,7 +129,7 @@ def test_wrong_input_is_told_at_its_field(form: Browser, service: RunningService
     until(lambda: form.text(fault("rounds")))
     assert form.text(fault("clients.fraction"))
     assert form.find(field("clients.fraction")).get_attribute("aria-invalid") == "true"
-    assert "2 faults" in form.text("#verdict")
+    assert "2 errors" in form.text("#verdict")
     assert violations(form) == []
     form.click("#submit")
     until(lambda: form.script("return document.activeElement.name") == "rounds")
