@@ -1,8 +1,8 @@
-# One image for every part of a deployment: the service, the head of the Ray cluster and its workers. They have to be the
-# same, because jobs run on the head and actors on the workers. compose.yaml and docs/operations.md use it.
+# One image for the service, the head of the Ray cluster and its workers. All must have the same version, because jobs run
+# on the head and clients train on the workers. compose.yaml and docs/operations.md use this image.
 #
 #     docker build --tag fedsim .
-#     docker build --tag fedsim --build-arg PIP_EXTRA_INDEX_URL=URL .    # wheels from elsewhere, e.g. PyTorch for CPUs only
+#     docker build --tag fedsim --build-arg PIP_EXTRA_INDEX_URL=URL .    # another index for wheels, such as PyTorch for CPUs
 
 FROM python:3.11-slim-bookworm
 
@@ -14,7 +14,7 @@ ENV PYTHONUNBUFFERED=1 \
     RAY_USAGE_STATS_ENABLED=0 \
     FEDSIM_HOME=/var/lib/fedsim
 
-# The owner of everything that is written; the number matters where a volume is shared.
+# The owner of all files that fedsim writes. The number must be the same for all containers that share a volume.
 RUN useradd --create-home --uid 10001 fedsim \
     && install --directory --owner=fedsim --group=fedsim --mode=0700 "$FEDSIM_HOME"
 
@@ -28,7 +28,7 @@ COPY api ./api
 
 RUN pip install --constraint constraints.txt '.[aws,postgres,text]'
 
-# Away from the sources, so that what was installed is what runs.
+# Not the source folder: Python must import the installed packages.
 WORKDIR /var/lib/fedsim
 USER 10001
 VOLUME /var/lib/fedsim
@@ -38,5 +38,5 @@ STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s \
     CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8000/healthz', timeout=4)"]
 
-# Beyond loopback the service refuses to start without a token: set FEDSIM_TOKEN, or add --token-file.
+# On this address the service does not start without a token: set FEDSIM_TOKEN, or add --token-file.
 CMD ["fedsim", "serve", "--host", "0.0.0.0", "--log-format", "json"]

@@ -1,10 +1,10 @@
-# Two commands matter: `make demo` and `make test`. Both set up what they need.
+# Start with `make demo` or `make test`. Both first install fedsim into .venv.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-# Whole files to three processes: a Ray, a browser and a server are shared by the tests of a file, and much of
-# the time is waiting for them. In the order of the folders, whose last ones are short.
+# Three processes, each with whole test files: the tests of a file share a Ray, a browser and a server, and mostly wait for
+# them. Files run in the order of their folders, because the last folders have short tests.
 SPREAD ?= -n 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: venv demo test test-postgres test-reference check format clean

@@ -182,12 +182,12 @@ def _show(message: Message, view: ProgressView) -> None:
 
 
 def _describe_waiting(handle: JobHandle) -> str:
-    from api.sdk.following import passes
+    from api.sdk.followers import is_temporary
 
     try:
         job: Job = handle.refresh()
     except ServiceError as error:
-        if not passes(error):
+        if not is_temporary(error):
             raise
         return "the service does not answer; trying again"
     if job.state in FINAL:

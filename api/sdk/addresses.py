@@ -1,4 +1,4 @@
-"""Addresses: which of them are this machine's own, out of everybody else's reach."""
+"""Network addresses: which of them only this machine can reach."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether an address can be reached from this machine only."""
+    """Tell whether only this machine can reach an address."""
     if host in LOOPBACK_NAMES:
         return True
-    found = parsed(host)
+    found = parse_address(host)
     return found is not None and found.is_loopback
 
 
-def parsed(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Read an address; None for what is none.
+def parse_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Read an IP address; None for a name or any other text.
 
-    A socket for both kinds gives those of version 4 as `::ffff:10.0.0.1`; they are of version 4 all the same.
+    A socket for both IP versions writes a version 4 address as `::ffff:10.0.0.1`; it is read as `10.0.0.1`.
     """
     try:
         found = ipaddress.ip_address(host)

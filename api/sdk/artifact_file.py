@@ -1,4 +1,4 @@
-"""Artifacts on the client's side: what there is, and the file that a download ends in."""
+"""Artifacts on the client's side: their descriptions, and the files that downloads write."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Artifact(BaseModel):
-    """A file that a job has left.
+    """A file of a job, such as `model.safetensors`.
 
     Attributes:
-        name: to ask for it by.
-        media_type: of its content.
-        description: in words.
-        bytes: its size; None for one that is put together when asked for.
+        name: the argument of `job.artifact(name)`.
+        media_type: of the content.
+        description: one sentence.
+        bytes: the size; None if the service makes the file on request.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -29,22 +29,22 @@ class Artifact(BaseModel):
     bytes: int | None = None
 
 
-def target(name: str, path: str | Path | None) -> Path:
-    """Give the file that an artifact goes to.
+def choose_path(name: str, path: str | Path | None) -> Path:
+    """Choose the file that a download writes.
 
     Args:
         name: of the artifact.
-        path: a file, a folder that is there, or None for the working folder.
+        path: a file, an existing folder, or None for the working folder.
     """
     wanted = Path() if path is None else Path(path)
     return wanted / Path(name).name if wanted.is_dir() else wanted
 
 
 @contextmanager
-def written_aside(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that takes its place when it is whole, and leaves nothing behind when it is not.
+def open_aside(path: Path) -> Iterator[BinaryIO]:
+    """Open a temporary file beside `path`; rename it to `path` at the end, or delete it after an error.
 
-    Its name until then is its own: of two downloads to one place, each is whole, and the later one stays.
+    Each download has a temporary file of its own. If two downloads write one path, the later one stays.
     """
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:

@@ -1,144 +1,210 @@
-"""`AsyncJobHandle`: one job, seen from an asynchronous client."""
+"""`AsyncJobHandle`: one job of a service. `JobHandle` has the same methods, which block."""
 
 from __future__ import annotations
 
-import asyncio
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import httpx
-
-from api.sdk import calls, flows
-from api.sdk.artifact_file import Artifact, target
-from api.sdk.following import Following, LogFollowing, NewRounds
-from api.sdk.job_handle import JobView
-from api.sdk.rounds import Rounds
+from api.sdk import calls
+from api.sdk.artifact_file import Artifact, choose_path
+from api.sdk.connection import Connection
+from api.sdk.followers import EventFollower, LogFollower, NewRounds, follow
+from api.sdk.rounds import Rounds, read_rounds
 from api.sdk.stream import Message
-from fedsim.errors import ServiceError
+from api.sdk.waiting import read_job, wait_for_job
 from jobs.store.records import Job, RoundRecord
 from jobs.store.states import JobState
 
-if TYPE_CHECKING:
-    from api.sdk.async_client import AsyncFedSimClient
+
+class JobView(ABC):
+    """The last known state of a job."""
+
+    @property
+    @abstractmethod
+    def job(self) -> Job:
+        """The last answer about the job; `refresh()` asks again."""
+
+    @property
+    def id(self) -> str:
+        """The id of the job."""
+        return self.job.id
+
+    @property
+    def state(self) -> JobState:
+        """The state in the last answer."""
+        return self.job.state
+
+    def __repr__(self) -> str:
+        done = f"round {self.job.rounds_done} of {self.job.rounds_total}"
+        return f"{type(self).__name__}({self.id!r}, {self.state}, {done})"
 
 
 class AsyncJobHandle(JobView):
-    """One job of a service; each method does what the one of `JobHandle` with its name does."""
+    """One job of a service, for asyncio."""
 
-    def __init__(self, client: AsyncFedSimClient, job: Job) -> None:
-        super().__init__(job)
-        self._client = client
+    def __init__(self, connection: Connection, job: Job) -> None:
+        self._connection, self._job = connection, job
+
+    @property
+    def job(self) -> Job:
+        """The last answer about the job; `refresh()` asks again."""
+        return self._job
 
     async def refresh(self, *, patient: bool = False) -> Job:
-        """Ask the service how the job stands, keep the answer in `job` and return it."""
+        """Ask the service for the job, and keep the answer in `job`.
+
+        Args:
+            patient: repeat the question for up to a minute while the service does not answer.
+
+        Returns:
+            The job.
+
+        Raises:
+            JobNotFound: the job has been deleted.
+            Unreachable: the service does not answer.
+        """
         if patient:
-            self.job = await self._client.drive(flows.standing(self.id))
+            self._job = await read_job(self._connection, self.id)
         else:
-            self.job = await self._client.send(calls.get_job(self.id))
-        return self.job
+            self._job = await self._connection.send(calls.get_job(self.id))
+        return self._job
 
     async def events(self, after: int = 0) -> AsyncIterator[Message]:
-        """Follow everything that happens to the job; see `JobHandle.events`.
+        """Yield all events of the job from its start, then each new one, until the job has ended.
+
+        If the connection breaks, the method connects again and continues after the last event.
+
+        Args:
+            after: leave out the events up to this id.
+
+        Yields:
+            The events: rounds, changes of the state, warnings.
 
         Raises:
             Unreachable: the service has not answered for a minute.
         """
-        following = Following(self._client.url, after)
-        while True:
-            try:
-                async with self._client.stream(calls.events(self.id, following.after)) as response:
-                    following.begin(response)
-                    async for line in response.aiter_lines():
-                        if (message := following.line(line)) is not None:
-                            yield message
-                        if following.over:
-                            break
-            except (httpx.TransportError, ServiceError) as error:
-                following.broken(error)
-            if following.over:
-                return
-            await asyncio.sleep(following.pause())
+        follower = EventFollower(self._connection.url, self.id, after)
+        async for message in follow(self._connection, follower):
+            yield message
 
     async def watch(self) -> AsyncIterator[RoundRecord]:
-        """Yield the record of every round until the job has ended: `async for record in job.watch()`."""
+        """Yield the record of each past round, then of each new round, until the job has ended.
+
+        Yields:
+            The records of the rounds; each round comes once.
+
+        Raises:
+            Unreachable: the service has not answered for a minute.
+        """
         rounds = NewRounds()
         async for message in self.events():
-            if (record := rounds.of(message)) is not None:
+            if (record := rounds.read_round(message)) is not None:
                 yield record
         await self.refresh(patient=True)
 
     async def wait(self, timeout: float | None = None) -> JobState:
-        """Wait until the job has ended, and return its final state.
+        """Wait until the job has ended.
+
+        Args:
+            timeout: seconds; None waits as long as necessary.
+
+        Returns:
+            The final state: SUCCEEDED, FAILED or CANCELLED.
 
         Raises:
-            TimeoutError: it has not, after `timeout` seconds.
+            TimeoutError: the job has not ended in this time.
+            Unreachable: the service has not answered for a minute.
         """
-        self.job = await self._client.drive(flows.wait_for(self.id, timeout))
+        self._job = await wait_for_job(self._connection, self.id, timeout)
         return self.state
 
     async def rounds(self, after: int = 0) -> Rounds:
-        """Read the records of the rounds that have ended, from round `after + 1` on."""
-        return Rounds(await self._client.drive(flows.all_rounds(self.id, after)))
+        """Read the records of the rounds that have ended.
+
+        Args:
+            after: leave out the rounds up to this number.
+
+        Returns:
+            The records, as a sequence with `to_csv()` and `to_pandas()`.
+        """
+        return await read_rounds(self._connection, self.id, after)
 
     async def logs(self, tail: int | None = None) -> str:
-        """Read the last `tail` lines of the job's own log; the service has a default for None."""
-        return await self._client.send(calls.logs(self.id, tail))
+        """Read the last lines of the job's log.
+
+        Args:
+            tail: the number of lines; by default the service's, 500.
+
+        Returns:
+            The lines, as one text.
+        """
+        return await self._connection.send(calls.logs(self.id, tail))
 
     async def follow_logs(self, tail: int | None = None) -> AsyncIterator[str]:
-        """Yield the last lines of the log, then each line as it is written, until the job has ended.
+        """Yield the last lines of the job's log, then each new line, until the job has ended.
 
-        A lost connection is taken up again where it broke.
+        If the connection breaks, the method connects again and continues after the last line.
+
+        Args:
+            tail: the number of old lines; by default the service's, 500.
+
+        Yields:
+            The lines, without their ends.
 
         Raises:
             Unreachable: the service has not answered for a minute.
         """
-        following = LogFollowing(self._client.url, self.id, tail)
-        while not following.over:
-            try:
-                async with self._client.stream(following.call()) as response:
-                    following.begin(response)
-                    async for block in response.aiter_bytes():
-                        for line in following.take(block):
-                            yield line
-                for line in following.ended((await self.refresh()).state):
-                    yield line
-            except (httpx.TransportError, ServiceError) as error:
-                following.broken(error)
-            if not following.over:
-                await asyncio.sleep(following.pause())
+        follower = LogFollower(self._connection.url, self.id, tail, self.refresh)
+        async for line in follow(self._connection, follower):
+            yield line
 
     async def artifacts(self) -> list[Artifact]:
-        """List the files that the job has left so far."""
-        return await self._client.send(calls.artifacts(self.id))
+        """List the files of the job, such as `report.json`.
+
+        Returns:
+            The name, size and description of each file; the model comes when the job has succeeded.
+        """
+        return await self._connection.send(calls.artifacts(self.id))
 
     async def artifact(self, name: str, path: str | Path | None = None) -> Path:
-        """Fetch one of these files, whole or not at all, and return where it is.
+        """Download one file of the job. After an error, no incomplete file stays.
 
         Args:
-            name: of the artifact.
-            path: the file to write, or a folder; by default the artifact's name, in the working folder.
+            name: of the artifact, such as `model.safetensors`.
+            path: a file or a folder; by default a file with the artifact's name in the working folder.
+
+        Returns:
+            The path of the file.
 
         Raises:
             ArtifactNotFound: the job has no artifact of this name.
         """
-        where = target(name, path)
-        await self._client.download(calls.artifact(self.id, name), where)
+        where = choose_path(name, path)
+        await self._connection.download(calls.artifact(self.id, name), where)
         return where
 
     async def cancel(self) -> JobState:
-        """Wish the job to end, and return its state: a queued one is CANCELLED, a running one CANCELLING."""
-        self.job = await self._client.send(calls.cancel(self.id))
+        """Cancel the job.
+
+        Returns:
+            The state: CANCELLED for a job that waited, CANCELLING for a job that runs.
+        """
+        self._job = await self._connection.send(calls.cancel(self.id))
         return self.state
 
     async def resume(self) -> JobState:
-        """Have the job go on from its last checkpoint, and return its state: QUEUED.
+        """Continue a failed or cancelled job from its last checkpoint.
+
+        Returns:
+            The state: QUEUED.
 
         Raises:
-            Conflict: it has neither failed nor been cancelled.
+            Conflict: the job has neither failed nor been cancelled.
         """
-        self.job = await self._client.send(calls.resume(self.id))
+        self._job = await self._connection.send(calls.resume(self.id))
         return self.state
 
     async def clone(
@@ -149,26 +215,28 @@ class AsyncJobHandle(JobView):
         labels: Mapping[str, str] | None = None,
         idempotency_key: str | None = None,
     ) -> AsyncJobHandle:
-        """Queue a new job with this one's spec; its rounds begin anew.
+        """Queue a new job with the spec of this job; it begins with round 1.
 
         Args:
-            set: fields of the spec to set on top, by dotted path: `{"seed": 1, "local.lr": 0.05}`.
-            priority: by default this job's.
-            labels: in place of this job's.
-            idempotency_key: clones with the same key are one job; by default a new key for each call.
+            set: fields of the spec to change, by dotted path: `{"seed": 1, "local.lr": 0.05}`.
+            priority: by default the priority of this job.
+            labels: by default the labels of this job.
+            idempotency_key: calls with the same key make one job; by default each call has a new key.
+
+        Returns:
+            The new job.
 
         Raises:
-            SpecError: the spec that comes of it is wrong; holds every fault.
+            SpecError: the changed spec is wrong; the error lists every fault.
         """
         key = idempotency_key or uuid.uuid4().hex
-        return AsyncJobHandle(
-            self._client, await self._client.send(calls.clone(self.id, set or {}, priority, labels, key))
-        )
+        job = await self._connection.send(calls.clone(self.id, set or {}, priority, labels, key))
+        return AsyncJobHandle(self._connection, job)
 
     async def delete(self) -> None:
-        """Remove the job, its rounds and its files from the service.
+        """Delete the job, its rounds and its files from the service.
 
         Raises:
             Conflict: the job has not ended.
         """
-        await self._client.send(calls.delete(self.id))
+        await self._connection.send(calls.delete(self.id))

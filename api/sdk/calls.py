@@ -1,8 +1,6 @@
-"""Every request that the service understands, as plain values, and how to read its answer.
+"""Every request of the service's API as a `Call`: a plain value with the request and a decoder of its answer.
 
-A `Call` says what to send and how to decode what comes back; it does no input or output itself.
-`FedSimClient` sends calls with a blocking `httpx` client, `AsyncFedSimClient` with an asynchronous one;
-whoever wants another way of sending them takes the same calls.
+A call does no input or output itself. `client.send(calls.health())` sends one.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from urllib.parse import quote
 import httpx
 
 from api.sdk.artifact_file import Artifact
-from api.sdk.refusals import fault
+from api.sdk.refusals import read_fault
 from fedsim.errors import FieldError
 from jobs.store.records import Job, JobPage, RoundRecord
 
@@ -26,41 +24,41 @@ if TYPE_CHECKING:
 PREFIX = "/api/v1"
 
 POSITION = "Log-Position"
-"""The header that says where in a log an answer begins, in bytes."""
+"""The header with the position in the log, in bytes, at which an answer begins."""
 
 PLAN_PATIENCE = 330.0
-"""Seconds to wait for a plan: the service itself gives up a little earlier."""
+"""Seconds to wait for a plan; the service gives up a little earlier."""
 
 CHECK_PATIENCE = 330.0
-"""Seconds to wait where a spec is looked over: the first look at a large data set decodes all of it."""
+"""Seconds to wait for the check of a spec; the first check with a large data set decodes the whole set."""
 
 STREAM_SILENCE = 60.0
-"""Seconds without a byte after which an event stream is taken for dead; the service speaks every 15."""
+"""Seconds without a byte after which an event stream counts as broken; the service sends one every 15 s."""
 
 LOG_SILENCE = 45.0
-"""Seconds without a line after which a log is asked for anew from where it stands: sooner than a proxy
-hangs up, as many do after a silent minute."""
+"""Seconds without a line after which a follower of a log connects again. Many proxies close a connection
+that is silent for a minute."""
 
 DOWNLOAD_SILENCE = 120.0
-"""Seconds to wait for the next piece of a file; one on shared storage may be slow to begin."""
+"""Seconds to wait for the next block of a file; shared storage may be slow to begin."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """One request, and how to read its answer.
+    """One request, and the decoder of its answer.
 
     Attributes:
         method: the HTTP method.
         path: the path, prefix included.
         decode: makes the result of a successful answer.
-        params: the query; entries that are None are left out.
+        params: the query; an entry that is None is left out.
         json: the body.
         headers: headers besides the token.
-        retry: whether sending it twice does no more than sending it once.
-        patience: seconds to wait for the answer, of a stream for each piece of it; None for what the client
-            waits by default, for a stream as long as it takes.
+        retry: whether two requests have the same effect as one.
+        patience: seconds to wait for the answer, or for each block of a stream. None means the client's
+            timeout, and for a stream no limit.
     """
 
     method: str
@@ -72,8 +70,8 @@ class Call(Generic[T]):
     retry: bool = True
     patience: float | None = None
 
-    def query(self) -> dict[str, Any]:
-        """Give the parameters that are set."""
+    def query_params(self) -> dict[str, Any]:
+        """Give the parameters that are not None."""
         return {name: value for name, value in self.params.items() if value is not None}
 
 
@@ -81,61 +79,61 @@ def _job_path(job_id: str, rest: str = "") -> str:
     return f"{PREFIX}/jobs/{quote(job_id, safe='')}{rest}"
 
 
-def _job(response: httpx.Response) -> Job:
+def _decode_job(response: httpx.Response) -> Job:
     return Job.model_validate_json(response.content)
 
 
-def _page(response: httpx.Response) -> JobPage:
+def _decode_page(response: httpx.Response) -> JobPage:
     return JobPage.model_validate_json(response.content)
 
 
-def _rounds(response: httpx.Response) -> tuple[list[RoundRecord], int | None]:
+def _decode_rounds(response: httpx.Response) -> tuple[list[RoundRecord], int | None]:
     data = response.json()
     return [RoundRecord.model_validate(item) for item in data["rounds"]], data["next_after"]
 
 
-def _artifacts(response: httpx.Response) -> list[Artifact]:
+def _decode_artifacts(response: httpx.Response) -> list[Artifact]:
     return [Artifact.model_validate(item) for item in response.json()["artifacts"]]
 
 
-def _cluster(response: httpx.Response) -> ClusterState:
+def _decode_cluster(response: httpx.Response) -> ClusterState:
     from jobs.local_ray.cluster import ClusterState  # few calls need it
 
     return ClusterState.model_validate_json(response.content)
 
 
-def _plan(response: httpx.Response) -> Plan:
+def _decode_plan(response: httpx.Response) -> Plan:
     from jobs.plan.plan import Plan  # few calls need it
 
     return Plan.model_validate_json(response.content)
 
 
-def _faults(response: httpx.Response) -> list[FieldError]:
-    return [fault(item) for item in response.json()["errors"]]
+def _decode_faults(response: httpx.Response) -> list[FieldError]:
+    return [read_fault(item) for item in response.json()["errors"]]
 
 
-def _json(response: httpx.Response) -> Any:
+def _decode_json(response: httpx.Response) -> Any:
     return response.json()
 
 
-def _text(response: httpx.Response) -> str:
+def _decode_text(response: httpx.Response) -> str:
     return response.text
 
 
-def _nothing(_: httpx.Response) -> None:
+def _ignore_body(_: httpx.Response) -> None:
     return None
 
 
 def submit(spec: Mapping[str, Any], priority: int, labels: Mapping[str, str], key: str) -> Call[Job]:
-    """Queue a job. The key makes it safe to send the same submission again."""
+    """Queue a job; the key makes it safe to repeat the request."""
     body = {"spec": dict(spec), "priority": priority, "labels": dict(labels)}
     headers = {"Idempotency-Key": key}
-    return Call("POST", f"{PREFIX}/jobs", _job, json=body, headers=headers, patience=CHECK_PATIENCE)
+    return Call("POST", f"{PREFIX}/jobs", _decode_job, json=body, headers=headers, patience=CHECK_PATIENCE)
 
 
 def get_job(job_id: str) -> Call[Job]:
-    """Look at a job."""
-    return Call("GET", _job_path(job_id), _job)
+    """Get a job."""
+    return Call("GET", _job_path(job_id), _decode_job)
 
 
 def list_jobs(
@@ -148,20 +146,20 @@ def list_jobs(
     algorithm: str | None = None,
     search: str | None = None,
 ) -> Call[JobPage]:
-    """Look at one page of the jobs: in any of these states, with all of these labels."""
+    """Get one page of the jobs: in one of these states, with all of these labels."""
     filters = {"state": state, "label": label, "algorithm": algorithm, "search": search}
     params = {**filters, "order_by": order_by, "limit": limit, "page_token": page_token}
-    return Call("GET", f"{PREFIX}/jobs", _page, params)
+    return Call("GET", f"{PREFIX}/jobs", _decode_page, params)
 
 
 def cancel(job_id: str) -> Call[Job]:
-    """Wish a job to end; to wish it twice changes nothing."""
-    return Call("POST", _job_path(job_id, "/cancel"), _job)
+    """Cancel a job; a second request changes nothing."""
+    return Call("POST", _job_path(job_id, "/cancel"), _decode_job)
 
 
 def resume(job_id: str) -> Call[Job]:
-    """Have a job that failed or was cancelled go on. Not retried: the second answer would be a conflict."""
-    return Call("POST", _job_path(job_id, "/resume"), _job, retry=False)
+    """Continue a failed or cancelled job. Not repeated: the second answer would be a conflict."""
+    return Call("POST", _job_path(job_id, "/resume"), _decode_job, retry=False)
 
 
 def clone(
@@ -171,89 +169,89 @@ def clone(
     labels: Mapping[str, str] | None,
     key: str,
 ) -> Call[Job]:
-    """Queue a new job like another one, with some fields set. The key makes it safe to send it again."""
+    """Queue a new job with the changed spec of another job; the key makes it safe to repeat the request."""
     own = {"priority": priority, "labels": None if labels is None else dict(labels)}
     body = {"set": dict(fields), **{name: value for name, value in own.items() if value is not None}}
     path, headers = _job_path(job_id, "/clone"), {"Idempotency-Key": key}
-    return Call("POST", path, _job, json=body, headers=headers, patience=CHECK_PATIENCE)
+    return Call("POST", path, _decode_job, json=body, headers=headers, patience=CHECK_PATIENCE)
 
 
 def delete(job_id: str) -> Call[None]:
-    """Forget a job that has ended. Not retried: the second answer would be that there is no such job."""
-    return Call("DELETE", _job_path(job_id), _nothing, retry=False)
+    """Delete a job that has ended. Not repeated: the second answer would be JOB_NOT_FOUND."""
+    return Call("DELETE", _job_path(job_id), _ignore_body, retry=False)
 
 
 def rounds(job_id: str, after: int = 0) -> Call[tuple[list[RoundRecord], int | None]]:
-    """Read the records of rounds above `after`; with them comes where to go on, or None at the end."""
-    return Call("GET", _job_path(job_id, "/rounds"), _rounds, {"after": after})
+    """Get one page of the rounds above `after`, and the `after` of the next page, None for the last page."""
+    return Call("GET", _job_path(job_id, "/rounds"), _decode_rounds, {"after": after})
 
 
 def plan(spec: Mapping[str, Any]) -> Call[Plan]:
-    """Have a spec measured: that takes minutes, and a second attempt would take them again."""
-    return Call("POST", f"{PREFIX}/plan", _plan, json=dict(spec), retry=False, patience=PLAN_PATIENCE)
+    """Measure a spec. Not repeated: each attempt takes minutes."""
+    return Call("POST", f"{PREFIX}/plan", _decode_plan, json=dict(spec), retry=False, patience=PLAN_PATIENCE)
 
 
 def check(spec: Mapping[str, Any]) -> Call[list[FieldError]]:
-    """Have a spec looked over: gives its faults, none if it would be accepted."""
-    return Call("POST", f"{PREFIX}/check", _faults, json=dict(spec), patience=CHECK_PATIENCE)
+    """Check a spec: get all its faults, an empty list for a valid spec."""
+    return Call("POST", f"{PREFIX}/check", _decode_faults, json=dict(spec), patience=CHECK_PATIENCE)
 
 
 def events(job_id: str, after: int = 0) -> Call[None]:
-    """Follow a job's events, from the one after `after`. A stream."""
+    """Follow the events of a job above the id `after`. A stream."""
     headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
-    return Call("GET", _job_path(job_id, "/events"), _nothing, headers=headers, patience=STREAM_SILENCE)
+    return Call("GET", _job_path(job_id, "/events"), _ignore_body, headers=headers, patience=STREAM_SILENCE)
 
 
 def logs(
     job_id: str, tail: int | None = None, follow: bool = False, position: int | None = None
 ) -> Call[str]:
-    """Read the last lines of a job's log, or all from a position on. With `follow` a stream."""
+    """Get the last lines of a job's log, or all lines from a position. A stream if `follow` is true."""
     params = {"tail": tail, "follow": "true" if follow else None, "from": position}
     patience = LOG_SILENCE if follow else None
-    return Call("GET", _job_path(job_id, "/logs"), _text, params, patience=patience)
+    return Call("GET", _job_path(job_id, "/logs"), _decode_text, params, patience=patience)
 
 
 def artifacts(job_id: str) -> Call[list[Artifact]]:
-    """List the files that a job has left so far."""
-    return Call("GET", _job_path(job_id, "/artifacts"), _artifacts)
+    """List the files of a job."""
+    return Call("GET", _job_path(job_id, "/artifacts"), _decode_artifacts)
 
 
 def artifact(job_id: str, name: str) -> Call[None]:
-    """Read one of these files. A stream."""
+    """Get one file of a job. A stream."""
     path = _job_path(job_id, f"/artifacts/{quote(name, safe='')}")
-    return Call("GET", path, _nothing, patience=DOWNLOAD_SILENCE)
+    return Call("GET", path, _ignore_body, patience=DOWNLOAD_SILENCE)
 
 
 def class_map(job_id: str) -> Call[dict[str, Any]]:
-    """Who holds what: made when first asked for, which reads the data set."""
-    return Call("GET", _job_path(job_id, "/class-map"), _json, patience=PLAN_PATIENCE)
+    """Get the number of examples of each class at each client; the first request reads the data set."""
+    return Call("GET", _job_path(job_id, "/class-map"), _decode_json, patience=PLAN_PATIENCE)
 
 
 def cluster() -> Call[ClusterState]:
-    """Look at the nodes, what of them is free, and the actors of each job."""
-    return Call("GET", f"{PREFIX}/cluster", _cluster)
+    """Get the nodes, their free CPUs and GPUs, and the actors of each job."""
+    return Call("GET", f"{PREFIX}/cluster", _decode_cluster)
 
 
 def catalogue(kind: str) -> Call[list[dict[str, Any]]]:
-    """List what a spec can name: kind is algorithms, models, datasets, partitions or presets."""
-    return Call("GET", f"{PREFIX}/{kind}", _json)
+    """List the names that a spec can use; `kind` is algorithms, models, datasets, partitions or presets."""
+    return Call("GET", f"{PREFIX}/{kind}", _decode_json)
 
 
 def schema() -> Call[dict[str, Any]]:
     """Get the JSON schema of a spec."""
-    return Call("GET", f"{PREFIX}/schema", _json)
+    return Call("GET", f"{PREFIX}/schema", _decode_json)
 
 
 def version() -> Call[dict[str, str]]:
-    """Ask for the versions of the service and of what it stands on."""
-    return Call("GET", "/version", _json)
+    """Get the versions of the service and of its main packages."""
+    return Call("GET", "/version", _decode_json)
 
 
 def health() -> Call[dict[str, str]]:
-    """Ask whether somebody is there, and who."""
-    return Call("GET", "/healthz", _json, retry=False)
+    """Ask whether a fedsim service answers at the address."""
+    return Call("GET", "/healthz", _decode_json, retry=False)
 
 
 def readiness() -> Call[dict[str, str]]:
-    """Ask whether jobs can run now."""
-    return Call("GET", "/readyz", _json, retry=False)
+    """Ask whether the service can run jobs now."""
+    return Call("GET", "/readyz", _decode_json, retry=False)

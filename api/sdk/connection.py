@@ -1,55 +1,56 @@
-"""What both clients do with a call: the request, the attempts, and what an answer or a silence means.
-
-Nothing here sends anything: `api.sdk.client` does so with a blocking `httpx` client, `api.sdk.async_client`
-with an asynchronous one.
-"""
+"""`Connection` sends the calls of `api.sdk.calls` to one service, and repeats them where that is safe."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import httpx
 
 from api.sdk.addresses import is_loopback
+from api.sdk.artifact_file import open_aside
 from api.sdk.calls import Call
-from api.sdk.refusals import error_of
-from fedsim.errors import ServiceError, ServiceUnreachable, SettingsError
+from api.sdk.refusals import make_error
+from api.sdk.senders import Sender
+from fedsim.errors import ServiceError, SettingsError, Unreachable
 from jobs.settings import check_token
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
 RETRY_STATUSES = frozenset({429, 502, 503, 504})
-"""Refusals that may pass by themselves."""
+"""Statuses of temporary refusals."""
 
 PAUSES = (0.2, 0.5, 1.0)
-"""Seconds to wait before the second, third and fourth attempt of a call that may be repeated."""
+"""Seconds to wait before the second, third and fourth attempt of a call."""
 
 LONGEST_PAUSE = 60.0
-"""Seconds that a service may ask for with `Retry-After`; whoever asks for more is not waited for."""
+"""The longest `Retry-After` that a client obeys, in seconds; a longer one is an error."""
 
 CONNECT_SECONDS = 5.0
-"""Seconds to wait for a connection, where the timeout of the client is not shorter."""
+"""Seconds to wait for a connection, unless the timeout of the client is shorter."""
 
 T = TypeVar("T")
 
 
 class Address(NamedTuple):
-    """Where a service is, and how to speak to it.
+    """The address of a service, and the settings of the connections to it.
 
     Attributes:
         url: without a slash at its end.
-        options: arguments of an httpx client, synchronous or not.
+        options: arguments of an `httpx.Client` or `httpx.AsyncClient`.
     """
 
     url: str
     options: dict[str, Any]
 
 
-def address(url: str | None, token: str | None, timeout: float) -> Address:
-    """Work out where a service is.
+def resolve_address(url: str | None, token: str | None, timeout: float) -> Address:
+    """Find the address of a service from arguments and environment.
 
     Args:
         url: by default `FEDSIM_URL`, else `DEFAULT_URL`.
@@ -57,12 +58,12 @@ def address(url: str | None, token: str | None, timeout: float) -> Address:
         timeout: seconds to wait for an answer.
 
     Raises:
-        SettingsError: the URL or the token cannot be one.
+        SettingsError: the URL or the token is malformed.
     """
     url = (url or os.environ.get("FEDSIM_URL") or DEFAULT_URL).rstrip("/")
     token = token or os.environ.get("FEDSIM_TOKEN")
     token = check_token(token) if token else None
-    parts = _parts(url)
+    parts = _parse_url(url)
     here = is_loopback(parts.host)
     options = {
         "base_url": url,
@@ -78,7 +79,7 @@ def address(url: str | None, token: str | None, timeout: float) -> Address:
     return Address(url, options)
 
 
-def _parts(url: str) -> httpx.URL:
+def _parse_url(url: str) -> httpx.URL:
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL:
@@ -88,39 +89,88 @@ def _parts(url: str) -> httpx.URL:
     return parsed
 
 
-def request(http: httpx.Client | httpx.AsyncClient, call: Call[Any]) -> httpx.Request:
-    """Build the request of a call."""
-    timeout = http.timeout
-    if call.patience is not None:
-        timeout = httpx.Timeout(**{**timeout.as_dict(), "read": call.patience})
-    return _build(http, call, timeout)
+class Connection:
+    """Sends calls to one service.
 
-
-def stream_request(http: httpx.Client | httpx.AsyncClient, call: Call[Any]) -> httpx.Request:
-    """Build the request of a call whose answer goes on and on.
-
-    Without a patience of its own, the call waits for each byte as long as it takes.
+    Args:
+        url: of the service.
+        sender: sends each request, blocking or awaited.
     """
-    return _build(http, call, httpx.Timeout(**{**http.timeout.as_dict(), "read": call.patience}))
+
+    def __init__(self, url: str, sender: Sender) -> None:
+        self.url, self.sender = url, sender
+
+    async def send(self, call: Call[T]) -> T:
+        """Send one call; after a temporary error, repeat it if that is safe. See `ClientMethods.send`."""
+        attempts = Attempts(call, self.url)
+        while True:
+            try:
+                async with self._open(call, _read_timeout(self.sender.http, call)) as response:
+                    await self.sender.read_body(response)
+            except httpx.TransportError as error:
+                pause = attempts.pause_after_loss(error)
+            else:
+                if response.is_success:
+                    return _decode_answer(call, response)
+                pause = attempts.pause_after_refusal(response)
+            await self.sender.sleep(pause)
+
+    async def download(self, call: Call[Any], path: Path) -> None:
+        """Write the answer to a call into a file; begin again if the connection breaks.
+
+        Raises:
+            FedsimError: the service refuses.
+            Unreachable: the service does not answer, or each connection breaks.
+        """
+        attempts = Attempts(call, self.url)
+        while True:
+            try:
+                async with self._open(call, call.patience) as response:
+                    if response.is_success:
+                        with open_aside(path) as file:
+                            async for block in self.sender.read_blocks(response):
+                                file.write(block)
+                        return
+                    await self.sender.read_body(response)
+                    pause = attempts.pause_after_refusal(response)
+            except httpx.TransportError as error:
+                pause = attempts.pause_after_loss(error)
+            await self.sender.sleep(pause)
+
+    @asynccontextmanager
+    async def open_stream(self, call: Call[Any]) -> AsyncIterator[httpx.Response]:
+        """Send one call once, and give its successful answer with an unread body.
+
+        Raises:
+            FedsimError: the service refuses.
+            httpx.TransportError: the connection fails or breaks.
+        """
+        async with self._open(call, call.patience) as response:
+            if not response.is_success:
+                await self.sender.read_body(response)
+                raise make_error(response)
+            yield response
+
+    @asynccontextmanager
+    async def _open(self, call: Call[Any], read_timeout: float | None) -> AsyncIterator[httpx.Response]:
+        http = self.sender.http
+        request = http.build_request(
+            call.method,
+            call.path,
+            params=call.query_params(),
+            json=call.json,
+            headers=dict(call.headers),
+            timeout=httpx.Timeout(**{**http.timeout.as_dict(), "read": read_timeout}),
+        )
+        async with self.sender.open_answer(request) as response:
+            yield response
 
 
-def _build(http: httpx.Client | httpx.AsyncClient, call: Call[Any], timeout: httpx.Timeout) -> httpx.Request:
-    return http.build_request(
-        call.method,
-        call.path,
-        params=call.query(),
-        json=call.json,
-        headers=dict(call.headers),
-        timeout=timeout,
-    )
+def _read_timeout(http: httpx.Client | httpx.AsyncClient, call: Call[Any]) -> float | None:
+    return http.timeout.read if call.patience is None else call.patience
 
 
-def result(call: Call[T], response: httpx.Response) -> T:
-    """Read the answer to a call.
-
-    Raises:
-        ServiceError: whoever answered is no fedsim, or one of another age.
-    """
+def _decode_answer(call: Call[T], response: httpx.Response) -> T:
     try:
         return call.decode(response)
     except (ValueError, KeyError, TypeError) as error:
@@ -128,18 +178,11 @@ def result(call: Call[T], response: httpx.Response) -> T:
         raise ServiceError(message, "is it a fedsim of this version?", status=response.status_code) from error
 
 
-def unreachable(url: str, error: Exception) -> ServiceUnreachable:
-    """Say that nobody answers."""
-    why = str(error) or type(error).__name__
-    hint = "start one with `fedsim serve`, or name another with --url or FEDSIM_URL"
-    return ServiceUnreachable(f"no service answers at {url}: {why}", hint)
-
-
 class Attempts:
-    """The attempts of one call: how long to pause before the next, or that there is none.
+    """The attempts of one call: each failure gives the pause before the next attempt, or an error.
 
     Args:
-        call: is only repeated where that is safe.
+        call: repeated only if `call.retry` is true.
         url: of the service, for the message.
     """
 
@@ -147,30 +190,32 @@ class Attempts:
         self.url = url
         self._left = list(PAUSES) if call.retry else []
 
-    def lost(self, error: httpx.TransportError) -> float:
-        """Give the seconds to pause after an attempt without an answer.
+    def pause_after_loss(self, error: httpx.TransportError) -> float:
+        """Give the seconds to wait after an attempt without an answer.
 
         Raises:
-            Unreachable: it was the last one.
+            Unreachable: it was the last attempt.
         """
         if not self._left:
-            raise unreachable(self.url, error) from error
+            hint = "start one with `fedsim serve`, or name another with --url or FEDSIM_URL"
+            reason = str(error) or type(error).__name__
+            raise Unreachable(f"no service answers at {self.url}: {reason}", hint) from error
         return self._left.pop(0)
 
-    def refused(self, response: httpx.Response) -> float:
-        """Give the seconds to pause after a refusal: no less than the service asks for.
+    def pause_after_refusal(self, response: httpx.Response) -> float:
+        """Give the seconds to wait after a refusal, at least its `Retry-After`.
 
         Raises:
-            FedsimError: what the refusal stands for, where it was the last attempt or will not pass.
+            FedsimError: the refusal as an error, if it is permanent or it was the last attempt.
         """
-        asked = retry_after(response)
+        asked = read_retry_after(response)
         if not self._left or response.status_code not in RETRY_STATUSES or asked > LONGEST_PAUSE:
-            raise error_of(response)
+            raise make_error(response)
         return max(self._left.pop(0), asked)
 
 
-def retry_after(response: httpx.Response) -> float:
-    """Read `Retry-After`, as seconds or as a date; 0 where there is none that can be read."""
+def read_retry_after(response: httpx.Response) -> float:
+    """Read the header `Retry-After`, which holds seconds or a date; 0 if it is missing or malformed."""
     text = response.headers.get("retry-after", "").strip()
     if text.isascii() and text.isdigit():
         return float(text)

@@ -1,4 +1,4 @@
-"""Refusals: what a service's answer that says no stands for, as an error."""
+"""Make the error of a service's refusal."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ ERRORS: dict[str, type[FedsimError]] = {
     "BAD_PAGE_TOKEN": BadPageToken,
     "RAY_UNAVAILABLE": RayUnavailable,
 }
-"""The class of a problem's code, where the code means the same on both sides of the wire."""
+"""The error class of each problem code; any other code becomes a `ServiceError`."""
 
 
-def fault(item: Mapping[str, Any]) -> FieldError:
-    """One mistake as the service names it."""
+def read_fault(item: Mapping[str, Any]) -> FieldError:
+    """Read one fault of a spec or a request."""
     return FieldError(item["path"], item["value"], item["message"], item["hint"])
 
 
-def error_of(response: httpx.Response) -> FedsimError:
-    """Make the error that a refusal stands for."""
+def make_error(response: httpx.Response) -> FedsimError:
+    """Make the error of a refusal."""
     status = response.status_code
     try:
         body = response.json()
         detail, code, hint = str(body["detail"]), str(body["code"]), str(body.get("hint", ""))
-        faults = [fault(item) for item in body.get("errors", [])]
+        faults = [read_fault(item) for item in body.get("errors", [])]
     except (ValueError, KeyError, TypeError):
         message = f"{response.url} answered {status} {response.reason_phrase}, not as fedsim does"
         return ServiceError(message, "is it the right address?", status=status)

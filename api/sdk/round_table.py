@@ -1,4 +1,4 @@
-"""Round records as a table: one flat row each, and the same CSV from REST, the SDK and the command line."""
+"""Round records as a table: the CSV of REST, the SDK and the command line."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from typing import Any
 
 from jobs.store.records import RoundRecord
 
-FIRST = tuple(RoundRecord.model_fields)
+RECORD_FIELDS = tuple(RoundRecord.model_fields)
 """The parts of a record, in the order of a table's columns."""
 
 
-def row(record: RoundRecord) -> dict[str, Any]:
-    """Flatten a record: `metrics.global_accuracy`, `bytes.up`, ...; clients that failed become `3 14`."""
+def flatten_record(record: RoundRecord) -> dict[str, Any]:
+    """Make one flat row: `metrics.global_accuracy`, `bytes.up`, ...; failed clients become `3 14`."""
     data = record.model_dump(mode="json")
     data["failed"] = " ".join(str(client) for client in record.failed)
-    return dict(_flat(data))
+    return dict(_flatten(data))
 
 
-def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in data.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
+            yield from _flatten(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
 
 
-def columns(records: Iterable[RoundRecord]) -> list[str]:
-    """Name the columns of a table of these records: every key of every record, in the order of `FIRST`."""
-    names = dict.fromkeys(name for record in records for name in row(record))
-    return sorted(names, key=lambda name: FIRST.index(name.partition(".")[0]))
+def list_columns(records: Iterable[RoundRecord]) -> list[str]:
+    """List the columns of a table: every key of every record, in the order of `RECORD_FIELDS`."""
+    names = dict.fromkeys(name for record in records for name in flatten_record(record))
+    return sorted(names, key=lambda name: RECORD_FIELDS.index(name.partition(".")[0]))
 
 
-def csv_lines(names: list[str], records: Iterable[RoundRecord]) -> Iterator[str]:
-    """Write the head, then a line for each record. What a record has not got stays empty."""
+def format_csv(columns: list[str], records: Iterable[RoundRecord]) -> Iterator[str]:
+    """Yield the header line, then one line for each record; a missing value stays empty."""
     buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, names, restval="", extrasaction="ignore", lineterminator="\n")
+    writer = csv.DictWriter(buffer, columns, restval="", extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     yield _drain(buffer)
     for record in records:
-        writer.writerow(row(record))
+        writer.writerow(flatten_record(record))
         yield _drain(buffer)
 
 

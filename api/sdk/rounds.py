@@ -1,4 +1,4 @@
-"""`Rounds`: the records of a job's rounds, as a sequence that knows how to become a table."""
+"""`Rounds`: the records of a job's rounds, as a sequence that writes tables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
-from api.sdk.round_table import columns, csv_lines, row
+from api.sdk import calls
+from api.sdk.connection import Connection
+from api.sdk.round_table import flatten_record, format_csv, list_columns
 from jobs.store.records import RoundRecord
 
 if TYPE_CHECKING:
@@ -35,20 +37,40 @@ class Rounds(Sequence[RoundRecord]):
         return f"Rounds({len(self)} records)"
 
     def to_csv(self, path: str | Path) -> Path:
-        """Write a CSV file, one line for each round, and return its path."""
+        """Write a CSV file with one line for each round.
+
+        Args:
+            path: of the file.
+
+        Returns:
+            The path.
+        """
         path = Path(path)
-        path.write_text("".join(csv_lines(columns(self), self)), encoding="utf-8")
+        path.write_text("".join(format_csv(list_columns(self), self)), encoding="utf-8")
         return path
 
     def to_pandas(self) -> DataFrame:
-        """Make a data frame with the columns of the CSV, indexed by round.
+        """Make a data frame with the columns of the CSV file, indexed by round.
+
+        Returns:
+            The `pandas.DataFrame`.
 
         Raises:
-            ImportError: pandas is not installed; fedsim itself does not need it.
+            ImportError: pandas is not installed; fedsim does not need it otherwise.
         """
         try:
             from pandas import DataFrame
         except ImportError as error:
             raise ImportError("to_pandas() needs pandas: install it, or take to_csv()") from error
-        names = columns(self)
-        return DataFrame([row(record) for record in self], columns=names).set_index("round")
+        columns = list_columns(self)
+        return DataFrame([flatten_record(record) for record in self], columns=columns).set_index("round")
+
+
+async def read_rounds(connection: Connection, job_id: str, after: int = 0) -> Rounds:
+    """Read the records of all rounds above `after`, page by page."""
+    records: list[RoundRecord] = []
+    position: int | None = after
+    while position is not None:
+        page, position = await connection.send(calls.rounds(job_id, position))
+        records += page
+    return Rounds(records)

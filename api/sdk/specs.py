@@ -1,4 +1,4 @@
-"""From whatever a caller gives as a spec to plain data that can be sent."""
+"""Read a caller's spec as plain data, and check it."""
 
 from __future__ import annotations
 
@@ -7,24 +7,26 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from fedsim.errors import SpecError
+from api.sdk import calls
+from api.sdk.connection import Connection
+from fedsim.errors import FedsimError, SpecError
 
 if TYPE_CHECKING:
     from jobs.spec import JobSpec
     from jobs.spec.sweep import Member, Sweep
 
 SpecSource: TypeAlias = "str | Path | Mapping[str, Any] | JobSpec"
-"""A spec as a caller may give it: the name of a preset, the path of a file, a mapping, or a `JobSpec`."""
+"""A spec: the name of a preset, the path of a file, a mapping, or a `JobSpec`."""
 
 SweepSource: TypeAlias = "str | Path | Mapping[str, Any] | Sweep"
-"""A sweep as a caller may give it: the path of a file, what would stand in it, or a `Sweep`."""
+"""A sweep: the path of a file, its content as a mapping, or a `Sweep`."""
 
 
 def read_members(source: SweepSource) -> tuple[Sweep, list[Member]]:
     """Read a sweep, and make the specs of its runs.
 
     Raises:
-        SpecError: the sweep or one of its specs is wrong; holds every fault.
+        SpecError: the sweep or one of its specs is wrong; the error lists every fault.
     """
     from jobs.spec.sweep import Sweep, members, read_sweep
 
@@ -32,18 +34,13 @@ def read_members(source: SweepSource) -> tuple[Sweep, list[Member]]:
     return sweep, members(sweep)
 
 
-def items(settings: Mapping[str, Any] | None) -> list[str]:
-    """Write fields to set, by dotted path, as `PATH=VALUE` items."""
-    return [f"{path}={json.dumps(value, ensure_ascii=False)}" for path, value in (settings or {}).items()]
-
-
 class Draft(NamedTuple):
-    """A spec as plain data that can be sent.
+    """A spec as plain data, before the service has checked it.
 
     Attributes:
         data: the spec.
-        fault: what is wrong with its shape, as far as that was looked at. The names in it only the service
-            can judge: it has the catalogue.
+        fault: the faults of its fields that need no service to be found; None if there are none. Only the
+            service can check names of methods, models and data sets: it has the catalogue.
     """
 
     data: Mapping[str, Any]
@@ -51,21 +48,27 @@ class Draft(NamedTuple):
 
 
 def read_draft(spec: SpecSource, settings: Mapping[str, Any] | None = None) -> Draft:
-    """Make plain data of a spec, with fields set on top of it.
+    """Read a spec as plain data.
+
+    Args:
+        spec: the spec.
+        settings: fields to change, by dotted path: `{"local.lr": 0.05}`.
 
     Raises:
-        SpecError: there is no such preset or file, or what is in it cannot be read or sent.
+        SpecError: the preset or file is missing, malformed, or holds a value that JSON cannot hold.
     """
     # jobs.spec is imported here because most uses of the client never need it.
     from jobs.spec import JobSpec, apply_overrides, parse_spec, read_spec
 
-    overrides = items(settings)
+    overrides = [
+        f"{path}={json.dumps(value, ensure_ascii=False)}" for path, value in (settings or {}).items()
+    ]
     if isinstance(spec, str | Path):
         data = read_spec(spec, overrides)
         try:
             return Draft(parse_spec(data).model_dump(mode="json", exclude_unset=True))
         except SpecError as fault:
-            if not _can_be_sent(data):
+            if not _is_json(data):
                 raise
             return Draft(data, fault)
     if isinstance(spec, JobSpec):
@@ -73,9 +76,28 @@ def read_draft(spec: SpecSource, settings: Mapping[str, Any] | None = None) -> D
     return Draft(apply_overrides(spec, overrides) if overrides else spec)
 
 
-def _can_be_sent(data: Any) -> bool:
+def _is_json(data: Any) -> bool:
     try:
         json.dumps(data, allow_nan=False, ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError):
         return False
     return isinstance(data, Mapping)
+
+
+async def check_draft(connection: Connection, draft: Draft) -> Mapping[str, Any]:
+    """Give the data of a spec; if it has a fault, ask the service for the other faults first.
+
+    Raises:
+        SpecError: the spec is wrong; the error lists every fault, or the known ones if the service does not
+            answer.
+    """
+    if draft.fault is None:
+        return draft.data
+    try:
+        found = await connection.send(calls.check(draft.data))
+    except FedsimError:
+        raise draft.fault from None
+    if not found:
+        return draft.data
+    named = {fault.path for fault in found}
+    raise SpecError([*found, *(fault for fault in draft.fault.errors if fault.path not in named)])

@@ -1,4 +1,4 @@
-"""Reading Server-Sent Events, on the client's side of the wire."""
+"""Read Server-Sent Events on the client's side."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from typing import Any, NamedTuple
 
 
 class Message(NamedTuple):
-    """One event as it came: its id, its type and its decoded data."""
+    """One event of a job.
+
+    Attributes:
+        id: of the event; 0 if it has none.
+        type: such as `round`, `state` or `warning`.
+        data: the decoded JSON.
+    """
 
     id: int
     type: str
@@ -16,13 +22,13 @@ class Message(NamedTuple):
 
 
 class Assembler:
-    """Puts the lines of a stream together to events. Comments, and an event cut off, are left out."""
+    """Assembles events from the lines of a stream; ignores comments and an incomplete last event."""
 
     def __init__(self) -> None:
         self._fields: dict[str, str] = {}
 
-    def take(self, line: str) -> Message | None:
-        """Take one line, without its end; gives the event that it completes, if it does."""
+    def add_line(self, line: str) -> Message | None:
+        """Add one line without its end; return the event if the line completes one."""
         if line.startswith(":"):
             return None
         if line:
@@ -37,14 +43,14 @@ class Assembler:
         return Message(int(fields.get("id", 0)), fields.get("event", "message"), json.loads(fields["data"]))
 
 
-def messages(lines: Iterable[str]) -> Iterator[Message]:
-    """Put the lines of a whole stream together to events.
+def read_messages(lines: Iterable[str]) -> Iterator[Message]:
+    """Yield the events of a whole stream.
 
     Args:
         lines: the lines of the stream, without their ends.
     """
     assembler = Assembler()
     for line in lines:
-        message = assembler.take(line)
+        message = assembler.add_line(line)
         if message is not None:
             yield message

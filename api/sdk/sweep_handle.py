@@ -1,75 +1,60 @@
-"""`SweepHandle` and its asynchronous twin: a group of jobs, seen from a client."""
+"""`SweepHandle` and `AsyncSweepHandle`: the jobs of one sweep."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from api.sdk.async_job_handle import AsyncJobHandle
+from api.sdk.blocking import run_blocking
+from api.sdk.connection import Connection
 from api.sdk.job_handle import JobHandle
-from api.sdk.sweeps import News, SweepView, look, wait_for_all
+from api.sdk.sweeps import News, SweepView, refresh_sweep, wait_for_sweep
 from jobs.spec.sweep import Member, Sweep
 
-if TYPE_CHECKING:
-    from api.sdk.async_client import AsyncFedSimClient
-    from api.sdk.client import FedSimClient
 
+class AsyncSweepHandle(SweepView):
+    """The jobs of one sweep, for asyncio."""
 
-class SweepHandle(SweepView):
-    """The jobs of one sweep."""
-
-    def __init__(self, client: FedSimClient, sweep: Sweep, members: list[Member]) -> None:
+    def __init__(self, connection: Connection, sweep: Sweep, members: list[Member]) -> None:
         super().__init__(sweep, members)
-        self._client = client
+        self._connection = connection
 
     @property
-    def jobs(self) -> list[JobHandle]:
-        """The jobs, as they were when last heard of, in the order of the runs."""
+    def jobs(self) -> list[AsyncJobHandle]:
+        """The jobs of the last answer, in the order of the runs."""
         found = map(self.job_of, self.members)
-        return [JobHandle(self._client, job) for job in found if job is not None]
+        return [AsyncJobHandle(self._connection, job) for job in found if job is not None]
 
-    def refresh(self) -> None:
-        """Ask the service how the jobs stand."""
-        self._client.drive(look(self))
+    async def refresh(self) -> None:
+        """Ask the service for the jobs."""
+        await refresh_sweep(self._connection, self)
 
-    def wait(self, timeout: float | None = None, *, news: News | None = None) -> bool:
+    async def wait(self, timeout: float | None = None, *, news: News | None = None) -> bool:
         """Wait until every job has ended.
 
         Args:
-            timeout: seconds; None waits for as long as it takes.
-            news: is shown the sweep whenever it has been looked at.
+            timeout: seconds; None waits as long as necessary.
+            news: called with the sweep after each look at the jobs.
 
         Returns:
             Whether every run has succeeded.
 
         Raises:
-            TimeoutError: the time is over and jobs have not ended.
+            TimeoutError: a job has not ended in this time.
         """
-        self._client.drive(wait_for_all(self, timeout, news))
+        await wait_for_sweep(self._connection, self, timeout, news)
         return self.succeeded
 
 
-class AsyncSweepHandle(SweepView):
-    """The jobs of one sweep; each method does what the one of `SweepHandle` with its name does."""
+class SweepHandle(SweepView):
+    """The jobs of one sweep; its methods block until the service has answered."""
 
-    def __init__(self, client: AsyncFedSimClient, sweep: Sweep, members: list[Member]) -> None:
-        super().__init__(sweep, members)
-        self._client = client
+    def __init__(self, awaited: AsyncSweepHandle) -> None:
+        super().__init__(awaited.sweep, awaited.members, awaited.found)
+        self._awaited = awaited
 
     @property
-    def jobs(self) -> list[AsyncJobHandle]:
-        """The jobs, as they were when last heard of, in the order of the runs."""
-        found = map(self.job_of, self.members)
-        return [AsyncJobHandle(self._client, job) for job in found if job is not None]
+    def jobs(self) -> list[JobHandle]:
+        """The jobs of the last answer, in the order of the runs."""
+        return [JobHandle(job) for job in self._awaited.jobs]
 
-    async def refresh(self) -> None:
-        """Ask the service how the jobs stand."""
-        await self._client.drive(look(self))
-
-    async def wait(self, timeout: float | None = None, *, news: News | None = None) -> bool:
-        """Wait until every job has ended; see `SweepHandle.wait`.
-
-        Raises:
-            TimeoutError: the time is over and jobs have not ended.
-        """
-        await self._client.drive(wait_for_all(self, timeout, news))
-        return self.succeeded
+    refresh = run_blocking(AsyncSweepHandle.refresh)
+    wait = run_blocking(AsyncSweepHandle.wait)

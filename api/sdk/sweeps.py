@@ -1,39 +1,41 @@
-"""The jobs of a sweep, as far as they are known: which run has which job, how they stand, what they gave."""
+"""The jobs of a sweep: the job of each run, its state, and the metric of each cell."""
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 from api.sdk import calls
-from api.sdk.flows import Flow, patiently
+from api.sdk.connection import Connection
+from api.sdk.waiting import Deadline, retry_while_away
 from fedsim.errors import SpecError
 from jobs.spec import parse_spec
 from jobs.spec.sweep import GROUP, Member, Sweep
-from jobs.store.records import Job, JobPage
+from jobs.store.records import Job
 from jobs.store.states import FINAL, RESUMABLE
 
 GROUP_PAGE = 500
+"""Jobs in one answer."""
+
 LONGEST_PAUSE = 3.0
 """Seconds between two looks at a group of jobs, at most."""
 
-Jobs = Mapping[str, Job]
+Jobs = dict[str, Job]
 """{mark of a run: its job}."""
 
 News = Callable[["SweepView"], None]
-"""Is shown a sweep whenever it has been looked at."""
+"""Called with a sweep after each look at its jobs."""
 
 
 class Cell(NamedTuple):
-    """What the runs of one cell gave.
+    """The metric of one cell of a sweep.
 
     Attributes:
         labels: {axis: label}.
-        values: {seed: the metric after the last round}, of the runs that succeeded.
-        expected: how many runs there are to be.
+        values: {seed: the metric after the last round}, for the runs that succeeded.
+        expected: the number of runs of the cell.
     """
 
     labels: dict[str, str]
@@ -42,37 +44,38 @@ class Cell(NamedTuple):
 
     @property
     def mean(self) -> float | None:
-        """The mean over the seeds; None where none has succeeded."""
+        """The mean over the seeds; None if no run has succeeded."""
         return fmean(self.values.values()) if self.values else None
 
     @property
     def std(self) -> float | None:
-        """The standard deviation of the sample; None for fewer than two."""
+        """The standard deviation of the sample; None for fewer than two runs."""
         return stdev(self.values.values()) if len(self.values) > 1 else None
 
 
 class SweepView:
-    """What is known of a sweep without asking.
+    """The last known state of a sweep.
 
     Attributes:
-        sweep: as it was written.
+        sweep: the sweep's file.
         members: its runs.
+        found: the job of each run, by the mark of the run.
     """
 
-    def __init__(self, sweep: Sweep, members: list[Member]) -> None:
+    def __init__(self, sweep: Sweep, members: list[Member], found: Jobs | None = None) -> None:
         self.sweep, self.members = sweep, members
-        self.found: Jobs = {}
+        self.found: Jobs = {} if found is None else found
 
     def __repr__(self) -> str:
         states = ", ".join(f"{count} {state}" for state, count in self.counts().items())
         return f"{type(self).__name__}({self.sweep.name!r}, {states})"
 
     def job_of(self, member: Member) -> Job | None:
-        """The job of a run; None where it has been deleted."""
+        """Get the job of a run; None if it has been deleted."""
         return self.found.get(member.spec_hash)
 
     def counts(self) -> dict[str, int]:
-        """How many runs are in which state; those without a job are MISSING."""
+        """Count the runs in each state; a run without a job is MISSING."""
         jobs = map(self.job_of, self.members)
         return dict(Counter("MISSING" if job is None else job.state.value for job in jobs))
 
@@ -87,7 +90,7 @@ class SweepView:
         return set(self.counts()) == {"SUCCEEDED"}
 
     def cells(self) -> list[Cell]:
-        """What each cell gave, in the order of the grid."""
+        """List the cells with their metrics, in the order of the grid."""
         axes, values = list(self.sweep.axes), {cell: dict[int, float]() for cell in self.sweep.cells()}
         for member in self.members:
             job = self.job_of(member)
@@ -98,7 +101,7 @@ class SweepView:
         return [Cell(dict(zip(axes, cell, strict=True)), found, expected) for cell, found in values.items()]
 
     def document(self) -> dict[str, Any]:
-        """Everything about the sweep as plain data."""
+        """Write the sweep, its cells and its runs as plain data."""
         runs = [
             {
                 "labels": member.run.labels,
@@ -115,13 +118,15 @@ class SweepView:
         return {**head, "cells": cells, "runs": runs}
 
 
-def group_jobs(group: str) -> Flow[list[Job]]:
+async def read_group(connection: Connection, group: str) -> list[Job]:
     """Read all jobs of a group, the youngest first."""
     jobs: list[Job] = []
     token: str | None = None
     while True:
-        page: JobPage = yield calls.list_jobs(
-            label=f"{GROUP}={group}", order_by="-created_at", limit=GROUP_PAGE, page_token=token
+        page = await connection.send(
+            calls.list_jobs(
+                label=f"{GROUP}={group}", order_by="-created_at", limit=GROUP_PAGE, page_token=token
+            )
         )
         jobs += page.jobs
         token = page.next_page_token
@@ -129,78 +134,80 @@ def group_jobs(group: str) -> Flow[list[Job]]:
             return jobs
 
 
-def submit_missing(view: SweepView, resume: bool, news: News | None) -> Flow[None]:
+async def submit_missing(connection: Connection, view: SweepView, resume: bool, news: News | None) -> None:
     """Submit the runs of a sweep that have no job yet.
 
     Args:
+        connection: to the service.
         view: the sweep; knows its jobs afterwards.
-        resume: whether jobs that failed or were cancelled are to go on.
-        news: is shown the sweep after each submission.
+        resume: continue the failed and cancelled jobs.
+        news: called with the sweep after each submission.
     """
-    jobs = yield from group_jobs(view.sweep.name)
-    found = dict(_by_mark(view.sweep, jobs))
-    view.found = found
+    view.found.update(_match_jobs(view.sweep, await read_group(connection, view.sweep.name)))
     for member in view.members:
-        job = found.get(member.spec_hash)
+        job = view.found.get(member.spec_hash)
         if job is None:
-            found[member.spec_hash] = yield from _submit(view.sweep, member)
+            view.found[member.spec_hash] = await _submit_member(connection, view.sweep, member)
         elif resume and job.state in RESUMABLE:
-            found[member.spec_hash] = yield calls.resume(job.id)
+            view.found[member.spec_hash] = await connection.send(calls.resume(job.id))
         else:
             continue
         if news is not None:
             news(view)
 
 
-def _submit(sweep: Sweep, member: Member) -> Flow[Job]:
+async def _submit_member(connection: Connection, sweep: Sweep, member: Member) -> Job:
     try:
-        job: Job = yield calls.submit(member.body(), sweep.priority, member.labels, member.key)
+        call = calls.submit(member.body(), sweep.priority, member.labels, member.key)
+        return await connection.send(call)
     except SpecError as error:
-        # Names and parameters are the service's to check: say in which run they are wrong.
+        # The service checks names and parameters: the message says in which run they are wrong.
         faults = (fault._replace(message=f"{fault.message} (in {member.run})") for fault in error.errors)
         raise SpecError(faults) from None
-    return job
 
 
-def _by_mark(sweep: Sweep, jobs: list[Job]) -> dict[str, Job]:
-    """Jobs by what they run; of several, one that succeeded, else one under way, else the youngest."""
-    found: dict[str, Job] = {}
+def _match_jobs(sweep: Sweep, jobs: list[Job]) -> Jobs:
+    """Find the job of each run: of several, one that succeeded, else an active one, else the youngest."""
+    found: Jobs = {}
     for job in sorted(jobs, key=lambda job: job.created_at, reverse=True):
         try:
             mark = sweep.hash_spec(parse_spec(job.spec))
         except SpecError:
-            continue  # a spec of another version: if it is one of ours, its key will say so
-        if mark not in found or _rank(job) < _rank(found[mark]):
+            continue  # a spec of another version: if the job is one of ours, the service finds it by its key
+        if mark not in found or _rank_job(job) < _rank_job(found[mark]):
             found[mark] = job
     return found
 
 
-def _rank(job: Job) -> int:
+def _rank_job(job: Job) -> int:
     return 0 if job.state == "SUCCEEDED" else 1 if job.state not in FINAL else 2
 
 
-def look(view: SweepView) -> Flow[None]:
-    """Ask how the jobs of a sweep stand."""
-    jobs = yield from group_jobs(view.sweep.name)
-    by_id = {job.id: job for job in jobs}
-    view.found = {mark: by_id[job.id] for mark, job in view.found.items() if job.id in by_id}
+async def refresh_sweep(connection: Connection, view: SweepView) -> None:
+    """Ask for the jobs of a sweep, and forget the deleted ones."""
+    by_id = {job.id: job for job in await read_group(connection, view.sweep.name)}
+    for mark, job in list(view.found.items()):
+        if job.id in by_id:
+            view.found[mark] = by_id[job.id]
+        else:
+            del view.found[mark]
 
 
-def wait_for_all(view: SweepView, timeout: float | None, news: News | None) -> Flow[None]:
+async def wait_for_sweep(
+    connection: Connection, view: SweepView, timeout: float | None, news: News | None
+) -> None:
     """Wait until every job of a sweep has ended.
 
     Raises:
-        TimeoutError: they have not, after `timeout` seconds.
+        TimeoutError: a job has not ended after `timeout` seconds.
     """
-    end = None if timeout is None else time.monotonic() + timeout
-    pause = 0.2
+    deadline = Deadline(timeout, 0.2, LONGEST_PAUSE)
     while True:
-        yield from patiently(lambda: look(view), end)
+        await retry_while_away(connection, lambda: refresh_sweep(connection, view), deadline.end)
         if news is not None:
             news(view)
         if view.over:
             return
-        if end is not None and time.monotonic() >= end:
+        if deadline.is_over():
             raise TimeoutError(f"the sweep {view.sweep.name!r} is not over after {timeout:g} s: {view!r}")
-        yield pause if end is None else max(0.0, min(pause, end - time.monotonic()))
-        pause = min(LONGEST_PAUSE, pause * 1.5)
+        await connection.sender.sleep(deadline.next_pause())

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterable, Callable
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from api.sdk.addresses import is_loopback, parsed
+from api.sdk.addresses import is_loopback, parse_address
 from api.server.errors import make_problem
 
 MOST_CALLERS = 10_000
@@ -57,7 +57,7 @@ class RateLimit:
 
 def find_network(address: str) -> str:
     """Name the caller behind an address: an IPv4 address itself, of an IPv6 address its network."""
-    found = parsed(address)
+    found = parse_address(address)
     if found is None:
         return address
     if found.version == 4:

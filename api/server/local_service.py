@@ -18,7 +18,7 @@ import httpx
 
 from api.sdk import calls
 from api.sdk.client import DEFAULT_URL, FedSimClient
-from fedsim.errors import ServiceError, ServiceUnreachable
+from fedsim.errors import ServiceError, Unreachable
 from jobs.settings import Settings
 
 DEFAULT_PORT = 8000
@@ -200,7 +200,7 @@ def wait_until_ready(url: str, say: Callable[[str], None], check: Callable[[], N
 def _find_missing_part(client: FedSimClient) -> str | None:
     try:
         client.send(calls.readiness())
-    except ServiceUnreachable:
+    except Unreachable:
         return "the service is being started"
     except ServiceError as error:
         if error.code != "NOT_READY":

@@ -1,4 +1,4 @@
-"""The methods, by the name that a spec gives them."""
+"""The algorithms, by the name that a spec gives them (`algorithm.name`)."""
 
 from __future__ import annotations
 

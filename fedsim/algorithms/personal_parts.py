@@ -1,4 +1,4 @@
-"""What methods have in common that tell the head of a model from its body."""
+"""The base of algorithms that share a part of the model, and the check that a model has a body."""
 
 from __future__ import annotations
 
@@ -16,26 +16,34 @@ from fedsim.models.net import Net
 
 @dataclass(frozen=True, kw_only=True)
 class PersonalParts(FedAvg):
-    """FedAvg over a part of the model; the rest is each client's own, so there is no model for everybody."""
+    """FedAvg over a part of the model.
+
+    The rest of the model is private to each client, so the server has no complete model to deploy.
+    """
 
     stateful: ClassVar[bool] = True
     deploys_models: ClassVar[bool] = False
 
     @abstractmethod
     def shared_keys(self, ctx: Context, state: Any) -> Collection[str]:
-        """The part that travels."""
+        """Keys of the part that travels."""
 
     def private_keys(self, ctx: Context) -> Collection[str]:
-        """The rest."""
+        """All other keys."""
         return frozenset(ctx.net.keys).difference(self.shared_keys(ctx, None))
 
     def deploy_models(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
-        """Nothing: what clients keep is nobody else's."""
+        """No models: each client keeps the private part of its model."""
         return {}
 
 
 def find_missing_body(method: str, net: Net) -> Sequence[FieldError]:
-    """The fault of a model that is nothing but its head, for a method that treats head and body apart."""
+    """Return an error if the model consists of its head alone.
+
+    Args:
+        method: registry name of an algorithm that treats head and body differently.
+        net: the model.
+    """
     if net.base:
         return ()
     hint = "choose a model that has layers before its head"

@@ -1,4 +1,4 @@
-"""Ordered learning around any algorithm: which examples a client sees first, which clients come first."""
+"""Curricula around any algorithm: the order of a client's examples, and the order of the clients."""
 
 from fedsim.curriculum.clients import ClientCurriculum, ClientCurriculumState, age_losses
 from fedsim.curriculum.data import DataCurriculum

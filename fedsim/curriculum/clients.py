@@ -2,29 +2,29 @@
 
 Vahidian, Kadaveru, Baek, Wang, Kungurtsev, Chen, Shah, Lin, ICCV 2023, arXiv:2212.12712.
 
-Idea: the server begins with the clients whose data the global model finds easy, and lets the harder ones in
-as the run goes on.
+Idea: the server begins with clients whose data the global model finds easy, and adds the harder ones during
+the run.
 
 Wire:
-    down    the base method's
-            survey    the global model, to every client, before the cohort is chosen (`scores: all`),
-                      without what all of them have by the run's seed: a head that never moves, a closed block
-    up      the base method's
-            survey    the mean loss, one number: of everybody (`scores: all`), or with the upload of those
-                      who came (`scores: kept`), GATHER
-    keeps   the base method's
-    server  base      the base method's state
+    down    the base algorithm's
+            survey    the global model, to every client, before the cohort is chosen (`scores: all`), without
+                      keys that all clients have from the run's seed: a fixed head, a closed block
+    up      the base algorithm's
+            survey    the mean loss, one number: of all clients (`scores: all`), or with the cohort's uploads
+                      (`scores: kept`), GATHER
+    keeps   the base algorithm's
+    server  base      the base algorithm's state
             losses    of every client, as far as known
-            heard     when each was last heard of
-            line      the clients that are still to come (`batches: all`)
+            heard     the round of each loss
+            line      the clients of the mini-batches still to come (`batches: all`)
 
-Deviations: pacing is corrected (see `pacing`), and never opens fewer clients than come to a round. The
-paper batches the open clients into mini-batches that take part; by default one mini-batch drawn at random
-from them is the round's cohort, which costs what the base method costs. With `batches: all` all of them come,
-one mini-batch a round, before clients are ranked again. Nobody is asked while everybody is open. `kept`
-scores are ours, for large federations: a client counts with its last known loss, which with age moves
-towards the mean of all that are known, where those stand who never came. Who is asked and then comes is
-charged the global model twice, with the survey and with the broadcast, though it is the same one.
+Deviations: pacing is corrected (see `pacing`), and never opens fewer clients than a cohort has. The paper
+divides the open clients into mini-batches. By default one mini-batch drawn at random from them is the
+round's cohort, at the cost of the base algorithm. With `batches: all` all of them take part, one mini-batch a
+round, before clients are ranked again. There is no survey while all clients are open. `kept` scores are
+fedsim's, for large federations: a client has its last known loss, which moves with age towards the mean of
+all known losses; a client without a loss has that mean. A surveyed client of the cohort is charged the global
+model twice, with the survey and with the broadcast, though both are the same.
 
 Reference result: see docs/results/curriculum.md.
 """
@@ -54,13 +54,13 @@ from fedsim.curriculum.wrapper import Wrapper
 
 @dataclass(frozen=True, kw_only=True)
 class ClientCurriculumState:
-    """What the server knows of its clients.
+    """The server state of the client curriculum.
 
     Attributes:
-        base: the base method's state.
-        losses: each client's last known mean loss, float32 `[N]`; NaN where it is not known.
-        heard: the round of that, int64 `[N]`; -1 for never.
-        line: the clients of the mini-batches that are still to come, int64.
+        base: the base algorithm's state.
+        losses: each client's last known mean loss, float32 `[N]`; NaN for an unknown loss.
+        heard: the round of that loss, int64 `[N]`; -1 for never.
+        line: the clients of the mini-batches still to come, int64.
     """
 
     base: Any
@@ -70,7 +70,7 @@ class ClientCurriculumState:
 
     @property
     def params(self) -> Tree:
-        """The base method's global model."""
+        """The base algorithm's global model."""
         found: Tree = self.base.params
         return found
 
@@ -81,16 +81,16 @@ class ClientCurriculum(Wrapper):
 
     Attributes:
         base: the algorithm.
-        pacing: the family of the pacing function, over the rounds of the run.
-        a: the share of the rounds after which all clients are open.
-        b: the share of the clients that is open at first.
+        pacing: family of the pacing function, over the rounds of the run.
+        a: share of the rounds after which all clients are open.
+        b: share of the clients that is open at first.
         order: `curriculum` (small loss first), `anti` (large loss first), or `random`.
-        scores: `all` asks every client before each round; `kept` goes by what the cohorts said.
-        half_life: rounds after which a kept loss counts half, in `kept`.
+        scores: `all` asks every client before each round; `kept` uses the losses that cohorts sent.
+        half_life: rounds after which a kept loss has moved half the way to the mean, for `kept`.
         batches: `one` mini-batch of the open clients before they are ranked again, or `all` of them.
 
     Raises:
-        ValueError: if the base chooses its clients itself.
+        ValueError: if the base algorithm chooses its clients itself.
     """
 
     own: ClassVar[frozenset[type]] = frozenset({CohortSelection, PayloadAccounting})
@@ -107,21 +107,21 @@ class ClientCurriculum(Wrapper):
         super().__post_init__()
         if capability(self.base, CohortSelection) or capability(self.base, ClientSurvey):
             name = type(self.base).__name__
-            raise ValueError(f"{name} chooses its clients itself; leave the client curriculum out")
+            raise ValueError(f"{name} chooses its clients itself; remove the client curriculum")
         if self._uploads_losses:
             object.__setattr__(self, "uploads", {**self.base.uploads, "survey": Reduction.GATHER})
 
     def provides(self, kind: type) -> bool:
-        """Whether there is such a capability; a curriculum that asks nobody has no survey."""
+        """Whether the curriculum has this capability; without surveys it has no `ClientSurvey`."""
         return super().provides(kind) or (kind is ClientSurvey and self._surveys)
 
     @property
     def _surveys(self) -> bool:
-        """Whether clients are asked for their losses before each round."""
+        """Whether all clients are asked for their losses before each round."""
         return self.scores == "all" and self.order != "random"
 
     def depends_on_num_rounds(self) -> bool:
-        """Its budget is the rounds of the run."""
+        """True: the pacing is over the rounds of the run."""
         return True
 
     @property
@@ -132,11 +132,11 @@ class ClientCurriculum(Wrapper):
     # server
 
     def count_bytes(self, ctx: Context, name: str, payload: Tree) -> int:
-        """What is asked and answered about losses as it is; the base's own as the base says."""
+        """The bytes of the survey, or the base algorithm's count for its own payloads."""
         return payload_bytes(payload) if name == "survey" else count_bytes(self.base, ctx, name, payload)
 
     def init_server_state(self, ctx: Context) -> Any:
-        """The base's state, and nothing known of the clients."""
+        """The base algorithm's state, without losses."""
         never = torch.full((ctx.num_clients,), -1)
         nobody = torch.zeros(0, dtype=torch.int64)
         return ClientCurriculumState(
@@ -147,41 +147,41 @@ class ClientCurriculum(Wrapper):
         )
 
     def apply_census(self, ctx: Context, state: Any, answers: CensusAnswers) -> Any:
-        """The base's state with the answers."""
+        """The state with the census answers in the base algorithm's state."""
         return replace(state, base=super().apply_census(ctx, state, answers))
 
     def fullest_state(self, ctx: Context, state: Any) -> Any:
-        """The base's fullest state, inside this one's."""
+        """The state with the base algorithm's fullest state."""
         return replace(state, base=super().fullest_state(ctx, state))
 
     def base_value(self, value: Any) -> Any:
-        """The base's own server state."""
+        """The base algorithm's server state."""
         return value.base if isinstance(value, ClientCurriculumState) else value
 
     def count_open_clients(self, ctx: Context) -> int:
-        """K(t): how many clients are open in this round."""
+        """K(t): the number of open clients in this round."""
         now = np.array([ctx.round / ctx.rounds])
         return int(count_open(self.pacing, self.a, self.b, ctx.num_clients, now, ctx.cohort_size)[0])
 
     def select_surveyed_clients(self, ctx: Context, state: Any) -> Sequence[int]:
-        """Everybody, as long as the answers matter."""
+        """All clients, while the losses change the choice of the cohort."""
         asks = self._surveys and self.count_open_clients(ctx) < ctx.num_clients and not len(state.line)
         return range(ctx.num_clients) if asks else ()
 
     def apply_survey(self, ctx: Context, state: Any, losses: NDArray[np.float64]) -> Any:
-        """The state with everybody's losses."""
+        """The state with all clients' losses."""
         heard = torch.full_like(state.heard, ctx.round)
         return replace(state, losses=torch.from_numpy(losses.astype(np.float32)), heard=heard)
 
     def select_cohort(self, ctx: Context, state: Any, rng: np.random.Generator) -> Sequence[int]:
-        """A mini-batch of the open clients: drawn at random from all of them, or the next in line."""
+        """A mini-batch of the open clients: drawn at random from all of them, or the next in the queue."""
         if self.batches == "all":
             return sorted(self._waiting_clients(ctx, state)[: ctx.cohort_size].tolist())
         ready = np.sort(self._list_open_clients(ctx, state))
         return sorted(ready[rng.choice(len(ready), ctx.cohort_size, replace=False)].tolist())
 
     def _list_open_clients(self, ctx: Context, state: Any) -> NDArray[np.int64]:
-        """The K(t) clients that come first."""
+        """The first K(t) clients of the ranking."""
         easiness = -age_losses(state.losses.numpy(), state.heard.numpy(), ctx.round, self._loss_half_life)
         ranking = rank_by_easiness(
             easiness, self.order, streams.stream(ctx.seed, "client ranking", ctx.round)
@@ -193,7 +193,7 @@ class ClientCurriculum(Wrapper):
         return self.half_life if self.scores == "kept" else np.inf
 
     def _waiting_clients(self, ctx: Context, state: Any) -> NDArray[np.int64]:
-        """Who is still to come: the rest of the last line, or all open clients in a random order."""
+        """The clients still to come: the rest of the last queue, or all open clients in a random order."""
         if len(state.line):
             waiting: NDArray[np.int64] = state.line.numpy()
             return waiting
@@ -204,12 +204,12 @@ class ClientCurriculum(Wrapper):
     def train_server(
         self, ctx: Context, state: Any, reduced: ReducedUpdates
     ) -> Generator[Progress, None, Any]:
-        """The base's."""
+        """The base algorithm's server training."""
         after = yield from super().train_server(ctx, state, reduced)
         return replace(state, base=after)
 
     def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> Any:
-        """The base's, and what has been heard of the clients."""
+        """The base algorithm's state, and the losses that the cohort sent."""
         changed = {"base": super().aggregate(ctx, state, reduced)}
         if self.batches == "all":
             changed["line"] = torch.from_numpy(self._waiting_clients(ctx, state)[ctx.cohort_size :])
@@ -221,7 +221,7 @@ class ClientCurriculum(Wrapper):
         return replace(state, **changed)
 
     def describe_round(self, ctx: Context, state: Any) -> Mapping[str, Any]:
-        """What the base says, and who could come."""
+        """The base algorithm's record, and the open clients."""
         how = {"order": self.order, "pacing": self.pacing, "a": self.a, "b": self.b, "scores": self.scores}
         known = state.losses[~torch.isnan(state.losses)].double()
         found = {
@@ -234,7 +234,7 @@ class ClientCurriculum(Wrapper):
     # client
 
     def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
-        """The base's; where scores are kept, the loss of what came down goes up with it."""
+        """The base algorithm's training; with kept scores, the update has the loss of the broadcast model."""
         update: ClientUpdate = super().train_client(ctx, task)
         if not self._uploads_losses:
             return update
@@ -245,16 +245,16 @@ class ClientCurriculum(Wrapper):
 def age_losses(
     losses: NDArray[np.float32], heard: NDArray[np.int64], now: int, half_life: float
 ) -> NDArray[np.float32]:
-    """What each client counts with: its last known loss, moved towards the mean as it grows old.
+    """The loss of each client for the ranking: its last known loss, moved towards the mean with age.
 
     Args:
-        losses: `[N]`, NaN where not known.
-        heard: the round of each, `[N]`, -1 for never.
+        losses: `[N]`, NaN for an unknown loss.
+        heard: the round of each loss, `[N]`, -1 for never.
         now: this round.
         half_life: rounds after which a loss is half way to the mean; infinite for losses that do not age.
 
     Returns:
-        `[N]`: the mean for who was never heard of; NaN for who was, and holds nothing.
+        `[N]`: the mean for a client without a report; NaN for a client that reported and holds no examples.
     """
     known = ~np.isnan(losses)
     mean = losses[known].mean(dtype=np.float64) if known.any() else 0.0

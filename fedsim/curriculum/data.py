@@ -2,20 +2,20 @@
 
 Vahidian, Kadaveru, Baek, Wang, Kungurtsev, Chen, Shah, Lin, ICCV 2023, arXiv:2212.12712.
 
-Idea: a client sorts its examples by how easy they are and begins with the easy ones; easy examples of
-different clients are more alike than hard ones, so the clients' updates agree at first.
+Idea: a client sorts its examples by difficulty and begins with the easy ones; easy examples of different
+clients are more similar than hard ones, and the clients' updates agree more at first.
 
 Wire:
-    down    the base method's
-    up      the base method's
-    keeps   base      what the base method keeps
-            last      the client's own model, only where the score asks for it
-    server  the base method's
+    down    the base algorithm's
+    up      the base algorithm's
+    keeps   base      the base algorithm's client state
+            last      the client's personal model, if the score needs it
+    server  the base algorithm's
 
 Deviations: pacing is corrected (see `pacing`), and never opens less than one batch. A step draws its batch
-uniformly from what is open; once all is open, the base method's usual epochs follow. The budget T is a
-round's local steps, because the paper's Algorithm 1 paces inside `ClientUpdate`; `budget: global` paces over
-the whole run. The expert of `expert_loss` has the architecture of the first model.
+uniformly from the open examples; once all are open, the base algorithm's usual epochs follow. The budget T is
+a round's local steps, because the paper's Algorithm 1 paces inside `ClientUpdate`; `budget: global` paces
+over the whole run. The expert of `expert_loss` has the architecture of the first model.
 
 Reference result: see docs/results/curriculum.md.
 """
@@ -46,16 +46,16 @@ class DataCurriculum(Wrapper):
 
     Attributes:
         base: the algorithm.
-        score: what makes an example easy; see `scores`.
-        pacing: the family of the pacing function.
-        a: the share of the budget after which all examples are open.
-        b: the share of the examples that is open at first.
-        order: `curriculum` (easy first), `anti` (hard first), or `random` (as many as the pacing says,
-            others at every step).
+        score: measure of an example's easiness; see `fedsim.curriculum.scores`.
+        pacing: family of the pacing function.
+        a: share of the budget after which all examples are open.
+        b: share of the examples that is open at first.
+        order: `curriculum` (easy first), `anti` (hard first), or `random` (as many examples as the pacing
+            opens, different ones at every step).
         budget: `local` paces over the steps of a round, `global` over the steps of the run.
 
     Raises:
-        ValueError: if the base plans its clients' steps itself.
+        ValueError: if the base algorithm chooses the examples of its steps itself.
     """
 
     own: ClassVar[frozenset[type]] = frozenset({BatchPacing})
@@ -71,22 +71,20 @@ class DataCurriculum(Wrapper):
         super().__post_init__()
         if capability(self.base, BatchPacing):
             name = type(self.base).__name__
-            raise ValueError(
-                f"{name} decides itself which examples a step sees; leave the data curriculum out"
-            )
+            raise ValueError(f"{name} chooses the examples of its steps itself; remove the data curriculum")
         object.__setattr__(self, "stateful", self.base.stateful or self.keeps_model)
 
     @property
     def keeps_model(self) -> bool:
-        """Whether clients keep their own model between rounds, for the score."""
+        """Whether clients keep their personal model between rounds, for the score."""
         return self.order != "random" and "local" in RULES[self.score].judges
 
     def depends_on_num_rounds(self) -> bool:
-        """Where the budget is the whole run, or the base goes by it."""
+        """Whether the budget is the whole run, or the base algorithm depends on the number of rounds."""
         return self.budget == "global" or super().depends_on_num_rounds()
 
     def count_open_examples(self, ctx: Context, examples: int, steps: int) -> NDArray[np.int64]:
-        """How many of a client's examples are open at each step of this round, int64 `[steps]`."""
+        """The number of open examples at each step of this round, int64 `[steps]`."""
         done, budget = np.arange(steps, dtype=np.float64), steps
         if self.budget == "global":
             done, budget = done + ctx.round * steps, steps * ctx.rounds
@@ -95,7 +93,7 @@ class DataCurriculum(Wrapper):
     def pace_batches(
         self, ctx: Context, rng: np.random.Generator, task: ClientTask, steps: int
     ) -> Pacing | None:
-        """The first g(t) examples in order, at step t."""
+        """The order of the client's examples, and the number g(t) of open examples at step t."""
         limits = self.count_open_examples(ctx, task.num_examples, steps)
         if not steps or limits[0] == task.num_examples:
             return None
@@ -104,44 +102,44 @@ class DataCurriculum(Wrapper):
         return Pacing(rank_by_easiness(self.score_examples(ctx, task), self.order, rng), limits)
 
     def score_examples(self, ctx: Context, task: ClientTask) -> Easiness:
-        """The score of each of the client's examples, `[n]`; higher is easier.
+        """The easiness of each of the client's examples, `[n]`; higher is easier.
 
         Raises:
-            FedsimError: if an expert is asked for and the population has none.
+            FedsimError: if the score needs an expert and the population has none.
         """
         if self.score == "expert_loss":
             if task.examples.difficulty is None:
                 hint = "give the population's `difficulty`, or set `expert_epochs` of the experiment"
                 raise FedsimError(
-                    "the score 'expert_loss' needs an expert's losses, and there are none", hint
+                    "the score 'expert_loss' needs an expert's losses, and the population has none", hint
                 )
             return -task.examples.difficulty
         rule = RULES[self.score]
-        models = {"global": self.initial_params, "local": self._own}
+        models = {"global": self.initial_params, "local": self._last_model}
         return rule.easiness(
             *(judge_examples(ctx, models[name](ctx, task), task.examples) for name in rule.judges)
         )
 
-    def _own(self, ctx: Context, task: ClientTask) -> Params:
-        """The client's own model as its last round left it; before the first, what it received."""
+    def _last_model(self, ctx: Context, task: ClientTask) -> Params:
+        """The client's personal model after its last round; in its first round, the received model."""
         last: Params = (
             task.client_state["last"] if "last" in task.client_state else self.initial_params(ctx, task)
         )
         return last
 
     def init_client_state(self, ctx: Context, broadcast: Tree) -> Tree:
-        """What the base keeps; there is no own model yet."""
+        """The base algorithm's client state, without a personal model."""
         kept = self.base.init_client_state(ctx, broadcast)
         return {"base": kept} if self.keeps_model else kept
 
     def base_value(self, value: Any) -> Any:
-        """The task with the base's own client state."""
+        """The client task with the base algorithm's own client state."""
         if self.keeps_model and isinstance(value, ClientTask):
             return value._replace(client_state=value.client_state["base"])
         return value
 
     def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
-        """The base's training; the client keeps its model where the score will ask for it."""
+        """The base algorithm's training; the client keeps its model if the score needs it."""
         update: ClientUpdate = super().train_client(ctx, task)
         share = (
             self.count_open_examples(ctx, task.num_examples, len(task.batches)).mean()
@@ -156,11 +154,11 @@ class DataCurriculum(Wrapper):
 
     def _make_client_state(self, update: ClientUpdate) -> Tree:
         if update.model is None:
-            message = f"{type(self.base).__name__} does not say what its clients' own models are"
+            message = f"{type(self.base).__name__} does not return its clients' personal models"
             raise FedsimError(message, "score by 'global_loss' or 'expert_loss'")
         return {"base": update.client_state, "last": update.model}
 
     def describe_round(self, ctx: Context, state: Any) -> Mapping[str, Any]:
-        """What the base says, and the curriculum."""
+        """The base algorithm's record, and the curriculum."""
         how = {"score": self.score, "order": self.order, "pacing": self.pacing, "a": self.a, "b": self.b}
         return {**super().describe_round(ctx, state), "data_curriculum": {**how, "budget": self.budget}}

@@ -1,6 +1,6 @@
-"""Pacing: how many of N things are open at a time, from the first easy few to all of them.
+"""Pacing: how many of N items are open at a time, from the first easy few to all of them.
 
-Table 5 of "When Do Curricula Work in Federated Learning?" (ICCV 2023), with its slips put right as in the
+Table 5 of "When Do Curricula Work in Federated Learning?" (ICCV 2023), with its errors corrected as in the
 work on central curricula that it follows: every family begins at N b and ends at N exactly. As printed,
 linear, quadratic and root end above N (the factor is N - b where N (1 - b) is meant), and the exponential
 family is N from the start (its fraction is divided by itself).
@@ -24,7 +24,7 @@ FAMILIES: Mapping[Family, Callable[[Floats], Any]] = {
     "exponential": lambda x: np.expm1(10 * x) / np.expm1(10),
     "step": np.floor,
 }
-"""How the share that is not open at first opens while x = t / (a T) goes from 0 to 1."""
+"""{family: f(x)}: share of the items closed at first that is open at x = t / (a T), from 0 to 1."""
 
 NAMES: tuple[str, ...] = get_args(Family)
 
@@ -32,18 +32,22 @@ NAMES: tuple[str, ...] = get_args(Family)
 def count_open(
     family: Family, a: float, b: float, total: int, done: Floats, least: int = 1
 ) -> NDArray[np.int64]:
-    """How many are open at each step: g(t) = N b + N (1 - b) f(t / (a T)), rounded down.
+    """The number of open items at each step: g(t) = N b + N (1 - b) f(t / (a T)), rounded down.
 
     Args:
         family: f.
-        a: the share of the time after which all are open; 0 opens all at once.
-        b: the share that is open at first.
+        a: share of the time after which all items are open; 0 opens all at once.
+        b: share of the items that is open at first.
         total: N.
         done: t / T of each step, `[steps]`, from 0.
-        least: at least so many are open (all of them where there are fewer).
+        least: least number of open items (all of them if there are fewer).
 
     Returns:
         int64 `[steps]`: never falling while `done` rises, and never above N.
+
+    Example:
+        >>> count_open("linear", a=0.8, b=0.2, total=10, done=np.array([0.0, 0.4, 0.8, 1.0]))
+        array([ 2,  6, 10, 10])
     """
     # Rounding before each comparison keeps 0.2 N + 0.8 N at N, and t = a T at the end of the pace.
     x = np.ones_like(done) if a == 0 else np.round(np.minimum(done, a) / a, 12)

@@ -1,4 +1,4 @@
-"""Quadratics with biased gradients, and local SGD on them: the model that `theory` states and bounds."""
+"""Quadratics with biased gradients, and local SGD on them: the model of `fedsim.curriculum.theory`."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ BiasOrder = Literal["curriculum", "anti", "random", "vanilla"]
 
 @dataclass(frozen=True)
 class Quadratic:
-    """f(θ) = ½ (θ - θ*)ᵀ H (θ - θ*), and the clients' biases and noise.
+    """f(θ) = ½ (θ - θ*)ᵀ H (θ - θ*), with the clients' biases and noise.
 
-    Coordinates are the eigenvectors of H, with θ* as the origin; nothing is lost by that.
+    Coordinates are the eigenvectors of H, with θ* as the origin, without loss of generality.
 
     Attributes:
         curvature: eigenvalues of H, `[d]`, all above 0.
         start: θ - θ* at the beginning, `[d]`.
         directions: of the biases, `[Q, d]`, summing to 0 over the clients, none longer than 1.
-        couplings: how each client's bias turns with θ, `[Q, d, d]`, summing to 0; all 0 for biases that do
-            not depend on θ, as the proof of Lemma 2 takes them. Otherwise the clients' curvatures differ.
+        couplings: the linear change of each client's bias with θ, `[Q, d, d]`, summing to 0; all 0 for biases
+            that do not depend on θ, as in the proof of Lemma 2. Otherwise the clients' curvatures differ.
         noise_slope: M.
         noise_floor: σ, a standard deviation.
     """
@@ -49,12 +49,12 @@ class Quadratic:
 
     @property
     def clients(self) -> int:
-        """Q."""
+        """The number of clients, Q."""
         return len(self.directions)
 
     @property
     def largest_step(self) -> float:
-        """The greatest α that Theorem 1 and Lemma 4 allow."""
+        """The largest α that Theorem 1 and Lemma 4 allow."""
         slope = 3 + 2 * self.noise_slope
         return 1 / (4 * self.smoothness * max(slope, 1 + 2 * slope / self.clients))
 
@@ -68,12 +68,12 @@ class Quadratic:
 
 @dataclass(frozen=True)
 class SimulatedRun:
-    """What the model did, averaged over repetitions.
+    """The results of a simulation, averaged over repetitions.
 
     Attributes:
         distances: E‖θ - θ*‖² at the start and after each round, `[T + 1]`.
         gradients: E‖∇f(θ)‖² at the beginning of each round, `[T]`.
-        largest: the greatest E‖g_k‖ (root of the mean square) of any client and step: G of Theorem 2.
+        largest: the largest E‖g_k‖ (root of the mean square) of any client and step: G of Theorem 2.
         gap: f(θ) - f* at the start.
     """
 
@@ -94,7 +94,7 @@ def random_quadratic(
     distance: float = 1.0,
     coupling: float = 0.0,
 ) -> Quadratic:
-    """A random problem.
+    """Draw a random quadratic.
 
     Args:
         seed: of the problem.
@@ -123,16 +123,16 @@ def random_quadratic(
 
 
 def _balance_vectors(vectors: Array) -> Array:
-    """The vectors made to sum to 0, the longest of length 1."""
+    """The vectors shifted to the sum 0 and scaled to a largest length of 1."""
     centred = vectors - vectors.mean(0)
     scaled: Array = centred / np.linalg.norm(centred, axis=1).max()
     return scaled
 
 
 def step_sizes(rounds: int, steps: int, first: float, *, by_round: float = 0, by_step: float = 0) -> Array:
-    """α = first (t + 1)^-by_round (j + 1)^-by_step, `[rounds, steps]`; constant where both powers are 0.
+    """α = first (t + 1)^-by_round (j + 1)^-by_step, `[rounds, steps]`; constant if both powers are 0.
 
-    The paper's example of steps that hold down a bias growing like j^(1/4) has the powers 1 and 1/4.
+    The paper's example of steps that limit a bias growing like j^(1/4) has the powers 1 and 1/4.
     """
     t, j = np.arange(1, rounds + 1), np.arange(1, steps + 1)
     sizes: Array = first * np.outer(t ** -float(by_round), j ** -float(by_step))
@@ -142,7 +142,7 @@ def step_sizes(rounds: int, steps: int, first: float, *, by_round: float = 0, by
 def bias_bounds(
     order: BiasOrder, rounds: int, steps: int, least: float, greatest: float, seed: int = 0
 ) -> Array:
-    """B over the run, `[rounds, steps]`: the same values in every order; vanilla has their mean throughout.
+    """B over the run, `[rounds, steps]`: the same values in every order; vanilla has their mean.
 
     Args:
         order: curriculum (growing), anti (falling), random, or vanilla.
@@ -165,14 +165,14 @@ def bias_bounds(
 def simulate_biased(
     problem: Quadratic, alpha: Array, bias: Array, *, repeats: int = 100, seed: int = 0
 ) -> SimulatedRun:
-    """Local SGD (Algorithm 3 of the supplement) with biased gradients.
+    """Simulate local SGD (Algorithm 3 of the supplement) with biased gradients.
 
     Args:
-        problem: f, the biases and the noise, which is drawn with the greatest variance that is allowed.
+        problem: f, the biases and the noise, which has the largest variance allowed.
         alpha: step sizes `[T, J]`.
-        bias: B, `[T, J]`; each bias is as long as it allows.
-        repeats: runs that the expectations are taken over.
-        seed: of the noise: the same draws for every order, so that orders are compared fairly.
+        bias: B, `[T, J]`; each bias has the largest length allowed.
+        repeats: runs over which the expectations are taken.
+        seed: of the noise: every order gets the same draws, for a fair comparison.
     """
     draw, (rounds, steps) = rng.stream(seed, "theory noise"), alpha.shape
     dimension = len(problem.curvature)

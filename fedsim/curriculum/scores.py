@@ -1,21 +1,21 @@
-"""Scores: how easy each of a client's examples is, by the models that it has at hand.
+"""Scores: the easiness of each of a client's examples, measured by the client's models.
 
 "When Do Curricula Work in Federated Learning?" (ICCV 2023), section 3.1, scores an example by
-s_i = r_i / sum(r) with r_i = 1 / loss_i. Only the order matters, and minus the loss has the same.
+s_i = r_i / sum(r) with r_i = 1 / loss_i. Only the order matters, and minus the loss has the same order.
 
-| name | the paper's | an example is easy when |
+| name | the paper's | an example is easy if |
 | --- | --- | --- |
-| `global_loss` | s_G | the model that came down has a small loss on it |
-| `local_loss` | s_L | the client's own model, as its last round left it, has |
+| `global_loss` | s_G | the broadcast model has a small loss on it |
+| `local_loss` | s_L | the client's personal model, after its last round, has a small loss on it |
 | `both_loss` | s_LG | the mean of the two losses is small |
-| `global_prediction` | s_G^pred | the model that came down is right |
-| `local_prediction` | s_L^pred | the client's own model is right |
-| `both_prediction` | s_LG^pred | the two models say the same |
-| `expert_loss` | s_E | an expert, trained centrally on everybody's data, has a small loss on it |
+| `global_prediction` | s_G^pred | the broadcast model predicts it correctly |
+| `local_prediction` | s_L^pred | the client's personal model predicts it correctly |
+| `both_prediction` | s_LG^pred | the two models predict the same |
+| `expert_loss` | s_E | an expert, trained centrally on all clients' data, has a small loss on it |
 
-Before its first round a client's own model is the one that came down. Where an example has several
-yes-or-no labels, its loss is the mean over those that are known, and a model is right when it is right on
-all of them.
+Before its first round a client's personal model is the broadcast model. With several yes-or-no labels per
+example, the loss is the mean over the known labels, and a prediction is correct if it is correct for all
+known labels.
 """
 
 from __future__ import annotations
@@ -48,12 +48,13 @@ Easiness: TypeAlias = NDArray[np.float32]
 
 
 class Judgement(NamedTuple):
-    """What one model says of a client's examples.
+    """A model's results on a client's examples.
 
     Attributes:
         losses: float32 `[n]`.
-        right: bool `[n]`.
-        said: the class, int64 `[n]`, or each label's yes or no, bool `[n, labels]` (no where not known).
+        right: whether the prediction is correct, bool `[n]`.
+        said: the predicted class, int64 `[n]`, or each label's yes or no, bool `[n, labels]` (no for an
+            unknown label).
     """
 
     losses: Easiness
@@ -62,11 +63,11 @@ class Judgement(NamedTuple):
 
 
 class ScoreRule(NamedTuple):
-    """A score: which models judge, and what comes of their judgements.
+    """A score: the models that judge, and the easiness from their judgements.
 
     Attributes:
         judges: "global" and "local", in the order of the arguments of `easiness`.
-        easiness: higher is easier.
+        easiness: function of the judgements; higher is easier.
     """
 
     judges: tuple[str, ...]
@@ -80,7 +81,9 @@ RULES: Mapping[ScoreName, ScoreRule] = {
     "global_prediction": ScoreRule(("global",), lambda g: g.right.astype(np.float32)),
     "local_prediction": ScoreRule(("local",), lambda own: own.right.astype(np.float32)),
     "both_prediction": ScoreRule(("global", "local"), lambda g, own: _agreement(g.said, own.said)),
-    "expert_loss": ScoreRule((), lambda: np.zeros(0, np.float32)),  # no model of the client's judges
+    "expert_loss": ScoreRule(
+        (), lambda: np.zeros(0, np.float32)
+    ),  # judged by the expert, not by a model of the client
 }
 
 
@@ -91,27 +94,27 @@ def _agreement(a: NDArray[np.generic], b: NDArray[np.generic]) -> Easiness:
 
 @torch.inference_mode()
 def judge_examples(ctx: Context, model: Params, held: ClientExamples) -> Judgement:
-    """Have a model judge all of a client's examples, in evaluation mode.
+    """Judge all of a client's examples with a model, in evaluation mode.
 
     Args:
         ctx: the round, for this client.
         model: all keys of the net.
         held: the examples, at least one.
     """
-    parts = [_judge_batch(logits, y) for logits, y in _answers(ctx, model, held)]
+    parts = [_judge_batch(logits, y) for logits, y in _predict_examples(ctx, model, held)]
     losses, right, said = (torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True))
     return Judgement(losses, right, said)
 
 
 @torch.inference_mode()
 def measure_losses(ctx: Context, model: Params, held: ClientExamples) -> Tensor:
-    """A model's loss on each of a client's examples, `[n]`, in evaluation mode; see `judge`."""
-    found = [example_losses(logits, y) for logits, y in _answers(ctx, model, held)]
+    """A model's loss on each of a client's examples, `[n]`, in evaluation mode; see `judge_examples`."""
+    found = [example_losses(logits, y) for logits, y in _predict_examples(ctx, model, held)]
     return torch.cat(found) if found else torch.zeros(0)
 
 
-def _answers(ctx: Context, model: Params, held: ClientExamples) -> list[tuple[Tensor, Tensor]]:
-    """A model's logits for all of a client's examples, in evaluation mode, with their labels."""
+def _predict_examples(ctx: Context, model: Params, held: ClientExamples) -> list[tuple[Tensor, Tensor]]:
+    """A model's logits for all of a client's examples, in evaluation mode, with the labels."""
     laid_out = tree.map(tree.to_channels_last, model)
     with ctx.net.evaluation_mode():
         return [(ctx.net(laid_out, batch.x), batch.y) for batch in held.batches()]
@@ -128,17 +131,17 @@ def _judge_batch(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def rank_by_easiness(easiness: Easiness, order: Order, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Positions in the order in which they open: the easiest first, the hardest first, or at random.
+    """Positions of examples in the order in which they open: easiest first, hardest first, or random.
 
     Args:
         easiness: `[n]`; NaN comes last.
         order: `curriculum`, `anti` or `random`.
-        rng: decides among equals.
+        rng: breaks ties at random.
     """
     chance = rng.permutation(len(easiness))
     if order == "random":
         return chance
-    # Sorting what is in a random order already, and keeping equals in it, is faster than two keys by far.
+    # A stable sort of shuffled values breaks ties at random, and is much faster than sorting by two keys.
     shuffled = np.empty_like(chance)
     shuffled[chance] = np.arange(len(chance))
     key = easiness[shuffled]

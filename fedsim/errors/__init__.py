@@ -61,9 +61,9 @@ from fedsim.errors.service import (
     Conflict,
     JobNotFound,
     ServiceError,
-    ServiceUnreachable,
     StoreError,
     StoreFull,
+    Unreachable,
 )
 from fedsim.errors.specs import FedsimError, FieldError, RequestError, SettingsError, SpecError
 
@@ -91,10 +91,10 @@ __all__ = [
     "RayUnavailable",
     "RequestError",
     "ServiceError",
-    "ServiceUnreachable",
     "SettingsError",
     "SpecError",
     "StackTooLarge",
     "StoreError",
     "StoreFull",
+    "Unreachable",
 ]

@@ -68,7 +68,7 @@ class ServiceError(FedsimError):
         return _service_error, (type(self), self.message, self.hint, self.status, self.code, self.errors)
 
 
-class ServiceUnreachable(ServiceError):
+class Unreachable(ServiceError):
     """Nobody answers at that address."""
 
 

@@ -1,9 +1,9 @@
 """The models, by the name that a spec gives them.
 
 A model is a function of `input_shape`, `num_classes` and its own parameters (keyword-only, with defaults)
-that returns an `nn.Sequential` of named blocks, the head last. A model of texts takes `vocabulary` as well,
-the number of tokens, which is the data's to know. Libraries that are slow to import or not always installed
-are imported when such a model is built.
+that returns an `nn.Sequential` of named blocks, the head last. A model of texts also takes `vocabulary`, the
+number of tokens of the data. Libraries that are slow to import or not always installed are imported when such
+a model is built.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from fedsim.base.parameters import list_parameters
 from fedsim.data.places import DataRoots
 from fedsim.models.audio import mel_cnn
 from fedsim.models.cnn import fedavg_cnn, fedgen_cnn, moon_cnn
-from fedsim.models.distilbert import NOWHERE, FirstToken, distilbert
+from fedsim.models.distilbert import NO_DATA_ROOTS, FirstToken, distilbert
 from fedsim.models.googlenet import googlenet
 from fedsim.models.lenet import lenet5
 from fedsim.models.linear import logistic, mlp
-from fedsim.models.net import DRAWS, RUNNING, Net
+from fedsim.models.net import DROPOUT_REASON, RUNNING_STATISTICS_REASON, Net
 from fedsim.models.resnet import resnet9, resnet18, resnet34, resnet50
 from fedsim.models.transformer import small_transformer
 from fedsim.models.vgg import vgg16, vgg19
@@ -54,15 +54,15 @@ MODELS = Registry("models", "model", _OWN, callable, "a function that makes a mo
 
 
 def reads_tokens(name: str) -> bool:
-    """Whether this model is one of texts."""
+    """Whether this is a model of texts."""
     return "vocabulary" in inspect.signature(MODELS[name]).parameters
 
 
 def why_unstackable(name: str) -> str:
-    """Why many clients of a model cannot train as one with its defaults, "" if they can.
+    """The reason why clients of a model with its defaults cannot be stacked; "" if they can.
 
-    Read from its parameters `norm` and `dropout`: to build all models takes seconds, and packages that are
-    not always installed.
+    It is read from the parameters `norm` and `dropout`: building all models would take seconds, and need
+    packages that are not always installed.
 
     Args:
         name: one of `MODELS`.
@@ -71,8 +71,8 @@ def why_unstackable(name: str) -> str:
         return FirstToken.unstackable
     defaults = {each.name: each.default for each in list_parameters(MODELS[name])}
     if defaults.get("norm") == "batch":
-        return RUNNING
-    return DRAWS if defaults.get("dropout") else ""
+        return RUNNING_STATISTICS_REASON
+    return DROPOUT_REASON if defaults.get("dropout") else ""
 
 
 def make_net(
@@ -81,23 +81,28 @@ def make_net(
     input_shape: tuple[int, ...],
     num_classes: int,
     vocabulary: int = 0,
-    places: DataRoots = NOWHERE,
+    places: DataRoots = NO_DATA_ROOTS,
     **params: Any,
 ) -> Net:
-    """The Net of a registered model.
+    """Return the Net of a registered model.
 
     Args:
         name: one of `MODELS`.
         input_shape: of one example.
         num_classes: C.
-        vocabulary: how many token numbers there are, 0 for data that is not tokens.
-        places: where published weights may lie, and whether they may be fetched.
+        vocabulary: number of tokens; 0 for data without tokens.
+        places: the data roots for published weights, and whether downloads are allowed.
         params: the model's own parameters.
 
     Raises:
-        SpecError: if it is to start from published weights outside the data roots.
+        SpecError: if `pretrained` is a path outside the data roots.
         ValueError: if the model does not take such inputs.
-        DataNotFound: if it starts from published weights that cannot be had.
+        DataNotFound: if published weights are missing and cannot be downloaded.
+
+    Example:
+        >>> net = make_net("mlp", input_shape=(1, 8, 8), num_classes=10, hidden=16)
+        >>> net.count_parameters()
+        1210
     """
     build = partial(MODELS[name], input_shape=input_shape, num_classes=num_classes, **params)
     if params.get("pretrained") is not None:
@@ -106,7 +111,7 @@ def make_net(
         build = partial(build, vocabulary=vocabulary)
     elif vocabulary:
         texts = ", ".join(filter(reads_tokens, MODELS))
-        raise ValueError(f"reads numbers, and this data is tokens; models of texts: {texts}")
+        raise ValueError(f"takes numbers, and this data has tokens; models of texts: {texts}")
     return Net(build, name)
 
 

@@ -1,4 +1,4 @@
-"""A small classifier of log-mel spectrograms; the image nets read them too, as images of one channel."""
+"""A small classifier of log-mel spectrograms; models of images also take them, as images of one channel."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def mel_cnn(
 ) -> nn.Sequential:
     """A small CNN for log-mel spectrograms, such as 1x32x32 for one second of speech.
 
-    Three stages of `width`, `2 width` and `4 width` maps, each pooled by two. `plain` has one 3x3
-    convolution to a stage, `residual` adds a residual one to each; the average over time and frequency goes
-    to the head.
+    Three stages of `width`, `2 width` and `4 width` maps, each followed by 2x2 pooling. `plain` has one 3x3
+    convolution in each stage, `residual` adds a residual convolution to each. The head takes the average over
+    time and frequency.
 
     Args:
         input_shape: of one example, [channels, height, width].

@@ -36,8 +36,8 @@ def moon_cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Sequential:
     """The simple CNN of MOON (arXiv:2103.16257): LeNet-5's body, a projection to 256, the head.
 
     Blocks: the extractor is conv1 and conv2 (16x5x5 maps of 32x32 images), the classifier fc1 and fc2, then
-    the projection, whose 256 numbers are the features that the head receives. 92,626 parameters for
-    3x32x32 and 10 classes.
+    the projection with the 256 features that the head receives. 92,626 parameters for 3x32x32 and 10
+    classes.
 
     Raises:
         ValueError: if the images are too small for two 5x5 convolutions with pooling.
@@ -66,13 +66,13 @@ def fedgen_cnn(
     """The CNN of FedGen (arXiv:2105.10056): normalised 3x3 convolutions of stride 2, 32 features, the head.
 
     `plain` has conv 6 and 16: 26,434 parameters for 1x28x28 and 10 classes, 26,962 for 26. `pooled` has conv
-    16, 32 and 64, each pooled by two: 25,954 parameters for 3x84x84 (CelebA) and 2 classes. `auto` takes
-    `pooled` from 64x64 on.
+    16, 32 and 64, each with 2x2 pooling: 25,954 parameters for 3x84x84 (CelebA) and 2 classes. `auto` is
+    `pooled` from 64x64 on, and `plain` below.
 
     Args:
         input_shape: of one example, [channels, height, width].
         num_classes: outputs of the head.
-        form: `plain` or `pooled`, or by the images' size.
+        form: `plain`, `pooled`, or `auto` to choose by the images' size.
         norm: the kind of the normalisation layers.
 
     Raises:
@@ -93,5 +93,5 @@ def fedgen_cnn(
 
 
 def _side_after_stride(side: int, pooled: bool) -> int:
-    """What a convolution of stride two, and pooling by two, leave of a side."""
+    """The length of a side after a convolution of stride two, and 2x2 pooling if `pooled`."""
     return (side + 1) // 2 // (2 if pooled else 1)

@@ -1,7 +1,7 @@
 """A module compiled into direct function calls of (params, x).
 
-Faster than calling modules, and free of state, which is what lets `torch.func` take gradients and stack
-clients; a module that is not known here runs through `torch.func.functional_call`.
+This is faster than calling modules, and without state: `torch.func` can take gradients and stack clients. A
+module that is not known here runs through `torch.func.functional_call`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def float_state(module: nn.Module) -> dict[str, Tensor]:
 
 
 def list_constants(module: nn.Module) -> dict[str, Tensor]:
-    """Buffers that are neither keys nor BatchNorm's counter, which counts for nothing here."""
+    """Buffers that are neither keys nor BatchNorm's counter, which is not used."""
     known = float_state(module)
     return {
         name: value
@@ -38,25 +38,25 @@ def list_constants(module: nn.Module) -> dict[str, Tensor]:
 def compile_module(module: nn.Module, prefix: str) -> list[Step]:
     """The module as a list of functions of (params, x)."""
     if type(module).forward is nn.Sequential.forward:
-        return _chain(module, prefix)
+        return _compile_chain(module, prefix)
     make = _LAYERS.get(type(module))
     if make is not None:
         return [make(module, prefix)]
     if next(iter(float_state(module)), None) is None:
         return [lambda params, x: module(x)]
-    return [_general(module, prefix)]
+    return [_compile_any(module, prefix)]
 
 
-def _chain(module: nn.Module, prefix: str) -> list[Step]:
+def _compile_chain(module: nn.Module, prefix: str) -> list[Step]:
     children = [(f"{prefix}.{name}", child) for name, child in module.named_children()]
     return [step for path, child in _move_pooling_first(children) for step in compile_module(child, path)]
 
 
 def _move_pooling_first(children: list[tuple[str, nn.Module]]) -> list[tuple[str, nn.Module]]:
-    """ReLU then max pooling, done the other way round.
+    """Swap ReLU and the max pooling after it.
 
-    Max commutes with every monotone function, so the values and the gradients are the same; they are
-    computed on a quarter of the numbers.
+    Max commutes with every monotone function: values and gradients are the same, computed on a quarter of the
+    numbers.
     """
     ordered = list(children)
     for i in range(len(ordered) - 1):
@@ -74,7 +74,7 @@ def _linear(module: nn.Linear, prefix: str) -> Step:
 
 def _conv2d(module: nn.Conv2d, prefix: str) -> Step:
     if module.padding_mode != "zeros" or isinstance(module.padding, str):
-        return _general(module, prefix)
+        return _compile_any(module, prefix)
     weight, bias = f"{prefix}.weight", f"{prefix}.bias"
     stride, padding, dilation, groups = module.stride, module.padding, module.dilation, module.groups
     if module.bias is None:
@@ -92,7 +92,7 @@ def _group_norm(module: nn.GroupNorm, prefix: str) -> Step:
 def _batch_norm(module: BatchNorm, prefix: str) -> Step:
     momentum, eps = module.momentum, module.eps
     if momentum is None or not module.track_running_stats:
-        return _general(module, prefix)
+        return _compile_any(module, prefix)
     mean, variance = f"{prefix}.running_mean", f"{prefix}.running_var"
     weight, bias = f"{prefix}.weight", f"{prefix}.bias"
 
@@ -104,7 +104,7 @@ def _batch_norm(module: BatchNorm, prefix: str) -> Step:
 
 
 def _residual(module: Residual, prefix: str) -> Step:
-    steps = _chain(module, prefix)
+    steps = _compile_chain(module, prefix)
 
     def call(params: Params, x: Tensor) -> Tensor:
         out = x
@@ -116,10 +116,10 @@ def _residual(module: Residual, prefix: str) -> Step:
 
 
 def _max_pool2d(module: nn.MaxPool2d, prefix: str) -> Step:
-    """Pairs of rows, then pairs of columns: the same numbers in a third to a tenth of the time.
+    """Pool pairs of rows, then pairs of columns: the same numbers in a third to a tenth of the time.
 
-    Only where nothing is differentiated, because equals would share a gradient that pooling gives to the
-    first of them; and only where channels come last, as they do on a CPU.
+    This is used only without gradients, because equal values would share a gradient that pooling gives to the
+    first of them; and only if channels are the last dimension in memory, as on a CPU.
     """
     if not _pools_by_two(module):
         return lambda params, x: module(x)
@@ -137,7 +137,7 @@ def _max_pool2d(module: nn.MaxPool2d, prefix: str) -> Step:
 
 
 def _pools_by_two(module: nn.MaxPool2d) -> bool:
-    """Whether it takes the largest of every 2 x 2, and nothing else."""
+    """Whether the layer takes the maximum of every 2 x 2, without any other option."""
     sizes = {module.kernel_size, module.stride}
     return (
         sizes <= {2, (2, 2)}
@@ -156,7 +156,7 @@ def _flatten(module: nn.Flatten, prefix: str) -> Step:
     return lambda params, x: x.flatten(first, last)
 
 
-def _general(module: nn.Module, prefix: str) -> Step:
+def _compile_any(module: nn.Module, prefix: str) -> Step:
     """Any module, through functional_call; batch statistics are updated in the caller's tensors."""
     names = {name: f"{prefix}.{name}" for name in float_state(module)}
     fixed = list_constants(module)

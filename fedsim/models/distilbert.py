@@ -21,14 +21,14 @@ from fedsim.errors import DataNotFound
 from fedsim.models.inputs import Dropout, token_length
 
 _POSITIONS = 512
-NOWHERE = DataRoots()
+NO_DATA_ROOTS = DataRoots()
 
 
 def distilbert(
     input_shape: tuple[int, ...],
     num_classes: int,
     vocabulary: int = 0,
-    places: DataRoots = NOWHERE,
+    places: DataRoots = NO_DATA_ROOTS,
     *,
     pretrained: str | None = None,
     layers: Count | None = None,
@@ -44,42 +44,42 @@ def distilbert(
     Args:
         input_shape: `(length,)`, at most 512 tokens.
         num_classes: C.
-        vocabulary: of the data.
-        places: the data roots in which published weights may lie, and whether they may be fetched.
+        vocabulary: number of tokens of the data.
+        places: the data roots for published weights, and whether downloads are allowed.
         pretrained: published weights, which fix the sizes: a folder in a data root, at the same path on every
-            node, or a name of the Hugging Face hub, such as "distilbert-base-uncased", that is in every
-            node's cache or may be fetched. None starts from random weights.
-        layers: of a random start, as the next three; None for the published 6.
-        width: of the vectors; None for 768.
-        heads: of the attention; None for 12.
-        hidden: units of the perceptrons; None for 3,072.
-        dropout: in the encoder; the layer before the head has twice as much, as published.
+            node, or a name of the Hugging Face hub, such as "distilbert-base-uncased", in every node's cache
+            or to be downloaded. None starts from random weights.
+        layers: number of layers of a random start; None for the published 6.
+        width: size of the vectors of a random start; None for 768.
+        heads: attention heads of a random start; None for 12.
+        hidden: units of the perceptrons of a random start; None for 3,072.
+        dropout: dropout of the encoder; the layer before the head has twice as much, as published.
 
     Raises:
-        SpecError: if `pretrained` leads out of the data roots.
-        ValueError: if the inputs are no tokens that the model can take, sizes are given for weights that
-            have their own, or transformers is not installed.
-        DataNotFound: if the weights are neither here nor can be had.
+        SpecError: if `pretrained` is a path outside the data roots.
+        ValueError: if the model cannot take the inputs, sizes are given for pretrained weights, or the
+            package transformers is not installed.
+        DataNotFound: if the weights are missing and cannot be downloaded.
     """
     length = token_length(input_shape, vocabulary)
     sizes = {"n_layers": layers, "dim": width, "n_heads": heads, "hidden_dim": hidden}
     given = {name: size for name, size in sizes.items() if size is not None}
     if pretrained is not None and given:
         raise ValueError(
-            "layers, width, heads and hidden are fixed by the pretrained weights; leave them out"
+            "the pretrained weights fix layers, width, heads and hidden; remove these parameters"
         )
     rates = {"dropout": dropout, "attention_dropout": dropout}
     if pretrained is None:
-        model = _random(vocabulary=vocabulary, **given, **rates)
+        model = _make_random_encoder(vocabulary=vocabulary, **given, **rates)
     else:
         model = _load_published_encoder(pretrained, vocabulary, rates, places)
     if length > model.config.max_position_embeddings:
-        raise ValueError(f"takes texts of at most {_POSITIONS} tokens, and these have {length}")
+        raise ValueError(f"takes texts of at most {_POSITIONS} tokens; these have {length}")
     return _classifier(model, num_classes, min(2 * dropout, 0.99))
 
 
-def _transformers() -> Any:
-    """The library, which is slow to import, not always installed, and imports torchvision."""
+def _import_transformers() -> Any:
+    """The library transformers: slow to import, not always installed, and it imports torchvision."""
     prepare_torchvision()
     try:
         return import_module("transformers")
@@ -87,30 +87,30 @@ def _transformers() -> Any:
         raise ValueError(f"needs the package transformers; {TEXT_EXTRA}") from error
 
 
-def _random(*, vocabulary: int, **settings: Any) -> Any:
+def _make_random_encoder(*, vocabulary: int, **settings: Any) -> Any:
     """The encoder with random weights."""
-    transformers = _transformers()
+    transformers = _import_transformers()
     config = transformers.DistilBertConfig(
         vocab_size=vocabulary, max_position_embeddings=_POSITIONS, **settings
     )
     if config.dim % config.n_heads:
         raise ValueError(
-            f"the width has to be a multiple of the heads, and {config.dim} is none of {config.n_heads}"
+            f"the width has to be a multiple of the heads; {config.dim} is no multiple of {config.n_heads}"
         )
     return transformers.DistilBertModel(config)
 
 
 def _load_published_encoder(name: str, vocabulary: int, rates: dict[str, float], places: DataRoots) -> Any:
-    """The encoder with published weights; on the meta device with their configuration alone."""
-    folder = _folder(places, name)
-    transformers = _transformers()
-    # A folder is read where it lies, whatever may be fetched.
+    """The encoder with published weights; on the meta device, without weights from their configuration."""
+    folder = _find_folder(places, name)
+    transformers = _import_transformers()
+    # A folder is never downloaded, even if downloads are allowed.
     source, fetch = (name, places.download) if folder is None else (str(folder), False)
     try:
         config = _load_from_cache(transformers.DistilBertConfig, source, fetch, **rates)
         if vocabulary > config.vocab_size:
             raise ValueError(
-                f"{name} knows {config.vocab_size} tokens, and this data has {vocabulary}; "
+                f"{name} knows {config.vocab_size} tokens, but this data has {vocabulary}; "
                 "use the tokenizer that belongs to the weights"
             )
         if torch.get_default_device().type == "meta":
@@ -121,29 +121,31 @@ def _load_published_encoder(name: str, vocabulary: int, rates: dict[str, float],
     except OSError as error:
         where = ", ".join(map(str, places.roots)) or "none is set"
         if folder is not None:
-            raise DataNotFound(f"the weights in {folder} cannot be read", "put a whole copy there") from error
+            raise DataNotFound(
+                f"the weights in {folder} cannot be read", "put a complete copy there"
+            ) from error
         raise DataNotFound(
             f"the weights {name!r} are in no data root ({where}) and not in this machine's cache, "
-            f"and they {'could' if fetch else 'may'} not be fetched",
-            "put a copy into a data root, set data.download to true, or leave `pretrained` out",
+            f"and {'the download failed' if fetch else 'downloads are not allowed'}",
+            "put a copy into a data root, set data.download to true, or remove `pretrained`",
         ) from error
 
 
-def _folder(places: DataRoots, name: str) -> Path | None:
-    """The folder of this name in a data root; None where there is none: a name of the hub, then."""
+def _find_folder(places: DataRoots, name: str) -> Path | None:
+    """The folder of this name in a data root; None for a name of the hub."""
     outside = leaves_root(name)
     found = None if outside else places.find_path((name,))
-    # The library would take whatever folder of this name stands where the process happens to run.
+    # The library would read a folder of this name in the process's working directory.
     if outside or (found is None and os.path.exists(name)):
         hint = "put the weights into a data root, and name their folder from there"
         raise make_spec_error(
-            "pretrained", name, "has to be a folder inside a data root, or a name of the hub", hint
+            "pretrained", name, "has to be a folder in a data root, or a name of the Hugging Face hub", hint
         )
     return found
 
 
 def _load_from_cache(kind: Any, source: str, fetch: bool, **settings: Any) -> Any:
-    """From the cache where possible, which asks nobody, or else over the network where that is allowed."""
+    """Load from the cache if possible, without network; else from the network if allowed."""
     try:
         return kind.from_pretrained(source, local_files_only=True, **settings)
     except OSError:
@@ -174,7 +176,7 @@ class FirstToken(nn.Module):
         self.model = model
 
     def forward(self, x: Tensor) -> Tensor:
-        """Token numbers `[batch, length]`, 0 for padding, to vectors."""
+        """Turn token numbers `[batch, length]`, 0 for padding, into vectors."""
         positions = torch.arange(x.shape[-1], device=x.device).unsqueeze(0)
         output = self.model(input_ids=x, attention_mask=(x != 0).long(), position_ids=positions)
         first: Tensor = output.last_hidden_state[:, 0]

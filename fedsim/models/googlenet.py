@@ -31,7 +31,7 @@ def googlenet(
         input_shape: of one example, [channels, height, width].
         num_classes: outputs of the head.
         norm: the kind of the normalisation layers.
-        stem: of the first layers: `small` for 32x32 images, `standard` as published for 224x224.
+        stem: the first layers: `small` for 32x32 images, `standard` as published for 224x224.
         dropout: the share dropped before the head.
 
     Raises:
@@ -62,7 +62,7 @@ def googlenet(
 
 
 def _stem(model: Any, channels: int, stem: Stem) -> nn.Sequential:
-    """The three convolutions before the inception blocks, the first of them drawn as torchvision draws it."""
+    """The three convolutions before the inception blocks; the first one has torchvision's initial weights."""
     small = stem == "small"
     size, stride = (3, 1) if small else (7, 2)
     first = nn.Conv2d(channels, 64, size, stride, padding=size // 2, bias=False)

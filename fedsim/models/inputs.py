@@ -1,4 +1,4 @@
-"""What a model's function is told about its inputs, checked."""
+"""Checks of the input shape that a model's function gets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 from fedsim.base.parameters import Range
 
 Stem: TypeAlias = Literal["small", "standard"]
-"""How an ImageNet model meets its images: as made for 32x32 ones, or as published for 224x224."""
+"""The first layers of an ImageNet model: `small` for 32x32 images, `standard` as published for 224x224."""
 
 Dropout: TypeAlias = Annotated[float, Range(minimum=0, below=1)]
 
@@ -20,11 +20,11 @@ def image_shape(input_shape: tuple[int, ...], smallest: int) -> tuple[int, int, 
     """
     if len(input_shape) != 3:
         raise ValueError(
-            f"needs images [channels, height, width], and this data has inputs of shape {input_shape}"
+            f"needs images [channels, height, width]; this data has inputs of shape {input_shape}"
         )
     channels, height, width = input_shape
     if min(height, width) < smallest:
-        raise ValueError(f"needs images of at least {smallest}x{smallest}, and these are {height}x{width}")
+        raise ValueError(f"needs images of at least {smallest}x{smallest}; these are {height}x{width}")
     return channels, height, width
 
 
@@ -36,7 +36,7 @@ def token_length(input_shape: tuple[int, ...], vocabulary: int) -> int:
     """
     if vocabulary < 1 or len(input_shape) != 1:
         raise ValueError(
-            f"needs texts as token numbers [length], and this data has inputs of shape {input_shape} "
+            f"needs texts as token numbers [length]; this data has inputs of shape {input_shape} "
             f"with a vocabulary of {vocabulary}"
         )
     return input_shape[0]

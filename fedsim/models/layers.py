@@ -1,4 +1,4 @@
-"""The layers that fedsim adds to `torch.nn`: normalisation that a job can rely on, and residual blocks."""
+"""The layers that fedsim adds to `torch.nn`: reproducible normalisation and pooling, and residual blocks."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def norm2d(norm: Norm, channels: int) -> nn.Module:
 def group_norm(channels: int) -> nn.GroupNorm:
     """GroupNorm with at most 32 groups, each of at least two channels.
 
-    It has as many parameters as BatchNorm and no running statistics, so that clients can be stacked and a
-    batch of one is nothing special.
+    It has as many parameters as BatchNorm and no running statistics: clients can be stacked, and a batch of
+    one example is no special case.
     """
     return nn.GroupNorm(gcd(channels // 2, 32) if channels % 2 == 0 else 1, channels)
 
 
 def replace_batch_norm(module: nn.Module) -> nn.Module:
-    """The module with GroupNorm in the place of every BatchNorm; changed in place."""
+    """Replace every BatchNorm of a module by GroupNorm, in place; return the module."""
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, _BatchNorm):
@@ -40,24 +40,25 @@ class Residual(nn.Sequential):
     """`x + layers(x)`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """The input plus what the layers make of it; both of one shape."""
+        """The input plus the layers' output; both of one shape."""
         out: Tensor = super().forward(x)  # type: ignore[no-untyped-call]
         return x + out
 
 
 class BatchNorm(_BatchNorm):
-    """BatchNorm for any number of dimensions that survives a last batch of one example.
+    """BatchNorm for any number of dimensions that accepts a last batch of one example.
 
-    Where a channel has a single value, as with one example on a 1x1 map, there are no batch statistics;
-    `torch.nn` raises. Here such a batch is normalised by the running statistics and leaves them as they are.
+    If a channel has a single value, as with one example on a 1x1 map, there are no batch statistics, and
+    `torch.nn` raises an error. Here such a batch is normalised by the running statistics and does not change
+    them.
     """
 
     def _check_input_dim(self, input: Tensor) -> None:
-        """Any shape `[batch, channels, ...]` will do."""
+        """Accept any shape `[batch, channels, ...]`."""
 
     def forward(self, input: Tensor) -> Tensor:
         """The input `[batch, channels, ...]`, normalised per channel."""
-        if self.running_mean is None or not (self.training and _single(input)):
+        if self.running_mean is None or not (self.training and _has_one_value(input)):
             return super().forward(input)
         return F.batch_norm(
             input, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
@@ -65,22 +66,22 @@ class BatchNorm(_BatchNorm):
 
 
 class AveragePool(nn.Module):
-    """Maps averaged to `size` by `size` places; see `averaged`."""
+    """Average maps to `size` by `size` places; see `average_maps`."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
         self.size = size
 
     def forward(self, input: Tensor) -> Tensor:
-        """Maps `[batch, channels, size, size]` of those `[batch, channels, height, width]`."""
+        """Turn maps `[batch, channels, height, width]` into `[batch, channels, size, size]`."""
         return average_maps(input, self.size)
 
 
 def average_maps(x: Tensor, size: int) -> Tensor:
-    """Maps `[batch, channels, height, width]` averaged to `size` by `size` places.
+    """Average maps `[batch, channels, height, width]` to `size` by `size` places.
 
-    Where windows overlap, torch's own gradient is added up on a GPU in any order, so that two runs differ in
-    their last bits; there it is done by two matrices. On a CPU it is torch's own, which is faster.
+    With overlapping windows, torch's gradient on a GPU is summed in any order, and two runs differ in their
+    last bits. There, two matrix products replace it. On a CPU torch's function is used, which is faster.
     """
     if x.device.type == "cpu" or not (x.shape[-2] % size or x.shape[-1] % size):
         return F.adaptive_avg_pool2d(x, size)
@@ -88,14 +89,14 @@ def average_maps(x: Tensor, size: int) -> Tensor:
 
 
 def average_by_matrices(x: Tensor, size: int) -> Tensor:
-    """What `averaged` gives, but for rounding, by matrices whose rows are the windows."""
+    """The result of `average_maps` up to rounding, by matrices whose rows are the windows."""
     rows, columns = (_windows(length, size, x) for length in x.shape[-2:])
     return rows @ x @ columns.T
 
 
 def _windows(length: int, size: int, like: Tensor) -> Tensor:
-    """What each of `length` places counts in the mean of each of `size` windows, `[size, length]`."""
-    # Made where it is used, of no values from elsewhere: it may be recorded as part of a CUDA graph.
+    """The weight of each of `length` places in the mean of each of `size` windows, `[size, length]`."""
+    # Made here from constants only: a CUDA graph may record it.
     window = torch.arange(size, device=like.device).unsqueeze(1)
     place = torch.arange(length, device=like.device)
     inside = (place >= window * length // size) & (place * size < (window + 1) * length)
@@ -113,33 +114,34 @@ def batch_norm(
     eps: float,
 ) -> Tensor:
     """`BatchNorm` as a function; while training, `mean` and `variance` are updated in place."""
-    return F.batch_norm(x, mean, variance, weight, bias, training and not _single(x), momentum, eps)
+    return F.batch_norm(x, mean, variance, weight, bias, training and not _has_one_value(x), momentum, eps)
 
 
 def guard_batch_norm(module: nn.Module) -> nn.Module:
-    """The module with every BatchNorm inside it made a `BatchNorm` of this file; changed in place.
+    """Replace every BatchNorm of a module by this file's `BatchNorm`, in place; return the module.
 
     Raises:
-        ValueError: if one averages over all batches so far: its counter would go from client to client.
+        ValueError: if a layer averages over all batches (momentum None): its counter would pass from client
+            to client.
     """
     for name, layer in module.named_modules():
         if isinstance(layer, _BatchNorm) and layer.momentum is None:
-            raise ValueError(f"{name}: BatchNorm needs a momentum, and this one has None; 0.1 is usual")
+            raise ValueError(f"{name}: BatchNorm needs a momentum; this one has None, and 0.1 is usual")
         if type(layer) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
             layer.__class__ = BatchNorm  # the same attributes, another forward
     return module
 
 
 def has_running_statistics(module: nn.Module) -> bool:
-    """Whether a layer of the module keeps running statistics of its batches."""
+    """Whether a layer of the module has running statistics."""
     return any(isinstance(m, _BatchNorm) and m.running_mean is not None for m in module.modules())
 
 
 def uses_batch_statistics(module: nn.Module) -> bool:
-    """Whether a layer of the module looks across the examples of a batch."""
+    """Whether a layer of the module depends on several examples of a batch."""
     return any(isinstance(m, _BatchNorm) for m in module.modules())
 
 
-def _single(x: Tensor) -> bool:
-    """Whether every channel of `[batch, channels, ...]` has one value only."""
+def _has_one_value(x: Tensor) -> bool:
+    """Whether every channel of `[batch, channels, ...]` has only one value."""
     return x.numel() == x.shape[1]

@@ -1,4 +1,4 @@
-"""LeNet-5, as the federated-learning literature runs it.
+"""LeNet-5, in the form of the federated-learning literature.
 
 LeCun, Bottou, Bengio, Haffner, "Gradient-based learning applied to document recognition", Proc. IEEE 1998.
 """
@@ -35,5 +35,5 @@ def lenet5(input_shape: tuple[int, ...], num_classes: int) -> nn.Sequential:
 
 
 def side_after_convolutions(side: int) -> int:
-    """What two unpadded 5x5 convolutions, each pooled by two, leave of a side."""
+    """The length of a side after two unpadded 5x5 convolutions, each with 2x2 pooling."""
     return ((side - 4) // 2 - 4) // 2

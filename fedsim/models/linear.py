@@ -1,4 +1,4 @@
-"""Models for flat inputs: any input is flattened first."""
+"""Models that flatten any input first."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def mlp(
         input_shape: of one example, any.
         num_classes: outputs of the head.
         hidden: units of each hidden layer.
-        layers: how many hidden layers.
+        layers: number of hidden layers.
     """
     blocks: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
     width = prod(input_shape)

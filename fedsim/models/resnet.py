@@ -53,7 +53,7 @@ def resnet18(
         input_shape: of one example, [channels, height, width].
         num_classes: outputs of the head.
         norm: the kind of the normalisation layers.
-        stem: of the first layers: `small` for 32x32 images, `standard` as published for 224x224.
+        stem: the first layers: `small` for 32x32 images, `standard` as published for 224x224.
 
     Raises:
         ValueError: if the images are smaller than 8x8 (32x32 with the standard stem).
@@ -72,7 +72,7 @@ def resnet34(
         input_shape: of one example, [channels, height, width].
         num_classes: outputs of the head.
         norm: the kind of the normalisation layers.
-        stem: of the first layers: `small` for 32x32 images, `standard` as published for 224x224.
+        stem: the first layers: `small` for 32x32 images, `standard` as published for 224x224.
 
     Raises:
         ValueError: if the images are smaller than 8x8 (32x32 with the standard stem).
@@ -91,7 +91,7 @@ def resnet50(
         input_shape: of one example, [channels, height, width].
         num_classes: outputs of the head.
         norm: the kind of the normalisation layers.
-        stem: of the first layers: `small` for 32x32 images, `standard` as published for 224x224.
+        stem: the first layers: `small` for 32x32 images, `standard` as published for 224x224.
 
     Raises:
         ValueError: if the images are smaller than 8x8 (32x32 with the standard stem).
@@ -121,7 +121,7 @@ def _resnet(
 
 
 def _stem(model: Any, channels: int, stem: Stem) -> nn.Sequential:
-    """The first convolution for so many channels, drawn as torchvision draws it, and what follows it."""
+    """The layers before the residual blocks; the convolution has torchvision's initial weights."""
     small = stem == "small"
     size, stride = (3, 1) if small else (7, 2)
     first = nn.Conv2d(channels, 64, size, stride, padding=size // 2, bias=False)

@@ -1,10 +1,10 @@
-"""A small transformer for texts: fixed length, padded with token 0, no weights to download.
+"""A small transformer for texts of fixed length, padded with token 0, without weights to download.
 
 Vaswani et al., "Attention is all you need", NeurIPS 2017, arXiv:1706.03762; normalisation before each part
 as in Xiong et al., arXiv:2002.04745.
 
-Between the blocks a padded position is a row of zeros, which is how the next block knows it: nothing but
-one tensor travels from block to block.
+Only one tensor passes from block to block. A padded position is a row of zeros, by which the next block
+recognises it.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ def small_transformer(
     hidden: Count = 128,
     dropout: Dropout = 0.0,
 ) -> nn.Sequential:
-    """A transformer encoder of `layers` layers, whose positions that are no padding are averaged.
+    """A transformer encoder of `layers` layers, with the mean over the positions that are not padding.
 
-    Each layer is attention with `heads` heads and a perceptron with `hidden` units. Token 0 is padding: what
-    stands there changes nothing, and how much of it there is changes nothing.
+    Each layer is attention with `heads` heads and a perceptron with `hidden` units. Token 0 is padding: the
+    amount of padding does not change the result.
 
     Args:
         input_shape: of one example, [length].
         num_classes: outputs of the head.
-        vocabulary: how many tokens the data set has.
-        width: numbers of each token.
-        layers: how many layers the encoder has.
-        heads: of the attention; they share the width.
+        vocabulary: number of tokens of the data set.
+        width: size of each token's vector.
+        layers: number of layers of the encoder.
+        heads: heads of the attention; they share the width.
         hidden: units of each layer's perceptron.
         dropout: the share dropped in each layer.
 
     Raises:
-        ValueError: if the inputs are no tokens, or the heads do not divide the width.
+        ValueError: if the inputs are not tokens, or the heads do not divide the width.
     """
     length = token_length(input_shape, vocabulary)
     if width % heads:
-        raise ValueError(f"the width has to be a multiple of the heads, and {width} is none of {heads}")
+        raise ValueError(f"the width has to be a multiple of the heads; {width} is no multiple of {heads}")
     blocks: OrderedDict[str, nn.Module] = OrderedDict(
         embedding=Embedding(vocabulary, length, width, dropout),
     )
@@ -60,13 +60,13 @@ def small_transformer(
     return nn.Sequential(blocks)
 
 
-def _real(x: Tensor) -> Tensor:
-    """Which positions of `[batch, length, width]` are no padding, `[batch, length, 1]`."""
+def _find_real_positions(x: Tensor) -> Tensor:
+    """Whether a position of `[batch, length, width]` is not padding, `[batch, length, 1]`."""
     return (x != 0).any(-1, keepdim=True)
 
 
 class Embedding(nn.Module):
-    """Token numbers `[batch, length]` to vectors `[batch, length, width]`, zero where the token is 0."""
+    """Turn token numbers `[batch, length]` into vectors `[batch, length, width]`, zero for token 0."""
 
     def __init__(self, vocabulary: int, length: int, width: int, dropout: float) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Embedding(nn.Module):
         nn.init.normal_(self.positions, std=0.02)
 
     def forward(self, x: Tensor) -> Tensor:
-        """What stands where, `[batch, length, width]`."""
+        """The vectors of the tokens and positions, `[batch, length, width]`."""
         vectors: Tensor = self.dropout(self.tokens(x) + self.positions[: x.shape[-1]])
         return vectors * (x != 0).unsqueeze(-1)
 
@@ -95,33 +95,33 @@ class EncoderLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The vectors `[batch, length, width]` of the next layer."""
-        real = _real(x)
+        real = _find_real_positions(x)
         x = x + self.dropout(self._attend(self.norm1(x), real))
         x = x + self.dropout(self.mlp(self.norm2(x)))
         return x * real
 
     def _attend(self, x: Tensor, real: Tensor) -> Tensor:
-        """Attention, written out because the fused kernel cannot be stacked."""
+        """Attention without the fused kernel, which cannot be stacked."""
         queries, keys, values = (
             part.unflatten(-1, (self.heads, -1)).transpose(-3, -2)
             for part in self.attention_in(x).chunk(3, dim=-1)
         )
         scores = queries @ keys.transpose(-2, -1) / queries.shape[-1] ** 0.5
         padding = ~real.transpose(-2, -1).unsqueeze(-3)
-        # The lowest finite number: a text that is all padding shall give numbers, not NaN.
+        # The lowest finite number, because -inf would turn a text of padding alone into NaN.
         weights = scores.masked_fill(padding, torch.finfo(scores.dtype).min).softmax(-1)
         mixed: Tensor = self.attention_out((weights @ values).transpose(-3, -2).flatten(-2))
         return mixed
 
 
 class MeanOfTokens(nn.Module):
-    """The normalised mean `[batch, width]` of the positions that are no padding."""
+    """The normalised mean `[batch, width]` of the positions that are not padding."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """One vector for each text; of no tokens, that of zeros."""
-        mean: Tensor = self.norm(x.sum(-2) / _real(x).sum(-2).clamp(min=1))
+        """One vector for each text; for a text without tokens, the mean is zeros."""
+        mean: Tensor = self.norm(x.sum(-2) / _find_real_positions(x).sum(-2).clamp(min=1))
         return mean

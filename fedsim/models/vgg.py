@@ -101,7 +101,7 @@ def _vgg(
 
 
 def _layers(configuration: str, norm: VggNorm, channels: int) -> Any:
-    """The convolutional part as torchvision makes it, for so many channels."""
+    """The convolutional layers of torchvision, for this number of channels."""
     prepare_torchvision()
     from torchvision.models.vgg import cfgs, make_layers  # slow to import, so only when one is built
 
@@ -112,7 +112,7 @@ def _layers(configuration: str, norm: VggNorm, channels: int) -> Any:
 
 
 def _init_weights(model: nn.Sequential) -> nn.Sequential:
-    """The model with the weights drawn as torchvision draws them; normalisation starts as it is."""
+    """The model with torchvision's initial weights; normalisation layers keep theirs."""
     for layer in model.modules():
         if isinstance(layer, nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")

@@ -1,1 +1,1 @@
-"""What several methods share: generators, clustering, soft targets, mixtures, channel cuts."""
+"""The parts of which algorithms are made: generators, clustering, soft targets, mixtures, channel splits."""

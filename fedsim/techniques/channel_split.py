@@ -1,10 +1,10 @@
-"""A model cut by its channels: the first ones of every layer shared, the last ones private.
+"""A model split by its channels: the first channels of every layer are shared, the last ones private.
 
-The inputs of the first layer and the outputs of the last one belong to both parts. What is between a shared
-and a private channel is private. A normalisation's numbers belong to their channel.
+The inputs of the first layer and the outputs of the last one belong to both parts. A weight between a shared
+and a private channel is private. The parameters and statistics of a normalisation belong to their channel.
 
-It needs a chain of convolutions and linear layers, with residual connections where both sides have the same
-channels. Where maps are flattened, a channel is as many inputs as it has places.
+The model has to be a chain of convolutions and linear layers; residual connections need the same channels on
+both sides. If maps are flattened, each channel becomes as many inputs as it has places.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ _LAYERS = (nn.Conv1d, nn.Conv2d, nn.Linear)
 
 
 class Extent(tuple[int, int]):
-    """One dimension that is cut: how many channels it has, and how many places each of them takes."""
+    """One dimension that is split: its number of channels, and the number of places of each channel."""
 
     __slots__ = ()
 
     def count_shared(self, share: float) -> int:
-        """How many places are shared where this share of the channels is private, rounded down."""
+        """The number of shared places if `share` of the channels is private, rounded down."""
         channels, places = self
         return (channels - int(share * channels)) * places
 
 
 Cuts: TypeAlias = Mapping[str, tuple[Extent | None, ...]]
-"""{key: of each dimension that may be cut, what it is; None for one that belongs to both parts}."""
+"""{key: the extent of each dimension; None for a dimension that belongs to both parts}."""
 
 
 @lru_cache(maxsize=32)
 def cuts(net: Net) -> Cuts:
-    """How each of a net's tensors is cut.
+    """The splits of all tensors of a net.
 
     Raises:
-        ValueError: if the net is no such chain.
+        ValueError: if the net is not a chain of channels.
     """
     layers = [(name, module) for name, module in net.module.named_modules() if isinstance(module, _LAYERS)]
     if not layers:
@@ -81,7 +81,7 @@ def _channels(module: nn.Module) -> int:
 
 
 def _inputs(net: Net, module: nn.Conv1d | nn.Conv2d | nn.Linear, seen: list[int]) -> Extent | None:
-    """The inputs of a layer, given the widths of those before it; None for the first layer."""
+    """The inputs of a layer, given the widths of the layers before it; None for the first layer."""
     if not seen:
         return None
     if isinstance(module, nn.Linear):
@@ -94,12 +94,12 @@ def _inputs(net: Net, module: nn.Conv1d | nn.Conv2d | nn.Linear, seen: list[int]
 
 
 def shared_part(net: Net, params: Tree, share: float) -> dict[str, Tensor]:
-    """The shared channels of a model where this share of them is private: smaller tensors."""
+    """The shared channels of a model, as smaller tensors, if `share` of them is private."""
     return {key: value[_shared_slices(net, key, share)] for key, value in params.items()}
 
 
 def replace_shared_part(net: Net, params: Params, part: Tree, share: float) -> dict[str, Tensor]:
-    """A model whose shared channels are these."""
+    """A copy of a model with these values in its shared channels."""
     whole = dict(params)
     for key, value in part.items():
         whole[key] = params[key].clone()
@@ -113,7 +113,7 @@ def _shared_slices(net: Net, key: str, share: float) -> tuple[slice, ...]:
     )
 
 
-def _private(net: Net, key: str, share: float) -> tuple[slice, ...]:
+def _private_slices(net: Net, key: str, share: float) -> tuple[slice, ...]:
     return tuple(
         slice(None) if extent is None else slice(extent.count_shared(share), None)
         for extent in cuts(net)[key]
@@ -121,7 +121,7 @@ def _private(net: Net, key: str, share: float) -> tuple[slice, ...]:
 
 
 def count_private_channels(net: Net, share: float) -> int:
-    """How many channels are private in all layers together."""
+    """The number of private channels of all layers together."""
     return sum(
         extents[0][0] - extents[0].count_shared(share)
         for key, extents in cuts(net).items()
@@ -131,11 +131,11 @@ def count_private_channels(net: Net, share: float) -> int:
 
 @dataclass(frozen=True)
 class Masks:
-    """1 where a number is used, else 0, over a net's parameters.
+    """Masks over a net's parameters: 1 for a parameter that is used, else 0.
 
     Attributes:
-        shared: by a forward pass through the shared channels alone.
-        private: by one through the private channels alone.
+        shared: parameters of a forward pass through the shared channels alone.
+        private: parameters of a forward pass through the private channels alone.
     """
 
     shared: Tree
@@ -144,13 +144,13 @@ class Masks:
 
 @lru_cache(maxsize=8)
 def make_masks(net: Net, share: float, device: torch.device) -> Masks:
-    """The masks of a net where this share of its channels is private."""
+    """The masks of a net if `share` of its channels is private."""
     with torch.inference_mode(False):
         ones = {key: torch.zeros(_shape(net, key), device=device) for key in net.parameters}
         both = Masks(ones, tree.map(torch.clone, ones))
         for key in net.parameters:
             both.shared[key][_shared_slices(net, key, share)] = 1.0
-            both.private[key][_private(net, key, share)] = 1.0
+            both.private[key][_private_slices(net, key, share)] = 1.0
     return both
 
 
@@ -159,5 +159,5 @@ def _shape(net: Net, key: str) -> torch.Size:
 
 
 def mask_params(params: Params, mask: Tree) -> dict[str, Tensor]:
-    """A model with these parameters alone; its running statistics are copies, which nobody reads again."""
+    """A model with the masked parameters alone; its running statistics are copies that are not read again."""
     return {key: value * mask[key] if key in mask else value.clone() for key, value in params.items()}

@@ -1,7 +1,7 @@
-"""Which clients hold alike labels: the earth mover's distance of their distributions (POT), and k-means.
+"""Clusters of clients with similar labels: the earth mover's distance of label distributions, and k-means.
 
 ACE-pFL (He et al., IEEE/ACM Transactions on Networking 2025), Section III-B and Algorithm 2. The optimal
-transport is POT's `emd2`, k-means scikit-learn's; both are loaded when they are first needed.
+transport is POT's `emd2`, k-means scikit-learn's; both are imported on first use.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from fedsim.base import rng
 from fedsim.core.census import Ground, Real, Whole
 
 STARTS = 10
-"""How often k-means begins anew; the best end counts."""
+"""Number of starts of k-means; the best result counts."""
 
 MOST_COMPARED = 60
-"""At most so many clients of a cluster are compared with one another for its mean distance."""
+"""Largest number of clients of a cluster that are compared for its mean distance."""
 
 
 def label_distributions(counts: Real) -> Real:
-    """Label distributions, float64 `[n, classes]`, of clients with these counts; even for who has none."""
+    """Label distributions, float64 `[n, classes]`, from counts; uniform for a client without examples."""
     total = counts.sum(-1, keepdims=True)
     even = np.full_like(counts, 1 / counts.shape[-1])
     shares: Real = np.where(total > 0, counts / np.where(total > 0, total, 1), even)
@@ -29,21 +29,21 @@ def label_distributions(counts: Real) -> Real:
 
 
 def earth_movers_distance(first: Real, second: Real, ground: Ground = "identity") -> float:
-    """The earth mover's distance E(R_i, R_j) of two distributions over the classes.
+    """Return the earth mover's distance E(R_i, R_j) of two distributions over the classes.
 
     With the ground distance `identity` it is their total variation, half the sum of |R_i - R_j|: 0 for equal
-    distributions and 1 for those without a class in common. With `sorted` the C frequencies of one client are
-    assigned to those of the other, each weighing 1/C, so it does not know which class is which.
+    distributions and 1 for distributions without a common class. With `sorted` the C frequencies of one
+    client are assigned to those of the other, each with the weight 1/C: the classes themselves do not matter.
 
     Args:
         first: float64 `[classes]`, each at least 0 and of sum 1.
         second: the same.
-        ground: what moving a unit costs.
+        ground: cost of moving a unit.
 
     Returns:
         At least 0.
     """
-    from ot import emd2  # loading it takes longer than most of what imports this module needs
+    from ot import emd2  # slow to import, and few runs need it
 
     classes = len(first)
     if ground == "identity":
@@ -53,12 +53,12 @@ def earth_movers_distance(first: Real, second: Real, ground: Ground = "identity"
 
 
 def distances_to(shares: Real, reference: Real, ground: Ground = "identity") -> Real:
-    """The distance of each of these distributions, `[n, classes]`, to one of them: float64 `[n]`, in O(n)."""
+    """The distance of each of these distributions, `[n, classes]`, to `reference`: float64 `[n]`, in O(n)."""
     return np.array([earth_movers_distance(share, reference, ground) for share in shares])
 
 
 def distance_matrix(shares: Real, ground: Ground = "identity") -> Real:
-    """The distance of each of these distributions to each other: float64 `[n, n]`, symmetric, in O(n^2)."""
+    """The distances between all pairs of distributions: float64 `[n, n]`, symmetric, in O(n^2)."""
     matrix = np.zeros((len(shares), len(shares)))
     for row, share in enumerate(shares):
         matrix[row, :row] = matrix[:row, row] = distances_to(shares[:row], share, ground)
@@ -66,11 +66,11 @@ def distance_matrix(shares: Real, ground: Ground = "identity") -> Real:
 
 
 def cluster_features(features: Real, clusters: int, seed: int) -> Whole:
-    """K-means.
+    """Cluster clients by k-means.
 
     Args:
         features: float64 `[n, d]`, or `[n]`: distances to one client.
-        clusters: how many at most; there are fewer where fewer clients differ.
+        clusters: largest number of clusters; there are fewer if fewer clients differ.
         seed: of the experiment.
 
     Returns:
@@ -79,7 +79,9 @@ def cluster_features(features: Real, clusters: int, seed: int) -> Whole:
     from sklearn.cluster import KMeans
     from threadpoolctl import threadpool_limits
 
-    points = features.reshape(len(features), -1).round(9)  # what differs by rounding alone is the same
+    points = features.reshape(len(features), -1).round(
+        9
+    )  # features that differ by rounding alone are the same
     found = min(clusters, len(np.unique(points, axis=0)))
     state = rng.torch_seed(seed, "clusters") % 2**32
     with threadpool_limits(1):  # sums taken by several threads differ in their last bits
@@ -95,9 +97,9 @@ def mean_cluster_distances(
 
     Args:
         shares: float64 `[n, classes]`.
-        labels: each client's cluster, from 0 on. Of a large one, `MEASURED` clients stand for all, chosen
-            evenly in their order.
-        ground: what moving a unit costs.
+        labels: each client's cluster, from 0 on. Of a large cluster only `MOST_COMPARED` clients are
+            compared, evenly spaced in their order.
+        ground: cost of moving a unit.
     """
     every, means = np.asarray(labels), list[float]()
     for cluster in range(int(every.max()) + 1):

@@ -1,7 +1,7 @@
-"""Mixtures of Gaussians on a line: what a client tells of its examples' difficulties.
+"""Mixtures of Gaussians on a line: a client's report of its examples' difficulties.
 
-It tells what they are like together, and none of them by itself. The server draws from what all clients tell.
-FedCL (arXiv:2211.07248), Eq. 12 and section IV-A.
+The mixture describes the examples together, not one by one. The server draws numbers from all clients'
+mixtures. FedCL (arXiv:2211.07248), Eq. 12 and section IV-A.
 """
 
 from __future__ import annotations
@@ -16,47 +16,50 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-FLOOR = 1e-6
-"""The least variance of a component: examples may all be as difficult as each other."""
+LEAST_VARIANCE = 1e-6
+"""The least variance of a component: examples may all have the same difficulty."""
 
-EACH = 5
-"""Examples that there have to be for each component, or it would tell of them one by one."""
+EXAMPLES_PER_COMPONENT = 5
+"""Least number of examples for each component; with fewer, the mixture would reveal single examples."""
 
 ROUNDING = 1e-6
-"""What weights, times how many numbers there are, may fall short of a whole number by."""
+"""Rounding error that is allowed when a weight times the number of values is compared with a whole number."""
 
 ITERATIONS = 100
 TOLERANCE = 1e-4
-"""How little the mean log-likelihood has to rise for the fit to end."""
+"""Rise of the mean log-likelihood below which the fit ends."""
 
 
 def fit_mixture(values: NDArray[np.float64], components: int) -> Tensor:
-    """The mixture that describes these numbers, by expectation and maximisation.
+    """Fit a mixture to these numbers by expectation and maximisation.
 
-    It begins with the parts of the sorted numbers, equally many in each, so that nothing is left to chance.
-    Where there are too few numbers, or too few different ones, or where a component would settle on fewer
-    than 5 of them, there are fewer components, and the others have weight 0: its shape says nothing of how
-    many numbers there were.
+    The fit starts from equal parts of the sorted numbers and is deterministic. There are fewer components,
+    and the others have the weight 0, if there are too few numbers or too few different ones, or if a
+    component would describe fewer than 5 of them. The shape of the result does not reveal the number of
+    values.
 
     Args:
-        values: `[n]`; what is not finite is left out, and fewer than 5 give weights of 0 throughout.
-        components: L, at most so many.
+        values: `[n]`; values that are not finite are left out, and fewer than 5 values give only weights of
+            0.
+        components: L, the largest number of components.
 
     Returns:
         float32 `[L, 3]`: mean, variance and weight of each, by ascending means.
     """
     found, values = np.zeros((components, 3), np.float32), values[np.isfinite(values)]
     values = np.sort(values)
-    for several in range(min(components, len(values) // EACH, len(np.unique(values))), 0, -1):
+    for several in range(
+        min(components, len(values) // EXAMPLES_PER_COMPONENT, len(np.unique(values))), 0, -1
+    ):
         rows = _expectation_maximisation(values, several) if several > 1 else _fit_one_component(values)
-        if (rows[:, 2] * len(values) >= EACH - ROUNDING).all():
+        if (rows[:, 2] * len(values) >= EXAMPLES_PER_COMPONENT - ROUNDING).all():
             found[:several] = rows
             break
     return torch.from_numpy(found)
 
 
 def _fit_one_component(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.array([[values.mean(), max(values.var(), FLOOR), 1]])
+    return np.array([[values.mean(), max(values.var(), LEAST_VARIANCE), 1]])
 
 
 def _expectation_maximisation(values: NDArray[np.float64], components: int) -> NDArray[np.float64]:
@@ -67,16 +70,16 @@ def _expectation_maximisation(values: NDArray[np.float64], components: int) -> N
     mixture = GaussianMixture(
         components,
         covariance_type="spherical",
-        reg_covar=FLOOR,
+        reg_covar=LEAST_VARIANCE,
         tol=TOLERANCE,
         max_iter=ITERATIONS,
         weights_init=np.array([len(part) for part in parts]) / len(values),
         means_init=np.array([[part.mean()] for part in parts]),
-        precisions_init=np.array([1 / (part.var() + FLOOR) for part in parts]),
+        precisions_init=np.array([1 / (part.var() + LEAST_VARIANCE) for part in parts]),
     )
     # With two threads the last bits depend on how the sums are cut.
-    with _threads().limit(limits=1), warnings.catch_warnings():
-        # After so many steps it is as good as it needs to be.
+    with _find_thread_limiter().limit(limits=1), warnings.catch_warnings():
+        # A fit that has not converged after so many steps is good enough.
         warnings.simplefilter("ignore", ConvergenceWarning)
         mixture.fit(values[:, None])
     rows = np.column_stack([mixture.means_[:, 0], mixture.covariances_, mixture.weights_])
@@ -84,20 +87,20 @@ def _expectation_maximisation(values: NDArray[np.float64], components: int) -> N
 
 
 @lru_cache(maxsize=1)
-def _threads() -> Any:
-    """Whoever limits the threads of linear algebra; finding the libraries takes longer than many a fit."""
+def _find_thread_limiter() -> Any:
+    """The controller of linear algebra's threads; finding the libraries takes longer than many fits."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
 
 
 def draw_from_mixture(mixture: Tensor, count: int, rng: np.random.Generator) -> Tensor:
-    """So many numbers out of a mixture, float64 `[count]`; NaN throughout where all weights are 0.
+    """Draw `count` numbers from a mixture, float64 `[count]`; all NaN if all weights are 0.
 
     Args:
-        mixture: `[L, 3]`, as `fitted` gives it.
-        count: how many.
-        rng: decides.
+        mixture: `[L, 3]`, see `fit_mixture`.
+        count: how many numbers.
+        rng: random generator.
     """
     mean, variance, weight = mixture.double().numpy().T
     if not weight.sum() > 0:
@@ -107,16 +110,16 @@ def draw_from_mixture(mixture: Tensor, count: int, rng: np.random.Generator) -> 
 
 
 def pool_draws(draws: Tensor) -> Tensor:
-    """All clients' draws as one list, in ascending order; NaN is left out.
+    """All clients' draws as one list, in ascending order, without NaN.
 
     Args:
-        draws: `[clients, count]`, NaN for who has sent no mixture.
+        draws: `[clients, count]`, NaN for a client without a mixture.
     """
     return draws[~torch.isnan(draws)].sort().values
 
 
 def quantile(pool: Tensor, level: float) -> float:
-    """The `ceil(level * N)`-th of N sorted numbers, as NumPy's `inverted_cdf`; NaN of none.
+    """The `ceil(level * N)`-th of N sorted numbers, as NumPy's `inverted_cdf`; NaN if N is 0.
 
     Args:
         pool: `[N]`, in ascending order.

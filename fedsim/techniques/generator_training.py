@@ -1,4 +1,4 @@
-"""How a server trains a conditional generator: on what the clients' classifiers say of its features."""
+"""The server's training of a conditional generator, on the losses of the clients' classifiers."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from fedsim.models.net import Net, Params
 from fedsim.techniques.generators import Diversity, FeatureEntry, Generator, diversity_loss
 from fedsim.training.adam import Adam
 
-TELL_EVERY = 25
-"""Steps between two words on how far it is."""
+PROGRESS_STEPS = 25
+"""Steps between two progress reports."""
 
 LabelDraw: TypeAlias = Literal["pass", "batch"]
-"""Whether labels are drawn once for all passes and shuffled in each, or anew for each batch."""
+"""Draw labels once for all passes and shuffle them in each (`pass`), or draw them anew for each batch."""
 
-Labels: TypeAlias = Literal["pass", "batch", "data"]
-"""The same, or on clients those of the step's own examples, and on the server anew for each batch."""
+LabelSource: TypeAlias = Literal["pass", "batch", "data"]
+"""As `LabelDraw`; with `data` clients use their examples' labels, and the server draws for each batch."""
 
 FeatureClassifier = Callable[[Tensor], Tensor]
-"""Logits `[batch, classes]` of features `[batch, *shape]`; of several judges `[judges, batch, classes]`."""
+"""Logits `[batch, classes]` of features `[batch, *shape]`; of several classifiers `[n, batch, classes]`."""
 
 Critic = Callable[[Tensor, Tensor], Tensor]
-"""What is wrong, a scalar, with features `[batch, *shape]` that shall be of the classes int64 `[batch]`."""
+"""The loss, a scalar, of features `[batch, *shape]` for the wanted classes, int64 `[batch]`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratorTraining:
-    """One training of a generator.
+    """The settings of a generator's training.
 
     Attributes:
         epochs: passes over the labels that are drawn.
-        batches: in each of them.
-        batch_size: examples of each.
-        lr: Adam's rate.
+        batches: batches of a pass.
+        batch_size: examples of a batch.
+        lr: Adam's learning rate.
         weight_decay: of the generator's weights, added to their gradients.
-        diversity: which loss keeps it from making the same of all noise.
+        diversity: loss that makes the features of a batch differ.
     """
 
     epochs: int
@@ -60,13 +60,13 @@ class GeneratorTraining:
     ) -> list[np.ndarray[Any, Any]]:
         """The labels of every step: drawn once for all passes, then shuffled in each.
 
-        So every pass asks for each class as often as the one draw has it. What chance makes uneven in that
-        stays so for all passes of a training, where labels that are drawn for each batch even out over them.
+        Every pass therefore has each class as often as the one draw has it. Its uneven class counts stay for
+        all passes of a training; labels drawn for each batch even out over the training.
 
         Args:
-            stream: to draw from.
+            stream: random generator.
             num_classes: C.
-            drawn: "batch" draws those of each step anew, as FedGen and FedCG do.
+            drawn: "batch" draws new labels for each step, as FedGen and FedCG do.
         """
         if drawn == "batch":
             return list(stream.integers(num_classes, size=(self.epochs * self.batches, self.batch_size)))
@@ -84,19 +84,19 @@ def draw_client_labels(
     num_examples: int,
     drawn: LabelDraw = "pass",
 ) -> np.ndarray[Any, Any]:
-    """The labels of a client's generated features, int64 `[steps, batch_size]`, as Alg. 2 of KDIA has them.
+    """The labels of a client's generated features, int64 `[steps, batch_size]`, as in Alg. 2 of KDIA.
 
-    As many as it has examples are drawn evenly and shuffled in each pass over these; where there are fewer
-    examples than a batch takes, they are drawn anew in each. A step reads its row from the left, as far as it
-    has examples, so the rest of a pass's last row is for curricula alone, whose steps may have more.
+    As many labels as the client has examples are drawn evenly and shuffled in each pass; a client with less
+    examples than a batch draws new ones in each pass. A step uses its row from the left, as many labels as it
+    has examples. Only curricula, whose steps may have more examples, use the rest of a pass's last row.
 
     Args:
-        rng: to draw from.
+        rng: random generator.
         num_classes: C.
         steps: local steps.
-        batch_size: the most examples of a step.
-        num_examples: of the client, at least 1; every pass over them has as many labels.
-        drawn: "batch" draws those of each step anew.
+        batch_size: largest number of examples of a step.
+        num_examples: the client's examples, at least 1; every pass over them has as many labels.
+        drawn: "batch" draws new labels for each step.
     """
     each = -(-num_examples // batch_size)
     passes = -(-steps // each)
@@ -109,11 +109,11 @@ def draw_client_labels(
 
 
 class GeneratorBatches(NamedTuple):
-    """What a generator is asked for in one training, step by step.
+    """The inputs of a generator in one training, step by step.
 
     Attributes:
-        labels: the wanted classes, int64 `[batch]` each.
-        scalars: what else is wanted, float32 `[batch, scalars]` each; None where the generator takes nothing.
+        labels: the wanted classes, int64 `[batch]` for each step.
+        scalars: further inputs, float32 `[batch, scalars]` for each step; None if the generator has none.
     """
 
     labels: Sequence[np.ndarray[Any, Any]]
@@ -121,7 +121,7 @@ class GeneratorBatches(NamedTuple):
 
 
 def init_generator(generator: Generator, seed: int) -> dict[str, Any]:
-    """A generator and Adam's moments before the first step: `params`, `first`, `second`, `steps`, `loss`."""
+    """An untrained generator with Adam's moments: `params`, `first`, `second`, `steps`, `loss`."""
     params = generator.net.init(seed)
     moments = tree.zeros_like(tree.select(params, generator.net.parameters))
     still = {"first": moments, "second": tree.zeros_like(moments)}
@@ -131,13 +131,13 @@ def init_generator(generator: Generator, seed: int) -> dict[str, Any]:
 def make_classifiers(
     net: Net, where: FeatureEntry, heads: Sequence[Params], device: torch.device
 ) -> FeatureClassifier:
-    """Several classifiers, each for itself: logits `[classifiers, batch, classes]`.
+    """Return several classifiers as one function: logits `[classifiers, batch, classes]`.
 
     Args:
-        net: the model that they are the last blocks of.
+        net: the model; its last blocks are the classifier.
         where: the first of these blocks.
-        heads: their keys, one classifier for each client.
-        device: where they are asked.
+        heads: the weights of the classifiers, one for each client.
+        device: the device of the classifiers.
     """
     stacked = tree.map(lambda *parts: torch.stack(parts).to(device), *heads)
     if net.stackable:
@@ -150,14 +150,14 @@ def make_classifiers(
 def make_joint_classifier(
     net: Net, where: FeatureEntry, heads: Sequence[Params], weights: Sequence[float], device: torch.device
 ) -> FeatureClassifier:
-    """The mean of several classifiers' logits.
+    """Return the mean of several classifiers' logits as a function.
 
     Args:
-        net: the model that they are the last blocks of.
+        net: the model; its last blocks are the classifier.
         where: the first of these blocks.
-        heads: their keys, one classifier for each client.
+        heads: the weights of the classifiers, one for each client.
         weights: of the clients; they sum to 1.
-        device: where it is asked.
+        device: the device of the classifiers.
     """
     each = make_classifiers(net, where, heads, device)
     shares = torch.tensor(weights, dtype=torch.float32, device=device).view(-1, 1, 1)
@@ -165,15 +165,15 @@ def make_joint_classifier(
 
 
 def joint_critic(judge: FeatureClassifier) -> Critic:
-    """The cross-entropy of one judge."""
+    """Return the cross-entropy of one classifier."""
     return lambda made, wanted: F.cross_entropy(judge(made), wanted)
 
 
 def label_critic(each: FeatureClassifier, shares: Tensor) -> Critic:
-    """The classifiers' own cross-entropies, each weighted by its client's share of the wanted class.
+    """Return the classifiers' cross-entropies, each weighted by its client's share of the wanted class.
 
     Args:
-        each: the classifiers, as `judges` gives them.
+        each: the classifiers, see `make_classifiers`.
         shares: float32 `[classifiers, classes]`, on their device; the columns of wanted classes sum to 1.
     """
 
@@ -194,22 +194,22 @@ def train_generator(
     stream: np.random.Generator,
     device: torch.device,
 ) -> Steps[Progress, None, dict[str, Any]]:
-    """Train a generator to make features that please a critic, and that differ.
+    """Train a generator to lower a critic's loss, with features that differ from one another.
 
     Args:
-        generator: which.
-        state: as `untrained` or an earlier training gave it; it is left as it is.
-        critic: what its features are shown to.
-        schedule: how.
-        batches: what it is asked for.
-        stream: noise is drawn from.
-        device: where to train.
+        generator: the generator.
+        state: from `init_generator` or from an earlier training; it is not changed.
+        critic: loss of the features.
+        schedule: the settings.
+        batches: the generator's inputs.
+        stream: random generator of the noise.
+        device: the device of the training.
 
     Yields:
-        How far it is.
+        The progress.
 
     Returns:
-        The state after it, on the CPU.
+        The new state, on the CPU.
     """
     moving = generator.net.parameters
     working = tree.map(
@@ -231,7 +231,7 @@ def train_generator(
         loss = critic(made, wanted) + diversity_loss(schedule.diversity, noise, made)
         adam(list(torch.autograd.grad(loss, weights)), steps + step)
         value = loss.detach()
-        if step % TELL_EVERY == 0:
+        if step % PROGRESS_STEPS == 0:
             yield Progress("generator", step, len(order))
     for weight in weights:
         weight.requires_grad_(False)

@@ -1,8 +1,8 @@
-"""Conditional generators: networks that make features of a wanted class, out of noise.
+"""Conditional generators: networks that make features of a wanted class from noise.
 
-The server trains one on the classifiers that clients have sent; clients get features of every class from it,
-whatever their own data lacks. Features enter a model at its head, or at the block behind which it is flat: of
-an image model behind its last block of maps, and else at the head as well.
+The server trains a generator on the classifiers of the clients. Clients get features of every class from it,
+also of classes that their own data lacks. Features enter an image model behind its last block of maps, and
+all other models at the head.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from fedsim.training.flops import example_flops
 
 Output: TypeAlias = Literal["sigmoid", "relu", "softplus", "none"]
 Diversity: TypeAlias = Literal["ratio", "pairs", "none"]
-Place: TypeAlias = Literal["maps", "head"]
+FeaturePlace: TypeAlias = Literal["maps", "head"]
 
 
 class FeatureEntry(NamedTuple):
-    """Where features enter a model.
+    """The block of a model at which features enter.
 
     Attributes:
         block: the first block of its classifier.
-        shape: of one example's features, what that block receives.
+        shape: shape of one example's features, the input of that block.
     """
 
     block: str
@@ -43,20 +43,20 @@ class FeatureEntry(NamedTuple):
 
 
 def find_feature_entry(net: Net, input_shape: Sequence[int]) -> FeatureEntry:
-    """Where features enter a model: behind the last block of maps where inputs are images, else at the head.
+    """Return the feature entry: behind the last block of maps if inputs are images, else the head.
 
     Args:
         net: the model.
         input_shape: of one example.
 
     Raises:
-        ValueError: if its features are flat and its head has no weight that says how many there are.
+        ValueError: if its features are flat and its head has no weight with their number.
     """
     if len(input_shape) == 3:
         params = {key: value.to("meta") for key, value in net.module.state_dict().items()}
         x = torch.empty((2, *input_shape), device="meta")
         for before, block in zip(("", *net.block_names), net.block_names, strict=False):
-            after = net.run_blocks(params, x, start=block, stop=_next(net, block))
+            after = net.run_blocks(params, x, start=block, stop=_next_block(net, block))
             if before and x.dim() == 4 and after.dim() == 2:
                 return FeatureEntry(block, tuple(x.shape[1:]))
             x = after
@@ -64,28 +64,28 @@ def find_feature_entry(net: Net, input_shape: Sequence[int]) -> FeatureEntry:
 
 
 def find_head_entry(net: Net) -> FeatureEntry:
-    """Where features enter the head of a model.
+    """Return the feature entry at the head of a model.
 
     Raises:
-        ValueError: if the head has no weight that says how many features there are.
+        ValueError: if the head has no weight with the number of features.
     """
     head = net.block_names[-1]
     weights = [p for key, p in net.module.named_parameters() if key in net.head and p.dim() == 2]
     if not weights:
-        raise ValueError(f"{net.name} has no features that a generator could make: its head has no weight")
+        raise ValueError(f"{net.name} has no features that a generator can make: its head has no weight")
     return FeatureEntry(head, (weights[0].shape[1],))
 
 
-def _next(net: Net, block: str) -> str | None:
+def _next_block(net: Net, block: str) -> str | None:
     return dict(zip(net.block_names, net.block_names[1:], strict=False)).get(block)
 
 
 class _Condition(nn.Module):
-    """Noise and a label as one vector: the label as a learned row, or as a one among zeros.
+    """Noise and a label as one vector: the label as a learned row, or one-hot.
 
     Args:
         num_classes: C.
-        learned: whether there is a table of rows, `[C, C]`.
+        learned: whether labels become rows of a learned table, `[C, C]`.
     """
 
     def __init__(self, num_classes: int, *, learned: bool) -> None:
@@ -94,21 +94,21 @@ class _Condition(nn.Module):
         self.rows = nn.Parameter(torch.randn(num_classes, num_classes)) if learned else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """`[batch, noise + 1]`, the label last, to `[batch, C + noise]`."""
+        """Turn `[batch, noise + 1]`, the label last, into `[batch, C + noise]`."""
         table = torch.eye(self.num_classes, device=x.device) if self.rows is None else self.rows
         return torch.cat([table[x[:, -1].long()], x[:, :-1]], 1)
 
 
 def maps_generator(num_classes: int, shape: Sequence[int], noise: int, output: Output) -> nn.Sequential:
-    """Transposed convolutions from one point to maps: of FedCG (arXiv:2111.08211), as KDIA has it.
+    """Transposed convolutions from one point to maps: of FedCG (arXiv:2111.08211), in KDIA's form.
 
     For 16x5x5 maps it has 890,724 parameters with 10 classes and 1,084,944 with 100.
 
     Args:
         num_classes: C.
-        shape: of the features, `(channels, height, width)`.
-        noise: how many numbers of noise.
-        output: what the last layer's values go through.
+        shape: shape of the features, `(channels, height, width)`.
+        noise: size of the noise.
+        output: activation of the last layer.
     """
     blocks: OrderedDict[str, nn.Module] = OrderedDict()
     blocks["condition"] = nn.Sequential(
@@ -120,7 +120,7 @@ def maps_generator(num_classes: int, shape: Sequence[int], noise: int, output: O
         reach = (min(number, height), min(number, width)) if wider else (height, width)
         kernel = (reach[0] - side[0] + 1, reach[1] - side[1] + 1)
         layer = nn.ConvTranspose2d(channels, wider or shape[0], kernel, bias=False)
-        rest = [BatchNorm(wider), nn.LeakyReLU(0.2)] if wider else _outputs(output)
+        rest = [BatchNorm(wider), nn.LeakyReLU(0.2)] if wider else _output_layers(output)
         blocks[f"maps{number}" if wider else "output"] = nn.Sequential(layer, *rest)
         channels, side = wider or shape[0], reach
     return nn.Sequential(blocks)
@@ -129,25 +129,25 @@ def maps_generator(num_classes: int, shape: Sequence[int], noise: int, output: O
 def flat_generator(num_classes: int, features: int, noise: int, hidden: int, output: Output) -> nn.Sequential:
     """Two linear layers: of FedGen (arXiv:2105.10056).
 
-    With 32 features, noise of 32 and 256 hidden numbers it has 19,744 parameters for 10 classes.
+    With 32 features, noise of 32 and 256 hidden units it has 19,744 parameters for 10 classes.
 
     Args:
         num_classes: C.
-        features: how many numbers an example's features are.
-        noise: how many numbers of noise.
-        hidden: the width between the two layers.
-        output: what the last layer's values go through.
+        features: size of an example's features.
+        noise: size of the noise.
+        hidden: units between the two layers.
+        output: activation of the last layer.
     """
     return nn.Sequential(
         OrderedDict(
             condition=_Condition(num_classes, learned=False),
             hidden=nn.Sequential(nn.Linear(num_classes + noise, hidden), BatchNorm(hidden), nn.ReLU()),
-            output=nn.Sequential(nn.Linear(hidden, features), *_outputs(output)),
+            output=nn.Sequential(nn.Linear(hidden, features), *_output_layers(output)),
         )
     )
 
 
-def _outputs(output: Output) -> list[nn.Module]:
+def _output_layers(output: Output) -> list[nn.Module]:
     kinds: Mapping[str, type[nn.Module]] = {"sigmoid": nn.Sigmoid, "relu": nn.ReLU, "softplus": nn.Softplus}
     return [kinds[output]()] if output in kinds else []
 
@@ -157,10 +157,11 @@ class Generator:
     """A generator for a model's classifier.
 
     Attributes:
-        net: of the generator; its input is noise, scalars and last the label, `[batch, noise + scalars + 1]`.
-        entrance: where its features enter the model.
-        noise: how many numbers of noise.
-        scalars: how many numbers besides say what is wanted, such as how difficult.
+        net: the generator's net; its input is noise, scalars and last the label,
+            `[batch, noise + scalars + 1]`.
+        feature_entry: the block at which its features enter the model.
+        noise: size of the noise.
+        scalars: number of further inputs, such as the wanted difficulty.
     """
 
     net: Net
@@ -174,10 +175,10 @@ class Generator:
         """Features `[batch, *shape]` of these classes.
 
         Args:
-            params: of the generator.
+            params: the generator's parameters.
             noise: `[batch, noise]`.
             labels: int64 `[batch]`.
-            scalars: `[batch, scalars]`; None where the generator takes none.
+            scalars: `[batch, scalars]`; None if the generator has none.
         """
         more = [] if scalars is None else [scalars]
         return self.net(params, torch.cat([noise, *more, labels.unsqueeze(1).to(noise.dtype)], 1))
@@ -192,25 +193,25 @@ def make_generator(
     noise: int,
     hidden: int,
     output: Output,
-    at: Place = "maps",
+    at: FeaturePlace = "maps",
     scalars: int = 0,
 ) -> Generator:
-    """The generator that suits a model: of maps where these are wanted and to be had, else of flat features.
+    """The generator for a model: of maps if wanted and possible, else of flat features.
 
-    It holds no weights; the same model gets the same one, so that steps need not make it anew.
+    It holds no weights, and is cached: the same model gets the same generator.
 
     Args:
         net: the model.
         input_shape: of one example.
         num_classes: C.
-        noise: how many numbers of noise.
-        hidden: the width of one for flat features.
-        output: what the last layer's values go through.
-        at: where its features enter the model: behind its last maps, or at its head.
-        scalars: how many numbers besides say what is wanted.
+        noise: size of the noise.
+        hidden: hidden width of a generator of flat features.
+        output: activation of the last layer.
+        at: feature entry: behind the model's last maps, or at its head.
+        scalars: number of further inputs.
 
     Raises:
-        ValueError: if the model has no features that could be made.
+        ValueError: if no generator can make the model's features.
     """
     where = find_feature_entry(net, input_shape) if at == "maps" else find_head_entry(net)
     drawn = noise + scalars
@@ -222,13 +223,13 @@ def make_generator(
 
 
 def ratio_diversity(noise: Tensor, made: Tensor) -> Tensor:
-    """Small where features differ as their noise does: 1 / (mean |z1 - z2| / mean |e1 - e2|), a scalar.
+    """1 / (mean |z1 - z2| / mean |e1 - e2|), a scalar: small if features differ as their noise does.
 
-    The batch's first half is compared with its second, as KDIA's code does.
+    The batch's first half is compared with its second half, as in KDIA's code.
 
     Args:
         noise: `[batch, noise]`; at least two.
-        made: the features made of it, `[batch, ...]`.
+        made: the generated features, `[batch, ...]`.
     """
     half = len(noise) // 2
     apart = (made[:half] - made[half : 2 * half]).abs().mean()
@@ -240,10 +241,10 @@ def pairs_diversity(noise: Tensor, made: Tensor) -> Tensor:
 
     Args:
         noise: `[batch, noise]`.
-        made: the features made of it, `[batch, ...]`.
+        made: the generated features, `[batch, ...]`.
     """
     flat = made.flatten(1)
-    # By differences, not by products of matrices, which are not exact; four times as fast as by broadcasting.
+    # By differences: matrix products are not exact. Four times as fast as broadcasting.
     near = torch.cdist(noise, noise, compute_mode="donot_use_mm_for_euclid_dist") ** 2 / noise.shape[1]
     return (-near * torch.cdist(flat, flat, p=1) / flat.shape[1]).mean().exp()
 
@@ -255,11 +256,11 @@ def diversity_loss(kind: Diversity, noise: Tensor, made: Tensor) -> Tensor:
 
 
 def draw_labels(chances: Tensor, uniform: Tensor) -> Tensor:
-    """Labels with these chances, int64 `[batch]`; one without a chance is never drawn.
+    """Labels with these probabilities, int64 `[batch]`; a label of probability 0 is never drawn.
 
     Args:
-        chances: `[classes]`, some above 0.
-        uniform: `[batch]`, even over [0, 1).
+        chances: `[classes]`, some above 0; the sum may be any.
+        uniform: `[batch]`, uniform over [0, 1).
     """
     edges = chances.cumsum(0)
     return (uniform.unsqueeze(-1) >= edges[:-1] / edges[-1]).sum(-1)
@@ -271,8 +272,8 @@ def feature_flops(net: Net, generator: Generator, trains: bool = True) -> int:
 
     Args:
         net: the model.
-        generator: of its features; it does not learn.
-        trains: whether the classifier learns from the feature; otherwise it only says what it is.
+        generator: the generator, which does not train.
+        trains: whether the classifier trains on the feature; if not, it only predicts.
     """
     where = generator.feature_entry
     asked, made = torch.zeros(generator.noise + generator.scalars + 1), torch.zeros(where.shape)

@@ -1,4 +1,4 @@
-"""Where in an image a model looks for a class: Grad-CAM (Selvaraju et al., ICCV 2017, arXiv:1610.02391)."""
+"""The places of an image that a model uses for a class: Grad-CAM (Selvaraju et al., arXiv:1610.02391)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fedsim.techniques.generators import find_feature_entry
 
 
 class LogitsAndAttention(NamedTuple):
-    """What a model says of a batch, and where it looks.
+    """A model's logits and attention for a batch.
 
     Attributes:
         logits: `[batch, classes]`.
-        attention: `[batch, size * size]`, each row between 0 and 1 with its largest at 1 (or all 0).
+        attention: `[batch, size * size]`, between 0 and 1; the largest value of a row is 1, or all are 0.
     """
 
     logits: Tensor
@@ -28,26 +28,26 @@ class LogitsAndAttention(NamedTuple):
 
 
 def has_maps(net: Net) -> bool:
-    """Whether a model has maps to look at: whether it has convolutions of images."""
+    """Whether a model has maps for the attention: convolutions of images."""
     return any(isinstance(module, nn.Conv2d) for module in net.module.modules())
 
 
 def compute_attention(
     net: Net, input_shape: tuple[int, ...], params: Params, x: Tensor, y: Tensor, size: int
 ) -> LogitsAndAttention:
-    """Logits, and where the model looks for the labels; both have a gradient, and may be mapped over.
+    """Return logits and the attention for the labels; both have a gradient, and `vmap` can map over them.
 
-    By its last maps A that is relu(sum over maps k of mean(d score / d A_k) A_k), averaged to `size` by
-    `size` places and divided by its largest value.
+    The attention of the last maps A is relu(sum over maps k of mean(d score / d A_k) A_k), averaged to `size`
+    by `size` places and divided by its largest value.
 
     Args:
         net: the model.
         input_shape: of one example.
         params: its parameters.
         x: inputs.
-        y: labels, int64 `[batch]`: the score is their logit; or float32 `[batch, labels]`: the sum of those
-            of the labels that are yes.
-        size: places in a row, and rows.
+        y: labels, int64 `[batch]`: the score is the label's logit; or float32 `[batch, labels]`: the score is
+            the sum of the logits of all labels that are yes.
+        size: rows of the attention, and places of a row.
 
     Raises:
         ValueError: if the model has no maps.
@@ -62,7 +62,7 @@ def compute_attention(
 
 
 def _label_weights(logits: Tensor, y: Tensor) -> Tensor:
-    """How much each logit counts in the score."""
+    """The weight of each logit in the score."""
     if y.dim() == 2:
         return (y > 0.5).to(logits.dtype)
     return (torch.arange(logits.shape[1], device=y.device) == y.unsqueeze(1)).to(logits.dtype)
@@ -72,5 +72,5 @@ def _label_weights(logits: Tensor, y: Tensor) -> Tensor:
 def _find_block_behind_maps(net: Net, input_shape: tuple[int, ...]) -> str:
     where = find_feature_entry(net, input_shape)
     if len(where.shape) != 3:
-        raise ValueError(f"{net.name} has no maps behind which its classifier begins")
+        raise ValueError(f"{net.name} has no convolution maps before its classifier, and Grad-CAM needs them")
     return where.block

@@ -1,9 +1,9 @@
-"""The mean of all clients' last models in the time of those that come: KDIA's teacher.
+"""The weighted mean of all clients' last models, at the cost of the cohort: KDIA's teacher.
 
-A client weighs u = e^(-a age) visits^b examples^c, its age being the rounds since it last came. Staying away
-only decays it, by e^-a in a round, so the sums of u * model and of u over all clients follow from the clients
-that came: what they add now, less what they had been, decayed until now. Sums are float64; what rounding
-leaves over decays as well.
+A client weighs u = e^(-a age) visits^b examples^c; its age is the number of rounds since it last took part.
+In a round without the client its weight only decays, by e^-a. The sums of u * model and of u over all clients
+therefore follow from the cohort: the cohort's new terms, minus its old terms, which have decayed until now.
+Sums are float64; their rounding errors decay as well.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Powers(NamedTuple):
     """The powers of the three frequencies in a weight.
 
     Attributes:
-        interval: of e^(-rounds since the client last came).
-        visits: of how often it came.
-        volume: of how many examples it holds.
+        interval: power of e^(-rounds since the client last took part).
+        visits: power of the number of rounds in which it took part.
+        volume: power of its number of examples.
     """
 
     interval: float = 0.0
@@ -37,32 +37,32 @@ class Powers(NamedTuple):
 
     @property
     def decay(self) -> float:
-        """What a weight is multiplied by in a round in which its client stays away."""
+        """Factor of a client's weight in a round without it."""
         return exp(-self.interval)
 
 
-ALONE: Mapping[str, Powers] = {
+SINGLE_POWERS: Mapping[str, Powers] = {
     "interval": Powers(interval=1.0),
     "count": Powers(visits=1.0),
     "volume": Powers(volume=1.0),
 }
 
-KINDS: Mapping[str, Mapping[str, Powers]] = {
+POWERS_BY_KIND: Mapping[str, Mapping[str, Powers]] = {
     "geometric": {"geometric": Powers(1 / 3, 1 / 3, 1 / 3)},
-    "arithmetic": ALONE,
-    **{name: {name: powers} for name, powers in ALONE.items()},
+    "arithmetic": SINGLE_POWERS,
+    **{name: {name: powers} for name, powers in SINGLE_POWERS.items()},
 }
-"""The teacher is the mean of what these sums give, each normalised by itself."""
+"""The sums of each kind of mean; the teacher is the mean of the means that they give."""
 
 
 def client_weight(powers: Powers, age: Tensor, visits: Tensor, examples: Tensor) -> Tensor:
-    """A client's weight, a float64 scalar before normalisation; 0 if it never came or holds nothing.
+    """A client's weight, a float64 scalar before normalisation; 0 if it never took part or has no examples.
 
     Args:
         powers: of the three frequencies.
-        age: rounds since it last came, whole.
-        visits: how often it came, this time included.
-        examples: how many it holds.
+        age: rounds since it last took part, whole.
+        visits: number of rounds in which it took part, with this one.
+        examples: its number of examples.
     """
     fresh = torch.exp(-powers.interval * age.double())
     weight = fresh * visits.double() ** powers.visits * examples.double() ** powers.volume
@@ -76,34 +76,34 @@ def make_client_part(
 
     Args:
         powers: of the three frequencies.
-        model: what it trained last.
+        model: the model that it trained last.
         age: rounds since then.
-        visits: how often it had come.
-        examples: how many it holds.
+        visits: number of rounds in which it took part.
+        examples: its number of examples.
     """
     weight = client_weight(powers, age, visits, examples.to(visits.device))
     return {"model": {key: weight * value.double() for key, value in model.items()}, "mass": weight}
 
 
 def select_powers(kind: MeanKind | Mapping[str, Powers]) -> Mapping[str, Powers]:
-    """The sums that a kind of mean is made of, or those that are named themselves."""
-    return KINDS[kind] if isinstance(kind, str) else kind
+    """The sums of a kind of mean, or the given sums themselves."""
+    return POWERS_BY_KIND[kind] if isinstance(kind, str) else kind
 
 
 def init_sums(kind: MeanKind | Mapping[str, Powers], model: Params) -> dict[str, Any]:
-    """The sums before anybody came: zeros, float64."""
+    """The sums before round 1: zeros, float64."""
     zeros = {key: torch.zeros_like(value, dtype=torch.float64) for key, value in model.items()}
     nothing = {"model": zeros, "mass": torch.zeros((), dtype=torch.float64)}
     return {name: tree.map(torch.clone, nothing) for name in select_powers(kind)}
 
 
 def advance_sums(kind: MeanKind | Mapping[str, Powers], sums: Tree, came: Tree) -> dict[str, Any]:
-    """The sums a round later.
+    """The sums after a round.
 
     Args:
-        kind: of the mean.
+        kind: kind of mean.
         sums: before the round.
-        came: what changed by it, summed over the cohort.
+        came: the cohort's changes, summed.
     """
     return {
         name: tree.map(lambda held, change, d=powers.decay: d * held + change, sums[name], came[name])
@@ -112,11 +112,11 @@ def advance_sums(kind: MeanKind | Mapping[str, Powers], sums: Tree, came: Tree) 
 
 
 def make_teacher(sums: Tree, otherwise: Params) -> Params:
-    """The teacher: the mean of all clients' last models, in the number types of `otherwise`.
+    """The teacher: the mean of all clients' last models, in the dtypes of `otherwise`.
 
     Args:
         sums: over all clients.
-        otherwise: the answer before anybody came.
+        otherwise: the result before round 1.
     """
     if any(not float(part["mass"]) > 0 for part in sums.values()):
         return otherwise

@@ -1,11 +1,11 @@
-"""Phases that all clients go through together: who has learnt enough for one waits until the others have.
+"""Phases that all clients pass together: a client that has finished a phase waits for the others.
 
-FedCL (arXiv:2211.07248), section IV-C and Algorithm 1. In phase z of Z a client is done, and frozen, when
+FedCL (arXiv:2211.07248), section IV-C and Algorithm 1. In phase z of Z a client is finished, and frozen, when
 more than a share v of its difficulties is at most the phase's threshold: the quantile T_z of all clients'
 difficulties. When enough clients are frozen the next phase begins, with all of them.
 
-The threshold is held from the phase's beginning. Taken anew in every round, as Algorithm 1 is printed, it
-falls with the clients' difficulties, of which the share T_z is always below it: phases need not end then.
+The threshold is fixed at the phase's beginning. Algorithm 1 as printed computes it in every round. It then
+falls with the clients' difficulties, the share T_z is always below it, and a phase may never end.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsim.techniques.gaussian_mixtures import EACH, pool_draws, quantile
+from fedsim.techniques.gaussian_mixtures import EXAMPLES_PER_COMPONENT, pool_draws, quantile
 
 LISTED_CLIENTS = 50
-"""Frozen clients that a record lists; those that a round has frozen it names all."""
+"""Largest number of frozen clients that a record lists; newly frozen clients are all listed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseState:
-    """How far the clients are.
+    """The progress of the clients.
 
     Attributes:
-        phase: which, from 0; as many as there are phases once all are over.
-        began: the round of its beginning, from 0.
-        threshold: the difficulty that counts as learnt in it; NaN as long as nobody has told any.
-        frozen: who is done with it, bool `[N]`.
-        said: what happened in the last round, for its record.
+        phase: number of the phase, from 0; the number of phases once all are over.
+        began: round of its beginning, from 0.
+        threshold: difficulty that counts as learnt in it; NaN before the first report of difficulties.
+        frozen: clients that have finished the phase, bool `[N]`.
+        said: events of the last round, for its record.
     """
 
     phase: int = 0
@@ -44,7 +44,7 @@ class PhaseState:
 
     @property
     def ready_clients(self) -> Tensor:
-        """The clients that may come, int64, in ascending order."""
+        """The clients that can be selected, int64, in ascending order."""
         return torch.nonzero(~self.frozen).flatten()
 
 
@@ -53,10 +53,10 @@ class Phases:
     """The rules of the phases.
 
     Attributes:
-        levels: T_z of each phase, in the order in which they come.
-        v: the share of a client's difficulties that has to be exceeded.
-        share: P, the share of the clients that have to be done.
-        cap: rounds after which a phase ends in any case.
+        levels: T_z of each phase, in the order of the phases.
+        v: share of a client's difficulties that has to be at most the threshold.
+        share: P, share of the clients that have to finish a phase.
+        cap: largest number of rounds of a phase.
     """
 
     levels: tuple[float, ...]
@@ -65,21 +65,21 @@ class Phases:
     cap: int
 
     def current_level(self, standing: PhaseState) -> float | None:
-        """The level of the phase at hand; None once all are over."""
+        """The level of the current phase; None after the last phase."""
         return self.levels[standing.phase] if standing.phase < len(self.levels) else None
 
     def advance(
         self, standing: PhaseState, round: int, clients: Sequence[int], held: Sequence[int], draws: Tensor
     ) -> PhaseState:
-        """Where the clients are after a round.
+        """The state of the phases after a round.
 
         Args:
-            standing: before it.
-            round: which, from 0.
-            clients: who came; they alone are looked at, since nothing is new of the others.
-            held: how many examples each of these holds.
-            draws: difficulties of every client as it told last, float64 `[N, count]`; NaN for who has told
-                none.
+            standing: state before the round.
+            round: number of the round, from 0.
+            clients: the cohort; only its clients are checked, because the others have not changed.
+            held: number of examples of each of these clients.
+            draws: numbers drawn from every client's last mixture, float64 `[N, count]`; NaN for a client
+                without a mixture.
         """
         pool, level = pool_draws(draws), self.current_level(standing)
         if level is None:
@@ -93,29 +93,31 @@ class Phases:
         now = replace(standing, threshold=threshold, frozen=frozen)
         left = self._reason_to_end(now, round)
         now = replace(now, said=self._make_record(now, standing, pool, left))
-        return now if left is None else self._next(now, round, pool)
+        return now if left is None else self._begin_next_phase(now, round, pool)
 
     def find_finished_clients(self, draws: Tensor, threshold: float, held: Tensor) -> Tensor:
-        """Who has learnt enough, bool `[clients]`.
+        """Whether each client has finished the phase, bool `[clients]`.
 
-        So has who holds too little to tell of; not who holds enough and told none: its model has diverged.
+        A client with too few examples for a mixture is finished. A client with enough examples but no mixture
+        is
+        not: its model has diverged.
 
         Args:
             draws: difficulties `[clients, count]`.
-            threshold: the phase's.
+            threshold: the phase's threshold.
             held: examples `[clients]`.
         """
         below = (draws <= threshold).double().mean(-1)
-        return (below > self.v) | (torch.isnan(draws).all(-1) & (held < EACH))
+        return (below > self.v) | (torch.isnan(draws).all(-1) & (held < EXAMPLES_PER_COMPONENT))
 
     def _reason_to_end(self, now: PhaseState, round: int) -> str | None:
-        """Why the phase is over, if it is."""
+        """The reason why the phase ends now; None if it goes on."""
         if int(now.frozen.sum()) >= self.share * len(now.frozen) - 1e-9:
             return "share"
         return "cap" if round + 1 - now.began >= self.cap else None
 
-    def _next(self, now: PhaseState, round: int, pool: Tensor) -> PhaseState:
-        """The beginning of the next phase, in which everybody may come; the last threshold stays."""
+    def _begin_next_phase(self, now: PhaseState, round: int, pool: Tensor) -> PhaseState:
+        """The beginning of the next phase, with all clients; after the last phase its threshold stays."""
         phase, nobody = now.phase + 1, torch.zeros_like(now.frozen)
         threshold = quantile(pool, self.levels[phase]) if phase < len(self.levels) else now.threshold
         return replace(now, phase=phase, began=round + 1, threshold=threshold, frozen=nobody)
@@ -123,7 +125,7 @@ class Phases:
     def _make_record(
         self, now: PhaseState, before: PhaseState, pool: Tensor, left: str | None
     ) -> dict[str, Any]:
-        """What a record says of a round: the phase that it was in, who is done, and why the phase ended."""
+        """The record of a round: its phase, the frozen clients, and the reason for the phase's end."""
         frozen, level = torch.nonzero(now.frozen).flatten().tolist(), self.current_level(now)
         newly = torch.nonzero(now.frozen & ~before.frozen).flatten().tolist()
         over = level is None
@@ -140,5 +142,5 @@ class Phases:
 
 
 def round_off(value: float) -> float:
-    """A number as a record has it."""
+    """Round a number for a record."""
     return round(value, 6)

@@ -1,4 +1,4 @@
-"""Learning from soft predictions: the losses, and the training of a server's model on the public set."""
+"""Distillation on the server: train a model on the public set, and combine the clients' logits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from math import cos, pi
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fedsim.base import rng
@@ -21,45 +20,24 @@ from fedsim.models.net import Net, Params
 from fedsim.training.adam import Adam
 from fedsim.training.local_loop import mark_correct
 
-TELL_EVERY = 25
-"""Steps between two words on how far it is."""
+PROGRESS_STEPS = 25
+"""Steps between two progress reports."""
 
 ModelJudge = Callable[[Params], float]
-"""How good a model is; more is better."""
-
-
-def soften_logits(logits: Tensor, temperature: float, several: bool) -> Tensor:
-    """Soft predictions `[batch, classes]`: of the classes, or with `several` of each label for itself."""
-    return (logits / temperature).sigmoid() if several else (logits / temperature).softmax(-1)
-
-
-def soft_target_loss(taught: Tensor, logits: Tensor, temperature: float, several: bool) -> Tensor:
-    """KL(teacher || student) in nats, the mean over the examples; with several labels also over these.
-
-    Args:
-        taught: the teacher's soft predictions `[batch, classes]`.
-        logits: the student's.
-        temperature: by which these are softened.
-        several: whether an example has several yes-or-no labels.
-    """
-    said = logits / temperature
-    if several:
-        each = F.binary_cross_entropy_with_logits(said, taught, reduction="none")
-        return (each + torch.xlogy(taught, taught) + torch.xlogy(1 - taught, 1 - taught)).mean()
-    return (torch.xlogy(taught, taught) - taught * F.log_softmax(said, -1)).sum(-1).mean()
+"""A function that returns the score of a model; higher is better."""
 
 
 def all_finite(*said: Tensor) -> Tensor:
-    """Whether all of these are numbers, as one boolean that a stacked client may compute with."""
+    """Whether all numbers of these tensors are finite, as one boolean tensor that works inside a stack."""
     return torch.stack([each.isfinite().all() for each in said]).all()
 
 
 def average_logits_by_class(logits: Sequence[Tensor], counts: Sequence[Tensor]) -> Tensor:
-    """Every class's logit as the mean of the clients', weighted by how much of that class each holds.
+    """The mean of the clients' logits, class by class, weighted by the clients' examples of the class.
 
     Args:
         logits: `[n, classes]` of each client.
-        counts: `[classes]` of each client; a class that nobody holds is averaged evenly.
+        counts: `[classes]` of each client; a class without examples is averaged with equal weights.
     """
     held = torch.stack(list(counts)).double()
     weights = torch.where(held.sum(0) > 0, held / held.sum(0).clamp(min=1), 1 / len(held))
@@ -68,9 +46,9 @@ def average_logits_by_class(logits: Sequence[Tensor], counts: Sequence[Tensor]) 
 
 
 def make_accuracy_judge(net: Net, public: PublicSet, rows: Tensor) -> ModelJudge | None:
-    """The accuracy on these examples of the public set; with several labels, over those that are known.
+    """Return a judge that measures the accuracy on these examples of the public set.
 
-    None where there are no such labels.
+    With several labels per example, the accuracy is over the known labels. None if no label is known.
     """
     if not (~torch.isnan(public.y[rows])).any():
         return None
@@ -87,14 +65,14 @@ def make_accuracy_judge(net: Net, public: PublicSet, rows: Tensor) -> ModelJudge
 
 @dataclass(frozen=True, kw_only=True)
 class DistillationSettings:
-    """One training on the server, by Adam.
+    """The settings of a server distillation, with Adam.
 
     Attributes:
-        lr: the rate in the beginning.
-        cosine: whether it falls to 0 by a cosine.
-        clip: the greatest norm of a step's gradient; 0 for any.
-        check_every: steps between two looks of the judge, if there is one; it looks at the last one besides.
-        patience: steps without gain after which it then ends.
+        lr: initial learning rate.
+        cosine: whether the learning rate falls to 0 by a cosine.
+        clip: largest norm of a step's gradient; 0 for no limit.
+        check_every: steps between two checks by the judge, if there is one; the last step is always checked.
+        patience: steps without a better score after which the training ends.
     """
 
     lr: float
@@ -104,18 +82,18 @@ class DistillationSettings:
     patience: int = 0
 
     def learning_rate(self, step: int, steps: int) -> float:
-        """Of a step, counted from 0."""
+        """The learning rate of a step, counted from 0."""
         return self.lr * (1 + cos(pi * step / steps)) / 2 if self.cosine else self.lr
 
 
 class DistilledModel(NamedTuple):
-    """What came of it.
+    """The outcome of a server distillation.
 
     Attributes:
-        params: the model, on the CPU; the best one where it was judged.
-        steps: how many were made.
-        score: the judge's; NaN without one.
-        loss: of the last step.
+        params: the model, on the CPU; with a judge, the best model.
+        steps: number of steps made.
+        score: the judge's score; NaN without a judge.
+        loss: loss of the last step.
     """
 
     params: Params
@@ -137,16 +115,16 @@ def distil_model(
     """Train a model on the public set.
 
     Args:
-        net: which.
-        start: where from; it is left as it is.
-        batches: of each step, on the device where it shall be trained.
-        loss: what a step descends.
-        settings: how.
-        judge: of a model, on the same device; without one the last model counts.
-        address: where dropout draws from: the experiment's seed, then whole numbers such as the round.
+        net: the model's structure.
+        start: initial weights; they are not changed.
+        batches: the batches of all steps, on the device of the training.
+        loss: loss of (params, batch), a scalar.
+        settings: learning rate, checks and limits.
+        judge: scores a model on the same device; without a judge the last model counts.
+        address: key of the stream for dropout: the experiment's seed, then whole numbers such as the round.
 
     Yields:
-        How far it is.
+        The progress.
 
     Returns:
         The outcome.
@@ -155,7 +133,7 @@ def distil_model(
     params = {key: value.detach().to(device, copy=True) for key, value in start.items()}
     weights = [params[key].requires_grad_() for key in net.parameters]
     adam = Adam(weights, [[torch.zeros_like(weight) for weight in weights] for _ in range(2)], lr=settings.lr)
-    best, looks = _Best(judge, params), settings.check_every if judge else 0
+    best, looks = _BestModel(judge, params), settings.check_every if judge else 0
     for step, batch in enumerate(batches, start=1):
         with net.training_mode(), _seed_dropout(net, *address, step):
             value = loss(params, batch)
@@ -167,18 +145,18 @@ def distil_model(
             best.judge_model(params)
             if step - best.since >= settings.patience:
                 break
-        if step % TELL_EVERY == 0:
+        if step % PROGRESS_STEPS == 0:
             yield Progress("distillation", step, len(batches))
     return best.to_result(params)
 
 
 def _seed_dropout(net: Net, seed: int, *numbers: int) -> AbstractContextManager[None]:
-    """What a forward pass of this step draws, whatever else this process does between two steps."""
+    """Fix the random numbers of a step's forward pass, whatever else this process draws between two steps."""
     return rng.torch_stream(seed, "distillation-dropout", *numbers) if net.stochastic else nullcontext()
 
 
-class _Best:
-    """The best model so far, the first one included."""
+class _BestModel:
+    """The best model so far, including the initial one."""
 
     def __init__(self, judge: ModelJudge | None, params: Params) -> None:
         self.judge, self.steps, self.since, self.score = judge, 0, 0, float("nan")
@@ -188,13 +166,13 @@ class _Best:
             self.score, self.params = judge(params), _to_cpu(params)
 
     def judge_model(self, params: Params) -> None:
-        """Judge the model as it is now."""
+        """Score the present model, and keep it if it is the best."""
         score = self.judge(params) if self.judge else self.score
         if score > self.score:
             self.score, self.since, self.params = score, self.steps, _to_cpu(params)
 
     def to_result(self, last: Params) -> DistilledModel:
-        """The outcome, when it ends with this model."""
+        """The outcome, given the last model."""
         return DistilledModel(
             self.params if self.judge else _to_cpu(last), self.steps, self.score, float(self.loss)
         )
@@ -214,7 +192,10 @@ def _clip_gradients(gradients: list[Tensor], most: float) -> list[Tensor]:
 def make_public_batches(
     public: PublicSet, seed: int, round: int, *, steps: int, batch_size: int, rows: Tensor | None = None
 ) -> PublicBatches:
-    """So many steps over the public set (or these rows of it), in passes as of `PublicSet.shuffled`."""
+    """Batches for `steps` steps over the public set (or over `rows` of it), in shuffled passes.
+
+    See `PublicSet.shuffle_batches`.
+    """
     each = max(1, -(-(len(public) if rows is None else len(rows)) // batch_size))
     whole = public.shuffle_batches(seed, round, epochs=-(-steps // each), batch_size=batch_size, rows=rows)
     return PublicBatches(public, whole.rows[:steps])
@@ -229,6 +210,4 @@ __all__ = [
     "distil_model",
     "make_accuracy_judge",
     "make_public_batches",
-    "soft_target_loss",
-    "soften_logits",
 ]

@@ -1,8 +1,8 @@
-"""Soft predictions: the temperature by round, the few entries that travel, and learning from them.
+"""The soft predictions of ACE-pFL: their temperature by round, the entries that travel, and their noise.
 
-ACE-pFL (He et al., IEEE/ACM Transactions on Networking 2025), Sections III-C and III-D. Where an example has
-several yes-or-no labels a prediction is the probability of each of them, and travels as its difference from
-1/2: what is not sent is undecided.
+ACE-pFL (He et al., IEEE/ACM Transactions on Networking 2025), Section III-C. With several yes-or-no labels
+per example, a prediction is the probability of each label, and a label that is not sent counts as 1/2
+(undecided).
 """
 
 from __future__ import annotations
@@ -13,15 +13,19 @@ from math import exp, expm1, floor
 from typing import Literal, TypeAlias
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+
+from fedsim.techniques.soft_targets import LEAST_PROBABILITY
 
 Curve: TypeAlias = Literal["f1", "f2", "f3", "f4", "f5", "fixed"]
 Stage: TypeAlias = Literal["r0", "t0"]
 Unsent: TypeAlias = Literal["even", "zero"]
 
-TO_THE_END: frozenset[Curve] = frozenset({"f2", "f3", "f5"})
-"""The curves that depend on how many rounds the run has."""
+RUN_LENGTH_CURVES: frozenset[Curve] = frozenset({"f2", "f3", "f5"})
+"""The curves that depend on the number of rounds of the run."""
+
+UNDECIDED = 0.5
+"""The probability of a yes-or-no label that was not sent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +36,7 @@ class Temperature:
 
         T_r = t0 + k1 / (1 + exp(-k2)) floor(r / r0) + 2 k1 / (1 + exp(-k2 D))
 
-    and the others are, with `u = r / R` and A how far above t0 the curve f1 ends, after R rounds:
+    The other curves are, with `u = r / R` and A the rise of f1 above t0 after R rounds:
 
         f2    t0 + A (2 / (1 + exp(-k2 u)) - 1) / (2 / (1 + exp(-k2)) - 1)      rises fast, then slowly
         f3    t0 + A (exp(k2 u) - 1) / (exp(k2) - 1)                            rises slowly, then fast
@@ -40,15 +44,16 @@ class Temperature:
         f5    t0 + A u
         fixed t0
 
-    So f2, f3 and f5 end with the run where f1 does, and f4 does where r0 divides R.
+    The curves f2, f3 and f5 end at f1's last value, and so does f4 if r0 divides R.
 
-    The paper prints f1, and of f4 two parts that reach 10^214 at its own constants; f2, f3 and f5 it draws.
+    The paper prints f1, and of f4 two parts that reach 10^214 with its own constants; f2, f3 and f5 are
+    drawn.
 
     Attributes:
-        curve: which.
+        curve: name of the curve.
         t0, k1, k2, r0: the paper's T_0, k_1, k_2 and r_0.
-        stage: what rounds are divided by to count the stages of f1. The paper's Eq. 2 prints T_0, its text
-            and its ablation have r_0.
+        stage: length of the stages of f1, in rounds: `r0` or `t0`. The paper's Eq. 2 prints T_0, its text and
+            its ablation have r_0.
         rounds: R.
     """
 
@@ -65,12 +70,12 @@ class Temperature:
         return _CURVES[self.curve](self, round)
 
     def earlier_stages_rise(self, round: int) -> float:
-        """What the stages before this one have added."""
+        """The rise of all stages before this round's."""
         length = self.r0 if self.stage == "r0" else self.t0
         return self.k1 / (1 + exp(-self.k2)) * floor(round / length)
 
     def rise(self) -> float:
-        """A: how far above t0 the curve f1 ends."""
+        """A: the rise of the curve f1 above t0 at the end of the run."""
         return _sigmoid_pieces(self, self.rounds) - self.t0
 
 
@@ -104,27 +109,26 @@ _CURVES: Mapping[Curve, Callable[[Temperature, int], float]] = {
 }
 
 
-def soften_logits(logits: Tensor, temperature: float, several_labels: bool = False) -> Tensor:
-    """Soft predictions `[n, classes]`: probabilities of the classes, or of each label less 1/2."""
-    if several_labels:
-        return torch.sigmoid(logits / temperature) - 0.5
-    return F.softmax(logits / temperature, -1)
-
-
 def top_k(soft: Tensor, k: int, unsent: Unsent = "zero", several_labels: bool = False) -> Tensor:
-    """The k largest probabilities of each row, and what the receiver makes of the others: of sum 1 again.
+    """The k largest probabilities of each row, with values for the other entries; each row has the sum 1.
 
     Args:
-        soft: as `softened` gives it, `[n, classes]`.
-        k: at least 1; from the number of classes on, everything is kept.
-        unsent: what was not sent is 0, and what was is brought to the sum 1 (`zero`); or the rest of the sum
-            is shared out among what was not sent (`even`).
-        several_labels: then the k labels that are furthest from undecided are kept, as they are, and the
-            others count as undecided.
+        soft: soft predictions `[n, classes]`, see `soft_targets.soften_logits`.
+        k: at least 1; from the number of classes on, every entry is kept.
+        unsent: entries that are not sent are 0 and the sent ones are rescaled to the sum 1 (`zero`); or the
+            entries that are not sent share the rest of the sum evenly (`even`).
+        several_labels: whether an example has several yes-or-no labels: then the k labels furthest from
+            `UNDECIDED` are kept as they are, and the others become `UNDECIDED`.
+
+    Example:
+        >>> top_k(torch.tensor([[0.6, 0.3, 0.1]]), k=1, unsent="even")
+        tensor([[0.6000, 0.2000, 0.2000]])
     """
-    size, classes = soft.abs() if several_labels else soft, soft.shape[-1]
+    classes = soft.shape[-1]
+    size = (soft - UNDECIDED).abs() if several_labels else soft
     places = size.topk(min(k, classes), -1).indices
-    kept = torch.zeros_like(soft).scatter(-1, places, soft.gather(-1, places))
+    kept = torch.full_like(soft, UNDECIDED if several_labels else 0.0)
+    kept = kept.scatter(-1, places, soft.gather(-1, places))
     if several_labels:
         return kept
     total = kept.sum(-1, keepdim=True)
@@ -135,55 +139,14 @@ def top_k(soft: Tensor, k: int, unsent: Unsent = "zero", several_labels: bool = 
 
 
 def add_prediction_noise(soft: Tensor, noise: Tensor, several_labels: bool = False) -> Tensor:
-    """Soft predictions with noise, again as probabilities: what is below 0 or above 1 is cut off.
+    """Soft predictions plus noise, again as probabilities: values below 0 or above 1 are cut off.
 
     Args:
-        soft: as `softened` gives it.
-        noise: of its shape.
+        soft: soft predictions, see `soft_targets.soften_logits`.
+        noise: of the same shape.
         several_labels: whether an example has several labels.
     """
     if several_labels:
-        return (soft + noise).clamp(-0.5, 0.5)
-    positive = (soft + noise).clamp(min=_LEAST)  # above 0, so that a row has a sum
+        return (soft + noise).clamp(0, 1)
+    positive = (soft + noise).clamp(min=LEAST_PROBABILITY)  # above 0, so that a row has a sum
     return positive / positive.sum(-1, keepdim=True)
-
-
-_LEAST = 1e-6
-
-
-@dataclass(frozen=True, kw_only=True)
-class SoftTargetLoss:
-    """How a student is held against a teacher in a round.
-
-    Attributes:
-        temperature: T.
-        several_labels: whether an example has several yes-or-no labels.
-    """
-
-    temperature: float
-    several_labels: bool = False
-
-    def loss(self, teacher: Tensor, logits: Tensor) -> Tensor:
-        """T^2 KL(teacher || student), in nats: the mean over the examples, and over several labels as well.
-
-        Args:
-            teacher: soft predictions `[batch, classes]`, as `softened` and `top_k` give them.
-            logits: the student's, `[batch, classes]`.
-        """
-        scaled = logits / self.temperature
-        if self.several_labels:
-            p = teacher + 0.5
-            student = F.binary_cross_entropy_with_logits(scaled, p, reduction="none")
-            own = torch.xlogy(p, p) + torch.xlogy(1 - p, 1 - p)
-            return self.temperature**2 * (student + own).mean()
-        q = F.log_softmax(scaled, -1)
-        return self.temperature**2 * (torch.xlogy(teacher, teacher) - teacher * q).sum(-1).mean()
-
-    def compare_predictions(self, first: Tensor, second: Tensor) -> Tensor:
-        """T^2 KL(first || second) of two soft predictions: a constant for whoever trains.
-
-        What the second gives no probability has 1e-6 of it, or it would be infinite.
-        """
-        if self.several_labels:
-            return self.loss(first, self.temperature * torch.logit(second + 0.5, eps=_LEAST))
-        return self.loss(first, self.temperature * second.clamp(min=_LEAST).log())

@@ -1,14 +1,14 @@
-"""SuperLoss: a loss that trusts easy examples more than hard ones, by a closed form.
+"""SuperLoss: a loss that weighs easy examples more than hard ones, in closed form.
 
-Castells, Weinzaepfel, Revaud, NeurIPS 2020; as FedCL (arXiv:2211.07248) has it, Eqs. 6 and 7. The loss l of
-an example becomes (l - tau) sigma + lambda (log sigma)^2, where the confidence sigma is the one that makes
-this smallest among those up to e:
+Castells, Weinzaepfel, Revaud, NeurIPS 2020; here as in FedCL (arXiv:2211.07248), Eqs. 6 and 7. The loss l of
+an example becomes (l - tau) sigma + lambda (log sigma)^2. The confidence sigma minimises this value among all
+confidences up to e:
 
     sigma = exp(-W(max(-2/e, (l - tau) / lambda) / 2))
 
-with W the principal branch of Lambert's function. An example with l = tau counts as it is (sigma = 1), an
-easier one up to e times as much, and a much harder one next to nothing. Below tau - 2 lambda / e there is no
-minimum further in, and sigma stays at e.
+with W the principal branch of Lambert's function. An example with l = tau has the weight 1 (sigma = 1), an
+easier one up to e, and a much harder one a weight near 0. Below tau - 2 lambda / e the minimum is at sigma =
+e.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import torch
 from torch import Tensor
 
 SERIES = (-1.0, 1.0, -1 / 3, 11 / 72, -43 / 540, 769 / 17280)
-"""W(y) by powers of p = sqrt(2 (e y + 1)), next to the branch point y = -1/e (Corless et al., 1996)."""
+"""W(y) in powers of p = sqrt(2 (e y + 1)), near the branch point y = -1/e (Corless et al., 1996)."""
 
 NEAR = 0.02
-"""The p below which the series is taken: iterating divides by what vanishes at the branch point."""
+"""The p below which the series is used: Halley's method divides by 0 at the branch point."""
 
 ITERATIONS = 5
-"""Halley's steps; each triples the number of right digits, and they begin with one or two."""
+"""Number of Halley's steps; each triples the number of correct digits, and the first guess has one or two."""
 
 
 @dataclass(frozen=True)
@@ -34,16 +34,16 @@ class SuperLoss:
     """The confidence-aware loss.
 
     Attributes:
-        tau: the loss that parts easy from hard examples, in nats.
-        strength: lambda, above 0: how much is charged for a confidence other than 1. A large one makes all
-            examples count alike.
+        tau: loss that separates easy from hard examples, in nats.
+        strength: lambda, above 0: cost of a confidence other than 1. With a large one all examples have
+            nearly the same weight.
     """
 
     tau: float
     strength: float
 
     def confidence(self, losses: Tensor) -> Tensor:
-        """Sigma of each example, above 0 and at most e; it has no gradient.
+        """Sigma of each example, above 0 and at most e; without a gradient.
 
         Args:
             losses: any shape.
@@ -72,16 +72,16 @@ class SuperLoss:
 def lambert_w(y: Tensor) -> Tensor:
     """The principal branch of Lambert's function, W(y) e^W(y) = y, by Halley's method.
 
-    Nothing in it depends on a value but through `torch.where`, so it can be mapped over.
+    Only `torch.where` depends on values, and `torch.func.vmap` can map over the function.
 
     Args:
-        y: float64, at least -1/e; what rounding leaves below that counts as -1/e.
+        y: float64, at least -1/e; values below that from rounding count as -1/e.
     """
     p = torch.sqrt((2 * (e * y + 1)).clamp(min=0))
     series = torch.zeros_like(p)
     for coefficient in reversed(SERIES):
         series = series * p + coefficient
-    # Away from the branch point only: W(y) there is above -1 by at least NEAR / 2, so nothing below vanishes.
+    # Away from the branch point W(y) is above -1 by at least NEAR / 2: no divisor below is 0.
     far = y.clamp(min=(NEAR**2 / 2 - 1) / e)
     w = torch.where(far < 0, series.clamp(min=-1 + NEAR / 2, max=0), torch.log1p(far.clamp(min=0)))
     for _ in range(ITERATIONS):

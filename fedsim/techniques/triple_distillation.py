@@ -1,4 +1,4 @@
-"""Triple distillation: a client learns from what all say, from its own best model, and from what all said.
+"""Triple distillation: a client learns from all clients' mean, its own best model, and earlier rounds' mean.
 
 ACE-pFL (He et al., IEEE/ACM Transactions on Networking 2025), Section III-D.
 """
@@ -17,22 +17,22 @@ from fedsim.base.tree import Tree
 from fedsim.core import Batch, ClientTask, Context
 from fedsim.core.public_set import ROWS
 from fedsim.models.net import Params
-from fedsim.techniques.soft_predictions import SoftTargetLoss, soften_logits
+from fedsim.techniques.soft_targets import compare_soft_predictions, soft_target_loss, soften_logits
 from fedsim.training.local_loop import cross_entropy, mark_correct
 
 Strategy: TypeAlias = Literal["single", "double", "triple"]
 GlobalTerm: TypeAlias = Literal["live", "literal"]
 
 TEACHERS = "teachers"
-"""Where the instruction of a visit to the public set has what the teachers say."""
+"""Key of the teachers' soft predictions in the instruction of a task on the public set."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TripleDistillation:
-    """The personal loss of a client, and what it has to keep for it.
+    """The personal loss of a client, and the client state that it needs.
 
     Attributes:
-        alphas: weights of the labels' loss and of the three divergences.
+        alphas: weights of the cross-entropy and of the three divergences.
         strategy: `single` has the first divergence alone, `double` the first two.
         l_gd: `live` compares the client's prediction with the past, `literal` the server's, a constant.
     """
@@ -44,11 +44,11 @@ class TripleDistillation:
     def make_teachers(
         self, ctx: Context, client_state: Tree, said: Tensor, temperature: float
     ) -> dict[str, Tensor]:
-        """What a client learns from: `global`, and `best` and `past` as soon as it has them.
+        """The teachers of a client: `global`, and `best` and `past` once its client state has them.
 
         Args:
             ctx: the round, for this client.
-            client_state: what it keeps, see `kept`.
+            client_state: see `update_client_state`.
             said: s^r.
             temperature: T_r.
 
@@ -84,34 +84,39 @@ class TripleDistillation:
         temperature: float,
         several_labels: bool = False,
     ) -> dict[str, Tensor]:
-        """The terms of Eq. 4 that there are, each with its weight: `ce`, `kd`, `sd` and `gd`."""
-        lesson = SoftTargetLoss(temperature=temperature, several_labels=several_labels)
+        """The weighted terms of Eq. 4: `ce` and `kd`, and with these teachers `sd` and `gd`."""
+
+        def distance(teacher: Tensor) -> Tensor:
+            return temperature**2 * soft_target_loss(teacher, logits, temperature, several_labels)
+
         parts = {name: teacher[batch.noise[ROWS]] for name, teacher in teachers.items()}
         label, first, second, third = self.alphas
         found = {
             "ce": label * cross_entropy(logits, batch),
-            "kd": first * lesson.loss(parts["global"], logits),
+            "kd": first * distance(parts["global"]),
         }
         if "best" in parts:
-            found["sd"] = second * lesson.loss(parts["best"], logits)
+            found["sd"] = second * distance(parts["best"])
         if "past" in parts and self.l_gd == "live":
-            found["gd"] = third * lesson.loss(parts["past"], logits)
+            found["gd"] = third * distance(parts["past"])
         elif "past" in parts:
-            found["gd"] = third * lesson.compare_predictions(parts["global"], parts["past"])
+            pair = parts["global"], parts["past"]
+            constant = compare_soft_predictions(*pair, temperature, several_labels)
+            found["gd"] = third * (temperature**2 * constant)
         return found
 
     def update_client_state(self, ctx: Context, task: ClientTask, model: Params, said: Tensor) -> Tree:
-        """What the client keeps for later rounds: its best model so far, and the mean of what all said.
+        """The client state for later rounds: the best model so far, and the mean of all rounds' predictions.
 
         Args:
             ctx: the round, for this client.
-            task: with what it kept so far.
-            model: it, after this round.
+            task: the client task, with the client state so far.
+            model: the client's model after this round.
             said: s^r.
 
         Returns:
-            `best` and `score`, `past` and `heard` (of how many rounds), as far as the strategy needs them. Of
-            two models that are equally good the later one is the best.
+            `best` and `score`, `past` and `heard` (its number of rounds), as far as the strategy needs them.
+            Of two equally good models the later one is the best.
         """
         client_state, found = task.client_state, dict[str, Any]()
         if self.strategy != "single":
@@ -128,24 +133,24 @@ class TripleDistillation:
 
 @dataclass(frozen=True)
 class TripleLoss:
-    """What a local loop on the public set descends, for `Descent.loss`.
+    """The loss of a local loop on the public set, for `LocalLoop.loss`.
 
     Attributes:
-        triple: the loss.
-        temperature: of the distillation.
+        triple: the terms and their weights.
+        temperature: temperature of the distillation.
     """
 
     triple: TripleDistillation
     temperature: float
 
     def __call__(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
-        """Eq. 4 on a batch, with the client's teachers out of its instruction."""
+        """Eq. 4 on a batch, with the client's teachers from its instruction."""
         teachers: Mapping[str, Tensor] = task.instruction[TEACHERS]
         return self.triple.loss(ctx, params, batch, teachers, self.temperature)
 
 
 def held_out_accuracy(ctx: Context, task: ClientTask, model: Params) -> Tensor:
-    """The share of what a client keeps apart of which its model is right: a scalar, 0 where there is none."""
+    """A model's accuracy on the examples that a client holds out: a scalar, 0 without such examples."""
     correct = torch.zeros((), device=task.device)
     examples = torch.zeros((), device=task.device)
     with torch.no_grad():

@@ -254,32 +254,6 @@ def example_losses(logits: Tensor, y: Tensor) -> Tensor:
     return (each * known).sum(-1) / known.sum(-1).clamp(min=1)
 
 
-def kl_divergence(
-    first: Tensor,
-    second: Tensor,
-    mask: Tensor | None = None,
-    temperature: float = 1.0,
-    several: bool = False,
-) -> Tensor:
-    """KL(P || Q), in nats: the mean over the examples; what a student descends when P is its teacher's.
-
-    Args:
-        first: logits `[batch, classes]` of P = softmax(first / temperature).
-        second: those of Q.
-        mask: `[batch]`, 1 for an example and 0 for padding; None where every row is an example.
-        temperature: above 0.
-        several: whether an example has several yes-or-no labels: then it is the mean over these of KL
-            between yes and no, by sigmoid in the place of softmax.
-    """
-    p, q = first / temperature, second / temperature
-    if several:
-        away = p.sigmoid() * (F.logsigmoid(p) - F.logsigmoid(q))
-        away = away + (-p).sigmoid() * (F.logsigmoid(-p) - F.logsigmoid(-q))
-        return masked_mean(away.mean(-1), mask)
-    p, q = F.log_softmax(p, -1), F.log_softmax(q, -1)
-    return masked_mean((p.exp() * (p - q)).sum(-1), mask)
-
-
 def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
     """The mean of `[batch]` values over the examples; padding (mask 0) does not count."""
     return values.mean() if mask is None else (values * mask).sum() / mask.sum().clamp(min=1)

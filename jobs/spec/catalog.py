@@ -75,8 +75,8 @@ def _describe_dataset(name: str, entry: Any) -> Entry:
         "name": name,
         "summary": entry.summary,
         "parameters": _make_schema(entry.load),
-        "looks": entry.looks,
-        "get": entry.get,
+        "looks": entry.locations,
+        "get": entry.how_to_get,
     }
 
 
@@ -85,7 +85,7 @@ def _describe_partition(name: str, entry: Any) -> Entry:
         "name": name,
         "summary": entry.summary,
         "parameters": _make_schema(entry.make),
-        "shares": entry.shares,
+        "shares": entry.shares_examples,
     }
 
 

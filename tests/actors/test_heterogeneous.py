@@ -107,7 +107,7 @@ def test_an_actor_has_one_instance_of_each_architecture_and_clients_are_memories
     try:
         pool = RayPool(algorithm, population, crew)
         results = list(simulate(algorithm, population, pool, evaluate_every=2))
-        memories = pool.memories()
+        memories = pool.client_states()
         sizes = [shapes_of(net) for net in population.nets]
         shapes, once = {shape for size in sizes for shape in size}, sum(sum(s.values()) for s in sizes)
         left = [ray.get(actor.__ray_call__.remote(weights_left, shapes)) for actor in crew.actors]

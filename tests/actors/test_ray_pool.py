@@ -71,7 +71,7 @@ def agrees_with_serial(algorithm: Algorithm, population: Population, pool: RayPo
     reference = SerialPool(algorithm, population)
     expected = list(simulate(algorithm, population, reference))
     same(list(simulate(algorithm, population, pool)), expected)
-    memories = pool.memories()
+    memories = pool.client_states()
     assert memories.keys() == reference.client_states().keys()
     for client, memory in reference.client_states().items():
         same_tree(memory, memories[client])

@@ -54,7 +54,7 @@ def test_a_thousand_clients_in_a_round_give_the_same_bits(algorithm: Algorithm, 
     assert found.metrics == expected.metrics
     assert found.traffic == expected.traffic
     assert len(found.cohort) == 1000
-    memories = pool.memories()
+    memories = pool.client_states()
     assert memories.keys() == reference.client_states().keys()
     for client, memory in reference.client_states().items():
         assert all(torch.equal(value, memories[client][name]) for name, value in memory.items())

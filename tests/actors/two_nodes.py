@@ -65,7 +65,7 @@ def main() -> dict[str, Any]:
             lost = error
         seconds = time.monotonic() - began
         try:
-            pool.memories()
+            pool.client_states()
             kept = "all there"
         except FedsimError as error:
             kept = type(error).__name__

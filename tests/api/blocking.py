@@ -11,8 +11,8 @@ from typing import Any, cast
 import httpx
 
 from api.sdk.async_client import AsyncFedSimClient
+from api.sdk.async_job_handle import JobView
 from api.sdk.client import FedSimClient
-from api.sdk.job_handle import JobView
 from api.sdk.sweeps import SweepView
 from api.server.app import create_app
 from tests.api.service import IdleQueue, RunningService

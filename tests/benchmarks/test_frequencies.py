@@ -8,7 +8,7 @@ import pytest
 from benchmarks import frequencies
 from benchmarks.frequencies import COHORT, ROUNDS, TRIFREQS, outliers, rounds, section
 from benchmarks.tables.page import page_file
-from fedsim.techniques.last_models import ALONE
+from fedsim.techniques.last_models import SINGLE_POWERS
 
 
 def test_the_weights_are_the_papers_frequencies() -> None:
@@ -28,7 +28,7 @@ def test_the_weights_are_the_papers_frequencies() -> None:
         }
         shares = {name: values / values.sum() for name, values in single.items()}
         for name, expected in shares.items():
-            np.testing.assert_allclose(seen.frequency(ALONE[name]), 100 * expected, rtol=1e-12)
+            np.testing.assert_allclose(seen.frequency(SINGLE_POWERS[name]), 100 * expected, rtol=1e-12)
         both = np.cbrt(np.prod(list(shares.values()), axis=0))
         np.testing.assert_allclose(seen.frequency(TRIFREQS), 100 * both / both.sum(), rtol=1e-12)
 

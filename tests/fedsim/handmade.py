@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedsim.algorithms.personalized.fedrod import PREFIX
+from fedsim.algorithms.personalized.fedrod import PERSONAL_PREFIX
 from fedsim.base import rng
 from fedsim.clients.population import Population
 from fedsim.clients.sampling import draw_batches
@@ -123,16 +123,16 @@ class HandROD(Hand):
         held, local = self.population.partition.client_positions(client), self.population.local
         data = self.population.dataset.train
         counts = torch.bincount(torch.from_numpy(data.y[held]), minlength=4).float()
-        zeros = {PREFIX + key: torch.zeros_like(model[key]) for key in HEAD}
+        zeros = {PERSONAL_PREFIX + key: torch.zeros_like(model[key]) for key in HEAD}
         model = {key: value.clone().requires_grad_() for key, value in {**zeros, **model}.items()}
         decay = {"momentum": local.momentum, "weight_decay": local.weight_decay}
         generic = torch.optim.SGD([model[key] for key in (*BODY, *HEAD)], lr=local.lr, **decay)
-        personal = torch.optim.SGD([model[PREFIX + key] for key in HEAD], lr=local.lr, **decay)
+        personal = torch.optim.SGD([model[PERSONAL_PREFIX + key] for key in HEAD], lr=local.lr, **decay)
         for some in self.rows(number, client):
             x, y = torch.from_numpy(data.x[some]), torch.from_numpy(data.y[some])
             hidden = features(model, x)
             logits = F.linear(hidden, model["head.weight"], model["head.bias"])
-            second = F.linear(hidden.detach(), *(model[PREFIX + key] for key in HEAD))
+            second = F.linear(hidden.detach(), *(model[PERSONAL_PREFIX + key] for key in HEAD))
             generic.zero_grad()
             F.cross_entropy(logits + counts.log(), y).backward()
             personal.zero_grad()

@@ -58,7 +58,7 @@ def _service(settings: Settings) -> tuple[str, BackgroundService | None]:
         identify_service,
         wait_until_ready,
     )
-    from fedsim.errors import ServiceUnreachable
+    from fedsim.errors import Unreachable
 
     url = find_default_url()
     found = identify_service(url)
@@ -68,9 +68,7 @@ def _service(settings: Settings) -> tuple[str, BackgroundService | None]:
             wait_until_ready(url, show)
         return url, None
     if "FEDSIM_URL" in os.environ:
-        raise ServiceUnreachable(
-            f"no fedsim answers at FEDSIM_URL, {url}", "unset it to start a service here"
-        )
+        raise Unreachable(f"no fedsim answers at FEDSIM_URL, {url}", "unset it to start a service here")
     port = DEFAULT_PORT
     if found == "somebody":
         port = find_free_port()

@@ -128,14 +128,14 @@ def rounds(
 ) -> None:
     """Print the records of a job's rounds."""
     from api.cli.display import make_data_console, make_rounds_table, print_json, print_line
-    from api.sdk.round_table import columns, csv_lines
+    from api.sdk.round_table import format_csv, list_columns
 
     with connect(url) as client:
         records = client.job(job).rounds()
     if format is RoundsFormat.TEXT:
         make_data_console().print(make_rounds_table(records))
     elif format is RoundsFormat.CSV:
-        sys.stdout.writelines(csv_lines(columns(records), records))
+        sys.stdout.writelines(format_csv(list_columns(records), records))
     elif format is RoundsFormat.JSON:
         print_json([record.model_dump(mode="json") for record in records])
     else:

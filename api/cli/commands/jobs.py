@@ -18,6 +18,7 @@ from api.cli.commands.options import (
     SetOption,
     SpecArgument,
     UrlOption,
+    WaitOption,
     parse_labels,
 )
 from fedsim.errors import SettingsError
@@ -60,14 +61,11 @@ def submit(
     idempotency_key: Annotated[
         str | None, typer.Option(metavar="KEY", help="Submissions with the same key are one job.")
     ] = None,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait for its end; exit 1 unless it succeeds.")
-    ] = False,
+    wait: WaitOption = False,
     format: FormatOption = Format.TEXT,
     url: UrlOption = None,
 ) -> None:
     """Submit a job to the service and print its id."""
-    from api.cli.display import print_json
     from jobs.spec.spec_text import parse_set_items
 
     fields = parse_set_items(sets or ())
@@ -78,9 +76,16 @@ def submit(
         )
         if format is Format.TEXT:
             print(handle.id, flush=True)
-        code = follow_to_end(handle) if wait else 0
-        if format is Format.JSON:
-            print_json(handle.job.model_dump(mode="json"))
+        _wait_and_exit(handle, wait, format)
+
+
+def _wait_and_exit(handle: JobHandle, wait: bool, format: Format) -> None:
+    """WaitOption until a job has ended if `wait` is true, print it if the format is JSON, and exit the command."""
+    from api.cli.display import print_json
+
+    code = follow_to_end(handle) if wait else 0
+    if format is Format.JSON:
+        print_json(handle.job.model_dump(mode="json"))
     raise typer.Exit(code)
 
 
@@ -173,14 +178,12 @@ def _find(client: FedSimClient, jobs: Sequence[str]) -> list[JobHandle]:
 
 def resume(
     job: JobArgument,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait for its end; exit 1 unless it succeeds.")
-    ] = False,
+    wait: WaitOption = False,
     format: FormatOption = Format.TEXT,
     url: UrlOption = None,
 ) -> None:
     """Have a job that failed or was cancelled go on from its last checkpoint."""
-    from api.cli.display import print_json, print_message
+    from api.cli.display import print_message
 
     with connect(url) as client:
         handle = client.job(job)
@@ -190,10 +193,7 @@ def resume(
             print_message(
                 f"job {handle.id} is {handle.state} again, with {done} of {handle.job.rounds_total} rounds"
             )
-        code = follow_to_end(handle) if wait else 0
-        if format is Format.JSON:
-            print_json(handle.job.model_dump(mode="json"))
-    raise typer.Exit(code)
+        _wait_and_exit(handle, wait, format)
 
 
 def clone(
@@ -203,14 +203,11 @@ def clone(
     label: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="In place of JOB's labels. Repeatable.")
     ] = None,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait for its end; exit 1 unless it succeeds.")
-    ] = False,
+    wait: WaitOption = False,
     format: FormatOption = Format.TEXT,
     url: UrlOption = None,
 ) -> None:
     """Queue a new job with the spec of another one, and print its id."""
-    from api.cli.display import print_json
     from jobs.spec.spec_text import parse_set_items
 
     fields = parse_set_items(sets or ())
@@ -219,10 +216,7 @@ def clone(
         handle = client.job(job).clone(set=fields, priority=priority, labels=labels)
         if format is Format.TEXT:
             print(handle.id, flush=True)
-        code = follow_to_end(handle) if wait else 0
-        if format is Format.JSON:
-            print_json(handle.job.model_dump(mode="json"))
-    raise typer.Exit(code)
+        _wait_and_exit(handle, wait, format)
 
 
 def delete(

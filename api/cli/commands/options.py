@@ -80,6 +80,9 @@ UrlOption = Annotated[
     str | None,
     typer.Option("--url", metavar="URL", help="The service; by default FEDSIM_URL, else the one here."),
 ]
+WaitOption = Annotated[
+    bool, typer.Option("--wait", help="WaitOption for its end; exit 1 unless it succeeds.")
+]
 FormatOption = Annotated[
     Format, typer.Option("--format", help="json: data for programs on standard output.", show_default=True)
 ]

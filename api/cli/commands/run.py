@@ -130,14 +130,14 @@ def write_run_files(
     """
     import yaml
 
-    from api.sdk.round_table import columns, csv_lines
+    from api.sdk.round_table import format_csv, list_columns
 
     lines = (json.dumps(each, ensure_ascii=False) + "\n" for each in document["rounds"])
     records = result.records
     files = {
         "spec.yaml": yaml.safe_dump(document["spec"], sort_keys=False, allow_unicode=True),
         "rounds.jsonl": "".join(lines),
-        "rounds.csv": "".join(csv_lines(columns(records), records)),
+        "rounds.csv": "".join(format_csv(list_columns(records), records)),
         "result.json": json.dumps(document["result"], indent=2, ensure_ascii=False) + "\n",
     }
     if result.personal is not None:

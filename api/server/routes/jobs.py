@@ -13,7 +13,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field, StringConstraints
 from starlette.concurrency import run_in_threadpool
 
-from api.sdk.round_table import columns, csv_lines
+from api.sdk.round_table import format_csv, list_columns
 from api.server.dependencies import (
     CloneRequest,
     CloningBody,
@@ -210,8 +210,8 @@ def list_rounds(
 
 def _csv(store: JobStore, job_id: str, after: int) -> Iterator[str]:
     # The head names every column, and metrics may begin late: the records are read twice, not kept.
-    names = columns(read_all_rounds(store, job_id, after))
-    yield from csv_lines(names, read_all_rounds(store, job_id, after))
+    names = list_columns(read_all_rounds(store, job_id, after))
+    yield from format_csv(names, read_all_rounds(store, job_id, after))
 
 
 def read_all_rounds(store: JobStore, job_id: str, after: int) -> Iterator[RoundRecord]:

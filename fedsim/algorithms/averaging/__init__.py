@@ -1,1 +1,1 @@
-"""Methods whose result is one model for everybody, averaged from those of the clients."""
+"""Algorithms that average the clients' models into one global model."""

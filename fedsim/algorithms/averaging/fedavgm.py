@@ -2,8 +2,8 @@
 
 Hsu, Qi, Brown, 2019, arXiv:1909.06335.
 
-Idea: the server takes the cohort's mean for a gradient step and gives it momentum, so that one cohort's bias
-is evened out by those before it.
+Idea: the server treats the cohort's mean as a gradient step and applies momentum, to even out the bias of
+single cohorts.
 
 Wire:
     down    params    the global model
@@ -12,10 +12,10 @@ Wire:
     server  params, and its own last step
 
 With D = w - (the clients' mean), the heavy ball is v <- beta v + D, w <- w - v. Papers that compare with
-FedAvgM often run the moving average v <- beta v + (1 - beta) D instead. Its steps are shorter, in the long
-run by 1 - beta, so a beta that was tuned for it is none for the heavy ball.
+FedAvgM often use the moving average v <- beta v + (1 - beta) D instead. Its steps are shorter, in the long
+run by the factor 1 - beta; a beta tuned for one form does not suit the other.
 
-Deviations: v is what the server's model moved by, as it was rounded. Statistics of normalisation layers are
+Deviations: v is the difference of the server's models after rounding. Statistics of normalisation layers are
 replaced by the mean, without momentum.
 
 Reference result: see docs/results/kdia.md.
@@ -39,7 +39,7 @@ class FedAvgMState(ServerState):
     """The server's model and its last step.
 
     Attributes:
-        velocity: v, over the parameters; with several architectures, one for each.
+        velocity: v, over the parameters; with several architectures, one tree for each.
     """
 
     velocity: Tree
@@ -47,23 +47,23 @@ class FedAvgMState(ServerState):
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvgM(FedAvg):
-    """FedAvg whose server moves with momentum; beta 0 is FedAvg.
+    """FedAvg whose server moves with momentum; `beta: 0` is FedAvg.
 
     Attributes:
-        beta: how much of the last step is made again, in [0, 1).
-        form: `heavy_ball` adds the whole way to the mean, `average` the share 1 - beta of it.
+        beta: share of the last step that is added again, in [0, 1).
+        form: `heavy_ball` adds the whole step to the mean, `average` the share 1 - beta of it.
     """
 
     beta: Annotated[float, Range(minimum=0, below=1)] = 0.9
     form: Literal["heavy_ball", "average"] = "heavy_ball"
 
     def init_server_state(self, ctx: Context) -> FedAvgMState:
-        """The parent's, at rest."""
+        """The parent's state, with a velocity of 0."""
         params = super().init_server_state(ctx).params
         return FedAvgMState(params=params, velocity=ctx.map_architectures(_zero_velocity, params, params))
 
     def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> FedAvgMState:
-        """The way to the mean, and on by the last step; for each architecture that came."""
+        """The step to the mean plus beta times the last step, for each architecture of the cohort."""
         came = reduced["params"]
         params = ctx.map_architectures(
             lambda mine, held, mean: self._apply_momentum(
@@ -83,7 +83,7 @@ class FedAvgM(FedAvg):
         return FedAvgMState(params=params, velocity=velocity)
 
     def _apply_momentum(self, ctx: Context, params: Params, mean: Tree, velocity: Tree) -> Params:
-        """W - v with v = beta v + D: the (share of the) way to the mean, less beta times the last step."""
+        """W - v with v = beta v + D: the (share of the) step to the mean, plus beta times the last step."""
         target = dict(step_towards(ctx, params, mean, 1.0 if self.form == "heavy_ball" else 1 - self.beta))
         for key, last in tree.select(velocity, target).items():
             target[key] = target[key] - self.beta * last.double()

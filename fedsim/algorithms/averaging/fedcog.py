@@ -2,8 +2,8 @@
 
 Ye, Du, Ni, Chen, Wang, ICLR 2024, arXiv:2312.05966.
 
-Idea: a client makes up inputs of the classes that it lacks, such as the global model knows and its own last
-model does not, and learns from the global model on them.
+Idea: a client generates inputs of classes that it lacks, which the global model classifies well and the
+client's previous model does not, and learns from the global model on them.
 
 Wire:
     down    params    the global model
@@ -11,19 +11,20 @@ Wire:
     keeps   previous  the model that it trained last
     server  params
 
-After `start_round` rounds, a client begins each round with `samples` inputs of Gaussian noise, of which class
-c gets the share (max n - n_c) / sum over c' of (max n - n_c'), rounded down. It moves them by Adam to descend
+After `start_round` rounds, a client begins each round with `samples` inputs of Gaussian noise; class c gets
+the share (max n - n_c) / sum over c' of (max n - n_c'), rounded down. The client changes them with Adam to
+descend
 
     CE(global(x), y) + lambda_dis (1 - JS(global(x), previous(x))),
 
-JS being the mean Jensen-Shannon divergence, with probabilities clamped to 0.01 and 0.99. The inputs of the
-best step are kept, with what the global model says of them. Each local step then has, besides the
-cross-entropy, lambda_kd KL(global || student) on a batch of them, drawn at random.
+where JS is the mean Jensen-Shannon divergence, with probabilities clamped to 0.01 and 0.99. It keeps the
+inputs of the best step, with the global model's logits. Each local step then adds to the cross-entropy
+lambda_kd KL(global || student) on a batch of these inputs, drawn at random.
 
-Deviations: the real part weighs 1 and the other lambda_kd, as where the method is compared with KDIA; its
-own code weighs them by n and sum (max n - n_c). A client that was never there has the global model in the
-place of its previous one, so that JS is 0. A client whose classes are even learns from nothing made up.
-Inputs have to be numbers, so models of tokens cannot be trained by it.
+Deviations: the real part weighs 1 and the generated part lambda_kd, as in the comparison with KDIA; the
+authors' code weighs them by n and sum (max n - n_c). In a client's first round the global model replaces its
+previous model, which makes JS 0. A client with equal class counts generates no inputs. Inputs are moved by
+gradients, which models of tokens do not allow.
 
 Reference result: see docs/results/kdia.md.
 """
@@ -47,24 +48,25 @@ from fedsim.core import Batch, ClientTask, ClientUpdate, Context, Effort
 from fedsim.core.capabilities import StepNoise
 from fedsim.errors import FieldError
 from fedsim.models.net import Net, Params
+from fedsim.techniques.soft_targets import kl_divergence
 from fedsim.training.flops import input_flops
-from fedsim.training.local_loop import TrainedModel, kl_divergence, masked_mean
+from fedsim.training.local_loop import TrainedModel, masked_mean
 
 MOMENTS = (0.5, 0.9)
-"""Adam's two decay rates while inputs are made up."""
+"""Adam's two decay rates for the generated inputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedCOG(FedAvg, StepNoise):
-    """FedAvg whose clients make up inputs of the classes that they lack; lambda_kd 0 is FedAvg.
+    """FedAvg whose clients generate inputs of classes that they lack; `lambda_kd: 0` is FedAvg.
 
     Attributes:
-        lambda_dis: weight of the disagreement that the inputs shall cause, >= 0.
-        lambda_kd: weight of the distillation on them, >= 0.
-        start_round: rounds of plain FedAvg before it begins.
-        samples: how many inputs a client makes up.
-        descent: steps of Adam that it takes.
-        rate: the learning rate of these steps.
+        lambda_dis: weight of the disagreement between the global and the previous model, >= 0.
+        lambda_kd: weight of the distillation on the generated inputs, >= 0.
+        start_round: rounds of plain FedAvg before the generation begins.
+        samples: number of inputs that a client generates in a round.
+        descent: Adam steps of the generation.
+        rate: learning rate of these steps.
     """
 
     lambda_dis: Annotated[float, Range(minimum=0)] = 0.1
@@ -78,24 +80,24 @@ class FedCOG(FedAvg, StepNoise):
     tasks: ClassVar[Collection[str]] = frozenset({"classes"})
 
     def check_hyperparameters(self, net: Net, rounds: int) -> Sequence[FieldError]:
-        """Models of texts, whose inputs are no numbers that a gradient could move."""
+        """An error for a model of texts: gradients cannot move tokens."""
         if not any(isinstance(module, nn.Embedding) for module in net.module.modules()):
             return ()
-        message = f"{net.name} takes tokens, and inputs cannot be made up by gradients"
-        return (FieldError("name", "fedcog", message, "choose a model of images, or another method"),)
+        message = f"{net.name} takes tokens, and gradients cannot generate tokens"
+        return (FieldError("name", "fedcog", message, "choose a model of images, or another algorithm"),)
 
     def uses_synthetic_inputs(self, ctx: Context) -> bool:
-        """Whether clients make up inputs in this round."""
+        """Whether clients generate inputs in this round."""
         return self.lambda_kd > 0 and ctx.round >= self.start_round
 
     def init_client_state(self, ctx: Context, broadcast: Tree) -> Tree:
-        """The global model in the place of a previous one."""
+        """The global model, in the place of a previous one."""
         return {"previous": dict(broadcast["params"])}
 
     def draw_step_noise(
         self, ctx: Context, rng: np.random.Generator, steps: int, batch_size: int, num_examples: int
     ) -> Tree:
-        """A part of the first inputs for each step, and which inputs it shall learn from (in [0, 1))."""
+        """For each step: a part of the first inputs, and the choice of inputs to learn from (in [0, 1))."""
         if not self.uses_synthetic_inputs(ctx) or not steps:
             return {}
         shape = (steps, -(-self.samples // steps), *ctx.input_shape)
@@ -105,20 +107,20 @@ class FedCOG(FedAvg, StepNoise):
         }
 
     def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
-        """Make up inputs, where it is time for it; then the parent's."""
+        """Generate inputs if the round does, then train as the parent does."""
         if self.uses_synthetic_inputs(ctx) and len(task.batches):
             made = self.make_synthetic_inputs(ctx, task)
             task = task._replace(instruction={**task.instruction, "made": made})
         return super().train_client(ctx, task)
 
     def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
-        """The model, which the client keeps as well."""
+        """The model, for the server and for the client state."""
         return (
             super().make_update(ctx, task, trained)._replace(client_state={"previous": dict(trained.params)})
         )
 
     def loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
-        """The cross-entropy, and the distillation on what was made up."""
+        """The cross-entropy, plus the distillation on generated inputs."""
         base = super().loss(ctx, task, params, batch)
         if "made" not in task.instruction:
             return base
@@ -129,7 +131,7 @@ class FedCOG(FedAvg, StepNoise):
         return base + self.lambda_kd * wanted * far
 
     def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
-        """Besides, making inputs up by two models, and learning from a batch of them in each step."""
+        """The parent's effort, the generation with two models, and a generated batch in each step."""
         kinds = super().count_effort(ctx, state, steps)
         if not self.uses_synthetic_inputs(ctx) or not steps:
             return kinds
@@ -138,11 +140,11 @@ class FedCOG(FedAvg, StepNoise):
         return (kinds[0]._replace(besides=made + steps * ctx.local.batch_size * learnt), *kinds[1:])
 
     def make_synthetic_inputs(self, ctx: Context, task: ClientTask) -> Tree:
-        """Inputs of classes that the client lacks: `inputs`, the global model's `logits`, their `count`."""
+        """Generated inputs of rare classes: `inputs`, the global model's `logits`, their `count`."""
         labels, count = choose_rare_labels(task.label_counts, self.samples)
         real = (torch.arange(self.samples, device=labels.device) < count).float()
         x = torch.cat([batch.noise["inputs"] for batch in task.batches])[: self.samples]
-        # A model out of training is laid out otherwise than one out of a checkpoint, which rounds otherwise.
+        # The memory layout changes rounding: models from training and from a checkpoint get the same one.
         held = task.broadcast["params"], task.client_state["previous"]
         models = [tree.map(tree.to_channels_last, model) for model in held]
         first = second = torch.zeros_like(x)
@@ -163,13 +165,13 @@ class FedCOG(FedAvg, StepNoise):
         return {"inputs": kept[0].detach(), "logits": kept[1].detach(), "count": count}
 
     def synthesis_loss(self, taught: Tensor, own: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
-        """What the made-up inputs descend: a scalar.
+        """The loss of the generated inputs: a scalar.
 
         Args:
             taught: the global model's logits `[samples, classes]`.
-            own: the previous model's.
-            labels: of which class each shall be.
-            mask: `[samples]`, 0 for those that are not wanted.
+            own: the previous model's logits.
+            labels: the wanted class of each input.
+            mask: `[samples]`, 0 for inputs that are not wanted.
         """
         fit = masked_mean(F.cross_entropy(taught, labels, reduction="none"), mask)
         p, q = own.softmax(-1), taught.softmax(-1)
@@ -179,14 +181,14 @@ class FedCOG(FedAvg, StepNoise):
 
 
 def choose_rare_labels(label_counts: Tensor, samples: int) -> tuple[Tensor, Tensor]:
-    """The labels of `samples` inputs, those that are rarest most often, and how many of them are wanted.
+    """The labels of `samples` inputs, rare classes most often, and the number of inputs that are wanted.
 
     Args:
         label_counts: float32 `[classes]`.
-        samples: how many.
+        samples: number of labels.
 
     Returns:
-        int64 `[samples]`, and a scalar; what rounding down or even classes leave over is padding at the end.
+        int64 `[samples]`, and a scalar; the labels after this number are padding.
     """
     need = label_counts.max() - label_counts
     upto = (samples * need / need.sum().clamp(min=1)).floor().cumsum(0)

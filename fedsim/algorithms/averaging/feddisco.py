@@ -2,24 +2,24 @@
 
 Ye, Xu, Wang, Xu, Chen, Wang, ICML 2023, arXiv:2305.19229.
 
-Idea: a client counts for more the more examples it has, and for less the further its labels are from being
-even.
+Idea: a client's weight rises with its number of examples, and falls with the distance of its labels from the
+uniform distribution.
 
 Wire:
     down    params    the global model
     up      params    the trained model, MEAN
-            labels    its label counts, GATHER; once, on its first visit
-            models, distance  free: the model again, client by client, and d_k, which the server has computed
-                      once it knows the counts, both GATHER
+            labels    its label counts, GATHER; once, in its first round
+            models, distance  free: the same model, client by client, and d_k, which the server can compute
+                      from the label counts, both GATHER
     keeps   told      whether it has sent its label counts
     server  params
 
-With p_k the client's share of the cohort's examples and d_k = KL(its labels || even) as a share of the
-cohort's sum, it counts q_k, proportional to max(0, p_k - a d_k + b).
+With p_k the client's share of the cohort's examples and d_k = KL(its labels || uniform) as a share of the
+cohort's sum, its weight q_k is proportional to max(0, p_k - a d_k + b).
 
-Deviations: shares and weights are over the clients that came. Where all q_k are 0 the weights are p_k.
-Clients without examples count nothing. Since the weights are known only when everybody has come, the server
-holds the cohort's models at once.
+Deviations: shares and weights are over the cohort. If all q_k are 0, the weights are p_k. Clients without
+examples have the weight 0. The weights are known only at the end of the round, and the server holds all
+models of the cohort until then.
 
 Reference result: see docs/results/kdia.md.
 """
@@ -46,11 +46,11 @@ from fedsim.training.local_loop import TrainedModel
 
 @dataclass(frozen=True, kw_only=True)
 class FedDisco(FedAvg):
-    """FedAvg whose weights take the discrepancy of the labels into account; a = b = 0 is FedAvg.
+    """FedAvg whose weights depend on the discrepancy of the labels; `a: 0, b: 0` is FedAvg.
 
     Attributes:
-        a: how much discrepancy counts against a client, >= 0.
-        b: what every client has to begin with, >= 0.
+        a: weight of the discrepancy, subtracted from a client's share of the examples, >= 0.
+        b: constant added to each client's share, >= 0.
     """
 
     a: Annotated[float, Range(minimum=0)] = 0.5
@@ -66,11 +66,11 @@ class FedDisco(FedAvg):
     stateful: ClassVar[bool] = True
 
     def init_client_state(self, ctx: Context, broadcast: Tree) -> Tree:
-        """It has told nothing yet."""
+        """A state without sent label counts."""
         return {}
 
     def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
-        """The model, and once the label counts."""
+        """The model, and in the client's first round its label counts."""
         update = super().make_update(ctx, task, trained)
         labels = {} if task.client_state else {"counts": task.label_counts.to(torch.int32)}
         more = {
@@ -81,7 +81,7 @@ class FedDisco(FedAvg):
         return update._replace(upload={**update.upload, **more}, client_state={"told": torch.ones(())})
 
     def server_update(self, ctx: Context, params: Params, mean: Tree, reduced: ReducedUpdates) -> Params:
-        """To the mean of the clients' models by their weights q."""
+        """A step to the mean of the clients' models with the weights q."""
         mine = [at for at, client in enumerate(reduced.clients) if client % len(ctx.nets) == ctx.model]
         weights = self.discrepancy_weights(
             [reduced.num_examples[at] for at in mine], [float(reduced["distance"][at]["nats"]) for at in mine]
@@ -92,11 +92,11 @@ class FedDisco(FedAvg):
         return super().server_update(ctx, params, mean, reduced)
 
     def discrepancy_weights(self, sizes: Sequence[int], distances: Sequence[float]) -> NDArray[np.float64]:
-        """The weights q_k of a cohort, float64 `[clients]`; they sum to 1, or are all 0.
+        """The weights q_k of a cohort, float64 `[clients]`; they sum to 1, or all are 0.
 
         Args:
-            sizes: examples of each client.
-            distances: KL(its labels || even) of each, in nats.
+            sizes: number of examples of each client.
+            distances: KL(the client's labels || uniform) of each, in nats.
         """
         examples, far = np.asarray(sizes, np.float64), np.asarray(distances, np.float64)
         shares = examples / max(examples.sum(), 1.0)
@@ -106,7 +106,7 @@ class FedDisco(FedAvg):
 
 
 def discrepancy(label_counts: Tensor) -> Tensor:
-    """KL(labels || even) in nats, a scalar: 0 for even counts and for none, log C for a single class.
+    """KL(labels || uniform) in nats, a scalar: 0 for equal counts and for none, log C for a single class.
 
     Args:
         label_counts: float32 `[classes]`.

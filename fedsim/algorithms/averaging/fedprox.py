@@ -2,8 +2,7 @@
 
 Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, MLSys 2020, arXiv:1812.06127.
 
-Idea: a quadratic term keeps every client near the global model, so that unequal data and unequal work pull
-it less apart.
+Idea: a quadratic term keeps every client near the global model, against the drift from unequal data and work.
 
 Wire:
     down    params    the global model
@@ -11,8 +10,8 @@ Wire:
     keeps   nothing
     server  params
 
-Deviations: none; every client does all of its local steps. The reference is a snapshot of what came down,
-never the live parameters, and buffers are outside the term.
+Deviations: none; every client makes all of its local steps. The reference is a snapshot of the broadcast
+model, never the live parameters, and buffers are outside the term.
 
 Reference result: see docs/results/README.md.
 """
@@ -33,7 +32,7 @@ from fedsim.models.net import Params
 
 @dataclass(frozen=True, kw_only=True)
 class FedProx(FedAvg):
-    """FedAvg whose clients pay mu/2 |w - w_global|^2 for moving away (Eq. 2).
+    """FedAvg whose clients pay mu/2 |w - w_global|^2 for their distance from the global model (Eq. 2).
 
     Attributes:
         mu: weight of the proximal term, >= 0; 0 is FedAvg.
@@ -42,7 +41,7 @@ class FedProx(FedAvg):
     mu: Annotated[float, Range(minimum=0)] = 0.01
 
     def loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
-        """The parent's loss plus the proximal term over what trains."""
+        """The parent's loss plus the proximal term over the trainable parameters."""
         base = super().loss(ctx, task, params, batch)
         moving = self.trainable_keys(ctx, task.broadcast)
         drift = tree.sub(tree.select(params, moving), tree.select(task.broadcast["params"], moving))

@@ -2,24 +2,23 @@
 
 Li, He, Song, CVPR 2021, arXiv:2103.16257.
 
-Idea: what a client's model makes of an image shall be nearer to what the global model makes of it than to
-what the client's own last model made of it.
+Idea: a client's features of an image are pulled towards the global model's features of it, and pushed away
+from those of the client's previous model.
 
 Wire:
     down    params    the global model
     up      params    the trained model, MEAN
     keeps   previous  the model that it trained last
-            trained   whether there is one
+            trained   1 if there is one, else 0
     server  params
 
-With z what the head receives (of `moon_cnn` the 256 numbers of its projection), z_g and z_p the same by the
-global and by the client's previous model, the local loss has, mean over the batch,
+With z the head's input (for `moon_cnn` the 256 numbers of its projection), and z_g and z_p the same of the
+global and of the client's previous model, the local loss adds the mean over the batch of
 
     mu * -log( exp(cos(z, z_g) / tau) / (exp(cos(z, z_g) / tau) + exp(cos(z, z_p) / tau)) )    (Eq. 3)
 
-Deviations: before a client has trained once, its term is 0; public code takes randomly initialised models in
-the place of the previous ones. Models without a projection are compared by their features. One previous model
-is kept.
+Deviations: in a client's first round the term is 0; public code uses randomly initialised models as the
+previous ones. Models without a projection are compared by their features. One previous model is kept.
 
 Reference result: see docs/results/kdia.md.
 """
@@ -44,11 +43,11 @@ from fedsim.training.local_loop import TrainedModel, cross_entropy, masked_mean
 
 @dataclass(frozen=True, kw_only=True)
 class Moon(FedAvg):
-    """FedAvg with a contrastive term between the global and the client's previous model; mu 0 is FedAvg.
+    """FedAvg with a contrastive term between the global and the client's previous model; `mu: 0` is FedAvg.
 
     Attributes:
         mu: weight of the contrastive term, >= 0.
-        tau: the temperature of the contrastive term.
+        tau: temperature of the contrastive term.
     """
 
     mu: Annotated[float, Range(minimum=0)] = 5.0
@@ -57,11 +56,11 @@ class Moon(FedAvg):
     stateful: ClassVar[bool] = True
 
     def init_client_state(self, ctx: Context, broadcast: Tree) -> Tree:
-        """The global model in the place of a previous one, and that there is none."""
+        """The global model in the place of a previous one, marked as not trained."""
         return {"previous": dict(broadcast["params"]), "trained": torch.zeros(())}
 
     def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
-        """The model, which the client keeps as well."""
+        """The model, for the server and for the client state."""
         update = super().make_update(ctx, task, trained)
         if not trained.steps:
             return update._replace(client_state=task.client_state)
@@ -84,16 +83,16 @@ class Moon(FedAvg):
 
         Args:
             z: features `[batch, ...]`.
-            towards: those of the global model.
-            away: those of the client's previous model.
-            mask: `[batch]`, 0 for padding; None where every row is an example.
+            towards: the global model's features.
+            away: the features of the client's previous model.
+            mask: `[batch]`, 0 for padding; None if every row is an example.
         """
         near, far = (F.cosine_similarity(z.flatten(1), to.flatten(1)) / self.tau for to in (towards, away))
         # -log(e^near / (e^near + e^far)) = log(1 + e^(far - near))
         return masked_mean(F.softplus(far - near), mask)
 
     def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
-        """Two forward passes more."""
+        """The parent's effort, and two more forward passes."""
         return tuple(
             kind._replace(forwards=2 if self.mu else 0) for kind in super().count_effort(ctx, state, steps)
         )

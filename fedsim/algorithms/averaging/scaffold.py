@@ -2,37 +2,37 @@
 
 Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, ICML 2020, arXiv:1910.06378.
 
-Idea: every client knows how its own gradient usually differs from everybody's, and corrects each local step
-by that difference, so that clients with unequal data no longer drift apart.
+Idea: every client estimates how its gradient differs from the mean of all clients' gradients, and corrects
+each local step by that difference, against the drift of clients with unequal data.
 
 Wire:
     down    params    the global model
             control   c, the mean of all clients' controls
-    up      params    the trained model, MEAN, every client with examples counting the same
-            control   how its own control changed, SUM
-    keeps   control   c_i; zero before the first visit
+    up      params    the trained model, MEAN, the same weight for every client with examples
+            control   the change of its own control, SUM
+    keeps   control   c_i; zero before the first round
     server  params, control
 
 A local step adds c - c_i to the gradient. Afterwards (option II, line 12)
 
     c_i+ = c_i - c + (w - y) / R,        c <- c + (1/N) sum of (c_i+ - c_i),
 
-where w is what came down, y the trained model, and N counts all clients, also those that stayed away. R is
-`steps * lr` in the paper, whose clients run plain SGD. In general it is `Local.reach(steps)`: the corrected
-gradient enters the momentum buffer, so step i moves by lr_i times the sum over j <= i of
-momentum^(i-j) (g_j + c - c_i), and the whole round by
+where w is the broadcast model, y the trained model, and N the number of all clients, also of those outside
+the cohort. R is `steps * lr` in the paper, whose clients run plain SGD. In general it is
+`LocalTraining.total_step_size(steps)`: the corrected gradient enters the momentum buffer. Step i therefore
+moves by lr_i times the sum over j <= i of momentum^(i-j) (g_j + c - c_i), and the whole round by
 
     w - y = sum over j of r_j g_j + R (c - c_i),
     r_j = sum over i >= j of lr_i momentum^(i-j),        R = sum over j of r_j.
 
-So c_i+ is the mean of the local gradients, weighted by r_j: exactly g where the gradient is a constant g,
+Hence c_i+ is the mean of the local gradients, weighted by r_j: exactly g if the gradient is a constant g,
 with any momentum, decay of the rate and number of steps. Weight decay is a part of the client's objective,
 and thus of its gradients and its control.
 
-Deviations: R for `steps * lr`, without which a momentum of 0.9 makes controls up to ten times too large. A
+Deviations: R replaces `steps * lr`, which with a momentum of 0.9 makes controls up to ten times too large. A
 client without examples makes no step, keeps its control, and does not count in the mean of the models. Float
 buffers of normalisation layers have no control; they are averaged with the same equal weights. With several
-architectures, everything is kept within each, and N counts the clients that run it.
+architectures, each has its own model and control, and N counts the clients of the architecture.
 
 Reference result: see docs/results/curriculum.md.
 """
@@ -58,7 +58,7 @@ class ScaffoldState(ServerState):
     """The server's model and its control.
 
     Attributes:
-        control: c, over the parameters; with several architectures, one for each.
+        control: c, over the parameters; with several architectures, one tree for each.
     """
 
     control: Tree
@@ -69,7 +69,7 @@ class Scaffold(FedAvg, PersonalBroadcast):
     """FedAvg whose clients correct every step by control variates against drift (Algorithm 1, option II).
 
     Attributes:
-        eta_g: the server's step from its model towards the mean of the clients' models; 1 goes all the way.
+        eta_g: the server's step from its model towards the mean of the clients' models; 1 is the whole way.
     """
 
     eta_g: Annotated[float, Range(above=0)] = 1.0
@@ -78,39 +78,39 @@ class Scaffold(FedAvg, PersonalBroadcast):
     stateful: ClassVar[bool] = True
 
     def init_server_state(self, ctx: Context) -> ScaffoldState:
-        """The parent's, with a control of zeros."""
+        """The parent's state, with a control of zeros."""
         params = super().init_server_state(ctx).params
-        return ScaffoldState(params=params, control=ctx.map_architectures(_nothing, params, params))
+        return ScaffoldState(params=params, control=ctx.map_architectures(_zero_control, params, params))
 
     def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
         """The model and the server's control."""
         return {**super().broadcast(ctx, state), "control": ctx.select_architecture(state.control)}
 
     def broadcast_personal(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
-        """The model alone."""
+        """The global model."""
         return super().broadcast(ctx, state)
 
     def init_client_state(self, ctx: Context, broadcast: Tree) -> Tree:
-        """A control of zeros, which is over the parameters whatever came with them."""
+        """A control of zeros, over the parameters."""
         return {"control": tree.zeros_like(tree.select(broadcast["params"], ctx.net.parameters))}
 
     def weigh_client(self, ctx: Context, task: ClientTask) -> float:
-        """The same for all that have examples."""
+        """1 for a client with examples, else 0."""
         return float(task.num_examples > 0)
 
     def gradient_correction(self, ctx: Context, task: ClientTask) -> Tree:
-        """Everybody's usual gradient less the client's own: c - c_i."""
+        """The mean gradient of all clients minus the client's own: c - c_i."""
         return tree.sub(task.broadcast["control"], task.client_state["control"])
 
     def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
-        """The model, the change of the control, and the new control to keep."""
+        """The model, the change of the control, and the new control for the client state."""
         update = super().make_update(ctx, task, trained)
         change = self.control_change(ctx, task, trained)
         client_state = {"control": tree.add(task.client_state["control"], change)}
         return update._replace(upload={**update.upload, "control": change}, client_state=client_state)
 
     def control_change(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> Tree:
-        """How the client's control changes: (w - y) / R - c."""
+        """The change of the client's control: (w - y) / R - c."""
         control = task.broadcast["control"]
         if not trained.steps:
             return tree.zeros_like(control)
@@ -120,20 +120,20 @@ class Scaffold(FedAvg, PersonalBroadcast):
         return tree.sub(tree.scale(way, 1 / ctx.local.total_step_size(trained.steps)), control)
 
     def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> Any:
-        """The parent's, and the control of all clients moved by those that came."""
+        """The parent's state, and the control moved by the cohort's changes."""
         state = super().aggregate(ctx, state, reduced)
         return replace(state, control=ctx.map_architectures(_move_control, state.control, reduced["control"]))
 
     def server_update(self, ctx: Context, params: Params, mean: Tree, reduced: ReducedUpdates) -> Params:
-        """From the model towards the clients' mean, `eta_g` times as far."""
+        """`eta_g` times the step from the model to the clients' mean."""
         return super().server_update(ctx, params, step_towards(ctx, params, mean, self.eta_g), reduced)
 
     def describe_round(self, ctx: Context, state: Any) -> Mapping[str, Any]:
-        """How large the server's control is: its Euclidean norm."""
+        """The Euclidean norm of the server's control."""
         return {"control_norm": round(float(tree.dot(state.control, state.control)) ** 0.5, 6)}
 
 
-def _nothing(ctx: Context, params: Tree, _: Tree) -> Tree:
+def _zero_control(ctx: Context, params: Tree, _: Tree) -> Tree:
     return tree.zeros_like(tree.select(params, ctx.net.parameters))
 
 

@@ -1,1 +1,1 @@
-"""Methods in which clients and server learn from predictions rather than from parameters."""
+"""Algorithms whose clients learn from predictions, of other clients or of the whole cohort."""

@@ -2,27 +2,27 @@
 
 Gong, Sharma, Karanam, Wu, Chen, Doermann, Innanje, ICCV 2021.
 
-Idea: clients train alone and tell once what their models say of public examples, and where they look; a
-central model learns to say what all say together, and to look nowhere that none does and everywhere that all
-do.
+Idea: clients train alone and upload once their predictions on public examples with attention maps; a central
+model learns the ensemble's predictions, and learns to look where all clients look and nowhere that none does.
 
-This is a reading: there is no public code, and what the paper leaves open is chosen here, as said below.
+This is a reading: there is no public code, and the choices that the paper leaves open are listed below.
 
-Wire, beside that of `one_shot`:
+Wire, in addition to the wire of `one_shot`:
     down    lesson    the ensemble's logits of the public set, and the bounds of the attention
     up      said      the client's logits of the public set, its attention maps, and its label counts
 
-The ensemble's logit of class c is the mean of the clients' logits of c, weighted by how many examples of c
-each holds. The attention of an example is Grad-CAM's, for its label, on `map_size` by `map_size` places and
-scaled to a largest value of 1. Its bounds are the least and the greatest of the clients' in each place.
-Models descend
+The ensemble's logit of class c is the mean of the clients' logits of c. Each client is weighted by its number
+of examples of c. The attention of an example is the Grad-CAM map of its label, on `map_size` by `map_size`
+places and scaled to a largest value of 1. The bounds are the smallest and the largest value of all clients in
+each place. Models descend
 
     KL(ensemble || model) + lambda_att mean(relu(lower - a) + relu(a - upper)).
 
-Deviations: a public example's label says for which class a model's attention is asked, where the paper has no
-labels; so all clients are asked for the same. Maps are asked of models of images; with `lambda_att: 0` there
-are none, and any model will do. Class weights, bounds and the penalty are this reading's. A class that nobody
-holds is averaged evenly. What clients do after the upload is no part of the paper; see `one_shot`.
+Deviations: the attention map is the map of the public example's label, the same for all clients; the paper
+has no labels. Attention maps need a model of images; `lambda_att: 0` makes no maps and takes any model. Class
+weights, bounds and the penalty are choices of this reading. A class of which no client holds examples is
+averaged with equal weights. The training of clients after the upload is not part of the paper; see
+`one_shot`.
 
 Reference result: see docs/results/ace-pfl.md.
 """
@@ -44,7 +44,7 @@ from fedsim.core import Batch, ClientTask, Context
 from fedsim.errors import FieldError
 from fedsim.models.net import Net, Params
 from fedsim.techniques.grad_cam import compute_attention, has_maps
-from fedsim.techniques.server_distillation import soft_target_loss, soften_logits
+from fedsim.techniques.soft_targets import soft_target_loss, soften_logits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,15 +52,15 @@ class FedAD(OneShot):
     """One-shot distillation of an ensemble's logits and of the bounds of its attention.
 
     Attributes:
-        lambda_att: weight of the attention outside its bounds, >= 0; 0 does without maps.
-        map_size: places in a row of an attention map, and rows.
+        lambda_att: weight of the attention outside its bounds, >= 0; 0 makes no attention maps.
+        map_size: rows of an attention map, and places of a row.
     """
 
     lambda_att: Annotated[float, Range(minimum=0)] = 1.0
     map_size: Count = 4
 
     def check_hyperparameters(self, net: Net, rounds: int) -> Sequence[FieldError]:
-        """The parent's, and models without maps."""
+        """The parent's errors, and an error for a model without attention maps."""
         faults = super().check_hyperparameters(net, rounds)
         if not self.lambda_att or has_maps(net):
             return faults
@@ -68,7 +68,7 @@ class FedAD(OneShot):
         return (*faults, FieldError("lambda_att", self.lambda_att, message, "0, or a model of images"))
 
     def predict_public_set(self, ctx: Context, task: ClientTask, params: Params) -> Tree:
-        """Logits, attention maps and label counts."""
+        """The client's logits, attention maps and label counts."""
         public = ctx.require_public_set()
         if not self.lambda_att:
             logits = public.predict_examples(lambda x: ctx.net(params, x))
@@ -93,7 +93,7 @@ class FedAD(OneShot):
         return {"logits": logits, "lower": maps.amin(0), "upper": maps.amax(0)}
 
     def distillation_loss(self, ctx: Context, params: Params, batch: Batch, lesson: Tree) -> Tensor:
-        """The divergence, and the attention outside its bounds."""
+        """The KL divergence, and the attention outside its bounds."""
         several = batch.y.dim() == 2
         taught = soften_logits(lesson["logits"], 1.0, several)
         if not self.lambda_att:

@@ -2,14 +2,14 @@
 
 Lin, Kong, Stich, Jaggi, NeurIPS 2020, arXiv:2006.07242.
 
-Idea: the server averages the clients' models and then teaches the average what all of them together say of
-examples that nobody has labelled; so models of different architectures teach one another.
+Idea: the server averages the clients' models, then trains the average on the mean prediction of all clients
+on unlabelled public examples; models of different architectures learn from one another in this way.
 
 Wire:
     down    params    the global model of the client's architecture
     up      params    the trained model, MEAN within each architecture
             said      free: the model's logits of the public set, which the server computes itself, and
-                      whether they are numbers, SUM
+                      whether all of them are finite, SUM
     keeps   nothing
     server  params
 
@@ -17,15 +17,15 @@ After every round the server trains each architecture's mean on
 
     KL(softmax(mean over the clients of their logits) || student)
 
-by Adam whose rate falls by a cosine over `steps` batches of public examples, looks every `check_every` steps
-at how the student does on public examples that it keeps apart, with their labels, and stops after `patience`
-steps without gain. The best student is the next global model; the mean itself counts as the first.
+with Adam for up to `steps` batches of public examples; the learning rate falls to 0 by a cosine. Every
+`check_every` steps the server measures the student's accuracy on labelled public examples that it does not
+train on. It stops after `patience` steps without a better accuracy. The best student is the next global
+model; the untrained mean counts as the first student.
 
-Deviations: what the student is judged on is a share of the public set, where the authors' code has a part of
-the training set. An architecture that nobody came with is taught as well. Logits that are no numbers, of a
-model that diverged, are left out of the mean. Bytes are those of the models, as the method sends them;
-`charged: logits` counts what the ACE-pFL paper charges, a number for each public example and class in both
-directions.
+Deviations: the student is judged on a share of the public set; the authors' code uses a part of the training
+set. An architecture without clients in the cohort is trained as well. Logits of a diverged model are left out
+of the mean. Bytes are those of the models, as the paper's clients send them; `charged: logits` counts as
+the ACE-pFL paper does: a number for each public example and class in both directions.
 
 Reference result: see docs/results/ace-pfl.md.
 """
@@ -65,21 +65,20 @@ from fedsim.techniques.server_distillation import (
     distil_model,
     make_accuracy_judge,
     make_public_batches,
-    soft_target_loss,
-    soften_logits,
 )
+from fedsim.techniques.soft_targets import soft_target_loss, soften_logits
 from fedsim.training.local_loop import TrainedModel
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedDFState(ServerState):
-    """What the server knows.
+    """The server state.
 
     Attributes:
-        said: the mean of the last cohort's logits of the public set, float32 `[n, classes]`; None before, and
-            after a round in which nobody's were numbers.
-        lessons: of each architecture, how many steps the last distillation made, and the accuracy that it
-            reached on what it is judged by.
+        said: the mean of the last cohort's logits of the public set, float32 `[n, classes]`; None before
+            round 1, and after a round in which all clients diverged.
+        lessons: for each architecture, the steps of the last distillation and the accuracy that it reached on
+            the examples kept apart.
     """
 
     said: Tensor | None
@@ -88,18 +87,18 @@ class FedDFState(ServerState):
 
 @dataclass(frozen=True, kw_only=True)
 class FedDF(FedAvg, PayloadAccounting, ServerTraining):
-    """FedAvg whose means learn from all the clients' logits on the public set; steps 0 is FedAvg.
+    """FedAvg whose averaged models learn from all clients' logits of the public set; `steps: 0` is FedAvg.
 
     Attributes:
-        steps: of the distillation after every round, at most.
-        batch_size: public examples of a step of the distillation.
-        lr: Adam's first rate in the distillation.
-        temperature: of the logits in the distillation.
-        check_every: steps between two looks at the student; the last step is looked at besides.
-        patience: steps without gain after which it ends.
-        clip: the greatest norm of a step's gradient; 0 for any.
-        apart: the share of the public set that the student is judged on, and not taught.
-        charged: what is counted as traffic.
+        steps: largest number of distillation steps after every round.
+        batch_size: public examples of a distillation step.
+        lr: Adam's initial learning rate in the distillation.
+        temperature: temperature of the soft predictions in the distillation.
+        check_every: steps between two accuracy checks of the student; the last step is always checked.
+        patience: steps without a better accuracy after which the distillation ends.
+        clip: largest norm of a step's gradient; 0 for no limit.
+        apart: share of the public set on which the student is judged, and not trained.
+        charged: payloads that count as traffic: the models, or logits of the public set.
     """
 
     steps: Annotated[int, Range(0)] = 10000
@@ -118,17 +117,17 @@ class FedDF(FedAvg, PayloadAccounting, ServerTraining):
     trains_before_evaluation: ClassVar[bool] = True
 
     def init_server_state(self, ctx: Context) -> FedDFState:
-        """The parent's; nobody has said anything."""
+        """The parent's state, without predictions."""
         return FedDFState(params=super().init_server_state(ctx).params, said=None, lessons=())
 
     def count_bytes(self, ctx: Context, name: str, payload: Tree) -> int:
-        """A model's bytes, or those of its logits of the public set."""
+        """The bytes of a model, or of its logits of the public set."""
         if self.charged == "logits":
             return wire.NUMBER_BYTES * len(ctx.require_public_set()) * ctx.num_classes
         return wire.payload_bytes(payload)
 
     def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
-        """The model, and what it says of the public set."""
+        """The model, and its logits of the public set."""
         update = super().make_update(ctx, task, trained)
         logits = ctx.require_public_set().predict_examples(lambda x: ctx.net(trained.params, x))
         sound = all_finite(logits)
@@ -136,7 +135,7 @@ class FedDF(FedAvg, PayloadAccounting, ServerTraining):
         return update._replace(upload={**update.upload, "said": said})
 
     def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> FedDFState:
-        """The parent's, and the mean of everybody's logits."""
+        """The parent's mean, and the mean of the cohort's logits."""
         params = super().aggregate(ctx, state, reduced).params
         parts = list(reduced["said"].values()) if len(ctx.nets) > 1 else [reduced["said"]]
         heard = torch.stack([part["sound"] for part in parts]).sum()
@@ -148,7 +147,7 @@ class FedDF(FedAvg, PayloadAccounting, ServerTraining):
     def train_server(
         self, ctx: Context, state: Any, reduced: ReducedUpdates
     ) -> Generator[Progress, None, FedDFState]:
-        """Every architecture's student, one after another."""
+        """Train the student of every architecture, one after another."""
         if not self.steps or state.said is None:
             return state  # type: ignore[no-any-return]
         lessons = list[DistilledModel]()
@@ -165,12 +164,12 @@ class FedDF(FedAvg, PayloadAccounting, ServerTraining):
     def distil_student(
         self, ctx: Context, start: Params, said: Tensor
     ) -> Generator[Progress, None, DistilledModel]:
-        """One architecture's student.
+        """Train one architecture's student.
 
         Args:
             ctx: the round, for this architecture.
-            start: the mean of its clients' models.
-            said: the mean of everybody's logits of the public set.
+            start: the mean of the models of this architecture.
+            said: the mean of all clients' logits of the public set.
         """
         public = ctx.require_public_set().to_device(ctx.device)
         chosen = draw_apart(rng.stream(ctx.seed, "apart"), len(public), self.apart)
@@ -203,12 +202,12 @@ class FedDF(FedAvg, PayloadAccounting, ServerTraining):
     def distillation_loss(
         self, ctx: Context, params: Params, batch: Batch, taught: Tensor, public: PublicSet
     ) -> Tensor:
-        """What a step of the distillation descends: KL(teacher || student), a scalar."""
+        """The loss of a distillation step: KL(teacher || student), a scalar."""
         target = taught[batch.noise[ROWS]]
         return soft_target_loss(target, ctx.net(params, batch.x), self.temperature, public.several_labels)
 
     def describe_round(self, ctx: Context, state: Any) -> Mapping[str, Any]:
-        """How long the distillations were, and how good the students are on what they were judged by."""
+        """The steps of each distillation, and the accuracy of each student on the examples kept apart."""
         if not state.lessons:
             return {}
         scores = [None if isnan(score) else round(score, 6) for _, score in state.lessons]

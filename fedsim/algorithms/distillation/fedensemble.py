@@ -2,30 +2,31 @@
 
 Shi, Lai, Kontar, Chowdhury, 2021, arXiv:2107.10663.
 
-Idea: several models answer together, and are trained at the cost of one.
+Idea: several models predict together, at the training cost of one model.
 
 Wire:
     down    params    the global model; with `permutation` one of the `models`
     up      params    the trained model, MEAN
-            models    free: the model again, client by client, GATHER
+            models    free: the same model, client by client, GATHER
     keeps   nothing
-    server  params, and the models that answer together
+    server  params, and the models of the ensemble
 
-`fedgen` is what FedGen (arXiv:2105.10056) runs under this name: training is FedAvg's, and all N users' models
-answer together by the sum of their log-probabilities. Users of the last cohort hold what they have just
-trained, all others the global model that went before, so the ensemble has one model more than the cohort has
-clients, of which one counts for many; where everybody came, it is the clients' alone.
+`fedgen` is the variant that FedGen (arXiv:2105.10056) runs under this name: training is FedAvg's, and the
+models of all N users predict together by the sum of their log-probabilities. Users of the last cohort hold
+their trained models; all other users hold the previous global model. The ensemble has therefore one model
+more than the cohort has clients, and the previous global model has the weight of all other users. If all
+clients were in the cohort, the ensemble is their models alone.
 
-`permutation` is the authors': clients are cut into as many strata as there are models. An age has as many
-rounds; in each of them every stratum trains another model, so that after an age every stratum has trained
-every model. Who begins with which is drawn anew for each age. A model is the mean of those that were trained
-on it in the round, weighted by examples; where nobody came for it, it stays. They answer together by the mean
-of their probabilities.
+`permutation` is the authors' variant: clients are divided into as many strata as there are models. An age has
+as many rounds; in each of them every stratum trains a different model. After an age every stratum has trained
+every model. The first model of each stratum is drawn anew for each age. A model becomes the mean of the
+clients that trained it in the round, weighted by examples; without such clients it does not change. The
+models predict together by the mean of their probabilities.
 
-Using the ensemble costs a client all its models once (`bytes.personal`); a round does not pay for it.
+To use the ensemble, a client downloads all its models once (`bytes.personal`); rounds do not pay for that.
 
-Deviations: strata are client numbers modulo the number of models. The first model starts where FedAvg's does,
-the others from seeds of their own.
+Deviations: strata are client numbers modulo the number of models. The first model starts as FedAvg's, the
+others from different seeds.
 
 Reference result: see docs/results/fedcl.md.
 """
@@ -52,12 +53,13 @@ from fedsim.training.local_loop import TrainedModel
 
 @dataclass(frozen=True, kw_only=True)
 class FedEnsembleState(ServerState):
-    """What the server knows; with `permutation`, `params` are the models, by number as text.
+    """The server state; with `permutation`, `params` has the models by their number as text.
 
     Attributes:
-        members: of the ensemble of `fedgen`, by number as text: the last cohort's models, then the global one
-            that went before, unless everybody came. {} before the first round, and with `permutation`.
-        shares: how many of the N users' models each member is, over N; float32 `[members]`.
+        members: models of the ensemble of `fedgen`, by number as text: the last cohort's models, then the
+            previous global model unless all clients were in the cohort. {} before round 1, and with
+            `permutation`.
+        shares: the share of the N users that holds each member; float32 `[members]`, sum 1.
     """
 
     members: Tree
@@ -66,11 +68,12 @@ class FedEnsembleState(ServerState):
 
 @dataclass(frozen=True, kw_only=True)
 class FedEnsemble(FedAvg, ClientInstructions, PersonalBroadcast, PersonalModels):
-    """FedAvg whose users' models answer together, or several models that are trained in turns.
+    """FedAvg whose users' models predict together, or several models that are trained in turns.
 
     Attributes:
-        mode: `fedgen` ensembles the users' models after FedAvg, `permutation` trains several.
-        models: how many, with `permutation`.
+        mode: `fedgen` makes an ensemble of the users' models after FedAvg, `permutation` trains several
+            models.
+        models: number of models, with `permutation`.
     """
 
     mode: Literal["fedgen", "permutation"] = "fedgen"
@@ -83,13 +86,13 @@ class FedEnsemble(FedAvg, ClientInstructions, PersonalBroadcast, PersonalModels)
 
     @property
     def has_several_models(self) -> bool:
-        """Whether several models are trained."""
+        """Whether the algorithm trains several models."""
         return self.mode == "permutation"
 
     # server
 
     def init_server_state(self, ctx: Context) -> FedEnsembleState:
-        """The parent's model; with `permutation` others besides."""
+        """The parent's model; with `permutation`, all models."""
         nobody = torch.zeros(0)
         if not self.has_several_models:
             return FedEnsembleState(params=super().init_server_state(ctx).params, members={}, shares=nobody)
@@ -98,23 +101,23 @@ class FedEnsemble(FedAvg, ClientInstructions, PersonalBroadcast, PersonalModels)
         return FedEnsembleState(params=params, members={}, shares=nobody)
 
     def assigned_model(self, ctx: Context, client: int) -> int:
-        """Which model this client trains in this round, with `permutation`."""
+        """The number of the model that this client trains in this round, with `permutation`."""
         age, turn = divmod(ctx.round, self.models)
         first = streams.stream(ctx.seed, "ensemble-age", age).permutation(self.models)
         return int(first[client % self.models] + turn) % self.models
 
     def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
-        """The global model; with `permutation` nothing that is the same for all."""
+        """The global model; with `permutation`, no payload that is the same for all clients."""
         return {} if self.has_several_models else super().broadcast(ctx, state)
 
     def instruct_client(self, ctx: Context, state: Any, client: int) -> Mapping[str, Tree]:
-        """With `permutation`, the model that the client trains."""
+        """The model that the client trains, with `permutation`."""
         return (
             {"params": state.params[str(self.assigned_model(ctx, client))]} if self.has_several_models else {}
         )
 
     def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> FedEnsembleState:
-        """The models as `mode` has them, and who answers together."""
+        """The new models, and the members of the ensemble."""
         if self.has_several_models:
             return replace(state, params=self.average_models(ctx, state, reduced))  # type: ignore[no-any-return]
         others = ctx.num_clients - len(reduced.clients)
@@ -126,7 +129,7 @@ class FedEnsemble(FedAvg, ClientInstructions, PersonalBroadcast, PersonalModels)
         )
 
     def average_models(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> dict[str, Params]:
-        """Every model as the mean of what the clients that had it made of it."""
+        """Each model, replaced by the mean of the clients that trained it in this round."""
         models = dict(state.params)
         for number, held in models.items():
             mine = [
@@ -140,7 +143,7 @@ class FedEnsemble(FedAvg, ClientInstructions, PersonalBroadcast, PersonalModels)
         return models
 
     def ensemble(self, state: Any) -> dict[str, Tree]:
-        """Who answers together: `models` by number, and the `shares` of each, which sum to 1."""
+        """The ensemble: `models` by number, and the `shares` of each, which sum to 1."""
         if self.has_several_models:
             return {"models": state.params, "shares": {"of": torch.ones(self.models) / self.models}}
         if not state.members:
@@ -152,7 +155,7 @@ class FedEnsemble(FedAvg, ClientInstructions, PersonalBroadcast, PersonalModels)
         return self.ensemble(state)
 
     def deploy_models(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
-        """The ensemble; before it the global model where there is one, and else it is what is global."""
+        """The ensemble, with `permutation`; with `fedgen` the global model and the ensemble."""
         together = self.ensemble(state)
         return (
             {"global": together}
@@ -161,7 +164,7 @@ class FedEnsemble(FedAvg, ClientInstructions, PersonalBroadcast, PersonalModels)
         )
 
     def predict(self, ctx: Context, model: Tree, x: Tensor) -> Tensor:
-        """The logs of what the ensemble says, or the logits of one model: `[batch, classes]`."""
+        """The log-probabilities of the ensemble, or the logits of one model: `[batch, classes]`."""
         if "models" not in model:
             return ctx.net(model, x)
         said = torch.stack([ctx.net(each, x).log_softmax(-1) for each in model["models"].values()])
@@ -172,18 +175,18 @@ class FedEnsemble(FedAvg, ClientInstructions, PersonalBroadcast, PersonalModels)
         return together
 
     def describe_round(self, ctx: Context, state: Any) -> Mapping[str, Any]:
-        """How many different models answer together."""
+        """The number of different models in the ensemble."""
         return {"ensemble_models": len(self.ensemble(state)["models"])}
 
     # client
 
     def initial_params(self, ctx: Context, task: ClientTask) -> Params:
-        """The model that came down."""
+        """The model that the server sent."""
         params: Params = {**task.broadcast, **task.instruction}["params"]
         return params
 
     def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
-        """The model, twice."""
+        """The model, for the mean and for the ensemble."""
         model = dict(trained.params)
         return ClientUpdate({"params": model, "models": model}, {}, {"train_loss": trained.loss})
 
@@ -192,12 +195,12 @@ class FedEnsemble(FedAvg, ClientInstructions, PersonalBroadcast, PersonalModels)
         return {"models": task.broadcast["models"], "shares": task.broadcast["shares"]}
 
     def predict_personal(self, ctx: Context, model: Tree, x: Tensor) -> Tensor:
-        """As `predict`."""
+        """The same as `predict`."""
         return self.predict(ctx, model, x)
 
 
 def average_params(models: Sequence[Params], counts: Sequence[int], pattern: Params) -> Params:
-    """Their mean, weighted, taken in float64 and rounded once to the number types of `pattern`."""
+    """The weighted mean of models, computed in float64 and rounded once to the dtypes of `pattern`."""
     total = sum(counts)
     weighed = tree.map(
         lambda *leaves: (

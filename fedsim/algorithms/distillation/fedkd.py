@@ -2,21 +2,22 @@
 
 Gong, Sharma, Karanam, Wu, Chen, Doermann, Innanje, AAAI 2022.
 
-Idea: clients train alone and tell once what their models say of public examples; a central model learns that.
+Idea: clients train alone and upload once their predictions on public examples; a central model learns from
+the ensemble of these predictions.
 
-Wire, beside that of `one_shot`:
+Wire, in addition to the wire of `one_shot`:
     down    lesson    the ensemble's logits of the public set
     up      said      the client's logits of the public set, and its label counts
 
-The ensemble's logit of class c is the mean of the clients' logits of c, weighted by how many examples of c
-each holds. Models learn from it by the mean absolute difference of logits (`distance_by: l1`), or by
-temperature^2 KL(ensemble || model) (`distance_by: kl`). With `levels` a client's logits are rounded to so
-many values, evenly from its smallest to its largest, and a logit costs one byte; `laplace` adds noise of this
-scale before that.
+The ensemble's logit of class c is the mean of the clients' logits of c. Each client is weighted by its number
+of examples of c. Models learn from the ensemble by the mean absolute difference of logits (`distance_by:
+l1`), or by temperature^2 KL(ensemble || model) (`distance_by: kl`). With `levels`, a client rounds its logits
+to that many values, evenly spaced from its smallest logit to its largest, and a logit costs one byte.
+`laplace` adds noise of this scale before the rounding.
 
-Deviations: the public set is the run's, of the clients' own domain, where the paper has another data set. A
-class that nobody holds is averaged evenly. Rates are constant. What clients do after the upload is no part of
-the paper; see `one_shot`.
+Deviations: the public set is the run's, from the clients' own domain; the paper uses another data set. A
+class of which no client holds examples is averaged with equal weights. Learning rates are constant. The
+training of clients after the upload is not part of the paper; see `one_shot`.
 
 Reference result: see docs/results/ace-pfl.md.
 """
@@ -38,7 +39,7 @@ from fedsim.core import Batch, ClientTask, Context
 from fedsim.core.capabilities import PayloadAccounting, RoundNoise
 from fedsim.errors import FieldError
 from fedsim.models.net import Net, Params
-from fedsim.techniques.server_distillation import soft_target_loss, soften_logits
+from fedsim.techniques.soft_targets import soft_target_loss, soften_logits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +47,10 @@ class FedKD(OneShot, PayloadAccounting, RoundNoise):
     """One-shot distillation of an ensemble, class by class.
 
     Attributes:
-        distance_by: how far a model is from the ensemble.
-        temperature: of the divergence.
-        levels: how many values a logit may have on its way up, at least 2; 0 for any.
-        laplace: scale of the noise that is added to each logit; 0 for none.
+        distance_by: distance between a model and the ensemble: `l1` of logits, or `kl` of soft predictions.
+        temperature: temperature of the KL divergence (`distance_by: kl`).
+        levels: number of values that an uploaded logit can have, at least 2; 0 for no rounding.
+        laplace: scale of the Laplace noise added to each uploaded logit; 0 for none.
     """
 
     distance_by: Literal["l1", "kl"] = "l1"
@@ -58,21 +59,22 @@ class FedKD(OneShot, PayloadAccounting, RoundNoise):
     laplace: Annotated[float, Range(minimum=0)] = 0.0
 
     def check_hyperparameters(self, net: Net, rounds: int) -> Sequence[FieldError]:
-        """The parent's, and a single level, which would say nothing."""
+        """The parent's errors, and an error for a single level."""
         faults = super().check_hyperparameters(net, rounds)
         if self.levels != 1:
             return faults
-        return (*faults, FieldError("levels", 1, "one level says nothing", "at least 2, or 0 for any number"))
+        hint = "at least 2, or 0 for no rounding"
+        return (*faults, FieldError("levels", 1, "one level makes all logits equal", hint))
 
     def draw_round_noise(self, ctx: Context, rng: np.random.Generator) -> Tree:
-        """The noise on the upload, where there is any."""
+        """The noise on the uploaded logits."""
         if not self.laplace or not self.is_upload_round(ctx):
             return {}
         shape = len(ctx.require_public_set()), ctx.num_classes
         return {"laplace": rng.laplace(scale=self.laplace, size=shape).astype(np.float32)}
 
     def predict_public_set(self, ctx: Context, task: ClientTask, params: Params) -> Tree:
-        """Logits, and label counts."""
+        """The client's logits and its label counts."""
         logits = ctx.require_public_set().predict_examples(lambda x: ctx.net(params, x))
         if self.laplace:
             logits = logits + task.round_noise["laplace"]
@@ -81,7 +83,7 @@ class FedKD(OneShot, PayloadAccounting, RoundNoise):
         return {"logits": logits, "counts": task.label_counts}
 
     def count_bytes(self, ctx: Context, name: str, payload: Tree) -> int:
-        """Every number; a rounded logit is one byte, and its smallest and largest value go along."""
+        """The usual bytes; a rounded logit costs one byte, plus the smallest and the largest logit."""
         usual = wire.payload_bytes(payload)
         if name != "said" or not payload or not self.levels:
             return usual
@@ -93,7 +95,7 @@ class FedKD(OneShot, PayloadAccounting, RoundNoise):
         return {"logits": self.ensemble_logits(said)}
 
     def distillation_loss(self, ctx: Context, params: Params, batch: Batch, lesson: Tree) -> Tensor:
-        """Of the logits, or of what they stand for."""
+        """The distance between the model and the ensemble on a public batch."""
         logits = ctx.net(params, batch.x)
         taught: Tensor = lesson["logits"]
         if self.distance_by == "l1":
@@ -104,7 +106,17 @@ class FedKD(OneShot, PayloadAccounting, RoundNoise):
 
 
 def quantise_logits(logits: Tensor, levels: int) -> Tensor:
-    """The nearest of so many values, two or more, evenly from the least of these numbers to the greatest."""
+    """Round logits to the nearest of `levels` values, evenly spaced from the smallest logit to the largest.
+
+    Args:
+        logits: any shape.
+        levels: at least 2.
+
+    Example:
+        >>> import torch
+        >>> quantise_logits(torch.tensor([0.0, 0.4, 1.0]), levels=3)
+        tensor([0.0000, 0.5000, 1.0000])
+    """
     low, high = logits.min(), logits.max()
     step = ((high - low) / (levels - 1)).clamp(min=1e-12)
     return low + step * ((logits - low) / step).round()

@@ -2,35 +2,34 @@
 
 Zhang, Guo, Ma, Wang, Xu, Wu, NeurIPS 2021, arXiv:2111.02862.
 
-Idea: every client has a teacher of its own, which mixes what all clients say of public examples; the server
-learns who should listen to whom.
+Idea: every client has its own teacher, a mixture of all clients' predictions on public examples; the server
+learns the weights of the mixture.
 
 Wire:
-    down    teacher   this client's mixture of the soft predictions that came in the round before
+    down    teacher   this client's mixture of the soft predictions of the previous round
     up      said      its soft predictions of this round's public examples, GATHER
-    keeps   own       its model; before the first visit the first one of its architecture
-    server  the coefficients c (N x N), and what the last cohort said
+    keeps   own       its model; before the first round the initial model of its architecture
+    server  the coefficients c (N x N), and the last cohort's soft predictions
 
-In every round the same `public_size` random public examples count for everybody. A client first learns for
-`public_epochs` passes at rate `public_lr` from its teacher on those of the round before,
+In every round all clients use the same `public_size` random public examples. A client first learns for
+`public_epochs` passes at rate `public_lr` from its teacher on the previous round's examples,
 
     KL(sum over m of c_nm s_m || its own),   s = softmax(logits / temperature),
 
-then trains on its own examples, then says what it thinks of this round's examples. The server makes one step
-on
+then trains on its own examples, then predicts this round's public examples. The server makes one step on
 
     MSE(s_n, sum over m of c_nm s_m) + rho MSE(c_n, 1/N)
 
-for every client n that came, its gradient multiplied by the power of 5 that brings its mean size nearest to
-0.01, and replaces the row by softmax(5 c_n).
+for every client n of the cohort. The gradient is multiplied by the power of 5 that brings its mean size
+nearest to 0.01, and the row is replaced by softmax(5 c_n).
 
-Deviations: a round begins with the public examples of the one before, which is the paper's order seen from
-another place. A teacher mixes those who came in the round before, with its row rescaled to sum to 1; the step
-on the coefficients mixes in the same way, and takes the scale as a constant. Who says what is no number is
-left out of both. The divergence is a mean over examples, where the authors' code divides by the number of
+Deviations: a round begins with the public examples of the previous round; the order of the steps is the
+paper's. A teacher mixes the clients of the previous cohort, and its row is rescaled to sum to 1. The step on
+the coefficients mixes in the same way, and treats the scale as a constant. A client whose predictions are not
+finite is left out of both. The divergence is a mean over examples; the authors' code divides by the number of
 classes as well. The first predictions come after a local training. The paper's growing number of local epochs
-is the job's `local.epochs`. With several labels per example, soft predictions are those of each label for
-itself.
+is the spec's `local.epochs`. With several labels per example, the soft predictions are the probabilities of
+each label.
 
 Reference result: see docs/results/ace-pfl.md.
 """
@@ -62,25 +61,26 @@ from fedsim.core import (
 from fedsim.core.capabilities import ClientInstructions, PersonalBroadcast
 from fedsim.core.public_set import ROWS
 from fedsim.models.net import Params
-from fedsim.techniques.server_distillation import all_finite, soft_target_loss, soften_logits
+from fedsim.techniques.server_distillation import all_finite
+from fedsim.techniques.soft_targets import soft_target_loss, soften_logits
 from fedsim.training.local_loop import LocalLoop, run_local_loop
 
 SHARPNESS = 5.0
-"""By what coefficients are multiplied before their softmax, and whose powers scale their gradients."""
+"""Factor of the coefficients before their softmax; its powers scale their gradients."""
 
 STEP = 0.01
-"""The mean size of a coefficient's step, about."""
+"""Target mean size of a coefficient's step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class KTState(ServerState):
-    """What the server knows.
+    """The server state.
 
     Attributes:
-        coefficients: float64 `[clients, clients]`; row n is how client n's teacher is mixed.
+        coefficients: float64 `[clients, clients]`; row n has the mixing weights of client n's teacher.
         who: the last cohort, int64 `[k]`.
         said: its soft predictions, float32 `[k, public_size, classes]`; None before the first round, and
-            after one in which nobody's were numbers.
+            after a round in which all clients diverged.
     """
 
     coefficients: Tensor
@@ -90,15 +90,15 @@ class KTState(ServerState):
 
 @dataclass(frozen=True, kw_only=True)
 class KTpFL(PersonalParts, ClientInstructions, PersonalBroadcast):
-    """Models of the clients' own, each taught by its own mixture of all.
+    """Personal models; the teacher of each is its own mixture of all clients' predictions.
 
     Attributes:
-        public_size: how many public examples a round has; all, if there are fewer.
+        public_size: number of public examples of a round; all, if there are fewer.
         public_epochs: passes over the public examples in a round.
         public_batch_size: public examples of a step.
-        public_lr: the learning rate on public examples.
-        temperature: of the soft predictions.
-        rho: what it costs coefficients to differ from even ones.
+        public_lr: learning rate on public examples.
+        temperature: temperature of the soft predictions.
+        rho: weight of the penalty on coefficients that differ from 1/N.
     """
 
     public_size: Count = 3000
@@ -114,20 +114,20 @@ class KTpFL(PersonalParts, ClientInstructions, PersonalBroadcast):
     # server
 
     def init_server_state(self, ctx: Context) -> KTState:
-        """Even coefficients."""
+        """Equal coefficients for all clients."""
         even = torch.full((ctx.num_clients, ctx.num_clients), 1 / ctx.num_clients, dtype=torch.float64)
         return KTState(params={}, coefficients=even, who=torch.zeros(0, dtype=torch.int64), said=None)
 
     def shared_keys(self, ctx: Context, state: Any) -> Collection[str]:
-        """No part of the model."""
+        """No keys: the model does not travel."""
         return ()
 
     def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
-        """Nothing that is the same for everybody."""
+        """No payloads that are the same for all clients."""
         return {}
 
     def instruct_client(self, ctx: Context, state: Any, client: int) -> Mapping[str, Tree]:
-        """This client's teacher, once somebody has said something."""
+        """This client's teacher, once the server has predictions."""
         if state.said is None:
             return {}
         row = state.coefficients[client, state.who]
@@ -135,11 +135,11 @@ class KTpFL(PersonalParts, ClientInstructions, PersonalBroadcast):
         return {"teacher": {"said": mixed}}
 
     def broadcast_personal(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
-        """Nothing: a client's own model is the one that it keeps."""
+        """No payloads: a client's personal model is in its client state."""
         return {}
 
     def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> KTState:
-        """What came, and the coefficients after a step for everybody who came and said numbers."""
+        """The cohort's predictions, and the coefficients after a step for each of its clients."""
         pairs = zip(reduced.clients, (entry["probabilities"] for entry in reduced["said"]), strict=True)
         heard = {client: said for client, said in pairs if all_finite(said)}
         who = torch.tensor(list(heard), dtype=torch.int64)
@@ -155,15 +155,15 @@ class KTpFL(PersonalParts, ClientInstructions, PersonalBroadcast):
         return replace(state, coefficients=coefficients, who=who, said=said)  # type: ignore[no-any-return]
 
     def coefficient_gradient(self, row: Tensor, who: Tensor, said: Tensor, at: int) -> Tensor:
-        """The gradient of one client's objective with regard to its coefficients, float64 `[clients]`.
+        """The gradient of one client's objective with respect to its coefficients, float64 `[clients]`.
 
         Args:
-            row: its coefficients.
-            who: the clients that came.
+            row: the client's coefficients.
+            who: the clients of the cohort with finite predictions.
             said: their soft predictions, float64 `[k, public_size * classes]`.
-            at: which of them it is.
+            at: position of the client in `who`.
         """
-        # The teacher as it is mixed; where everybody came, the row sums to 1.
+        # The teacher's row is rescaled to the cohort; with all clients in the cohort it sums to 1.
         scale = 1 / row[who].sum()
         away = scale * row[who] @ said - said[at]
         slope = 2 * self.rho * (row - 1 / len(row)) / len(row)
@@ -172,12 +172,12 @@ class KTpFL(PersonalParts, ClientInstructions, PersonalBroadcast):
     # client
 
     def initial_params(self, ctx: Context, task: ClientTask) -> Params:
-        """The client's own model."""
+        """The client's personal model."""
         own: Params = task.client_state.get(PRIVATE_PARAMS) or ctx.cached_init_params(task.device)
         return own
 
     def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
-        """The teacher, then the client's own examples, then what it says of this round's public ones."""
+        """Learn from the teacher, train on the client's examples, then predict this round's public set."""
         model = self.distil_from_teacher(ctx, task, self.initial_params(ctx, task))
         trained = self.train_locally(ctx, task, model, ctx.net.parameters)
         public = ctx.require_public_set()
@@ -190,7 +190,7 @@ class KTpFL(PersonalParts, ClientInstructions, PersonalBroadcast):
         )
 
     def distil_from_teacher(self, ctx: Context, task: ClientTask, model: Params) -> Params:
-        """The model after it has learnt from its teacher, if it has one."""
+        """The model after learning from the client's teacher; unchanged if it has none."""
         if "teacher" not in task.instruction:
             return model
         public, before = ctx.require_public_set(), ctx.round - 1
@@ -212,7 +212,7 @@ class KTpFL(PersonalParts, ClientInstructions, PersonalBroadcast):
         return soft_target_loss(taught, ctx.net(params, batch.x), self.temperature, several)
 
     def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
-        """The local training, what is said of public examples, and once there are teachers their steps."""
+        """The local training, the predictions, and the steps on the teacher once there is one."""
         public, moving = min(self.public_size, len(ctx.require_public_set())), ctx.net.parameters
         found = [Effort(steps, moving), Effort(1, (), examples=public)]
         if state.said is not None:
@@ -222,11 +222,11 @@ class KTpFL(PersonalParts, ClientInstructions, PersonalBroadcast):
         return found
 
     def describe_round(self, ctx: Context, state: Any) -> Mapping[str, Any]:
-        """How much clients listen to themselves: the mean of the coefficients' diagonal."""
+        """The mean weight of a client in its own teacher: the mean of the coefficients' diagonal."""
         return {"self_coefficient": round(float(state.coefficients.diagonal().mean()), 6)}
 
 
 def _scale(slope: Tensor) -> float:
-    """The power of 5 that brings the mean size of these numbers nearest to `STEP`; 0 if they are all 0."""
+    """The power of 5 that brings the mean size of a gradient nearest to `STEP`; 0 for a gradient of zeros."""
     size = float(slope.abs().mean())
     return SHARPNESS ** round(log(STEP / size, SHARPNESS)) if size else 0.0

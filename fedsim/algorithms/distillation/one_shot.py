@@ -1,21 +1,22 @@
-"""One-shot distillation, what its methods share: clients train alone, say once what they think, and learn.
+"""The base of one-shot distillation: clients train alone, upload their predictions once, and learn from all.
 
 Wire:
-    down    lesson    once, with the first task after the upload: what everybody said, put together
-    up      said      once, in round `local_rounds`: what the client says of the public set, GATHER
-    keeps   own       its model; before the first visit the first one of its architecture
-            lesson    once it came
-    server  params    the central model of each architecture; who has the lesson
+    down    lesson    once, with the first task after the upload: all clients' predictions, combined
+    up      said      once, in round `local_rounds`: the client's predictions on the public set, GATHER
+    keeps   own       its model; before the first round the initial model of its architecture
+            lesson    once the client has received it
+    server  params    the central model of each architecture; which clients have the lesson
 
-For `local_rounds` rounds (by default half of the run) every client trains a model of its own, and nothing
-travels. Those of the last of these rounds upload. The server trains a central model of each architecture,
-from its first values, on what they said: that is the papers' method, and what records have as `global`.
+For `local_rounds` rounds (by default half of the run) every client trains its personal model, and nothing
+travels. The cohort of the last of these rounds uploads. The server trains a central model of each
+architecture, from its initial weights, on the combined predictions (the lesson): this is the papers'
+algorithm, and records have it as `global`.
 
-Who says what is no number (a model that diverged) is left out of the lesson; where nobody's are
-numbers there is none.
+Predictions that are not finite (of a diverged model) are left out of the lesson. If no client has finite
+predictions, there is no lesson.
 
-The papers end there. In a personalised comparison every client goes on for the rest of the rounds: it first
-learns on the public set what the lesson says, then trains on its own examples (unless `private` is off).
+The papers end here. In a comparison of personal models every client continues for the rest of the rounds: it
+first learns the lesson on the public set, then trains on its own examples (unless `private` is false).
 """
 
 from __future__ import annotations
@@ -56,17 +57,18 @@ from fedsim.techniques.server_distillation import (
 from fedsim.training.local_loop import LocalLoop, run_local_loop
 
 SOFT_TARGETS = "lesson"
-"""What is sent once to every client, and where its memory has it."""
+"""Key of the lesson in a client's instruction and in its client state."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OneShotState(ServerState):
-    """What the server knows.
+    """The server state.
 
     Attributes:
-        lesson: what everybody said, put together; {} before the upload.
-        told: 1 for each client that has it, uint8 `[clients]`.
-        loss: the central model's last one, a mean over the architectures; None before.
+        lesson: all clients' predictions, combined; {} before the upload.
+        told: 1 for each client that has the lesson, uint8 `[clients]`.
+        loss: the last training loss of the central model, mean over the architectures; None before it is
+            trained.
     """
 
     lesson: Tree
@@ -76,19 +78,19 @@ class OneShotState(ServerState):
 
 @dataclass(frozen=True, kw_only=True)
 class OneShot(FedAvg, ClientInstructions, PersonalBroadcast, ServerTraining):
-    """Models of the clients' own, and a central one that learns from all of them at once.
+    """Personal models, and a central model that learns from all of them at once.
 
     Attributes:
-        local_rounds: after how many rounds clients upload; None for half of them.
-        weights: what a client's logit of a class counts in the ensemble: how many examples of that class it
-            holds, or the same for all.
-        private: whether clients go on to train on their own examples when they have the lesson.
+        local_rounds: number of rounds before clients upload; None for half of the run.
+        weights: weight of a client's logit of a class in the ensemble: its number of examples of that class
+            (`counts`), or the same for all clients (`even`).
+        private: whether clients continue to train on their own examples once they have the lesson.
         public_epochs: passes over the public set in each later round.
         public_batch_size: public examples of a client's step.
-        public_lr: the learning rate on public examples; None for that of the local training.
+        public_lr: learning rate on public examples; None for that of the local training.
         server_epochs: passes over the public set for the central model.
         server_batch_size: public examples of a step of the central model.
-        server_lr: Adam's rate for the central model.
+        server_lr: Adam's learning rate for the central model.
     """
 
     local_rounds: Count | None = None
@@ -108,39 +110,39 @@ class OneShot(FedAvg, ClientInstructions, PersonalBroadcast, ServerTraining):
 
     @abstractmethod
     def predict_public_set(self, ctx: Context, task: ClientTask, params: Params) -> Tree:
-        """What the client uploads about the public set."""
+        """The client's upload: its predictions on the public set."""
 
     @abstractmethod
     def combine_predictions(self, ctx: Context, said: Sequence[Tree]) -> Tree:
-        """The lesson: what all clients said, put together; each leaf has a row for every public example."""
+        """The lesson: all clients' predictions, combined; each leaf has a row for every public example."""
 
     @abstractmethod
     def distillation_loss(self, ctx: Context, params: Params, batch: Batch, lesson: Tree) -> Tensor:
-        """How far a model is from the lesson on a public batch: a scalar.
+        """The distance between a model and the lesson on a public batch: a scalar.
 
         Args:
             ctx: the round.
             params: the model.
-            batch: of public examples.
-            lesson: its rows for these.
+            batch: public examples.
+            lesson: the lesson's rows for these examples.
         """
 
     def ensemble_logits(self, said: Sequence[Tree]) -> Tensor:
-        """The ensemble's logits `[n, classes]` of what all clients said."""
+        """The ensemble's logits `[n, classes]`, from all clients' uploads."""
         counts = [each["counts"] for each in said]
         if self.weights == "even":
             counts = [torch.ones_like(each) for each in counts]
         return average_logits_by_class([each["logits"] for each in said], counts)
 
     def check_hyperparameters(self, net: Net, rounds: int) -> Sequence[FieldError]:
-        """An upload that would never come."""
+        """An error if the upload round is after the last round."""
         if self.local_rounds is None or self.local_rounds <= rounds:
             return ()
         message, hint = f"the run has {rounds} rounds", f"at most {rounds}, or null for half of them"
         return (FieldError("local_rounds", self.local_rounds, message, hint),)
 
     def depends_on_num_rounds(self) -> bool:
-        """Where clients upload half-way."""
+        """Whether the upload round is half of the run."""
         return self.local_rounds is None
 
     def is_upload_round(self, ctx: Context) -> bool:
@@ -150,28 +152,28 @@ class OneShot(FedAvg, ClientInstructions, PersonalBroadcast, ServerTraining):
     # server
 
     def init_server_state(self, ctx: Context) -> OneShotState:
-        """The first models; nobody has said anything."""
+        """The initial models, without predictions."""
         told = torch.zeros(ctx.num_clients, dtype=torch.uint8)
         return OneShotState(params=super().init_server_state(ctx).params, lesson={}, told=told, loss=None)
 
     def shared_keys(self, ctx: Context, state: Any) -> Collection[str]:
-        """No part of a model travels."""
+        """No keys: models do not travel."""
         return ()
 
     def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
-        """Nothing that comes in every round."""
+        """No payloads that are the same in every round."""
         return {}
 
     def instruct_client(self, ctx: Context, state: Any, client: int) -> Mapping[str, Tree]:
-        """The lesson, to who does not have it."""
+        """The lesson, for a client that does not have it."""
         return {SOFT_TARGETS: state.lesson} if state.lesson and not state.told[client] else {}
 
     def broadcast_personal(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
-        """Nothing: a client's own model is the one that it keeps."""
+        """No payloads: a client's personal model is in its client state."""
         return {}
 
     def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> OneShotState:
-        """The lesson, when it is time for it; later, who has got it."""
+        """The lesson, in the round of the upload; in later rounds, the clients that have received it."""
         if self.is_upload_round(ctx):
             heard = [said for said in reduced["said"] if all_finite(*said.values())]
             lesson = self.combine_predictions(ctx, heard) if heard else {}
@@ -184,7 +186,7 @@ class OneShot(FedAvg, ClientInstructions, PersonalBroadcast, ServerTraining):
     def train_server(
         self, ctx: Context, state: Any, reduced: ReducedUpdates
     ) -> Generator[Progress, None, OneShotState]:
-        """The central models, in the round of the upload."""
+        """Train the central models, in the round of the upload."""
         if not self.is_upload_round(ctx) or not state.lesson:
             return state  # type: ignore[no-any-return]
         public = ctx.require_public_set().to_device(ctx.device)
@@ -224,12 +226,12 @@ class OneShot(FedAvg, ClientInstructions, PersonalBroadcast, ServerTraining):
         return ctx.net.keys
 
     def initial_params(self, ctx: Context, task: ClientTask) -> Params:
-        """The client's own model."""
+        """The client's personal model."""
         own: Params = task.client_state.get(PRIVATE_PARAMS) or ctx.cached_init_params(task.device)
         return own
 
     def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
-        """Local training alone; once there is a lesson, that first."""
+        """Learn the lesson if there is one, then train on the client's examples."""
         lesson = task.instruction.get(SOFT_TARGETS) or task.client_state.get(SOFT_TARGETS)
         model, loss = self.initial_params(ctx, task), torch.zeros(())
         if lesson:
@@ -244,7 +246,7 @@ class OneShot(FedAvg, ClientInstructions, PersonalBroadcast, ServerTraining):
     def distil_soft_targets(
         self, ctx: Context, task: ClientTask, model: Params, lesson: Tree
     ) -> tuple[Params, Tensor]:
-        """The model after it has learnt from the lesson, and the mean loss."""
+        """The model after learning the lesson, and the mean loss."""
         batches = ctx.require_public_set().shuffle_batches(
             ctx.seed, ctx.round, epochs=self.public_epochs, batch_size=self.public_batch_size
         )
@@ -254,13 +256,13 @@ class OneShot(FedAvg, ClientInstructions, PersonalBroadcast, ServerTraining):
         return trained.params, trained.loss
 
     def public_loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
-        """What a step on the public set descends."""
+        """The loss of a step on the public set."""
         return self.distillation_loss(
             ctx, params, batch, select_batch_rows(task.instruction[SOFT_TARGETS], batch)
         )
 
     def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
-        """The local training, what is said of the public set, and with a lesson the steps on it."""
+        """The local training, the predictions on the public set, and once there is a lesson its steps."""
         public, moving = len(ctx.require_public_set()), ctx.net.parameters
         found = [Effort(steps if self.private or not state.lesson else 0, moving)]
         if state.lesson:
@@ -272,5 +274,5 @@ class OneShot(FedAvg, ClientInstructions, PersonalBroadcast, ServerTraining):
 
 
 def select_batch_rows(lesson: Tree, batch: Batch) -> dict[str, Tensor]:
-    """What a lesson says of a batch's public examples."""
+    """The lesson's rows for a batch of public examples."""
     return tree.map(lambda leaf: leaf[batch.noise[ROWS]], lesson)

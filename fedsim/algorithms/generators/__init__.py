@@ -1,1 +1,1 @@
-"""Methods whose server trains a generator of features."""
+"""Algorithms whose clients learn from features that a generator makes."""

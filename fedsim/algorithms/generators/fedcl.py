@@ -2,37 +2,38 @@
 
 Wang, Guo, Jia, IEEE Transactions on Artificial Intelligence, 2023, arXiv:2211.07248.
 
-Idea: all clients keep one pace. Easy examples count for more than hard ones, and a client that has learnt
-what a phase asks for waits until most of the others have, its last model counting on.
+Idea: all clients learn at one pace. Easy examples weigh more than hard ones. A client that reaches a phase's
+goal waits until most clients have reached it; its last model still counts in the global model.
 
 Wire:
     down    params    the global model
-            generator, labels  as in FedGen; labels are drawn as the clients hold them
-            threshold the difficulty for which clients ask the generator, one number; with it
+            generator, labels  as in FedGen; labels are drawn from the clients' label distribution
+            threshold the difficulty of the features that clients generate, one number; with the generator
     up      params    the trained model, MEAN
             labels    how many examples of each class the client holds, GATHER
             difficulty  the mixture of its examples' difficulties, 3 L numbers, GATHER
-            heads     free: the head out of its model, GATHER
-            sums      free: how the client's part of the mean of all last models changes, SUM
-    keeps   model, visits  what it trained last, and how often it came
+            heads     free: the head of its model, GATHER
+            sums      free: the change of the client's part of the mean of all last models, SUM
+    keeps   model, visits  the model that it trained last, and in how many rounds it took part
     server  params, the sums, the draws from all mixtures, the phase, the label counts, the generator
 
-A local step descends (Eq. 19) the SuperLoss of the batch, mean over it, and, from the second round on, alpha
-times that of as many generated features. After the last step the client fits a mixture of L Gaussians to the
-difficulties (l - tau) sigma of all its examples. The server draws from it, and the draws of all clients,
-sorted, are the global distribution of difficulty, beta. The generator is asked for features of a label, a
-difficulty drawn from beta, and noise, and descends the SuperLoss of the mean of the cohort's logits (Eq. 18)
-and the diversity loss. Who is frozen and when a phase ends: see `fedsim.techniques.learning_phases`. The new
-global model is the plain mean of the last models of all clients that ever came (Eq. 21), as a running sum in
-O(K).
+A local step descends (Eq. 19) the mean SuperLoss of the batch and, from the second round on, alpha times the
+mean SuperLoss of as many generated features. After the last step the client fits a mixture of L Gaussians to
+the difficulties (l - tau) sigma of all its examples. The server draws numbers from each mixture; all clients'
+draws, sorted, are the global distribution of difficulty, beta. The generator makes features from a label, a
+difficulty drawn from beta, and noise. It descends the SuperLoss of the mean of the cohort's logits (Eq. 18)
+and the diversity loss. For the rules of frozen clients and of a phase's end, see
+`fedsim.techniques.learning_phases`. The new global model is the plain mean of the last models of all clients
+that ever took part (Eq. 21), as a running sum in O(K).
 
-Deviations: tau is log C, as in the public code, since the literal 10 gives every example below
-10 - 2 lambda / e the same weight e. The phases' levels ascend, as in the paper's experiments; its text has
-them descend. A phase's threshold is held from its beginning, the phase ends when a share P of the clients is
-frozen (Algorithm 1: all of them) or after a number of rounds; after the last one plain rounds follow. Only
-clients that came are looked at. Scores are those of the client's trained model. The generator's judge is the
-cohort, not all clients, and its difficulties are those of the round, where Algorithm 1 has the last round's.
-The abstract's auto-regressive auto-encoder is nowhere in the paper.
+Deviations: tau is log C, as in the public code, because the literal 10 gives every example below
+10 - 2 lambda / e the same weight e. The phases' levels ascend, as in the paper's experiments; in its text
+they descend. A phase's threshold is fixed at its beginning. The phase ends when a share P of the clients is
+frozen (Algorithm 1: all of them) or after a number of rounds; plain rounds follow the last phase. Only
+clients of the cohort are checked. Difficulties are measured with the client's trained model. The generator
+learns from the cohort's heads, not from all clients', and its difficulties are those of the round; Algorithm
+1 uses the last round's. The paper's abstract names an auto-regressive auto-encoder that the paper does not
+describe.
 
 Reference result: see docs/results/fedcl.md.
 """
@@ -65,21 +66,21 @@ from fedsim.training.local_loop import TrainedModel, example_losses, masked_mean
 
 Level = Annotated[float, Range(above=0, below=1)]
 
-EQUALLY: Mapping[str, Powers] = {"mean": Powers()}
-"""The weight of every client that came and holds examples is 1."""
+EQUAL_POWERS: Mapping[str, Powers] = {"mean": Powers()}
+"""Weights of 1 for every client that took part and holds examples."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedCLState(FedGenState):
-    """What the server knows.
+    """The server state.
 
     Attributes:
         sums: over all clients' last models; {} with `selected_only`.
-        counts: of the examples of each class, over all clients that came, float64 `[classes]`.
-        counted: which clients these are, bool `[N]`; nobody where there is no generator.
-        draws: from each client's last mixture, float64 `[N, draws]`; NaN for who has sent none. All of it is
-            copied and sorted in every round.
-        standing: which phase it is, and who is done with it.
+        counts: examples of each class, over all clients that took part, float64 `[classes]`.
+        counted: whether a client is in `counts`, bool `[N]`; all false without a generator.
+        draws: numbers drawn from each client's last mixture, float64 `[N, draws]`; NaN for a client without a
+            mixture. The whole tensor is copied and sorted in every round.
+        standing: the phase, and the clients that have finished it.
     """
 
     sums: Tree
@@ -93,23 +94,24 @@ class FedCLState(FedGenState):
 class FedCL(FedGen, CohortSelection, UpdatePostprocessing):
     """FedGen's generator, SuperLoss, and phases; without all three and with `selected_only` it is FedAvg.
 
-    That is `alpha: 0, superloss: false, levels: [], selected_only: true`. Of generated features a local step
-    has as many as of examples (Eq. 19).
+    FedAvg is `alpha: 0, superloss: false, levels: [], selected_only: true`. A local step has as many
+        generated
+    features as examples (Eq. 19).
 
     Attributes:
-        superloss: whether examples count by their confidence; otherwise the loss is the cross-entropy.
-        lambda_cl: lambda, how much is charged for a confidence other than 1.
-        tau_classes: tau is its logarithm.
-        tau: itself, in nats; it comes before `tau_classes`.
-        levels: T_1 ... T_Z, the quantiles of difficulty that the phases ask for; none for no phases.
-        order: whether the phases go from the smallest level to the largest, or back.
-        v: the share of a client's difficulties that has to be below the threshold.
-        finished: P, the share of the clients that have to be done before the next phase.
-        cap: rounds after which a phase ends in any case; null for the run's rounds, cut evenly.
-        components: L, of each client's mixture.
+        superloss: whether examples are weighted by their confidence; if false, the loss is the cross-entropy.
+        lambda_cl: lambda, the cost of a confidence other than 1.
+        tau_classes: tau is the logarithm of this number, unless `tau` is given.
+        tau: loss that separates easy from hard examples, in nats; it replaces `tau_classes`.
+        levels: T_1 ... T_Z, the quantile of difficulty that each phase asks for; [] for no phases.
+        order: order of the phases' levels, from the smallest to the largest (`ascending`) or the reverse.
+        v: share of a client's difficulties that has to be below the threshold.
+        finished: P, share of the clients that have to finish a phase before the next one begins.
+        cap: largest number of rounds of a phase; null divides the run's rounds evenly.
+        components: L, the components of each client's mixture.
         draws: N_k, how many numbers the server draws from each mixture.
-        scored_by: whose losses the difficulties are: of the model as trained, or as received.
-        selected_only: whether the new model is FedAvg's mean of the cohort, in the place of Eq. 21.
+        scored_by: model that measures the difficulties: the client's `trained` model, or the `received` one.
+        selected_only: whether the new model is FedAvg's mean of the cohort, instead of Eq. 21.
     """
 
     alpha: Annotated[float, Range(minimum=0)] = 1.0
@@ -148,7 +150,7 @@ class FedCL(FedGen, CohortSelection, UpdatePostprocessing):
         return SuperLoss(log(self.tau_classes) if self.tau is None else self.tau, self.lambda_cl)
 
     def depends_on_num_rounds(self) -> bool:
-        """Where the phases share out the run."""
+        """Whether the phases divide the run's rounds."""
         return bool(self.levels) and self.cap is None
 
     def phases(self, ctx: Context) -> Phases:
@@ -158,20 +160,20 @@ class FedCL(FedGen, CohortSelection, UpdatePostprocessing):
         return Phases(tuple(levels), self.v, self.finished, cap)
 
     def measures_difficulty(self) -> bool:
-        """Whether anything asks how difficult the clients' examples are."""
+        """Whether phases or the generator need the clients' difficulties."""
         return bool(self.levels) or self.has_generator()
 
     # server
 
     def init_server_state(self, ctx: Context) -> FedCLState:
-        """The parent's; nobody has come, and the first phase begins."""
+        """The parent's state, with empty sums and the first phase."""
         begun = super().init_server_state(ctx)
         everybody, nobody = ctx.num_clients, torch.zeros(ctx.num_clients, dtype=torch.bool)
         return FedCLState(
             params=begun.params,
             labels=torch.full_like(begun.labels, 1 / ctx.num_classes),
             generator=begun.generator,
-            sums={} if self.selected_only else init_sums(EQUALLY, begun.params),
+            sums={} if self.selected_only else init_sums(EQUAL_POWERS, begun.params),
             counts=torch.zeros(ctx.num_classes, dtype=torch.float64),
             counted=nobody,
             draws=torch.full(
@@ -181,7 +183,7 @@ class FedCL(FedGen, CohortSelection, UpdatePostprocessing):
         )
 
     def select_cohort(self, ctx: Context, state: Any, rng: np.random.Generator) -> Sequence[int]:
-        """A uniform sample of those that are not frozen; all of them where they are few."""
+        """A uniform sample of the clients that are not frozen; all of them if they are few."""
         if not state.standing.frozen.any():
             return sample_cohort(ctx, rng)
         ready = state.standing.ready_clients.numpy()
@@ -189,7 +191,7 @@ class FedCL(FedGen, CohortSelection, UpdatePostprocessing):
         return sorted(ready[chosen].tolist())
 
     def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
-        """What FedGen sends, and the difficulty of the features that clients ask for."""
+        """FedGen's payloads, and the difficulty of the features that clients generate."""
         sent = dict(super().broadcast(ctx, state))
         if self.uses_generated_features(ctx):
             sent["threshold"] = {
@@ -198,15 +200,15 @@ class FedCL(FedGen, CohortSelection, UpdatePostprocessing):
         return sent
 
     def wanted_difficulty(self, state: Any) -> float:
-        """The phase's threshold, and after the last one its; without phases, the median of all draws."""
+        """The phase's threshold, also after the last phase; without phases, the median of all draws."""
         held = state.standing.threshold if self.levels else quantile(pool_draws(state.draws), 0.5)
         return float(np.nan_to_num(held))
 
     def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> FedCLState:
-        """The mean of all last models (Eq. 21), the draws from what came, and where the phase stands."""
+        """The mean of all last models (Eq. 21), the draws from the cohort's mixtures, and the phase."""
         now: FedCLState = super().aggregate(ctx, state, reduced)
         if not self.selected_only:
-            sums = advance_sums(EQUALLY, state.sums, reduced["sums"])
+            sums = advance_sums(EQUAL_POWERS, state.sums, reduced["sums"])
             now = replace(now, sums=sums, params=make_teacher(sums, now.params))
         if not self.measures_difficulty():
             return now
@@ -226,11 +228,11 @@ class FedCL(FedGen, CohortSelection, UpdatePostprocessing):
     def generator_batches(
         self, ctx: Context, state: Any, reduced: ReducedUpdates, stream: np.random.Generator
     ) -> GeneratorBatches:
-        """Labels as all clients hold them, and difficulties out of all draws."""
+        """Labels from all clients' label distribution, and difficulties from all draws."""
         size, pool = (self.generator_steps, self.generator_batch_size), pool_draws(state.draws).numpy()
         chances = state.counts.numpy() / float(state.counts.sum())
         labels = stream.choice(len(chances), size, p=chances)
-        # Models that have diverged have no difficulties.
+        # Diverged models have no finite difficulties, and the pool may be empty.
         wanted = stream.choice(pool if len(pool) else np.zeros(1), (*size, 1))
         return GeneratorBatches(list(labels), list(wanted.astype(np.float32)))
 
@@ -242,17 +244,17 @@ class FedCL(FedGen, CohortSelection, UpdatePostprocessing):
         return lambda made, wanted: self._superloss_or_plain(judge(made), Batch(made, wanted))
 
     def describe_round(self, ctx: Context, state: Any) -> Mapping[str, Any]:
-        """The phase of the round, its threshold, who is frozen, and why the phase ended, if it did."""
+        """The round's phase, its threshold, the frozen clients, and the reason for the phase's end."""
         return {**(state.standing.said if self.levels else {}), **super().describe_round(ctx, state)}
 
     # client
 
     def weigh_client(self, ctx: Context, task: ClientTask) -> float:
-        """All count alike (Eq. 21), also where nobody of a small cohort holds an example."""
+        """The same weight for all clients (Eq. 21), also if no client of a small cohort holds an example."""
         return super().weigh_client(ctx, task) if self.selected_only else 1.0
 
     def init_client_state(self, ctx: Context, broadcast: Tree) -> Tree:
-        """It never came."""
+        """The global model, with 0 rounds."""
         if self.selected_only:
             return {}
         return {"model": dict(broadcast["params"]), "visits": torch.zeros((), dtype=torch.int64)}
@@ -270,13 +272,13 @@ class FedCL(FedGen, CohortSelection, UpdatePostprocessing):
         return masked_mean(self.superloss_rule(losses) if self.superloss else losses, batch.mask)
 
     def make_features(self, ctx: Context, task: ClientTask, noise: Tensor, labels: Tensor) -> Tensor:
-        """Features `[batch, ...]` of these labels and the difficulty that came."""
+        """Features `[batch, ...]` of these labels and of the broadcast difficulty."""
         wanted = task.broadcast["threshold"]["difficulty"].expand(len(labels), 1)
         with torch.no_grad():
             return self.generator(ctx)(task.broadcast["generator"], noise, labels, wanted)
 
     def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
-        """What FedGen sends; besides, how its part of the mean of all last models changes."""
+        """FedGen's update, and the change of the client's part of the mean of all last models."""
         update = super().make_update(ctx, task, trained)
         upload: dict[str, Tree] = {**update.upload, "difficulty": {}, "sums": {}}
         if self.selected_only:
@@ -288,12 +290,12 @@ class FedCL(FedGen, CohortSelection, UpdatePostprocessing):
                 make_client_part(powers, trained.params, 0 * visits, now, held),
                 make_client_part(powers, *before),
             )
-            for name, powers in EQUALLY.items()
+            for name, powers in EQUAL_POWERS.items()
         }
         return update._replace(upload=upload, client_state={"model": dict(trained.params), "visits": now})
 
     def postprocess_update(self, ctx: Context, task: ClientTask, update: ClientUpdate) -> ClientUpdate:
-        """Besides, the mixture of its examples' difficulties (Eq. 12)."""
+        """The update with the mixture of the client's difficulties (Eq. 12)."""
         if not self.measures_difficulty():
             return update
         model = self.initial_params(ctx, task) if self.scored_by == "received" else update.model

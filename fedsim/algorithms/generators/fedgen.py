@@ -2,34 +2,34 @@
 
 Zhu, Hong, Zhou, ICML 2021, arXiv:2105.10056.
 
-Idea: the server trains a generator of features that the clients' own classifiers take for the wanted class,
-and clients get features from it of the classes that they lack.
+Idea: the server trains a generator of features that the clients' classifiers assign to a wanted class, and
+clients get features of the classes that they lack from it.
 
 Wire:
     down    params    the global model
             generator the conditional generator, with its running statistics; from the second round on
-            labels    by which chances clients draw the generated labels; with it
+            labels    probabilities with which clients draw the generated labels; with the generator
     up      params    the trained model, MEAN
             labels    how many examples of each class the client holds, GATHER
-            heads     free: the head out of its model, GATHER
+            heads     free: the head of its model, GATHER
     keeps   nothing
-    server  params, the chances of the labels, the generator with Adam's moments
+    server  params, the probabilities of the labels, the generator with Adam's moments
 
 From the second round on, a local step on B examples descends
 
     CE(h(f(x)), y) + alpha_t (B_g / B) CE(h(G(y')), y') + beta_t KL(h(G(y)) || h(f(x))),
 
-with B_g labels y' drawn from all that the generator has met. Features G enter at the head h; nothing flows
-back through the first argument of KL. Both strengths fall: alpha_t = max(1e-4, alpha decay^t), t from 0 on.
+with B_g labels y' drawn from all labels that the server has seen. Features G enter at the head h; no gradient
+flows back through the first argument of KL. Both weights fall: alpha_t = max(1e-4, alpha decay^t), t from 0.
 
-After the round the generator descends, over the cohort's heads h_k as they came,
+After the round the generator descends, over the cohort's heads h_k,
 
     sum over k of mean over y of (n_ky / sum over j of n_jy) CE(h_k(G(y)), y) + the diversity loss
 
 with labels y drawn evenly from those that the cohort holds; n_ky are the label counts.
 
-Deviations: noise is Gaussian, as the paper has it; its code draws it evenly from [0, 1). Label counts are of
-all that a client holds; its code counts what was trained on in the round, beginning at 1.
+Deviations: noise is Gaussian, as in the paper; its code draws it evenly from [0, 1). Label counts are over
+all examples of a client; its code counts the examples trained on in the round, beginning at 1.
 
 Reference result: see docs/results/fedcl.md.
 """
@@ -80,19 +80,21 @@ from fedsim.techniques.generators import (
     feature_flops,
     make_generator,
 )
-from fedsim.training.local_loop import TrainedModel, cross_entropy, kl_divergence
+from fedsim.techniques.soft_targets import kl_divergence
+from fedsim.training.local_loop import TrainedModel, cross_entropy
 
-LEAST = 1e-4
-"""Where the falling strengths of the generated features end."""
+LEAST_STRENGTH = 1e-4
+"""Lower bound of the falling weights `alpha` and `beta`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedGenState(ServerState):
-    """What the server knows.
+    """The server state.
 
     Attributes:
-        labels: by which chances clients draw labels, float32 `[classes]`; zeros before the first round.
-        generator: as in `fedsim.techniques.generator_training`; {} where there is none.
+        labels: probabilities with which clients draw labels, float32 `[classes]`; zeros before the first
+            round.
+        generator: as in `fedsim.techniques.generator_training`; {} without a generator.
     """
 
     labels: Tensor
@@ -101,26 +103,26 @@ class FedGenState(ServerState):
 
 @dataclass(frozen=True, kw_only=True)
 class FedGen(FedAvg, PersonalBroadcast, ServerTraining, StepNoise):
-    """FedAvg with a generator of features; alpha and beta both 0 is FedAvg.
+    """FedAvg with a generator of features; `alpha: 0, beta: 0` is FedAvg.
 
-    Another method with such a generator may change: what is wrong with its features (`critic`), what it is
-    asked for (`lessons`), the labels that clients draw (`census`), what else a feature is conditioned on
-    (`scalars`, `make`), and the loss of logits (`fit`).
+    Subclasses may override the generator's loss on features (`critic`), its training labels
+    (`generator_batches`), the clients' labels (`label_chances`), further inputs of the generator (`scalars`,
+    `make_features`), and the loss of logits (`logits_loss`).
 
     Attributes:
-        alpha: how much generated features count in the first round.
-        beta: how much being told by the features of one's own labels counts in the first round.
-        decay: what both are multiplied by from round to round.
+        alpha: weight of the loss on generated features of drawn labels, in round 1.
+        beta: weight of the KL term on generated features of the client's own labels, in round 1.
+        decay: factor of both weights from round to round.
         samples: generated features of a local step, B_g; null for as many as a batch has examples.
-        generator_steps: of Adam after each round.
+        generator_steps: Adam steps of the generator after each round.
         generator_batch_size: generated features of each of these steps.
-        generator_lr: Adam's rate in the first round.
-        generator_gamma: what it is multiplied by from round to round.
+        generator_lr: Adam's learning rate in round 1.
+        generator_gamma: factor of the generator's learning rate from round to round.
         generator_decay: the generator's weight decay.
-        generator_noise: how many numbers of noise the generator begins with.
-        generator_hidden: the generator's width.
-        output: what the values of the generator's last layer go through.
-        diversity: how features are kept apart; `pairs` is this paper's, `ratio` KDIA's.
+        generator_noise: size of the generator's noise input.
+        generator_hidden: the generator's hidden width.
+        output: activation of the generator's last layer.
+        diversity: loss that makes the features of a batch differ; `pairs` is this paper's, `ratio` KDIA's.
     """
 
     alpha: Annotated[float, Range(minimum=0)] = 10.0
@@ -148,7 +150,7 @@ class FedGen(FedAvg, PersonalBroadcast, ServerTraining, StepNoise):
     tasks: ClassVar[Collection[str]] = frozenset({"classes"})
 
     def generator(self, ctx: Context) -> Generator:
-        """The generator for the model at hand."""
+        """The generator for the model."""
         return make_generator(
             ctx.net,
             ctx.input_shape,
@@ -161,54 +163,54 @@ class FedGen(FedAvg, PersonalBroadcast, ServerTraining, StepNoise):
         )
 
     def strength_in_round(self, ctx: Context, strength: float) -> float:
-        """A strength in this round."""
-        return max(min(strength, LEAST), strength * self.decay**ctx.round)
+        """A weight after its decay, in this round."""
+        return max(min(strength, LEAST_STRENGTH), strength * self.decay**ctx.round)
 
     def has_generator(self) -> bool:
-        """Whether there is a generator at all."""
+        """Whether the algorithm has a generator."""
         return self.alpha > 0 or self.beta > 0
 
     def uses_generated_features(self, ctx: Context) -> bool:
-        """Whether clients have generated features in this round."""
+        """Whether clients use generated features in this round."""
         return self.has_generator() and ctx.round > 0
 
     # server
 
     def init_server_state(self, ctx: Context) -> FedGenState:
-        """The parent's, and the generator as it was drawn."""
+        """The parent's state, and an untrained generator."""
         generator = init_generator(self.generator(ctx), ctx.seed) if self.has_generator() else {}
         nobody = torch.zeros(ctx.num_classes)
         return FedGenState(params=super().init_server_state(ctx).params, labels=nobody, generator=generator)
 
     def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
-        """The global model, the generator and the chances of its labels."""
+        """The global model, the generator and the probabilities of its labels."""
         sent = dict(super().broadcast(ctx, state))
         if self.uses_generated_features(ctx):
-            # Even where those that came so far held nothing: chances of 0 would all draw the first class.
+            # Equal for all classes if no client so far held an example: zeros would draw the first class.
             chances = state.labels if bool(state.labels.any()) else torch.ones_like(state.labels)
             sent |= {"generator": state.generator["params"], "labels": {"chances": chances}}
         return sent
 
     def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> Any:
-        """The model as in FedAvg, and the census of the labels."""
+        """The parent's state, and the probabilities of the labels."""
         state = super().aggregate(ctx, state, reduced)
         if not self.has_generator():
             return state
         return replace(state, labels=self.label_chances(ctx, state, gather_label_counts(reduced)))
 
     def label_chances(self, ctx: Context, state: Any, counts: Tensor) -> Tensor:
-        """By which chances clients draw labels: even over all that anybody has brought so far.
+        """The probabilities with which clients draw labels: equal for all labels seen so far.
 
         Args:
             ctx: the round.
-            state: with the chances until now.
+            state: the server state, with the probabilities so far.
             counts: of the cohort, float64 `[clients, classes]`.
         """
         met: Tensor = ((state.labels > 0) | (counts.sum(0) > 0)).float()
         return met / met.sum().clamp(min=1)
 
     def train_server(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> Steps[Progress, None, Any]:
-        """The generator, on the heads that came."""
+        """Train the generator on the cohort's heads."""
         if not self.has_generator() or not sum(reduced.num_examples):
             return state
         stream, device = streams.stream(ctx.seed, "generator", ctx.round), ctx.device
@@ -247,7 +249,7 @@ class FedGen(FedAvg, PersonalBroadcast, ServerTraining, StepNoise):
         return label_critic(heads, shares)
 
     def broadcast_personal(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
-        """The model alone."""
+        """The global model."""
         return super().broadcast(ctx, state)
 
     def describe_round(self, ctx: Context, state: Any) -> Mapping[str, Any]:
@@ -259,7 +261,7 @@ class FedGen(FedAvg, PersonalBroadcast, ServerTraining, StepNoise):
     def draw_step_noise(
         self, ctx: Context, rng: np.random.Generator, steps: int, batch_size: int, *_: int
     ) -> Tree:
-        """What decides on the labels of the generated features, their noise, and that of one's own labels."""
+        """Random numbers for the labels of generated features, their noise, and the noise of own labels."""
         if not self.uses_generated_features(ctx) or not steps:
             return {}
         samples, wide = self.samples or batch_size, self.generator_noise
@@ -271,7 +273,7 @@ class FedGen(FedAvg, PersonalBroadcast, ServerTraining, StepNoise):
         return {**made, **own}
 
     def loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
-        """The loss of the examples, that of generated features, and the divergence from what these say."""
+        """The loss of the examples, plus the loss of generated features, plus the KL term."""
         logits = ctx.net(params, batch.x)
         value = self.logits_loss(ctx, task, logits, batch)
         if self.uses_generated_features(ctx) and self.alpha:
@@ -279,7 +281,7 @@ class FedGen(FedAvg, PersonalBroadcast, ServerTraining, StepNoise):
             weight = self.strength_in_round(ctx, self.alpha) * (self.samples or size) / size
             value = value + weight * self.generated_loss(ctx, task, params, batch)
         if self.uses_generated_features(ctx) and self.beta:
-            predict_generated = self.told(ctx, task, params, batch)
+            predict_generated = self.predict_own_labels(ctx, task, params, batch)
             value = value + self.strength_in_round(ctx, self.beta) * kl_divergence(
                 predict_generated, logits, batch.mask
             )
@@ -297,18 +299,18 @@ class FedGen(FedAvg, PersonalBroadcast, ServerTraining, StepNoise):
         return self.logits_loss(ctx, task, logits, Batch(made, labels))
 
     @torch.no_grad()
-    def told(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
-        """What the head says of generated features of the batch's own labels: logits `[batch, classes]`."""
+    def predict_own_labels(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
+        """The head's logits `[batch, classes]` for generated features of the batch's own labels."""
         made = self.make_features(ctx, task, batch.noise["own"][: len(batch.y)], batch.y)
         return ctx.net.run_blocks(params, made, start=self.generator(ctx).feature_entry.block)
 
     @torch.no_grad()
     def make_features(self, ctx: Context, task: ClientTask, noise: Tensor, labels: Tensor) -> Tensor:
-        """Features `[batch, ...]` of these labels, by the generator that came."""
+        """Features `[batch, ...]` of these labels, from the broadcast generator."""
         return self.generator(ctx)(task.broadcast["generator"], noise, labels)
 
     def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
-        """The model and the label counts; besides, its head."""
+        """The model, the label counts, and the model's head."""
         update = super().make_update(ctx, task, trained)
         more: dict[str, Tree] = {"labels": {}, "heads": {}}
         if self.has_generator():
@@ -318,8 +320,8 @@ class FedGen(FedAvg, PersonalBroadcast, ServerTraining, StepNoise):
         return update._replace(upload={**update.upload, **more})
 
     def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
-        """The features besides: of drawn labels, and of one's own, from which nothing flows back."""
-        # Without what else comes down, which may take long to make: it is asked for once for each size.
+        """The parent's effort, and the generated features; those of own labels need no gradient."""
+        # The parent's payloads alone: the others may be slow to make, and this runs once for each size.
         usual = Effort(steps, self.trainable_keys(ctx, super().broadcast(ctx, state)))
         if not self.uses_generated_features(ctx):
             return (usual,)
@@ -329,5 +331,5 @@ class FedGen(FedAvg, PersonalBroadcast, ServerTraining, StepNoise):
 
 
 def gather_label_counts(reduced: ReducedUpdates) -> Tensor:
-    """What each client of a cohort holds of each class: float64 `[clients, classes]`."""
+    """The number of examples of each class, for each client of a cohort: float64 `[clients, classes]`."""
     return torch.stack([each["counts"].cpu() for each in reduced["labels"]]).double()

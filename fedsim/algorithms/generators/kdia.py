@@ -2,39 +2,41 @@
 
 Ma, 2025, arXiv:2506.20431; "FL" is written out in its title.
 
-Idea: where few of many clients come to a round, the mean of those that came is a student; a teacher is made
-of the last models of all clients, weighted by how lately they came, how often, and how much data they hold.
-It teaches the clients, and a generator on the server gives them features of the classes that they lack.
+Idea: when a cohort has few of many clients, its mean is a student; the teacher is the mean of the last models
+of all clients, weighted by how recently and how often they took part and by their number of examples. The
+teacher teaches the clients, and a generator on the server gives them features of the classes that they lack.
 
 Wire:
     down    params    the student, which is the global model
             teacher   the mean of all clients' last models
             generator the conditional generator, with its running statistics
     up      params    the trained model, MEAN
-            teacher   free: how the client's part of the teacher changes, SUM
-            heads     free: the classifier out of its model, GATHER
-    keeps   model     what it trained last; and when that was, and how often it came
+            teacher   free: the change of the client's part of the teacher, SUM
+            heads     free: the classifier of its model, GATHER
+    keeps   model     the model that it trained last, in which round, and in how many rounds it took part
     server  params, the teacher's sums, the generator with Adam's moments
 
 The local loss is CE + lambda_kd KL(teacher || student) at temperature tau + lambda_gen CE of the classifier
-on generated features, as many as the batch has examples (Eqs. 11 to 13). Labels for these are drawn evenly
-for a whole pass and shuffled in each; a client with less than a batch draws them anew in each (Alg. 2).
-`labels: data` is what the paper compares that with: a client's are those of its batch (section 6.3, Fig. 7).
+on generated features, as many as the batch has examples (Eqs. 11 to 13). Their labels are drawn evenly for a
+whole pass and shuffled in each; a client with less than a batch draws new ones in each (Alg. 2).
+`labels: data` is the variant that the paper compares with: a client uses the labels of its batch (section
+6.3, Fig. 7).
 
-Client k weighs F_k, proportional to u_k = (e^(t_k - t) c_k n_k)^(1/3), with t_k the round when it last came,
-c_k how often it came and n_k its examples (Eqs. 5 to 9, whose normalisers cancel). A client that stays away
-only decays, so the teacher's numerator and normaliser are running sums, T <- e^(-1/3) T + sum over the cohort
-of (u_new w_new - u_old w_old): a round costs O(K), whatever N is.
+Client k weighs F_k, proportional to u_k = (e^(t_k - t) c_k n_k)^(1/3), with t_k its last round, c_k its
+number of rounds and n_k its examples (Eqs. 5 to 9, whose normalisers cancel). The weight of a client outside
+the cohort only decays. The teacher's numerator and normaliser are therefore running sums, T <- e^(-1/3) T +
+sum over the cohort of (u_new w_new - u_old w_old): a round costs O(K), for any N.
 
-The generator learns after the round from the cohort's classifiers: cross-entropy of the mean of their logits,
-weighted by examples, and a term for diversity (Eqs. 3 and 4), while the deployed models are scored. The next
-round's clients wait for it, since they need it.
+The generator learns after the round from the cohort's classifiers, while the deployed models are scored: the
+cross-entropy of the mean of their logits, weighted by examples, and a diversity term (Eqs. 3 and 4). The next
+round starts when the generator is trained.
 
-Deviations: clients that never came count nothing in any kind of mean. Adam's moments are kept between rounds.
-The paper's text has no tau^2, nor has this by default; its code has KL(student || teacher), which is an
-option. Eq. 3 is the clients' weighted mean without its further 1/K, which only scales it. Alg. 1's labels for
-the server are one draw of batches x batch size, shuffled in each pass. The generator's sigmoid is its code's,
-though the features it stands for may exceed 1. A model without maps has a generator of flat features.
+Deviations: clients that never took part have the weight 0 in every kind of mean. Adam's moments are kept
+between rounds. There is no tau^2 by default, as in the paper's text; its code has KL(student || teacher),
+which is an option. Eq. 3 is the clients' weighted mean without its further 1/K, which only scales it. Alg.
+1's labels for the server are one draw of batches x batch size, shuffled in each pass. The generator's sigmoid
+is its code's, though the features of the model may exceed 1. A model without maps has a generator of flat
+features.
 
 Reference result: see docs/results/kdia.md.
 """
@@ -71,7 +73,7 @@ from fedsim.models.net import Params
 from fedsim.techniques.generator_training import (
     GeneratorBatches,
     GeneratorTraining,
-    Labels,
+    LabelSource,
     draw_client_labels,
     init_generator,
     joint_critic,
@@ -80,23 +82,24 @@ from fedsim.techniques.generator_training import (
 )
 from fedsim.techniques.generators import Diversity, Generator, Output, feature_flops, make_generator
 from fedsim.techniques.last_models import (
-    KINDS,
+    POWERS_BY_KIND,
     MeanKind,
     advance_sums,
     init_sums,
     make_client_part,
     make_teacher,
 )
-from fedsim.training.local_loop import TrainedModel, cross_entropy, kl_divergence
+from fedsim.techniques.soft_targets import kl_divergence
+from fedsim.training.local_loop import TrainedModel, cross_entropy
 
 
 @dataclass(frozen=True, kw_only=True)
 class KDIAState(ServerState):
-    """What the server knows.
+    """The server state.
 
     Attributes:
         sums: the teacher's running sums, as in `fedsim.techniques.last_models`.
-        generator: as in `fedsim.techniques.generator_training`; {} where there is none.
+        generator: as in `fedsim.techniques.generator_training`; {} without a generator.
     """
 
     sums: Tree
@@ -109,25 +112,25 @@ class KDIA(FedAvg, PersonalBroadcast, ServerTraining, StepNoise):
 
     Attributes:
         lambda_kd: weight of the distillation; 0 sends no teacher.
-        lambda_gen: weight of the generated features; 0 has no generator.
+        lambda_gen: weight of the loss on generated features; 0 has no generator.
         tau: temperature of the distillation.
-        weights: the frequencies by which the teacher is weighted: the geometric or the arithmetic mean of all
-            three, or one of them alone.
-        kl: whether the teacher or the student comes first in the divergence.
+        weights: frequencies that weight the teacher: the geometric or the arithmetic mean of all three, or
+            one of them alone.
+        kl: first argument of the KL divergence: the teacher or the student.
         tau_squared: whether the distillation is multiplied by tau^2.
-        start_round: rounds of FedAvg before clients have the two terms.
+        start_round: rounds of FedAvg before clients use the teacher and the generator.
         generator_epochs: passes over the labels in each training of the generator.
         generator_batches: batches of each pass over the labels.
         generator_batch_size: generated features of each batch.
-        generator_lr: Adam's rate for the generator.
+        generator_lr: Adam's learning rate for the generator.
         generator_decay: the generator's weight decay.
-        generator_noise: how many numbers of noise the generator begins with.
-        generator_hidden: the generator's width where features are flat.
-        output: what the values of the generator's last layer go through.
-        diversity: how features are kept apart; `ratio` is this paper's, `pairs` FedGen's.
-        labels: of the generated features: drawn for a whole pass, or for each batch, on the server and on
-            clients; or on clients those of the examples (`data`), and on the server drawn for each batch, as
-            before this paper.
+        generator_noise: size of the generator's noise input.
+        generator_hidden: hidden width of a generator of flat features.
+        output: activation of the generator's last layer.
+        diversity: loss that makes the features of a batch differ; `ratio` is this paper's, `pairs` FedGen's.
+        labels: labels of the generated features: drawn for a whole pass (`pass`) or for each batch (`batch`),
+            on the server and on clients; `data` takes the labels of the batch on clients, and draws them for
+            each batch on the server, as earlier papers do.
     """
 
     lambda_kd: Annotated[float, Range(minimum=0)] = 0.5
@@ -146,7 +149,7 @@ class KDIA(FedAvg, PersonalBroadcast, ServerTraining, StepNoise):
     generator_hidden: Count = 256
     output: Output = "sigmoid"
     diversity: Diversity = "ratio"
-    labels: Labels = "pass"
+    labels: LabelSource = "pass"
 
     uploads: ClassVar[Mapping[str, Reduction]] = {
         "params": Reduction.MEAN,
@@ -159,7 +162,7 @@ class KDIA(FedAvg, PersonalBroadcast, ServerTraining, StepNoise):
     tasks: ClassVar[Collection[str]] = frozenset({"classes"})
 
     def generator(self, ctx: Context) -> Generator:
-        """The generator for the model at hand."""
+        """The generator for the model."""
         return make_generator(
             ctx.net,
             ctx.input_shape,
@@ -170,23 +173,23 @@ class KDIA(FedAvg, PersonalBroadcast, ServerTraining, StepNoise):
         )
 
     def has_teacher(self, ctx: Context) -> bool:
-        """Whether clients have a teacher in this round."""
+        """Whether clients learn from the teacher in this round."""
         return self.lambda_kd > 0 and ctx.round >= self.start_round
 
     def uses_generated_features(self, ctx: Context) -> bool:
-        """Whether clients have generated features in this round."""
+        """Whether clients use generated features in this round."""
         return self.lambda_gen > 0 and ctx.round >= self.start_round
 
     # server
 
     def init_server_state(self, ctx: Context) -> KDIAState:
-        """The parent's; nobody has come to the teacher, and the generator is as it was drawn."""
+        """The parent's state, with empty sums and an untrained generator."""
         params = super().init_server_state(ctx).params
         generator = init_generator(self.generator(ctx), ctx.seed) if self.lambda_gen else {}
         return KDIAState(params=params, sums=init_sums(self.weights, params), generator=generator)
 
     def teacher(self, state: Any) -> Params:
-        """The mean of all clients' last models; the global model before anybody has come."""
+        """The mean of all clients' last models; the global model before round 1."""
         return make_teacher(state.sums, state.params)
 
     def broadcast(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
@@ -199,11 +202,11 @@ class KDIA(FedAvg, PersonalBroadcast, ServerTraining, StepNoise):
         return sent
 
     def broadcast_personal(self, ctx: Context, state: Any) -> Mapping[str, Tree]:
-        """The model alone."""
+        """The global model."""
         return super().broadcast(ctx, state)
 
     def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> KDIAState:
-        """The student as in FedAvg; the teacher's sums, decayed by a round, with what the cohort changed."""
+        """The parent's student; the teacher's sums, decayed by a round, plus the cohort's changes."""
         sums = advance_sums(self.weights, state.sums, reduced["teacher"])
         params = super().aggregate(ctx, state, reduced).params
         return KDIAState(params=params, sums=sums, generator=state.generator)
@@ -211,7 +214,7 @@ class KDIA(FedAvg, PersonalBroadcast, ServerTraining, StepNoise):
     def train_server(
         self, ctx: Context, state: Any, reduced: ReducedUpdates
     ) -> Steps[Progress, None, KDIAState]:
-        """The generator, on the classifiers that came."""
+        """Train the generator on the cohort's classifiers."""
         came = [(n, head) for n, head in zip(reduced.num_examples, reduced["heads"], strict=True) if n]
         if not self.lambda_gen or not came:
             return state  # type: ignore[no-any-return]
@@ -249,14 +252,14 @@ class KDIA(FedAvg, PersonalBroadcast, ServerTraining, StepNoise):
     # client
 
     def init_client_state(self, ctx: Context, broadcast: Tree) -> Tree:
-        """It never came."""
+        """The global model, with 0 rounds."""
         never = torch.zeros((), dtype=torch.int64)
         return {"model": dict(broadcast["params"]), "last": never, "visits": never.clone()}
 
     def draw_step_noise(
         self, ctx: Context, rng: np.random.Generator, steps: int, batch_size: int, num_examples: int
     ) -> Tree:
-        """Noise for the generated features of each step; labels, where these are not the examples' own."""
+        """Noise for the generated features of each step, and labels unless they are the examples' own."""
         if not self.uses_generated_features(ctx) or not steps:
             return {}
         drawn: dict[str, Any] = {}
@@ -267,7 +270,7 @@ class KDIA(FedAvg, PersonalBroadcast, ServerTraining, StepNoise):
         return {"noise": rng.standard_normal(shape, np.float32), **drawn}
 
     def loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
-        """The cross-entropy, the distillation and the generated features' (Eq. 13)."""
+        """The cross-entropy, plus the distillation, plus the loss on generated features (Eq. 13)."""
         if not self.has_teacher(ctx):
             value = super().loss(ctx, task, params, batch)
         else:
@@ -280,7 +283,7 @@ class KDIA(FedAvg, PersonalBroadcast, ServerTraining, StepNoise):
         return value
 
     def distillation_loss(self, ctx: Context, task: ClientTask, logits: Tensor, batch: Batch) -> Tensor:
-        """How far the student's logits are from the teacher's at temperature tau (Eq. 11): a scalar."""
+        """The KL divergence between teacher and student at temperature tau (Eq. 11): a scalar."""
         with torch.no_grad(), ctx.net.evaluation_mode():
             wise = ctx.net(task.broadcast["teacher"], batch.x)
         pair = (wise, logits) if self.kl == "teacher_first" else (logits, wise)
@@ -296,7 +299,7 @@ class KDIA(FedAvg, PersonalBroadcast, ServerTraining, StepNoise):
         return cross_entropy(logits, Batch(made, labels, batch.mask))
 
     def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
-        """The model; besides, how its part of the teacher changes, and its classifier."""
+        """The model, the change of the client's part of the teacher, and the model's classifier."""
         update = super().make_update(ctx, task, trained)
         client_state, held = task.client_state, torch.tensor(task.num_examples)
         visits = client_state["visits"] + 1
@@ -308,7 +311,7 @@ class KDIA(FedAvg, PersonalBroadcast, ServerTraining, StepNoise):
                     powers, client_state["model"], now - client_state["last"], client_state["visits"], held
                 ),
             )
-            for name, powers in KINDS[self.weights].items()
+            for name, powers in POWERS_BY_KIND[self.weights].items()
         }
         more: dict[str, Tree] = {"teacher": change, "heads": {}}
         if self.lambda_gen:
@@ -317,8 +320,8 @@ class KDIA(FedAvg, PersonalBroadcast, ServerTraining, StepNoise):
         return update._replace(upload={**update.upload, **more}, client_state=kept)
 
     def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
-        """A forward pass more where there is a teacher; the features, as many as examples."""
-        # Without the teacher in what comes down: it is asked for once for each size of client.
+        """The parent's effort, a forward pass of the teacher, and one generated feature for each example."""
+        # The parent's payloads alone: the teacher is slow to make, and this runs once for each client size.
         moving = self.trainable_keys(ctx, super().broadcast(ctx, state))
         made = feature_flops(ctx.net, self.generator(ctx)) if self.uses_generated_features(ctx) else 0
         return (Effort(steps, moving, forwards=int(self.has_teacher(ctx)), per_example=made),)

@@ -1,1 +1,1 @@
-"""Methods that give each client a model, or a part of one, of its own."""
+"""Algorithms that give every client a model of its own."""

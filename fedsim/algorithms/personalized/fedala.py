@@ -2,28 +2,28 @@
 
 Zhang, Hua, Wang, Song, Xue, Ma, Guan, AAAI 2023, arXiv:2212.01197.
 
-Idea: before it trains, a client mixes the model that came down with its own, weight by weight, by mixing
-weights that it learns on its own data.
+Idea: before it trains, a client mixes the broadcast model with its own, weight by weight, with mixing weights
+that it learns on its own data.
 
 Wire:
     down    params    the global model
     up      params    the trained model, MEAN
-    keeps   own       the upper layers as it trained them last
-            mix       W, the mixing weights of these layers; from the second visit on
+    keeps   own       the upper layers after its last training
+            mix       W, the mixing weights of these layers; from its second round on
     server  params
 
-The lower layers are those that came down. The `layers` upper ones are own + (came - own) * W, with W from 1
-on and learnt by steps on a share of the client's examples, in its own order from a place drawn at random:
+The lower layers are the broadcast ones. The `layers` upper ones are own + (came - own) * W. W starts at 1 and
+is learnt by steps on a share of the client's examples, in their order from a position drawn at random:
 
     W <- clip(W - eta dL/d(mixed) * (came - own), 0, 1)
 
-The second visit, which is the first to mix, makes passes until more than 10 are done and the standard
-deviation of the last 10 passes' losses (of each pass's last batch) is below `threshold`, at most
-`first_passes`; later ones make a single pass. What the client begins a round with is what it uses itself.
+In its second round, its first mixing, a client makes at most `first_passes` passes. It stops after more than
+10 passes if the standard deviation of the last 10 passes' losses (of each pass's last batch) is below
+`threshold`. Later mixings make a single pass. The personal model is the mixed model at the start of a round.
 
-Deviations: a layer is a block of the model that has parameters, and running statistics are those that came
-down. Mixing weights are learnt in evaluation mode. A place in the examples is the same share of everybody's
-in a round. The first mixing has a limit, which the authors' code has not.
+Deviations: a layer is a block of the model with parameters, and running statistics are the broadcast ones.
+Mixing weights are learnt in evaluation mode. The position in the examples is the same share for all clients
+of a round. The first mixing has a limit; the authors' code has none.
 
 Reference result: see docs/results/ace-pfl.md.
 """
@@ -47,23 +47,23 @@ from fedsim.errors import FieldError
 from fedsim.models.net import Net, Params
 from fedsim.training.local_loop import cross_entropy
 
-MIX = "mix"
-"""Where a client's memory has its mixing weights."""
+MIXING_WEIGHTS = "mix"
+"""Key of the mixing weights in a client's state."""
 
-LAST = 10
-"""Over so many passes the loss has to be steady before the first mixing ends."""
+LAST_LOSSES = 10
+"""Number of passes whose loss has to be steady before the first mixing ends."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedALA(FedAvg):
-    """FedAvg whose clients mix what came down with their own upper layers; eta 0 or no layer is FedAvg.
+    """FedAvg whose clients mix the broadcast model with their own upper layers; `eta: 0` is FedAvg.
 
     Attributes:
-        eta: rate of the mixing weights, >= 0.
-        share: of a client's examples, on which they are learnt.
-        layers: how many of the model's last blocks are mixed.
-        threshold: how steady the loss has to be at the end of the first mixing.
-        first_passes: at most, in the first mixing.
+        eta: learning rate of the mixing weights, >= 0.
+        share: share of a client's examples on which the mixing weights are learnt.
+        layers: number of the model's last blocks that are mixed; 0 is FedAvg.
+        threshold: standard deviation of the loss below which the first mixing ends.
+        first_passes: largest number of passes of the first mixing.
     """
 
     eta: Annotated[float, Range(minimum=0)] = 1.0
@@ -75,14 +75,14 @@ class FedALA(FedAvg):
     stateful: ClassVar[bool] = True
 
     def check_hyperparameters(self, net: Net, rounds: int) -> Sequence[FieldError]:
-        """More layers than the model has."""
+        """An error for more layers than the model has."""
         if self.layers <= len(net.base) + 1:
             return ()
         message = f"{net.name} has {len(net.base) + 1} blocks with parameters"
         return (FieldError("layers", self.layers, message, "mix as many or fewer"),)
 
     def mixed_blocks(self, net: Net) -> tuple[str, ...]:
-        """The blocks that are mixed, from the input on."""
+        """The blocks that are mixed, in order from the input."""
         every = (*net.base, net.block_names[-1])
         return every[len(every) - self.layers :]
 
@@ -92,24 +92,24 @@ class FedALA(FedAvg):
         return [key for key in ctx.net.parameters if key in keys]
 
     def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
-        """Mix, then the local training."""
+        """Mix the models, then train."""
         model, mix = self.mix_models(ctx, task)
         update = self.collect_update(
             ctx, task, self.train_locally(ctx, task, model, self.trainable_keys(ctx, task.broadcast))
         )
-        return update._replace(client_state={**update.client_state, **({MIX: mix} if mix else {})})
+        return update._replace(client_state={**update.client_state, **({MIXING_WEIGHTS: mix} if mix else {})})
 
     def initial_params(self, ctx: Context, task: ClientTask) -> Params:
-        """What came down, its upper layers mixed with the client's own."""
+        """The broadcast model, with its upper layers mixed with the client's own."""
         return self.mix_models(ctx, task)[0]
 
     def mix_models(self, ctx: Context, task: ClientTask) -> tuple[Params, Tree]:
-        """The model that a client begins with, and its mixing weights: {} before there is anything to mix."""
+        """The client's initial model, and its mixing weights; {} in the client's first round."""
         came: Params = task.broadcast["params"]
         own = task.client_state.get(PRIVATE_PARAMS)
         if not own:
             return came, {}
-        known = task.client_state.get(MIX)
+        known = task.client_state.get(MIXING_WEIGHTS)
         mix = known or tree.map(torch.ones_like, own)
         sample = self.sample_examples(ctx, task)
         if sample is not None and self.eta:
@@ -119,7 +119,7 @@ class FedALA(FedAvg):
         return {**came, **_interpolate_params(own, came, mix)}, mix
 
     def sample_examples(self, ctx: Context, task: ClientTask) -> Batch | None:
-        """The examples that the mixing weights are learnt on; None where the client has none."""
+        """The examples on which the mixing weights are learnt; None for a client without examples."""
         held = list(task.examples.batches())
         if not held:
             return None
@@ -134,15 +134,15 @@ class FedALA(FedAvg):
     ) -> Tree:
         """The mixing weights after some passes over the sample.
 
-        What the mixed blocks receive does not depend on the mixing weights, and is computed once.
+        The input of the mixed blocks does not depend on the mixing weights, and is computed once.
 
         Args:
             ctx: the round.
             came: the global model.
-            own: the client's own part.
-            mix: the weights so far.
+            own: the client's own upper layers.
+            mix: the mixing weights so far.
             sample: the client's examples.
-            passes: at most; the weights stand still once the loss is steady.
+            passes: largest number of passes; the weights stop moving once the loss is steady.
         """
         net, size = ctx.net, ctx.local.batch_size
         with torch.no_grad():
@@ -154,16 +154,20 @@ class FedALA(FedAvg):
         moving = torch.ones((), device=sample.y.device)
         for _ in range(passes):
             for x, y in batches:
-                value, slopes = self._slopes(ctx, came, _interpolate_params(own, came, mix), Batch(x, y))
-                # A client that is done takes steps of 0, so that all of them make equally many.
+                value, slopes = self._mixing_gradients(
+                    ctx, came, _interpolate_params(own, came, mix), Batch(x, y)
+                )
+                # A finished client takes steps of 0: all clients of a stack make equally many steps.
                 rate = self.eta * moving
                 mix = {key: (mix[key] - rate * slopes[key] * apart[key]).clamp(0, 1) for key in mix}
             losses.append(value)
             moving = moving * self._is_unsteady(losses)
         return mix
 
-    def _slopes(self, ctx: Context, came: Params, mixed: Params, batch: Batch) -> tuple[Tensor, Tree]:
-        """The loss of the mixed blocks on what they receive, and its gradients."""
+    def _mixing_gradients(
+        self, ctx: Context, came: Params, mixed: Params, batch: Batch
+    ) -> tuple[Tensor, Tree]:
+        """The loss of the mixed blocks on their inputs, and its gradients."""
         weights = {key: value.detach().requires_grad_() for key, value in mixed.items()}
         with torch.enable_grad():
             logits = ctx.net.run_blocks({**came, **weights}, batch.x, start=self.mixed_blocks(ctx.net)[0])
@@ -172,15 +176,15 @@ class FedALA(FedAvg):
         return value.detach(), dict(zip(weights, slopes, strict=True))
 
     def _is_unsteady(self, losses: Sequence[Tensor]) -> Tensor:
-        """1 while the loss is not steady yet, then 0."""
-        if len(losses) <= LAST:
+        """1 until the loss is steady, then 0."""
+        if len(losses) <= LAST_LOSSES:
             return torch.ones_like(losses[-1])
-        return (torch.stack(list(losses[-LAST:])).std(correction=0) >= self.threshold).float()
+        return (torch.stack(list(losses[-LAST_LOSSES:])).std(correction=0) >= self.threshold).float()
 
     def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
         """The mixing weights' pass over a share of the examples, and the local training.
 
-        The first mixing, which makes more passes, is counted as one.
+        The first mixing, with more passes, counts as one pass.
         """
         usual = super().count_effort(ctx, state, steps)
         if not ctx.round or not self.layers:
@@ -190,5 +194,5 @@ class FedALA(FedAvg):
 
 
 def _interpolate_params(own: Tree, came: Params, mix: Tree) -> Params:
-    """Own + (came - own) * mix; with weights of 1 it is what came, to the last bit."""
+    """Own + (came - own) * mix; with weights of 1 it equals `came`, to the last bit."""
     return tree.map(torch.lerp, own, tree.select(came, own), mix)

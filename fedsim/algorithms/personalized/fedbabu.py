@@ -2,21 +2,21 @@
 
 Oh, Kim, Yun, ICLR 2022, arXiv:2106.06042.
 
-Idea: the head stays as it was drawn, the same for all, and only the body learns; each client fine-tunes the
-whole model for itself in the end.
+Idea: the head keeps its random initial weights, the same for all, and only the body learns; each client
+fine-tunes the whole model for itself at the end.
 
 Wire:
     down    params    the body
     up      params    the trained body, MEAN
     keeps   nothing
-    server  params    the body, and the head, which never moves
+    server  params    the body, and the head, which never changes
 
-Everybody makes the same first head from the run's seed, so it never travels. For its own use a client takes
-the final model and trains all of it for `tuning_epochs` epochs at the round's rate.
+All clients make the same initial head from the run's seed, and it never travels. For its own use a client
+takes the final model and trains all of it for `tuning_epochs` epochs at the round's rate.
 
-Deviations: the head gets no gradient at all, where the paper computes one and sets its rate to 0; the
-trajectory is the same. Fine-tuning begins for everybody at the server's final model, which is sent first and
-charged with the personal evaluation. The model for everybody is the body under the first head.
+Deviations: the head gets no gradient; the paper computes one and sets its rate to 0, with the same
+trajectory. Fine-tuning starts at the server's final model, which is sent first and charged with the personal
+evaluation. The global model is the body with the initial head.
 
 Reference result: see docs/results/layer-schedules.md.
 """
@@ -41,16 +41,16 @@ from fedsim.training.local_loop import fine_tune
 
 @dataclass(frozen=True, kw_only=True)
 class FedBABU(FedAvg, PersonalModels, SurveyPayload):
-    """FedAvg of the body under a head that stays as it was drawn; fine-tuning in the end.
+    """FedAvg of the body with a fixed random head, and fine-tuning at the end.
 
     Attributes:
-        tuning_epochs: of fine-tuning, of the whole model; 0 leaves it out.
+        tuning_epochs: epochs of fine-tuning the whole model; 0 for none.
     """
 
     tuning_epochs: Annotated[int, Range(0)] = 10
 
     def check_hyperparameters(self, net: Net, rounds: int) -> Sequence[FieldError]:
-        """A model without a body."""
+        """An error for a model without a body."""
         return find_missing_body("fedbabu", net)
 
     def shared_keys(self, ctx: Context, state: Any) -> Collection[str]:
@@ -58,7 +58,7 @@ class FedBABU(FedAvg, PersonalModels, SurveyPayload):
         return ctx.net.body
 
     def select_survey_payload(self, ctx: Context, state: Any, model: Tree) -> Tree:
-        """The body: everybody has the head."""
+        """The body: all clients have the head."""
         return tree.select(model, self.shared_keys(ctx, state))
 
     def trainable_keys(self, ctx: Context, broadcast: Tree) -> Collection[str]:
@@ -66,9 +66,9 @@ class FedBABU(FedAvg, PersonalModels, SurveyPayload):
         return ctx.net.body
 
     def plan_tuning(self, ctx: Context) -> LocalTraining | None:
-        """So many epochs of the usual training."""
+        """The local training with `tuning_epochs` epochs."""
         return replace(ctx.local, epochs=self.tuning_epochs, steps=None) if self.tuning_epochs else None
 
     def personalize(self, ctx: Context, task: ClientTask) -> Tree:
-        """The final model, trained as a whole on the client's examples."""
+        """The final model after training all of it on the client's examples."""
         return fine_tune(ctx, task, self.initial_params(ctx, task))

@@ -2,17 +2,18 @@
 
 Arivazhagan, Aggarwal, Singh, Choudhary, 2019, arXiv:1912.00818.
 
-Idea: the body is everybody's, the head is each client's own; both train together, and only the body travels.
+Idea: all clients share the body and each client has its own head; both train together, and only the body
+travels.
 
 Wire:
     down    params    the body
     up      params    the trained body, MEAN
-    keeps   own       the head; before the first visit the first one, which is the same for all
-    server  params    the body, and the first head, which never moves
+    keeps   own       the head; before the first round the initial head, the same for all
+    server  params    the body, and the initial head, which never changes
 
-Deviations: the mean is over the clients that came. The paper's personal part can be several of the last
-layers; here it is the head, as in the layer-scheduling paper. There is no model for everybody: the server has
-no trained head, so records have no `global_accuracy`.
+Deviations: the mean is over the cohort. The paper's personal part can be several of the last layers; here it
+is the head, as in the layer-scheduling paper. There is no global model: the server has no trained head, and
+records have no `global_accuracy`.
 
 Reference result: see docs/results/layer-schedules.md.
 """
@@ -31,10 +32,10 @@ from fedsim.models.net import Net
 
 @dataclass(frozen=True, kw_only=True)
 class FedPer(PersonalParts):
-    """A shared body under heads of the clients' own, trained together."""
+    """A shared body with personal heads, trained together."""
 
     def check_hyperparameters(self, net: Net, rounds: int) -> Sequence[FieldError]:
-        """A model without a body."""
+        """An error for a model without a body."""
         return find_missing_body("fedper", net)
 
     def shared_keys(self, ctx: Context, state: Any) -> Collection[str]:

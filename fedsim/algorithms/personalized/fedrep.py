@@ -2,22 +2,22 @@
 
 Collins, Hassani, Mokhtari, Shakkottai, ICML 2021, arXiv:2102.07078.
 
-Idea: a client first fits its own head to the body that came down, and only then moves the body, so that the
-body learns features which suit everybody's best heads.
+Idea: a client first fits its own head to the broadcast body, and then trains the body, which learns features
+that suit the best heads of all clients.
 
 Wire:
     down    params    the body
     up      params    the trained body, MEAN
-    keeps   own       the head; before the first visit the first one, which is the same for all
-    server  params    the body, and the first head, which never moves
+    keeps   own       the head; before the first round the initial head, the same for all
+    server  params    the body, and the initial head, which never changes
 
-First come `head_epochs` passes in which only the head moves, then the round's local training, in which only
-the body does. Each of the two is a plain SGD started anew, with the same rate and batch size. Where the local
-training is given in steps, a pass of the head is as many steps.
+First the client makes `head_epochs` passes that train the head alone, then the round's local training of the
+body alone. Each of the two is a plain SGD with new momentum, with the same rate and batch size. If the local
+training is given in steps, a pass of the head has as many steps.
 
-Deviations: bodies are averaged by numbers of examples, over the clients that came. The head's passes go over
-the batches of the body's first pass, in the same order. While a part stands still its running statistics do
-too. There is no model for everybody, so records have no `global_accuracy`.
+Deviations: bodies are averaged by numbers of examples, over the cohort. The head's passes go over the batches
+of the body's first pass, in the same order. The part that does not train keeps its running statistics. There
+is no global model, and records have no `global_accuracy`.
 
 Reference result: see docs/results/layer-schedules.md.
 """
@@ -39,7 +39,7 @@ from fedsim.models.net import Net
 
 @dataclass(frozen=True, kw_only=True)
 class FedRep(PersonalParts):
-    """A shared body under heads of the clients' own: the head is fitted first, then the body moves.
+    """A shared body with personal heads: the head is fitted first, then the body trains.
 
     Attributes:
         head_epochs: passes over the client's examples for the head.
@@ -48,7 +48,7 @@ class FedRep(PersonalParts):
     head_epochs: Count = 1
 
     def check_hyperparameters(self, net: Net, rounds: int) -> Sequence[FieldError]:
-        """A model without a body."""
+        """An error for a model without a body."""
         return find_missing_body("fedrep", net)
 
     def shared_keys(self, ctx: Context, state: Any) -> Collection[str]:
@@ -56,11 +56,11 @@ class FedRep(PersonalParts):
         return ctx.net.body
 
     def trainable_keys(self, ctx: Context, broadcast: Tree) -> Collection[str]:
-        """The body, once the head has been fitted."""
+        """The body, after the head has been fitted."""
         return ctx.net.body
 
     def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
-        """The head's passes, then the body's; the loss of the record is that of the latter."""
+        """The head's passes, then the body's; `train_loss` is the body's."""
         fitted = self.train_locally(
             ctx, self.make_head_task(ctx, task), self.initial_params(ctx, task), ctx.net.head
         )
@@ -68,14 +68,14 @@ class FedRep(PersonalParts):
         return self.collect_update(ctx, task, self.train_locally(ctx, task, fitted.params, moving))
 
     def make_head_task(self, ctx: Context, task: ClientTask) -> ClientTask:
-        """The visit with the batches of the head's passes."""
+        """The client task with the batches of the head's passes."""
         once = self.count_head_steps(ctx, len(task.batches))
         return task._replace(
             batches=RepeatedBatches(RepeatedBatches(task.batches, once), self.head_epochs * once)
         )
 
     def count_head_steps(self, ctx: Context, steps: int) -> int:
-        """The steps of one of the head's passes, where the body makes so many: one epoch's."""
+        """The steps of one pass of the head, given the body's steps: one epoch."""
         return steps // ctx.local.epochs if ctx.local.steps is None else steps
 
     def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:

@@ -2,13 +2,13 @@
 
 Chen, Chao, ICLR 2022, arXiv:2107.00778.
 
-Idea: one model learns for everybody under a loss that makes up for a client's unequal classes, and a second
-head on its features, which stays with the client, learns what is special there.
+Idea: one generic model learns for all clients with a loss that balances each client's unequal classes, and a
+second head on its features stays with the client and learns the client's own distribution.
 
 Wire:
     down    params    the body and the generic head
     up      params    both, trained, MEAN
-    keeps   own       the personal head; zero before the first visit
+    keeps   own       the personal head; zero before the first round
     server  params
 
 With features h = body(x) and the client's class counts n_c, a local step descends
@@ -16,16 +16,16 @@ With features h = body(x) and the client's class counts n_c, a local step descen
     CE(G(h) + log n, y)             by the body and the generic head G (balanced softmax),
     CE(stop(G(h)) + P(stop(h)), y)  by the personal head P alone,
 
-where nothing flows back through `stop`. The two move different keys, so one step on the sum is a step on
-each. A client predicts G(h) + P(h), the server's model G(h).
+where no gradient flows back through `stop`. The two losses move different keys: one step on their sum is a
+step on each. A client predicts G(h) + P(h), the server's model G(h).
 
-The counts are of all the client's examples. A class that it lacks has log 0: it is out of the softmax and
-gets no gradient. Where an example has several yes-or-no labels, the same is done with the two answers to
-each: log of yes over no is added to its logit.
+The counts are over all the client's examples. A class without examples has log 0: it drops out of the softmax
+and gets no gradient. With several yes-or-no labels per example, each label's two answers are balanced in the
+same way: log of yes over no is added to its logit.
 
-Deviations: the mean is over the clients that came. A personal head starts at zero, so that a client which
-never came has the server's model; the paper does not say. The variant whose personal heads come from a
-hypernetwork is left out. `train_loss` is the sum of the two losses.
+Deviations: the mean is over the cohort. A personal head starts at zero, which gives a client outside all
+cohorts the server's model; the paper leaves this open. The variant with personal heads from a hypernetwork is
+left out. `train_loss` is the sum of the two losses.
 
 Reference result: see docs/results/layer-schedules.md.
 """
@@ -47,31 +47,33 @@ from fedsim.core.capabilities import PersonalModels
 from fedsim.models.net import Params
 from fedsim.training.local_loop import TrainedModel, cross_entropy
 
-PREFIX = "personal."
-"""What the personal head's keys have before the generic head's names."""
+PERSONAL_PREFIX = "personal."
+"""Prefix of the personal head's keys, before the generic head's names."""
 
 ABSENT = -1e4
-"""Stands for log 0: e to it is 0, but nothing times it is no NaN, as in the rows that pad a batch."""
+"""The value for log 0: e^ABSENT is 0, and 0 * ABSENT is 0 and not NaN, as padding rows need."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedROD(FedAvg, PersonalModels):
-    """A generic model under a balanced loss, and a second head of each client's own."""
+    """A generic model with a balanced loss, and a second, personal head for each client."""
 
     stateful: ClassVar[bool] = True
 
     def private_keys(self, ctx: Context) -> Collection[str]:
         """The personal head."""
-        return [PREFIX + key for key in ctx.net.keys if key in ctx.net.head]
+        return [PERSONAL_PREFIX + key for key in ctx.net.keys if key in ctx.net.head]
 
     def trainable_keys(self, ctx: Context, broadcast: Tree) -> Collection[str]:
         """The generic model and the personal head."""
         return [*ctx.net.parameters, *self.private_keys(ctx)]
 
     def initial_params(self, ctx: Context, task: ClientTask) -> Params:
-        """What came down, and the personal head."""
+        """The broadcast model, and the personal head."""
         began = super().initial_params(ctx, task)
-        zeros = {PREFIX + key: torch.zeros_like(began[key]) for key in ctx.net.keys if key in ctx.net.head}
+        zeros = {
+            PERSONAL_PREFIX + key: torch.zeros_like(began[key]) for key in ctx.net.keys if key in ctx.net.head
+        }
         return {**zeros, **began}
 
     def loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
@@ -83,33 +85,37 @@ class FedROD(FedAvg, PersonalModels):
         return balanced + cross_entropy(both, batch)
 
     def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
-        """Every step moves the generic model and the personal head."""
+        """Every step trains the generic model and the personal head."""
         return (Effort(steps, ctx.net.parameters, extra=ctx.net.count_parameters(ctx.net.block_names[-1])),)
 
     def make_update(self, ctx: Context, task: ClientTask, trained: TrainedModel) -> ClientUpdate:
-        """The generic model goes up, the personal head stays."""
+        """The generic model for the server; the personal head for the client state."""
         update = super().make_update(ctx, task, trained)
         return update._replace(model=tree.drop(trained.params, self.private_keys(ctx)))
 
     def predict_personal(self, ctx: Context, model: Tree, x: Tensor) -> Tensor:
-        """What both heads say together."""
+        """The sum of both heads' logits."""
         features = ctx.net.features(model, x)
         return ctx.net.classify(model, features) + ctx.net.classify(select_personal_head(model), features)
 
 
 def select_personal_head(params: Params) -> Params:
-    """The personal head under the generic head's names."""
-    return {key.removeprefix(PREFIX): value for key, value in params.items() if key.startswith(PREFIX)}
+    """The personal head, under the generic head's names."""
+    return {
+        key.removeprefix(PERSONAL_PREFIX): value
+        for key, value in params.items()
+        if key.startswith(PERSONAL_PREFIX)
+    }
 
 
 def log_label_prior(task: ClientTask, several: bool) -> Tensor:
-    """What is added to the logits, `[classes]`: log n_c, or log of yes over no with several labels.
+    """The terms added to the logits, `[classes]`: log n_c, or with several labels log of yes over no.
 
-    Labels that are not known are neither.
+    Unknown labels count as neither.
     """
     counts, known = task.label_counts, task.known_counts
-    return _log(counts) - _log(known - counts) if several else _log(counts)
+    return _log_or_absent(counts) - _log_or_absent(known - counts) if several else _log_or_absent(counts)
 
 
-def _log(counts: Tensor) -> Tensor:
+def _log_or_absent(counts: Tensor) -> Tensor:
     return torch.where(counts > 0, counts.clamp(min=1).log(), torch.full_like(counts, ABSENT))

@@ -2,30 +2,30 @@
 
 Jang, Choi, 2024, arXiv:2404.17799.
 
-Idea: the body is cut into its blocks, all frozen at first; they are opened one after another as the run goes
-on, from the input (vanilla) or from the head (anti), and only open blocks train and travel. Each client
-fine-tunes the whole model for itself in the end.
+Idea: all blocks of the body are closed (frozen) at first; they are opened one after another during the run,
+from the input (vanilla) or from the head (anti), and only open blocks train and travel. Each client
+fine-tunes the whole model for itself at the end.
 
 Wire:
     down    params    the open blocks
     up      params    the open blocks, trained, MEAN
     keeps   nothing
-    server  params    all blocks, and the head, which never moves
+    server  params    all blocks, and the head, which never changes
             times     the rounds of the openings, and the best loss since the last (`times: plateau` only)
 
-The base are the K blocks before the head that have parameters. Block k (anti: K - k + 1) is open in round t,
-counted from 0, as soon as t >= t_k. A closed block and the head have their first values, which everybody
-makes from the run's seed: opening one needs no broadcast of its own. No gradient is computed for what is
-closed. Under `vanilla` back-propagation still crosses the closed blocks above the open ones, under `anti` it
-stops at the lowest open one. With `times: plateau` the next block opens after `patience` rounds in a row in
-which the cohort's training loss was not below its best, since the last opening, by more than `improvement`;
-a loss that is no finite number says nothing, and such a round is passed over.
+The base consists of the K blocks before the head that have parameters. Block k (anti: K - k + 1) is open in
+round t, counted from 0, as soon as t >= t_k. A closed block and the head have their initial values, which all
+clients make from the run's seed: opening a block needs no broadcast of its own. Closed blocks get no
+gradient. Under `vanilla` back-propagation still crosses the closed blocks above the open ones; under `anti`
+it stops at the lowest open block. With `times: plateau` the next block opens after `patience` rounds in a row
+in which the cohort's training loss was not more than `improvement` below its best since the last opening. A
+round with a loss that is not finite is skipped.
 
-Deviations: Eq. 4 sums over all clients; here the mean is over those that came. Line 16 of Algorithm 1 sends
-every base block; as in the text, only open ones are sent. The number of fine-tuning epochs is not in the
-paper; 10 is usual for FedBABU. Fine-tuning begins for everybody at the server's final model, which is sent
-first and charged with the personal evaluation. Blocks that are closed keep their running statistics too, and
-use them. The plateau is ours. The model for everybody is the base under the first head.
+Deviations: Eq. 4 sums over all clients; here the mean is over the cohort. Line 16 of Algorithm 1 sends every
+base block; as in the paper's text, only open blocks are sent. The number of fine-tuning epochs is not in the
+paper; 10 is usual for FedBABU. Fine-tuning starts at the server's final model, which is sent first and
+charged with the personal evaluation. Closed blocks keep and use their running statistics. The plateau is
+fedsim's addition. The global model is the base with the initial head.
 
 Reference result: see docs/results/layer-schedules.md.
 """
@@ -53,12 +53,12 @@ WholeNumber = Annotated[int, Range(0)]
 
 @dataclass(frozen=True, kw_only=True)
 class PlateauState(ServerState):
-    """The server's state where plateaus decide.
+    """The server state with `times: plateau`.
 
     Attributes:
         times: the rounds of the openings so far.
-        best: the lowest training loss since the last one.
-        waited: rounds since then without a lower one.
+        best: the lowest training loss since the last opening.
+        waited: rounds since the last opening or the lowest loss.
     """
 
     times: tuple[int, ...] = (0,)
@@ -68,17 +68,17 @@ class PlateauState(ServerState):
 
 @dataclass(frozen=True, kw_only=True)
 class LayerSchedule(FedAvg, PeakTraffic, PersonalModels, SurveyPayload):
-    """FedAvg of a body whose blocks open one after another, under a head that stays as it was drawn.
+    """FedAvg of a body whose blocks open one after another, with a fixed random head.
 
     Attributes:
-        order: which block opens first: `vanilla` the one next to the input, `anti` the one next to the head.
-        times: t_1 ... t_K, the rounds before each opening, one for every base block; `even` spreads them
-            over the run; `plateau` opens a block when the loss no longer falls; null opens one every
-            `every` rounds.
-        every: rounds between openings where `times` is null; (0, 100, 200) for three blocks.
+        order: the block that opens first: `vanilla` the one next to the input, `anti` the one next to the
+            head.
+        times: t_1 ... t_K, the round of each opening, one for every base block; `even` spreads them over the
+            run; `plateau` opens a block when the loss no longer falls; null opens one every `every` rounds.
+        every: rounds between openings if `times` is null; (0, 100, 200) for three blocks.
         patience: rounds without improvement before a block opens, for `plateau`.
-        improvement: how much lower the loss has to be to count as better, in nats, for `plateau`.
-        tuning_epochs: of fine-tuning, of the whole model; 0 leaves it out.
+        improvement: decrease of the loss that counts as an improvement, in nats, for `plateau`.
+        tuning_epochs: epochs of fine-tuning the whole model; 0 for none.
     """
 
     order: Literal["vanilla", "anti"] = "vanilla"
@@ -93,7 +93,7 @@ class LayerSchedule(FedAvg, PeakTraffic, PersonalModels, SurveyPayload):
             object.__setattr__(self, "times", tuple(self.times))
 
     def check_hyperparameters(self, net: Net, rounds: int) -> Sequence[FieldError]:
-        """A model without base blocks, and times that are not one for each of them, in order, from 0."""
+        """Errors for a model without base blocks, and for `times` that do not match the base blocks."""
         if not net.base or not isinstance(self.times, tuple):
             return find_missing_body("layer_schedule", net)
         named = f"{net.name} has {len(net.base)} base blocks: {', '.join(net.base)}"
@@ -101,14 +101,18 @@ class LayerSchedule(FedAvg, PeakTraffic, PersonalModels, SurveyPayload):
         if len(self.times) != len(net.base):
             return [FieldError("times", list(self.times), named, hint)]
         if self.times[0] != 0 or list(self.times) != sorted(self.times):
-            return [FieldError("times", list(self.times), "has to begin with 0 and not to descend", hint)]
+            return [
+                FieldError(
+                    "times", list(self.times), "has to begin with 0 and to be in ascending order", hint
+                )
+            ]
         return []
 
     def depends_on_num_rounds(self) -> bool:
-        """Where the openings are spread over the run."""
+        """Whether the openings are spread over the run."""
         return self.times == "even"
 
-    # what is open
+    # open blocks
 
     def opening_rounds(self, ctx: Context, state: Any) -> tuple[int, ...]:
         """The rounds in which blocks open, as far as they are known."""
@@ -121,14 +125,14 @@ class LayerSchedule(FedAvg, PeakTraffic, PersonalModels, SurveyPayload):
         return self.times if isinstance(self.times, tuple) else tuple(self.every * k for k in range(blocks))
 
     def open_blocks(self, ctx: Context, state: Any) -> tuple[str, ...]:
-        """The blocks that train and travel in this round, from the input on."""
+        """The blocks that train and travel in this round, in order from the input."""
         count = sum(time <= ctx.round for time in self.opening_rounds(ctx, state))
         return ctx.net.base[:count] if self.order == "vanilla" else ctx.net.base[len(ctx.net.base) - count :]
 
     # server
 
     def init_server_state(self, ctx: Context) -> ServerState:
-        """The parent's; where plateaus decide, the first block is open."""
+        """The parent's state; with `times: plateau`, the first block is open."""
         state = super().init_server_state(ctx)
         return PlateauState(params=state.params) if self.times == "plateau" else state
 
@@ -137,17 +141,17 @@ class LayerSchedule(FedAvg, PeakTraffic, PersonalModels, SurveyPayload):
         return {key for block in self.open_blocks(ctx, state) for key in ctx.net.blocks[block]}
 
     def select_survey_payload(self, ctx: Context, state: Any, model: Tree) -> Tree:
-        """The open blocks: everybody has the others and the head."""
+        """The open blocks: all clients have the closed blocks and the head."""
         return tree.select(model, self.shared_keys(ctx, state))
 
     def fullest_state(self, ctx: Context, state: Any) -> Any:
-        """Every block open, where nobody knows when they will be."""
+        """The state with every block open, if plateaus decide on the openings."""
         if self.times != "plateau":
             return state
         return replace(state, times=(0,) * max(len(net.base) for net in ctx.nets))
 
     def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> Any:
-        """The parent's, and what the cohort's loss says."""
+        """The parent's state, and the plateau after the cohort's loss."""
         state = super().aggregate(ctx, state, reduced)
         return (
             self.update_plateau(ctx, state, reduced.metrics["train_loss"])
@@ -156,7 +160,7 @@ class LayerSchedule(FedAvg, PeakTraffic, PersonalModels, SurveyPayload):
         )
 
     def update_plateau(self, ctx: Context, state: PlateauState, loss: float) -> PlateauState:
-        """The state after a round with this training loss: another block may be open from the next one on."""
+        """The state after a round with this training loss, perhaps with one more open block."""
         if not isfinite(loss):
             return state
         if loss < state.best - self.improvement:
@@ -166,7 +170,7 @@ class LayerSchedule(FedAvg, PeakTraffic, PersonalModels, SurveyPayload):
         return replace(state, times=(*state.times, ctx.round + 1), best=inf, waited=0)
 
     def describe_round(self, ctx: Context, state: Any) -> Mapping[str, Any]:
-        """The blocks that were open; with several architectures, those of each. With plateaus, the wait."""
+        """The open blocks, by architecture if there are several; with plateaus, the rounds waited."""
         models = [ctx.for_model(model) for model in range(len(ctx.nets))]
         blocks = {str(mine.model): list(self.open_blocks(mine, state)) for mine in models}
         said: dict[str, Any] = {"open_blocks": blocks["0"] if len(models) == 1 else blocks}
@@ -178,13 +182,13 @@ class LayerSchedule(FedAvg, PeakTraffic, PersonalModels, SurveyPayload):
     # client
 
     def trainable_keys(self, ctx: Context, broadcast: Tree) -> Collection[str]:
-        """What came down: the open blocks."""
+        """The broadcast keys: the open blocks."""
         return frozenset(broadcast["params"])
 
     def plan_tuning(self, ctx: Context) -> LocalTraining | None:
-        """So many epochs of the usual training."""
+        """The local training with `tuning_epochs` epochs."""
         return replace(ctx.local, epochs=self.tuning_epochs, steps=None) if self.tuning_epochs else None
 
     def personalize(self, ctx: Context, task: ClientTask) -> Tree:
-        """The final model, trained as a whole on the client's examples."""
+        """The final model after training all of it on the client's examples."""
         return fine_tune(ctx, task, self.initial_params(ctx, task))

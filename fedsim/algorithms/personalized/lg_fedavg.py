@@ -2,18 +2,18 @@
 
 Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov, Morency, 2019, arXiv:2001.01523.
 
-Idea: every client learns features of its own, and only the head, which is small, is everybody's.
+Idea: every client learns its own features, and all clients share only the head, which is small.
 
 Wire:
     down    params    the head
     up      params    the trained head, MEAN
-    keeps   own       the body; before the first visit the first one, which is the same for all
-    server  params    the head, and the first body, which never moves
+    keeps   own       the body; before the first round the initial body, the same for all
+    server  params    the head, and the initial body, which never changes
 
-Deviations: heads are averaged by numbers of examples over the clients that came; the authors' code takes a
-plain mean. Training starts from scratch, as in the layer-scheduling paper; theirs starts from a model that
-FedAvg has trained. Everything but the head is local, and the adversarial variant is left out. There is no
-model for everybody, so records have no `global_accuracy`.
+Deviations: heads are averaged by numbers of examples over the cohort; the authors' code takes a plain mean.
+Training starts from scratch, as in the layer-scheduling paper; the authors start from a model trained by
+FedAvg. Everything but the head is local, and the adversarial variant is left out. There is no global model,
+and records have no `global_accuracy`.
 
 Reference result: see docs/results/layer-schedules.md.
 """
@@ -32,10 +32,10 @@ from fedsim.models.net import Net
 
 @dataclass(frozen=True, kw_only=True)
 class LGFedAvg(PersonalParts):
-    """A shared head on bodies of the clients' own, trained together."""
+    """A shared head on personal bodies, trained together."""
 
     def check_hyperparameters(self, net: Net, rounds: int) -> Sequence[FieldError]:
-        """A model without a body."""
+        """An error for a model without a body."""
         return find_missing_body("lg_fedavg", net)
 
     def shared_keys(self, ctx: Context, state: Any) -> Collection[str]:

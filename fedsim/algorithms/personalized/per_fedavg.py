@@ -2,8 +2,8 @@
 
 Fallah, Mokhtari, Ozdaglar, NeurIPS 2020, arXiv:2002.07948. Here: its first-order variant, Per-FedAvg (FO).
 
-Idea: the server's model is not to be good everywhere, but to become good at every client by one gradient step
-on the client's own data.
+Idea: the server trains a model that becomes good for each client after one gradient step on the client's own
+data.
 
 Wire:
     down    params    the meta-model
@@ -16,12 +16,11 @@ A meta-step takes two batches b1 and b2, one after another in the client's order
     w' = w - alpha grad f(w; b1)
     w  <- w - beta grad f(w'; b2)
 
-so that a pass makes half as many meta-steps as it has batches. Where one batch is left over, as with a client
-that has no more than one, it serves for both. For its own use a client takes one step at rate alpha on one
-batch of its own.
+A pass makes half as many meta-steps as it has batches. A last batch without a partner serves as both b1 and
+b2. For its own use a client takes one step at rate alpha on one batch of its own.
 
-Deviations: the Hessian of the exact method is left out (FO). The outer step has the momentum and weight decay
-of the local training. Models are averaged by numbers of examples.
+Deviations: the Hessian of the exact algorithm is left out (FO). The outer step has the momentum and weight
+decay of the local training. Models are averaged by numbers of examples.
 
 Reference result: see docs/results/ace-pfl.md.
 """
@@ -46,10 +45,10 @@ from fedsim.training.local_loop import cross_entropy, fine_tune
 
 
 class PairedBatches:
-    """A visit's batches, two by two: the second of each pair, with the first in its noise, as `first`.
+    """A client task's batches in pairs: the second of each pair, with the first one in its noise, as `first`.
 
     Args:
-        batches: in order; one that is left over is paired with itself.
+        batches: in order; a last batch without a partner is paired with itself.
     """
 
     def __init__(self, batches: Batches) -> None:
@@ -69,10 +68,10 @@ class PairedBatches:
 
 @dataclass(frozen=True, kw_only=True)
 class PerFedAvg(FedAvg, PersonalModels):
-    """FedAvg of meta-models, which one step on a client's own data makes its own.
+    """FedAvg of meta-models, which one step on a client's own data turns into personal models.
 
     Attributes:
-        alpha: rate of the inner step, and of the step that makes the model a client's own.
+        alpha: rate of the inner step, and of the step that makes the personal model.
         beta: rate of the outer step; None for that of the local training.
     """
 
@@ -87,10 +86,10 @@ class PerFedAvg(FedAvg, PersonalModels):
         )
 
     def loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
-        """The second batch's cross-entropy after a step on the first one.
+        """The second batch's cross-entropy after a step on the first batch.
 
-        The step is a constant, so the gradient with regard to `params` is that at the adapted weights: the
-        first-order one.
+        The step counts as a constant: the gradient with respect to `params` is the gradient at the adapted
+        weights (first order).
         """
         first: Batch = batch.noise["first"]
         moving = self.trainable_keys(ctx, task.broadcast)
@@ -104,7 +103,7 @@ class PerFedAvg(FedAvg, PersonalModels):
         return cross_entropy(ctx.net(adapted, batch.x), batch)
 
     def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
-        """Two passes a meta-step, of which the second moves the model; a batch left over makes both."""
+        """Two passes for each meta-step; the second moves the model. A last single batch makes both."""
         pairs = -(-steps // 2)
         return tuple(
             kind._replace(steps=2 * pairs, moves=pairs) for kind in super().count_effort(ctx, state, steps)
@@ -115,5 +114,5 @@ class PerFedAvg(FedAvg, PersonalModels):
         return LocalTraining(steps=1, batch_size=ctx.local.batch_size, lr=self.alpha)
 
     def personalize(self, ctx: Context, task: ClientTask) -> Tree:
-        """The meta-model after that step."""
+        """The meta-model after the tuning step."""
         return fine_tune(ctx, task, self.initial_params(ctx, task))

@@ -2,25 +2,26 @@
 
 Dinh, Tran, Nguyen, NeurIPS 2020, arXiv:2006.08848.
 
-Idea: a client's own model may leave the shared one, at a price for the distance; the shared model follows
-the clients' own ones.
+Idea: a client's personal model may differ from the shared model, with a penalty on the distance; the shared
+model follows the personal models.
 
 Wire:
     down    params    the shared model w
     up      params    the client's w, MEAN
-    keeps   own       theta, its own model as the last inner step left it; w before the first visit
+    keeps   own       theta, its personal model after the last inner step; w before the first round
     server  params
 
 On every batch, K inner steps at rate `lr_p` on
 
     f(theta; batch) + lambda/2 |theta - w|^2,
 
-then w <- w - eta lambda (w - theta) with eta the rate of the local training. Both begin a round at the w that
-came down, and theta goes on from batch to batch. The server moves `beta` of the way to the mean.
+then w <- w - eta lambda (w - theta), where eta is the rate of the local training. Both start a round at the
+broadcast w, and theta continues from batch to batch. The server moves the share `beta` of the way to the
+mean.
 
-Deviations: only the clients of the cohort train, where the authors' code has all of them train and averages
-the cohort. Models are averaged by numbers of examples. Inner steps have the momentum and weight decay of the
-local training, begun anew on every batch. Running statistics are those of the inner steps.
+Deviations: only the clients of the cohort train; in the authors' code all clients train and the cohort is
+averaged. Models are averaged by numbers of examples. Inner steps have the momentum and weight decay of the
+local training, restarted on every batch. Running statistics are those of the inner steps.
 
 Reference result: see docs/results/ace-pfl.md.
 """
@@ -44,18 +45,18 @@ from fedsim.models.net import Params
 from fedsim.training.local_loop import TrainedModel
 
 CENTRE = "centre"
-"""Where the instruction has the model that theta is held to."""
+"""Key of the instruction that holds w, the centre of theta's penalty."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PFedMe(FedAvg, PersonalModels):
-    """Own models tied to a shared one, which follows them.
+    """Personal models near a shared one, which follows them.
 
     Attributes:
-        lambda_prox: price of the distance, above 0.
+        lambda_prox: weight of the distance between the personal and the shared model, above 0.
         inner_steps: steps of the personal model on each batch, K.
-        lr_p: the learning rate of the inner steps.
-        beta: how far the server goes towards the mean.
+        lr_p: learning rate of the inner steps.
+        beta: share of the way to the mean that the server moves; may exceed 1.
     """
 
     lambda_prox: Positive = 15.0
@@ -66,7 +67,7 @@ class PFedMe(FedAvg, PersonalModels):
     stateful: ClassVar[bool] = True
 
     def train_client(self, ctx: Context, task: ClientTask) -> ClientUpdate:
-        """Batch by batch: theta by inner steps, then a step of w towards it."""
+        """For each batch: inner steps of theta, then a step of w towards theta."""
         centre = own = self.initial_params(ctx, task)
         moving = self.trainable_keys(ctx, task.broadcast)
         inner = replace(ctx, local=replace(ctx.local, lr=self.lr_p, lr_alpha=0.0))
@@ -77,7 +78,7 @@ class PFedMe(FedAvg, PersonalModels):
             fitted = self.train_locally(inner, held, own, moving)
             own, total = fitted.params, total + fitted.loss
             pull = ctx.local.lr_at(step) * self.lambda_prox
-            # Running statistics are those of theta; they are not pulled anywhere.
+            # Only parameters move; running statistics are those of theta.
             pulled = {key: centre[key] - pull * (centre[key] - own[key]) for key in moving}
             centre = {**own, **pulled}
         steps = len(task.batches)
@@ -85,7 +86,7 @@ class PFedMe(FedAvg, PersonalModels):
         return update._replace(client_state={PRIVATE_PARAMS: dict(own)}, model=own)
 
     def loss(self, ctx: Context, task: ClientTask, params: Params, batch: Batch) -> Tensor:
-        """The cross-entropy and the price of the distance to w."""
+        """The cross-entropy, plus the penalty on the distance to w."""
         moving = self.trainable_keys(ctx, task.broadcast)
         away = tree.sub(tree.select(params, moving), tree.select(task.instruction[CENTRE], moving))
         return super().loss(ctx, task, params, batch) + self.lambda_prox / 2 * tree.dot(away, away)
@@ -96,14 +97,14 @@ class PFedMe(FedAvg, PersonalModels):
         return params
 
     def server_update(self, ctx: Context, params: Params, mean: Tree, reduced: ReducedUpdates) -> Params:
-        """Some of the way to the mean."""
+        """A step to the mean, the share `beta` of the way."""
         return super().server_update(ctx, params, step_towards(ctx, params, mean, self.beta), reduced)
 
     def count_effort(self, ctx: Context, state: Any, steps: int) -> Sequence[Effort]:
-        """So many inner steps on every batch."""
+        """K inner steps on every batch."""
         return (Effort(steps * self.inner_steps, ctx.net.parameters),)
 
     def personalize(self, ctx: Context, task: ClientTask) -> Tree:
-        """Its theta; the shared model before its first visit."""
+        """The client's theta; the shared model before its first round."""
         own: Mapping[str, Tensor] = task.client_state.get(PRIVATE_PARAMS) or self.initial_params(ctx, task)
         return own

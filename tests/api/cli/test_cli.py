@@ -23,8 +23,8 @@ from fedsim.errors import (
     DoesNotFit,
     FedsimError,
     JobNotFound,
-    ServiceUnreachable,
     SettingsError,
+    Unreachable,
 )
 from tests.api.service import Fedsim, RunningService
 
@@ -97,7 +97,7 @@ def test_names_that_do_not_exist_are_exit_2_on_both_ways(online: Fedsim) -> None
         (DataNotFound("no files"), 2),
         (SettingsError("FEDSIM_MAX_RUNNING is 'x'"), 2),
         (JobNotFound("none"), 4),
-        (ServiceUnreachable("nobody"), 4),
+        (Unreachable("nobody"), 4),
         (ClientFailed(3, "train", "boom"), 1),
         (FedsimError("odd"), 5),
     ],

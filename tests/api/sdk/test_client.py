@@ -18,6 +18,7 @@ import pytest
 from api.sdk.async_client import AsyncFedSimClient, AsyncJobHandle
 from api.sdk.client import JobHandle
 from api.sdk.rounds import Rounds
+from api.sdk.sweep_handle import AsyncSweepHandle, SweepHandle
 from fedsim import FedSimClient, JobSpec
 from fedsim.errors import ArtifactNotFound, Conflict, JobNotFound, ServiceError, SettingsError, SpecError
 from jobs.spec import parse_spec
@@ -270,14 +271,17 @@ def test_the_address_comes_from_the_argument_or_the_environment(monkeypatch: pyt
     )
 
 
-@pytest.mark.parametrize(("one", "other"), [(FedSimClient, AsyncFedSimClient), (JobHandle, AsyncJobHandle)])
-def test_the_two_clients_have_the_same_methods_with_the_same_arguments(one: type, other: type) -> None:
-    found = [
-        {
-            name: [(p.name, p.kind, p.default) for p in inspect.signature(method).parameters.values()]
-            for name, method in inspect.getmembers(kind, callable)
-            if not name.startswith("_") or name == "__init__"
-        }
-        for kind in (one, other)
-    ]
-    assert found[0] == found[1]
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(FedSimClient, AsyncFedSimClient), (JobHandle, AsyncJobHandle), (SweepHandle, AsyncSweepHandle)],
+)
+def test_the_two_clients_have_the_same_methods_with_the_same_words(one: type, other: type) -> None:
+    found = [dict(inspect.getmembers(kind, inspect.isfunction)) for kind in (one, other)]
+    names = [{name for name in methods if not name.startswith("_")} for methods in found]
+    assert names[0] == names[1]
+    assert inspect.signature(FedSimClient) == inspect.signature(AsyncFedSimClient)
+    for name in names[0]:
+        blocking, awaited = (inspect.signature(methods[name]) for methods in found)
+        assert blocking.parameters == awaited.parameters
+        assert blocking.return_annotation == awaited.return_annotation.replace("Async", "")
+        assert inspect.getdoc(getattr(one, name)) == inspect.getdoc(getattr(other, name)) is not None

@@ -21,8 +21,8 @@ from fedsim.errors import (
     JobNotFound,
     RayUnavailable,
     ServiceError,
-    ServiceUnreachable,
     SettingsError,
+    Unreachable,
 )
 from tests.api.blocking import Answering, client_maker
 from tests.api.service import a_job
@@ -80,13 +80,13 @@ def test_a_service_that_says_when_to_come_back_is_obeyed(
     ("text", "seconds"), [("7", 7), ("", 0), ("soon", 0), ("-3", 0), ("Wed, 21 Oct 2015 07:28:00 GMT", 0)]
 )
 def test_when_to_come_back_is_read_as_seconds_or_as_a_date(text: str, seconds: float) -> None:
-    assert connection.retry_after(httpx.Response(429, headers={"Retry-After": text})) == seconds
+    assert connection.read_retry_after(httpx.Response(429, headers={"Retry-After": text})) == seconds
 
 
 def test_a_date_to_come_back_at_is_so_many_seconds_from_now() -> None:
     # Made here and not among the parameters: the workers that share the suite must find the same names.
     date = format_datetime(datetime.now(UTC) + timedelta(seconds=9000))
-    found = connection.retry_after(httpx.Response(429, headers={"Retry-After": date}))
+    found = connection.read_retry_after(httpx.Response(429, headers={"Retry-After": date}))
     assert 8000 <= found <= 9000
 
 
@@ -96,7 +96,7 @@ def test_what_may_not_be_repeated_is_sent_once(answering: Answering) -> None:
         job = a_job().model_dump(mode="json")
         client, asked = answering(job, httpx.ReadError("lost"), 200)
         handle = client.job("some")
-        with pytest.raises(ServiceUnreachable):
+        with pytest.raises(Unreachable):
             getattr(handle, name)()
         assert len(asked) == 2
 
@@ -104,7 +104,7 @@ def test_what_may_not_be_repeated_is_sent_once(answering: Answering) -> None:
 @pytest.mark.usefixtures("_no_pauses")
 def test_repeating_ends(answering: Answering) -> None:
     client, asked = answering(*[httpx.ConnectError("no")] * 9)
-    with pytest.raises(ServiceUnreachable, match="no service answers at"):
+    with pytest.raises(Unreachable, match="no service answers at"):
         client.version()
     assert len(asked) == 4
     client, asked = answering(*[503] * 9)
@@ -128,7 +128,7 @@ def test_certificates_are_verified_wherever_there_are_any() -> None:
         "http://far.example",
         "https://far.example",
     ):
-        options = connection.address(url, None, 30.0).options
+        options = connection.resolve_address(url, None, 30.0).options
         assert options["verify"] == (url != "http://127.0.0.1:8000")
 
 

@@ -9,10 +9,10 @@ import httpx
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from api.sdk import following
-from api.sdk.following import Following
+from api.sdk import followers
+from api.sdk.followers import EventFollower
 from fedsim import FedSimClient
-from fedsim.errors import ServiceUnreachable
+from fedsim.errors import Unreachable
 from jobs.store.records import Job
 from jobs.store.states import JobState
 from tests.api.service import RunningService, a_round, running_service
@@ -63,7 +63,7 @@ def test_a_broken_stream_goes_on_where_it_broke(service: RunningService) -> None
 def test_a_service_that_stays_away_is_unreachable(
     service: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "PATIENCE", 0.3)
+    monkeypatch.setattr(followers, "PATIENCE", 0.3)
     job = service.running()
 
     class Dead(httpx.HTTPTransport):
@@ -74,7 +74,7 @@ def test_a_service_that_stays_away_is_unreachable(
 
     with (
         FedSimClient(service.url, transport=Dead()) as client,
-        pytest.raises(ServiceUnreachable, match="nobody"),
+        pytest.raises(Unreachable, match="nobody"),
     ):
         list(client.job(job.id).watch())
 
@@ -82,20 +82,20 @@ def test_a_service_that_stays_away_is_unreachable(
 def test_a_service_that_says_that_it_is_there_has_not_stayed_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two breaks with two quiet minutes in between are not two minutes of silence."""
     now = 0.0
-    monkeypatch.setattr(following.time, "monotonic", lambda: now)
-    watcher = Following("http://here", after=0)
-    watcher.broken(httpx.ReadError("the line is dead"))
-    watcher.pause()
-    watcher.begin(httpx.Response(200))
+    monkeypatch.setattr(followers.time, "monotonic", lambda: now)
+    watcher = EventFollower("http://here", "some", after=0)
+    watcher.note_failure(httpx.ReadError("the line is dead"))
+    watcher.next_pause()
+    watcher.begin_answer(httpx.Response(200))
     for _ in range(8):
         now += 15.0
-        assert watcher.line(": still here") is None
-    watcher.broken(httpx.ReadError("the line is dead"))
-    assert watcher.pause() == pytest.approx(0.1)
+        assert list(watcher.read_block(b": still here\n")) == []
+    watcher.note_failure(httpx.ReadError("the line is dead"))
+    assert watcher.next_pause() == pytest.approx(0.1)
     now += 61.0
-    watcher.broken(httpx.ReadError("the line is dead"))
-    with pytest.raises(ServiceUnreachable, match="has not answered for 60 s"):
-        watcher.pause()
+    watcher.note_failure(httpx.ReadError("the line is dead"))
+    with pytest.raises(Unreachable, match="has not answered for 60 s"):
+        watcher.next_pause()
 
 
 @pytest.mark.usefixtures("_no_pauses")

@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from api.cli import live
-from api.sdk import calls, flows, following
+from api.sdk import calls, followers, waiting
 from fedsim import FedSimClient
-from fedsim.errors import JobNotFound, ServiceError, ServiceUnreachable
+from fedsim.errors import JobNotFound, ServiceError, Unreachable
 from jobs.store.states import JobState
 from tests.api.blocking import Answering
 from tests.api.browser import until
@@ -70,9 +70,9 @@ def test_a_refused_event_stream_is_not_asked_for_again(answering: Answering) -> 
 
 
 def test_a_watcher_gives_up_after_its_patience(answering: Answering, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "PATIENCE", 0.2)
+    monkeypatch.setattr(followers, "PATIENCE", 0.2)
     client, _ = answering(a_job().model_dump(mode="json"), *[httpx.ConnectError("nobody there")] * 20)
-    with pytest.raises(ServiceUnreachable, match="nobody there"):
+    with pytest.raises(Unreachable, match="nobody there"):
         list(client.job("some").watch())
 
 
@@ -80,13 +80,13 @@ def test_a_watcher_gives_up_after_its_patience(answering: Answering, monkeypatch
 def test_waiting_outlasts_a_service_that_is_away_for_a_while(
     answering: Answering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flows, "AGAIN", 0.05)
+    monkeypatch.setattr(waiting, "RETRY_SECONDS", 0.05)
     running = {**a_job().model_dump(mode="json"), "state": "RUNNING"}
     away = [httpx.ConnectError("nobody there")] * 9
     client, _ = answering(running, running, *away, 503, a_job().model_dump(mode="json"))
     assert client.job("some").wait() is JobState.FAILED
     client, asked = answering(running, *away)
-    with pytest.raises(ServiceUnreachable, match="nobody there"):
+    with pytest.raises(Unreachable, match="nobody there"):
         client.job("some").wait(timeout=0)
     assert len(asked) == 5
     client, _ = answering(running, running, {"status": 404, "code": "JOB_NOT_FOUND", "detail": "deleted"})
@@ -105,7 +105,7 @@ def test_a_broken_download_begins_again_and_leaves_no_half_file(answering: Answe
     assert client.job("some").artifact("report.json", tmp_path).read_bytes() == b"whole"
     assert len(asked) == 3
     client, _ = answering(job, *[broken() for _ in range(4)])
-    with pytest.raises(ServiceUnreachable, match="the line is dead"):
+    with pytest.raises(Unreachable, match="the line is dead"):
         client.job("some").artifact("report.json", tmp_path / "other.json")
     assert [file.name for file in tmp_path.iterdir()] == ["report.json"]
     # A refusal of the moment is asked again after a pause, any other is told.
@@ -122,7 +122,7 @@ def test_a_broken_download_begins_again_and_leaves_no_half_file(answering: Answe
 def test_a_watcher_outlasts_a_service_that_goes_after_the_last_event(
     answering: Answering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flows, "AGAIN", 0.05)
+    monkeypatch.setattr(waiting, "RETRY_SECONDS", 0.05)
     job = a_job().model_dump(mode="json")
     away = [httpx.ConnectError("nobody there")] * 9
     client, _ = answering({**job, "state": "RUNNING"}, events(1, 6), *away, job)
@@ -134,7 +134,7 @@ def test_a_watcher_outlasts_a_service_that_goes_after_the_last_event(
 @pytest.mark.usefixtures("_no_pauses")
 @pytest.mark.parametrize("answering", ["sync"], indirect=True)
 def test_whoever_shows_a_job_outlasts_it_too(answering: Answering, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flows, "AGAIN", 0.05)
+    monkeypatch.setattr(waiting, "RETRY_SECONDS", 0.05)
     job = a_job().model_dump(mode="json")
     away = [httpx.ConnectError("nobody there")] * 9
     client, _ = answering({**job, "state": "RUNNING"}, events(1, 6), *away, job)
@@ -170,7 +170,7 @@ def test_a_log_that_is_silent_is_asked_for_anew(
     asked: list[httpx.Request] = []
     monkeypatch.setattr(calls, "LOG_SILENCE", 0.3)
     with FedSimClient(service.url) as client:
-        client._http.event_hooks["request"].append(asked.append)
+        client._connection.sender.http.event_hooks["request"].append(asked.append)
         lines = client.job(job.id).follow_logs()
         assert next(lines) == "one"
 
@@ -191,10 +191,10 @@ def test_a_log_that_is_silent_is_asked_for_anew(
 def test_a_log_of_a_service_that_stays_away_ends_with_an_error(
     answering: Answering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "PATIENCE", 0.1)
+    monkeypatch.setattr(followers, "PATIENCE", 0.1)
     answer = log(b"one\ntwo\n", position=0, error=LOST)
     client, _ = answering(a_job().model_dump(mode="json"), answer, *[httpx.ConnectError("nobody there")] * 9)
     lines = client.job("some").follow_logs()
     assert next(lines) == "one"
-    with pytest.raises(ServiceUnreachable, match="nobody there"):
+    with pytest.raises(Unreachable, match="nobody there"):
         list(lines)

@@ -47,7 +47,7 @@ def test_the_public_surface() -> None:
     assert {"AsyncFedSimClient", "FedSimClient", "JobSpec", "__version__"} <= set(dir(fedsim))
     assert fedsim.FedSimClient.__module__ == "api.sdk.client"
     assert fedsim.AsyncFedSimClient.__module__ == "api.sdk.async_client"
-    assert fedsim.JobSpec.__module__ == "jobs.spec"
+    assert fedsim.JobSpec.__module__ == "jobs.spec.job_spec"
     with pytest.raises(AttributeError, match="nonsense"):
         _ = fedsim.nonsense
 
@@ -66,8 +66,10 @@ def test_submitting_from_the_sdk_loads_no_science() -> None:
 )
 def test_a_package_in_front_of_ours_is_named(file: str, tmp_path: Path) -> None:
     theirs = tmp_path / file
-    theirs.parent.mkdir(exist_ok=True)
-    (theirs.parent / "__init__.py").touch()
+    theirs.parent.mkdir(parents=True, exist_ok=True)
+    for folder in (theirs.parent, *theirs.parent.parents):
+        if folder.is_relative_to(tmp_path):
+            (folder / "__init__.py").touch()
     theirs.touch()
     package = file.partition("/")[0].removesuffix(".py")
     # Sources in place are found by a finder of their own, which a package that is installed does not have.

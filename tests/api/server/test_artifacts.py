@@ -12,7 +12,7 @@ from safetensors import safe_open
 from safetensors.numpy import load
 
 from api.cli.commands.run import write_run_files
-from api.sdk.artifact_file import written_aside
+from api.sdk.artifact_file import open_aside
 from fedsim.checkpoints.storage import Folder
 from fedsim.engine.model_selection import ChosenModel
 from fedsim.errors import CheckpointError
@@ -203,7 +203,7 @@ def test_a_storage_that_fails_is_said_and_keeps_no_artifact(
 
 def test_two_downloads_to_one_place_are_each_whole(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
-    with written_aside(path) as first, written_aside(path) as second:
+    with open_aside(path) as first, open_aside(path) as second:
         first.write(b"first, and longer")
         second.write(b"second")
         first.flush()

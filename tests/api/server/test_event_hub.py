@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from api.sdk.stream import Message, messages
+from api.sdk.stream import Message, read_messages
 from api.server.events import KEEP_ALIVE_COMMENT, EventHub, make_frame
 from jobs.settings import Settings
 from jobs.spec import parse_spec
@@ -50,7 +50,7 @@ def job_id(store: JobStore) -> str:
 
 def heard_rounds(stream: Sequence[bytes]) -> list[int]:
     lines = b"".join(stream).decode().splitlines()
-    return [message.data["round"] for message in messages(lines) if message.type == "round"]
+    return [message.data["round"] for message in read_messages(lines) if message.type == "round"]
 
 
 async def collect(stream: AsyncIterator[bytes], heard: list[bytes] | None = None) -> list[bytes]:
@@ -101,7 +101,7 @@ def test_a_job_that_is_resumed_has_one_end_for_who_comes_then(store: JobStore, j
         store.request_cancel(job_id)
         return [first + await collect(slow), await watcher]
 
-    heard = [messages(b"".join(stream).decode().splitlines()) for stream in asyncio.run(scene())]
+    heard = [read_messages(b"".join(stream).decode().splitlines()) for stream in asyncio.run(scene())]
     ends = [[message.id for message in stream if message.data["terminal"]] for stream in heard]
     assert ends == [[4], [6]]
 
@@ -145,7 +145,7 @@ def test_a_late_watcher_of_a_deleted_job_hears_of_it(store: JobStore, job_id: st
         store.delete(job_id)
         return await collect(EventHub(store).stream_events(job_id, 3))
 
-    [message] = messages(b"".join(asyncio.run(scene())).decode().splitlines())
+    [message] = read_messages(b"".join(asyncio.run(scene())).decode().splitlines())
     assert (message.id, message.type) == (4, "warning")
     assert message.data["terminal"]
 
@@ -222,4 +222,4 @@ def test_a_frame_is_one_event_of_the_stream_format(store: JobStore, job_id: str)
 
 def test_an_event_cut_off_by_a_lost_connection_is_not_heard() -> None:
     lines = ["id: 1", "event: state", 'data: {"state": "QUEUED"}', "", ": still here", "", "id: 2", "data: {"]
-    assert list(messages(lines)) == [Message(1, "state", {"state": "QUEUED"})]
+    assert list(read_messages(lines)) == [Message(1, "state", {"state": "QUEUED"})]

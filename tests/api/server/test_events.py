@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from api.sdk.stream import Message, messages
+from api.sdk.stream import Message, read_messages
 from api.server.dependencies import read_last_event_id
 from api.server.log_file import EndedJobs, follow_file, read_last_lines
 from jobs.store.states import JobState
@@ -22,7 +22,7 @@ def watch(service: RunningService, job_id: str, after: int | None = None) -> lis
     url = f"{service.url}{JOBS}/{job_id}/events"
     with httpx.stream("GET", url, headers=headers, timeout=20) as response:
         assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
-        return list(messages(response.iter_lines()))
+        return list(read_messages(response.iter_lines()))
 
 
 def test_a_watcher_hears_the_past_then_the_present_until_the_end(service: RunningService) -> None:
@@ -64,7 +64,7 @@ def test_an_id_that_is_not_ours_means_from_the_start(service: RunningService, af
     service.store.change_state(job.id, JobState.RUNNING, JobState.FAILED)
     url = f"{service.url}{JOBS}/{job.id}/events"
     response = httpx.get(url, headers={"Last-Event-ID": after}, timeout=20)
-    assert [message.id for message in messages(response.iter_lines())] == [1, 2, 3, 4]
+    assert [message.id for message in read_messages(response.iter_lines())] == [1, 2, 3, 4]
 
 
 def test_an_id_that_no_database_could_hold_is_not_ours() -> None:
@@ -93,7 +93,7 @@ def test_a_watched_job_that_is_deleted_is_said_to_be(
         # Between two questions to the store: nobody hears of the cancellation.
         service.store.request_cancel(job.id)
         service.store.delete(job.id)
-        last = list(messages(events.iter_lines()))[-1]
+        last = list(read_messages(events.iter_lines()))[-1]
         assert list(log.iter_lines()) == []
     assert last.data["terminal"]
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []

@@ -30,10 +30,10 @@ from tests.api.service import RunningService, a_round
 
 SERVER = """
 import sys
-from api.app import create_app
-from api.serving import bind, serve
+from api.server.app import create_app
+from api.server.serving import bind, serve
 from jobs.settings import Settings
-from jobs.store import JobStore
+from jobs.store.job_store import JobStore
 from tests.api.service import IdleQueue
 
 settings = Settings(home=sys.argv[1], drain_seconds=int(sys.argv[3]))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedsim.algorithms import FedAvg, FedCL
-from fedsim.algorithms.generators.fedcl import EQUALLY
+from fedsim.algorithms.generators.fedcl import EQUAL_POWERS
 from fedsim.base import tree
 from fedsim.clients.population import Population
 from fedsim.core import LocalTraining, ReducedUpdates
@@ -88,19 +88,19 @@ def test_the_model_is_the_mean_of_the_last_models_of_all_who_came() -> None:
 def test_the_running_sum_stays_the_direct_mean_over_300_rounds() -> None:
     """10 of 200 clients in each; the numbers are large, so that what rounding leaves over would show."""
     chance, models, seen = np.random.default_rng(1), np.zeros((200, 3)), np.zeros(200, np.int64)
-    sums, examples = init_sums(EQUALLY, {"w": torch.zeros(3)}), torch.tensor(7)
+    sums, examples = init_sums(EQUAL_POWERS, {"w": torch.zeros(3)}), torch.tensor(7)
     for _ in range(300):
         came: Any = None
         for k in chance.choice(200, 10, replace=False):
             new, age = 1e4 + chance.normal(size=3), torch.tensor(0)
             old = {"w": torch.from_numpy(models[k].copy())}
             now, before = torch.tensor(seen[k] + 1), torch.tensor(seen[k])
-            [powers] = EQUALLY.values()
+            [powers] = EQUAL_POWERS.values()
             part = make_client_part(powers, {"w": torch.from_numpy(new)}, age, now, examples)
             change = {"mean": tree.sub(part, make_client_part(powers, old, age, before, examples))}
             came = change if came is None else tree.add(came, change)
             models[k], seen[k] = new, seen[k] + 1
-        sums = advance_sums(EQUALLY, sums, came)
+        sums = advance_sums(EQUAL_POWERS, sums, came)
     found = make_teacher(sums, {"w": torch.zeros(3, dtype=torch.float64)})["w"].numpy()
     np.testing.assert_allclose(found, models[seen > 0].mean(0), rtol=1e-13)
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedsim.algorithms import FedROD
-from fedsim.algorithms.personalized.fedrod import ABSENT, PREFIX, log_label_prior
+from fedsim.algorithms.personalized.fedrod import ABSENT, PERSONAL_PREFIX, log_label_prior
 from fedsim.core import Batch, ClientTask, Context
 from fedsim.engine.pools import SerialPool, StackedPool
 from fedsim.engine.simulation import make_initial_state, simulate
@@ -45,13 +45,13 @@ def test_a_class_that_a_client_lacks_stays_finite_and_out_of_the_softmax() -> No
     assert torch.isfinite(loss)
     assert all(torch.isfinite(value).all() for value in gradients.values())
     assert not gradients["head.weight"][2].any()
-    assert gradients[PREFIX + "head.weight"][2].any()  # the plain loss has all classes
+    assert gradients[PERSONAL_PREFIX + "head.weight"][2].any()  # the plain loss has all classes
     model = {key: value.detach() for key, value in start.items()}
     padded = rod_step([0, 1, 3, 0, 2, 2], [1.0, 1.0, 1.0, 1.0, 0.0, 0.0])
     torch.testing.assert_close(padded[3], loss)
     for key, value in padded[4].items():
         torch.testing.assert_close(value, gradients[key], rtol=1e-5, atol=1e-7)
-    assert set(model) == {*BODY, *HEAD, *(PREFIX + key for key in HEAD)}
+    assert set(model) == {*BODY, *HEAD, *(PERSONAL_PREFIX + key for key in HEAD)}
 
 
 def test_fedrod_with_several_labels_per_example() -> None:

@@ -19,7 +19,7 @@ from fedsim.engine.simulation import simulate
 from fedsim.models import make_net
 from fedsim.techniques import last_models as inequitable
 from fedsim.techniques.last_models import (
-    KINDS,
+    POWERS_BY_KIND,
     advance_sums,
     client_weight,
     init_sums,
@@ -50,7 +50,7 @@ def direct(kind: str, now: int, last: Any, visits: Any, examples: Any) -> Any:
     return mean / mean.sum()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", POWERS_BY_KIND)
 def test_the_running_sums_are_the_direct_sum_over_all_clients(kind: Any) -> None:
     """10 of 500 clients in each round; last models are random, far from zero so that sums could cancel."""
     rng, clients = np.random.default_rng(3), 500
@@ -70,7 +70,7 @@ def test_the_running_sums_are_the_direct_sum_over_all_clients(kind: Any) -> None
                     make_client_part(powers, {"w": torch.from_numpy(new)}, 0 * age, count + 1, held),
                     make_client_part(powers, {"w": torch.from_numpy(models[k].copy())}, age, count, held),
                 )
-                for name, powers in KINDS[kind].items()
+                for name, powers in POWERS_BY_KIND[kind].items()
             }
             came = change if came is None else tree.add(came, change)
             models[k], last[k], visits[k] = new, now, visits[k] + 1
@@ -84,7 +84,7 @@ def test_the_running_sums_are_the_direct_sum_over_all_clients(kind: Any) -> None
 
 
 def test_who_never_came_or_holds_nothing_weighs_nothing() -> None:
-    for powers in {id(p): p for kind in KINDS.values() for p in kind.values()}.values():
+    for powers in {id(p): p for kind in POWERS_BY_KIND.values() for p in kind.values()}.values():
         zero, one = torch.tensor(0), torch.tensor(1)
         assert client_weight(powers, zero, zero, one) == 0 == client_weight(powers, zero, one, zero)
         assert client_weight(powers, zero, one, one) == 1
@@ -277,8 +277,8 @@ def test_the_teacher_without_decay_counts_everybody_the_same_way_whenever_they_c
 
 
 def test_powers_decay_by_their_interval() -> None:
-    assert inequitable.KINDS["geometric"]["geometric"].decay == pytest.approx(np.exp(-1 / 3))
-    assert inequitable.ALONE["count"].decay == 1
+    assert inequitable.POWERS_BY_KIND["geometric"]["geometric"].decay == pytest.approx(np.exp(-1 / 3))
+    assert inequitable.SINGLE_POWERS["count"].decay == 1
 
 
 def test_a_client_that_holds_nothing_has_no_say() -> None:

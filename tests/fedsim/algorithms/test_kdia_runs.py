@@ -14,12 +14,12 @@ from fedsim.core import ClientTask, Context, LocalTraining
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
 from fedsim.techniques.generator_training import make_joint_classifier, train_generator
-from fedsim.techniques.last_models import KINDS, make_teacher
+from fedsim.techniques.last_models import POWERS_BY_KIND, make_teacher
 from tests.fedsim.algorithms.test_kdia import direct
 from tests.fedsim.federations import federation
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", POWERS_BY_KIND)
 def test_in_a_run_the_teacher_is_the_direct_sum_over_all_clients(kind: Any) -> None:
     """30 rounds of 2 of 30 clients: ages and visits from the cohorts, last models from what clients keep.
 

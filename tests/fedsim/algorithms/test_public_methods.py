@@ -23,10 +23,8 @@ from fedsim.techniques.server_distillation import (
     average_logits_by_class,
     distil_model,
     make_accuracy_judge,
-    soft_target_loss,
-    soften_logits,
 )
-from fedsim.training.local_loop import kl_divergence
+from fedsim.techniques.soft_targets import kl_divergence, soft_target_loss, soften_logits
 from tests.fedsim.federations import federation, public_examples
 from tests.fedsim.linear_models import SIZES, C, N, linear, logits_of, matrix, mixed, run, softmax
 from tests.fedsim.replay import Array, Client, start
@@ -38,19 +36,21 @@ def test_losses_of_soft_predictions() -> None:
     generator = np.random.default_rng(0)
     taught, said = generator.normal(size=(2, 5, 3))
     p, q = softmax(taught / 2), softmax(said / 2)
-    soft = soften_logits(torch.from_numpy(taught), 2.0, several=False)
-    found = soft_target_loss(soft, torch.from_numpy(said), 2.0, several=False)
+    soft = soften_logits(torch.from_numpy(taught), 2.0, several_labels=False)
+    found = soft_target_loss(soft, torch.from_numpy(said), 2.0, several_labels=False)
     assert float(found) == pytest.approx((p * np.log(p / q)).sum(1).mean())
     p, q = 1 / (1 + np.exp(-taught / 2)), 1 / (1 + np.exp(-said / 2))
-    soft = soften_logits(torch.from_numpy(taught), 2.0, several=True)
-    found = soft_target_loss(soft, torch.from_numpy(said), 2.0, several=True)
+    soft = soften_logits(torch.from_numpy(taught), 2.0, several_labels=True)
+    found = soft_target_loss(soft, torch.from_numpy(said), 2.0, several_labels=True)
     each = p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))
     assert float(found) == pytest.approx(each.mean())
     mask = np.array([1, 1, 0, 1, 0])
-    several = kl_divergence(*(torch.from_numpy(z) for z in (taught, said, mask)), 2.0, several=True)
+    several = kl_divergence(*(torch.from_numpy(z) for z in (taught, said, mask)), 2.0, several_labels=True)
     assert float(several) == pytest.approx((each.mean(1) * mask).sum() / 3)
     sure = torch.tensor([[1.0, 0.0, 0.0]])
-    assert float(soft_target_loss(sure, torch.tensor([[50.0, 0, 0]]), 1.0, several=False)) == pytest.approx(0)
+    assert float(
+        soft_target_loss(sure, torch.tensor([[50.0, 0, 0]]), 1.0, several_labels=False)
+    ) == pytest.approx(0)
 
 
 def test_an_ensemble_listens_to_who_holds_a_class() -> None:

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 from fedsim.algorithms import FedBABU, FedPer, FedRep, FedROD, LGFedAvg
 from fedsim.algorithms.fedavg import PRIVATE_PARAMS
-from fedsim.algorithms.personalized.fedrod import PREFIX
+from fedsim.algorithms.personalized.fedrod import PERSONAL_PREFIX
 from fedsim.clients.population import Population
 from fedsim.core import LocalTraining
 from fedsim.core.capabilities import personal_models
@@ -96,7 +96,7 @@ def test_who_stays_away_uses_its_own_part_with_the_shared_one_of_today(name: str
             x = torch.from_numpy(population.dataset.test.x[:5].copy())
             found = algorithm.predict_personal(ctx, model, x)
             hidden = features(model, x)
-            heads = [model[key] + own.get(PREFIX + key, torch.zeros(())) for key in HEAD]
+            heads = [model[key] + own.get(PERSONAL_PREFIX + key, torch.zeros(())) for key in HEAD]
             torch.testing.assert_close(found, F.linear(hidden, *heads))
 
 

@@ -33,6 +33,7 @@ from jobs.spec.resolve import list_plugins, resolve_spec
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "plugins.md").read_text("utf-8")
 FILES = dict(re.findall(r"```\w+\n# (\S+)\n(.*?)```", PAGE, flags=re.DOTALL))
+GAMMA = "weight of the penalty; 0 gives FedAvg"
 TINY = {
     "rounds": 2,
     "clients": {"total": 6, "fraction": 0.5},
@@ -120,7 +121,8 @@ def test_an_installed_package_is_named_like_fedsims_own(tmp_path: Path) -> None:
     assert "gamma" in refusal(MINE | {"algorithm": {"name": "small_weights", "gamma": -1}}, tmp_path)
     method = entry("algorithms", "small_weights")
     assert method["plugin"] == "fedsim-mine 0.1.0"
-    assert method["parameters"]["properties"]["gamma"] == {"type": "number", "minimum": 0, "default": 0.1}
+    gamma = {"type": "number", "minimum": 0, "default": 0.1, "description": GAMMA}
+    assert method["parameters"]["properties"]["gamma"] == gamma
     assert entry("models", "tanh_mlp")["summary"] == "One hidden layer with tanh"
     assert entry("partitions", "sorted_runs")["plugin"] == "fedsim-mine 0.1.0"
     assert entry("algorithms", "fedavg")["plugin"] == entry("datasets", "digits")["plugin"] == ""

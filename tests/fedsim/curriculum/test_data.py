@@ -158,7 +158,7 @@ def test_a_client_without_examples_is_no_obstacle() -> None:
 
 
 def test_a_method_that_plans_its_own_steps_is_refused() -> None:
-    with pytest.raises(ValueError, match="decides itself which examples"):
+    with pytest.raises(ValueError, match="chooses the examples of its steps itself"):
         DataCurriculum(base=DataCurriculum(base=FedAvg()))
 
 
@@ -169,7 +169,7 @@ def test_a_method_that_hides_its_clients_models_is_told_so() -> None:
             return super().train_client(ctx, task)._replace(model=None)
 
     algorithm = DataCurriculum(base=Hiding(), score="local_loss")
-    with pytest.raises(FedsimError, match="Hiding does not say what its clients' own models are"):
+    with pytest.raises(FedsimError, match="Hiding does not return its clients' personal models"):
         run(algorithm, federation())
     run(DataCurriculum(base=Hiding()), federation())
 

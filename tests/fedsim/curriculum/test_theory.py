@@ -164,7 +164,7 @@ def test_the_bounds_on_a_problem_small_enough_for_paper() -> None:
 def test_steps_that_the_theorem_does_not_cover_are_refused() -> None:
     problem = near(0)
     bias = bias_bounds("vanilla", 2, 3, 0, 1)
-    with pytest.raises(ValueError, match="greatest step size"):
+    with pytest.raises(ValueError, match="largest step size"):
         theorem1(problem, step_sizes(2, 3, 1.01 * problem.largest_step), bias)
     with pytest.raises(ValueError, match="Lemmas 4 and 5"):
         lemma_bound(problem, step_sizes(2, 300, problem.largest_step), bias_bounds("vanilla", 2, 300, 0, 1))

@@ -147,8 +147,8 @@ def test_wrong_requests_are_refused_by_path(name: str, given: dict, path: str):
 
 @pytest.mark.parametrize("entry", DATASETS.values())
 def test_every_data_set_says_where_it_looks_and_how_to_get_it(entry):
-    assert entry.looks
-    assert entry.get
+    assert entry.locations
+    assert entry.how_to_get
 
 
 @pytest.mark.parametrize("name", list(DATASETS))

@@ -240,7 +240,7 @@ def test_what_they_draw_does_not_depend_on_the_process(layer: nn.Module) -> None
 @pytest.mark.parametrize(
     ("name", "shape", "vocabulary", "params", "message"),
     [
-        ("resnet18", (3, 7, 7), 0, {}, "at least 8x8, and these are 7x7"),
+        ("resnet18", (3, 7, 7), 0, {}, "at least 8x8; these are 7x7"),
         ("resnet18", (3, 28, 28), 0, {"stem": "standard"}, "at least 32x32"),
         ("vgg16", (1, 28, 28), 0, {}, "at least 32x32"),
         ("fedgen_cnn", (3, 40, 40), 0, {"form": "pooled"}, "at least 43x43"),
@@ -248,7 +248,7 @@ def test_what_they_draw_does_not_depend_on_the_process(layer: nn.Module) -> None
         ("mlp", (64,), 30, {}, "this data is tokens; models of texts: distilbert, small_transformer"),
         ("small_transformer", (3, 32, 32), 0, {}, "needs texts as token numbers"),
         ("distilbert", (3, 32, 32), 0, {}, "needs texts as token numbers"),
-        ("small_transformer", (9,), 30, {"width": 10, "heads": 4}, "10 is none of 4"),
+        ("small_transformer", (9,), 30, {"width": 10, "heads": 4}, "10 is no multiple of 4"),
     ],
 )
 def test_inputs_that_a_model_cannot_take(

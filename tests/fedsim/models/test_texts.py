@@ -142,7 +142,7 @@ def test_distilbert_from_weights_in_a_folder(tmp_path: Path) -> None:
     first, second = net.init(1), net.init(2)
     assert all(torch.equal(first[key], second[key]) for key in net.blocks["encoder"])
     assert not torch.equal(first["head.weight"], second["head.weight"])
-    with pytest.raises(ValueError, match="knows 50 tokens, and this data has 60"):
+    with pytest.raises(ValueError, match="knows 50 tokens, but this data has 60"):
         make_net("distilbert", input_shape=(16,), num_classes=3, vocabulary=60, **given)
 
 
@@ -157,7 +157,7 @@ def test_distilbert_asks_the_hub_only_where_that_is_allowed(
         raise OSError("not here")
 
     monkeypatch.setattr(transformers.DistilBertConfig, "from_pretrained", from_pretrained)
-    for download, message in ((False, "may not be fetched"), (True, "could not be fetched")):
+    for download, message in ((False, "downloads are not allowed"), (True, "the download failed")):
         with pytest.raises(DataNotFound, match=message):
             weights(tmp_path, "none", download=download)
     assert asked == [("none", True), ("none", True), ("none", False)]
@@ -189,8 +189,8 @@ def weights(root: Path, name: str, *, download: bool = False) -> Net:
     ("length", "params", "message"),
     [
         (16, {"pretrained": "some", "layers": 2}, "fixed by the pretrained weights"),
-        (513, TINY, "at most 512 tokens, and these have 513"),
-        (16, {"width": 10, "heads": 4}, "10 is none of 4"),
+        (513, TINY, "at most 512 tokens; these have 513"),
+        (16, {"width": 10, "heads": 4}, "10 is no multiple of 4"),
     ],
 )
 def test_what_distilbert_refuses(length: int, params: dict[str, object], message: str) -> None:

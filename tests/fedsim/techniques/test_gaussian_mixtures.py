@@ -5,7 +5,13 @@ import pytest
 import torch
 
 from fedsim.base import rng
-from fedsim.techniques.gaussian_mixtures import FLOOR, draw_from_mixture, fit_mixture, pool_draws, quantile
+from fedsim.techniques.gaussian_mixtures import (
+    LEAST_VARIANCE,
+    draw_from_mixture,
+    fit_mixture,
+    pool_draws,
+    quantile,
+)
 
 
 def test_a_known_mixture_is_recovered() -> None:
@@ -29,7 +35,7 @@ def test_few_numbers_have_few_components_in_the_same_shape(count: int) -> None:
     several = int((found[:, 2] > 0).sum())
     assert min(1, count // 5) <= several <= min(3, count // 5)
     assert float(found[:, 2].sum()) == pytest.approx(float(count >= 5), abs=1e-6)
-    assert (found[:several, 1] >= FLOOR * 0.999).all()
+    assert (found[:several, 1] >= LEAST_VARIANCE * 0.999).all()
     assert (found[:several, 0].diff() >= 0).all()
     assert torch.equal(found, fit_mixture(values[::-1].copy(), 3))
 
@@ -53,7 +59,7 @@ def test_equal_numbers_do_no_harm() -> None:
     for values in (np.full(50, -2.0), np.repeat([-2.0, 1.0], 25), np.repeat([0.0, 1.0, 2.0, 3.0], 6)):
         found = fit_mixture(values, 3)
         assert torch.isfinite(found).all()
-        assert (found[found[:, 2] > 0, 1] >= FLOOR * 0.999).all()
+        assert (found[found[:, 2] > 0, 1] >= LEAST_VARIANCE * 0.999).all()
         assert torch.isfinite(draw_from_mixture(found, 100, rng.stream(1, "draws", 0))).all()
 
 

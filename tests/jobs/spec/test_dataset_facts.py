@@ -53,7 +53,7 @@ def test_published_weights_lie_in_a_data_root(tmp_path: Path, monkeypatch: pytes
         resolve_spec(spec_of(texts, model=nowhere), Settings(home=tmp_path))
     (fault,) = caught.value.errors
     assert (fault.path, fault.value) == ("model.pretrained", "nobody/has-these-weights")
-    assert "may not be fetched" in fault.message
+    assert "downloads are not allowed" in fault.message
     assert "data.download" in fault.hint
 
 

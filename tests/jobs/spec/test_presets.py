@@ -83,7 +83,7 @@ def variants(text: str) -> list[Items]:
 
 def referred(text: str) -> list[str]:
     """The presets whose variants are this one's as well."""
-    return re.findall(r"`([\w-]+)` names the options for other cells", text)
+    return re.findall(r"`([\w-]+)` lists the options for the other experiments", text)
 
 
 def faults_of(text: str, items: Items = ()) -> list[FieldError]:

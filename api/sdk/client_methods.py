@@ -1,0 +1,278 @@
+"""The methods of both clients, each written and documented once."""
+
+from __future__ import annotations
+
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from api.reports.comparison import ComparedRun, Comparison, compare_runs
+from api.sdk import calls
+from api.sdk.async_job_handle import AsyncJobHandle
+from api.sdk.calls import Call
+from api.sdk.connection import Connection, resolve_address
+from api.sdk.job_search import PAGE, find_job
+from api.sdk.rounds import read_rounds
+from api.sdk.senders import Sender
+from api.sdk.specs import SpecSource, SweepSource, check_draft, read_draft, read_members
+
+if TYPE_CHECKING:
+    from api.sdk.sweep_handle import AsyncSweepHandle
+    from api.sdk.sweeps import News
+    from jobs.local_ray.cluster import ClusterState
+    from jobs.plan.plan import Plan
+
+T = TypeVar("T")
+TransportT = TypeVar("TransportT")
+
+
+class BaseClient(ABC, Generic[TransportT]):
+    """The address of a client, and its connection."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        token: str | None = None,
+        timeout: float = 30.0,
+        transport: TransportT | None = None,
+    ) -> None:
+        """Make a client; it connects with its first call.
+
+        Args:
+            url: of the service; by default `FEDSIM_URL`, else http://127.0.0.1:8000.
+            token: of the service, if it asks for one; by default `FEDSIM_TOKEN`.
+            timeout: seconds to wait for one answer. A call that checks or measures a spec waits longer.
+            transport: an httpx transport to use instead of the network.
+
+        Raises:
+            SettingsError: the URL or the token is malformed.
+        """
+        self.url, options = resolve_address(url, token, timeout)
+        self._connection = Connection(self.url, self._make_sender(transport, options))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+    @abstractmethod
+    def _make_sender(self, transport: TransportT | None, options: dict[str, Any]) -> Sender:
+        """Make the part that sends, blocking or awaited."""
+
+
+class ClientMethods:
+    """The calls of a service, as coroutines."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def close(self) -> None:
+        """Close the connections; the client cannot be used afterwards."""
+        await self._connection.sender.close()
+
+    async def send(self, call: Call[T]) -> T:
+        """Send one call, up to four times if it is safe to repeat and the error may be temporary.
+
+        Args:
+            call: a call of `api.sdk.calls`, such as `calls.health()`.
+
+        Returns:
+            The decoded answer.
+
+        Raises:
+            FedsimError: the service refuses; `api.sdk.refusals.ERRORS` lists the errors.
+            Unreachable: the service does not answer.
+        """
+        return await self._connection.send(call)
+
+    async def submit(
+        self,
+        spec: SpecSource,
+        *,
+        set: Mapping[str, Any] | None = None,
+        priority: int = 0,
+        labels: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
+    ) -> AsyncJobHandle:
+        """Queue a job.
+
+        Args:
+            spec: the name of a preset, the path of a YAML or JSON file, a mapping, or a `JobSpec`.
+            set: fields of the spec to change, by dotted path: `{"rounds": 3, "local.lr": 0.05}`.
+            priority: from -1000 to 1000; jobs with a higher priority leave the queue first.
+            labels: names and values to find the job by.
+            idempotency_key: calls with the same key make one job; by default each call has a new key.
+
+        Returns:
+            The job.
+
+        Raises:
+            SpecError: the spec is wrong; the error lists every fault.
+            DoesNotFit: the job can never fit the service's cluster.
+            Conflict: a job with another spec has this key.
+        """
+        key = idempotency_key or uuid.uuid4().hex
+        data = await self._read_spec(spec, set)
+        job = await self._connection.send(calls.submit(data, priority, labels or {}, key))
+        return AsyncJobHandle(self._connection, job)
+
+    async def plan(self, spec: SpecSource, *, set: Mapping[str, Any] | None = None) -> Plan:
+        """Measure a spec on the service's cluster before it runs; takes half a minute to five minutes.
+
+        Args:
+            spec: as for `submit`.
+            set: as for `submit`.
+
+        Returns:
+            The memory, seconds and bytes of the run; `fits` is False if the cluster is too small.
+
+        Raises:
+            SpecError: the spec is wrong; the error lists every fault.
+        """
+        return await self._connection.send(calls.plan(await self._read_spec(spec, set)))
+
+    async def _read_spec(self, spec: SpecSource, set: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        draft = await self._connection.sender.run_function(read_draft, spec, set)
+        return await check_draft(self._connection, draft)
+
+    async def job(self, job_id: str) -> AsyncJobHandle:
+        """Get a job.
+
+        Args:
+            job_id: the id, or its beginning if only one id begins with it.
+
+        Returns:
+            The job.
+
+        Raises:
+            JobNotFound: no job or several jobs have such an id; the hint names similar ids.
+        """
+        return AsyncJobHandle(self._connection, await find_job(self._connection, job_id))
+
+    async def jobs(
+        self,
+        *,
+        state: str | Sequence[str] | None = None,
+        label: str | Sequence[str] | None = None,
+        algorithm: str | None = None,
+        search: str | None = None,
+        order_by: str = "-created_at",
+        limit: int | None = None,
+    ) -> AsyncIterator[AsyncJobHandle]:
+        """List jobs; each page is read when it is needed.
+
+        Args:
+            state: only jobs in this state, or in one of these states.
+            label: only jobs with this label, `name` or `name=value`, or with all of these labels.
+            algorithm: only jobs of this method.
+            search: only jobs with this text in their name, id or method.
+            order_by: created_at, name, priority or state; with `-` in front the largest first. `-priority` is
+                the order of the queue.
+            limit: the largest number of jobs; by default all.
+
+        Yields:
+            The jobs.
+        """
+        left, page_token, more = limit, None, limit != 0
+        while more:
+            size = PAGE if left is None else min(left, PAGE)
+            call = calls.list_jobs(
+                state, label, order_by, size, page_token, algorithm=algorithm, search=search
+            )
+            page = await self._connection.send(call)
+            for job in page.jobs:
+                yield AsyncJobHandle(self._connection, job)
+            left = left and left - len(page.jobs)
+            page_token = page.next_page_token
+            more = page_token is not None and left != 0
+
+    async def sweep(
+        self, sweep: SweepSource, *, resume: bool = False, news: News | None = None
+    ) -> AsyncSweepHandle:
+        """Submit the runs of a sweep that have no job yet. A second call submits only missing runs.
+
+        Args:
+            sweep: the path of a sweep's file, or its content as a mapping; see `jobs.spec.sweep`.
+            resume: continue the failed and cancelled jobs of the sweep.
+            news: called with the sweep after each submission.
+
+        Returns:
+            The sweep with its jobs.
+
+        Raises:
+            SpecError: the sweep or one of its specs is wrong; the error lists every fault.
+        """
+        # These modules import the whole spec, which most uses of the client never need.
+        from api.sdk.sweep_handle import AsyncSweepHandle
+        from api.sdk.sweeps import submit_missing
+
+        members = await self._connection.sender.run_function(read_members, sweep)
+        handle = AsyncSweepHandle(self._connection, *members)
+        await submit_missing(self._connection, handle, resume, news)
+        return handle
+
+    async def compare(
+        self, jobs: Iterable[str], *, metric: str = "global_accuracy", target: float | None = None
+    ) -> Comparison:
+        """Compare jobs: rounds, bytes and seconds to a target, final and best value.
+
+        Args:
+            jobs: their ids.
+            metric: a metric of the records. For a loss, the smaller value is better.
+            target: the value to reach; by default the worst final value of the jobs.
+
+        Returns:
+            One line for each job.
+
+        Raises:
+            JobNotFound: one of the jobs does not exist.
+            SettingsError: no record has the metric.
+        """
+        runs: list[ComparedRun] = []
+        for job_id in jobs:
+            job = await find_job(self._connection, job_id)
+            runs.append(ComparedRun(job.id, job.name, await read_rounds(self._connection, job.id)))
+        return compare_runs(runs, metric, target)
+
+    async def catalogue(self, kind: str) -> list[dict[str, Any]]:
+        """List the names that a spec can use.
+
+        Args:
+            kind: algorithms, models, datasets, partitions or presets.
+
+        Returns:
+            One entry for each name.
+        """
+        return await self._connection.send(calls.catalogue(kind))
+
+    async def algorithms(self) -> list[dict[str, Any]]:
+        """List the methods, each with the JSON schema of its parameters."""
+        return await self.catalogue("algorithms")
+
+    async def models(self) -> list[dict[str, Any]]:
+        """List the models, each with the JSON schema of its parameters."""
+        return await self.catalogue("models")
+
+    async def datasets(self) -> list[dict[str, Any]]:
+        """List the data sets, each with the JSON schema of its parameters and the folders of its files."""
+        return await self.catalogue("datasets")
+
+    async def partitions(self) -> list[dict[str, Any]]:
+        """List the partitions of a data set among clients, each with the JSON schema of its parameters."""
+        return await self.catalogue("partitions")
+
+    async def presets(self) -> list[dict[str, Any]]:
+        """List the specs that come with the service."""
+        return await self.catalogue("presets")
+
+    async def schema(self) -> dict[str, Any]:
+        """Get the JSON schema of a spec."""
+        return await self._connection.send(calls.schema())
+
+    async def cluster(self) -> ClusterState:
+        """Get the nodes, their free CPUs and GPUs, and the actors of each job."""
+        return await self._connection.send(calls.cluster())
+
+    async def version(self) -> dict[str, str]:
+        """Get the versions of the service and of its main packages."""
+        return await self._connection.send(calls.version())
