@@ -18,7 +18,7 @@ from jobs.run.final_model import FinalModel
 from jobs.settings import Settings
 from jobs.spec import parse_spec
 from jobs.spec.resolve import resolve_spec
-from jobs.store.records import Engine, RoundRecord, Seconds, RoundTraffic
+from jobs.store.records import Engine, RoundRecord, RoundTraffic, Seconds
 from tests.fedsim.federations import federation, gaussian_dataset
 
 
