@@ -74,7 +74,7 @@ def test_memories_lie_in_the_object_store_and_not_in_the_coordinator(crew: Actor
     population = crowd(20)
     pool = RayPool(Keeps(), population, crew)
     list(simulate(Keeps(), population, pool))
-    references = list(pool._memories.values())
+    references = list(pool._client_states.values())
     where = get_local_object_locations(references)
     assert len(references) == 20
     assert all(where[reference]["node_ids"] for reference in references)
