@@ -22,8 +22,9 @@ from actors.actor_errors import (
     make_death_error,
     unwrap_task_error,
 )
-from actors.client_actor import ClientActor
+from actors.client_actor import ClientActor, MemoryUsage
 from actors.resources import Placement
+from fedsim.core import LocalTraining
 from fedsim.engine.faults import DEFAULT, Faults
 from fedsim.errors import NoCapacityNow, NodeLost, PoolFailed
 from fedsim.plugins import plugin_environment
@@ -198,6 +199,17 @@ class ActorGroup:
         """Return the node of an actor; before the actor has joined, the node of its slot."""
         node: str = self.actor_infos[slot].get("node") or self._slot_nodes[slot]
         return node
+
+    def set_local_training(self, local: LocalTraining) -> None:
+        """Replace the population's local training on all actors from now on."""
+        ray.get([actor.set_local_training.remote(local) for actor in self.actors])
+
+    def measure_memory(self) -> MemoryUsage:
+        """Return the peak memory of the actor that has needed most so far."""
+        usages: list[MemoryUsage] = ray.get([actor.measure_memory.remote() for actor in self.actors])
+        gpu = max((usage.gpu for usage in usages if usage.gpu is not None), default=None)
+        cap = min((usage.gpu_cap for usage in usages if usage.gpu_cap is not None), default=None)
+        return MemoryUsage(max(usage.private for usage in usages), gpu, cap)
 
     def close(self) -> None:
         """End the actors, and give their resources back."""

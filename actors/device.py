@@ -12,10 +12,8 @@ from typing import Any
 import ray
 import torch
 
+from actors.resources import CUDA_CONTEXT_BYTES
 from fedsim.errors import DoesNotFit
-
-CUDA_CONTEXT_BYTES = 512 << 20
-"""GPU memory that CUDA itself takes in each process, outside of torch's allocator; an estimate."""
 
 LOGICAL_GPUS = "FEDSIM_LOGICAL_GPUS"
 """If this variable is 1, the GPUs of a node are logical: an actor with a GPU trains on the CPU."""

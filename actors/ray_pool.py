@@ -204,16 +204,16 @@ class RayPool:
         return Survey(np.concatenate(losses), count_survey_traffic(algorithm, ctx, state, models, clients))
 
     def begin_evaluation(
-        self, algorithm: Algorithm, ctx: Context, state: Any
+        self, algorithm: Algorithm, ctx: Context, state: Any, shards: Iterable[int] | None = None
     ) -> Callable[[], Mapping[str, Score]]:
-        """Begin to score every deployed model on the whole test set, a shard at a time."""
+        """Begin to score every deployed model on these shards of the test set, by default on all of them."""
         models = ray.put(tree.to_numpy(list_deployed_models(algorithm, ctx, state)))
-        shards = count_shards(self.population)
 
         def make_call(shard: int) -> Submit:
             return lambda actor, _: [actor.score_shard.remote(ctx.round, models, shard)]
 
-        calls = [ActorCall(make_call(shard)) for shard in range(shards)]
+        every = range(count_shards(self.population))
+        calls = [ActorCall(make_call(shard)) for shard in (every if shards is None else shards)]
         self._calls.add(calls)
         return lambda: sum_scores(self._calls.wait_for_results(calls))
 

@@ -9,6 +9,9 @@ from typing import Any, Literal
 
 from fedsim.errors import DoesNotFit
 
+CUDA_CONTEXT_BYTES = 512 << 20
+"""GPU memory that CUDA itself takes in each process, outside of torch's allocator and its cap; about."""
+
 ROUNDING = 1e-6
 """Tolerance for sums of floats: 0.1 + 0.2 must not cost an actor. Ray counts in steps of 0.0001."""
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from benchmarks.tables import page
 from fedsim.base import rng
 from fedsim.data import make_partition
-from fedsim.techniques.last_models import ALONE, KINDS, Powers, client_weight
+from fedsim.techniques.last_models import POWERS_BY_KIND, SINGLE_POWERS, Powers, client_weight
 
 NAME = "kdia-frequencies"
 FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "frequencies.svg"
@@ -31,7 +31,7 @@ BETAS = (0.1, 0.5, 5.0)
 SEEDS = range(2506, 2526)
 SHOWN = (1, 5, 10, 20, 50, 100, 200)
 
-TRIFREQS = KINDS["geometric"]["geometric"]
+TRIFREQS = POWERS_BY_KIND["geometric"]["geometric"]
 NAMES = {"interval": "interval", "count": "count", "volume": "data"}
 
 Real: TypeAlias = NDArray[np.float64]
@@ -89,7 +89,7 @@ def weights_table(ended: dict[float, list[Seen]]) -> list[str]:
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for beta, federations in ended.items():
-        for name, powers in (("sinFreqs", ALONE["volume"]), ("triFreqs", TRIFREQS)):
+        for name, powers in (("sinFreqs", SINGLE_POWERS["volume"]), ("triFreqs", TRIFREQS)):
             found = [seen.frequency(powers) for seen in federations]
             half = [float(np.subtract(*np.quantile(each, [0.75, 0.25]))) for each in found]
             cells = [
@@ -104,7 +104,7 @@ def weights_table(ended: dict[float, list[Seen]]) -> list[str]:
 
 def course(federations: list[list[Seen]], kind: str) -> Real:
     """Part (b): the variance of one frequency over the clients, float64 `[seeds, rounds]`."""
-    return np.array([[seen.frequency(ALONE[kind]).var() for seen in each] for each in federations])
+    return np.array([[seen.frequency(SINGLE_POWERS[kind]).var() for seen in each] for each in federations])
 
 
 def course_table(courses: dict[str, Real]) -> list[str]:
@@ -129,7 +129,9 @@ def draw(ended: dict[float, list[Seen]], courses: dict[str, Real]) -> None:
         FigureCanvasAgg(canvas)
         boxes, lines = canvas.subplots(1, 2)
         pairs = [(f"Dir({beta:g})", first[0]) for beta, first in ended.items()]
-        drawn = [seen.frequency(powers) for _, seen in pairs for powers in (ALONE["volume"], TRIFREQS)]
+        drawn = [
+            seen.frequency(powers) for _, seen in pairs for powers in (SINGLE_POWERS["volume"], TRIFREQS)
+        ]
         ticks = [f"{name}\n{data}" for data, _ in pairs for name in ("sin", "tri")]
         boxes.boxplot(drawn, tick_labels=ticks, flierprops={"markersize": 3})
         boxes.set(title=f"weights after round {ROUNDS}", ylabel="even share = 1")

@@ -132,7 +132,7 @@ def of_a_job(name: str, *ends: str, opened: str = "", then: tuple[str, str] = ("
 
 
 WHOLE = ".view"
-CLUSTERS = ("#class-map-words", "Clusters of the method")
+CLUSTERS = ("#class-map-words", "Clusters found by the algorithm")
 EVERYBODY = ",".join(f"{{{name}}}" for name in COMPARED)
 PICTURES = {
     "kdia": of_a_job("kdia-digits", ".split", ".curves"),
@@ -142,7 +142,7 @@ PICTURES = {
     "compare": Picture(f"compare?jobs={EVERYBODY}", ("#compared", "digits-scaffold (3"), (WHOLE, WHOLE)),
     "new": Picture(
         "new?from={fedcl-digits}",
-        ("#verdict", "would take this spec"),
+        ("#verdict", "This spec is valid"),
         ("#spec-form", "[data-section=algorithm]"),
         "document.querySelectorAll('fieldset details').forEach((each) => { each.open = false; })",
     ),

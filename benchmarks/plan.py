@@ -2,6 +2,7 @@
 
     python benchmarks/plan.py                  # three presets; prints one JSON line for each
     python benchmarks/plan.py demo --pairs 5 --set rounds=100
+    python benchmarks/plan.py cifar10-folders --seconds 5    # too short for whole rounds: parts of them
 
 Plan and run alternate, `--pairs` times; the figure is the median ratio of the seconds per round that were
 planned to those that the run's records have on average, evaluation included.
@@ -33,10 +34,10 @@ PRESETS = {
 """What is set in each, so that a run is long enough for a mean and short enough to wait for."""
 
 
-def compare(spec: JobSpec, settings: Settings) -> dict[str, Any]:
+def compare(spec: JobSpec, settings: Settings, measuring: float) -> dict[str, Any]:
     """One plan and one run of it: seconds per round, and the bytes of the run."""
-    found = plan(spec, settings)
-    if found.seconds is None or found.bytes is None:
+    found = plan(spec, settings, seconds=measuring)
+    if found.seconds is None or found.bytes is None or found.measured is None:
         raise SystemExit(f"{spec.name}: no figures: {found.message or '; '.join(found.notes)}")
     records = execute(spec, settings).records
     seconds = mean(record.seconds.total for record in records)
@@ -45,6 +46,7 @@ def compare(spec: JobSpec, settings: Settings) -> dict[str, Any]:
         "planned_s": found.seconds.round.total,
         "measured_s": round(seconds, 6),
         "ratio": round(found.seconds.round.total / seconds, 3),
+        "whole_rounds": found.measured.whole_rounds,
         "bytes_agree": (planned.down, planned.up)
         == (sum(each.down for each in measured), sum(each.up for each in measured)),
     }
@@ -57,6 +59,7 @@ def main() -> None:
     )
     parser.add_argument("specs", nargs="*", default=list(PRESETS))
     parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=20.0, help="to measure each plan for, about")
     parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE")
     options = parser.parse_args()
     settings = Settings.from_env()
@@ -65,7 +68,7 @@ def main() -> None:
             spec = load_spec(name, [*PRESETS.get(name, []), *options.set])
             pairs = []
             for _ in range(options.pairs):
-                pairs.append(compare(spec, settings))
+                pairs.append(compare(spec, settings, options.seconds))
                 print(f"  {name}: {pairs[-1]}", file=sys.stderr, flush=True)
             line = {
                 "spec": name,

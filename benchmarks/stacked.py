@@ -164,7 +164,7 @@ def compared(model: str, batch_size: int, options: argparse.Namespace) -> Iterat
             "model": model,
             "batch": batch_size,
             "width": case.width,
-            "ran_at": case.pool.width,
+            "ran_at": case.pool.stack_size,
             "updates_per_s": round(case.best, 2),
             "speedup": round(case.best / cases[0].best, 3),
             "share": round(case.best * flops / options.peak / 1e12, 4) if options.peak else None,

@@ -149,6 +149,11 @@ class Settings:
         }
         return {name: value for name, value in variables.items() if value}
 
+    def ray_sizes(self) -> dict[str, str]:
+        """The variables that give a child process the numbers of the local Ray."""
+        numbers = {"FEDSIM_RAY_NUM_CPUS": self.ray_num_cpus, "FEDSIM_RAY_NUM_GPUS": self.ray_num_gpus}
+        return {name: str(value) for name, value in numbers.items() if value is not None}
+
     def make_home(self) -> Path:
         """Create `home` if it does not exist, readable by its owner only, and return it."""
         self.home.mkdir(parents=True, exist_ok=True, mode=0o700)

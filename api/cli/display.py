@@ -1,4 +1,4 @@
-"""What is printed: words for people on standard error, data on standard output."""
+"""Prints messages for people on standard error and data on standard output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from api.reports.formatting import format_bytes, format_count, format_number, format_share
-from api.reports.headline import find_main_accuracy
+from api.reports.main_accuracy import find_main_accuracy
 from fedsim.errors import FedsimError, SpecError
 
 if TYPE_CHECKING:
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from jobs.store.records import Job, RoundRecord
 
 PIPE_WIDTH = 200
-"""Columns of a table that goes into a file or a pipe, where no terminal says how many there are."""
+"""Width of a table in a file or a pipe, in characters."""
+
+PERSONAL = "personal accuracy"
 
 STATE_STYLES = {
     "QUEUED": "yellow",
@@ -33,14 +35,14 @@ STATE_STYLES = {
 
 
 def make_message_console() -> Console:
-    """Give the console for people: standard error."""
+    """Make the console for messages: standard error."""
     from rich.console import Console
 
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def make_data_console() -> Console:
-    """Give the console for what was asked for: standard output."""
+    """Make the console for data: standard output."""
     from rich.console import Console
 
     width = None if sys.stdout.isatty() else PIPE_WIDTH
@@ -48,47 +50,47 @@ def make_data_console() -> Console:
 
 
 def print_message(text: str) -> None:
-    """Tell the user something."""
+    """Print a message for the user."""
     make_message_console().print(text, markup=False)
 
 
 @contextmanager
 def show_waiting(text: str) -> Iterator[Callable[[str], None]]:
-    """Show what is being waited for: a spinner in a terminal, else a line whenever that changes.
+    """Show the current step while the user waits: a spinner in a terminal, else one line for each new step.
 
     Args:
-        text: what a spinner says at first.
+        text: first text of the spinner.
 
     Yields:
-        A function that takes what is being waited for now.
+        A function that shows the text of the current step.
     """
     console = make_message_console()
     if console.is_terminal:
         with console.status(text) as status:
             yield status.update
         return
-    said: set[str] = set()
+    printed: set[str] = set()
 
     def print_new_message(text: str) -> None:
-        if text not in said:
-            said.add(text)
+        if text not in printed:
+            printed.add(text)
             print_message(text)
 
     yield print_new_message
 
 
 def print_json(value: Any) -> None:
-    """Print data for programs."""
+    """Print data as indented JSON."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def print_line(value: Any) -> None:
-    """Print data for programs on one line, at once."""
+    """Print data as one line of JSON, and flush."""
     print(json.dumps(value, ensure_ascii=False, separators=(",", ":")), flush=True)
 
 
 def print_error(error: FedsimError) -> None:
-    """Say what went wrong, and what to do about it."""
+    """Print an error and its hint."""
     console = make_message_console()
     console.print("[bold red]error:[/] ", end="")
     console.print(error.message, markup=False)
@@ -100,9 +102,9 @@ def make_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, numbers
     """Make a table.
 
     Args:
-        columns: the heads.
-        rows: cells, as text or rich text.
-        numbers: heads of the columns that are aligned to the right.
+        columns: titles of the columns.
+        rows: cells as text or rich text.
+        numbers: titles of the columns that are aligned right.
     """
     from rich import box
     from rich.table import Table
@@ -117,14 +119,14 @@ def make_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, numbers
 
 
 def format_state(state: str) -> Any:
-    """Give a state in its colour."""
+    """Return a state as coloured text."""
     from rich.text import Text
 
     return Text(state, style=STATE_STYLES.get(state, ""))
 
 
 def make_plain_text(text: str) -> Any:
-    """Give text in which nothing is markup."""
+    """Return text without markup."""
     from rich.text import Text
 
     return Text(text)
@@ -149,7 +151,7 @@ def make_jobs_table(jobs: Iterable[Job]) -> Any:
 
 
 def _format_accuracy(metrics: Mapping[str, Any]) -> str:
-    """Write the accuracy of a job, and of which models where it is not that of a global one."""
+    """Write the accuracy of a job; "personal" marks the accuracy of personal models."""
     name = find_main_accuracy(metrics)
     if name is None:
         return ""
@@ -157,13 +159,23 @@ def _format_accuracy(metrics: Mapping[str, Any]) -> str:
 
 
 def make_rounds_table(records: Sequence[RoundRecord]) -> Any:
-    """Make the table of rounds, with the totals below."""
+    """Make the table of rounds, with totals in the last row."""
     from jobs.store.records import total_cost
 
     personal = any("personal_accuracy" in record.metrics for record in records)
-    heads = ["round", "accuracy", "personal", "loss", "down", "up", "updates", "FLOPs", "seconds"]
+    heads = [
+        "round",
+        "accuracy",
+        PERSONAL,
+        "loss",
+        "traffic down",
+        "traffic up",
+        "parameter updates",
+        "FLOPs",
+        "seconds",
+    ]
     if not personal:
-        heads.remove("personal")
+        heads.remove(PERSONAL)
     made = make_table(heads, (), numbers=heads)
     made.show_footer = True
     for record in records:
@@ -172,9 +184,9 @@ def make_rounds_table(records: Sequence[RoundRecord]) -> Any:
     cost = total_cost(records)
     totals = {
         "round": "total",
-        "down": format_bytes(sum(record.bytes.down for record in records)),
-        "up": format_bytes(sum(record.bytes.up for record in records)),
-        "updates": format_count(cost.updates),
+        "traffic down": format_bytes(sum(record.bytes.down for record in records)),
+        "traffic up": format_bytes(sum(record.bytes.up for record in records)),
+        "parameter updates": format_count(cost.updates),
         "FLOPs": format_count(cost.flops),
         "seconds": f"{sum(record.seconds.total for record in records):.2f}",
     }
@@ -188,18 +200,18 @@ def _round_cells(record: RoundRecord) -> dict[str, str]:
     return {
         "round": str(record.round),
         "accuracy": format_share(metrics.get("global_accuracy")),
-        "personal": format_share(metrics.get("personal_accuracy")),
+        PERSONAL: format_share(metrics.get("personal_accuracy")),
         "loss": format_number(metrics.get("global_loss")),
-        "down": format_bytes(record.bytes.down),
-        "up": format_bytes(record.bytes.up),
-        "updates": format_count(cost.updates) if cost else "",
+        "traffic down": format_bytes(record.bytes.down),
+        "traffic up": format_bytes(record.bytes.up),
+        "parameter updates": format_count(cost.updates) if cost else "",
         "FLOPs": format_count(cost.flops) if cost else "",
         "seconds": f"{record.seconds.total:.2f}",
     }
 
 
 def format_age(moment: datetime) -> str:
-    """Write how long ago something was."""
+    """Write the time since a moment, e.g. `3 h`."""
     seconds = int((datetime.now(UTC) - moment).total_seconds())
     for length, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= length:

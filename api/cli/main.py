@@ -1,7 +1,7 @@
 """The `fedsim` command.
 
-Exit codes: 0 done, 1 the job failed, 2 bad arguments or a bad spec, 3 it does not fit the cluster, 4 the
-service cannot be reached or refuses, 5 a bug of fedsim, 130 stopped by Ctrl-C.
+Exit codes: 0 success, 1 the job failed, 2 wrong arguments or a wrong spec, 3 the job does not fit the
+cluster, 4 the service does not answer or refuses, 5 internal error, 130 stopped by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from api.cli.commands import (
     catalogue,
     compare,
     demo,
-    follow,
+    job_output,
     jobs,
     partition,
     plan,
@@ -69,7 +69,7 @@ INTERRUPTED = 130
 
 app = typer.Typer(
     name="fedsim",
-    help="Federated-learning simulations as a service. Begin with: fedsim demo",
+    help="Simulate federated learning. Start with: fedsim demo",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -93,12 +93,12 @@ def _root(
     pass
 
 
-for part in (demo, serve, run, jobs, follow, sweep, compare, report, verify, catalogue, partition, plan):
+for part in (demo, serve, run, jobs, job_output, sweep, compare, report, verify, catalogue, partition, plan):
     part.register(app)
 
 
 def main() -> None:
-    """Run the command line, and end the process with the exit code."""
+    """Run the command, and exit with its exit code."""
     sys.exit(_run())
 
 
@@ -110,7 +110,7 @@ def _run() -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read the output has had enough; the interpreter must not complain about it at its end.
+        # The reader closed the pipe; without this the interpreter prints an error when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except FedsimError as error:
@@ -118,17 +118,17 @@ def _run() -> int:
 
         print_error(error)
         if trace := getattr(error, "trace", ""):
-            print_message(f"  where it was raised stands in {_write_trace(trace)}")
+            print_message(f"  the stack trace is in {_write_trace(trace)}")
         return find_exit_code(error)
     except Exception:
-        kept = _write_trace(traceback.format_exc())
-        print(f"fedsim: a bug, not your mistake; its trace is in {kept}", file=sys.stderr)
+        path = _write_trace(traceback.format_exc())
+        print(f"fedsim: internal error (a bug in fedsim); the stack trace is in {path}", file=sys.stderr)
         return BUG
     return 0
 
 
 def find_exit_code(error: FedsimError) -> int:
-    """Give the exit code of an error."""
+    """Return the exit code of an error."""
     return next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), BUG)
 
 
@@ -138,7 +138,7 @@ def _write_trace(trace: str) -> Path:
     for folder in (home / "bugs", Path(tempfile.gettempdir())):
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            # A trace may hold anything: for its owner only, and never through a link that somebody laid.
+            # A trace may contain secrets: only its owner may read the file, and O_EXCL follows no link.
             descriptor = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 file.write(trace)

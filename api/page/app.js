@@ -1,23 +1,23 @@
-// The shell: which view the address names, the navigation, light and dark.
+// The shell: opens the view that the address names, shows the navigation, and switches between light and dark.
 
-import { element, say } from "./element.js";
+import { element, setText } from "./element.js";
 import { forgetSources } from "./session.js";
 
 const VIEWS = {
   jobs: () => import("./views/jobs.js"),
   job: () => import("./views/job.js"),
-  new: () => import("./views/new.js"),
+  new: () => import("./views/new_job.js"),
   compare: () => import("./views/compare.js"),
   cluster: () => import("./views/cluster.js"),
 };
-const THEMES = { auto: "Light or dark: as the system", light: "Light", dark: "Dark" };
+const THEMES = { auto: "same as the system", light: "light", dark: "dark" };
 const THEME_KEY = "fedsim-theme";
 
 const main = document.getElementById("main");
 let leave = new AbortController();
 let shown = null;
 
-// `#/jobs/ID`, `#/compare?jobs=a,b`: the view, the rest of the path, the query.
+// Reads the address, such as `#/jobs/ID` or `#/compare?jobs=a,b`: the view, the id, the query.
 function address() {
   const old = location.hash.match(/^#job=([a-z0-9]+)$/);
   if (old) location.replace(`#/jobs/${old[1]}`);
@@ -40,22 +40,22 @@ async function open() {
   });
   const root = element("div", { class: `view view-${view}` });
   try {
-    if (!VIEWS[view]) throw new Error(`there is no view called ${section}`);
+    if (!VIEWS[view]) throw new Error(`unknown view: ${section}`);
     const module = await VIEWS[view]();
     if (signal.aborted) return;
     main.replaceChildren(root);
     document.title = `${module.title} · fedsim`;
     module.open(root, { id, query, signal });
   } catch (error) {
-    main.replaceChildren(element("p", { class: "message bad" }, `This view cannot be shown: ${error.message}. `,
-      element("a", { href: "#/jobs" }, "To the jobs")));
+    main.replaceChildren(element("p", { class: "message bad" }, `Cannot show this view: ${error.message}. `,
+      element("a", { href: "#/jobs" }, "Go to the jobs")));
   }
   focus(view, held);
   shown = view;
 }
 
-// Another view is begun at its top, and readers of the screen hear where the link has led. What was in hand stays in
-// hand where the same view comes again, as after a filter. The first view is not jumped into.
+// A new view starts at its top and takes the focus, so that screen readers read it. If the same view opens again, as after
+// a filter, the same control keeps the focus. The first view takes no focus.
 function focus(view, held) {
   if (view === shown) {
     main.querySelector(`[name="${CSS.escape(held)}"]`)?.focus();
@@ -69,9 +69,9 @@ function showTheme() {
   const theme = localStorage.getItem(THEME_KEY) ?? "auto";
   document.documentElement.dataset.theme = theme;
   const button = document.getElementById("theme");
-  say(button, { auto: "◐", light: "☀", dark: "☾" }[theme]);
+  setText(button, { auto: "◐", light: "☀", dark: "☾" }[theme]);
   button.setAttribute("aria-label", `Colours: ${THEMES[theme]}`);
-  button.title = THEMES[theme];
+  button.title = `Colours: ${THEMES[theme]}`;
   window.dispatchEvent(new Event("themechange"));
 }
 
@@ -82,7 +82,7 @@ document.getElementById("theme").addEventListener("click", () => {
   showTheme();
 });
 document.querySelector(".skip").addEventListener("click", (event) => {
-  // The address belongs to the views.
+  // Following the link would change the address, which names the view.
   event.preventDefault();
   main.focus();
 });

@@ -1,4 +1,4 @@
-// Charts. The chart library is large: it is loaded when the first chart is drawn.
+// Charts. The chart library is large: it is loaded for the first chart.
 
 import { colour } from "./colours.js";
 
@@ -13,15 +13,15 @@ export function load() {
     script.onload = () => resolve(window.Plotly);
     script.onerror = () => {
       library = null;
-      reject(new Error("the chart library could not be loaded"));
+      reject(new Error("cannot load the chart library; reload the page"));
     };
     document.head.append(script);
   });
   return library;
 }
 
-// A chart in `element`, which tells in `words` what it shows. `make()` gives { traces, layout, words } when it is
-// time to draw: when there are new figures (`draw()`), another size or other colours.
+// A chart in `element`, with a description in the element `words`. `make()` returns { traces, layout, words }; the chart calls
+// it for new data (`draw()`), after a change of size and after a change of colours.
 export class Chart {
   constructor(element, words, make, signal) {
     Object.assign(this, { element, words, make, signal, pending: false });
@@ -36,7 +36,7 @@ export class Chart {
     });
   }
 
-  // Many figures may come at once: one drawing for each frame is enough.
+  // Draws at most once for each frame of the browser.
   draw() {
     if (this.pending || this.signal.aborted) return;
     this.pending = true;
@@ -48,7 +48,7 @@ export class Chart {
 
   async render() {
     const { clientWidth: width } = this.element;
-    if (!width) return; // not to be seen: it is drawn when it gets a size
+    if (!width) return; // hidden: drawn when it gets a size
     const plotly = await load();
     if (this.signal.aborted) return;
     const { traces, layout, words } = this.make();
@@ -66,7 +66,7 @@ function plain() {
     paper_bgcolor: sheet, plot_bgcolor: sheet, hovermode: "x unified",
     hoverlabel: { bgcolor: sheet, bordercolor: colour("--line"), font: { color: colour("--ink") } },
     font: { color: colour("--ink"), family: "system-ui, sans-serif", size: 12 },
-    // Lines of a group, such as one and its band, are no further apart than others.
+    // No extra space between the groups of the legend.
     legend: { orientation: "h", x: 0, y: 1.03, yanchor: "bottom", font: { size: 12 }, tracegroupgap: 0 },
     margin: { l: 48, r: 14, t: 36, b: 40 },
   };

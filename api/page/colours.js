@@ -1,4 +1,4 @@
-// Colours of the sheet of style, as the chart library wants them.
+// Colours of the style sheet, for the chart library.
 
 const NAMES = ["--curve-1", "--curve-2", "--curve-3", "--curve-4", "--curve-5", "--curve-6", "--curve-7", "--curve-8"];
 
@@ -6,7 +6,7 @@ const probe = document.createElement("span");
 probe.hidden = true;
 document.body.append(probe);
 
-// A variable may hold light-dark(): only a colour that is used is worked out.
+// A variable may hold light-dark(): the browser computes the colour only for an element that uses it.
 export function colour(name) {
   probe.style.color = `var(${name})`;
   return getComputedStyle(probe).color;
@@ -14,7 +14,7 @@ export function colour(name) {
 
 export const curveColour = (index) => colour(NAMES[index % NAMES.length]);
 
-// When the colours come round again, the lines differ.
+// Curves with the same colour get different dashes.
 export const dash = (index) => ["solid", "dash", "dot", "dashdot"][Math.floor(index / NAMES.length) % 4];
 
 export function faint(rgb, share) {

@@ -1,24 +1,24 @@
-// Jobs side by side, by the same definitions as `fedsim compare`.
+// The comparison of jobs, with the same definitions as `fedsim compare`.
 
 import { deviation, mean, welch } from "./statistics.js";
 
 export const isLoss = (metric) => metric.endsWith("loss");
 
-// The scores of a job: `[{ round, value, index }]`, where the metric was measured.
+// The values of a metric, where it was measured: `[{ round, value, index }]`.
 function scores(records, metric) {
   return records.all.flatMap(({ round, metrics }, index) => (
     typeof metrics[metric] === "number" ? [{ round, value: metrics[metric], index }] : []
   ));
 }
 
-// The worst final value, so that all reach it.
+// The worst final value: all jobs reach it.
 export function worstFinal(entries, metric) {
   const finals = entries.map(({ records }) => scores(records, metric).at(-1)?.value).filter((value) => value !== undefined);
   if (!finals.length) return null;
   return isLoss(metric) ? Math.max(...finals) : Math.min(...finals);
 }
 
-// What a job has reached: `{ final, best, reached: { rounds, bytes, seconds }, bytes, seconds, rounds }`.
+// One job of the comparison: `{ final, best, reached: { rounds, bytes, seconds }, bytes, seconds, rounds }`.
 export function line({ job, records }, metric, target) {
   const sign = isLoss(metric) ? -1 : 1;
   const found = scores(records, metric);
@@ -31,7 +31,7 @@ export function line({ job, records }, metric, target) {
   };
 }
 
-// What two jobs have in common that differ in nothing but seed and name; how they run does not count.
+// A key that two jobs share if their specs differ only in seed, name, resources, faults or checkpoints.
 function experiment({ job }) {
   const { name, seed, resources, faults, checkpoint, ...rest } = job.spec;
   return JSON.stringify(rest);
@@ -41,15 +41,15 @@ const further = (one, other) => (
   Number(one.job.state === "SUCCEEDED") - Number(other.job.state === "SUCCEEDED") || one.records.all.length - other.records.all.length
 );
 
-// Whether a job has all of its rounds, and they are here.
+// Whether all rounds of a job are done and loaded.
 const whole = ({ job, records }) => records.all.length >= (job.state === "SUCCEEDED" ? job.rounds_done : job.rounds_total);
 
-// Jobs of one experiment belong together, one for each seed: what ran twice would count twice, so the one that came
-// less far stands in a row of its own. Of several the whole ones count, as the others would pull their mean down and their
-// deviation up; where none is whole, all of them: `{ members, counted, name, note }`, the note on what is not whole.
+// Groups the jobs of one experiment, one job for each seed: `{ members, counted, name, note }`. If a seed ran twice, the job
+// with fewer rounds gets its own row. Only finished jobs count for mean and deviation, unless none is finished. The note
+// says how many are unfinished.
 export function groups(entries, together) {
   const first = new Map();
-  const experiments = new Map(entries.map((entry) => [entry, experiment(entry)])); // written out once: specs may be long
+  const experiments = new Map(entries.map((entry) => [entry, experiment(entry)])); // computed once: specs may be long
   const run = (entry) => `${entry.job.spec.seed} ${experiments.get(entry)}`;
   for (const entry of entries) {
     const other = first.get(run(entry));
@@ -70,7 +70,7 @@ export function groups(entries, together) {
 function noteOf(members, done) {
   const [{ job, records }] = members;
   if (members.length === 1) return done ? "" : `, ${records.all.length} of ${job.rounds_total} rounds`;
-  const rest = done ? `${members.length - done} not whole` : "none whole";
+  const rest = done ? `${members.length - done} unfinished` : "all unfinished";
   return ` (${members.length} seeds${done === members.length ? "" : `, ${rest}`})`;
 }
 
@@ -82,7 +82,7 @@ function nameOf(members) {
   return common.replace(/[-_ .,:;]*(seed)?[-_ .=]*\d*$/i, "") || names[0];
 }
 
-// The table: a row for each group, with means and deviations over its seeds; `p` against the best group.
+// The rows of the table: one for each group, with means and deviations over its seeds; `p` is for the comparison with the best group.
 export function table(found, metric, target) {
   const rows = found.map(({ name, note, members, counted }) => {
     const lines = counted.map((entry) => line(entry, metric, target));
@@ -109,7 +109,7 @@ function summary(values) {
   return values.length ? { values, mean: mean(values), deviation: deviation(values) } : null;
 }
 
-// The mean and the deviation of a group along its rounds: where every member was scored.
+// The mean and the deviation of a group, in rounds where every member was evaluated.
 export function band(members, metric, along) {
   const curves = members.map(({ records }) => new Map(scores(records, metric).map((score) => [score.round, score])));
   const common = [...curves[0].keys()].filter((round) => curves.every((curve) => curve.has(round)));

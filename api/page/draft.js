@@ -1,8 +1,8 @@
-// The spec that is being written: only what differs from the defaults, by dotted paths.
+// The spec in the form: only the values that differ from the defaults, by dotted paths.
 
 import { CATALOGUES } from "./schema.js";
 
-const SHORT = { "data.tests": "kind" }; // a section that may be written as one word, and what the word stands for
+const SHORT = { "data.tests": "kind" }; // a section that may be one word, and the field that the word sets
 
 export class Draft {
   constructor(data = { algorithm: "fedavg" }) {
@@ -15,7 +15,7 @@ export class Draft {
     return found === undefined && key && SHORT[section] === key && typeof this.get(section) === "string" ? this.get(section) : found;
   }
 
-  // Writes a value; undefined takes it away, and with it sections that are empty then.
+  // Sets a value; undefined removes it, and removes sections that are empty then.
   set(path, value) {
     const keys = path.split(".");
     const last = keys.pop();
@@ -35,7 +35,7 @@ export class Draft {
     for (let depth = keys.length; depth > 0 && !Object.keys(chain[depth]).length; depth -= 1) delete chain[depth - 1][keys[depth - 1]];
   }
 
-  // The entry of a catalogue: its name and its parameters, however they are written.
+  // The entry of a catalogue: its name and its parameters, from any form that the draft may have.
   choice(path) {
     const { key, default: fallback } = CATALOGUES[path];
     const value = this.get(path);

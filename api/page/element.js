@@ -1,4 +1,4 @@
-// Making elements. Everything that people or methods named goes in as text, never as markup.
+// Makes and changes elements. Names from people or algorithms are inserted as text, never as markup.
 
 // `element("a", { class: "soft", href: "#/jobs", on: { click } }, "text", child)`: false, null and undefined are left out.
 export function element(tag, attributes = {}, ...children) {
@@ -20,14 +20,14 @@ export function append(parent, children) {
   parent.append(...children.flat().filter((child) => child != null && child !== false));
 }
 
-// Writes only what differs, so that screen readers are not told the same again.
-export function say(target, text) {
+// Changes only a different text, so that screen readers do not repeat it.
+export function setText(target, text) {
   if (target.textContent !== String(text)) target.textContent = text;
 }
 
-// Puts new children in place of the old where they differ, so that what is in hand or marked stays so. What differs
-// keeps the focus too, where a link or a name tells which of the new ones it was.
-export function renew(target, ...children) {
+// Replaces the children only if they differ, so that focus and selection survive. After a replacement the same link or
+// control gets the focus again.
+export function replaceIfChanged(target, ...children) {
   const fresh = element("div");
   append(fresh, children);
   const same = fresh.childNodes.length === target.childNodes.length && [...fresh.childNodes].every((child, index) => child.isEqualNode(target.childNodes[index]));
@@ -46,10 +46,10 @@ export function show(target, visible) {
 export function badge(target, state) {
   target.className = "state";
   if (target.dataset.state !== state) target.dataset.state = state;
-  say(target, state.toLowerCase());
+  setText(target, state.toLowerCase());
 }
 
-// While what it does takes time, it does not do it again. It is not disabled then: that would take the focus from it.
+// A button that ignores clicks until its action has ended. It is not disabled meanwhile, because it would lose the focus.
 export function button(label, click, attributes = {}) {
   const once = async (event) => {
     if (made.hasAttribute("aria-disabled")) return;
@@ -64,8 +64,8 @@ export function button(label, click, attributes = {}) {
   return made;
 }
 
-// A label with its control: `field("Metric", select)`.
-export function labelled(text, control, attributes = {}) {
+// A label with its control: `wrapWithLabel("Metric", select)`.
+export function wrapWithLabel(text, control, attributes = {}) {
   return element("label", { class: "labelled", ...attributes }, element("span", {}, text), control);
 }
 

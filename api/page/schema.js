@@ -1,8 +1,8 @@
-// A spec's JSON schema, read as the fields of a form.
+// The JSON schema of a spec, read as the fields of a form.
 
-import { stringify, whole } from "./exact.js";
+import { stringify, whole } from "./exact_json.js";
 
-// Sections that are one entry of a catalogue with its parameters.
+// Sections that name one entry of a catalogue, with its parameters.
 export const CATALOGUES = {
   algorithm: { kind: "algorithms", key: "name", default: "fedavg" },
   model: { kind: "models", key: "name", default: "mlp" },
@@ -10,10 +10,10 @@ export const CATALOGUES = {
   "data.partition": { kind: "partitions", key: "kind", default: "dirichlet" },
 };
 
-// What one property of a schema asks for: `{ type, options, description, fallback, nullable, fields }`.
-export function reading(property, definitions) {
+// Reads one property of the schema: `{ type, options, description, fallback, nullable, fields }`.
+export function readProperty(property, definitions) {
   const { description, default: fallback } = property;
-  const parts = (property.anyOf ?? [property]).map((part) => resolved(part, definitions));
+  const parts = (property.anyOf ?? [property]).map((part) => resolveReference(part, definitions));
   const real = parts.filter(({ type }) => type !== "null");
   const section = real.find(({ properties }) => properties);
   const found = { description: description ?? section?.description, fallback, nullable: parts.length > real.length };
@@ -22,7 +22,7 @@ export function reading(property, definitions) {
   return { ...found, type: "mixed", limits: real.map(limits).filter(Boolean).join(" or ") };
 }
 
-function resolved(part, definitions) {
+function resolveReference(part, definitions) {
   return part.$ref ? { ...definitions[part.$ref.split("/").at(-1)], ...part } : part;
 }
 
@@ -43,8 +43,8 @@ function limits(part) {
   return words.join(" ");
 }
 
-// What was typed, as a value of the spec; what cannot be read stays a text, and the service says what is wrong with it.
-export function typed(text, type) {
+// Parses typed text as a value of the spec. Text that cannot be parsed stays text: the service then reports the error.
+export function parseInput(text, type) {
   const trimmed = text.trim();
   if (trimmed === "") return undefined;
   if (type === "string") return trimmed;
@@ -57,7 +57,7 @@ export function typed(text, type) {
   }
 }
 
-export function written(value) {
+export function formatInput(value) {
   if (value === undefined || value === null) return "";
   return typeof value === "string" ? value : stringify(value);
 }

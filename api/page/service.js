@@ -1,22 +1,22 @@
-// Talking to the service: requests with the token, and event streams that come back after a break.
+// Requests to the service with the token, and event streams that reconnect.
 // Streams are read with fetch, because EventSource cannot send the token.
 
-import { parse, stringify } from "./exact.js";
-import { pause, patience, whileSeen } from "./waiting.js";
+import { parse, stringify } from "./exact_json.js";
+import { pause, abortWhenSilent, runWhileVisible } from "./waiting.js";
 
 const PREFIX = "/api/v1";
 const KEY = "fedsim-token";
 
-// Seconds without a byte after which a service is not heard. Where it looks into data or measures, it answers late: it gives
-// up itself a little earlier. A stream of events says every 15 s that it is there.
+// Seconds without a byte after which a request fails. Checks and plans answer late: the service itself gives up a little
+// before LONG. An event stream sends a comment every 15 s.
 const SILENCE = 30;
 export const LONG = 330;
 const STREAM_SILENCE = 45;
 
-// What browsers say ("Failed to fetch") tells nobody what to do.
-const unheard = (cause) => new Error("the service is not heard: is it running, and the network there?", { cause });
+// The text of browsers ("Failed to fetch") does not help readers.
+const makeConnectionError = (cause) => new Error("the service does not answer: check that it is running and that the network works", { cause });
 
-export class Refused extends Error {
+export class RefusedError extends Error {
   constructor(status, problem) {
     super(problem.detail || `the service answered ${status}`);
     this.status = status;
@@ -34,25 +34,25 @@ export function hasToken() {
   return sessionStorage.getItem(KEY) !== null;
 }
 
-// Waits for each byte of the answer for so many seconds; for null as long as the network lasts.
+// Sends a request; fails after `seconds` without a byte, or never if `seconds` is null.
 export async function request(path, { headers = {}, signal, method = "GET", body, seconds = SILENCE } = {}) {
   const token = sessionStorage.getItem(KEY);
   const all = token ? { ...headers, Authorization: `Bearer ${token}` } : headers;
-  const waiting = seconds && patience(seconds * 1000, signal, unheard);
+  const waiting = seconds && abortWhenSilent(seconds * 1000, signal, makeConnectionError);
   let response = await fetch(PREFIX + path, { method, headers: all, signal: waiting ? waiting.signal : signal, body, cache: "no-store" }).catch((error) => {
     waiting?.end();
-    throw signal?.aborted ? error : unheard(error);
+    throw signal?.aborted ? error : makeConnectionError(error);
   });
-  if (waiting) response = listened(response, waiting);
+  if (waiting) response = watchForSilence(response, waiting);
   if (!response.ok) {
-    throw new Refused(response.status, await response.json().catch(() => ({})));
+    throw new RefusedError(response.status, await response.json().catch(() => ({})));
   }
   return response;
 }
 
-// The same answer, each of whose bytes is heard.
-function listened(response, { heard, end }) {
-  // One without content must not have a body, which some browsers give it all the same.
+// Returns the same response; every byte of it restarts the time limit.
+function watchForSilence(response, { heard, end }) {
+  // Some browsers give a response without content a body, which `new Response` refuses.
   if (response.status === 204 || !response.body) {
     end();
     return response;
@@ -78,14 +78,14 @@ export async function post(path, data, { headers = {}, signal, seconds } = {}) {
   return parse(await response.text());
 }
 
-// A key by which the service knows a request that comes again. (`crypto.randomUUID` is not there over plain HTTP.)
+// A key by which the service recognises a repeated request. (Over plain HTTP there is no `crypto.randomUUID`.)
 export const newKey = () => [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 
 export const jobPath = (id, rest = "") => `/jobs/${encodeURIComponent(id)}${rest}`;
 
-// Calls `onEvent(type, data, id)` for everything that happens to a job, until it has ended or `signal` aborts.
-// `onConnection(true | false)` tells whether the service is being heard. Over HTTP/1.1 all tabs of a browser share six
-// connections to a service: a page that is hidden gives its stream back, and goes on from there when it is seen again.
+// Calls `onEvent(type, data, id)` for every event of a job, until the job has ended or `signal` aborts.
+// `onConnection(true | false)` says whether the service answers. Over HTTP/1.1 all tabs of a browser share six connections
+// to a service: a hidden page closes its stream, and continues after the last event when it is visible again.
 export async function follow(jobId, { onEvent, onConnection, signal }) {
   let last = 0;
   let delay = 500;
@@ -103,7 +103,7 @@ export async function follow(jobId, { onEvent, onConnection, signal }) {
       }
     } catch (error) {
       if (turn.aborted) return false;
-      if (error instanceof Refused && error.status < 500 && error.status !== 429) throw error;
+      if (error instanceof RefusedError && error.status < 500 && error.status !== 429) throw error;
     }
     onConnection(false);
     await pause(delay, signal);
@@ -111,7 +111,7 @@ export async function follow(jobId, { onEvent, onConnection, signal }) {
     return false;
   };
   while (!signal.aborted) {
-    if (await whileSeen(signal, listen)) return;
+    if (await runWhileVisible(signal, listen)) return;
   }
 }
 

@@ -1,22 +1,22 @@
-// What every view shares: the token dialog, questions, notices, and whether the service is being heard.
+// Shared by all views: the token dialog, confirmations, notices, and the state of the connection.
 
-import { element, say } from "./element.js";
-import { hasToken, keepToken, Refused } from "./service.js";
+import { element, setText } from "./element.js";
+import { hasToken, keepToken, RefusedError } from "./service.js";
 import { pause } from "./waiting.js";
 
 const NOTICE_SECONDS = 8;
-const TOKEN = /^[\x20-\x7e]+$/; // what a header can carry, as a service looks at its own
+const TOKEN = /^[\x20-\x7e]+$/; // the characters that a header can carry; the service checks its own token in the same way
 
 const find = (id) => document.getElementById(id);
-let asking = null;
+let openTokenRequest = null;
 let sources = new Map();
 
-// A view says for each thing that it listens to whether it is heard; leaving the view forgets them.
-export function heard(source, there) {
+// A view reports for each source of data whether the service answers; leaving the view clears the sources.
+export function setConnection(source, there) {
   sources.set(source, there);
   const lost = [...sources.values()].includes(false);
-  const text = lost ? "The connection to the service is lost; trying again …" : "Connected";
-  say(find("connection"), sources.size ? text : "Connecting …");
+  const text = lost ? "No connection to the service; trying again …" : "Connected";
+  setText(find("connection"), sources.size ? text : "Connecting …");
   find("connection").classList.toggle("lost", lost);
 }
 
@@ -25,52 +25,52 @@ export function forgetSources() {
 }
 
 function askForToken(again) {
-  asking ??= new Promise((resolve) => {
+  openTokenRequest ??= new Promise((resolve) => {
     const dialog = find("token-dialog");
-    if (again) say(find("token-note"), "The service did not accept this token.");
+    if (again) setText(find("token-note"), "The service did not accept this token.");
     find("token").value = "";
     dialog.addEventListener("cancel", (event) => event.preventDefault());
     find("token-form").onsubmit = takeToken;
     dialog.addEventListener("close", () => {
       keepToken(find("token").value.trim());
-      asking = null;
+      openTokenRequest = null;
       resolve();
     }, { once: true });
     dialog.showModal();
   });
-  return asking;
+  return openTokenRequest;
 }
 
-// No request could carry another one, and nothing would be heard of the service any more.
+// Refuses a token that no request can carry.
 function takeToken(event) {
   const given = find("token").value.trim();
   if (TOKEN.test(given)) return;
   event.preventDefault();
-  const words = "This holds characters that no token has, such as a curly quote or one that is not seen: type it, or copy it again.";
-  say(find("token-note"), given ? words : "This is nothing but white space.");
+  const words = "The token contains a character that tokens cannot contain, such as a curly quote or an invisible character. Type the token, or copy it again.";
+  setText(find("token-note"), given ? words : "The token is empty.");
   find("token").focus();
 }
 
-// Does `work`; where the service asks for a token, asks the reader for it and does it again.
+// Runs `work`. If the service requires a token, asks the reader for it and runs `work` again.
 export async function withToken(work) {
   for (let again = hasToken(); ; again = true) {
     try {
       return await work();
     } catch (error) {
-      if (!(error instanceof Refused) || error.status !== 401) throw error;
+      if (!(error instanceof RefusedError) || error.status !== 401) throw error;
       await askForToken(again);
     }
   }
 }
 
-export const isAsking = () => asking !== null;
+export const isAsking = () => openTokenRequest !== null;
 
-// Resolves to whether the reader wants it.
+// Resolves to true if the reader confirms.
 export function confirm({ head, text, yes }) {
   const dialog = find("confirm");
-  say(find("confirm-head"), head);
-  say(find("confirm-text"), text);
-  say(find("confirm-yes"), yes);
+  setText(find("confirm-head"), head);
+  setText(find("confirm-text"), text);
+  setText(find("confirm-yes"), yes);
   dialog.returnValue = "no";
   dialog.showModal();
   return new Promise((resolve) => {
@@ -78,25 +78,24 @@ export function confirm({ head, text, yes }) {
   });
 }
 
-// A line that says what was done, or what went wrong, and leaves by itself.
+// Shows a result or an error for some seconds.
 export function notice(text, bad = false) {
   const line = element("p", { class: bad ? "notice bad" : "notice" }, text);
   find("notices").append(line);
   setTimeout(() => line.remove(), NOTICE_SECONDS * 1000);
 }
 
-// Does `work` again and again, after `every()` milliseconds, until `signal` aborts; not while the page is hidden or a token
-// is asked for.
+// Runs `work` every `every()` milliseconds until `signal` aborts; not while the page is hidden or the token dialog is open.
 export async function repeat(source, every, signal, work) {
   while (!signal.aborted) {
     if (!document.hidden && !isAsking()) {
       try {
         await withToken(work);
-        if (!signal.aborted) heard(source, true);
+        if (!signal.aborted) setConnection(source, true);
       } catch (error) {
         if (signal.aborted) return;
-        // What the service says is for the view; silence, and being asked too often, are for the line at the top.
-        heard(source, error instanceof Refused && error.status < 500 && error.status !== 429);
+        // The view shows errors that the service returns. The line at the top shows a service that does not answer or is busy.
+        setConnection(source, error instanceof RefusedError && error.status < 500 && error.status !== 429);
       }
     }
     await pause(every(), signal);

@@ -1,16 +1,15 @@
-// Means over seeds, and whether two of them can be told apart.
+// Means over seeds, and a test for the difference of two means.
 
 export const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 
-// Of a sample: divided by n - 1; 0 for a single value.
+// The standard deviation of a sample (divided by n - 1); 0 for a single value.
 export function deviation(values) {
   if (values.length < 2) return 0;
   const middle = mean(values);
   return Math.sqrt(values.reduce((sum, value) => sum + (value - middle) ** 2, 0) / (values.length - 1));
 }
 
-// Welch's t-test: the probability of means at least so far apart if there were no difference; null for fewer than two
-// values on a side, or where nothing varies.
+// Welch's t-test: the p-value of the difference of two means; null if a side has fewer than two values or nothing varies.
 export function welch(first, second) {
   if (first.length < 2 || second.length < 2) return null;
   const [a, b] = [first, second].map((values) => deviation(values) ** 2 / values.length);
@@ -24,7 +23,7 @@ export function welch(first, second) {
 function incompleteBeta(x, a, b) {
   if (x <= 0 || x >= 1) return x <= 0 ? 0 : 1;
   const front = Math.exp(logGamma(a + b) - logGamma(a) - logGamma(b) + a * Math.log(x) + b * Math.log1p(-x));
-  // The fraction converges fast on one side of the mean; the other side is the rest.
+  // The fraction converges fast on one side of the mean; the other side is 1 minus it.
   return x < (a + 1) / (a + b + 2) ? (front * fraction(x, a, b)) / a : 1 - (front * fraction(1 - x, b, a)) / b;
 }
 
@@ -49,7 +48,7 @@ function fraction(x, a, b) {
   return result;
 }
 
-// Stirling's series, on arguments that recurrence has made large enough.
+// Stirling's series, after the recurrence has made the argument large enough.
 function logGamma(x) {
   let shift = 0;
   for (; x < 12; x += 1) shift -= Math.log(x);

@@ -1,8 +1,8 @@
-// Waiting for a time, and for the page to be looked at.
+// Waits for a time, and for the page to be visible.
 
-const AGAIN = 60000; // looked anew whether the page is hidden, should its browser not have said so
+const AGAIN = 60000; // ms; checks again whether the page is hidden, in case the browser sent no event
 
-// Calls `change` when the page is hidden or seen again, and when `signal` aborts; gives what ends that.
+// Calls `change` when the page becomes hidden or visible, and when `signal` aborts; returns a function that stops watching.
 function watch(signal, change) {
   const end = () => {
     document.removeEventListener("visibilitychange", change);
@@ -13,7 +13,7 @@ function watch(signal, change) {
   return end;
 }
 
-// Waits so many milliseconds, or until the page is hidden or looked at again, or until `signal` aborts.
+// Waits some milliseconds, or until the page becomes hidden or visible, or until `signal` aborts.
 export function pause(milliseconds, signal) {
   return new Promise((resolve) => {
     const finish = () => {
@@ -26,8 +26,8 @@ export function pause(milliseconds, signal) {
   });
 }
 
-// Does `work(turn)` once the page is seen; the signal `turn` aborts when it is hidden, and when `signal` does.
-export async function whileSeen(signal, work) {
+// Runs `work(turn)` once the page is visible; the signal `turn` aborts when the page is hidden or `signal` aborts.
+export async function runWhileVisible(signal, work) {
   while (document.hidden && !signal.aborted) await pause(AGAIN, signal);
   const turn = new AbortController();
   const end = watch(signal, () => (document.hidden || signal.aborted) && turn.abort());
@@ -39,9 +39,9 @@ export async function whileSeen(signal, work) {
   }
 }
 
-// A signal that aborts when `signal` does, and by itself, with what `reason()` gives, when `heard()` was not called for so
-// many milliseconds; `end()` once nothing is waited for.
-export function patience(milliseconds, signal, reason) {
+// Returns a signal that aborts with `signal`, or with `reason()` if `heard()` is not called for some milliseconds. Call `end()`
+// when the work is done.
+export function abortWhenSilent(milliseconds, signal, reason) {
   const silent = new AbortController();
   const abort = () => stop(signal.reason);
   let timer = null;

@@ -1,1 +1,1 @@
-"""What is made of runs: reports, comparisons, verifications, pages of a partition."""
+"""Reports, comparisons and verifications of runs, and the page of a partition."""

@@ -1,4 +1,4 @@
-"""Who holds what, as a report draws it: the client x class map, in the colours of the method's clusters."""
+"""The class map of a report: examples of each class by client, coloured by cluster."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from api.reports.colours import COLOURS, DPI, WIDTH
-from api.reports.method_curves import flatten_values
+from api.reports.method_curves import find_clusters
+from api.reports.picture_style import COLOURS, DPI, WIDTH
 from jobs.store.records import RoundRecord
 
 TITLE = "Examples of each class by client"
 
 
 class ClientCluster(NamedTuple):
-    """Clients that stand together.
+    """Clients of one cluster, drawn as neighbours.
 
     Attributes:
-        name: the method's number for it; None where the method has no clusters.
-        clients: their numbers.
-        colour: as `#rrggbb`.
+        name: number of the cluster; None if the algorithm reports no clusters.
+        clients: client numbers.
+        colour: colour as `#rrggbb`.
     """
 
     name: int | None
@@ -29,13 +29,13 @@ class ClientCluster(NamedTuple):
 
 
 class ClassMapDrawing(NamedTuple):
-    """A partition as it is drawn.
+    """A class map, ready to be drawn.
 
     Attributes:
-        classes: their names.
-        counts: examples by client and class, of the first clients.
-        clients: how many there are.
-        clusters: all clients of `counts`, each once.
+        classes: class names.
+        counts: examples by client and class; only the first clients.
+        clients: number of all clients.
+        clusters: clusters that together have each client of `counts` once.
     """
 
     classes: list[str]
@@ -45,12 +45,12 @@ class ClassMapDrawing(NamedTuple):
 
     @property
     def has_clusters(self) -> bool:
-        """Whether the method has told clusters."""
+        """Whether the algorithm reported clusters."""
         return self.clusters[0].name is not None
 
     @property
     def x_title(self) -> str:
-        """What stands along."""
+        """Title of the horizontal axis."""
         shown = (
             "" if len(self.counts) == self.clients else f", the first {len(self.counts)} of {self.clients:,}"
         )
@@ -58,11 +58,11 @@ class ClassMapDrawing(NamedTuple):
 
 
 def draw_class_map(found: Mapping[str, Any], records: Sequence[RoundRecord]) -> ClassMapDrawing | None:
-    """Take a map as `GET /jobs/{id}/class-map` gives it, with the clusters that the method told last."""
+    """Make the drawing of a class map (as `GET /jobs/{id}/class-map` returns it) with the latest clusters."""
     counts = found["counts"]
     if not counts:
         return None
-    labels = _labels(records, len(counts))
+    labels = find_clusters(records, len(counts))
     if labels is None:
         clusters = [ClientCluster(None, list(range(len(counts))), COLOURS[0])]
     else:
@@ -74,18 +74,8 @@ def draw_class_map(found: Mapping[str, Any], records: Sequence[RoundRecord]) -> 
     return ClassMapDrawing(list(found["classes"]), counts, found["clients"], clusters)
 
 
-def _labels(records: Sequence[RoundRecord], clients: int) -> list[int] | None:
-    """Each client's cluster: a list of whole numbers whose name says so, as long as there are clients."""
-    for record in reversed(records):
-        for name, value in flatten_values(record.method):
-            is_told = "cluster" in name and isinstance(value, list) and len(value) >= clients
-            if is_told and all(isinstance(each, int) for each in value):
-                return list(value)
-    return None
-
-
 def make_class_map_figure(drawn: ClassMapDrawing) -> Any:
-    """Draw it for a page, as a figure of plotly."""
+    """Draw the map for an HTML page, as a plotly figure."""
     from plotly import graph_objects
 
     figure = graph_objects.Figure()
@@ -119,7 +109,7 @@ def make_class_map_figure(drawn: ClassMapDrawing) -> Any:
 
 
 def save_class_map(drawn: ClassMapDrawing, path: Path) -> Path:
-    """Draw it for a paper, as a PNG picture."""
+    """Draw the map for a paper, as a PNG picture."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""Runs side by side: how far each came, how soon it was as good as the others, and what that cost."""
+"""Comparison of runs: final and best value, and the cost to reach a target."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from jobs.store.records import RoundRecord
 
 
 class RoundScore(NamedTuple):
-    """A value of the metric, and the round that has it."""
+    """A value of the metric, and its round."""
 
     round: int
     value: float
 
 
 class RunCost(NamedTuple):
-    """What it took to come to the target: rounds, simulated bytes in both directions, seconds."""
+    """A cost: rounds, simulated bytes in both directions, computing time in seconds."""
 
     rounds: int
     bytes: int
@@ -29,14 +29,14 @@ class ComparisonRow(NamedTuple):
     """One run of a comparison.
 
     Attributes:
-        run: what it was called when it was asked for: a job's id, a file.
-        name: the name in its spec.
-        rounds: how many rounds it has.
-        final: the metric in the last round that was scored; None where none was.
-        best: the best round on the test set, which flatters.
-        reached: what it took to come to the target; None where it never did.
+        run: the id of the job, or the name of the file, as the caller gave it.
+        name: name in the spec.
+        rounds: number of rounds.
+        final: the metric in the last evaluated round; None without an evaluation.
+        best: the best round on the test set; an optimistic value.
+        cost_to_target: cost until the target was reached; None if it was not reached.
         bytes: simulated bytes of the whole run, in both directions.
-        seconds: wall clock of its rounds.
+        seconds: computing time of the rounds.
     """
 
     run: str
@@ -49,7 +49,7 @@ class ComparisonRow(NamedTuple):
     seconds: float
 
     def to_row(self) -> dict[str, Any]:
-        """Give the line as one row of a table; what there is not is None."""
+        """Return the row as plain data; missing values are None."""
         final, best, reached = self.final, self.best, self.cost_to_target
         return {
             "run": self.run,
@@ -67,12 +67,12 @@ class ComparisonRow(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """Several runs, held against one target.
+    """Several runs, compared with one target.
 
     Attributes:
-        metric: what is compared.
-        target: the value that counts as reached; None where no run was ever scored.
-        lines: one for each run, in the order asked for.
+        metric: name of the metric.
+        target: the target value; None if no run was evaluated.
+        lines: one row for each run, in the order of the runs.
     """
 
     metric: str
@@ -80,12 +80,12 @@ class Comparison(NamedTuple):
     lines: list[ComparisonRow]
 
     def to_document(self) -> dict[str, Any]:
-        """Give everything as plain data."""
+        """Return everything as plain data."""
         return {**self._asdict(), "lines": [line.to_row() for line in self.lines]}
 
 
 class ComparedRun(NamedTuple):
-    """What a comparison needs of a run: what to call it, its name, its records in their order."""
+    """A run to compare: its id or file, its name, and its records in order."""
 
     run: str
     name: str
@@ -93,12 +93,12 @@ class ComparedRun(NamedTuple):
 
 
 def smaller_is_better(metric: str) -> bool:
-    """Tell whether a metric is a loss."""
+    """Return whether the metric is a loss."""
     return metric.endswith("loss")
 
 
 def list_scores(records: Sequence[RoundRecord], metric: str) -> Iterator[RoundScore]:
-    """The rounds in which the metric was measured."""
+    """Yield the values of the metric, with their rounds."""
     for record in records:
         value = record.metrics.get(metric)
         if isinstance(value, int | float):
@@ -108,12 +108,12 @@ def list_scores(records: Sequence[RoundRecord], metric: str) -> Iterator[RoundSc
 def compare_runs(
     runs: Sequence[ComparedRun], metric: str = "global_accuracy", target: float | None = None
 ) -> Comparison:
-    """Hold runs against one target.
+    """Compare runs with one target.
 
     Args:
-        runs: at least one.
-        metric: a metric of the records; of a loss the smaller value is the better one.
-        target: the value to reach; by default the worst final value among the runs, so that all reach it.
+        runs: at least one run.
+        metric: a metric of the records. For losses, smaller is better.
+        target: the target value. Default: the worst final value among the runs, so that all runs reach it.
 
     Raises:
         SettingsError: no record has the metric.
@@ -152,5 +152,5 @@ def _cost(records: Sequence[RoundRecord]) -> RunCost:
 def _refuse(runs: Sequence[ComparedRun], metric: str) -> None:
     known = sorted({name for run in runs for record in run.records for name in record.metrics})
     close = difflib.get_close_matches(metric, known, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"they have: {', '.join(known) or 'no metric yet'}"
+    hint = f"did you mean {close[0]!r}?" if close else f"metrics: {', '.join(known) or 'none yet'}"
     raise SettingsError(f"no round of these runs has the metric {metric!r}", hint)

@@ -1,4 +1,4 @@
-"""What a report draws of a run: groups of curves over its rounds."""
+"""Figures of a run for its report: groups of curves over the rounds."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from itertools import accumulate
 from operator import add
 from typing import NamedTuple
 
-from api.reports.method_curves import find_method_changes, find_method_curves
+from api.reports.method_curves import find_method_changes, find_method_curves, format_name
 from jobs.store.records import RoundRecord, total_cost
 
 ACCURACY, LOSS = "accuracy", "loss"
 PHASES = {
     "train": "training",
-    "evaluate": "scoring",
-    "personal": "scoring own models",
-    "server": "server",
-    "learn": "learning",
-    "survey": "survey",
+    "evaluate": "evaluation",
+    "personal": "personal evaluation",
+    "server": "server update",
+    "learn": "server training",
+    "survey": "client survey",
 }
 NOT_DRAWN = re.compile(r"_std(_|$)|_before$")
-"""Deviations are no scores, and what was before fine-tuning is no score of the model: neither is drawn."""
+"""Metrics without a curve: standard deviations, and scores before fine-tuning."""
 
 LEAST_SECONDS = 0.0005
-"""A phase that never took as long is none: each begins and ends with a look at the clock."""
+"""Seconds. A phase that is always shorter did nothing: the time is that of reading the clock."""
 
 MOST_POINTS = 60
-"""Of a curve whose points are seen each for itself."""
+"""A longer curve is drawn without markers."""
 
 PASSING_HEIGHT = 0.04
-"""How high a mark stands of what only passes, as a share of the picture."""
+"""Height of the tick for a change that does not last, as a share of the picture."""
 
 
 class ReportCurve(NamedTuple):
-    """One curve: what it is called, where its points are, which values it has there."""
+    """One curve: its name, and the coordinates of its points."""
 
     name: str
     x: list[float]
@@ -48,11 +48,11 @@ class ReportFigure(NamedTuple):
 
     Attributes:
         name: for files, such as `accuracy-by-traffic`.
-        title: for people.
-        x_title: of the axis along.
-        y_title: of the axis up.
+        title: title for people.
+        x_title: title of the horizontal axis.
+        y_title: title of the vertical axis.
         curves: at least one.
-        marks: where something about the method changes along, what, and what of it goes on from there.
+        changes: changes that the algorithm reports, as (place on the horizontal axis, text, lasting part).
     """
 
     name: str
@@ -64,7 +64,7 @@ class ReportFigure(NamedTuple):
 
 
 def make_figures(records: Sequence[RoundRecord]) -> list[ReportFigure]:
-    """Find what can be drawn of a run: scores by round, traffic, seconds; what the method says; its cost."""
+    """Make all figures of a run: metrics, values that the algorithm reports, cost, seconds of the phases."""
     rounds = [float(record.round) for record in records]
     sent = list(accumulate((record.bytes.down + record.bytes.up) / 1e6 for record in records))
     changes = find_method_changes(records)
@@ -86,16 +86,16 @@ def make_figures(records: Sequence[RoundRecord]) -> list[ReportFigure]:
         ),
         ReportFigure(
             "accuracy-by-seconds",
-            "Accuracy by seconds of computing",
-            "seconds of computing",
+            "Accuracy by computing time",
+            "computing time (s)",
             "accuracy",
             _metrics(records, spent, ACCURACY),
             by_seconds,
         ),
-        *_of_the_method(records, rounds, by_round),
+        *_make_method_figures(records, rounds, by_round),
         ReportFigure(
             "updates",
-            "Trainable-parameter updates so far",
+            "Parameter updates, cumulative",
             "round",
             "parameter updates",
             list(_make_cost_curves(records, rounds, "updates")),
@@ -103,44 +103,48 @@ def make_figures(records: Sequence[RoundRecord]) -> list[ReportFigure]:
         ),
         ReportFigure(
             "flops",
-            "FLOPs so far",
+            "FLOPs, cumulative",
             "round",
             "FLOPs",
             list(_make_cost_curves(records, rounds, "flops")),
             by_round,
         ),
-        ReportFigure("seconds", "Seconds of each round", "round", "seconds", list(_phases(records, rounds))),
+        ReportFigure("seconds", "Seconds per round", "round", "seconds", list(_phases(records, rounds))),
     ]
     return [figure for figure in found if figure.curves]
 
 
 def make_clients_figure(text: str) -> list[ReportFigure]:
-    """Draw each client's own model, from worst to best.
+    """Make the figure of the personal models, from worst to best.
 
     Args:
-        text: of a `personal.csv`; empty where nobody's own model was scored.
+        text: content of `personal.csv`; empty without a personal evaluation.
     """
     rows = [(int(row["correct"]), int(row["tests"])) for row in csv.DictReader(io.StringIO(text))]
     shares = sorted(correct / tests for correct, tests in rows if tests)
     if not shares:
         return []
     places = [float(place) for place in range(1, len(shares) + 1)]
-    curve = ReportCurve("own model", places, shares)
+    curve = ReportCurve("personal model", places, shares)
     return [
         ReportFigure(
-            "clients", "Clients' own models, from worst to best", "clients, sorted", "accuracy", [curve]
+            "clients",
+            "Personal models of the clients, from worst to best",
+            "clients, sorted",
+            "accuracy",
+            [curve],
         )
     ]
 
 
-def _of_the_method(
+def _make_method_figures(
     records: Sequence[RoundRecord], rounds: Sequence[float], changes: list[tuple[float, str, str]]
 ) -> Iterator[ReportFigure]:
-    """What the method moves from round to round, and metrics that are no scores."""
+    """Make the figures of values that the algorithm reports, and of metrics other than accuracy and loss."""
     for name, lines in find_method_curves(records).items():
-        words = name.replace("_", " ").replace(".", ": ")
+        words = format_name(name)
         curves = [_make_method_curve(line, rounds, values) for line, values in lines]
-        yield ReportFigure(_file("method", name), f"Method: {words}", "round", words, curves, changes)
+        yield ReportFigure(_file("method", name), f"Algorithm: {words}", "round", words, curves, changes)
     metrics = dict.fromkeys(name for record in records for name in record.metrics)
     for name in metrics:
         if not re.search(f"{ACCURACY}|{LOSS}", name):
@@ -171,12 +175,16 @@ def _curve(records: Sequence[RoundRecord], x: Sequence[float], metric: str) -> R
         for place, record in zip(x, records, strict=True)
         if isinstance(value := record.metrics.get(metric), int | float)
     ]
-    name = metric.replace("_", " ").replace("worst10", "of the worst tenth")
-    return ReportCurve(name, [point[0] for point in points], [point[1] for point in points])
+    return ReportCurve(format_metric(metric), [point[0] for point in points], [point[1] for point in points])
+
+
+def format_metric(metric: str) -> str:
+    """Write the name of a metric for people, e.g. `global_accuracy` as `global accuracy`."""
+    return metric.replace("_", " ").replace("worst10", "of the worst 10 % of clients")
 
 
 def _make_cost_curves(records: Sequence[RoundRecord], x: list[float], part: str) -> Iterator[ReportCurve]:
-    """What the clients' training had cost until each round; with fine-tuning besides, where there was any."""
+    """Make the cumulative cost of local training; with fine-tuning a second curve adds its cost."""
     if all(record.cost is None for record in records):
         return
     spent = [total_cost([record]) for record in records]

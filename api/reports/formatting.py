@@ -6,12 +6,12 @@ from typing import Any
 
 
 def format_share(value: Any) -> str:
-    """Write a share of one, such as an accuracy; nothing where there is none."""
+    """Write a fraction, such as an accuracy, with four digits; return "" if it is no number."""
     return f"{value:.4f}" if isinstance(value, int | float) else ""
 
 
 def format_number(value: Any) -> str:
-    """Write a number with four significant digits; nothing where there is none."""
+    """Write a number with four significant digits; return "" if it is no number."""
     return f"{value:.4g}" if isinstance(value, int | float) else ""
 
 

@@ -1,8 +1,17 @@
-"""What a method says of its rounds, as curves and marks of a report; so does the page in `method.js`.
+"""Curves and changes that an algorithm reports in its round records, for a report and for the page.
 
-No method is known by name. A number that changes is a curve, a list of numbers a curve for each place; texts,
-and lists of texts, are marks where they change; of a list of whole numbers, such as clients, who came and who
-went is a mark. Such a list X may be cut short: where there is a list newly_X, its members are the marks.
+No algorithm is known by name; the type of a value decides how it is drawn:
+
+    a number                 one curve, if it changes                     temperature: 4.5
+    text, true or false      a change where it differs from before        phase: "2 of 3"
+    a list of texts          a change where it differs from before        open_blocks: ["conv1", "head"]
+    a list of integers       clients or rounds: a change for each that    frozen: [3, 17]
+                             is added or removed, and a curve of their number
+    a list of other numbers  one curve for each place of the list         quantiles: [0.1, 0.4]
+    integers by client       the name contains "cluster": the clusters    clusters: [0, 2, 1, 0]
+
+A record may hold only the first items of a long list X. Beside a list `newly_X`, X itself gives no changes;
+beside a number `X_clients` or `X_count`, X gives no curve.
 """
 
 from __future__ import annotations
@@ -13,22 +22,22 @@ from typing import Any, NamedTuple
 from jobs.store.records import RoundRecord
 
 MOST_LINES = 8
-MOST_MARKS = 24
-"""Of one name: what changes nearly every round is no mark."""
+MOST_CHANGES = 24
+"""Changes of one name. A value that changes more often, such as in every round, gives no changes at all."""
 
 MOST_NAMED = 4
 
 Values = list[Any]
-"""One value of the method, record by record; None where it was not told."""
+"""One value of the algorithm, record by record; None where the record does not have it."""
 
 
 class MethodChange(NamedTuple):
-    """Something that changes.
+    """A change that the algorithm reports.
 
     Attributes:
-        place: in which record, from 0.
-        text: what, in words.
-        lasting: the part of the words that goes on from there, as a phase does.
+        place: index of the record, from 0.
+        text: all changes of that round, e.g. `phase: 2 of 2; frozen: none`.
+        lasting: the part of `text` that stays true in later rounds, e.g. `phase: 2 of 2`.
     """
 
     place: int
@@ -36,8 +45,13 @@ class MethodChange(NamedTuple):
     lasting: str
 
 
+def format_name(name: str) -> str:
+    """Write a name for people: `client_curriculum.mean_loss` becomes `client curriculum: mean loss`."""
+    return name.replace("_", " ").replace(".", ": ")
+
+
 def flatten_values(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested values by dotted names; a mapping from each client's number to a whole number is a list."""
+    """List nested values by dotted names; a mapping from client numbers to integers becomes a list."""
     for key, value in mapping.items():
         if isinstance(value, Mapping) and _is_by_client(value):
             yield prefix + key, list(value.values())
@@ -53,7 +67,7 @@ def _is_by_client(value: Mapping[str, Any]) -> bool:
 
 
 def find_method_curves(records: Sequence[RoundRecord]) -> dict[str, list[tuple[str, Values]]]:
-    """The curves of a method by name, each of lines `(name, values)`; what never changes is none."""
+    """Return the curves of each name as lines `(title, values)`; a line that never changes is left out."""
     histories = _histories(records)
     drawn = {name: [*_lines(name, values, histories)] for name, values in histories.items()}
     varying = {name: [line for line in lines if _varies(line[1])] for name, lines in drawn.items()}
@@ -61,22 +75,37 @@ def find_method_curves(records: Sequence[RoundRecord]) -> dict[str, list[tuple[s
 
 
 def find_method_changes(records: Sequence[RoundRecord]) -> list[MethodChange]:
-    """Where what a method says in words changes, all of one round together."""
+    """Return the changes, at most one entry for each round."""
     every: dict[int, list[MethodChange]] = {}
     histories = _histories(records)
     for name, values in histories.items():
         if f"newly_{name}" in histories:
             continue
-        found = list(_changes(_words(name), values, _kind(name, values)))
-        if len(found) <= MOST_MARKS and any(mark.place for mark in found):
-            for mark in found:
-                every.setdefault(mark.place, []).append(mark)
-    return [_together(every[place]) for place in sorted(every)]
+        found = list(_changes(format_name(name), values, _find_kind(name, values)))
+        if len(found) <= MOST_CHANGES and any(change.place for change in found):
+            for change in found:
+                every.setdefault(change.place, []).append(change)
+    return [_join_changes(every[place]) for place in sorted(every)]
 
 
-def _together(found: Sequence[MethodChange]) -> MethodChange:
-    lasting = "; ".join(mark.lasting for mark in found if mark.lasting)
-    return MethodChange(found[0].place, "; ".join(mark.text for mark in found), lasting)
+def find_clusters(records: Sequence[RoundRecord], clients: int) -> list[int] | None:
+    """Return the cluster of each client, as the algorithm reported it last; None without clusters.
+
+    Args:
+        records: round records, in order.
+        clients: least length of the list. A shorter list is no list of clients, e.g. the sizes of clusters.
+    """
+    for record in reversed(records):
+        for name, value in flatten_values(record.method):
+            is_list = "cluster" in name and isinstance(value, list) and len(value) >= max(1, clients)
+            if is_list and all(isinstance(each, int) for each in value):
+                return list(value)
+    return None
+
+
+def _join_changes(found: Sequence[MethodChange]) -> MethodChange:
+    lasting = "; ".join(change.lasting for change in found if change.lasting)
+    return MethodChange(found[0].place, "; ".join(change.text for change in found), lasting)
 
 
 def _histories(records: Sequence[RoundRecord]) -> dict[str, Values]:
@@ -87,16 +116,15 @@ def _histories(records: Sequence[RoundRecord]) -> dict[str, Values]:
     return found
 
 
-def _kind(name: str, values: Values) -> str:
-    """`number`, `words`, `members` (whole numbers), `numbers` or `nothing` for what is not drawn."""
-    told = [value for value in values if value not in (None, [])]
-    kinds = [_kind_of(value) for value in told]
-    # Whole numbers in one round are no clients where there are fractions in another.
+def _find_kind(name: str, values: Values) -> str:
+    """Return `number`, `words`, `members` (integers), `numbers`, or `nothing` if the value is not drawn."""
+    kinds = [_find_kind_of_value(value) for value in values if value not in (None, [])]
+    # A list with fractions in any round is no list of clients.
     kind = "numbers" if "numbers" in kinds else next(iter(kinds), "nothing")
     return "nothing" if kind == "members" and "cluster" in name else kind
 
 
-def _kind_of(value: Any) -> str:
+def _find_kind_of_value(value: Any) -> str:
     if not isinstance(value, list):
         return "number" if _is_number(value) else "words"
     if any(isinstance(each, str) for each in value):
@@ -111,56 +139,56 @@ def _is_number(value: Any) -> bool:
 
 
 def _varies(values: Values) -> bool:
-    return len({value for value in values if _is_number(value)}) > 1
+    return len({value for value in values if value is not None}) > 1
 
 
 def _lines(name: str, values: Values, histories: Mapping[str, Values]) -> Iterator[tuple[str, Values]]:
-    kind, lists = _kind(name, values), [value if isinstance(value, list) else None for value in values]
+    kind, lists = _find_kind(name, values), [value if isinstance(value, list) else None for value in values]
     if kind == "number":
-        yield _words(name), values
+        yield format_name(name), [value if _is_number(value) else None for value in values]
     elif kind == "members" and f"{name}_clients" not in histories and f"{name}_count" not in histories:
-        yield f"{_words(name)}, how many", [None if each is None else len(each) for each in lists]
+        yield f"number of {format_name(name)}", [None if each is None else len(each) for each in lists]
     elif kind == "numbers":
         for place in range(min(MOST_LINES, max(len(each or ()) for each in lists))):
             points = [each[place] if each is not None and place < len(each) else None for each in lists]
-            yield f"{_words(name)} {place + 1}", points
+            yield f"{format_name(name)} {place + 1}", points
 
 
-def _changes(words: str, values: Values, kind: str) -> Iterator[MethodChange]:
+def _changes(title: str, values: Values, kind: str) -> Iterator[MethodChange]:
     if kind == "words":
-        yield from _find_text_changes(
-            words, [None if value is None else _format_value(value) for value in values]
-        )
-    elif kind == "members" and words.startswith("newly "):
-        yield from (
-            MethodChange(index, f"{words}: {_few(who)}", "") for index, who in enumerate(values) if who
-        )
+        texts = [None if value is None else _format_value(value) for value in values]
+        yield from _find_text_changes(title, texts)
+    elif kind == "members" and title.startswith("newly "):
+        for index, clients in enumerate(values):
+            if clients:
+                yield MethodChange(index, f"{title}: {_format_clients(clients)}", "")
     elif kind == "members":
         lists = [value or [] for value in values]
         for index, (before, now) in enumerate(zip([[], *lists], lists, strict=False)):
             if moved := _describe_client_changes(before, now):
-                yield MethodChange(index, f"{words}: {moved}", "")
+                yield MethodChange(index, f"{title}: {moved}", "")
 
 
-def _find_text_changes(words: str, texts: Sequence[str | None]) -> Iterator[MethodChange]:
+def _find_text_changes(title: str, texts: Sequence[str | None]) -> Iterator[MethodChange]:
     around = [None, *texts, None]
     for index, (before, text, after) in enumerate(zip(around, texts, around[2:], strict=False)):
         if text in (None, before):
             continue
-        # With nothing before and after it, it is said in passing.
+        # A text of one round alone, with none before and after it, does not last.
         lasts = index == 0 or before is not None or after is not None
-        yield MethodChange(index, f"{words}: {text}", f"{words}: {text}" if lasts else "")
+        yield MethodChange(index, f"{title}: {text}", f"{title}: {text}" if lasts else "")
 
 
 def _describe_client_changes(before: list[int], now: list[int]) -> str:
     if before and not now:
         return "none"
-    came = [each for each in now if each not in before]
-    went = [each for each in before if each not in now]
-    return " ".join(f"{sign} {_few(who)}" for sign, who in (("+", came), ("−", went)) if who)
+    added = [each for each in now if each not in before]
+    removed = [each for each in before if each not in now]
+    signed = (("+", added), ("−", removed))
+    return " ".join(f"{sign} {_format_clients(clients)}" for sign, clients in signed if clients)
 
 
-def _few(clients: list[int]) -> str:
+def _format_clients(clients: list[int]) -> str:
     return str(len(clients)) if len(clients) > MOST_NAMED else ", ".join(map(str, clients))
 
 
@@ -168,7 +196,3 @@ def _format_value(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "none"
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ").replace(".", ": ")

@@ -1,4 +1,4 @@
-"""Runs in files: what `fedsim run --out` wrote, or what its `--format json` and `jsonl` printed."""
+"""Reads runs from files: a folder written by `fedsim run --out`, or output of `--format json` or `jsonl`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def read_records(path: Path) -> list[RecordData]:
     """Read the round records of a run in files, as plain data.
 
     Args:
-        path: a folder that `fedsim run --out` wrote, or a file with what `--format json` or `jsonl` printed.
+        path: a folder written by `fedsim run --out`, or a file with the output of `--format json` or `jsonl`.
 
     Raises:
         SettingsError: there are no round records.
@@ -33,7 +33,7 @@ def read_records(path: Path) -> list[RecordData]:
 
 
 def read_name(path: Path) -> str:
-    """Read the name in the spec of a run in files; what the file is called where no spec says it.
+    """Read the name of a run from its spec; without a spec return the name of the file.
 
     Args:
         path: as for `read_records`.
@@ -49,7 +49,7 @@ def read_name(path: Path) -> str:
 
 
 def _records(text: str) -> list[RecordData]:
-    """The records of one JSON document (a run, or a list of records), or of lines of JSON."""
+    """Parse the records of one JSON document (a run, or a list of records) or of JSON lines."""
     try:
         whole = json.loads(text)
     except ValueError:
@@ -60,6 +60,9 @@ def _records(text: str) -> list[RecordData]:
 
 
 def make_no_records_error(path: Path, why: str) -> SettingsError:
-    """The error for files that hold no run."""
-    hint = "name a job, a folder of `fedsim run --out`, or a file of `fedsim run --format json` or `jsonl`"
-    return SettingsError(f"{str(path)!r} holds no round records: {why}", hint)
+    """Make the error for a file without round records."""
+    hint = (
+        "give a job id, a folder written by `fedsim run --out`, "
+        "or a file written by `fedsim run --format json` or `jsonl`"
+    )
+    return SettingsError(f"{str(path)!r} has no round records: {why}", hint)

@@ -1,4 +1,4 @@
-"""Two runs, compared by the digests of their rounds: read from files or from jobs, then round by round."""
+"""Compares two runs by the digests of their rounds."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class RoundDigests(NamedTuple):
     """The digests of one round.
 
     Attributes:
-        state: of the server state.
-        memories: of what the clients keep; None for methods whose clients keep nothing.
-        width: how many clients trained at once, which is no part of the comparison.
+        state: digest of the server state.
+        client_states: digest of the client states; None for an algorithm without client states.
+        stack_size: clients of one stack; not compared.
     """
 
     state: str
@@ -23,19 +23,19 @@ class RoundDigests(NamedTuple):
     stack_size: int = 1
 
     def agrees(self, other: RoundDigests | None) -> bool:
-        """Whether another round has the same digests."""
+        """Return whether another round has the same digests."""
         return other is not None and self[:2] == other[:2]
 
 
 class Difference(NamedTuple):
-    """A round in which two runs differ; None stands for a run that has no such round."""
+    """A round in which two runs differ. A digest of None means that the run has no such round."""
 
     round: int
     first: RoundDigests | None
     second: RoundDigests | None
 
     def list_differing_digests(self) -> list[tuple[str, str | None, str | None]]:
-        """What differs: its name, and what each run has."""
+        """List the differing digests as (JSON key, digest of the first run, digest of the second run)."""
         first, second = self.first or RoundDigests("", None), self.second or RoundDigests("", None)
         named = (
             ("state", first.state, second.state),
@@ -45,18 +45,18 @@ class Difference(NamedTuple):
 
     @property
     def stack_sizes(self) -> tuple[int, int] | None:
-        """How many clients trained at once in each, where that differs: then rounding does too."""
+        """The stack sizes of both runs if they differ: then rounding differs too."""
         if self.first is None or self.second is None or self.first.stack_size == self.second.stack_size:
             return None
         return self.first.stack_size, self.second.stack_size
 
 
 class Verdict(NamedTuple):
-    """What a comparison found.
+    """The result of a comparison.
 
     Attributes:
-        rounds: how many rounds agree, up to the first that differs.
-        difference: the first round that differs; None if there is none.
+        rounds: number of equal rounds before the first difference.
+        difference: the first round that differs; None if all rounds are equal.
     """
 
     rounds: int
@@ -64,7 +64,7 @@ class Verdict(NamedTuple):
 
 
 def compare_digests(first: Mapping[int, RoundDigests], second: Mapping[int, RoundDigests]) -> Verdict:
-    """Compare two runs round by round; a round that only one of them has is a difference too."""
+    """Compare two runs round by round; a round of only one run is a difference too."""
     agreed = 0
     for number in sorted({*first, *second}):
         one, other = first.get(number), second.get(number)
@@ -75,24 +75,24 @@ def compare_digests(first: Mapping[int, RoundDigests], second: Mapping[int, Roun
 
 
 def list_digests(records: Iterable[Mapping[str, Any]]) -> dict[int, RoundDigests]:
-    """The digests of round records, by round.
+    """Return the digests of round records, by round number.
 
     Raises:
-        KeyError, TypeError: for what is no record of a round.
+        KeyError, TypeError: an item is no round record.
     """
-    return {int(record["round"]): _marks(record) for record in records}
+    return {int(record["round"]): _read_round_digests(record) for record in records}
 
 
-def _marks(record: Mapping[str, Any]) -> RoundDigests:
+def _read_round_digests(record: Mapping[str, Any]) -> RoundDigests:
     width = (record.get("engine") or {}).get("width", 1)
     return RoundDigests(str(record["digest"]), record.get("memory_digest"), int(width))
 
 
 def read_digests(path: Path) -> dict[int, RoundDigests]:
-    """The digests of a run in files; see `read_records`.
+    """Read the digests of a run from files; see `read_records`.
 
     Raises:
-        SettingsError: if there are no round records.
+        SettingsError: there are no round records.
     """
     try:
         return list_digests(read_records(path))

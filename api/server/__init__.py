@@ -1,1 +1,1 @@
-"""The service: the web application, its routes, its security and its logs."""
+"""The service: web application, routes, security and logs."""

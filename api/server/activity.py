@@ -1,4 +1,4 @@
-"""Whether anybody uses the service: what `fedsim serve --idle-exit` looks at."""
+"""Measures how long the service is idle, for `fedsim serve --idle-exit`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 HEALTH_PATHS = frozenset({"/healthz", "/readyz"})
-"""Asked by whoever watches over the service, not by whoever uses it."""
+"""Requests of monitors; they do not count as use of the service."""
 
 
 class Activity:
@@ -18,15 +18,15 @@ class Activity:
         self.last = time.monotonic()
 
     def mark_used(self) -> None:
-        """Note that the service is in use now."""
+        """Record that the service is in use now."""
         self.last = time.monotonic()
 
     def idle_seconds(self) -> float:
-        """Tell for how long nobody has asked for anything; an open stream counts as asking."""
+        """Return the seconds since the last request ended; 0 during a request or an open stream."""
         return 0.0 if self.in_progress else time.monotonic() - self.last
 
     def wrap_app(self, app: ASGIApp) -> ASGIApp:
-        """Wrap an application so that its requests are counted."""
+        """Wrap an application to count its requests."""
 
         async def serve_counted(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http" or scope["path"] in HEALTH_PATHS:

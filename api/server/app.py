@@ -1,4 +1,4 @@
-"""The web application: what it is made of, and what begins and ends with it."""
+"""The web application: its routes, layers and lifespan."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from api.sdk.calls import PREFIX
 from api.server import errors
 from api.server.activity import Activity
 from api.server.dependencies import refuse_unknown_parameters
-from api.server.head import HeadLayer
+from api.server.head_requests import HeadLayer
 from api.server.limits import OpenStreams
 from api.server.metrics import ServiceMetrics
 from api.server.openapi import Application
-from api.server.requests import RequestLogLayer
+from api.server.request_log import RequestLogLayer
 from api.server.routes import (
     artifacts,
-    catalog,
+    catalogue,
     check,
     class_map,
     cluster,
     curves,
     health,
     jobs,
+    method_curves,
     page,
     plan,
     streams,
@@ -49,19 +50,19 @@ def create_app(
     *,
     hosts: AllowedHosts | None = None,
 ) -> FastAPI:
-    """Make the application.
+    """Create the application.
 
     Args:
-        settings: where things are, and the token.
-        store: the jobs; by default the store that the settings name.
-        dispatcher: what brings queued jobs to the cluster; by default a `Dispatcher`, with a Ray of its own
-            where the settings name none.
-        hosts: the names under which the server may be called; by default those of loopback.
+        settings: home, database and token of the service.
+        store: the job store. Default: the store of the settings.
+        dispatcher: starts queued jobs on the cluster. Default: a `Dispatcher`, which starts a local Ray if
+            the settings name no cluster.
+        hosts: allowed host names. Default: the loopback names.
     """
     app = Application(
         title="fedsim",
         version=fedsim.__version__,
-        summary="Federated-learning simulations as a service.",
+        summary="Simulate federated learning.",
         lifespan=_lifespan(settings, store, dispatcher),
         openapi_url=f"{PREFIX}/openapi.json",
         docs_url=None,
@@ -75,13 +76,13 @@ def create_app(
     app.state.metrics = ServiceMetrics(app.state.streams)
     app.state.stopping = False
     errors.install_error_handlers(app)
-    for part in (jobs, streams, artifacts, catalog, plan, check, cluster, curves, class_map):
+    for part in (jobs, streams, artifacts, catalogue, plan, check, cluster, curves, class_map, method_curves):
         app.include_router(
             part.router, prefix=PREFIX, responses=REFUSALS, dependencies=[Depends(refuse_unknown_parameters)]
         )
     app.include_router(health.router)
     page.mount_page(app)
-    # The last one added is the outermost.
+    # The last layer is the outermost.
     app.add_middleware(HeadLayer)
     app.add_middleware(
         SecurityLayer, token=settings.token, hosts=hosts or AllowedHosts(), limits=settings.limits
@@ -95,7 +96,7 @@ def create_app(
 def _lifespan(
     settings: Settings, store: JobStore | None, dispatcher: DispatcherProtocol | None
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
-    """What begins before the first request and ends after the last."""
+    """Start the service before the first request, and stop it after the last."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -130,7 +131,7 @@ def _build(settings: Settings, store: JobStore | None, dispatcher: DispatcherPro
 
 
 def _load_catalogue(service: Service) -> None:
-    # The first submission would wait seconds for these imports.
+    # These imports take seconds; the first submission would wait for them.
     import jobs.spec.resolve  # noqa: F401
 
     service.catalogue.list_entries("algorithms")

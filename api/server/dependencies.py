@@ -1,4 +1,4 @@
-"""What routes are given: the service's parts, and the parameters and bodies that several of them read."""
+"""Dependencies of the routes: parts of the service, and shared parameters and bodies."""
 
 from __future__ import annotations
 
@@ -39,86 +39,88 @@ SUBMISSION_TYPES = (
 )
 
 BODY_EXAMPLES = {
-    "Submission": "a submission is {spec: {...}, priority: 0, labels: {}}",
-    "Cloning": "a clone is {set: {path: value}, priority: 0, labels: {}}, all of them optional",
+    "SubmissionRequest": "a submission is {spec: {...}, priority: 0, labels: {}}",
+    "CloneRequest": "a clone is {set: {path: value}, priority: 0, labels: {}}, all of them optional",
 }
-"""What a body looks like, by its model."""
+"""An example of each body, by the name of its model."""
 
 MAX_KEYS = 50
-"""How many fields a body may have: all known ones and a few mistaken ones, each of which is told."""
+"""Fields that a body may have: all known fields and some unknown ones, which the answer lists."""
 
 MAX_FIELDS = 200
-"""How many fields of a clone's spec may be set."""
+"""Fields of the spec that a clone may set."""
 
 MAX_LABELS = 32
 
 LAST_ID = 2**31 - 1
-"""The last number of an event that every database can hold, and be asked about."""
+"""Largest event id that every database can store."""
 
 LabelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,63}$")]
 LabelValue = Annotated[str, StringConstraints(max_length=200)]
 
 
-def _few(value: Any) -> Any:
-    """Refuse a mapping for its size at once: pydantic would look at every one of its entries before."""
+def _limit_labels(value: Any) -> Any:
+    """Refuse a mapping with too many entries, before pydantic checks each of them."""
     if isinstance(value, dict) and len(value) > MAX_LABELS:
         raise PydanticCustomError("too_many", "are too many", {"count": len(value), "most": MAX_LABELS})
     return value
 
 
-Labels = Annotated[dict[LabelName, LabelValue], BeforeValidator(_few), Field(max_length=MAX_LABELS)]
+Labels = Annotated[dict[LabelName, LabelValue], BeforeValidator(_limit_labels), Field(max_length=MAX_LABELS)]
 
 
 Body = TypeVar("Body", bound=BaseModel)
 
 
 class SubmissionRequest(BaseModel):
-    """A job to queue: the body of `POST /jobs`, as JSON or as YAML."""
+    """A job to queue: the body of `POST /jobs`, as JSON or YAML."""
 
     model_config = ConfigDict(extra="forbid")
 
     spec: dict[str, Any] = Field(description="The spec; `GET /schema` has its JSON schema.")
     priority: Annotated[int, Strict()] = Field(
-        default=0, ge=-1000, le=1000, description="Higher ones leave the queue first."
+        default=0, ge=-1000, le=1000, description="Jobs with a higher priority start first."
     )
-    labels: Labels = Field(default_factory=dict, description="Names and values to find the job by.")
+    labels: Labels = Field(
+        default_factory=dict, description="Labels (name and value), to find the job later."
+    )
 
 
 class CloneRequest(BaseModel):
-    """What a clone has of its own: the body of `POST /jobs/{id}/clone`; the rest is the first job's."""
+    """Changes of a clone: the body of `POST /jobs/{id}/clone`. Other values are those of the original job."""
 
     model_config = ConfigDict(extra="forbid")
 
     set: dict[str, JsonValue] = Field(
         default_factory=dict,
         max_length=MAX_FIELDS,
-        description="Fields of the spec to set on top, by dotted path.",
+        description="Fields of the spec to set, by dotted path.",
     )
     priority: Annotated[int, Strict()] | None = Field(
-        default=None, ge=-1000, le=1000, description="By default the first job's."
+        default=None, ge=-1000, le=1000, description="Default: the priority of the original job."
     )
-    labels: Labels | None = Field(default=None, description="In place of the first job's.")
+    labels: Labels | None = Field(default=None, description="Replace the labels of the original job.")
 
 
 def get_service(request: Request) -> Service:
-    """Give the running service."""
+    """Return the running service."""
     found: Service = request.app.state.service
     return found
 
 
 def get_store(request: Request) -> JobStore:
-    """Give the store."""
+    """Return the job store."""
     return get_service(request).store
 
 
 def get_streams(request: Request) -> OpenStreams:
-    """Give the count of open streams."""
+    """Return the counter of open streams."""
     found: OpenStreams = request.app.state.streams
     return found
 
 
 def get_settings(request: Request) -> Settings:
-    """Give the settings."""
+    """Return the settings."""
     return get_service(request).settings
 
 
@@ -128,38 +130,38 @@ async def read_submission(request: Request) -> SubmissionRequest:
     Raises:
         HTTPException: the body is of another type (415).
         SpecError: the body cannot be read.
-        RequestError: the body is not shaped like a `Submission`.
+        RequestError: the body is not shaped like a `SubmissionRequest`.
     """
-    # A large text takes a second to read, and so do its faults: not on the event loop.
+    # Parsing a large text takes a second: not on the event loop.
     return await run_in_threadpool(_read_as, SubmissionRequest, await _body(request))
 
 
 async def read_clone_request(request: Request) -> CloneRequest:
-    """Read what a clone has of its own from the body, as JSON or YAML; nothing where there is none.
+    """Read the changes of a clone from the body, as JSON or YAML; an empty body changes nothing.
 
     Raises:
-        HTTPException, SpecError, RequestError: as `submission`.
+        HTTPException, SpecError, RequestError: as `read_submission`.
     """
     body = await _body(request)
     return await run_in_threadpool(_read_as, CloneRequest, body) if body.strip() else CloneRequest()
 
 
 async def refuse_unknown_parameters(request: Request) -> None:
-    """Make sure that the query has no parameter that the address does not know.
+    """Refuse a query with unknown parameters.
 
     Raises:
-        RequestError: it names them.
+        RequestError: it names the unknown parameters.
     """
     if not request.query_params:
         return
     known = sorted(_query_names(request.scope["route"].dependant))
-    faults = [
-        FieldError(name[:MAX_NAME_LETTERS], value, "is no parameter of this address", _instead(name, known))
+    errors = [
+        FieldError(name[:MAX_NAME_LETTERS], value, "unknown query parameter", _suggest_parameter(name, known))
         for name, value in request.query_params.items()
         if name not in known
     ]
-    if faults:
-        raise RequestError(faults)
+    if errors:
+        raise RequestError(errors)
 
 
 def _query_names(dependant: Dependant) -> set[str]:
@@ -167,11 +169,11 @@ def _query_names(dependant: Dependant) -> set[str]:
     return own.union(*(_query_names(each) for each in dependant.dependencies))
 
 
-def _instead(name: str, known: Sequence[str]) -> str:
+def _suggest_parameter(name: str, known: Sequence[str]) -> str:
     close = difflib.get_close_matches(name[:MAX_NAME_LETTERS].lower(), known, n=1)
     if close:
         return f"did you mean {close[0]!r}?"
-    return f"parameters here: {', '.join(known)}" if known else "it has none"
+    return f"known parameters: {', '.join(known)}" if known else "this address has no parameters"
 
 
 async def read_spec(request: Request) -> Any:
@@ -201,37 +203,37 @@ def _read_text(body: bytes) -> Any:
 def _read_as(model: type[Body], body: bytes) -> Body:
     data, shape = _read_text(body), BODY_EXAMPLES[model.__name__]
     if isinstance(data, dict) and len(data) > MAX_KEYS:
-        # Each would be a fault of its own.
+        # Each of them would be an error.
         many = FieldError("body", None, f"{len(data):,} fields are too many", f"at most {MAX_KEYS}; {shape}")
         raise RequestError([many])
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise RequestError(_faults(error, shape)) from None
+        raise RequestError(_make_errors(error, shape)) from None
 
 
-def _faults(error: ValidationError, shape: str) -> list[FieldError]:
-    """The faults of a body, each with as much of its value as is told: who answers has no work with them."""
+def _make_errors(error: ValidationError, shape: str) -> list[FieldError]:
+    """List the errors of a body, with shortened values."""
     found = []
     for item in error.errors(include_url=False):
         context = {"model": shape} | item.get("ctx", {})
-        fault = make_field_error({**item, "loc": ("body", *item["loc"]), "ctx": context})
-        found.append(fault._replace(value=shorten_value(fault.value)))
+        field_error = make_field_error({**item, "loc": ("body", *item["loc"]), "ctx": context})
+        found.append(field_error._replace(value=shorten_value(field_error.value)))
     return found
 
 
 def read_last_event_id(
     last_event_id: Annotated[
-        str | None, Header(description="The id of the last event that was received; go on after it.")
+        str | None, Header(description="Id of the last received event; the stream continues after it.")
     ] = None,
 ) -> int:
-    """Read where an event stream is to go on; what is no id of ours means from the start."""
+    """Read the event id after which a stream continues; an invalid id means from the start."""
     text = last_event_id or ""
     number = int(text) if text.isascii() and text.isdecimal() and len(text) <= len(str(LAST_ID)) else 0
     return number if number <= LAST_ID else 0
 
 
-JobId = Annotated[str, Path(description="The job's id.", min_length=1, max_length=64)]
+JobId = Annotated[str, Path(description="Id of the job.", min_length=1, max_length=64)]
 ServiceOf = Annotated[Service, Depends(get_service)]
 StoreOf = Annotated[JobStore, Depends(get_store)]
 SettingsOf = Annotated[Settings, Depends(get_settings)]

@@ -1,9 +1,9 @@
-"""From an error to an answer: `application/problem+json` (RFC 9457).
+"""Turns errors into answers of the type `application/problem+json` (RFC 9457).
 
-Every refusal has the same shape, whoever raised it: `type`, `title`, `status`, `detail`, and of our own
-`code` (stable, in capitals), `hint` (what to do), `request_id` (what the log calls the request) and `errors`
-(the faults of a spec or of a request, each with path, value, message, hint). What nobody expected becomes a
-500 that says so and nothing more; its trace goes to the log.
+Every refusal has the fields of the RFC (`type`, `title`, `status`, `detail`) and four more: `code` (stable,
+in capitals), `hint` (how to fix it), `request_id` (id of the request in the log) and `errors` (errors of a
+spec or a request, each with path, value, message and hint). An unexpected error becomes a 500 without
+details; its trace goes to the log.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.server.logs import request_id
 from api.server.request_errors import MOST_FAULTS, make_field_error
+from api.server.service_log import request_id
 from fedsim.errors import FedsimError, FieldError, ServiceError, SpecError
 from jobs.spec.error_messages import shorten_value
 from jobs.store.database import NO_ANSWER_ERRORS
@@ -46,7 +46,7 @@ STATUS_OF_CODE: dict[str, int] = {
     "RAY_UNAVAILABLE": 503,
     "STORAGE_FAILED": 503,
 }
-"""The status of each code of `fedsim.errors` that a caller can cause or wait for; any other is a 500."""
+"""Status of the codes of `fedsim.errors` that a caller can cause or wait for; any other code is a 500."""
 
 CODE_OF_STATUS: dict[int, str] = {
     400: "BAD_REQUEST",
@@ -61,48 +61,51 @@ CODE_OF_STATUS: dict[int, str] = {
     429: "TOO_MANY_REQUESTS",
     503: "NOT_READY",
 }
-"""The code of a refusal that the web layer makes by itself."""
+"""Code of a refusal of the web layer."""
 
 ROUTER_MESSAGES: dict[str, tuple[str, str]] = {
-    "Not Found": ("there is nothing at this address", "GET /api/v1/openapi.json lists what there is"),
-    "Method Not Allowed": ("this address has another method", "GET /api/v1/openapi.json lists what there is"),
+    "Not Found": ("no such address", "GET /api/v1/openapi.json lists all addresses"),
+    "Method Not Allowed": (
+        "wrong HTTP method for this address",
+        "GET /api/v1/openapi.json lists all addresses and methods",
+    ),
 }
-"""Message and hint for what the router says in two words."""
+"""Message and hint for the short texts of the router."""
 
 
 class ServiceBusy(ServiceError):
-    """So many ask for the same that this one has to come again.
+    """The service is too busy for this request.
 
     Attributes:
-        seconds: whole ones, after which it may: the answer's `Retry-After`.
+        seconds: seconds until the caller may try again: the `Retry-After` of the answer.
     """
 
     def __init__(self, message: str, seconds: int = 5) -> None:
-        super().__init__(message, f"ask again in {seconds} s", status=503, code="NOT_READY")
+        super().__init__(message, f"try again in {seconds} s", status=503, code="NOT_READY")
         self.seconds = seconds
 
 
 class Fault(BaseModel):
-    """One fault of a spec or of a request."""
+    """One error of a spec or of a request."""
 
-    path: str = Field(description="Where: a dotted path into the spec, or the name of a parameter.")
-    value: Any = Field(default=None, description="What was there.")
-    message: str = Field(description="Why it is wrong.")
-    hint: str = Field(default="", description="The way out.")
+    path: str = Field(description="Dotted path in the spec, or name of a parameter.")
+    value: Any = Field(default=None, description="The wrong value.")
+    message: str = Field(description="Why the value is wrong.")
+    hint: str = Field(default="", description="How to fix it.")
 
 
 class Problem(BaseModel):
-    """A refusal, as RFC 9457 has it, with the service's own `code`, `hint` and `errors`."""
+    """A refusal as in RFC 9457, with `code`, `hint`, `request_id` and `errors`."""
 
     model_config = ConfigDict(title="Problem")
 
     type: str = "about:blank"
-    title: str = Field(description="The status in words.")
+    title: str = Field(description="Text of the HTTP status.")
     status: int
-    detail: str = Field(description="What was wrong, for people.")
-    code: str = Field(description="What was wrong, for programs: stable, in capitals.")
-    hint: str = Field(default="", description="What to do about it.")
-    request_id: str = Field(default="", description="Names the request in the server's log.")
+    detail: str = Field(description="The error, for people.")
+    code: str = Field(description="The error, for programs: stable, in capitals.")
+    hint: str = Field(default="", description="How to fix it.")
+    request_id: str = Field(default="", description="Id of the request in the server's log.")
     errors: list[Fault] = Field(default_factory=list)
 
 
@@ -119,10 +122,10 @@ def make_problem(
 
     Args:
         status: the HTTP status.
-        detail: what was wrong, for people.
-        code: what was wrong, for programs; by default the one that belongs to the status.
-        hint: what to do about it.
-        errors: the single faults, where there are several; only the first of very many are told.
+        detail: the error, for people.
+        code: the error, for programs. Default: the code of the status.
+        hint: how to fix it.
+        errors: single errors; the answer lists at most 100.
         headers: more headers.
     """
     faults = list(errors)
@@ -144,7 +147,7 @@ def make_problem(
 def describe_problems(
     *statuses: int, also: Mapping[int | str, dict[str, Any]] = MappingProxyType({})
 ) -> dict[int | str, dict[str, Any]]:
-    """Describe refusals, and other answers in `also`, for the OpenAPI schema of a route."""
+    """Describe refusals and the answers in `also` for the OpenAPI schema of a route."""
     answers = dict(also)
     for status in statuses:
         content = {PROBLEM: {"schema": {"$ref": "#/components/schemas/Problem"}}}
@@ -153,7 +156,7 @@ def describe_problems(
 
 
 def answer_fedsim_error(error: FedsimError) -> Response:
-    """Answer for an error of fedsim's own tree; codes without a status in the table are a 500."""
+    """Make the answer for a fedsim error; a code without a status in the table is a 500."""
     status = error.status if isinstance(error, ServiceError) else STATUS_OF_CODE.get(error.code, 500)
     if status == 500:
         logger.error("%s: %s", error.code, error, exc_info=error)
@@ -169,16 +172,16 @@ def answer_fedsim_error(error: FedsimError) -> Response:
 
 
 def answer_validation_error(error: RequestValidationError) -> Response:
-    """Answer for parameters whose shape is wrong, all faults together."""
+    """Make the answer for wrong parameters, with all errors."""
     items = error.errors()
     count = len(items)
-    # One more than is told: so it is said that there are more.
+    # One error more than listed, so that the answer says that there are more.
     faults = [make_field_error(item) for item in items[: MOST_FAULTS + 1]]
     return make_problem(422, f"the request has {count:,} error{'s' * (count != 1)}", errors=faults)
 
 
 def answer_http_error(request: Request, error: HTTPException) -> Response:
-    """Answer for what the web layer itself refuses: no such page, a wrong method, an unknown media type."""
+    """Make the answer for a refusal of the web layer, e.g. an unknown address or a wrong method."""
     detail, hint = ROUTER_MESSAGES.get(str(error.detail), (str(error.detail), ""))
     headers = dict(error.headers or {})
     if error.status_code == 405:
@@ -187,17 +190,17 @@ def answer_http_error(request: Request, error: HTTPException) -> Response:
 
 
 def _methods(request: Request) -> list[str]:
-    """The methods of all routes of an address; the router itself tells those of the first one."""
-    # Without what the router has written into the scope of this request.
+    """List the methods of all routes of an address; the router itself lists only those of the first route."""
+    # A fresh scope: the router has changed the scope of this request.
     scope = {"type": "http", "path": request.scope["path"], "root_path": request.scope.get("root_path", "")}
     routes = request.app.routes
-    # What answers GET answers HEAD.
+    # An address with GET has HEAD too.
     asked = {method: scope | {"method": "GET" if method == "HEAD" else method} for method in METHODS}
     return [m for m in METHODS if any(route.matches(asked[m])[0] is Match.FULL for route in routes)]
 
 
 class UnexpectedErrorLayer:
-    """The outermost layer: what nobody expected is logged with its trace and answered without one."""
+    """The layer that logs an unexpected error with its trace and answers without it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -218,7 +221,7 @@ class UnexpectedErrorLayer:
                 raise
             logger.exception("unexpected error in %s %s", scope["method"], scope["path"])
             if not started:
-                answer = make_problem(500, "an unexpected error; the server's log has the details")
+                answer = make_problem(500, "internal error; see the server's log")
                 await answer(scope, receive, send)
 
 
@@ -229,7 +232,7 @@ def install_error_handlers(app: FastAPI) -> None:
         return (
             answer_fedsim_error(error)
             if isinstance(error, FedsimError)
-            else make_problem(500, "an unexpected error")
+            else make_problem(500, "internal error; see the server's log")
         )
 
     async def validation_error(_: Request, error: Exception) -> Response:
@@ -239,9 +242,9 @@ def install_error_handlers(app: FastAPI) -> None:
         return answer_http_error(request, error)  # type: ignore[arg-type]
 
     async def store_error(_: Request, error: Exception) -> Response:
-        logger.error("the store does not answer", exc_info=error)
+        logger.error("the database does not answer", exc_info=error)
         return make_problem(
-            503, "the store does not answer", hint="ask again; the server's log has the details"
+            503, "the database does not answer", hint="try again; see the server's log for details"
         )
 
     app.add_exception_handler(FedsimError, fedsim_error)

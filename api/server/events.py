@@ -1,13 +1,14 @@
-"""What happens to a job, as Server-Sent Events, for any number of watchers.
+"""Events of a job as Server-Sent Events, for any number of watchers.
 
-One `Feed` per watched job asks the store a few times a second, off the event loop, and keeps the latest
-events as the bytes that go out; every watcher of the job reads along in the same feed at a pace of its own.
-The round loop never sees any of them. A watcher that lags behind what the feed keeps, or that starts with an
-old `Last-Event-ID`, reads the store instead.
+One `Feed` for each watched job polls the store a few times per second, outside the event loop. It keeps the
+latest events as bytes; all watchers of the job read the same feed, each at its own pace. A watcher that is
+too slow, or that starts with an old `Last-Event-ID`, reads the store instead. Watchers never slow down the
+rounds.
 
-On the wire: `id` is the event's number in the store, `event` its type (state, round, warning), `data` a JSON
-object: of a round its record, of the others what the store wrote and `at`. The event of a final state says
-`terminal: true`, and closes; so does a warning where the job was deleted meanwhile.
+Format: `id` is the number of the event in the store, `event` its type (state, round, warning) and `data` a
+JSON object. The `data` of a round is its record; other events have the data of the store and `at`. The event
+of a final state has `terminal: true` and ends the stream. If the job is deleted, a last warning has
+`terminal: true`.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ from jobs.store.records import JobEvent
 
 logger = logging.getLogger("fedsim.api")
 
-KEEP_ALIVE_COMMENT = b": still here\n\n"
-STOPPING_COMMENT = b": the service is stopping; come again with the last id\n\n"
+KEEP_ALIVE_COMMENT = b": keep-alive\n\n"
+STOPPING_COMMENT = b": the service is stopping; reconnect with Last-Event-ID\n\n"
 READ_LIMIT = 500
 
 
 class EventSource(Protocol):
-    """What the streams need of a store."""
+    """The part of a store that the streams need."""
 
     def events(self, job_id: str, after: int = 0, limit: int = READ_LIMIT) -> Sequence[JobEvent]:
-        """Events of a job with an id above `after`, oldest first."""
+        """Return the events of a job with an id above `after`, oldest first."""
 
 
 class Frame(NamedTuple):
-    """An event ready to be sent."""
+    """An event in its wire format."""
 
     id: int
     terminal: bool
@@ -47,7 +48,7 @@ class Frame(NamedTuple):
 
 
 def make_frame(event: JobEvent) -> Frame:
-    """Write an event in the format of Server-Sent Events."""
+    """Convert an event to the format of Server-Sent Events."""
     data = dict(event.data)
     if event.type != "round":
         data["at"] = event.at.isoformat()
@@ -57,20 +58,20 @@ def make_frame(event: JobEvent) -> Frame:
 
 
 def make_deleted_frame(job_id: str, after: int) -> Frame:
-    """Write the last event of a job that was deleted while somebody watched it."""
+    """Make the last event for watchers of a deleted job."""
     data = {"message": "the job was deleted", "terminal": True}
     return make_frame(JobEvent(id=after + 1, job_id=job_id, type="warning", at=datetime.now(UTC), data=data))
 
 
 class Feed:
-    """The events of one job, asked of the store by one task for all watchers.
+    """The events of one job; one task polls the store for all watchers.
 
     Args:
-        store: where the events are.
-        job_id: the job.
-        after: the id of the event after which the feed begins.
-        period: seconds between two questions to the store.
-        keep: how many of the latest events stay in memory.
+        store: the store of the events.
+        job_id: id of the job.
+        after: id of the event before the first event of the feed.
+        period: seconds between two polls.
+        keep: number of latest events in memory.
     """
 
     def __init__(self, store: EventSource, job_id: str, after: int, period: float, keep: int) -> None:
@@ -84,15 +85,15 @@ class Feed:
 
     @property
     def ended(self) -> bool:
-        """Whether the latest event is terminal; the store is not asked for more.
+        """Whether the latest event is terminal; then polling stops.
 
-        A resume takes the end back in the store, not in memory: such a feed is for those who listen already.
+        A resumed job has new events in the store, but not in this feed: new watchers get a new feed.
         """
         return bool(self.frames) and self.frames[-1].terminal
 
     @property
     def last_id(self) -> int:
-        """The id of the latest event that the feed has seen."""
+        """Id of the latest event in the feed."""
         return self.frames[-1].id if self.frames else self.start_id
 
     async def _poll(self) -> None:
@@ -104,7 +105,7 @@ class Feed:
         except JobNotFound:
             self._take([make_deleted_frame(self.job_id, self.last_id)])
         except Exception:
-            # The watchers' streams end, and they come again: by then the store may answer.
+            # The streams end, and the watchers reconnect; the store may answer by then.
             logger.exception("the events of job %s cannot be read", self.job_id)
             self.failed = True
             self._wake()
@@ -123,15 +124,15 @@ class Feed:
         self._new_frames = asyncio.Event()
 
     def covers(self, after: int) -> bool:
-        """Tell whether everything since `after` is in memory."""
+        """Return whether all events after `after` are in memory."""
         return after >= self.start_id
 
     def list_frames_after(self, after: int) -> list[Frame]:
-        """Give the frames after the event `after`."""
+        """List the frames after the event `after`."""
         return [item for item in self.frames if item.id > after]
 
     async def wait_for_frames(self, seconds: float) -> bool:
-        """Wait until there is more, at most so long; False when the time is over."""
+        """Wait for new frames, at most `seconds`; return False after a timeout."""
         grown = self._new_frames
         try:
             await asyncio.wait_for(grown.wait(), seconds)
@@ -140,19 +141,19 @@ class Feed:
         return True
 
     def close(self) -> None:
-        """Stop asking, and let every watcher know."""
+        """Stop polling, and wake all watchers."""
         self._task.cancel()
         self._wake()
 
 
 class EventHub:
-    """All feeds, one per job that somebody watches.
+    """The feeds of all watched jobs.
 
     Args:
-        store: where the events are.
-        period: seconds between two questions to the store about one job.
-        keep_alive: seconds of silence after which a comment is sent, so that nobody on the way hangs up.
-        keep: how many of the latest events of each job stay in memory.
+        store: the store of the events.
+        period: seconds between two polls of one job.
+        keep_alive: seconds without events before a comment is sent, so that no proxy closes the connection.
+        keep: number of latest events of each job in memory.
     """
 
     def __init__(
@@ -163,9 +164,9 @@ class EventHub:
         self._feeds: dict[str, Feed] = {}
 
     async def stream_events(self, job_id: str, after: int = 0) -> AsyncIterator[bytes]:
-        """Send a job's events after the event `after`, until one is terminal and nothing follows it.
+        """Yield the events of a job after the event `after`, until the terminal event.
 
-        An `after` that is not an event of this job is taken for 0: better to hear twice than never.
+        An `after` that is no event of this job counts as 0: a repeated event is better than a missing one.
         """
         try:
             after = await asyncio.to_thread(self._check_event_id, job_id, after)
@@ -217,7 +218,7 @@ class EventHub:
                     del self._feeds[job_id]
 
     def close(self) -> None:
-        """End every stream, so that the server can stop; clients come again with `Last-Event-ID`."""
+        """End all streams, so that the server can stop; clients reconnect with `Last-Event-ID`."""
         self.closing = True
         for feed in self._feeds.values():
             feed.close()

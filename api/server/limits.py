@@ -1,4 +1,4 @@
-"""How often somebody may ask, and how many streams may be open: what is refused with a 429."""
+"""Limits that are refused with a 429: requests per minute, and open streams."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from api.sdk.addresses import is_loopback, parse_address
 from api.server.errors import make_problem
 
 MOST_CALLERS = 10_000
-"""Callers that are remembered; beyond that the one that has been silent longest is forgotten."""
+"""Callers in memory; beyond this number the caller with the oldest request is dropped."""
 
 IPV6_NETWORK = 64
-"""Bits of an IPv6 address that are somebody's own network: one caller, however many addresses it takes."""
+"""Bits of an IPv6 address that name a network. All addresses of a network count as one caller."""
 
 
 class RateLimit:
-    """A bucket of requests for each caller, filled at an even pace.
+    """A token bucket for each caller.
 
     Args:
-        per_minute: what a full bucket holds, and what flows into it in a minute; 0 is no limit.
-        clock: seconds that never go back.
+        per_minute: size of a bucket, and requests added per minute; 0 means no limit.
+        clock: a monotonic clock in seconds.
     """
 
     def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.per_minute, self._clock = per_minute, clock
-        # Of each caller, what is left in its bucket and when that was so.
+        # For each caller: the requests left in its bucket, and the time of this value.
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take_request(self, address: str) -> int:
-        """Take one request of a caller.
+        """Count one request of a caller.
 
         Args:
-            address: its IP address; those of loopback are never counted.
+            address: IP address of the caller; loopback addresses have no limit.
 
         Returns:
-            0 where it may go on; else the whole seconds after which it may ask again.
+            0 if the request is allowed; else the whole seconds until the caller may try again.
         """
         if not self.per_minute or is_loopback(address):
             return 0
@@ -56,7 +56,7 @@ class RateLimit:
 
 
 def find_network(address: str) -> str:
-    """Name the caller behind an address: an IPv4 address itself, of an IPv6 address its network."""
+    """Return the caller of an address: the IPv4 address itself, or the network of an IPv6 address."""
     found = parse_address(address)
     if found is None:
         return address
@@ -66,10 +66,10 @@ def find_network(address: str) -> str:
 
 
 class OpenStreams:
-    """Counts the open streams.
+    """The counter of open streams.
 
     Args:
-        most: how many there may be.
+        most: largest number of open streams.
     """
 
     def __init__(self, most: int) -> None:
@@ -77,28 +77,28 @@ class OpenStreams:
 
 
 class LimitedStream(StreamingResponse):
-    """A stream that is refused where too many are open already, and counted for as long as it is sent.
+    """A stream that counts as open while it is sent, and is refused if too many are open.
 
     Args:
-        content: what is sent.
-        media_type: of what is sent.
-        streams: the count.
+        content: pieces of the body.
+        media_type: media type of the body.
+        streams: counter of open streams.
     """
 
     RETRY_SECONDS = 5
 
     def __init__(self, content: AsyncIterable[bytes], media_type: str, streams: OpenStreams) -> None:
-        # nginx, as it is set up by default, would keep what is sent until it has a page of it.
+        # By default nginx would buffer the stream.
         super().__init__(content, media_type=media_type, headers={"X-Accel-Buffering": "no"})
         self.streams = streams
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it, or the refusal."""
+        """Send the stream, or the refusal."""
         if self.streams.open >= self.streams.most:
-            detail = f"{self.streams.open:,} streams are open, and there may be no more"
+            detail = f"too many open streams ({self.streams.open:,})"
             headers = {"Retry-After": str(self.RETRY_SECONDS)}
             refusal = make_problem(
-                429, detail, hint="come again later, or ask for the rounds", headers=headers
+                429, detail, hint="try again later, or read GET /jobs/ID/rounds", headers=headers
             )
             await refusal(scope, receive, send)
             return

@@ -1,4 +1,4 @@
-"""The service on this machine: who answers at an address, what was started here, and starting one."""
+"""The service on this machine: finds, starts and stops it."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ LOG_LINES = 15
 
 
 class StartedService(NamedTuple):
-    """A service that was started on this machine, as it wrote itself down in `home/serve.json`.
+    """A service that was started on this machine, as recorded in `home/serve.json`.
 
     Attributes:
-        pid: its process.
-        url: where it answers.
-        instance: what it calls itself in `/healthz`; tells it from whoever came to the same address later.
+        pid: process id.
+        url: address of the service.
+        instance: random id in `/healthz`; another service at the same address has another id.
     """
 
     pid: int
@@ -41,7 +41,7 @@ class StartedService(NamedTuple):
 
     @classmethod
     def read_file(cls, settings: Settings) -> StartedService | None:
-        """Read who was started last; None where nobody was, or has ended in good order."""
+        """Read the record of the last service; None if no service was started or it stopped cleanly."""
         try:
             data = json.loads(get_service_file(settings).read_text(encoding="utf-8"))
             return cls(int(data["pid"]), str(data["url"]), str(data["instance"]))
@@ -49,26 +49,26 @@ class StartedService(NamedTuple):
             return None
 
     def write_file(self, settings: Settings) -> None:
-        """Write the note, all of it or nothing."""
+        """Write the record atomically."""
         path = get_service_file(settings)
         aside = path.with_suffix(f".{self.pid}.tmp")
         aside.write_text(json.dumps(self._asdict()), encoding="utf-8")
         aside.replace(path)
 
     def remove_file(self, settings: Settings) -> None:
-        """Remove the note, unless another service has written its own over it."""
+        """Remove the record, unless another service has replaced it."""
         if StartedService.read_file(settings) == self:
             get_service_file(settings).unlink(missing_ok=True)
 
     def answers(self) -> bool:
-        """Tell whether this very service is there."""
+        """Return whether this service answers."""
         health = _health(self.url)
         return health is not None and health.get("instance") == self.instance
 
     def stop(self, seconds: float = 20.0) -> bool:
-        """Ask it to end, and wait; False when it is still there after so many seconds.
+        """Stop the service; return False if it still answers after `seconds`.
 
-        A service that still waits for its callers after half of them is asked again: then it waits no longer.
+        A second signal after half of the time ends open requests.
         """
         for _ in range(2):
             with suppress(ProcessLookupError):
@@ -82,12 +82,12 @@ class StartedService(NamedTuple):
 
 
 def get_service_file(settings: Settings) -> Path:
-    """Give the file in which a started service writes itself down."""
+    """Return the file that records the started service."""
     return settings.make_home() / "serve.json"
 
 
 def find_default_url() -> str:
-    """Give the service meant when none is named: FEDSIM_URL, else what was started here, else port 8000."""
+    """Return the default address: FEDSIM_URL, then the service started on this machine, then port 8000."""
     named = os.environ.get("FEDSIM_URL")
     if named:
         return named
@@ -104,7 +104,7 @@ def _health(url: str) -> dict[str, Any] | None:
 
 
 def identify_service(url: str) -> Literal["fedsim", "somebody", "nobody"]:
-    """Tell who answers at an address: a fedsim, somebody else, or nobody."""
+    """Return which program answers at an address: fedsim, another one ("somebody"), or none ("nobody")."""
     if _health(url) is not None:
         return "fedsim"
     address = httpx.URL(url)
@@ -116,7 +116,7 @@ def identify_service(url: str) -> Literal["fedsim", "somebody", "nobody"]:
 
 
 def find_free_port() -> int:
-    """Find a port of loopback on which nobody listens."""
+    """Find a free port on loopback."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -124,18 +124,18 @@ def find_free_port() -> int:
 
 
 class BackgroundService:
-    """A service started in the background, that outlives this command.
+    """A service in the background that keeps running after this command.
 
     Args:
-        settings: whose home it gets, and where its log goes.
-        port: where it is to listen, on loopback.
-        idle_exit: seconds without any use after which it ends by itself.
+        settings: settings with the home of the service.
+        port: port on loopback.
+        idle_exit: seconds without use after which the service stops.
     """
 
     def __init__(self, settings: Settings, port: int, idle_exit: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
         self.log = settings.make_home() / "serve.log"
-        # -P: a folder named `api` or `jobs` where the user stands must not be taken for ours.
+        # -P: Python must not import a folder `api` or `jobs` of the working directory.
         command = [sys.executable, "-P", "-m", "api.cli.main", "serve", "--port", str(port)]
         command += ["--idle-exit", str(idle_exit)]
         root = str(Path(__file__).parents[2])
@@ -151,13 +151,13 @@ class BackgroundService:
             )
 
     def wait_for_start(self, say: Callable[[str], None]) -> None:
-        """Wait until jobs can run there; ends it when they cannot.
+        """Wait until jobs can run; stop the service if it fails.
 
         Args:
-            say: told what is being waited for, again and again.
+            say: called again and again with the current step.
 
         Raises:
-            ServiceError: it has ended, or takes too long; the message holds the end of its log.
+            ServiceError: the service stopped or took too long; the message has the end of its log.
         """
         try:
             wait_until_ready(self.url, say, self._check_alive)
@@ -169,7 +169,7 @@ class BackgroundService:
 
     def _check_alive(self) -> None:
         if self.process.poll() is not None:
-            raise ServiceError("the service ended while it was being started")
+            raise ServiceError("the service stopped while it was starting")
 
     def _log_end(self) -> str:
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:]
@@ -180,12 +180,12 @@ def wait_until_ready(url: str, say: Callable[[str], None], check: Callable[[], N
     """Wait until jobs can run on the service at an address.
 
     Args:
-        url: the address.
-        say: told what is being waited for, again and again.
-        check: called now and then; raises when waiting has become useless.
+        url: address of the service.
+        say: called again and again with the current step.
+        check: called again and again; raises if the service cannot become ready.
 
     Raises:
-        ServiceError: it takes too long.
+        ServiceError: the service is not ready in time.
     """
     end = time.monotonic() + START_SECONDS
     with FedSimClient(url) as client:
@@ -201,7 +201,7 @@ def _find_missing_part(client: FedSimClient) -> str | None:
     try:
         client.send(calls.readiness())
     except Unreachable:
-        return "the service is being started"
+        return "the service is starting"
     except ServiceError as error:
         if error.code != "NOT_READY":
             raise

@@ -1,8 +1,8 @@
-"""Figures for Prometheus.
+"""Metrics for Prometheus.
 
-What jobs have done is read from the store when somebody asks: there each job has a row of sums that grows
-with its rounds (`jobs.store.totals`), so a restart of the API changes nothing and no round is counted twice
-or missed. Requests and streams are this process's own, and begin at 0 with it.
+Metrics of jobs are read from the store for each scrape: the store has a row of sums for each job
+(`jobs.store.totals`), so a restart of the service loses no round and counts none twice. Metrics of requests
+and streams belong to this process and start at 0.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ PHASES = ("survey", "train", "server", "evaluate")
 
 SUMS = {
     "rounds": ("fedsim_rounds", "Rounds that have ended."),
-    "client_updates": ("fedsim_client_updates", "Clients that were trained and counted, over all rounds."),
+    "client_updates": ("fedsim_client_updates", "Client updates that were aggregated, over all rounds."),
     "client_failures": ("fedsim_client_failures", "Clients that failed and were left out of a round."),
-    "actor_restarts": ("fedsim_actor_restarts", "Client actors that died and were replaced."),
+    "actor_restarts": ("fedsim_actor_restarts", "Workers that died and were replaced."),
     "seconds_total": ("fedsim_round_seconds", "Wall-clock seconds of all rounds."),
 }
-"""Sums of the store that have no label: their metric and its description."""
+"""Metric name and description of each sum without a label."""
 
 
 class ServiceMetrics:
-    """All figures of one service.
+    """All metrics of one service.
 
     Args:
-        streams: the count of open streams.
+        streams: counter of open streams.
     """
 
     def __init__(self, streams: OpenStreams) -> None:
@@ -46,7 +46,7 @@ class ServiceMetrics:
         )
         self._seconds = Histogram(
             "fedsim_http_request_seconds",
-            "How long requests took, streams until their end.",
+            "Seconds of requests; of streams until their end.",
             ("route",),
             buckets=(0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0, 300.0),
             registry=self.registry,
@@ -54,44 +54,44 @@ class ServiceMetrics:
         self._streams = streams
 
     def count_request(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count a request that has ended."""
+        """Count an ended request."""
         self._requests.labels(method, route, str(status)).inc()
         self._seconds.labels(route).observe(seconds)
 
     def format_text(self, read: Callable[[], Totals], ready: bool) -> bytes:
-        """Write everything in Prometheus' text format.
+        """Write all metrics in the text format of Prometheus.
 
         Args:
-            read: gives the sums of the store.
+            read: returns the sums of the store.
             ready: whether jobs can run now.
         """
-        # Parsed, summed and written anew for each scrape: nothing is kept that could grow old.
+        # A new registry for each scrape: no value can be outdated.
         registry = CollectorRegistry()
         registry.register(_Figures([*make_store_metrics(read()), *self._own(ready)]))
         return generate_latest(registry) + generate_latest(self.registry)
 
     def _own(self, ready: bool) -> Iterator[Metric]:
-        about = GaugeMetricFamily("fedsim_build_info", "The version that answers.", labels=("version",))
+        about = GaugeMetricFamily("fedsim_build_info", "The version of the service.", labels=("version",))
         about.add_metric((fedsim.__version__,), 1)
         yield about
-        yield GaugeMetricFamily("fedsim_ready", "1 while the store and Ray answer.", value=int(ready))
+        yield GaugeMetricFamily("fedsim_ready", "1 while the database and Ray answer.", value=int(ready))
         open_streams = "Event streams and followed logs that are open now."
         yield GaugeMetricFamily("fedsim_streams", open_streams, value=self._streams.open)
 
 
 class _Figures(Collector):
-    """Metrics that are known already."""
+    """A collector of given metrics."""
 
     def __init__(self, metrics: list[Metric]) -> None:
         self.metrics = metrics
 
     def collect(self) -> Iterator[Metric]:
-        """Give them."""
+        """Return the metrics."""
         return iter(self.metrics)
 
 
 def make_store_metrics(found: Totals) -> Iterator[Metric]:
-    """Put the sums of the store into metrics."""
+    """Convert the sums of the store to metrics."""
     jobs = GaugeMetricFamily("fedsim_jobs", "Jobs in the store, by state.", labels=("state",))
     for state, count in found.states.items():
         jobs.add_metric((state.value,), count)
@@ -105,7 +105,7 @@ def make_store_metrics(found: Totals) -> Iterator[Metric]:
         phases.add_metric((phase,), found.sums[f"seconds_{phase}"])
     yield phases
     traffic = CounterMetricFamily(
-        "fedsim_simulated_bytes", "Bytes that the simulated clients sent and got.", labels=("direction",)
+        "fedsim_simulated_bytes", "Simulated traffic of the clients, in bytes.", labels=("direction",)
     )
     for direction in ("down", "up"):
         traffic.add_metric((direction,), found.sums[f"bytes_{direction}"])
@@ -114,9 +114,9 @@ def make_store_metrics(found: Totals) -> Iterator[Metric]:
 
 
 def _queue_metrics(found: Totals) -> Iterator[Metric]:
-    waits = HistogramMetricFamily("fedsim_queue_wait_seconds", "Seconds that jobs waited before they began.")
+    waits = HistogramMetricFamily("fedsim_queue_wait_seconds", "Seconds that jobs waited in the queue.")
     classes = [(str(most), float(count)) for most, count in zip(WAITS, found.waits, strict=True)]
     waits.add_metric((), [*classes, ("+Inf", float(found.waited))], found.wait_seconds)
     yield waits
-    oldest = "For how long the oldest waiting job has waited; 0 when none does."
+    oldest = "Waiting time of the oldest queued job, in seconds; 0 without queued jobs."
     yield GaugeMetricFamily("fedsim_queue_oldest_seconds", oldest, value=found.oldest_seconds)

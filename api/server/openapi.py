@@ -1,7 +1,7 @@
-"""The OpenAPI description: what FastAPI finds out by itself, and the models that it cannot see.
+"""The OpenAPI description of the service.
 
-The body of a submission is read by hand (it may be YAML) and refusals are written by hand, so their models
-are added here, as is the token.
+The service parses bodies itself (they may be YAML) and writes refusals itself. FastAPI does not see the
+models of either, so this module adds them, and the token.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ SPEC_BODY = _body(JobSpec)
 
 
 class Application(FastAPI):
-    """A FastAPI application whose description is complete."""
+    """A FastAPI application with a complete description."""
 
     def openapi(self) -> dict[str, Any]:
-        """Describe every route, model and refusal."""
+        """Return the description of all routes, models and refusals."""
         if self.openapi_schema:
             return self.openapi_schema
         description = super().openapi()
@@ -39,9 +39,9 @@ class Application(FastAPI):
         models = components.setdefault("schemas", {})
         for model in (Problem, SubmissionRequest, CloneRequest, JobSpec):
             models.update(_schemas(model))
-        models["Submission"]["properties"]["spec"] = {"$ref": "#/components/schemas/JobSpec"}
+        models["SubmissionRequest"]["properties"]["spec"] = {"$ref": "#/components/schemas/JobSpec"}
         components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        # Either the token or nothing: a service on loopback may ask for none.
+        # The token is optional: a service on loopback may require none.
         description["security"] = [{"token": []}, {}]
         return description
 

@@ -1,4 +1,4 @@
-"""What is wrong with a request's parameters or body, from pydantic's words to ours."""
+"""Error messages for the parameters and the body of a request, from pydantic's errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from fedsim.errors import FieldError
 
 MOST_FAULTS = 100
-"""So many faults are told in one answer, however many there are."""
+"""Most errors in one answer."""
 
 MAX_NAME_LETTERS = 200
 
@@ -16,13 +16,13 @@ OPENAPI_HINT = "GET /api/v1/openapi.json describes this request"
 
 MESSAGES: dict[str, tuple[str, str]] = {
     "missing": ("is missing", "{model}"),
-    "extra_forbidden": ("is no field of this request", "{model}"),
-    "model_type": ("is not a mapping of fields", "{model}"),
-    "dict_type": ("is not a mapping of fields", "write {{name: value}}"),
-    "string_type": ("is not a text", "write a text"),
+    "extra_forbidden": ("unknown field", "{model}"),
+    "model_type": ("must be an object, such as {{name: value}}", "{model}"),
+    "dict_type": ("must be an object, such as {{name: value}}", "write {{name: value}}"),
+    "string_type": ("must be a string", "write a string"),
     "string_too_short": ("is too short", "characters: at least {min_length}"),
     "string_too_long": ("is too long", "characters: at most {max_length}"),
-    "string_pattern_mismatch": ("is not of the right form", "it has to match {pattern}"),
+    "string_pattern_mismatch": ("has the wrong form", "it must match {pattern}"),
     "too_many": ("{count:,} are too many", "at most {most}"),
     "too_long": ("are too many", "at most {max_length}"),
     "too_short": ("are too few", "at least {min_length}"),
@@ -33,15 +33,15 @@ MESSAGES: dict[str, tuple[str, str]] = {
     "bool_parsing": ("is neither true nor false", "write true or false"),
     "greater_than_equal": ("is too small", "at least {ge}"),
     "less_than_equal": ("is too large", "at most {le}"),
-    "literal_error": ("is none of what there is", "one of {expected}"),
-    "enum": ("is none of what there is", "one of {expected}"),
+    "literal_error": ("is not an allowed value", "one of {expected}"),
+    "enum": ("is not an allowed value", "one of {expected}"),
 }
-"""Message and hint for kinds of faults that pydantic words for programmers."""
+"""Message and hint for each error type of pydantic."""
 
 
 def make_field_error(item: Mapping[str, Any]) -> FieldError:
-    """Make a fault of one that pydantic found; its context may name the fields of the `model`."""
-    # The first part of a location says whether it is a query, path, header or body; people know that.
+    """Make a field error from an error of pydantic; its context may name the fields of the `model`."""
+    # Without the first part of the location: query, path, header or body.
     path = ".".join(str(part)[:MAX_NAME_LETTERS] for part in item["loc"][1:]) or str(item["loc"][0])
     context = {"model": OPENAPI_HINT} | item.get("ctx", {})
     if item["type"] in MESSAGES:

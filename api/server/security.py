@@ -1,8 +1,8 @@
-"""Who may ask: the token, the `Host` and `Origin` of a request, and how much it may bring along.
+"""Checks of a request: token, `Host`, `Origin` and size of the body.
 
-The threats are three. Somebody else on the network: only loopback is served without a token. A web page
-elsewhere that makes the reader's browser post to a local server (it sends a foreign `Origin`), or that points
-a name of its own at 127.0.0.1 (it sends a foreign `Host`). And a body that fills the memory.
+Three threats. Other machines on the network: without a token the service listens on loopback only. A foreign
+web page that makes the reader's browser send requests to a local server: it sends a foreign `Origin`, or a
+foreign `Host` if its own name points at 127.0.0.1. A body that fills the memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fedsim.errors import SettingsError
 from jobs.settings import Limits
 
 OPEN_PATHS = frozenset({"/", "/healthz", "/readyz", "/favicon.ico"})
-"""Answered without a token: health, and the empty page, which has to load before it can ask for one."""
+"""Addresses without a token: health, and the page, which must load before it can ask for the token."""
 
 OPEN_PREFIX = "/static/"
 
@@ -39,21 +39,21 @@ SAFE_HEADERS = (
 
 
 def require_token_beyond_loopback(host: str, token: str | None) -> None:
-    """Refuse to listen where others can reach the service while it asks for no token.
+    """Refuse to listen without a token on an address that other machines can reach.
 
     Raises:
-        SettingsError: the address is not a loopback address and there is no token.
+        SettingsError: the address is no loopback address and there is no token.
     """
     if is_loopback(host) or token:
         return
     raise SettingsError(
-        f"others can reach --host {host!r}, and the service would ask them for no token",
+        f"--host {host!r} is reachable from other machines, but no token is set",
         "set FEDSIM_TOKEN or give --token-file, or listen on 127.0.0.1",
     )
 
 
 def read_token_file(path: Path) -> str:
-    """Read a token from a file: its text without the white space around it.
+    """Read a token from a file, without surrounding white space.
 
     Raises:
         SettingsError: the file cannot be read, or is empty.
@@ -63,20 +63,21 @@ def read_token_file(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"--token-file {str(path)!r} cannot be read: {error}") from error
     if not token:
-        raise SettingsError(f"--token-file {str(path)!r} holds no token", "write a long random word into it")
+        raise SettingsError(
+            f"--token-file {str(path)!r} holds no token", "write a long random string into the file"
+        )
     return token
 
 
 @dataclass(frozen=True)
 class AllowedHosts:
-    """The names under which this server may be called.
+    """The allowed host names of this server.
 
     Attributes:
-        names: host names without a port, in small letters.
-        addresses: whether any plain IP address is good too. A page elsewhere can bend a name of its own
-            towards this server, never an address, so this is safe wherever the server may be called by
-            address at all.
-        origins: hosts behind which a proxy may stand, whose pages may call although `Host` differs.
+        names: host names without a port, in lower case.
+        addresses: whether any IP address is allowed too. A foreign page can point its own name at this
+            server, but not an address, so this is safe.
+        origins: hosts of proxies; their pages may call the server although `Host` differs.
     """
 
     names: frozenset[str] = LOOPBACK_NAMES
@@ -85,7 +86,7 @@ class AllowedHosts:
 
     @classmethod
     def for_address(cls, host: str, extra: Collection[str] = ()) -> AllowedHosts:
-        """Allow what belongs to the address listened on, and the names in `extra`."""
+        """Allow the names of the listening address, and the names in `extra`."""
         more = frozenset(name.lower() for name in extra)
         if is_loopback(host):
             return cls(LOOPBACK_NAMES | {host.lower()} | more, False, more)
@@ -93,12 +94,12 @@ class AllowedHosts:
         return cls(LOOPBACK_NAMES | own | more, True, more)
 
     def allows_host(self, header: str) -> bool:
-        """Tell whether a `Host` header names this server."""
+        """Return whether a `Host` header names this server."""
         name = _host_name(header)
         return name in self.names or (self.addresses and _is_address(name))
 
     def allows_origin(self, origin: str, host: str) -> bool:
-        """Tell whether a page of `origin` may call a server that was addressed as `host`."""
+        """Return whether a page of `origin` may call the server under the name `host`."""
         try:
             parts = urlsplit(origin)
         except ValueError:
@@ -124,7 +125,7 @@ def _is_address(name: str) -> bool:
 
 
 class SecurityLayer:
-    """The layer in front of every route: host, origin, token and size of a request, headers of an answer."""
+    """The layer that checks host, origin, token and size of a request, and adds headers to the answer."""
 
     def __init__(
         self,
@@ -157,28 +158,28 @@ class SecurityLayer:
         seconds = self.rate.take_request((scope.get("client") or ("",))[0])
         if not seconds:
             return None
-        detail = f"more than {self.rate.per_minute:,} requests in a minute came from this address"
+        detail = f"more than {self.rate.per_minute:,} requests per minute from this address"
         headers = {"Retry-After": str(seconds)}
-        return make_problem(429, detail, hint=f"ask again in {seconds} s", headers=headers)
+        return make_problem(429, detail, hint=f"try again in {seconds} s", headers=headers)
 
     def _refusal(self, path: str, headers: Headers) -> Response | None:
         host, origin = headers.get("host", ""), headers.get("origin")
         if not self.hosts.allows_host(host):
-            hint = "call it by its address, or start it with --allow-host NAME"
-            return make_problem(403, f"this server does not answer to the name {host!r}", hint=hint)
+            hint = "use the address of the server, or start the server with --allow-host NAME"
+            return make_problem(403, f"unknown host name {host!r}", hint=hint)
         if origin is not None and not self.hosts.allows_origin(origin, host):
             detail = f"pages of {origin!r} may not call this server"
-            return make_problem(403, detail, hint="open the server's own page")
-        # Missing and wrong tokens get one and the same answer, so that it tells nothing about the right one.
+            return make_problem(403, detail, hint="open the page of this server")
+        # The same answer for a missing and for a wrong token, so that it reveals nothing.
         if not self._open(path) and not self._is_authorised(headers.get("authorization", "")):
-            return make_problem(401, "this server asks for a token", headers={"WWW-Authenticate": "Bearer"})
+            return make_problem(401, "a token is required", headers={"WWW-Authenticate": "Bearer"})
         if _length(headers) > self.body_limit:
             return self._too_large()
         return None
 
     def _too_large(self) -> Response:
         return make_problem(
-            413, f"the body is larger than {self.body_limit:,} bytes", hint="send a shorter one"
+            413, f"the body is larger than {self.body_limit:,} bytes", hint="send a smaller body"
         )
 
     def _open(self, path: str) -> bool:
@@ -191,7 +192,7 @@ class SecurityLayer:
         return scheme.lower() == "bearer" and hmac.compare_digest(token.strip().encode(), self.token)
 
     async def _serve_limited(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # A body without a length is counted while it comes; the announced ones were refused before.
+        # Counts a body without a length while it arrives; a too large length was refused before.
         seen, started = 0, False
 
         async def receive_counted() -> Message:
@@ -216,7 +217,7 @@ class SecurityLayer:
 
 
 class _TooLarge(Exception):
-    """The body has grown over the limit."""
+    """The body is larger than the limit."""
 
 
 def _length(headers: Headers) -> int:

@@ -1,4 +1,4 @@
-"""What the routes work with: settings, store, dispatcher, event streams and the catalogue, in one place."""
+"""The running service: settings, store, dispatcher, event streams and catalogue for the routes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from api.server.events import EventHub
-from api.server.log_file import EndedJobs
+from api.server.job_log import EndedJobs
 from api.server.plan_process import Planning
 from api.server.slow_lookups import Lookups, SharedProbe
 from fedsim.errors import JobNotFound
@@ -27,36 +27,36 @@ CatalogueKind = Literal["algorithms", "models", "datasets", "partitions"]
 
 
 class DispatcherProtocol(Protocol):
-    """What the service needs of a dispatcher."""
+    """The part of a dispatcher that the service needs."""
 
     def start(self) -> None:
-        """Begin to work, in the background."""
+        """Start in the background."""
 
     def stop(self) -> None:
-        """Stop working; running jobs go on."""
+        """Stop; running jobs continue."""
 
     def wake(self) -> None:
-        """Look at the queue now: something has changed."""
+        """Read the queue now, because it has changed."""
 
     def nodes(self) -> Sequence[ClusterNode] | None:
-        """The nodes of the cluster; None while nobody knows them all."""
+        """Return the nodes of the cluster; None while they are unknown."""
 
     def read_cluster_state(self) -> ClusterState:
-        """The cluster as it is now; raises RayUnavailable where nobody can tell."""
+        """Return the state of the cluster; raises RayUnavailable if it does not answer."""
 
     def find_obstacle(self) -> str | None:
-        """Say what still keeps jobs from running; None when nothing does."""
+        """Return why jobs cannot run yet; None if they can."""
 
 
 class Catalogue:
-    """What a spec can name. It is put together once, when first asked for: that loads the whole science."""
+    """The algorithms, models, data sets and partitions; built on first use, because it loads the library."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._entries: dict[str, list[dict[str, Any]]] = {}
 
     def list_entries(self, kind: CatalogueKind) -> list[dict[str, Any]]:
-        """List everything of one kind."""
+        """List all entries of one kind."""
         from jobs.spec.catalog import catalogue
 
         with self._lock:
@@ -69,9 +69,9 @@ class Service:
     """One running service.
 
     Args:
-        settings: where things are.
-        store: the jobs.
-        queue: what brings queued jobs to the cluster.
+        settings: settings of the service.
+        store: the job store.
+        queue: the dispatcher, which starts queued jobs on the cluster.
     """
 
     def __init__(self, settings: Settings, store: JobStore, queue: DispatcherProtocol) -> None:
@@ -81,7 +81,7 @@ class Service:
         self.catalogue = Catalogue()
         self.planning = Planning(settings)
         self.check_lookups = Lookups(CHECKS_AT_ONCE)
-        # One at a time: each may hold a whole data set.
+        # One at a time, because each may load a whole data set.
         self.class_map_lookups = Lookups(1)
         self.store_probe = SharedProbe(lambda: store.count(ACTIVE))
 
@@ -89,40 +89,40 @@ class Service:
         try:
             return self.store.get(job_id).state in FINAL
         except JobNotFound:
-            return True  # deleted: only a job that has ended can be
+            return True  # deleted, and only an ended job can be deleted
 
     def close(self) -> None:
-        """End what callers wait for: streams and plans."""
+        """End open streams and plans."""
         self.event_hub.close()
         self.planning.close()
 
     def parse_spec(self, data: dict[str, Any]) -> JobSpec:
-        """Read a spec; with all faults of shape and all unknown names at once.
+        """Parse a spec, and check its fields and names.
 
         Raises:
-            SpecError: it names them.
+            SpecError: all wrong fields and unknown names.
         """
         from jobs.spec.resolve import parse_spec_and_names
 
         return parse_spec_and_names(data)
 
     def check_spec(self, spec: JobSpec) -> None:
-        """Make sure that a spec can run here; it may read a whole data set, so it is for `checks`.
+        """Check that a spec can run on this cluster; may read a whole data set (use `check_lookups`).
 
         Raises:
-            SpecError: it names what does not exist, or with parameters that do not fit.
-            DataNotFound: its data set is not here.
-            DoesNotFit: what it asks for can never be placed.
+            SpecError: unknown names, or parameters that do not fit.
+            DataNotFound: the data set is missing.
+            DoesNotFit: the cluster can never place the workers.
         """
         from jobs.spec.resolve import check_spec
 
         check_spec(spec, self.settings, self.queue.nodes())
 
     def make_class_map(self, job: Job) -> dict[str, Any]:
-        """Tell who holds what in a job; it may read a whole data set, so it is for `maps`.
+        """Make the class map of a job; may read a whole data set (use `class_map_lookups`).
 
         Raises:
-            SpecError, DataNotFound, DataError: the data cannot be dealt out any more.
+            SpecError, DataNotFound, DataError: the partition cannot be made any more.
         """
         from jobs.run.class_map import load_class_map
 

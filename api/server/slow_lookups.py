@@ -1,4 +1,4 @@
-"""Slow look-ups: in threads of their own, so that nobody who asks for something else waits behind them."""
+"""Runs slow look-ups in their own threads, so that other requests do not wait for them."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from anyio import CapacityLimiter, to_thread
 from api.server.errors import ServiceBusy
 
 MOST_WAITING = 100
-"""Look-ups of one kind that may wait for their turn; each holds its request's body."""
+"""Waiting look-ups of one kind; each keeps the body of its request in memory."""
 
 PROBE_SECONDS = 5.0
-"""Seconds in which a store that answers at all has answered a probe."""
+"""Seconds after which the database counts as not answering."""
 
 T = TypeVar("T")
 
 
 class Lookups:
-    """Runs work that may read a whole data set, as a check does: never more than a few at once.
+    """Runs work that may read a whole data set, such as a check; a few at a time.
 
     Args:
-        threads: how many run at once.
-        waiting: how many may wait beside them.
+        threads: number of look-ups that run at the same time.
+        waiting: number of look-ups that may wait.
     """
 
     def __init__(self, threads: int, waiting: int = MOST_WAITING) -> None:
         self.threads, self.waiting = threads, waiting
         self.pending = 0
-        # Made on first use: it belongs to an event loop.
+        # Created on first use, because it belongs to an event loop.
         self._limiter: CapacityLimiter | None = None
 
     async def run_work(self, work: Callable[..., T], *given: object) -> T:
-        """Do the work in one of the threads, and give what it gives.
+        """Run `work` in one of the threads, and return its result.
 
         Raises:
-            Crowded: too many wait already.
+            ServiceBusy: too many look-ups are waiting.
         """
         if self.pending >= self.threads + self.waiting:
-            raise ServiceBusy(f"{self.pending} look-ups of data sets are being made or wait for it")
+            raise ServiceBusy(f"too many data-set checks are running or waiting ({self.pending})")
         self._limiter = self._limiter or CapacityLimiter(self.threads)
         self.pending += 1
         try:
@@ -50,11 +50,11 @@ class Lookups:
 
 
 class SharedProbe:
-    """Whether somebody answers, asked once for all who want to know: one who is silent holds one thread.
+    """A probe that all callers share: a target that does not answer blocks only one thread.
 
     Args:
-        ask: asks, and returns or raises when there is an answer.
-        seconds: for how long the answer is waited for.
+        ask: the probe; returns or raises when the target answers.
+        seconds: timeout.
     """
 
     def __init__(self, ask: Callable[[], object], seconds: float = PROBE_SECONDS) -> None:
@@ -65,11 +65,11 @@ class SharedProbe:
         """Wait for an answer.
 
         Raises:
-            TimeoutError: there was none in time.
-            Exception: as `ask` does.
+            TimeoutError: no answer in time.
+            Exception: the exception of `ask`.
         """
         if self._answer is None or self._answer.done():
             self._answer = asyncio.create_task(asyncio.to_thread(self._ask))
-            # An error that comes when nobody waits any more is nobody's.
+            # Reads the exception, so that asyncio does not log it if no caller waits any more.
             self._answer.add_done_callback(lambda asked: asked.cancelled() or asked.exception())
         await asyncio.wait_for(asyncio.shield(self._answer), self.seconds)

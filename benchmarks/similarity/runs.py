@@ -26,7 +26,7 @@ from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import simulate
 from fedsim.errors import FedsimError
 from fedsim.models.net import Params
-from fedsim.techniques.generator_training import Labels, init_generator
+from fedsim.techniques.generator_training import LabelSource, init_generator
 from jobs.settings import Settings
 from jobs.spec import JobSpec, load_spec
 from jobs.spec.grid import hash_spec
@@ -38,7 +38,7 @@ BETAS = {0.1: 0.01, 0.5: 1.0, 5.0: 0.01}
 """The paper's lambda_gen by Dirichlet's beta."""
 
 SEEDS = (2506, 2507, 2508)
-WAYS: tuple[Labels, ...] = ("pass", "data")
+WAYS: tuple[LabelSource, ...] = ("pass", "data")
 ALIKE = 0.75
 """The paper counts the classes above it."""
 
@@ -60,13 +60,13 @@ class Pair(NamedTuple):
     seed: int
     epochs: int
 
-    def spec(self, way: Labels) -> JobSpec:
+    def spec(self, way: LabelSource) -> JobSpec:
         """The spec of one of its runs."""
         strength = f"algorithm.lambda_gen={BETAS[self.beta]}"
         own = (f"data.partition.beta={self.beta}", strength, f"algorithm.labels={way}", f"seed={self.seed}")
         return load_spec(self.preset, [*self.sets, *own])
 
-    def key(self, way: Labels) -> Key:
+    def key(self, way: LabelSource) -> Key:
         """What a run of it is known by."""
         return hash_spec(self.spec(way)), self.epochs
 
@@ -108,7 +108,7 @@ class Measured(BaseModel):
     central: float
     beta: float
     seed: int
-    labels: Labels
+    labels: LabelSource
     metrics: dict[str, float]
     trained: Features
     untrained: Features
@@ -157,7 +157,7 @@ def pairs(preset: str, sets: Iterable[str], epochs: int) -> list[Pair]:
     return [Pair(preset, tuple(sets), beta, seed, epochs) for seed in SEEDS for beta in BETAS]
 
 
-def missing(pair: Pair, found: Found) -> list[Labels]:
+def missing(pair: Pair, found: Found) -> list[LabelSource]:
     """The ways in which a pair is still to be run."""
     return [way for way in WAYS if pair.key(way) not in found]
 

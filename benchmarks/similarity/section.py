@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from benchmarks.similarity.runs import ALIKE, BETAS, SEEDS, WAYS, Found, Measured, Pair, missing
 from benchmarks.tables.markdown import spread
 from fedsim.errors import FedsimError
-from fedsim.techniques.generator_training import Labels
+from fedsim.techniques.generator_training import LabelSource
 
 ABOUT = """## Similarity of generated and real features (Fig. 7 of the paper)
 
@@ -28,7 +28,7 @@ Mean ± standard deviation over the seeds {seeds}.
 """
 
 
-def row(each: Mapping[Labels, Sequence[Measured]]) -> list[str]:
+def row(each: Mapping[LabelSource, Sequence[Measured]]) -> list[str]:
     """The figures of one beta, from its runs in each way."""
     ways, first = [each[way] for way in WAYS], each[WAYS[0]]  # the untrained generator and the expert are one
     said = [[run.trained for run in runs] for runs in ways] + [[run.untrained for run in first]]

@@ -52,6 +52,13 @@ class Traffic:
         personal = self.personal + other.personal
         return Traffic(self.down + other.down, self.up + other.up, dict(both), personal)
 
+    def scaled(self, times: float) -> Traffic:
+        """So many times this traffic, in whole bytes."""
+        sizes = {name: round(times * size) for name, size in self.by_payload.items()}
+        ways = (self.down, self.up, self.personal)
+        down, up, personal = (round(times * size) for size in ways)
+        return Traffic(down, up, sizes, personal)
+
 
 def leaf_bytes(leaf: Any) -> int:
     """Bytes of one tensor or array."""

@@ -104,14 +104,6 @@ class PayloadAccounting(ABC):
         """The bytes of this payload on the network, down or up (`wire.sparse_bytes`, for example)."""
 
 
-class PeakTraffic(ABC):
-    """Sends more in later rounds, at a time that the course of the run decides; plans ask for the most."""
-
-    @abstractmethod
-    def fullest_state(self, ctx: Context, state: Any) -> Any:
-        """Another server state, whose rounds send the most."""
-
-
 # the client's round
 
 
@@ -296,9 +288,3 @@ def select_survey_payload(algorithm: Algorithm, ctx: Context, state: Any, model:
     """The part of a deployed model that travels to a surveyed client; the whole model for most methods."""
     partial = capability(algorithm, SurveyPayload)
     return model if partial is None else partial.select_survey_payload(ctx, state, model)
-
-
-def fullest(algorithm: Algorithm, ctx: Context, state: Any) -> Any:
-    """The server state whose rounds send the most: this one for most methods."""
-    growing = capability(algorithm, PeakTraffic)
-    return state if growing is None else growing.fullest_state(ctx, state)

@@ -150,10 +150,6 @@ class ClientCurriculum(Wrapper):
         """The state with the census answers in the base algorithm's state."""
         return replace(state, base=super().apply_census(ctx, state, answers))
 
-    def fullest_state(self, ctx: Context, state: Any) -> Any:
-        """The state with the base algorithm's fullest state."""
-        return replace(state, base=super().fullest_state(ctx, state))
-
     def base_value(self, value: Any) -> Any:
         """The base algorithm's server state."""
         return value.base if isinstance(value, ClientCurriculumState) else value

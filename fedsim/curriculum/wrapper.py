@@ -15,7 +15,6 @@ from fedsim.core.capabilities import (
     HeldOutExamples,
     LabelCensus,
     PayloadAccounting,
-    PeakTraffic,
     PersonalBroadcast,
     PersonalModels,
     RoundNoise,
@@ -60,7 +59,6 @@ class Wrapper(
     HeldOutExamples,
     LabelCensus,
     PayloadAccounting,
-    PeakTraffic,
     PersonalBroadcast,
     PersonalModels,
     RoundNoise,
@@ -123,7 +121,6 @@ class Wrapper(
     postprocess_update = _forward("postprocess_update")
     train_server = _forward("train_server")
     broadcast_personal = _forward("broadcast_personal")
-    fullest_state = _forward("fullest_state")
     plan_tuning = _forward("plan_tuning")
     personalize = _forward("personalize")
     predict_personal = _forward("predict_personal")

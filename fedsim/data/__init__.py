@@ -1,4 +1,4 @@
-"""Data sets and who holds what of them."""
+"""Data sets, and their partitions among clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A partition as files: the arrays as `.npz`, everything about them as `.json` beside it."""
+"""A partition as files: the arrays as `.npz`, its description as `.json` beside it."""
 
 from __future__ import annotations
 
@@ -31,25 +31,24 @@ def partition_digest(partition: Partition) -> str:
 
 
 def save_partition(path: Path, federation: Federation, about: Mapping[str, Any]) -> tuple[Path, Path]:
-    """Writes the partition with its statistics.
+    """Write a partition with its statistics.
 
     Args:
         path: without an ending; `.npz` and `.json` are added, missing folders are made.
-        federation: what to save.
-        about: what made it (kind, parameters, seed, ...), kept in the `.json`.
+        federation: the partition and its data set.
+        about: origin of the partition (kind, parameters, seed, ...), for the `.json`.
 
     Returns:
-        The two files. The `.npz` holds `indices` and `offsets`, `counts` [N, C], `sizes` [N] and
-        `distance_to_all` [N], and `test_indices` and `test_offsets` where clients have test examples of their
-        own.
+        The two files. The `.npz` has `indices` and `offsets`, `counts` [N, C], `sizes` [N] and
+        `distance_to_all` [N], and `test_indices` and `test_offsets` if clients have their own test examples.
 
     Raises:
-        SpecError: a sampled partition has nothing to save.
+        SpecError: for a sampled partition, which has no arrays.
     """
     train, tests, dataset = federation.train, federation.tests, federation.dataset
     if isinstance(train, SampledPartition):
         raise make_spec_error(
-            "kind", "sampled", "is drawn when needed and has nothing to save", "its seed says it all"
+            "kind", "sampled", "is drawn on demand and has nothing to save", "its seed is enough to repeat it"
         )
     counts = class_counts(train, dataset.train.y, dataset.num_classes)
     arrays = {"indices": train.indices, "offsets": train.offsets, "counts": counts}
@@ -79,7 +78,7 @@ def _describe_partition(federation: Federation, counts: Indices, about: Mapping[
 
 
 def _write_aside(path: Path, fill: Any) -> None:
-    """Writes aside, then renames: a reader never sees half a file."""
+    """Write into a temporary file, then rename it: a reader never sees an incomplete file."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     with aside.open("wb") as target:
         fill(target)
@@ -87,7 +86,7 @@ def _write_aside(path: Path, fill: Any) -> None:
 
 
 def load_partition(path: Path) -> tuple[Partition, dict[str, Any]]:
-    """Reads a saved partition.
+    """Read a saved partition.
 
     Args:
         path: as given to `save_partition`.
@@ -96,7 +95,7 @@ def load_partition(path: Path) -> tuple[Partition, dict[str, Any]]:
         The training partition, and the contents of the `.json`.
 
     Raises:
-        DataError: a file is missing, truncated, or does not belong to the other.
+        DataError: if a file is missing or truncated, or the files do not belong together.
     """
     arrays_file, card_file = path.with_name(path.name + ".npz"), path.with_name(path.name + ".json")
     try:

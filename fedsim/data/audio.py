@@ -1,4 +1,4 @@
-"""WAV files to log-mel spectrograms: one second at 16 kHz becomes a picture of 32 frames by 32 bands."""
+"""WAV files to log-mel spectrograms: one second at 16 kHz becomes an image of 32 frames by 32 bands."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RECIPE = f"log-mel 1 rate={RATE} window={_WINDOW} hop={_HOP} bands={_BANDS}"
 
 
 def read_spectrograms(files: Sequence[Path]) -> Array:
-    """The log-mel spectrograms of WAV files, each standardised by itself.
+    """Return the log-mel spectrograms of WAV files, each standardised by itself.
 
     Args:
         files: of any rate and length; resampled to 16 kHz, cut or padded with silence to one second.
@@ -32,7 +32,7 @@ def read_spectrograms(files: Sequence[Path]) -> Array:
         float32 [n, 1, 32, 32]: bands by frames.
 
     Raises:
-        DataError: a file is truncated or no PCM WAV file; names it.
+        DataError: if a file is truncated or not a PCM WAV file; the message names the file.
     """
     parts = [np.empty((0, 1, _BANDS, 1 + RATE // _HOP), np.float32)]
     for start in range(0, len(files), _CLIPS_AT_ONCE):
@@ -42,10 +42,10 @@ def read_spectrograms(files: Sequence[Path]) -> Array:
 
 
 def read_wav(file: Path) -> tuple[Array, int]:
-    """A WAV file's samples, channels averaged, float32 from -1 to 1, and its rate in Hz.
+    """Return a WAV file's samples, averaged over the channels, float32 from -1 to 1, and its rate in Hz.
 
     Raises:
-        DataError: it is truncated, or no PCM WAV file.
+        DataError: if it is truncated, or not a PCM WAV file.
     """
     try:
         with wave.open(str(file), "rb") as opened:
@@ -59,14 +59,14 @@ def read_wav(file: Path) -> tuple[Array, int]:
     if len(raw) != frames * width * channels or frames == 0:
         wanted = frames * width * channels
         raise DataError(f"{file}: truncated, {len(raw)} bytes of sound of {wanted}", "fetch it again")
-    return _samples(raw, width).reshape(-1, channels).mean(axis=1), rate
+    return _decode_samples(raw, width).reshape(-1, channels).mean(axis=1), rate
 
 
-def _samples(raw: bytes, width: int) -> Array:
+def _decode_samples(raw: bytes, width: int) -> Array:
     if width == 1:
         return (np.frombuffer(raw, np.uint8).astype(np.float32) - 128) / 128
     if width == 3:
-        # The three bytes become the upper ones of four, so that the sign comes out right.
+        # The three bytes become the upper bytes of four, to keep the sign.
         wide = np.zeros((len(raw) // 3, 4), np.uint8)
         wide[:, 1:] = np.frombuffer(raw, np.uint8).reshape(-1, 3)
         return wide.view("<i4")[:, 0].astype(np.float32) / 2**31
@@ -75,9 +75,9 @@ def _samples(raw: bytes, width: int) -> Array:
 
 
 def fit_one_second(samples: Array, rate: int) -> Array:
-    """Resamples to 16 kHz, then cuts or pads with silence to 16,000 samples."""
+    """Resample to 16 kHz, then cut or pad with silence to 16,000 samples."""
     if rate != RATE:
-        from scipy.signal import resample_poly  # slow to import, and seldom needed
+        from scipy.signal import resample_poly  # slow to import, and rarely needed
 
         common = math.gcd(RATE, rate)
         samples = resample_poly(samples.astype(np.float64), RATE // common, rate // common)
@@ -87,18 +87,18 @@ def fit_one_second(samples: Array, rate: int) -> Array:
 
 
 def log_mel(clips: Array) -> Array:
-    """Log-mel spectrograms.
+    """Return log-mel spectrograms.
 
     Args:
         clips: float32 [n, 16000], at 16 kHz.
 
     Returns:
-        float32 [n, 1, 32, 32] of mean 0 and deviation 1 each (all 0 for silence).
+        float32 [n, 1, 32, 32], each with mean 0 and standard deviation 1 (all 0 for silence).
     """
     window = torch.hann_window(_WINDOW)
     spectrum = torch.stft(torch.from_numpy(clips), _WINDOW, _HOP, window=window, return_complex=True)
     bands = torch.from_numpy(filter_bank()).float() @ spectrum.abs().square()
-    # In doubles, so that the rounding of a silent clip's mean is not taken for sound.
+    # In float64: rounding of a silent clip's mean would otherwise look like sound.
     logarithm = torch.log(bands + _FLOOR).double()
     mean = logarithm.mean(dim=(1, 2), keepdim=True)
     deviation = logarithm.std(dim=(1, 2), keepdim=True)

@@ -21,7 +21,7 @@ _DEGREES = 15.0
 
 @dataclass(frozen=True)
 class Augment:
-    """Applies steps in order; every example of a batch draws its own numbers.
+    """Apply steps in order; every example of a batch draws its own random numbers.
 
     Attributes:
         steps: "crop" (4 black pixels around, then a random crop of the old size), "reflect_crop" (the same
@@ -32,11 +32,11 @@ class Augment:
     steps: Steps
 
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Augments a batch.
+        """Augment a batch.
 
         Args:
             x: [B, C, H, W] as stored, any type and device; not changed.
-            generator: where the numbers come from; it may live on another device than the batch.
+            generator: draws the random numbers; it may be on another device than the batch.
 
         Returns:
             A batch of the same shape, type and device.
@@ -47,12 +47,12 @@ class Augment:
 
 
 def make_augment(steps: Sequence[Step]) -> Augment | None:
-    """The augmentation of these steps, None for none."""
+    """The augmentation with these steps; None for no steps."""
     return Augment(tuple(steps)) if steps else None
 
 
 def _draw_uniform(x: Tensor, generator: torch.Generator) -> Tensor:
-    """One number from [0, 1) per example, on the batch's device."""
+    """One number from [0, 1) for each example, on the batch's device."""
     return tree.send_to_device(torch.rand(len(x), generator=generator, device=generator.device), x.device)
 
 
@@ -71,7 +71,7 @@ def _reflect_crop(x: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _shift_positions(x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """The rows [B, H] and columns [B, W] that a random crop reads; some lie outside the image."""
+    """The rows [B, H] and columns [B, W] that a random crop reads; some are outside the image."""
     places = []
     for size in x.shape[-2:]:
         shift = (_draw_uniform(x, generator) * (2 * _PADDING + 1)).long() - _PADDING
@@ -80,12 +80,12 @@ def _shift_positions(x: Tensor, generator: torch.Generator) -> tuple[Tensor, Ten
 
 
 def _mirror_positions(place: Tensor, size: int) -> Tensor:
-    """Folds places outside the image back into it, the border pixel itself not repeated."""
+    """Mirror positions outside the image back into it, without repeating the border pixel."""
     return ((size - 1) - ((size - 1) - place.abs()).abs()).clamp(0, size - 1)
 
 
 def _gather_pixels(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Each example's own rows and columns."""
+    """The pixels of each example at its own rows and columns."""
     example = torch.arange(len(x), device=x.device)[:, None, None]
     return (
         x.permute(0, 2, 3, 1)[example, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2).contiguous()
@@ -98,7 +98,7 @@ def _flip(x: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _rotate(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Nearest pixels, black where the image has none: values stay values of the image."""
+    """Rotate with nearest pixels, and black outside the image: values stay values of the image."""
     angle = (2 * _draw_uniform(x, generator) - 1) * math.radians(_DEGREES)
     height, width = x.shape[-2:]
     zero, ratio = torch.zeros_like(angle), width / height

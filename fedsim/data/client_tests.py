@@ -1,16 +1,16 @@
-"""What each client is tested on: positions in the global test set, client by client.
+"""The test examples of each client: positions in the global test set.
 
-Papers score personalised models in different ways, and the numbers must not be mixed:
+Papers score personalised models in different ways, and their numbers must not be mixed:
 
-| convention | a client is tested on | used by |
+| convention | test examples of a client | used by |
 | --- | --- | --- |
-| `global` | nothing of its own: everybody is scored on the whole test set | KDIA, curricula |
+| `global` | none of its own: all clients are scored on the whole test set | KDIA, curricula |
 | `labels` | for every class that it holds, 1/N of that class's test examples | FedGen, FedCL |
 | `matched` | a share of the test set in its own class proportions; together, all of it | ACE-pFL as read |
 | `classes` | every test example of the classes that it holds (clients overlap) | FedZoo-Bench |
 | `merged` | a quarter of its own examples, cut from training and test set merged | PFLlib, layer schedules |
 
-Where examples have several labels, `matched` goes by the first that each carries, as partitions do.
+With several labels per example, `matched` uses the first label of each example, as partitions do.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ _MOST_PAIRS = 100_000_000
 
 
 def by_labels(held: Indices, labels: Indices, generator: np.random.Generator) -> Partition:
-    """For every class that a client holds, an N-th of that class's test examples, nobody's twice.
+    """For every class of a client, 1/N of that class's test examples; clients do not overlap.
 
     Args:
         held: int64 [N, C], training examples of each class per client.
         labels: int64 [m], the test labels.
-        generator: decides which examples.
+        generator: draws the examples.
     """
     each = np.bincount(labels, minlength=held.shape[1]) // len(held)
     return partition_from_owners(deal_examples(labels, np.where(held > 0, each, 0), generator), len(held))
 
 
 def matched(held: Indices, labels: Indices, generator: np.random.Generator) -> Partition:
-    """Every class's test examples shared out in proportion to its training examples.
+    """Every class's test examples, divided in proportion to the clients' training examples of the class.
 
     Args:
         held: int64 [N, C], training examples of each class per client.
         labels: int64 [m], the test labels.
-        generator: decides which examples.
+        generator: draws the examples.
     """
     available = np.bincount(labels, minlength=held.shape[1])
     edges = np.cumsum(held, axis=0) * (available / np.maximum(held.sum(axis=0), 1))
@@ -57,14 +57,14 @@ def matched(held: Indices, labels: Indices, generator: np.random.Generator) -> P
 
 
 def all_of_its_classes(held: Indices, labels: Indices, _generator: np.random.Generator) -> Partition:
-    """Every test example of every class that a client holds; the same example serves several clients.
+    """Every test example of every class that a client holds; clients share examples.
 
     Args:
         held: int64 [N, C], training examples of each class per client.
         labels: int64 [m], the test labels.
 
     Raises:
-        SpecError: the clients are so many that the lists would not fit.
+        SpecError: if the lists of all clients together are too long.
     """
     sizes = (held > 0) @ np.bincount(labels, minlength=held.shape[1])
     if sizes.sum() > _MOST_PAIRS:
@@ -86,15 +86,15 @@ SHARES: Mapping[str, Callable[[Indices, Indices, np.random.Generator], Partition
 CONVENTIONS = ("global", *SHARES, "merged")
 
 FOR_SEVERAL_LABELS = ("global", "matched", "merged")
-"""The conventions that also say something where each example has several labels."""
+"""The conventions that work with several labels per example."""
 
 
 def share_tests(convention: str, dataset: Dataset, partition: Partition, seed: int) -> Partition:
-    """Shares out the test set by a convention that leaves the training partition as it is.
+    """Divide the test set by a convention that does not change the training partition.
 
     Args:
         convention: a key of `SHARES`.
-        dataset: whose test set.
+        dataset: the data set with the test set.
         partition: of its training set.
         seed: of the experiment.
     """
@@ -106,7 +106,7 @@ def share_tests(convention: str, dataset: Dataset, partition: Partition, seed: i
 
 
 def merge_tests(dataset: Dataset) -> Dataset:
-    """The data set with its test examples behind its training examples, all of them to be shared out."""
+    """The data set with its test examples appended to its training examples."""
     train, test = dataset.train, dataset.test
     groups = None
     if train.groups is not None and test.groups is not None:
@@ -118,21 +118,21 @@ def merge_tests(dataset: Dataset) -> Dataset:
 def split_clients(
     dataset: Dataset, partition: Partition, seed: int, share: float = 0.25
 ) -> tuple[Dataset, Partition, Partition]:
-    """Cuts a share of every client's examples off for testing.
+    """Move a share of every client's examples into a test set.
 
     Args:
-        dataset: `merged`.
+        dataset: from `merge_tests`.
         partition: of all its examples.
         seed: of the experiment.
-        share: tested on, rounded down, so that nobody is left without training examples.
+        share: share of test examples, rounded down: every client keeps training examples.
 
     Returns:
-        The data set with the union of the cut-off examples as its test set, what is left to train on, and the
+        The data set with all test examples as its test set, the partition of the training examples, and the
         partition of the new test set.
     """
     generator = rng.stream(seed, "tests-merged")
     holder = np.repeat(np.arange(partition.num_clients), partition.sizes())
-    # A random order inside each client: sort by holder, ties by a random key.
+    # A random order within each client: sort by client, ties by a random key.
     order = np.lexsort((generator.random(len(holder)), holder))
     place = np.arange(len(holder)) - partition.offsets[holder]
     tested = np.zeros(len(holder), np.bool_)

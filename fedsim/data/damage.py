@@ -1,4 +1,4 @@
-"""How a file shows that it is damaged."""
+"""The errors of damaged files."""
 
 from __future__ import annotations
 
@@ -10,5 +10,6 @@ UNREADABLE = (
     *(OSError, EOFError, ValueError, KeyError, RuntimeError, MemoryError, OverflowError),
     *(tokenize.TokenError, zipfile.BadZipFile, zlib.error),
 )
-"""What NumPy and `zipfile` raise for a damaged file: a RuntimeError stands for senseless flags, a TokenError
-for a damaged header, a MemoryError or an OverflowError for a senseless shape."""
+"""The errors that NumPy and `zipfile` raise for a damaged file. Invalid flags raise a RuntimeError, a damaged
+header a TokenError, an invalid shape a MemoryError or an OverflowError.
+"""

@@ -1,4 +1,4 @@
-"""What every loader returns and the engine reads: compact arrays, and how a batch of them is normalised."""
+"""The data set that every loader returns: compact arrays, and the normalisation of a batch."""
 
 from __future__ import annotations
 
@@ -21,16 +21,15 @@ Augmentation: TypeAlias = Callable[[Tensor, torch.Generator], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Examples in the types they are kept in; the arrays are read-only views, as they are in an object store.
+    """Examples in their storage types; the arrays are read-only views.
 
     Attributes:
         x: images uint8 [n, C, H, W], flat features float32 [n, d], or tokens int32 [n, L].
-        y: classes int64 [n], or several labels per example float32 [n, L], each 0, 1 or NaN (not
-            known).
+        y: classes int64 [n], or several labels per example float32 [n, L], each 0, 1 or NaN (unknown).
         groups: the natural client of each example, int64 [n], or None.
 
     Raises:
-        DataError: the lengths or the types do not belong together.
+        DataError: if the arrays differ in length, or the labels have another type.
     """
 
     x: Array
@@ -40,7 +39,7 @@ class Examples:
     def __post_init__(self) -> None:
         lengths = [len(a) for a in (self.x, self.y, self.groups) if a is not None]
         if len(set(lengths)) > 1:
-            raise DataError(f"examples, labels and groups differ in number: {lengths!r}")
+            raise DataError(f"examples, labels and groups differ in length: {lengths!r}")
         if self.y.dtype not in (np.int64, np.float32):
             raise DataError(f"labels have to be int64 or float32, not {self.y.dtype}")
         for name in ("x", "y", "groups"):
@@ -61,14 +60,14 @@ class Examples:
 
 @dataclass(frozen=True)
 class Normalise:
-    """Turns a batch as it is stored into the float32 a model reads: `(x / scale - mean) / std`, per channel.
+    """Turn a stored batch into a model's float32 input: `(x / scale - mean) / std`, per channel.
 
-    Without a mean, uint8 is only divided by the scale, floats are left alone and tokens stay whole numbers.
+    Without a mean, uint8 is only divided by the scale, floats are unchanged and tokens stay whole numbers.
 
     Attributes:
-        mean: of each channel, after scaling; empty for data that needs none.
+        mean: of each channel, after scaling; empty for no normalisation.
         std: of each channel, after scaling.
-        scale: the value that stands for 1.0, 255 for ordinary uint8 images.
+        scale: the value that becomes 1.0, 255 for ordinary uint8 images.
     """
 
     mean: tuple[float, ...] = ()
@@ -76,13 +75,13 @@ class Normalise:
     scale: float = 1.0
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Normalises a batch.
+        """Normalise a batch.
 
         Args:
             x: [..., C, H, W] for images (any number of leading dimensions), any shape for other data.
 
         Returns:
-            float32 of the same shape and device; tokens (int32) come back as they are.
+            float32 of the same shape and device; tokens (int32) are returned unchanged.
         """
         if not self.mean:
             return x if x.dtype in (torch.int32, torch.int64) else _scale_inputs(x, self.scale)
@@ -90,10 +89,10 @@ class Normalise:
         shift = [m / s for m, s in zip(self.mean, self.std, strict=True)]
         if len(gain) == 1:
             return x.to(torch.float32) * gain[0] - shift[0]
-        return x.to(torch.float32) * _per_channel(gain, x.device) - _per_channel(shift, x.device)
+        return x.to(torch.float32) * _channel_tensor(gain, x.device) - _channel_tensor(shift, x.device)
 
 
-def _per_channel(values: list[float], device: torch.device) -> Tensor:
+def _channel_tensor(values: list[float], device: torch.device) -> Tensor:
     return tree.send_to_device(torch.tensor(values, dtype=torch.float32), device).view(-1, 1, 1)
 
 
@@ -104,20 +103,20 @@ def _scale_inputs(x: Tensor, scale: float) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A data set, whole: partitions refer to `train` by position.
+    """A whole data set; partitions refer to `train` by position.
 
     Attributes:
         name: the registered name.
-        train: what is shared out to the clients.
+        train: the examples for the clients.
         test: the global test set.
-        num_classes: classes, or labels when each example has several.
+        num_classes: classes, or labels if each example has several.
         input_shape: of one example, without the batch dimension.
         classes: their names, in the order of the class numbers.
         normalise: applied to every batch before the model.
         task: "classes" (one class each) or "labels" (several yes-or-no labels each).
-        augment: changes a stored batch before it is normalised, given a generator; None unless asked for.
-        source: where the files were found, for the record.
-        vocabulary: how many token numbers there are, 0 for data that is not tokens.
+        augment: function of a stored batch and a generator, applied before normalisation; None for none.
+        source: the place of the files, for the record.
+        vocabulary: number of tokens, 0 for data without tokens.
     """
 
     name: str
@@ -139,11 +138,11 @@ class Dataset:
             _check_labels(f"{self.name}: {part} set", examples.y, self.num_classes)
 
     def to_metadata(self) -> dict[str, Any]:
-        """What whoever uses a model of these examples has to know of them, as plain data.
+        """Return the metadata that users of a model need to prepare its inputs, as plain data.
 
         Returns:
             `input_shape`, `num_classes`, `classes`, `task`, `vocabulary`, and `normalise`: mean, std and
-            scale as they are applied, be they published or computed from these examples.
+            scale, published or computed from these examples.
         """
         return {
             "input_shape": list(self.input_shape),
@@ -155,14 +154,14 @@ class Dataset:
         }
 
     def limit_train(self, limit: int | None) -> Dataset:
-        """The same with only the first `limit` training examples (None: all of them)."""
+        """The same data set with only the first `limit` training examples (None: all)."""
         if limit is None or limit >= len(self.train):
             return self
         return replace(self, train=self.train.select_rows(slice(limit)))
 
 
 def _check_labels(what: str, y: Array, num_classes: int) -> None:
-    """Refuses class numbers outside 0..num_classes-1 and label rows of another width."""
+    """Raise an error for a class number outside 0..num_classes-1, and for label rows of another width."""
     if y.ndim == 2 and y.shape[1] != num_classes:
         raise DataError(f"{what}: {y.shape[1]} labels per example, expected {num_classes}")
     if y.ndim == 1 and len(y) and not (y.min() >= 0 and y.max() < num_classes):

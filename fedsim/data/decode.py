@@ -26,7 +26,7 @@ _BILINEAR = 2  # Pillow's Resampling.BILINEAR, without importing Pillow
 
 
 def image_files(folder: Path) -> list[Path]:
-    """The image files in a folder and below, in the order of their names, without hidden ones."""
+    """The image files in a folder and its subfolders, sorted by name, without hidden ones."""
     found: list[Path] = []
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(f for f in folders if not f.startswith("."))
@@ -39,24 +39,24 @@ def image_files(folder: Path) -> list[Path]:
 
 
 def decode_images(files: Sequence[Path], size: int | None = None, channels: Channels = 3) -> Array:
-    """Decodes images.
+    """Decode images.
 
     Args:
         files: one image each.
-        size: height and width to scale them to; when not given they have to be equally large already.
+        size: height and width of the scaled images; without it all images must have the same size.
         channels: 3 for colour, 1 for grey.
 
     Returns:
         uint8 [n, channels, H, W].
 
     Raises:
-        DataError: a file is no image, truncated, or of another size; names it.
+        DataError: if a file is not an image, truncated, or of another size; the message names the file.
     """
     if not files:
         return np.empty((0, channels, size or 1, size or 1), np.uint8)
-    first = _decode_one(files[0], size, channels)
+    first = _decode_image(files[0], size, channels)
     images = np.empty((len(files), *first.shape), np.uint8)
-    # Small images spend their time in Python, where threads only get in each other's way.
+    # Small images spend their time in Python code, which threads do not speed up.
     large = files[0].stat().st_size > _LARGE
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1) if large else 1) as threads:
         tasks = [
@@ -77,47 +77,49 @@ def _fill_images(
     images: Array, files: Sequence[Path], which: Iterable[int], size: int | None, channels: Channels
 ) -> None:
     for position in which:
-        image = _decode_one(files[position], size, channels)
+        image = _decode_image(files[position], size, channels)
         if image.shape != images.shape[1:]:
             wide, high = image.shape[2], image.shape[1]
             raise DataError(
                 f"{files[position]}: is {wide}x{high}, the others are {images.shape[3]}x{images.shape[2]}",
-                "give a size to scale all of them to",
+                "set `size` to scale all images",
             )
         images[position] = image
 
 
-def _decode_one(file: Path, size: int | None, channels: Channels) -> Array:
-    from PIL import Image as pillow  # not needed by data that is no images
+def _decode_image(file: Path, size: int | None, channels: Channels) -> Array:
+    from PIL import Image as pillow  # only data of images needs it
 
     try:
         with pillow.open(file) as opened:
             return to_pixels(opened, size, channels, str(file))
     except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
-        raise DataError(f"{file}: is not a whole image ({error})", "fetch it again, or remove it") from error
+        raise DataError(
+            f"{file}: is not a complete image ({error})", "fetch it again, or remove it"
+        ) from error
 
 
 def may_exceed_8_bits(files: Iterable[Path]) -> bool:
-    """Whether one of these image files is of a kind that may have more than 8 bits a value."""
+    """Whether one of these image files has a format that allows more than 8 bits per value."""
     return any(file.suffix.lower() in _DEEP for file in files)
 
 
 def to_pixels(image: Image, size: int | None, channels: Channels, name: str) -> Array:
     """A Pillow image as uint8 [channels, H, W], scaled to size x size if a size is given.
 
-    Of 16 bits grey, the upper eight are kept, as Pillow itself does with 16 bits of colour.
+    Of 16-bit grey values the upper eight bits are kept, as Pillow does with 16-bit colour.
 
     Args:
-        image: of any kind.
+        image: of any mode.
         size: height and width.
         channels: 3 for colour, 1 for grey.
         name: of the image, for the message.
 
     Raises:
-        DataError: its values fill neither 8 nor 16 bits.
+        DataError: if its values fill neither 8 nor 16 bits.
     """
     if image.mode[0] in "IF":
-        image = _eight_bits(image, name)
+        image = _reduce_to_8_bits(image, name)
     image = image.convert("RGB" if channels == 3 else "L")
     if size is not None and image.size != (size, size):
         image = image.resize((size, size), _BILINEAR)
@@ -125,8 +127,8 @@ def to_pixels(image: Image, size: int | None, channels: Channels, name: str) -> 
     return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
 
 
-def _eight_bits(image: Image, name: str) -> Image:
-    """Grey values of more than 8 bits as 8 bits, which Pillow would only cut off at 255."""
+def _reduce_to_8_bits(image: Image, name: str) -> Image:
+    """Reduce grey values of more than 8 bits to 8 bits; Pillow would clip them at 255."""
     from PIL import Image as pillow
 
     values, way_out = np.asarray(image), "save the images with 8 bits"

@@ -1,4 +1,4 @@
-"""A data set shared out whole: public set, clients' training examples, clients' test examples."""
+"""A federation: a data set divided into a public set, and training and test examples of the clients."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from fedsim.data.partitions import make_partition
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """Who has what.
+    """The data of the server and of all clients.
 
     Attributes:
-        dataset: what is left for the clients; `train` and `tests` refer to its training and test set.
+        dataset: the data set without the public set; `train` and `tests` refer to its training and test set.
         train: each client's training examples.
-        tests: each client's test examples, positions in `dataset.test`; None when all are tested on all of
-            it.
-        public: the labelled examples that everybody and the server may use, and no client holds.
+        tests: each client's test examples, positions in `dataset.test`; None if all clients are tested on the
+            whole test set.
+        public: labelled examples for the server and all clients, which no client holds.
     """
 
     dataset: Dataset
@@ -45,24 +45,35 @@ def make_federation(
     losses: Array | None = None,
     **given: Any,
 ) -> Federation:
-    """Takes the public set away, shares out the rest, and says what each client is tested on.
+    """Remove the public set, partition the rest, and choose each client's test examples.
 
     Args:
         dataset: as loaded.
-        kind: of partition.
+        kind: partition kind, such as "dirichlet".
         num_clients: N.
         seed: of the experiment.
-        public: the share of the data that becomes the public set.
+        public: share of the data that becomes the public set.
         tests: a name in `CONVENTIONS`.
-        test_share: of each client's examples, with the convention `merged`.
-        losses: an expert's loss of each example that is left to share out; for the kind `difficulty`.
+        test_share: share of each client's examples, with the convention `merged`.
+        losses: an expert's loss of each training example; for the kind `difficulty`.
         given: the partition's parameters.
 
     Raises:
-        SpecError: anything that does not go together; paths are argument names.
+        SpecError: if arguments do not fit together; paths are argument names.
+
+    Example:
+        >>> from fedsim.data import load_dataset
+        >>> digits = load_dataset("digits", roots=())
+        >>> federation = make_federation(
+        ...     digits, "dirichlet", num_clients=10, seed=0, beta=0.5, tests="matched", public=0.1
+        ... )
+        >>> federation.train.num_clients, len(federation.public)
+        (10, 180)
+        >>> len(federation.tests.indices) == len(federation.dataset.test)
+        True
     """
     if tests not in CONVENTIONS:
-        raise make_spec_error("tests", tests, "no such convention", suggest_name(tests, CONVENTIONS))
+        raise make_spec_error("tests", tests, "there is no such convention", suggest_name(tests, CONVENTIONS))
     dataset, taken = take_public(dataset, public, seed)
     if tests == "merged":
         dataset = merge_tests(dataset)
@@ -79,10 +90,12 @@ def make_federation(
     if tests == "global":
         return Federation(dataset, partition, None, taken)
     if isinstance(partition, SampledPartition):
-        raise make_spec_error("tests", tests, "not for clients that draw from the whole set", "use 'global'")
+        raise make_spec_error(
+            "tests", tests, "does not work with clients that draw from the whole set", "use 'global'"
+        )
     if dataset.task == "labels" and tests not in FOR_SEVERAL_LABELS:
         raise make_spec_error(
-            "tests", tests, "not for examples of several labels", "use 'matched' or 'merged'"
+            "tests", tests, "does not work with several labels per example", "use 'matched' or 'merged'"
         )
     if tests == "merged":
         made = Federation(*split_clients(dataset, partition, seed, test_share), taken)
@@ -92,7 +105,7 @@ def make_federation(
 
 
 def _require_tests(made: Federation, tests: str) -> Federation:
-    """The same, if anybody has a test example."""
+    """Return the federation; raise an error if no client has a test example."""
     if made.tests is not None and not len(made.tests.indices):
         count = made.train.num_clients
         raise make_spec_error(
@@ -105,15 +118,15 @@ def _require_tests(made: Federation, tests: str) -> Federation:
 
 
 def take_validation(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Examples | None]:
-    """Takes a random share of the training set away, for the server to choose among its models by.
+    """Move a random share of the training set into a validation set for the server.
 
     Args:
-        dataset: what is to be shared out.
+        dataset: the data set before the partition.
         share: of its training examples, at least 0 and below 1.
         seed: of the experiment.
 
     Returns:
-        What is left, and the validation set (None when the share is 0).
+        The rest of the data set, and the validation set (None if the share is 0).
     """
     if share == 0:
         return dataset, None
@@ -124,7 +137,7 @@ def take_validation(dataset: Dataset, share: float, seed: int) -> tuple[Dataset,
 
 
 def take_public(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Examples | None]:
-    """Takes a random share of the training set and of the test set away as a labelled public set.
+    """Move a random share of the training set and of the test set into a labelled public set.
 
     Args:
         dataset: the whole.
@@ -132,10 +145,10 @@ def take_public(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Exa
         seed: of the experiment.
 
     Returns:
-        What is left, and the public set (None when the share is 0).
+        The rest of the data set, and the public set (None if the share is 0).
 
     Raises:
-        SpecError: the share is out of range.
+        SpecError: if the share is out of range.
     """
     if not 0 <= share < 1:
         raise make_spec_error("public", share, "has to be a number of at least 0 and below 1")

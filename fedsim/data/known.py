@@ -1,4 +1,4 @@
-"""What is known of published data sets before their files are here."""
+"""Facts of published data sets, before their files are present."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import Any, NamedTuple
 
 IMAGES_OF_CELEBA = 202_599
 MOST_OF_A_CELEBRITY = 35
-"""Images of one person that CelebA has at most."""
+"""Largest number of CelebA's images of one person."""
 
 
 class PublishedFacts(NamedTuple):
-    """A data set as it was published.
+    """The facts of a data set as published.
 
     Attributes:
-        examples: to train on; where its parameters draw a part of it, the most that there can be.
+        examples: number of training examples; if parameters select a part, the largest possible number.
         input_shape: of one example.
         num_classes: C.
-        vocabulary: how many token numbers there are; 0 for data that is not tokens.
-        task: "classes", or "labels" where each example has several.
+        vocabulary: number of tokens; 0 for data without tokens.
+        task: "classes", or "labels" if each example has several.
     """
 
     examples: int
@@ -28,12 +28,12 @@ class PublishedFacts(NamedTuple):
 
 
 def mnist(**_: Any) -> PublishedFacts:
-    """MNIST, and Fashion-MNIST, which is made like it."""
+    """MNIST and Fashion-MNIST."""
     return PublishedFacts(60_000, (1, 28, 28), 10)
 
 
 def emnist(*, split: str, **_: Any) -> PublishedFacts:
-    """EMNIST by its split."""
+    """EMNIST, by its split."""
     return (
         PublishedFacts(124_800, (1, 28, 28), 26)
         if split == "letters"
@@ -47,7 +47,7 @@ def cifar10(**_: Any) -> PublishedFacts:
 
 
 def cifar100(*, labels: str, **_: Any) -> PublishedFacts:
-    """CIFAR-100 by its labels."""
+    """CIFAR-100, by its labels."""
     return PublishedFacts(50_000, (3, 32, 32), 100 if labels == "fine" else 20)
 
 
@@ -57,6 +57,6 @@ def svhn(**_: Any) -> PublishedFacts:
 
 
 def celeba(*, celebrities: int | None, size: int, **_: Any) -> PublishedFacts:
-    """CelebA: how many examples its celebrities have, only its lists tell."""
+    """CelebA; only its lists have the exact number of examples."""
     drawn = IMAGES_OF_CELEBA if celebrities is None else celebrities * MOST_OF_A_CELEBRITY
     return PublishedFacts(min(drawn, IMAGES_OF_CELEBA), (3, size, size), 2)

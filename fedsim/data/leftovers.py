@@ -1,4 +1,4 @@
-"""Folders that something was made in, and that nobody removed because the process was killed."""
+"""Temporary folders of killed processes, and their removal."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ _DAY = 86_400.0
 
 
 def remove_leftovers(folder: Path, prefix: str) -> None:
-    """Removes the folders of this prefix that nobody has written into for a day.
+    """Remove the folders with this prefix in which nothing was written for a day.
 
-    A younger one may be that of a process that is still at work, here or on another machine.
+    A younger folder may belong to a running process, on this machine or another one.
     """
     for left in folder.glob(f"{prefix}*"):
-        # What another process removes meanwhile, or keeps from being read, is left to it.
+        # Another process may remove a folder meanwhile, or forbid access to it.
         with suppress(OSError):
             if left.is_dir() and _last_write_time(left) < time.time() - _DAY:
                 shutil.rmtree(left, ignore_errors=True)
 
 
 def _last_write_time(folder: Path) -> float:
-    """When something in this folder was written last."""
+    """The time of the last write in this folder."""
     return max(path.lstat().st_mtime for path in (folder, *folder.rglob("*")))

@@ -1,8 +1,8 @@
-"""Who holds which training example.
+"""Partitions: the training examples of each client.
 
-A partition is two arrays, whatever made it. Very large federations need none: `SampledPartition` makes a
-client's examples when they are asked for. The engine asks only for `num_clients`, `mean_size`, `size(i)`
-and `client(i)`.
+A partition is two arrays, for every partition kind. Very large federations need none: `SampledPartition`
+draws a client's examples on demand. The engine uses only `num_clients`, `mean_size`, `size(i)` and
+`client_positions(i)`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,19 @@ from fedsim.data.dataset import Array, Indices
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Clients' positions in the training set, one behind the other.
+    """The clients' positions in the training set, one client after another.
 
     Attributes:
         indices: int64 [M], client 0's positions in ascending order, then client 1's, ...
         offsets: int64 [N + 1]; client i holds `indices[offsets[i]:offsets[i + 1]]`.
-        notes: what had to be done to make it, such as "3 clients filled up to 10 examples".
+        notes: changes that were necessary, such as "3 clients filled up to 10 examples".
+
+    Example:
+        >>> partition = Partition(np.array([0, 2, 1]), np.array([0, 2, 3]))
+        >>> partition.num_clients, partition.size(0)
+        (2, 2)
+        >>> partition.client_positions(0)
+        array([0, 2])
     """
 
     indices: Indices
@@ -38,16 +45,16 @@ class Partition:
 
     @property
     def num_clients(self) -> int:
-        """N."""
+        """The number of clients, N."""
         return len(self.offsets) - 1
 
     @property
     def mean_size(self) -> float:
-        """How many examples a client holds on average."""
+        """The mean number of examples of a client."""
         return len(self.indices) / self.num_clients
 
     def size(self, client: int) -> int:
-        """How many examples the client holds."""
+        """The number of examples of a client."""
         return int(self.offsets[client + 1] - self.offsets[client])
 
     def client_positions(self, client: int) -> Indices:
@@ -59,15 +66,15 @@ class Partition:
         return np.diff(self.offsets)
 
     def count_labels(self, client: int, y: Array, num_classes: int) -> Indices:
-        """How many examples of each class the client holds.
+        """The number of the client's examples of each class.
 
         Args:
             client: the client's number.
-            y: the training labels, int64 [n], or float32 [n, L] where each example has several.
+            y: the training labels, int64 [n], or float32 [n, L] if examples have several labels.
             num_classes: C.
 
         Returns:
-            int64 [C]; with several labels per example, how many carry each.
+            int64 [C]; with several labels per example, the number of examples with each label.
         """
         held = y[self.client_positions(client)]
         if held.ndim == 2:
@@ -77,14 +84,15 @@ class Partition:
 
 @dataclass(frozen=True, eq=False)
 class SampledPartition(Partition):
-    """Clients that draw their examples from the whole training set, each by a seed of its own, when asked.
+    """Clients that draw their examples from the whole training set on demand, each with its own seed.
 
-    Costs nothing per client, so a federation may have a million. Clients may share examples; one client holds
-    an example at most once per draw of its class.
+    It needs no memory per client: a federation can have a million clients. Clients may share examples; one
+    client has an example at most once per draw of its class.
 
     Attributes:
         clients: N.
-        examples: how many each client holds.
+        examples: number of examples of each client.
+        total: number of training examples.
         seed: of the partition.
         by_class: the positions of each class, for a label preference; empty for none.
         beta: concentration of each client's Dirichlet preference for classes; None for none.
@@ -101,16 +109,16 @@ class SampledPartition(Partition):
 
     @property
     def num_clients(self) -> int:
-        """N."""
+        """The number of clients, N."""
         return self.clients
 
     @property
     def mean_size(self) -> float:
-        """The same for every client."""
+        """The number of examples, the same for every client."""
         return float(self.examples)
 
     def size(self, client: int) -> int:
-        """The same for every client."""
+        """The number of examples, the same for every client."""
         return self.examples
 
     def client_positions(self, client: int) -> Indices:
@@ -128,7 +136,7 @@ class SampledPartition(Partition):
 def _draw_preferred(
     by_class: Sequence[Indices], count: int, beta: float, generator: np.random.Generator
 ) -> Indices:
-    """Draws `count` positions in a class mix of its own; too small a class is drawn with repetition."""
+    """Draw `count` positions in a class mix from Dir(beta); too small a class is drawn with repetition."""
     mix = generator.dirichlet(np.full(len(by_class), beta))
     wanted = generator.multinomial(count, mix)
     drawn = [
@@ -140,14 +148,18 @@ def _draw_preferred(
 
 
 def partition_from_owners(owners: Indices, num_clients: int, notes: tuple[str, ...] = ()) -> Partition:
-    """The partition in which example j belongs to client `owners[j]`, or to nobody where that is -1.
+    """Return the partition in which example j belongs to client `owners[j]`; -1 for no client.
 
-    Being made from one owner per example, no partition can hold an example twice.
+    Each example has one owner: the partition cannot contain an example twice.
 
     Args:
         owners: int64 [n], each from -1 to N - 1.
         num_clients: N.
-        notes: carried over.
+        notes: notes of the partition.
+
+    Example:
+        >>> partition_from_owners(np.array([1, 0, -1, 1]), num_clients=2).client_positions(1)
+        array([0, 3])
     """
     held = np.flatnonzero(owners >= 0)
     mine = owners[held]
@@ -157,15 +169,21 @@ def partition_from_owners(owners: Indices, num_clients: int, notes: tuple[str, .
 
 
 def deal_examples(labels: Indices, counts: Indices, generator: np.random.Generator) -> Indices:
-    """Owners such that client i holds `counts[i, c]` random examples of class c.
+    """Return the owner of each example: client i gets `counts[i, c]` random examples of class c.
 
     Args:
         labels: int64 [n].
         counts: int64 [N, C]; no column may exceed the number of examples of its class.
-        generator: decides which.
+        generator: draws the examples.
 
     Returns:
-        int64 [n]; -1 for examples that no count asks for.
+        int64 [n]; -1 for examples without an owner.
+
+    Example:
+        >>> labels = np.array([0, 0, 0, 1, 1])
+        >>> owners = deal_examples(labels, np.array([[2, 0], [1, 1]]), np.random.default_rng(0))
+        >>> [np.bincount(labels[owners == client], minlength=2).tolist() for client in (0, 1)]
+        [[2, 0], [1, 1]]
     """
     owners = np.full(len(labels), -1, np.int64)
     clients = np.arange(len(counts))

@@ -1,4 +1,4 @@
-"""Where loaders look for files: the data roots, and what to say when nothing is there."""
+"""The data roots, where loaders search for files, and the errors for missing data."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from pathlib import Path
 from fedsim.base.parameters import make_spec_error
 from fedsim.errors import DataNotFound
 
-FETCH = "fetch it with --set data.download=true"
-"""The way out for a data set that upstream lets anybody download."""
+FETCH_HINT = "fetch it with --set data.download=true"
+"""The hint for a data set that may be downloaded."""
 
 TEXT_EXTRA = "install the extra: pip install --constraint constraints.txt '.[text]' in fedsim's checkout"
-"""The way out where the packages for texts are missing."""
+"""The hint if the packages for texts are missing."""
 
 
 def leaves_root(path: str) -> bool:
-    """Whether a path that a user gives leaves the folder that it is looked for in."""
+    """Whether a path from a user leads out of its folder."""
     return Path(path).is_absolute() or ".." in Path(path).parts
 
 
 @dataclass(frozen=True)
 class DataRoots:
-    """The data roots of a run, in the order they are searched.
+    """The data roots of a run, in the order of the search.
 
     Attributes:
-        roots: folders that hold data sets; those that do not exist are passed over.
-        download: whether a loader may fetch what it does not find.
-        system: where the operating system's packages put data sets.
+        roots: folders of data sets; folders that do not exist are skipped.
+        download: whether a loader may download missing files.
+        system: folder of the data sets of the operating system's packages.
     """
 
     roots: tuple[Path, ...] = ()
@@ -40,25 +40,25 @@ class DataRoots:
         """The first of the relative paths that exists under a root."""
         names = list(candidates)
         paths = (root.expanduser() / name for root in self.roots for name in names)
-        # Of a name that no file system takes, pathlib would raise.
+        # os.path: pathlib raises an error for a name that no file system accepts.
         return next((path for path in paths if os.path.exists(path)), None)
 
     def find_installed(self, name: str) -> Path | None:
-        """The folder where the operating system's package puts this data set, if it is installed."""
+        """The folder of this data set from the operating system's package, if it is installed."""
         folder = self.system / name
         return folder if folder.is_dir() else None
 
     def resolve_path(self, what: str, path: str, get: str) -> Path:
-        """A file or folder that the user names, inside a data root.
+        """Return a file or folder inside a data root, from a user's path.
 
         Args:
             what: the data set's name, for the message.
             path: relative to a root.
-            get: the way out.
+            get: the hint of the error.
 
         Raises:
-            SpecError: the path leads out of the data roots.
-            DataNotFound: it is under no root.
+            SpecError: if the path leads out of the data roots.
+            DataNotFound: if it is in no root.
         """
         if leaves_root(path):
             hint = "put the data under a data root, and name it from there"
@@ -66,10 +66,10 @@ class DataRoots:
         return self.require_path(what, (path,), get)
 
     def require_path(self, name: str, candidates: Sequence[str], get: str) -> Path:
-        """The first of the relative paths that exists, or the error that says how to get the data set.
+        """Return the first of the relative paths that exists in a root.
 
         Raises:
-            DataNotFound: none exists under any root.
+            DataNotFound: if none exists; the message says how to get the data set.
         """
         found = self.find_path(candidates)
         if found is None:
@@ -82,10 +82,10 @@ class DataRoots:
         return DataNotFound(f"{name}: found none of {', '.join(candidates)} in the data roots ({where})", get)
 
     def make_download_root(self, name: str) -> Path:
-        """The first root, where a download goes; it is made when missing.
+        """Return the first root, the target of downloads; it is made if missing.
 
         Raises:
-            DataNotFound: there is no root to download into.
+            DataNotFound: if there is no root.
         """
         if not self.roots:
             raise DataNotFound(

@@ -1,4 +1,4 @@
-"""The data sets by name, and how one is loaded."""
+"""The data sets by name, and their loading."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from fedsim.data import known
 from fedsim.data.dataset import Dataset
 from fedsim.data.known import PublishedFacts
 from fedsim.data.partitions import PartitionEntry
-from fedsim.data.places import FETCH, DataRoots, leaves_root
-from fedsim.data.sources.celeba import GDOWN, celeba
+from fedsim.data.places import FETCH_HINT, DataRoots, leaves_root
+from fedsim.data.sources.celeba import GDOWN_HINT, celeba
 from fedsim.data.sources.chexpert import chexpert
 from fedsim.data.sources.cifar import cifar10, cifar100
 from fedsim.data.sources.digits import digits
@@ -30,20 +30,22 @@ from fedsim.errors import FieldError, SpecError
 from fedsim.plugins import Registry
 
 _PLACE = re.compile(r"(?<!\S)(ROOT)?/(?!PATH\b)([\w./-]*\w)")
-"""A place in the words of `looks`: below each data root, or an absolute path."""
+"""A path in the text of `locations`: below each data root, or absolute."""
 
 
 class DatasetEntry(NamedTuple):
     """A registered data set.
 
     Attributes:
-        load: the function; its keyword-only arguments are the parameters.
+        load: the loader; its keyword-only arguments are the parameters.
         summary: one line.
-        looks: where it looks for its files, ROOT being each data root and PATH the parameter `path`; these
-            places are watched for changes.
-        get: how to come by them.
-        fits: of a set that is drawn, refuses parameters that make it too large.
-        known: of a set that can be fetched, tells what it is like before it is here, by its parameters.
+        locations: the places of its files; ROOT stands for each data root and PATH for the parameter `path`.
+            Changes in these places are noticed.
+        how_to_get: instruction for getting the files.
+        check_parameters: raises an error for parameters that make a generated set too large; None for a set
+            from files.
+        published: returns the facts of a downloadable set from its parameters, without its files; None for
+            other sets.
     """
 
     load: Callable[..., Dataset]
@@ -76,35 +78,35 @@ _OWN: dict[str, DatasetEntry] = {
         mnist,
         "70,000 handwritten digits of 28x28, 10 classes",
         "ROOT/MNIST/raw, ROOT/mnist",
-        FETCH,
+        FETCH_HINT,
         published=known.mnist,
     ),
     "fashion_mnist": DatasetEntry(
         fashion_mnist,
         "70,000 pictures of clothes of 28x28, 10 classes",
         "ROOT/FashionMNIST/raw, ROOT/fashion-mnist, ROOT/fashion_mnist, /usr/share/datasets/fashion-mnist",
-        f"Debian's package dataset-fashion-mnist, or {FETCH}",
+        f"Debian's package dataset-fashion-mnist, or {FETCH_HINT}",
         published=known.mnist,
     ),
     "emnist": DatasetEntry(
         emnist,
         "handwritten letters (26 classes) or letters and digits (62) of 28x28",
         "ROOT/EMNIST/raw, ROOT/emnist, ROOT/gzip",
-        f"{FETCH}, or unpack EMNIST's gzip.zip",
+        f"{FETCH_HINT}, or unpack EMNIST's gzip.zip",
         published=known.emnist,
     ),
     "cifar10": DatasetEntry(
         cifar10,
         "60,000 photographs of 32x32, 10 classes",
         "ROOT/cifar-10-batches-py; image folders in ROOT/cifar10, ROOT/cifar-10 or ROOT/cifar10-jpeg",
-        f"{FETCH}, or unpack the Python version",
+        f"{FETCH_HINT}, or unpack the Python version",
         published=known.cifar10,
     ),
     "cifar100": DatasetEntry(
         cifar100,
         "60,000 photographs of 32x32, 100 classes in 20 groups",
         "ROOT/cifar-100-python",
-        f"{FETCH}, or unpack the Python version",
+        f"{FETCH_HINT}, or unpack the Python version",
         published=known.cifar100,
     ),
     "cinic10": DatasetEntry(
@@ -117,7 +119,7 @@ _OWN: dict[str, DatasetEntry] = {
         svhn,
         "99,289 house-number digits of 32x32, 10 classes",
         "ROOT/svhn, ROOT/SVHN",
-        FETCH,
+        FETCH_HINT,
         published=known.svhn,
     ),
     "tiny_imagenet": DatasetEntry(
@@ -130,7 +132,7 @@ _OWN: dict[str, DatasetEntry] = {
         celeba,
         "faces with a yes-or-no attribute, celebrities as natural clients",
         "ROOT/celeba, ROOT/CelebA",
-        f"{FETCH}{GDOWN}, or put img_align_celeba and its lists there",
+        f"{FETCH_HINT}{GDOWN_HINT}, or put img_align_celeba and its lists there",
         published=known.celeba,
     ),
     "chexpert": DatasetEntry(
@@ -186,19 +188,19 @@ def list_entry_parameters(entry: DatasetEntry | PartitionEntry) -> tuple[Paramet
 
 
 def find_dataset_faults(name: str, given: dict[str, Any]) -> list[FieldError]:
-    """What is wrong with a data set's name and parameters, all of it, before any file is read."""
+    """Return all errors in a data set's name and parameters, without reading a file."""
     if name not in DATASETS:
         return [DATASETS.fault("name", name)]
     return find_parameter_faults(DATASETS[name].load, given)
 
 
 def list_locations(name: str, roots: Sequence[Path], given: Mapping[str, Any]) -> list[Path]:
-    """The files and folders that a data set may be read from, as its entry says, be they there or not.
+    """The files and folders from which a data set may be read, whether they exist or not.
 
     Args:
-        name: of the data set; one that nobody knows is nowhere.
+        name: of the data set; an unknown one has no locations.
         roots: the data roots.
-        given: its parameters; a `path` that leads out of the data roots is nowhere.
+        given: its parameters; a `path` outside the data roots is left out.
     """
     if name not in DATASETS:
         return []
@@ -212,13 +214,13 @@ def list_locations(name: str, roots: Sequence[Path], given: Mapping[str, Any]) -
 
 
 class Outline(NamedTuple):
-    """What a data set is like.
+    """The facts of a data set.
 
     Attributes:
-        dataset: of a set that is drawn, with one example in each part; whole otherwise.
-        examples: how many there are for training.
-        tests: how many there are for testing.
-        drawn: whether the set is drawn, so that only the run knows its examples.
+        dataset: the whole data set; a generated one has only one example in each part.
+        examples: number of training examples.
+        tests: number of test examples.
+        is_drawn: whether the set is generated: then only the run has its examples.
     """
 
     dataset: Dataset
@@ -228,9 +230,9 @@ class Outline(NamedTuple):
 
 
 def outline_dataset(name: str, *, roots: Sequence[Path], download: bool = False, **given: Any) -> Outline:
-    """What a data set is like.
+    """Return the facts of a data set.
 
-    As `load_dataset`, but of a set that is drawn one example tells everything: the others are left undrawn.
+    It loads like `load_dataset`, but of a generated set it draws only one example.
 
     Raises:
         SpecError, DataNotFound, DataError: as `load_dataset`.
@@ -246,7 +248,7 @@ def outline_dataset(name: str, *, roots: Sequence[Path], download: bool = False,
 
 
 def find_published(name: str, **given: Any) -> PublishedFacts | None:
-    """What a data set that can be fetched is like, without a look at its files; None where nobody knows.
+    """Return the facts of a downloadable data set without its files; None if they are unknown.
 
     Raises:
         SpecError: unknown name or bad parameters.
@@ -262,19 +264,24 @@ def find_published(name: str, **given: Any) -> PublishedFacts | None:
 def load_dataset(
     name: str, *, roots: Sequence[Path], limit: int | None = None, download: bool = False, **given: Any
 ) -> Dataset:
-    """Loads a data set whole.
+    """Load a whole data set.
 
     Args:
         name: a name in `DATASETS`.
-        roots: the folders to look in, in this order.
-        limit: keep only the first so many training examples.
-        download: whether it may be fetched, into the first root, where upstream allows.
+        roots: the folders to search, in this order.
+        limit: keep only this number of training examples, the first ones.
+        download: whether the loader may download the files into the first root, if their publisher allows it.
         given: the data set's parameters.
 
     Raises:
         SpecError: unknown name or bad parameters; paths are argument names.
-        DataNotFound: its files are nowhere; says how to get them.
-        DataError: a file is truncated, mislabelled or not what it should be.
+        DataNotFound: if its files are missing; the message says how to get them.
+        DataError: if a file is truncated, mislabelled or of another kind.
+
+    Example:
+        >>> digits = load_dataset("digits", roots=(), limit=100)
+        >>> len(digits.train), digits.train.x.shape, digits.num_classes
+        (100, (100, 1, 8, 8), 10)
     """
     if faults := find_dataset_faults(name, given):
         raise SpecError(faults)

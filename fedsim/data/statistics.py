@@ -1,4 +1,4 @@
-"""A partition in numbers: who holds how many of which class, and how far each client is from the whole."""
+"""Statistics of a partition: class counts of each client, and each client's distance from the whole."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from fedsim.data.partition import Partition, SampledPartition
 def class_counts(
     partition: Partition, y: Array, num_classes: int, clients: Sequence[int] | None = None
 ) -> Indices:
-    """The client x class map.
+    """Return the number of examples of each class, for each client.
 
     Args:
         partition: of the training set.
         y: the training labels, int64 [n] or float32 [n, L].
         num_classes: C.
-        clients: whose rows; everybody's when not given (which asks a sampled partition for every client).
+        clients: clients of the rows; all clients by default (a sampled partition then draws every client).
 
     Returns:
         int64 [clients, C].
@@ -36,10 +36,10 @@ def class_counts(
 
 
 def distance_to_all(counts: Indices) -> Array:
-    """The earth mover's distance of each client's class distribution to that of all clients together.
+    """The earth mover's distance between each client's class distribution and that of all clients together.
 
-    Every move from one class to another costs 1, so it is half the sum of the absolute differences of the
-    shares (total variation): 0 for the same mix, near 1 for a client of one rare class.
+    A move from any class to another costs 1: the distance is half the sum of the absolute differences of the
+    shares (total variation). It is 0 for the same mix, near 1 for a client of one rare class.
 
     Args:
         counts: int64 [N, C].
@@ -54,16 +54,16 @@ def distance_to_all(counts: Indices) -> Array:
 
 
 def summarise_counts(counts: Indices, sizes: Indices | None = None) -> dict[str, Any]:
-    """The figures that fit on a screen.
+    """Summarise class counts.
 
     Args:
-        counts: int64 [n, C], of everybody or of the first n clients.
-        sizes: every client's number of examples, int64 [N]; the sums of `counts` when not given, which is
-            right for all clients with one label per example.
+        counts: int64 [n, C], of all clients or of the first n clients.
+        sizes: every client's number of examples, int64 [N]; by default the sums of `counts`, which is
+            correct for all clients with one label per example.
 
     Returns:
-        clients and examples; the sizes' and the distances' quartiles; classes per client; how many of each
-        class.
+        clients and examples; quartiles of the sizes, of the distances and of the classes per client; the
+        examples of each class.
     """
     sizes, distances = counts.sum(axis=1) if sizes is None else sizes, distance_to_all(counts)
     return {

@@ -1,4 +1,4 @@
-"""Texts to token numbers, by a Hugging Face tokenizer: trained here, or one that exists."""
+"""Texts to token numbers, with a Hugging Face tokenizer: trained on the texts, or an existing one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from fedsim.base.parameters import make_spec_error
 from fedsim.data.dataset import Array
-from fedsim.data.places import FETCH, TEXT_EXTRA, DataRoots, leaves_root
+from fedsim.data.places import FETCH_HINT, TEXT_EXTRA, DataRoots, leaves_root
 from fedsim.errors import DataError, DataNotFound
 
 TRAINED_TOKENIZER = "bpe"
@@ -20,12 +20,12 @@ _PADDING_NAMES = ("[PAD]", "<pad>")
 
 
 class Tokens(NamedTuple):
-    """Texts of equal length.
+    """Texts of equal length, as token numbers.
 
     Attributes:
         train: int32 [n, L]; 0 is padding.
         test: int32 [m, L].
-        vocabulary: how many token numbers there are.
+        vocabulary: number of tokens.
     """
 
     train: Array
@@ -42,19 +42,19 @@ def tokenise_texts(
     vocabulary: int,
     length: int,
 ) -> Tokens:
-    """Turns texts into token numbers, cut or padded to one length.
+    """Turn texts into token numbers, cut or padded to one length.
 
     Args:
-        places: where a folder with a `tokenizer.json` may lie, and whether one may be downloaded.
+        places: the data roots for a folder with a `tokenizer.json`, and whether downloads are allowed.
         train: the training texts; a tokenizer is trained on these alone.
         test: the test texts.
-        tokenizer: "bpe" to train one by byte-pair encoding, or the name of one that exists.
-        vocabulary: how many tokens a trained one has at most.
+        tokenizer: "bpe" to train one by byte-pair encoding, or the name of an existing one.
+        vocabulary: largest number of tokens of a trained tokenizer.
         length: L.
 
     Raises:
-        DataNotFound: the tokenizer, or the package for it, is missing.
-        SpecError: the tokenizer does not pad with token 0.
+        DataNotFound: if the tokenizer, or its package, is missing.
+        SpecError: if the tokenizer does not pad with token 0.
     """
     made = (
         _train_tokenizer(train, vocabulary)
@@ -63,7 +63,9 @@ def tokenise_texts(
     )
     padding = next((name for name in _PADDING_NAMES if made.token_to_id(name) == 0), None)
     if padding is None:
-        raise make_spec_error("tokenizer", tokenizer, "has no padding token with the number 0", "use another")
+        raise make_spec_error(
+            "tokenizer", tokenizer, "has no padding token with the number 0", "use another one"
+        )
     made.enable_truncation(length)
     made.enable_padding(pad_id=0, pad_token=padding, length=length)
     return Tokens(
@@ -72,30 +74,30 @@ def tokenise_texts(
 
 
 def tokenizer_fingerprint(places: DataRoots, tokenizer: str) -> str:
-    """A tokenizer's name for the cache's recipe, and the SHA-256 of its file if that lies in a data root.
+    """A tokenizer's name for the cache's recipe, with the SHA-256 of its file if it is in a data root.
 
     Raises:
-        SpecError: the name leads out of the data roots.
-        DataError: the file cannot be read.
+        SpecError: if the name is a path outside the data roots.
+        DataError: if the file cannot be read.
     """
-    file = None if tokenizer == TRAINED_TOKENIZER else _file(places, tokenizer)
+    file = None if tokenizer == TRAINED_TOKENIZER else _tokenizer_file(places, tokenizer)
     try:
         return tokenizer if file is None else f"{tokenizer} {hashlib.sha256(file.read_bytes()).hexdigest()}"
     except OSError as error:
-        raise _unreadable(tokenizer, error) from error
+        raise _unreadable_error(tokenizer, error) from error
 
 
-def _file(places: DataRoots, name: str) -> Path | None:
+def _tokenizer_file(places: DataRoots, name: str) -> Path | None:
     if leaves_root(name):
         raise make_spec_error("tokenizer", name, "has to be a name, or a folder inside a data root")
     return places.find_path((f"{name}/tokenizer.json",))
 
 
-def _unreadable(name: str, error: Exception) -> DataError:
+def _unreadable_error(name: str, error: Exception) -> DataError:
     return DataError(f"tokenizer {name!r}: cannot be read ({error})", f"use {TRAINED_TOKENIZER!r}")
 
 
-def _library() -> Any:
+def _import_tokenizers() -> Any:
     try:
         return importlib.import_module("tokenizers")
     except ImportError as error:
@@ -103,8 +105,8 @@ def _library() -> Any:
 
 
 def _train_tokenizer(texts: Sequence[str], vocabulary: int) -> Any:
-    """Byte-pair encoding: of the library's subword trainers, the one that repeats its own results."""
-    library = _library()
+    """Train by byte-pair encoding, the library's only subword trainer with reproducible results."""
+    library = _import_tokenizers()
     made = library.Tokenizer(library.models.BPE(unk_token="[UNK]"))
     made.normalizer = library.normalizers.BertNormalizer(lowercase=True)
     made.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
@@ -119,9 +121,9 @@ def _train_tokenizer(texts: Sequence[str], vocabulary: int) -> Any:
 
 
 def _load_tokenizer(places: DataRoots, name: str) -> Any:
-    """A tokenizer in a data root, or one from the hub where downloads are allowed."""
-    library = _library()
-    file = _file(places, name)
+    """A tokenizer in a data root, or one from the hub if downloads are allowed."""
+    library = _import_tokenizers()
+    file = _tokenizer_file(places, name)
     try:
         if file is not None:
             return library.Tokenizer.from_file(str(file))
@@ -130,8 +132,10 @@ def _load_tokenizer(places: DataRoots, name: str) -> Any:
     except (
         Exception
     ) as error:  # the library raises plain Exception for a damaged file and for a failed download
-        raise _unreadable(name, error) from error
-    get = f"put its tokenizer.json into a folder of that name there, {FETCH}, or use {TRAINED_TOKENIZER!r}"
+        raise _unreadable_error(name, error) from error
+    get = (
+        f"put its tokenizer.json into a folder of that name there, {FETCH_HINT}, or use {TRAINED_TOKENIZER!r}"
+    )
     raise places.make_not_found_error(f"tokenizer {name!r}", (f"{name}/tokenizer.json",), get)
 
 

@@ -69,31 +69,3 @@ def _iterate_server_training(
             except StopIteration as end:
                 return end.value
         yield progress
-
-
-def measure_server_training(
-    algorithm: Algorithm,
-    ctx: Context,
-    state: Any,
-    reduced: ReducedUpdates,
-    device: torch.device,
-    enough: float,
-) -> float:
-    """How long `learnt` takes, told from its beginning where that is longer than `enough` seconds.
-
-    Where each architecture is trained by itself, those not begun are taken to be like the one that was.
-    """
-    training = capability(algorithm, ServerTraining)
-    if training is None:
-        return 0.0
-    began, behind, last = perf_counter(), 0, Progress("", 0, 0)
-    for progress in _iterate_server_training(algorithm, training, ctx, state, reduced, device):
-        behind += last.total if progress.done < last.done else 0
-        last = progress
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        spent = perf_counter() - began
-        if spent > enough:
-            whole = max(behind + last.total, last.total * len(ctx.nets))
-            return spent * whole / (behind + last.done)
-    return perf_counter() - began

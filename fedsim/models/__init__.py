@@ -111,7 +111,7 @@ def make_net(
         build = partial(build, vocabulary=vocabulary)
     elif vocabulary:
         texts = ", ".join(filter(reads_tokens, MODELS))
-        raise ValueError(f"takes numbers, and this data has tokens; models of texts: {texts}")
+        raise ValueError(f"takes numbers, but this data has tokens; models of texts: {texts}")
     return Net(build, name)
 
 

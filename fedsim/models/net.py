@@ -165,12 +165,12 @@ class Net:
     def run_blocks(
         self, params: Params, x: Tensor, start: str | None = None, stop: str | None = None
     ) -> Tensor:
-        """Run the forward pass from block `start` (default: the first) up to block `stop`, without `stop` itself.
+        """Run the forward pass from block `start` up to, but not including, block `stop`.
 
         Args:
             params: at least the keys of the blocks that run.
             x: the input of block `start`, `[batch, ...]`.
-            start: name of the first block to run.
+            start: name of the first block to run; None runs from the beginning.
             stop: name of the block to stop before; None runs to the end.
 
         Raises:

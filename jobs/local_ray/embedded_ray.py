@@ -21,6 +21,7 @@ from jobs.local_ray.keeper import fetch_json
 from jobs.local_ray.keeper_files import (
     ALIVE,
     LOG,
+    TOKEN,
     Addresses,
     is_keeper_alive,
     read_addresses,
@@ -99,6 +100,17 @@ def find_ray(settings: Settings) -> RayAddress | None:
     return RayAddress(addresses.gcs, addresses.dashboard, secret)
 
 
+def make_ray_environment(settings: Settings, address: RayAddress) -> dict[str, str]:
+    """Return the variables with which another process of this machine reaches the settings' local Ray."""
+    return {
+        "FEDSIM_RAY_ADDRESS": address.gcs,
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(settings.home / TOKEN),
+        # As for the keeper: without it, Ray looks for a loopback address at the machine's outward address.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    }
+
+
 def stop_ray(settings: Settings) -> bool:
     """End the local Ray of these settings, and every job that runs on it.
 
@@ -126,9 +138,8 @@ def package_path() -> str:
 
 
 def _start_keeper(settings: Settings, home: Path) -> subprocess.Popen[bytes]:
-    numbers = {"FEDSIM_RAY_NUM_CPUS": settings.ray_num_cpus, "FEDSIM_RAY_NUM_GPUS": settings.ray_num_gpus}
-    environment = os.environ | settings.public_environment() | {"PYTHONPATH": package_path()}
-    environment |= {name: str(value) for name, value in numbers.items() if value is not None}
+    environment = os.environ | settings.public_environment() | settings.ray_sizes()
+    environment["PYTHONPATH"] = package_path()
     environment["FEDSIM_RAY_IDLE"] = str(settings.ray_idle_seconds)
     # Every job can read the environment of Ray's processes: remove the secrets.
     for name in ("FEDSIM_TOKEN", SECRETS_VARIABLE, *settings.secret_environment()):

@@ -85,7 +85,7 @@ class PartitionReport:
 
 
 def make_partition_report(
-    spec: JobSpec, settings: Settings, on_phase: Callable[[str], None]
+    spec: JobSpec, settings: Settings, on_status: Callable[[str], None]
 ) -> PartitionReport:
     """Make the partition that the jobs of this spec use.
 
@@ -93,15 +93,15 @@ def make_partition_report(
         spec: its `seed`, `clients`, `data` and `evaluation.validation` matter; `model` matters if an expert
             is trained.
         settings: the data roots.
-        on_phase: receives the current step.
+        on_status: receives the current step.
 
     Raises:
         SpecError, DataNotFound, DataError: as `resolve_spec`.
     """
-    on_phase("checking the spec")
+    on_status("checking the spec")
     experiment = resolve_spec(spec, settings)
     try:
-        population = _prepare_population(experiment, on_phase)
+        population = _prepare_population(experiment, on_status)
     except SpecError as error:
         raise use_spec_paths(error) from None
     federation = Federation(population.dataset, population.partition, population.tests, population.public)
@@ -128,11 +128,11 @@ def measure_federation(federation: Federation, about: dict[str, Any]) -> Partiti
     return PartitionReport(federation, about, train.sizes(), counts, distance_to_all(counts), notes)
 
 
-def _prepare_population(experiment: Experiment, on_phase: Callable[[str], None]) -> Population:
+def _prepare_population(experiment: Experiment, on_status: Callable[[str], None]) -> Population:
     preparing = experiment.prepare_population()
     while True:
         try:
-            on_phase(next(preparing))
+            on_status(next(preparing))
         except StopIteration as end:
             population: Population = end.value
             return population

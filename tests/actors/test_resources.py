@@ -69,7 +69,9 @@ def test_the_share_of_the_server_is_set_aside_on_the_head() -> None:
 
 def test_a_server_that_finds_no_gpu_is_told_so() -> None:
     nodes = [ClusterNode("a", 8, 2), ClusterNode("head", 8, 0, head=True)]
-    with pytest.raises(DoesNotFit, match=r"head has 8 CPU and 0 GPU.*then trains on its CPU") as caught:
+    with pytest.raises(
+        DoesNotFit, match=r"head has 8 CPU and 0 GPU.*the server then trains on its CPU"
+    ) as caught:
         reserve_server_gpu(nodes, 0.25)
     assert caught.value.errors[0][:2] == ("resources.server_gpus", 0.25)
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from actors.actor_group import ActorGroup
 from actors.coordinator import CheckpointPolicy, CoordinatorProcess
-from actors.plan.prober import Probe
-from actors.plan.trials import Trials
+from actors.plan.measure import Probe
+from actors.plan.short_rounds import ShortRounds
 from actors.ray_pool import RayPool
 from actors.resources import Placement
 from fedsim.algorithms import FedBABU, LayerSchedule
@@ -135,22 +135,25 @@ def test_rounds_that_run_again_have_the_width_that_they_had(crew: ActorGroup, tm
     before = list(simulate(Growing(), population, RayPool(Growing(), population, crew, stack=4)))
     widths = {result.round: result.engine["width"] for result in before}
     assert widths == {1: 4, 2: 4, 3: 2, 4: 2}
-    keeping = CheckpointPolicy(str(tmp_path), every=10, widths=widths)
+    keeping = CheckpointPolicy(str(tmp_path), every=10, stack_sizes=widths)
     process = CoordinatorProcess(described(population), Placement(1, 1, 0), checkpoint_policy=keeping)
     again = process._run_rounds(population, RayPool(Scaffold(), population, crew, stack=4), None, None)
     assert [r.digest for r in again if isinstance(r, RoundResult)] == [r.digest for r in before]
 
 
-def test_a_plan_measures_full_stacks_and_says_if_they_were_halved(crew: ActorGroup) -> None:
+def test_a_plan_measures_full_stacks_and_says_if_they_were_halved(
+    crew: ActorGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
     population = federation(cohort_size=8, rounds=3)
-    trials = Trials(Large(), population, RayPool(Large(), population, crew, stack=4))
-    probe = Probe(trials, described(population), 0.0)
-    probe.first_client()
-    widest = trials.done[-1]
-    assert len(widest.cohort) == min(8, 4 * trials.workers)
+    rounds = ShortRounds(Large(), RayPool(Large(), population, crew, stack=4))
+    probe, trained = Probe(described(population), rounds), list[tuple[list[int], int]]()
+    train = rounds.train
+    monkeypatch.setattr(rounds, "train", lambda *args: trained.append(args) or train(*args))
+    probe.check_first_clients()
     # The largest ones, whatever their number; and two steps of each, so that there is a momentum.
-    assert set(widest.cohort[:4]) == set(sorted(trials.cohorts[0], key=population.partition.size)[-4:])
-    assert (trials.pool.stack_size, probe.asked) == (2, 4)
+    largest = sorted(rounds.cohorts[0], key=population.partition.size, reverse=True)
+    assert trained == [(largest[:1], 1), (largest[: 4 * rounds.workers], 2)]
+    assert (rounds.pool.stack_size, probe.stack) == (2, 4)
 
 
 def described(population: Population) -> Experiment:

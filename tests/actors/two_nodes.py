@@ -53,7 +53,7 @@ def main() -> dict[str, Any]:
     try:
         crew = ActorGroup(Placement(2, 1, 0))
         pool = RayPool(Heavy(), population, crew)
-        nodes = [member["node"] for member in crew.members]
+        nodes = [member["node"] for member in crew.actor_infos]
         results, lost, began = [], None, 0.0
         try:
             for result in simulate(Heavy(), population, pool):

@@ -18,7 +18,7 @@ from fastapi import FastAPI
 
 from actors.resources import ClusterNode
 from api.server.app import create_app
-from api.server.serving import open_listener
+from api.server.web_server import open_listener
 from fedsim.errors import RayUnavailable
 from jobs.local_ray.cluster import ClusterState, JobActors, NodeState, Share
 from jobs.settings import Limits, Settings
@@ -91,7 +91,7 @@ class RunningService:
     def stop(self) -> None:
         if not self.thread.is_alive():
             return
-        self.app.state.loop.call_soon_threadsafe(self.app.state.service.hub.close)
+        self.app.state.loop.call_soon_threadsafe(self.app.state.service.event_hub.close)
         self.server.should_exit = True
         self.thread.join(10)
         self.listener.close()

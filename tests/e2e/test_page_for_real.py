@@ -34,7 +34,7 @@ def test_a_job_is_planned_submitted_watched_and_cancelled(
     server: Server, http: httpx.Client, browser: Browser
 ) -> None:
     browser.open(f"{server.url}/#/new")
-    until(lambda: "would take this spec" in browser.text("#verdict"), seconds=60)
+    until(lambda: "This spec is valid" in browser.text("#verdict"), seconds=60)
     fill = """
         const area = document.querySelector("#yaml");
         area.value = arguments[0];
@@ -42,9 +42,9 @@ def test_a_job_is_planned_submitted_watched_and_cancelled(
     """
     browser.script(fill, SPEC)
     until(lambda: browser.value('[name="rounds"]') == "400", seconds=60)
-    until(lambda: "would take this spec" in browser.text("#verdict"), seconds=60)
+    until(lambda: "This spec is valid" in browser.text("#verdict"), seconds=60)
     browser.click("#plan-start")
-    until(lambda: "It fits." in browser.text("#plan"), seconds=310)
+    until(lambda: "The job fits the cluster." in browser.text("#plan"), seconds=310)
     browser.click("#submit")
     until(lambda: browser.text("#job-head") == "by hand", seconds=60)
     job = browser.script("return location.hash").rsplit("/", 1)[1]
@@ -65,5 +65,5 @@ def test_a_job_is_planned_submitted_watched_and_cancelled(
     http.post(f"/jobs/{job}/cancel")
     wait_for(http, job, {"CANCELLED", "SUCCEEDED"})
     browser.open(f"{server.url}/#/cluster")
-    until(lambda: "CPU taken" in browser.text("#nodes"), seconds=30)
+    until(lambda: "CPU in use" in browser.text("#nodes"), seconds=30)
     assert browser.errors() == []

@@ -20,7 +20,7 @@ from ray.scripts import scripts as ray_scripts
 
 from api.cli.main import app
 from api.server.app import create_app
-from api.server.serving import GRACE_SECONDS
+from api.server.web_server import GRACE_SECONDS
 from jobs.settings import Settings
 from jobs.store.job_store import JobStore
 from tests.api.service import IdleQueue
@@ -177,7 +177,7 @@ def test_the_page_names_every_figure(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
     with JobStore.open(settings.database_url) as store:
         service = create_app(settings, store, IdleQueue())
-        text = service.state.metrics.text(store.totals, ready=True).decode()
+        text = service.state.metrics.format_text(store.totals, ready=True).decode()
     given = set(re.findall(r"^# TYPE (fedsim_\w+)", text, re.MULTILINE))
     figures = {name for name in given if not name.endswith("_created")}
     assert figures == set(re.findall(r"`(fedsim_[a-z_]+)", PAGE))

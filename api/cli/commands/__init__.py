@@ -1,1 +1,1 @@
-"""The commands of `fedsim`, one file for each subject. They import late, so that help comes at once."""
+"""The commands of `fedsim`. They import late, so that `fedsim --help` is fast."""

@@ -1,4 +1,4 @@
-"""`fedsim algorithms`, `models`, `datasets`, `partitions`, `presets`, `schema`: what a spec can say."""
+"""The commands `fedsim algorithms`, `models`, `datasets`, `partitions`, `presets` and `schema`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,17 @@ if TYPE_CHECKING:
     from api.server.service import CatalogueKind
 
 NameArgument = Annotated[
-    str | None, typer.Argument(metavar="[NAME]", help="One of them, with what each parameter means.")
+    str | None, typer.Argument(metavar="[NAME]", help="Show one entry, with the meaning of each parameter.")
 ]
 
-_PLACES = {"Looks in": "looks", "To get it": "get"}
+_PLACES = {"Folder": "looks", "How to get it": "get"}
+
+_SINGULAR = {
+    "algorithms": "algorithm",
+    "models": "model",
+    "datasets": "data set",
+    "partitions": "partition",
+}
 
 _BOUNDS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
 
@@ -24,27 +31,27 @@ _STACKABLE_KINDS = {"models": "models with their defaults"}
 
 
 def algorithms(name: NameArgument = None, format: FormatOption = Format.TEXT, url: UrlOption = None) -> None:
-    """List the methods, with their hyper-parameters."""
+    """List the algorithms and their parameters."""
     _show("algorithms", name, format, url)
 
 
 def models(name: NameArgument = None, format: FormatOption = Format.TEXT, url: UrlOption = None) -> None:
-    """List the models, with whether clients can train at once."""
+    """List the models, and whether clients can be stacked (trained at once as one loop)."""
     _show("models", name, format, url)
 
 
 def datasets(name: NameArgument = None, format: FormatOption = Format.TEXT, url: UrlOption = None) -> None:
-    """List the data sets, with where each looks for its files."""
+    """List the data sets and the folders where fedsim looks for their files."""
     _show("datasets", name, format, url)
 
 
 def partitions(name: NameArgument = None, format: FormatOption = Format.TEXT, url: UrlOption = None) -> None:
-    """List the ways to deal a data set out to clients."""
+    """List the partitions: ways to divide a data set among clients."""
     _show("partitions", name, format, url)
 
 
 def presets(format: FormatOption = Format.TEXT) -> None:
-    """List the specs that come with fedsim."""
+    """List the presets: specs that come with fedsim."""
     from api.cli.display import make_data_console, make_plain_text, make_table, print_json
     from jobs.spec import preset_text
     from jobs.spec import presets as summaries
@@ -61,13 +68,13 @@ def presets(format: FormatOption = Format.TEXT) -> None:
 
 
 class SchemaFormat(StrEnum):
-    """How the schema is printed: there is one way, and the option is taken as by every other command."""
+    """Output format of the schema; every command has the option `--format`."""
 
     JSON = "json"
 
 
 def schema(
-    format: Annotated[SchemaFormat, typer.Option("--format", help="What it is in any case.")] = (
+    format: Annotated[SchemaFormat, typer.Option("--format", help="The schema is always JSON.")] = (
         SchemaFormat.JSON
     ),
 ) -> None:
@@ -81,7 +88,7 @@ def schema(
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     for command in (algorithms, models, datasets, partitions, presets, schema):
-        app.command(rich_help_panel="What a spec can say")(command)
+        app.command(rich_help_panel="Specs")(command)
 
 
 def _show(kind: CatalogueKind, name: str | None, format: Format, url: str | None) -> None:
@@ -98,37 +105,37 @@ def _show(kind: CatalogueKind, name: str | None, format: Format, url: str | None
     if format is Format.JSON:
         print_json(entries)
         return
-    columns = [kind[:-1], "summary", "parameters"]
+    columns = [_SINGULAR[kind], "summary", "parameters"]
     rows = [[e["name"], _summary(e), _parameters(e["parameters"])] for e in entries]
     if kind == "datasets":
-        columns.insert(2, "looks in")
+        columns.insert(2, "folder")
         for row, entry in zip(rows, entries, strict=True):
             row.insert(2, entry["looks"])
     if kind == "models":
-        columns.insert(1, "at once")
+        columns.insert(1, "stackable")
         for row, entry in zip(rows, entries, strict=True):
             row.insert(1, "yes" if entry["stacks"] else "no")
     make_data_console().print(make_table(columns, ([make_plain_text(cell) for cell in row] for row in rows)))
     if kind in _STACKABLE_KINDS:
-        make_data_console().print(make_plain_text(_stacking(entries, _STACKABLE_KINDS[kind])))
+        make_data_console().print(make_plain_text(_describe_stacking(entries, _STACKABLE_KINDS[kind])))
 
 
 def _summary(entry: dict[str, Any]) -> str:
-    # A service of an older version does not say whose they are: all are its own.
+    # A service of an older version does not name the plug-in.
     plugin = entry.get("plugin")
     return f"{entry['summary']} [{plugin}]" if plugin else str(entry["summary"])
 
 
-def _stacking(entries: list[dict[str, Any]], what: str) -> str:
-    """With which of them clients can train at once, in a sentence."""
-    alone: dict[str, list[str]] = {}
+def _describe_stacking(entries: list[dict[str, Any]], what: str) -> str:
+    """Describe in two sentences which entries support stacking."""
+    reasons: dict[str, list[str]] = {}
     for entry in entries:
         if not entry["stacks"]:
-            alone.setdefault(entry["why_not_stacked"], []).append(entry["name"])
-    told = "; ".join(f"{', '.join(names)} ({why})" for why, names in alone.items())
-    rest = f"; one by one with {told}" if alone else ""
+            reasons.setdefault(entry["why_not_stacked"], []).append(entry["name"])
+    rest = "; ".join(f"{', '.join(names)} ({why})" for why, names in reasons.items())
     able = sum(1 for entry in entries if entry["stacks"])
-    return f"Clients can train at once (resources.stack) with {able} of {len(entries)} {what}{rest}."
+    works = f"Stacking (resources.stack) works with {able} of {len(entries)} {what}."
+    return f"{works} Without stacking: {rest}." if reasons else works
 
 
 def _entries(kind: CatalogueKind, url: str | None) -> list[dict[str, Any]]:
@@ -158,41 +165,43 @@ def _find_entry(entries: list[dict[str, Any]], kind: CatalogueKind, name: str) -
 
     known = {entry["name"]: entry for entry in entries}
     if name not in known:
-        raise RequestError([FieldError("name", name, f"is no {kind[:-1]}", suggest_name(name, known))])
+        raise RequestError(
+            [FieldError("name", name, f"is not a known {_SINGULAR[kind]}", suggest_name(name, known))]
+        )
     return known[name]
 
 
 def _show_one(entry: dict[str, Any]) -> None:
-    """One entry: what it is, where it is from, and what each parameter may be and means."""
+    """Print one entry: summary, source, and the allowed values and meaning of each parameter."""
     from api.cli.display import make_data_console, make_plain_text, make_table
     from fedsim.base.parameters import format_value
 
-    told = [f"{entry['name']}: {_summary(entry)}", entry.get("documentation", "")]
-    told += [f"{word}: {entry[key]}" for word, key in _PLACES.items() if entry.get(key)]
+    texts = [f"{entry['name']}: {_summary(entry)}", entry.get("documentation", "")]
+    texts += [f"{word}: {entry[key]}" for word, key in _PLACES.items() if entry.get(key)]
     if not entry.get("stacks", True):
-        told.append(f"Clients do not train at once: {entry['why_not_stacked']}.")
-    make_data_console().print(make_plain_text("\n\n".join(filter(None, told))))
+        texts.append(f"Clients cannot be stacked: {entry['why_not_stacked']}.")
+    make_data_console().print(make_plain_text("\n\n".join(filter(None, texts))))
     schema = entry["parameters"]
     if properties := schema.get("properties", {}):
         rows = (
             (
                 name,
                 _describe_allowed_values(each),
-                format_value(each["default"]) if "default" in each else "has to be given",
+                format_value(each["default"]) if "default" in each else "required",
                 each.get("description", ""),
             )
             for name, each in properties.items()
         )
         make_data_console().print(
             make_table(
-                ("parameter", "may be", "default", "meaning"),
+                ("parameter", "allowed values", "default", "meaning"),
                 ([make_plain_text(cell) for cell in row] for row in rows),
             )
         )
 
 
 def _describe_allowed_values(schema: dict[str, Any]) -> str:
-    """What a JSON schema allows, in words: "number above 0 or null"."""
+    """Describe the values that a JSON schema allows: "number above 0 or null"."""
     if "anyOf" in schema:
         return " or ".join(map(_describe_allowed_values, schema["anyOf"]))
     if "enum" in schema:

@@ -1,4 +1,4 @@
-"""`fedsim compare`: runs side by side."""
+"""`fedsim compare`: a table that compares runs."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 def compare(
     runs: RunsArgument,
     target: Annotated[
-        float | None, typer.Option(help="The value to reach; by default the worst final one among the runs.")
+        float | None, typer.Option(help="The target value. Default: the worst final value among the runs.")
     ] = None,
     metric: Annotated[
-        str, typer.Option(help="The metric to compare; of a loss the smaller is better.")
+        str, typer.Option(help="The metric to compare. For losses, smaller is better.")
     ] = "global_accuracy",
     format: TableFormatOption = TableFormat.TEXT,
     url: UrlOption = None,
 ) -> None:
-    """Compare runs: rounds to a target, final and best value, bytes, seconds, side by side."""
+    """Compare runs: final and best value, cost to reach a target, total traffic and computing time."""
     from api.cli.display import make_data_console, print_json, print_message
-    from api.reports.comparison import compare_runs as side_by_side
+    from api.reports.comparison import compare_runs
 
-    found = side_by_side(list(_read(runs, url)), metric, target)
+    found = compare_runs(list(_read(runs, url)), metric, target)
     if format is TableFormat.JSON:
         print_json(found.to_document())
     elif format is TableFormat.CSV:
@@ -41,11 +41,11 @@ def compare(
         writer.writerows(rows)
     else:
         make_data_console().print(_table(found))
-        print_message("best: in the best round on the test set, which flatters")
+        print_message("best = value of the best round on the test set; this is an optimistic value")
 
 
 def _read(runs: Sequence[str], url: str | None) -> Iterator[ComparedRun]:
-    """Read the files, and ask the service for the jobs; no service is asked where all are files."""
+    """Read runs from files and from the service; only files need no service."""
     from api.cli.commands.connection import connect
     from api.reports.comparison import ComparedRun
 
@@ -78,17 +78,17 @@ def _table(found: Comparison) -> Any:
     from api.cli.display import make_table
     from api.reports.formatting import format_number
 
-    target = f"rounds to {format_number(found.target)}"
+    target = format_number(found.target)
     heads = (
         "run",
         "name",
         "rounds",
         f"final {found.metric}",
         "best",
-        target,
-        "bytes to it",
-        "bytes",
-        "seconds",
+        f"rounds to {target}",
+        f"traffic to {target}",
+        "traffic",
+        "computing time (s)",
     )
     return make_table(heads, (_cells(line) for line in found.lines), numbers=heads[2:])
 
@@ -104,7 +104,7 @@ def _cells(line: ComparisonRow) -> list[Any]:
         str(line.rounds),
         format_share(line.final and line.final.value),
         f"{format_share(best.value)} ({best.round})" if best else "",
-        str(reached.rounds) if reached else "never",
+        str(reached.rounds) if reached else "not reached",
         format_bytes(reached.bytes) if reached else "",
         format_bytes(line.bytes),
         f"{line.seconds:.1f}",

@@ -1,4 +1,4 @@
-"""What the shell may complete: the names of presets and files, and the ids of jobs."""
+"""Shell completion: names of presets and spec files, and ids of jobs."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 TIMEOUT_SECONDS = 1.0
-"""Seconds that a shell waits for the ids of jobs."""
+"""Seconds that the shell waits for job ids."""
 
 MOST_JOBS_OFFERED = 50
 
 
 def complete_spec(incomplete: str) -> Iterator[tuple[str, str]]:
-    """Offer the presets, and the spec files of a folder."""
+    """Yield presets and spec files with this beginning, each with a description."""
     from jobs.spec import presets
 
     yield from ((name, text) for name, text in presets().items() if name.startswith(incomplete))
@@ -24,7 +24,7 @@ def complete_spec(incomplete: str) -> Iterator[tuple[str, str]]:
 
 
 def complete_job(incomplete: str) -> Iterator[tuple[str, str]]:
-    """Offer the youngest jobs of the service, if it answers at once; a shell cannot show why it does not."""
+    """Yield the newest jobs of the service; none if it does not answer, as a shell cannot show an error."""
     from api.sdk import calls
     from api.sdk.client import FedSimClient
     from api.server.local_service import find_default_url

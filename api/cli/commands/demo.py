@@ -1,4 +1,4 @@
-"""`fedsim demo`: a whole federated job in half a minute, on this machine."""
+"""`fedsim demo`: a small federated job in half a minute, on this machine."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from jobs.settings import Settings
 
 IDLE_EXIT = 900
-"""Seconds after which the service that the demo started ends by itself, when nobody uses it."""
+"""Seconds without requests after which the service of the demo stops."""
 
 
 def demo(
-    seed: Annotated[int | None, typer.Option(min=0, help="Another seed than the preset's.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Use this seed instead of the preset's.")] = None,
     keep: Annotated[
-        bool, typer.Option("--keep/--no-keep", help="Leave the service running, for the page.")
+        bool, typer.Option("--keep/--no-keep", help="Keep the service running, so that the page stays open.")
     ] = True,
     format: FormatOption = Format.TEXT,
 ) -> None:
-    """Run a small federated job from start to end, and leave its page open. Begin with this one."""
+    """Start here: run a small job from start to end and keep its page open."""
     from api.cli.display import print_message
     from api.sdk.client import FedSimClient
     from api.server.local_service import StartedService
@@ -41,14 +41,21 @@ def demo(
             _stop(settings)
     if keep:
         print_message(f"\nThe page: {url}/")
-        ending = f"ends by itself after {IDLE_EXIT // 60} idle minutes, or now" if started else "ends"
-        if started is not None or StartedService.read_file(settings) is not None:
-            print_message(f"The service {ending} with: fedsim stop")
+        if started is not None:
+            print_message(
+                f"The service stops after {IDLE_EXIT // 60} idle minutes. To stop it now: fedsim stop"
+            )
+        elif StartedService.read_file(settings) is not None:
+            print_message("To stop the service: fedsim stop")
     raise typer.Exit(0 if succeeded else 1)
 
 
 def _service(settings: Settings) -> tuple[str, BackgroundService | None]:
-    """Find a service that answers, or start one; returns its address, and what was started."""
+    """Find a service that answers, or start one.
+
+    Returns:
+        The address of the service, and the service if it was started here.
+    """
     from api.cli.display import print_message, show_waiting
     from api.server.local_service import (
         DEFAULT_PORT,
@@ -68,11 +75,13 @@ def _service(settings: Settings) -> tuple[str, BackgroundService | None]:
             wait_until_ready(url, show)
         return url, None
     if "FEDSIM_URL" in os.environ:
-        raise Unreachable(f"no fedsim answers at FEDSIM_URL, {url}", "unset it to start a service here")
+        raise Unreachable(
+            f"no fedsim service answers at FEDSIM_URL ({url})", "unset it to start a service here"
+        )
     port = DEFAULT_PORT
     if found == "somebody":
         port = find_free_port()
-        print_message(f"something else answers at {url}; taking port {port}")
+        print_message(f"another program uses {url}; using port {port} instead")
     started = BackgroundService(settings, port, IDLE_EXIT)
     print_message(f"starting a service at {started.url} (its log is {started.log})")
     with show_waiting("waiting for the service") as show:
@@ -81,15 +90,16 @@ def _service(settings: Settings) -> tuple[str, BackgroundService | None]:
 
 
 def _run(job: JobHandle, format: Format) -> bool:
-    """Show a job to its end, then the table of its rounds; returns whether it succeeded."""
+    """Show a job until it ends, then print its rounds; return whether it succeeded."""
     from api.cli.display import make_data_console, make_rounds_table, print_json, print_message
-    from api.cli.live import follow_job, open_live_view
+    from api.cli.job_progress import follow_job, open_live_view
 
     spec = job.job.spec
     clients, partition = spec["clients"], spec["data"]["partition"]
+    cohort = max(1, round(clients["total"] * clients["fraction"]))
     print_message(
         f"job {job.id}: {spec['algorithm']['name']} on {spec['data']['dataset']['name']}, "
-        f"{clients['total']} clients ({partition['kind']}), {clients['fraction']:g} of them in a round"
+        f"{clients['total']} clients ({partition['kind']}), cohort {cohort}"
     )
     with open_live_view(job.job.name, job.job.rounds_total) as view:
         follow_job(job, view)
@@ -117,4 +127,4 @@ def _stop(settings: Settings) -> None:
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command(rich_help_panel="Begin here")(demo)
+    app.command(rich_help_panel="Start here")(demo)

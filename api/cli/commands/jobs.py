@@ -1,4 +1,4 @@
-"""Jobs of a service: `fedsim submit`, `clone`, `list`, `show`, `cancel`, `resume`, `delete`."""
+"""Commands for jobs of a service: `fedsim submit`, `clone`, `list`, `show`, `cancel`, `resume`, `delete`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from api.cli.commands.connection import connect
-from api.cli.commands.follow import follow_to_end
+from api.cli.commands.job_output import follow_to_end
 from api.cli.commands.options import (
     Format,
     FormatOption,
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from jobs.store.records import Job as Record
 
 
-NO_JOBS = "no jobs; submit one with: fedsim submit demo"
+NO_JOBS = "no jobs yet; create one with: fedsim submit demo"
 
 MOST_ROUNDS_SUMMED = 5_000
-"""Rounds of a job that `show` still reads, to sum them up."""
+"""`show` sums the cost of jobs with at most so many rounds."""
 
 
 class Order(StrEnum):
-    """What a list of jobs may be ordered by."""
+    """Fields that sort a list of jobs."""
 
     CREATED = "created_at"
     CREATED_LAST = "-created_at"
@@ -54,9 +54,10 @@ class Order(StrEnum):
 def submit(
     spec: SpecArgument,
     sets: SetOption = None,
-    priority: Annotated[int, typer.Option(help="Higher ones leave the queue first.")] = 0,
+    priority: Annotated[int, typer.Option(help="Jobs with a higher priority start first.")] = 0,
     label: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="To find the job by. Repeatable.")
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A label, to find the job later. Repeatable."),
     ] = None,
     idempotency_key: Annotated[
         str | None, typer.Option(metavar="KEY", help="Submissions with the same key are one job.")
@@ -80,7 +81,7 @@ def submit(
 
 
 def _wait_and_exit(handle: JobHandle, wait: bool, format: Format) -> None:
-    """WaitOption until a job has ended if `wait` is true, print it if the format is JSON, and exit the command."""
+    """Wait until a job has ended if `wait` is true, print it if the format is JSON, and exit the command."""
     from api.cli.display import print_json
 
     code = follow_to_end(handle) if wait else 0
@@ -98,21 +99,23 @@ def list_jobs(
         list[str] | None,
         typer.Option(help="Only jobs with this label: NAME or NAME=VALUE. Repeatable: with all of them."),
     ] = None,
-    algorithm: Annotated[str | None, typer.Option(help="Only jobs of this method.")] = None,
+    algorithm: Annotated[str | None, typer.Option(help="Only jobs with this algorithm.")] = None,
     search: Annotated[
-        str | None, typer.Option(help="Only jobs with this in their name, id or method.")
+        str | None, typer.Option(help="Only jobs with this in their name, id or algorithm.")
     ] = None,
-    order_by: Annotated[Order, typer.Option(help="'-' in front: the largest first.")] = Order.CREATED_LAST,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
-    every: Annotated[bool, typer.Option("--all", help="All of them, however many.")] = False,
+    order_by: Annotated[
+        Order, typer.Option(help="Sort by this field; with '-', in descending order.")
+    ] = Order.CREATED_LAST,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of jobs.")] = 50,
+    every: Annotated[bool, typer.Option("--all", help="List all jobs.")] = False,
     format: FormatOption = Format.TEXT,
     url: UrlOption = None,
 ) -> None:
-    """List the jobs, the youngest first."""
+    """List the jobs, newest first."""
     from api.cli.display import print_message
 
     with connect(url) as client:
-        # One more than is shown tells whether there are more.
+        # One job more than shown tells whether there are more jobs.
         found = client.jobs(
             state=[each.value for each in state or ()] or None,
             label=label,
@@ -126,9 +129,9 @@ def list_jobs(
     if shown or format is Format.JSON:
         _print_jobs(shown, format)
     else:
-        print_message("no such jobs" if state or label or algorithm or search else NO_JOBS)
+        print_message("no job matches" if state or label or algorithm or search else NO_JOBS)
     if len(shown) < len(jobs):
-        print_message(f"there are more than these {limit}: --limit shows more of them, --all all")
+        print_message(f"showing {limit} jobs; use --limit N or --all to see more")
 
 
 def _print_jobs(jobs: Sequence[Record], format: Format) -> None:
@@ -141,14 +144,14 @@ def _print_jobs(jobs: Sequence[Record], format: Format) -> None:
 
 
 def show(job: JobArgument, format: FormatOption = Format.TEXT, url: UrlOption = None) -> None:
-    """Show one job: its state, what its rounds cost, its latest metrics and its spec."""
+    """Show a job: state, cost of its rounds, latest metrics, spec."""
     from api.cli.display import print_json
-    from api.cli.job_text import print_job
+    from api.cli.job_details import print_job
 
     with connect(url) as client:
         handle = client.job(job)
         found = handle.job
-        # Of a job with very many rounds, its report has the sums.
+        # The report has the sums of a job with more rounds.
         summed = format is Format.TEXT and found.rounds_done <= MOST_ROUNDS_SUMMED
         records = handle.rounds() if summed else ()
     if format is Format.JSON:
@@ -158,7 +161,7 @@ def show(job: JobArgument, format: FormatOption = Format.TEXT, url: UrlOption = 
 
 
 def cancel(jobs: JobsArgument, format: FormatOption = Format.TEXT, url: UrlOption = None) -> None:
-    """Cancel jobs: a waiting one at once, a running one within seconds."""
+    """Cancel jobs. Queued jobs end immediately, running jobs within seconds."""
     from api.cli.display import print_json, print_message
 
     with connect(url) as client:
@@ -172,7 +175,7 @@ def cancel(jobs: JobsArgument, format: FormatOption = Format.TEXT, url: UrlOptio
 
 
 def _find(client: FedSimClient, jobs: Sequence[str]) -> list[JobHandle]:
-    """Find all jobs before anything is done to the first: a mistyped id stops everything."""
+    """Find all jobs first, so that a mistyped id changes no job."""
     return list({handle.id: handle for handle in map(client.job, jobs)}.values())
 
 
@@ -182,16 +185,16 @@ def resume(
     format: FormatOption = Format.TEXT,
     url: UrlOption = None,
 ) -> None:
-    """Have a job that failed or was cancelled go on from its last checkpoint."""
+    """Continue a failed or cancelled job from its last checkpoint."""
     from api.cli.display import print_message
 
     with connect(url) as client:
         handle = client.job(job)
         handle.resume()
         if format is Format.TEXT:
-            done = handle.job.rounds_done
+            done, total = handle.job.rounds_done, handle.job.rounds_total
             print_message(
-                f"job {handle.id} is {handle.state} again, with {done} of {handle.job.rounds_total} rounds"
+                f"job {handle.id} is {handle.state} again; it continues after round {done} of {total}"
             )
         _wait_and_exit(handle, wait, format)
 
@@ -199,15 +202,15 @@ def resume(
 def clone(
     job: JobArgument,
     sets: SetOption = None,
-    priority: Annotated[int | None, typer.Option(help="By default the priority of JOB.")] = None,
+    priority: Annotated[int | None, typer.Option(help="Default: the priority of JOB.")] = None,
     label: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="In place of JOB's labels. Repeatable.")
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Replace the labels of JOB. Repeatable.")
     ] = None,
     wait: WaitOption = False,
     format: FormatOption = Format.TEXT,
     url: UrlOption = None,
 ) -> None:
-    """Queue a new job with the spec of another one, and print its id."""
+    """Submit a copy of a job as a new job, and print the new id."""
     from jobs.spec.spec_text import parse_set_items
 
     fields = parse_set_items(sets or ())
@@ -221,11 +224,11 @@ def clone(
 
 def delete(
     jobs: JobsArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False,
     format: FormatOption = Format.TEXT,
     url: UrlOption = None,
 ) -> None:
-    """Remove jobs that have ended, with their rounds and files; asks first."""
+    """Delete ended jobs with their rounds and files. Asks for confirmation."""
     from api.cli.display import print_json, print_message
 
     with connect(url) as client:
@@ -234,7 +237,7 @@ def delete(
             _confirm(handles)
         for handle in handles:
             handle.delete()
-            print_message(f"job {handle.id} is deleted")
+            print_message(f"job {handle.id} was deleted")
     if format is Format.JSON:
         print_json({"deleted": [handle.id for handle in handles]})
 

@@ -13,14 +13,14 @@ from fedsim.errors import SettingsError
 
 
 class Format(StrEnum):
-    """How data is printed."""
+    """Output format of data."""
 
     TEXT = "text"
     JSON = "json"
 
 
 class RunFormat(StrEnum):
-    """How a run is printed: rounds as a table, all as one object at its end, or a line for each round."""
+    """Output format of a run: a table, one object at the end, or one line for each round."""
 
     TEXT = "text"
     JSON = "json"
@@ -28,7 +28,7 @@ class RunFormat(StrEnum):
 
 
 class RoundsFormat(StrEnum):
-    """How round records are printed."""
+    """Output format of round records."""
 
     TEXT = "text"
     JSON = "json"
@@ -37,7 +37,7 @@ class RoundsFormat(StrEnum):
 
 
 class TableFormat(StrEnum):
-    """How a table is printed."""
+    """Output format of a table."""
 
     TEXT = "text"
     JSON = "json"
@@ -58,36 +58,47 @@ SetOption = Annotated[
 ]
 JobArgument = Annotated[
     str,
-    typer.Argument(metavar="JOB", help="The job's id, or the beginning of it.", autocompletion=complete_job),
+    typer.Argument(
+        metavar="JOB",
+        help="The id of the job, or the first characters of the id.",
+        autocompletion=complete_job,
+    ),
 ]
 JobsArgument = Annotated[
     list[str],
     typer.Argument(
-        metavar="JOB...", help="Ids of jobs, or the beginnings of them.", autocompletion=complete_job
+        metavar="JOB...", help="Ids of jobs, or the first characters of the ids.", autocompletion=complete_job
     ),
 ]
 RunsArgument = Annotated[
     list[str],
     typer.Argument(
         metavar="JOB...",
-        help="Jobs, folders of `run --out`, or files of `run --format json` or `jsonl`.",
+        help="Job ids, folders written by `run --out`, or files written by `run --format json` or `jsonl`.",
     ),
 ]
 TableFormatOption = Annotated[
-    TableFormat, typer.Option("--format", help="json or csv: data for programs on standard output.")
+    TableFormat, typer.Option("--format", help="Output format. json and csv are for programs.")
 ]
 UrlOption = Annotated[
     str | None,
-    typer.Option("--url", metavar="URL", help="The service; by default FEDSIM_URL, else the one here."),
+    typer.Option(
+        "--url",
+        metavar="URL",
+        help="Address of the service. Default: FEDSIM_URL, then the service started on this machine.",
+    ),
 ]
 WaitOption = Annotated[
     bool, typer.Option("--wait", help="WaitOption for its end; exit 1 unless it succeeds.")
 ]
 FormatOption = Annotated[
-    Format, typer.Option("--format", help="json: data for programs on standard output.", show_default=True)
+    Format, typer.Option("--format", help="Output format. json is for programs.", show_default=True)
 ]
 RunFormatOption = Annotated[
-    RunFormat, typer.Option("--format", help="json: one object at the end; jsonl: a line for each round.")
+    RunFormat,
+    typer.Option(
+        "--format", help="Output format. json: one object at the end; jsonl: one line for each round."
+    ),
 ]
 OutOption = Annotated[
     Path | None,
@@ -98,13 +109,13 @@ ChaosOption = Annotated[
     typer.Option(
         "--chaos",
         metavar="FAULT=PROBABILITY",
-        help="Break things on purpose: kill-actor=0.1, fail-client=0.05. Repeatable.",
+        help="Inject faults, e.g. kill-actor=0.1 or fail-client=0.05. Repeatable.",
     ),
 ]
 
 
 def parse_labels(items: list[str] | None) -> dict[str, str]:
-    """Read labels written as NAME=VALUE.
+    """Parse labels of the form NAME=VALUE.
 
     Raises:
         SettingsError: an item has no `=`.
@@ -117,13 +128,13 @@ def parse_labels(items: list[str] | None) -> dict[str, str]:
 
 
 def make_folder(path: Path) -> Path:
-    """Make the folder that `--out` names: before the work, so that hours of it do not end in vain.
+    """Create the folder of `--out` before the work starts, so that an error comes early.
 
     Raises:
-        SettingsError: it cannot be made.
+        SettingsError: the folder cannot be created.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise SettingsError(f"--out {str(path)!r} cannot be made: {error.strerror}") from error
+        raise SettingsError(f"--out {str(path)!r} cannot be created: {error.strerror}") from error
     return path

@@ -1,4 +1,4 @@
-"""`fedsim partition`: who would hold what, before anything is trained."""
+"""`fedsim partition`: examples and classes of each client, before a run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def partition(
     out: PartitionOutOption = None,
     format: FormatOption = Format.TEXT,
 ) -> None:
-    """Make the partition of a spec, and show who holds what."""
+    """Make the partition of a spec and show how many examples and classes each client has."""
     from api.cli.display import make_data_console, make_plain_text, print_json, print_message, show_waiting
     from jobs.settings import Settings
     from jobs.spec import read_spec
@@ -37,48 +37,48 @@ def partition(
         show("loading the libraries")
         from jobs.run.partition_report import make_partition_report
 
-        dealing = make_partition_report(loaded, Settings.from_env(), show)
+        report = make_partition_report(loaded, Settings.from_env(), show)
     if folder is not None:
-        print_message(f"wrote {', '.join(write_partition_files(folder, dealing))} into {folder}")
+        print_message(f"wrote {', '.join(write_partition_files(folder, report))} into {folder}")
     if format is Format.JSON:
-        print_json(dealing.document())
+        print_json(report.document())
         return
-    make_data_console().print(make_plain_text(dealing.title()))
-    make_data_console().print(_table(dealing))
-    for note in dealing.notes:
+    make_data_console().print(make_plain_text(report.title()))
+    make_data_console().print(_table(report))
+    for note in report.notes:
         print_message(f"note: {note}")
 
 
-def write_partition_files(folder: Path, dealing: PartitionReport) -> list[str]:
+def write_partition_files(folder: Path, report: PartitionReport) -> list[str]:
     """Write the partition (unless its clients only sample), `statistics.json` and `partition.html`.
 
     Args:
-        folder: where to.
-        dealing: the partition with its figures.
+        folder: existing output folder.
+        report: the partition with its statistics.
 
     Returns:
-        The names of the files.
+        The names of the written files.
     """
-    from api.reports.partition_page import render_partition
+    from api.reports.html_partition import render_partition
 
-    text = json.dumps(dealing.document(), indent=2, ensure_ascii=False) + "\n"
-    files = {"statistics.json": text, "partition.html": render_partition(dealing)}
-    saved = [file.name for file in dealing.save(folder)]
+    text = json.dumps(report.document(), indent=2, ensure_ascii=False) + "\n"
+    files = {"statistics.json": text, "partition.html": render_partition(report)}
+    saved = [file.name for file in report.save(folder)]
     for name, content in files.items():
         (folder / name).write_text(content, encoding="utf-8")
     return [*saved, *files]
 
 
-def _table(dealing: PartitionReport) -> Any:
+def _table(report: PartitionReport) -> Any:
     from api.cli.display import make_table
 
-    figures, heads = dealing.document()["statistics"], ("for each client", "min", "median", "max", "mean")
-    classes = (dealing.counts > 0).sum(axis=1).mean()
+    figures, heads = report.document()["statistics"], ("for each client", "min", "median", "max", "mean")
+    classes = (report.counts > 0).sum(axis=1).mean()
     rows = (
-        ("examples", _cells(figures["sizes"], ",.0f"), f"{dealing.sizes.mean():,.1f}"),
-        (f"classes, of {len(dealing.classes)}", _cells(figures["classes_per_client"], "g"), f"{classes:.1f}"),
+        ("examples", _cells(figures["sizes"], ",.0f"), f"{report.sizes.mean():,.1f}"),
+        (f"classes, of {len(report.classes)}", _cells(figures["classes_per_client"], "g"), f"{classes:.1f}"),
         (
-            "EMD to all clients",
+            "EMD to the class distribution of all clients (earth mover's distance)",
             _cells(figures["distance_to_all"], ".3f"),
             f"{figures['distance_to_all']['mean']:.3f}",
         ),
@@ -92,4 +92,4 @@ def _cells(figures: dict[str, float], form: str) -> list[str]:
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command(rich_help_panel="What a spec can say")(partition)
+    app.command(rich_help_panel="Specs")(partition)

@@ -1,4 +1,4 @@
-"""`fedsim report`: a run as one HTML file, and as pictures for a paper."""
+"""`fedsim report`: an HTML report of a run, and pictures for a paper."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from api.cli.commands.options import Format, FormatOption, UrlOption
 
 if TYPE_CHECKING:
     from api.reports.class_map import ClassMapDrawing
-    from api.reports.page import RunReport
+    from api.reports.html_report import RunReport
     from jobs.store.records import RoundRecord
 
 PERSONAL = "personal.csv"
@@ -24,30 +24,32 @@ PERSONAL = "personal.csv"
 def report(
     run: Annotated[
         str,
-        typer.Argument(metavar="JOB", help="A job, or a folder of `run --out`.", autocompletion=complete_job),
+        typer.Argument(
+            metavar="JOB", help="A job id, or a folder written by `run --out`.", autocompletion=complete_job
+        ),
     ],
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="DIR", help="Where to; by default a folder here, named after the run."),
+        typer.Option("--out", metavar="DIR", help="Output folder. Default: ./RUN-report"),
     ] = None,
     pictures: Annotated[bool, typer.Option("--png/--no-png", help="Also write PNG pictures.")] = True,
     format: FormatOption = Format.TEXT,
     url: UrlOption = None,
 ) -> None:
-    """Write a run's report: one HTML file that needs no network, and PNG pictures of its curves."""
+    """Write the report of a run: one HTML file that needs no network, and PNG pictures of its curves."""
     from api.cli.display import print_json, print_message
-    from api.reports.page import render_report
+    from api.reports.html_report import render_report
 
     reported = _read(run, url)
     if reported.class_map_error:
-        print_message(f"without a map of who holds what: {reported.class_map_error}")
+        print_message(f"the report has no class map: {reported.class_map_error}")
     folder = out or Path(f"{reported.run}-report")
     files = [folder / "report.html"]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         files[0].write_text(render_report(reported), "utf-8")
         if pictures:
-            from api.reports.pictures import save_pictures
+            from api.reports.png_pictures import save_pictures
 
             files += save_pictures(reported.list_figures(), reported.class_map, folder)
     except OSError as error:
@@ -56,13 +58,13 @@ def report(
         print_json({"files": [str(file) for file in files]})
     else:
         for file in files:
-            print_message(f"written: {file}")
+            print_message(f"wrote {file}")
 
 
 def _make_write_error(folder: Path, error: OSError) -> Exception:
     from fedsim.errors import SettingsError
 
-    return SettingsError(f"the report cannot be written to {str(folder)!r}: {error}", "name another --out")
+    return SettingsError(f"the report cannot be written to {str(folder)!r}: {error}", "choose another --out")
 
 
 def _read(run: str, url: str | None) -> RunReport:
@@ -72,7 +74,7 @@ def _read(run: str, url: str | None) -> RunReport:
 
 def _from_service(run: str, url: str | None) -> RunReport:
     from api.cli.commands.connection import connect
-    from api.reports.page import RunReport
+    from api.reports.html_report import RunReport
     from api.sdk import calls
     from fedsim.errors import ArtifactNotFound
 
@@ -82,15 +84,15 @@ def _from_service(run: str, url: str | None) -> RunReport:
         personal = ""
         with suppress(ArtifactNotFound), TemporaryDirectory() as aside:
             personal = handle.artifact(PERSONAL, aside).read_text("utf-8")
-        holdings, unmapped = _find_class_map(lambda: client.send(calls.class_map(job.id)), records)
+        class_map, class_map_error = _find_class_map(lambda: client.send(calls.class_map(job.id)), records)
         about = job.id, job.name, job.state, job.message or ""
-        return RunReport(*about, job.spec, records, personal, holdings, unmapped)
+        return RunReport(*about, job.spec, records, personal, class_map, class_map_error)
 
 
 def _from_files(path: Path) -> RunReport:
     import yaml
 
-    from api.reports.page import RunReport
+    from api.reports.html_report import RunReport
     from api.reports.run_files import make_no_records_error, read_name, read_records
     from jobs.store.records import RoundRecord
 
@@ -101,9 +103,9 @@ def _from_files(path: Path) -> RunReport:
         raise make_no_records_error(path, f"{type(error).__name__}: {error}") from None
     own = path / PERSONAL
     personal = own.read_text("utf-8") if own.is_file() else ""
-    holdings, unmapped = _find_class_map(lambda: _make_class_map(spec or {}), records)
+    class_map, class_map_error = _find_class_map(lambda: _make_class_map(spec or {}), records)
     about = path.resolve().name, read_name(path), "", ""
-    return RunReport(*about, spec or {}, records, personal, holdings, unmapped)
+    return RunReport(*about, spec or {}, records, personal, class_map, class_map_error)
 
 
 def _make_class_map(data: dict[str, Any]) -> Mapping[str, Any]:
@@ -117,14 +119,14 @@ def _make_class_map(data: dict[str, Any]) -> Mapping[str, Any]:
 def _find_class_map(
     find: Callable[[], Mapping[str, Any]], records: list[RoundRecord]
 ) -> tuple[ClassMapDrawing | None, str]:
-    """The map of who holds what, or why there is none."""
+    """Return the class map, or the reason why there is none."""
     from api.reports.class_map import draw_class_map
     from fedsim.errors import FedsimError
 
     try:
         return draw_class_map(find(), records), ""
     except FedsimError as error:
-        # A spec of another version, data that went since or never came: a report does without the map.
+        # The report has no class map if the data is missing or the spec belongs to another version.
         return None, str(error)
 
 

@@ -1,4 +1,4 @@
-"""`fedsim run`: a spec, here and now, without a service."""
+"""`fedsim run`: a run of a spec without the service."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedsim.errors import SettingsError
 from jobs.run.listener import RunListener
 
 if TYPE_CHECKING:
-    from api.cli.live import ProgressView
+    from api.cli.job_progress import ProgressView
     from jobs.run.execute import RunResult
     from jobs.spec import JobSpec
     from jobs.store.records import RoundRecord
@@ -32,12 +32,12 @@ def run(
     sets: SetOption = None,
     out: OutOption = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the last checkpoint in DIR, if there is one.")
+        bool, typer.Option("--resume", help="Continue from the last checkpoint in DIR, if there is one.")
     ] = False,
     chaos: ChaosOption = None,
     format: RunFormatOption = RunFormat.TEXT,
 ) -> None:
-    """Run a spec here and now, without a service."""
+    """Run a spec in this process, without the service."""
     from api.cli.display import make_data_console, make_rounds_table, print_json, print_message
     from fedsim.engine.faults import parse_chaos
     from jobs.settings import Settings
@@ -45,13 +45,11 @@ def run(
     from jobs.spec.resolve import parse_spec_and_names
 
     if resume and out is None:
-        raise SettingsError(
-            "--resume without --out", "name the folder of the run that is to go on: --out DIR"
-        )
+        raise SettingsError("--resume without --out", "give the folder of the run to continue: --out DIR")
     faults = parse_chaos(chaos or ())
     loaded = parse_spec_and_names(read_spec(spec, sets or ()))
     folder = make_folder(out) if out is not None else None
-    # By its whole path: the coordinator may work in another folder, as on a Ray that runs already.
+    # The absolute path: the coordinator may work in another folder, e.g. on a Ray cluster that runs already.
     kept = None if folder is None else str(folder.absolute() / "checkpoints")
     result = _execute(loaded, Settings.from_env(), format, checkpoints=kept, resume=resume, chaos=faults)
     if note := describe_extra_rounds(loaded.rounds, len(result.records)):
@@ -71,7 +69,7 @@ def run(
 
 
 def describe_extra_rounds(asked: int, had: int) -> str:
-    """What to say where a run that went on had more rounds already than are asked for; else "".
+    """Describe that a continued run has more rounds than its spec asks for; return "" if it has not.
 
     Args:
         asked: rounds of the spec.
@@ -79,11 +77,11 @@ def describe_extra_rounds(asked: int, had: int) -> str:
     """
     if had <= asked:
         return ""
-    return f"note: this run has {had} rounds already; rounds: {asked} takes none of them away"
+    return f"note: this run already has {had} rounds; the spec asks for {asked}, and nothing is removed"
 
 
 def _execute(spec: JobSpec, settings: Any, format: RunFormat, **options: Any) -> RunResult:
-    from api.cli.live import open_live_view
+    from api.cli.job_progress import open_live_view
 
     with open_live_view(spec.name, spec.rounds) as view:
         view.show_phase("loading the libraries")
@@ -116,17 +114,16 @@ def write_run_files(
 ) -> list[str]:
     """Write a finished run: spec.yaml, rounds.jsonl, rounds.csv, result.json, model.safetensors.
 
-    And perhaps two files more: personal.csv, where clients' own models were scored, and chosen.safetensors,
-    where there is a validation split.
+    A personal evaluation adds personal.csv; a validation split adds chosen.safetensors.
 
     Args:
-        folder: where to.
-        document: spec, rounds and result, as `--format json` prints them.
+        folder: existing output folder.
+        document: spec, rounds and result, in the format of `--format json`.
         result: the run.
-        resumed: whether it went on from what an earlier one left there.
+        resumed: whether the run continued an earlier run in this folder.
 
     Returns:
-        The files' names.
+        The names of the files.
     """
     import yaml
 
@@ -143,14 +140,14 @@ def write_run_files(
     if result.personal is not None:
         files["personal.csv"] = result.personal.to_csv()
     elif not resumed:
-        (folder / "personal.csv").unlink(missing_ok=True)  # an earlier run's, whose clients were others
+        (folder / "personal.csv").unlink(missing_ok=True)  # of an earlier run with other clients
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
     return [*files, *_models(folder, result)]
 
 
 def _models(folder: Path, result: RunResult) -> list[str]:
-    """Write the last model, and the one that validation chose; an earlier run's goes where there is none."""
+    """Write the last model and the model chosen by validation; remove files of an earlier run."""
     from jobs.run.artifacts import CHOSEN, MODEL, pack_chosen_model, pack_model
 
     chosen = result.chosen_model
@@ -168,4 +165,4 @@ def _models(folder: Path, result: RunResult) -> list[str]:
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command(rich_help_panel="Begin here")(run)
+    app.command(rich_help_panel="Start here")(run)

@@ -1,4 +1,4 @@
-"""`fedsim serve` and `fedsim stop`: the service itself."""
+"""`fedsim serve` and `fedsim stop`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class LogFormat(StrEnum):
-    """How the service writes its own log."""
+    """Format of the log of the service."""
 
     TEXT = "text"
     JSON = "json"
@@ -25,27 +25,32 @@ class LogFormat(StrEnum):
 
 def serve(
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8000,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port. 0: any free port.")] = 8000,
     ray_address: Annotated[
-        str | None, typer.Option(help="A Ray cluster to use, 'auto' to find one; by default a local one.")
+        str | None,
+        typer.Option(help="Address of a Ray cluster, or 'auto' to find one. Default: a local Ray."),
     ] = None,
     token_file: Annotated[
-        Path | None, typer.Option(help="A file that holds the token to ask for; or set FEDSIM_TOKEN.")
+        Path | None, typer.Option(help="File with the token that callers must send. Or set FEDSIM_TOKEN.")
     ] = None,
     allow_host: Annotated[
-        list[str] | None, typer.Option(help="Another name under which the service may be called. Repeatable.")
+        list[str] | None, typer.Option(help="Additional host name of the service. Repeatable.")
     ] = None,
     log_format: Annotated[
-        LogFormat | None, typer.Option(help="json: an object a line, every request among them.")
+        LogFormat | None, typer.Option(help="json: one object per line, including every request.")
     ] = None,
     idle_exit: Annotated[
         float | None,
-        typer.Option(min=1, metavar="SECONDS", help="End after so long without requests and active jobs."),
+        typer.Option(
+            min=1,
+            metavar="SECONDS",
+            help="Stop after this many seconds without requests and without active jobs.",
+        ),
     ] = None,
 ) -> None:
     """Run the service: REST, page and queue in one process, with a local Ray unless an address is given."""
     from api.server.security import read_token_file, require_token_beyond_loopback
-    from api.server.serving import open_listener
+    from api.server.web_server import open_listener
     from jobs.settings import Settings
 
     token = read_token_file(token_file) if token_file else None
@@ -57,14 +62,14 @@ def serve(
 def _serve(
     settings: Settings, host: str, listener: socket, allowed: Sequence[str], idle_exit: float | None
 ) -> int:
-    from api.server import logs
+    from api.server import service_log
     from api.server.app import create_app
     from api.server.security import AllowedHosts
-    from api.server.serving import serve_app as run
+    from api.server.web_server import serve_app as run
     from jobs.home_permissions import keep_private
     from jobs.store.job_store import JobStore
 
-    logs.install_log_handler(settings)
+    service_log.install_log_handler(settings)
     keep_private(settings.make_home())
 
     with JobStore.open(settings.database_url) as store:
@@ -75,10 +80,7 @@ def _serve(
 
 
 def announce_url(settings: Settings, url: str) -> None:
-    """Say that the service answers: in words, or as a line of its log where that is JSON.
-
-    Both go to standard error, and whoever reads JSON there wants nothing else.
-    """
+    """Print the address of the service; with a JSON log, log it, because standard error is then JSON only."""
     from api.cli.display import print_message
 
     text = f"fedsim answers at {url} (page; REST under /api/v1); home: {settings.home}"
@@ -90,7 +92,7 @@ def announce_url(settings: Settings, url: str) -> None:
 
 def stop(
     force: Annotated[
-        bool, typer.Option("--force", help="Even while jobs are active; they are lost.")
+        bool, typer.Option("--force", help="Stop even if jobs are active. Those jobs are lost.")
     ] = False,
 ) -> None:
     """Stop the service that was started on this machine, and its local Ray."""
@@ -107,8 +109,8 @@ def stop(
         if not force:
             _refuse_while_active(started.url)
         if not started.stop():
-            raise ServiceError(f"the service at {started.url} (process {started.pid}) does not end")
-        print_message(f"the service at {started.url} has ended")
+            raise ServiceError(f"the service at {started.url} (process {started.pid}) does not stop")
+        print_message(f"the service at {started.url} has stopped")
     elif not force:
         _refuse_while_ray_works(settings)
     stop_ray(settings)
@@ -129,8 +131,8 @@ def _refuse_while_ray_works(settings: Settings) -> None:
         and has_running_jobs(ray, read_or_make_token(settings.home))
     ):
         raise Conflict(
-            f"no service of {settings.home} answers, but its Ray has jobs",
-            "`fedsim serve` takes them up; stop all the same with `fedsim stop --force`",
+            f"no service answers for {settings.home}, but its Ray cluster still runs jobs",
+            "start `fedsim serve` to continue them, or stop them with `fedsim stop --force`",
         )
 
 
@@ -145,7 +147,7 @@ def _refuse_while_active(url: str) -> None:
     if active:
         raise Conflict(
             f"{len(active)} job{'s' * (len(active) != 1)} active: {', '.join(active)}",
-            "cancel first, or stop all the same with `fedsim stop --force`",
+            "cancel them first, or stop the service with `fedsim stop --force`",
         )
 
 

@@ -20,15 +20,19 @@ def sweep(
     ],
     sets: SetOption = None,
     wait: Annotated[
-        bool, typer.Option("--wait/--no-wait", help="Wait for the jobs' end; exit 1 unless all succeed.")
+        bool,
+        typer.Option("--wait/--no-wait", help="Wait until the jobs end; exit code 1 unless all succeed."),
     ] = True,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Have jobs that failed or were cancelled go on.")
+        bool, typer.Option("--resume", help="Resume jobs that failed or were cancelled.")
     ] = False,
     format: FormatOption = Format.TEXT,
     url: UrlOption = None,
 ) -> None:
-    """Submit a grid of specs and seeds as one group; again, only what is missing. Ends with a table."""
+    """Submit a grid of specs and seeds as one group of jobs, and print a table at the end.
+
+    Run again: submits only the missing runs.
+    """
     from api.cli.commands.connection import connect
     from api.cli.display import make_data_console, print_json, print_message, show_waiting
     from jobs.spec.sweep import read_sweep
@@ -36,27 +40,28 @@ def sweep(
     grid = read_sweep(file, sets or ())
     with connect(url) as client:
         with show_waiting(f"submitting {grid.name}") as show:
-            handle = client.sweep(grid, resume=resume, news=_now_and_then(show))
+            handle = client.sweep(grid, resume=resume, news=_make_slow_progress(show))
         print_message(
-            f"group {grid.name}: {describe_progress(handle)}; `fedsim list --label group={grid.name}` shows its jobs"
+            f"group {grid.name}: {describe_progress(handle)}; "
+            f"`fedsim list --label group={grid.name}` lists its jobs"
         )
         try:
             with show_waiting(describe_progress(handle)) as show:
                 done = handle.wait(news=lambda view: show(describe_progress(view))) if wait else True
         except KeyboardInterrupt:
-            print_message("the jobs go on; the same command comes back to them")
+            print_message("the jobs keep running; run the same command again to watch them")
             raise
     if format is Format.JSON:
         print_json(handle.document())
     else:
         make_data_console().print(_table(handle))
-    for line in _faults(handle):
+    for line in _describe_failures(handle):
         print_message(line)
     raise typer.Exit(0 if done else 1)
 
 
-def _now_and_then(show: Callable[[str], None]) -> News:
-    """Show how the submissions come along, at most once a second: hundreds of them take only seconds."""
+def _make_slow_progress(show: Callable[[str], None]) -> News:
+    """Return a callback that shows the progress of the submissions, at most once per second."""
     from time import monotonic
 
     last = monotonic()
@@ -71,7 +76,7 @@ def _now_and_then(show: Callable[[str], None]) -> News:
 
 
 def describe_progress(view: SweepView) -> str:
-    """Say how many runs are in which state."""
+    """Count the runs of each state, e.g. `6 runs: 2 RUNNING, 4 QUEUED`."""
     states = ", ".join(f"{count} {state}" for state, count in sorted(view.counts().items()))
     return f"{len(view.members)} runs: {states}"
 
@@ -96,25 +101,25 @@ def _runs(cell: Cell) -> str:
     return f"{len(cell.values)} of {cell.expected}"
 
 
-def _faults(view: SweepView) -> list[str]:
-    """What did not work, a line for each job; at most a few."""
+def _describe_failures(view: SweepView) -> list[str]:
+    """List the failed and cancelled jobs, at most 5, and a missing metric."""
     ended = [(member, view.job_of(member)) for member in view.members]
     bad = [(m, job) for m, job in ended if job is not None and job.state in ("FAILED", "CANCELLED")]
     lines = [f"{m.run}: job {job.id} {job.state}: {job.message or ''}" for m, job in bad[:5]]
     if len(bad) > len(lines):
         lines.append(f"and {len(bad) - len(lines)} more")
     if bad:
-        lines.append("`fedsim sweep FILE --resume` has them go on from their checkpoints")
-    return lines + _without_metric(view)
+        lines.append("`fedsim sweep FILE --resume` continues them from their checkpoints")
+    return lines + _describe_missing_metric(view)
 
 
-def _without_metric(view: SweepView) -> list[str]:
-    """That runs have succeeded and have no figure, which would else be an empty table."""
+def _describe_missing_metric(view: SweepView) -> list[str]:
+    """Explain an empty table: the runs succeeded, but none has the metric."""
     metric, done = view.sweep.metric, [job for job in view.found.values() if job.state == "SUCCEEDED"]
     if not done or any(metric in job.last_metrics for job in done):
         return []
-    there = ", ".join(sorted({name for job in done for name in job.last_metrics}))
-    return [f"no run has the metric {metric!r}; `metric` in the file may be one of: {there}"]
+    known = ", ".join(sorted({name for job in done for name in job.last_metrics}))
+    return [f"no run has the metric {metric!r}; `metric` in the file may be one of: {known}"]
 
 
 def register(app: typer.Typer) -> None:

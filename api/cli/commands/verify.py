@@ -1,4 +1,4 @@
-"""`fedsim verify`: two runs, compared by the digests of their rounds."""
+"""`fedsim verify`: compares the digests of two runs."""
 
 from __future__ import annotations
 
@@ -16,26 +16,31 @@ if TYPE_CHECKING:
 RunArgument = Annotated[
     str,
     typer.Argument(
-        metavar="JOB", help="A job's id, a folder of `run --out`, or a file of `run --format json`."
+        metavar="JOB",
+        help="A job id, a folder written by `run --out`, or a file written by `run --format json`.",
     ),
 ]
 
 DIGEST_DIGITS = 16
-"""How many digits of a digest a table shows: more than ever agree by chance."""
+"""Digits of a digest in the table; two different digests do not agree in so many digits by chance."""
+
+
+DIGEST_NAMES = {"state": "server state", "memories": "client states"}
+"""Names of the digests in the table, by their JSON keys."""
 
 
 def verify(
     first: RunArgument, second: RunArgument, format: FormatOption = Format.TEXT, url: UrlOption = None
 ) -> None:
-    """Compare two runs round by round by their digests; exit 1 if they differ."""
+    """Compare the digests of two runs round by round; exit code 1 if they differ."""
     from api.cli.display import print_json
     from api.reports.verification import compare_digests
 
     runs = _read_digests(first, url), _read_digests(second, url)
     if not any(runs):
         raise SettingsError(
-            f"there is nothing to compare: neither {first!r} nor {second!r} has a round",
-            "`fedsim list` shows how many rounds a job has done",
+            f"nothing to compare: {first!r} and {second!r} have no rounds",
+            "`fedsim list` shows the number of rounds of each job",
         )
     verdict = compare_digests(*runs)
     if format is Format.JSON:
@@ -58,9 +63,7 @@ def _read_digests(run: str, url: str | None) -> dict[int, RoundDigests]:
         handle = client.job(run)
         found = list_digests(record.model_dump(mode="json") for record in handle.rounds())
         if handle.state not in FINAL:
-            print_message(
-                f"job {handle.id} is {handle.state}: it is compared with its {len(found)} rounds so far"
-            )
+            print_message(f"job {handle.id} is {handle.state}: comparing its first {len(found)} rounds")
         return found
 
 
@@ -86,18 +89,18 @@ def _print(verdict: Verdict, first: str, second: str) -> None:
         make_data_console().print(f"equal: {rounds}, bit for bit")
         return
     rows = [
-        (str(verdict.difference.round), name, _short(one), _short(other))
+        (str(verdict.difference.round), DIGEST_NAMES[name], _short(one), _short(other))
         for name, one, other in verdict.difference.list_differing_digests()
     ]
-    print_message(f"different: {rounds}, then round {verdict.difference.round} does not")
+    print_message(f"different: {rounds}, round {verdict.difference.round} differs")
     if verdict.difference.stack_sizes is not None:
         one, other = verdict.difference.stack_sizes
         print_message(
-            f"{one} and {other} clients trained at once, which alone changes the last bits: "
+            f"stack sizes differ ({one} and {other}), and this alone changes the last bits: "
             "compare runs with the same resources.stack"
         )
     make_data_console().print(
-        make_table(("round", "what", escape(first), escape(second)), rows, numbers=("round",))
+        make_table(("round", "digest of", escape(first), escape(second)), rows, numbers=("round",))
     )
 
 

@@ -1,33 +1,32 @@
-// The clients of one job: who holds what, and how each one's own model does.
+// The clients of one job: the class map, and the accuracy of each personal model.
 
 import { axis, Chart } from "../chart.js";
 import { colour, curveColour } from "../colours.js";
-import { element, say, show } from "../element.js";
-import { clusters } from "../method.js";
+import { element, setText, show } from "../element.js";
 import { get, jobPath, LONG, request } from "../service.js";
 import { withToken } from "../session.js";
 import { mean } from "../statistics.js";
-import { accuracy, count } from "../words.js";
+import { accuracy, count } from "../formatting.js";
 
 const SCORES = "personal.csv";
 const TENTH = 0.1;
 
 export function clients(job, records, signal) {
   const note = element("p", { class: "soft", id: "clients-note", role: "status" });
-  const map = figure("class-map", "Examples of each class by client", signal, (found) => mapDrawing(found, clusters(records, found.counts.length)));
-  const scores = figure("client-scores", "Accuracy of each client's own model, from worst to best", signal, scoreDrawing);
+  const map = figure("class-map", "Examples of each class by client", signal, (found) => mapDrawing(found, findClusters(records, found.counts.length)));
+  const scores = figure("client-scores", "Accuracy of each client's personal model, from worst to best", signal, scoreDrawing);
   const details = element("details", { on: { toggle: () => details.open && read() } },
     element("summary", {}, element("h2", {}, "Clients")), note, element("div", { class: "pair" }, scores.root, map.root));
 
   async function read() {
-    map.draw(); // the method may have told its clusters since
+    map.draw(); // the algorithm may have reported other clusters since
     if (map.found && scores.found) return;
-    say(note, "Reading who holds what …");
-    const told = await Promise.all([attempt(() => readMap(map)), attempt(() => readScores(scores))]);
-    say(note, told.filter(Boolean).join(" "));
+    setText(note, "Reading the class map …");
+    const notes = await Promise.all([attempt(() => readMap(map)), attempt(() => readScores(scores))]);
+    setText(note, notes.filter(Boolean).join(" "));
   }
 
-  // What cannot be had is said, and keeps nothing else away.
+  // An error of one chart becomes a note; the other chart is still drawn.
   async function attempt(work) {
     try {
       return await withToken(work);
@@ -40,7 +39,7 @@ export function clients(job, records, signal) {
     const found = await get(jobPath(job().id, "/class-map"), { signal, seconds: LONG });
     target.show(found);
     const left = found.clients - found.counts.length;
-    return [...found.notes, left > 0 ? `The first ${found.counts.length} of ${count(found.clients)} clients are shown` : ""].filter(Boolean).map((text) => `${text}.`).join(" ");
+    return [...found.notes, left > 0 ? `The picture shows the first ${found.counts.length} of ${count(found.clients)} clients` : ""].filter(Boolean).map((text) => `${text}.`).join(" ");
   }
 
   async function readScores(target) {
@@ -53,7 +52,7 @@ export function clients(job, records, signal) {
   return { root: element("section", { class: "clients" }, details) };
 }
 
-// A chart that is hidden until there is something to draw.
+// A chart that is hidden until it has data.
 function figure(id, head, signal, drawing) {
   const picture = element("div", { class: "chart", id, role: "img", "aria-labelledby": `${id}-head ${id}-words` });
   const words = element("p", { class: "soft", id: `${id}-words` });
@@ -68,15 +67,18 @@ function figure(id, head, signal, drawing) {
   return made;
 }
 
-// Where the method has told clusters, clients of one stand side by side in its colour.
+// The cluster of each client; null if the algorithm reports no cluster for all `clients` of the map.
+const findClusters = ({ method: { clusters } }, clients) => (clusters && clusters.length >= clients ? clusters : null);
+
+// With clusters, the clients of a cluster are neighbours and have the colour of the cluster.
 function mapDrawing({ classes, counts, distances }, groups) {
   const order = counts.map((_, client) => client);
   if (groups) order.sort((a, b) => groups[a] - groups[b] || a - b);
-  const strongest = Math.max(1, ...counts.flat());
+  const largest = Math.max(1, ...counts.flat());
   const kinds = groups ? [...new Set(order.map((client) => groups[client]))] : [null];
   const traces = kinds.map((kind, index) => {
     const places = order.map((client, place) => [client, place]).filter(([client]) => kind === null || groups[client] === kind);
-    return cells({ classes, counts, distances, strongest }, places, kind, curveColour(index));
+    return cells({ classes, counts, distances, largest }, places, kind, curveColour(index));
   });
   const layout = {
     hovermode: "closest", margin: { l: 48, r: 10, t: groups ? 34 : 10, b: 40 }, showlegend: Boolean(groups),
@@ -86,23 +88,23 @@ function mapDrawing({ classes, counts, distances }, groups) {
   return { traces, layout, words: mapWords(counts, distances, groups && kinds.map((kind) => [kind, order.filter((client) => groups[client] === kind).length])) };
 }
 
-function cells({ classes, counts, distances, strongest }, places, kind, hue) {
+function cells({ classes, counts, distances, largest }, places, kind, hue) {
   const ofCluster = kind === null ? "" : `, cluster ${kind}`;
   return {
-    // With gaps the library paints the cells themselves; without, it needs a style that the page's policy forbids.
+    // With gaps the library draws single cells; without gaps it needs a style that the page's security policy forbids.
     type: "heatmap", xgap: counts.length > 60 ? 0.4 : 1, ygap: 1, x: places.map(([, place]) => place), y: classes,
     z: classes.map((_, index) => places.map(([client]) => counts[client][index])), name: `cluster ${kind}`, showlegend: kind !== null,
     customdata: classes.map(() => places.map(([client]) => [client, distances[client]])),
-    colorscale: [[0, colour("--sheet")], [1, hue]], zmin: 0, zmax: strongest, showscale: false,
-    hovertemplate: `client %{customdata[0]}${ofCluster}, class %{y}: %{z} examples<br>distance to all %{customdata[1]:.3f}<extra></extra>`,
+    colorscale: [[0, colour("--sheet")], [1, hue]], zmin: 0, zmax: largest, showscale: false,
+    hovertemplate: `client %{customdata[0]}${ofCluster}, class %{y}: %{z} examples<br>distance to the class distribution of all clients %{customdata[1]:.3f}<extra></extra>`,
   };
 }
 
 function mapWords(counts, distances, kinds) {
   const sizes = counts.map((row) => row.reduce((sum, each) => sum + each, 0));
   const apart = mean(distances).toFixed(3);
-  const grouped = kinds ? ` Clusters of the method: ${kinds.map(([kind, size]) => `${kind} with ${count(size)}`).join(", ")}.` : "";
-  return `A client holds ${count(Math.min(...sizes))} to ${count(Math.max(...sizes))} examples; the strongest colour stands for ${count(Math.max(...counts.flat()))} of one class. The mean distance of a client's mix to that of all is ${apart}.${grouped}`;
+  const grouped = kinds ? ` Clusters found by the algorithm: ${kinds.map(([kind, size]) => `${kind} (${count(size)} ${size === 1 ? "client" : "clients"})`).join(", ")}.` : "";
+  return `Each client holds ${count(Math.min(...sizes))} to ${count(Math.max(...sizes))} examples; the darkest cell is ${count(Math.max(...counts.flat()))} examples of one class. Mean earth mover's distance between a client's class distribution and the class distribution of all clients: ${apart}.${grouped}`;
 }
 
 function parse(text) {
@@ -125,5 +127,5 @@ function scoreDrawing(rows) {
   };
   const shares = rows.map(({ share }) => share);
   const least = mean(shares.slice(0, worst));
-  return { traces: [trace], layout, words: `Mean over clients ${accuracy(mean(shares))}; of the worst tenth (marked) ${accuracy(least)}; the worst ${accuracy(shares[0])}, the best ${accuracy(shares.at(-1))}.` };
+  return { traces: [trace], layout, words: `Mean over all clients ${accuracy(mean(shares))}; mean over the worst 10 % of clients (red bars) ${accuracy(least)}; worst client ${accuracy(shares[0])}, best client ${accuracy(shares.at(-1))}.` };
 }

@@ -1,17 +1,17 @@
-// The cluster: its nodes, what is free on each, whose actors are where, and who waits.
+// The cluster: nodes and their free resources, actors of each job, and the queue.
 
-import { badge, element, renew, say, show } from "../element.js";
+import { badge, element, replaceIfChanged, setText, show } from "../element.js";
 import { get } from "../service.js";
 import { repeat } from "../session.js";
-import { number } from "../words.js";
+import { number } from "../formatting.js";
 
 const EVERY = 5000;
-const FIRST = 100; // of the queue
+const FIRST = 100; // jobs of the queue
 
 export const title = "Cluster";
 
 export function open(root, { signal }) {
-  const note = element("p", { class: "message", id: "cluster-note" }, "Asking the cluster …");
+  const note = element("p", { class: "message", id: "cluster-note" }, "Loading the cluster …");
   const nodes = element("div", { class: "nodes", id: "nodes" });
   const owners = element("div", { class: "wide", id: "owners", tabindex: "0", role: "region", "aria-label": "Actors by job" });
   const line = element("ol", { class: "queue", id: "queue" });
@@ -32,22 +32,22 @@ export function open(root, { signal }) {
       const cluster = await get("/cluster", { signal });
       show(note, false);
       const cards = cluster.nodes.map((node) => nodeCard(node, cluster.jobs, names));
-      renew(nodes, ...(cards.length ? cards : [element("p", { class: "soft" }, "The cluster has no node.")]));
-      renew(owners, ownerTable(cluster, names));
+      replaceIfChanged(nodes, ...(cards.length ? cards : [element("p", { class: "soft" }, "The cluster has no nodes.")]));
+      replaceIfChanged(owners, makeActorTable(cluster, names));
     } catch (error) {
       if (!error.status || error.status === 401) throw error;
-      // The service is there, and the cluster is not, or not yet.
-      say(note, `${error.message}${error.hint ? `: ${error.hint}` : ""}`);
+      // The service answers, and the cluster does not, or not yet.
+      setText(note, `${error.message}${error.hint ? `: ${error.hint}` : ""}`);
       show(note, true);
-      renew(nodes, element("p", { class: "soft" }, "Nothing is known of the nodes."));
-      renew(owners, ownerTable({ jobs: [] }, names));
+      replaceIfChanged(nodes, element("p", { class: "soft" }, "The nodes are unknown: the cluster does not answer."));
+      replaceIfChanged(owners, makeActorTable({ jobs: [] }, names));
     }
   }
   repeat("cluster", () => EVERY, signal, refresh);
 }
 
 function nodeCard({ id, address, head, cpus, gpus }, jobs, names) {
-  const here = jobs.filter(({ nodes }) => nodes.includes(id)).map(({ job_id: job }) => names.get(job)?.name ?? (job || "others"));
+  const here = jobs.filter(({ nodes }) => nodes.includes(id)).map(({ job_id: job }) => names.get(job)?.name ?? (job || "other programs"));
   return element("article", { class: "node" },
     element("h3", {}, address, head ? element("span", { class: "soft" }, " head") : null),
     gauge("CPU", cpus), gpus.total ? gauge("GPU", gpus) : element("p", { class: "soft" }, "no GPU"),
@@ -56,31 +56,31 @@ function nodeCard({ id, address, head, cpus, gpus }, jobs, names) {
 
 function gauge(kind, { total, free }) {
   const used = Math.max(0, total - free);
-  const text = `${number(used)} of ${number(total)} ${kind} taken`;
+  const text = `${number(used)} of ${number(total)} ${kind} in use`;
   return element("p", { class: "gauge" }, element("span", {}, text), element("meter", { min: 0, max: total || 1, value: used, "aria-label": text }));
 }
 
-function ownerTable({ jobs }, names) {
+function makeActorTable({ jobs }, names) {
   const known = new Map(jobs.map((job) => [job.job_id, job]));
   const active = [...names.values()].filter(({ state }) => state !== "QUEUED");
   const ids = [...new Set([...active.map(({ id }) => id), ...known.keys()])];
-  if (!ids.length) return element("p", { class: "soft" }, "No job holds a part of the cluster.");
+  if (!ids.length) return element("p", { class: "soft" }, "No job uses the cluster.");
   const heads = ["Job", "State", "Actors", "CPUs", "GPUs", "Nodes"].map((text) => element("th", { scope: "col" }, text));
   return element("table", {}, element("thead", {}, element("tr", {}, heads)), element("tbody", {}, ids.map((id) => {
     const job = names.get(id);
     const { actors = 0, waiting = 0, cpus = 0, gpus = 0, nodes = [] } = known.get(id) ?? {};
     const state = element("span");
     if (job) badge(state, job.state);
-    const figures = [`${actors}${waiting ? `, ${waiting} not alive yet` : ""}`, number(cpus), number(gpus), String(nodes.length)];
-    return element("tr", {}, element("th", { scope: "row" }, job ? element("a", { href: `#/jobs/${id}` }, job.name) : id || "others"),
+    const figures = [`${actors}${waiting ? `, ${waiting} starting` : ""}`, number(cpus), number(gpus), String(nodes.length)];
+    return element("tr", {}, element("th", { scope: "row" }, job ? element("a", { href: `#/jobs/${id}` }, job.name) : id || "other programs"),
       element("td", {}, state), figures.map((text) => element("td", {}, text)));
   })));
 }
 
-// By priority, and then by age, as the service gives them.
+// Ordered by the service: by priority, then by age.
 function showQueue(list, { jobs, next_page_token: more }) {
-  if (!jobs.length) return renew(list, element("li", { class: "soft" }, "Nothing waits."));
-  renew(list, ...jobs.map((job) => element("li", {}, element("a", { href: `#/jobs/${job.id}` }, job.name),
+  if (!jobs.length) return replaceIfChanged(list, element("li", { class: "soft" }, "The queue is empty."));
+  replaceIfChanged(list, ...jobs.map((job) => element("li", {}, element("a", { href: `#/jobs/${job.id}` }, job.name),
     element("span", { class: "soft" }, [job.priority ? ` priority ${job.priority}` : "", job.waiting ?? ""].filter(Boolean).join(", ")))),
-  more ? element("li", { class: "soft" }, "and more") : null);
+  more ? element("li", { class: "soft" }, "more jobs wait after these") : null);
 }

@@ -1,22 +1,22 @@
-// Several jobs side by side: their curves, means over seeds, and what it took them to come to a target.
+// Compares jobs: their curves, means over seeds, and the rounds, traffic and time to a target.
 
 import { axis, Chart } from "../chart.js";
 import { curveColour, dash, faint } from "../colours.js";
 import { band, groups, isLoss, table, worstFinal } from "../comparison.js";
-import { copy } from "../copying.js";
-import { button, element, labelled, renew, say, select, show } from "../element.js";
-import { AXES, Records } from "../series.js";
+import { copy } from "../clipboard.js";
+import { button, element, wrapWithLabel, replaceIfChanged, setText, select, show } from "../element.js";
+import { AXES, Records } from "../records.js";
 import { get, jobPath } from "../service.js";
 import { repeat } from "../session.js";
-import { FINAL, headline, HEADLINES, metricName } from "../words.js";
+import { FINAL, findMainAccuracy, MAIN_ACCURACIES, formatMetricName } from "../formatting.js";
 import { comparisonTable } from "./compare_table.js";
-import { plainText } from "./marks.js";
+import { plainText } from "./method_changes.js";
 import { picker } from "./picker.js";
 
 const EVERY = 3000;
-const CROWD = 20; // jobs that are asked for every time; more of them less often, as the service limits what it is asked
-const AGAIN = 10; // turns after which those that have ended are looked at again: somebody may have resumed them
-const MOST_POINTS = 60; // of a curve whose points are seen each for itself
+const MOST_POLLED_JOBS = 20; // more jobs are polled less often, because the service limits the number of requests
+const AGAIN = 10; // turns after which ended jobs are read again: somebody may have resumed them
+const MOST_POINTS = 60; // a longer curve is drawn without markers
 
 export const title = "Compare";
 
@@ -28,8 +28,8 @@ class Comparison {
   constructor(root, query, signal) {
     Object.assign(this, { root, signal, entries: new Map(), gone: new Set(), turns: 0, due: [], groups: [] });
     this.ids = [...new Set((query.get("jobs") ?? "").split(",").filter(Boolean))];
-    this.chosen = query.get("metric"); // by the reader; else one that the jobs have
-    this.metric = this.chosen ?? HEADLINES[0];
+    this.chosen = query.get("metric"); // by the reader; null for the default metric
+    this.metric = this.chosen ?? MAIN_ACCURACIES[0];
     this.along = AXES[query.get("along")] ? query.get("along") : "rounds";
     this.target = query.get("target") ?? "";
     this.together = query.get("seeds") !== "0";
@@ -40,7 +40,7 @@ class Comparison {
     const draw = () => this.draw();
     this.note = element("p", { class: "message", id: "compare-note" }, "");
     this.picker = picker({ chosen: () => this.ids, signal: this.signal, change: (ids) => this.take(ids) });
-    this.metrics = select([[this.metric, metricName(this.metric)]], this.metric, (value) => this.set({ chosen: value, target: "" }), { name: "metric" });
+    this.metrics = select([[this.metric, formatMetricName(this.metric)]], this.metric, (value) => this.set({ chosen: value, target: "" }), { name: "metric" });
     const along = select(Object.entries(AXES).map(([key, { name }]) => [key, name]), this.along, (value) => this.set({ along: value }), { name: "along" });
     this.aim = element("input", { name: "target", size: 8, value: this.target, autocomplete: "off", inputmode: "decimal", "aria-describedby": "target-fault",
       on: { change: () => this.set({ target: this.aim.value.trim() }) } });
@@ -49,31 +49,31 @@ class Comparison {
     const link = button("Copy link", () => copy(location.href, "The link is copied"));
     this.picture = element("div", { class: "chart", id: "compare-chart", role: "img", "aria-labelledby": "compare-head compare-words" });
     this.words = element("p", { class: "soft", id: "compare-words" });
-    this.table = element("div", { class: "wide", id: "compare-table", tabindex: "0", role: "region", "aria-label": "Figures side by side" });
+    this.table = element("div", { class: "wide", id: "compare-table", tabindex: "0", role: "region", "aria-label": "Comparison table" });
     this.charted = element("section", { class: "curves", "aria-labelledby": "compare-head" },
       element("div", { class: "title" }, element("h2", { id: "compare-head" }, "Curves"), element("div", { class: "controls" },
-        labelled("Metric", this.metrics), labelled("Against", along), labelled("Target", this.aim),
-        labelled("Mean over seeds", seeds, { class: "labelled beside" }))),
+        wrapWithLabel("Metric", this.metrics), wrapWithLabel("Horizontal axis", along), wrapWithLabel("Target", this.aim),
+        wrapWithLabel("Mean over seeds", seeds, { class: "labelled beside" }))),
       this.fault, this.picture, this.words);
     this.figures = element("section", { "aria-labelledby": "figures-head" }, element("h2", { id: "figures-head" }, "Figures"), this.table);
     this.root.append(element("div", { class: "title" }, element("h1", {}, "Compare"), link), this.picker.root, this.note, this.charted, this.figures);
-    this.chart = new Chart(this.picture, this.words, () => this.drawing(), this.signal);
+    this.chart = new Chart(this.picture, this.words, () => this.drawCurves(), this.signal);
     draw();
   }
 
-  // What is looked at stands in the address, so that a link opens the same again.
+  // The address holds all settings, so that a link opens the same view.
   set(changes) {
     Object.assign(this, changes);
     history.replaceState(null, "", this.address());
     this.draw();
   }
 
-  // Other jobs are another place in the browser's history; the view goes on with what it has, the search stays open.
+  // Other jobs are a new entry in the browser's history. The view keeps its data, and the search stays open.
   take(ids) {
     this.ids = ids;
     history.pushState(null, "", this.address());
     this.draw();
-    this.refresh().catch(() => {}); // asked for again soon, and then what is wrong is told
+    this.refresh().catch(() => {}); // `repeat` asks again soon and reports errors
   }
 
   address() {
@@ -85,8 +85,8 @@ class Comparison {
   }
 
   start() {
-    if (this.ids.length) say(this.note, "Loading …");
-    repeat("compare", () => EVERY * Math.max(1, Math.ceil(this.due.length / CROWD)), this.signal, () => this.refresh());
+    if (this.ids.length) setText(this.note, "Loading …");
+    repeat("compare", () => EVERY * Math.max(1, Math.ceil(this.due.length / MOST_POLLED_JOBS)), this.signal, () => this.refresh());
   }
 
   async refresh() {
@@ -119,14 +119,14 @@ class Comparison {
     }
   }
 
-  get found() {
+  get foundEntries() {
     return this.ids.map((id) => this.entries.get(id)).filter(Boolean);
   }
 
   draw() {
-    const entries = this.found;
+    const entries = this.foundEntries;
     const lost = this.ids.filter((id) => this.gone.has(id));
-    say(this.note, !this.ids.length ? "Add jobs to see them side by side." : lost.length ? `No such job: ${lost.join(", ")}` : "");
+    setText(this.note, !this.ids.length ? "Select jobs to compare." : lost.length ? `No such job: ${lost.join(", ")}` : "");
     show(this.note, Boolean(this.note.textContent));
     show(this.charted, entries.length > 0);
     show(this.figures, entries.length > 0);
@@ -141,25 +141,25 @@ class Comparison {
     this.tellTarget(this.target && !Number.isFinite(given));
     this.aim.placeholder = worst === null ? "" : worst.toFixed(4);
     this.rows = table(this.groups, this.metric, target);
-    renew(this.table, comparisonTable(this.rows, this.metric, target));
+    replaceIfChanged(this.table, comparisonTable(this.rows, this.metric, target));
     this.chart.draw();
   }
 
   tellTarget(isWrong) {
     if (isWrong) this.aim.setAttribute("aria-invalid", "true");
     else this.aim.removeAttribute("aria-invalid");
-    say(this.fault, isWrong ? `The target ${JSON.stringify(this.target)} is no number, such as 0.8: the worst of the final values stands in its place.` : "");
+    setText(this.fault, isWrong ? `The target ${JSON.stringify(this.target)} is not a number. The worst final value is used instead.` : "");
   }
 
   offerMetrics(entries) {
     const names = [...new Set([this.metric, ...entries.flatMap(({ records }) => records.all.slice(-50).flatMap(({ metrics }) => Object.keys(metrics)))])];
     if (names.join() !== [...this.metrics.options].map(({ value }) => value).join()) {
-      this.metrics.replaceChildren(...names.map((name) => element("option", { value: name }, metricName(name))));
+      this.metrics.replaceChildren(...names.map((name) => element("option", { value: name }, formatMetricName(name))));
     }
     this.metrics.value = this.metric;
   }
 
-  drawing() {
+  drawCurves() {
     const traces = this.groups.flatMap((group, index) => curve(group, band(group.counted, this.metric, this.along), index));
     const isShare = /accuracy/.test(this.metric);
     const layout = {
@@ -168,16 +168,16 @@ class Comparison {
       yaxis: axis("", isShare ? { tickformat: ".2~f" } : { tickformat: ".3~s" }),
     };
     const better = isLoss(this.metric) ? "lower" : "higher";
-    const bands = this.rows.some(({ lines }) => lines.length > 1) ? " Bands are one standard deviation over the seeds." : "";
-    return { traces, layout, words: `${metricName(this.metric)} of ${this.rows.map(({ name, note }) => name + note).join(", ")}; ${better} is better.${bands}` };
+    const bands = this.rows.some(({ lines }) => lines.length > 1) ? " Each band is one standard deviation over the seeds." : "";
+    return { traces, layout, words: `${formatMetricName(this.metric)} of ${this.rows.map(({ name, note }) => name + note).join(", ")}; ${better} is better.${bands}` };
   }
 }
 
-// The accuracy that all of them have; where there is none, that of the first that has one.
+// The accuracy that all jobs have; without one, the accuracy of the first job that has any.
 function common(entries) {
   const has = (metric) => ({ job }) => typeof job.last_metrics[metric] === "number";
-  const scored = entries.filter((entry) => HEADLINES.some((metric) => has(metric)(entry)));
-  return HEADLINES.find((metric) => scored.every(has(metric))) ?? headline(scored[0].job.last_metrics);
+  const scored = entries.filter((entry) => MAIN_ACCURACIES.some((metric) => has(metric)(entry)));
+  return MAIN_ACCURACIES.find((metric) => scored.every(has(metric))) ?? findMainAccuracy(scored[0].job.last_metrics);
 }
 
 function curve({ name, note, counted }, points, index) {

@@ -1,18 +1,18 @@
-// The curves of one job, with a choice of what is drawn against what, and of what is drawn beside it.
+// The curves of one job, with a choice of the curve, of a second axis and of the horizontal axis.
 
 import { axis, Chart } from "../chart.js";
 import { curveColour } from "../colours.js";
-import { element, labelled, select, show } from "../element.js";
-import { marks } from "../method.js";
-import { AXES, choices, sides } from "../series.js";
-import { accuracy, number } from "../words.js";
-import { markList, markShapes, markTrace, plainText } from "./marks.js";
+import { element, wrapWithLabel, select, show } from "../element.js";
+import { listMethodChanges } from "../method_curves.js";
+import { AXES, choices, sides } from "../records.js";
+import { accuracy, number } from "../formatting.js";
+import { makeChangeList, makeChangeShapes, makeChangeTrace, plainText } from "./method_changes.js";
 
 const NONE = "";
 const OF_CLIENTS = /^method\..*clients$/;
-const MARGINS = 62; // to the left and to the right of the picture
-const SIDE = 56; // of a second axis
-const ROOM = 1.02; // to the right of the last round
+const MARGINS = 62; // pixels, left and right of the picture
+const SECOND_AXIS_WIDTH = 56; // pixels
+const RIGHT_MARGIN_FACTOR = 1.02; // to the right of the last round
 
 export function curves(records, signal) {
   const chosen = { what: "accuracy", along: "rounds", whole: true, beside: null };
@@ -22,35 +22,35 @@ export function curves(records, signal) {
   };
   const picture = element("div", { class: "chart", id: "chart", role: "img", "aria-labelledby": "curves-head chart-words" });
   const words = element("p", { class: "soft", id: "chart-words" });
-  const told = markList();
+  const changeList = makeChangeList();
   const what = select([["accuracy", "Accuracy"]], "accuracy", (value) => set({ what: value }), { name: "what" });
-  const beside = select([[NONE, "nothing"]], NONE, (value) => set({ beside: value }), { name: "beside" });
-  const besides = labelled("Beside it", beside, { hidden: true });
+  const beside = select([[NONE, "none"]], NONE, (value) => set({ beside: value }), { name: "beside" });
+  const besides = wrapWithLabel("Second axis", beside, { hidden: true });
   const along = select(Object.entries(AXES).map(([key, { name }]) => [key, name]), "rounds", (value) => set({ along: value }), { name: "along" });
   const whole = element("input", { type: "checkbox", name: "whole", checked: true, on: { change: () => set({ whole: whole.checked }) } });
   const root = element("section", { class: "curves", "aria-labelledby": "curves-head" },
     element("div", { class: "title" }, element("h2", { id: "curves-head" }, "Curves"),
-      element("div", { class: "controls" }, labelled("Show", what), besides, labelled("Against", along),
-        labelled("Whole scale", whole, { class: "labelled beside" }))),
-    picture, words, told.root);
+      element("div", { class: "controls" }, wrapWithLabel("Curve", what), besides, wrapWithLabel("Horizontal axis", along),
+        wrapWithLabel("Scale from 0 to 1", whole, { class: "labelled beside" }))),
+    picture, words, changeList.root);
 
   const chart = new Chart(picture, words, () => {
     const all = choices(records);
     const aside = sides(records);
     offer(what, all, chosen.what);
-    // What the method moves is shown from the beginning: how many clients are open or frozen, a temperature, a pace.
+    // The second axis shows a value of the algorithm at first, such as the number of frozen clients or a temperature.
     const side = chosen.beside ?? Object.keys(aside).find((key) => OF_CLIENTS.test(key)) ?? Object.keys(aside)[0] ?? NONE;
-    offer(beside, { [NONE]: { name: "nothing" }, ...aside }, side);
+    offer(beside, { [NONE]: { name: "none" }, ...aside }, side);
     show(besides, Object.keys(aside).length > 0);
     const found = all[chosen.what] ?? all.accuracy;
-    const changes = marks(records);
-    told.update(changes, records);
+    const changes = listMethodChanges(records);
+    changeList.update(changes, records);
     return drawing(records, found, side === chosen.what ? undefined : aside[side], { ...chosen, changes, width: picture.clientWidth });
   }, signal);
   return { root, draw: () => chart.draw() };
 }
 
-// New metrics may come while the job runs; what is chosen stays.
+// New metrics may come while the job runs; the choice stays.
 function offer(control, all, value) {
   const keys = Object.keys(all);
   if (!keys.length) return;
@@ -72,21 +72,21 @@ function drawing(records, { lines, share, name }, side, { along, whole, changes,
     })),
   ];
   const places = records.along(along);
-  const end = (shown.length && ROOM * places.at(-1)) || 10;
+  const end = (shown.length && RIGHT_MARGIN_FACTOR * places.at(-1)) || 10;
   const named = traces.length;
-  if (shown.length && changes.length) traces.push(markTrace(changes, places, shown[0].y[0]));
+  if (shown.length && changes.length) traces.push(makeChangeTrace(changes, places, shown[0].y[0]));
   const isShare = share && whole;
   const layout = {
     showlegend: named > 1,
     margin: { l: 48, r: 14, t: named > 1 ? 34 : 14, b: 40 },
     xaxis: axis(AXES[along].title, {
       ...AXES[along].ticks,
-      // Words at a mark would stretch a range that is left to the library.
+      // The texts of changes would stretch a range that the library chooses.
       range: [0, end],
     }),
     yaxis: axis("", isShare ? { range: [0, 1], tickformat: ".1f" } : { tickformat: share ? ".3~f" : ".3~s" }),
     ...(aside.length ? { yaxis2: axis(plainText(side.name), { overlaying: "y", side: "right", showgrid: false, tickmode: "auto", rangemode: "tozero", tickformat: ".3~g" }) } : {}),
-    ...markShapes(changes, places, { width: width - MARGINS - (aside.length ? SIDE : 0), end }),
+    ...makeChangeShapes(changes, places, { width: width - MARGINS - (aside.length ? SECOND_AXIS_WIDTH : 0), end }),
   };
   return { traces, layout, words: sentence(shown, share, name, aside) };
 }
@@ -100,7 +100,7 @@ function trace({ name, x, y, rounds }, { along, format, index }) {
 }
 
 function sentence(shown, share, what, aside) {
-  if (!shown.length) return "No round has been scored yet.";
+  if (!shown.length) return "No round has been evaluated yet.";
   const write = share ? accuracy : number;
   const lowest = /loss/i.test(what);
   const scores = shown.map(({ name, y, rounds }) => {

@@ -1,8 +1,7 @@
-// The figures of one job: what it has reached, what it has cost, what it runs on.
+// The figures of one job: results, cost, values of the algorithm, workers, times.
 
-import { append, element, say } from "../element.js";
-import { flat, worded } from "../method.js";
-import { accuracy, bytes, choice, clock, cohortOf, count, curriculumOf, headline, measure, metricName, number, seconds, since, span, worked } from "../words.js";
+import { append, element, setText } from "../element.js";
+import { accuracy, bytes, choice, formatTime, cohortOf, count, curriculumOf, findMainAccuracy, formatValue, measure, formatMetricName, number, seconds, since, span, secondsOfWork } from "../formatting.js";
 
 export function facts() {
   const root = element("section", { class: "facts", "aria-labelledby": "facts-head" }, element("h2", { id: "facts-head" }, "Figures"));
@@ -10,51 +9,50 @@ export function facts() {
   return { root, update: (job, records) => Object.entries(figures(job, records)).forEach(([name, pairs]) => {
     if (!groups.has(name)) {
       groups.set(name, element("dl", { class: "pairs", id: `facts-${name}` }));
-      append(root, [element("h3", {}, { reached: "Reached", cost: "Cost", method: "Method", engine: "Engine", times: "Times" }[name]), groups.get(name)]);
+      append(root, [element("h3", {}, { reached: "Results", cost: "Cost", method: "Values reported by the algorithm", engine: "Workers", times: "Times" }[name]), groups.get(name)]);
     }
     fill(groups.get(name), pairs.filter(([, value]) => value !== null && value !== undefined));
   }) };
 }
 
-// Changes only what differs: a selection in the figures lives through an update.
+// Changes only different texts, so that a selection survives an update.
 function fill(list, pairs) {
   pairs.forEach(([term, value], index) => {
     const item = list.children[index] ?? list.appendChild(element("div", {}, element("dt"), element("dd")));
-    say(item.firstChild, term);
-    say(item.lastChild, value);
+    setText(item.firstChild, term);
+    setText(item.lastChild, value);
   });
   while (list.children.length > pairs.length) list.lastChild.remove();
 }
 
 function figures(job, records) {
-  const method = flat(records.last?.method).filter(([, value]) => value !== null);
-  const said = method.map(([name, value]) => [metricName(name), typeof value === "number" ? number(value) : worded(value)]);
-  return { reached: reached(job, records), cost: costs(records), ...(said.length ? { method: said } : {}), engine: engine(job, records), times: times(job) };
+  const said = records.method.values.map(({ title, value }) => [title, formatValue(value)]);
+  return { reached: listScores(job, records), cost: costs(records), ...(said.length ? { method: said } : {}), engine: engine(job, records), times: times(job) };
 }
 
-function reached(job, records) {
-  const name = headline(job.last_metrics);
+function listScores(job, records) {
+  const name = findMainAccuracy(job.last_metrics);
   const best = records.best(name);
   const values = Object.entries(job.last_metrics).filter(([, value]) => typeof value === "number");
-  if (!values.length) return [["so far", "nothing yet"]];
+  if (!values.length) return [["metrics", "none yet"]];
   return [
-    best ? [`best ${metricName(name)}`, `${accuracy(best.metrics[name])} at round ${best.round}`] : ["", null],
-    ...values.map(([metric, value]) => [metricName(metric), measure(metric, value)]),
+    best ? [`best ${formatMetricName(name)}`, `${accuracy(best.metrics[name])} at round ${best.round}`] : ["", null],
+    ...values.map(([metric, value]) => [formatMetricName(metric), measure(metric, value)]),
   ];
 }
 
 function costs({ all, bytes: sent, seconds: taken, last }) {
-  if (!last) return [["so far", "nothing yet"]];
+  if (!last) return [["cost", "no round has ended yet"]];
   const cost = all.some((record) => record.cost);
   const sum = (key) => number(all.reduce((total, record) => total + (record.cost?.[key] ?? 0), 0));
   const personal = all.reduce((total, record) => total + (record.bytes.personal ?? 0), 0);
   return [
     ["traffic", bytes(sent.at(-1))],
-    ["down, last round", bytes(last.bytes.down)],
-    ["up, last round", bytes(last.bytes.up)],
-    personal ? ["down besides, to score own models", bytes(personal)] : ["", null],
-    ["computing", span(taken.at(-1))],
-    ["a round", span(taken.at(-1) / all.length)],
+    ["traffic down, last round", bytes(last.bytes.down)],
+    ["traffic up, last round", bytes(last.bytes.up)],
+    personal ? ["extra traffic down for the personal evaluation", bytes(personal)] : ["", null],
+    ["computing time", span(taken.at(-1))],
+    ["mean time of a round", span(taken.at(-1) / all.length)],
     cost ? ["parameter updates", sum("updates")] : ["", null],
     cost ? ["FLOPs", sum("flops")] : ["", null],
     last.cost?.tuning_flops ? ["FLOPs of fine-tuning", sum("tuning_flops")] : ["", null],
@@ -65,30 +63,31 @@ function engine({ spec, restarts, resumes }, { last, failed, restarts: replaced 
   const { cpus_per_worker: cpus, gpus_per_worker: gpus } = spec.resources;
   const running = last?.engine;
   return [
-    ["clients", `${count(spec.clients.total)}, ${count(cohortOf(spec))} in a round`],
-    running ? ["actors", String(running.actors)] : ["", null],
-    running ? ["pool", `${running.pool}, ${running.width} at once`] : ["", null],
-    ["an actor has", `${cpus} CPU${gpus ? `, ${gpus} GPU` : ""}`],
-    ["actors replaced", String(replaced)],
+    ["clients", `${count(spec.clients.total)}, cohort ${count(cohortOf(spec))}`],
+    running ? ["workers", String(running.actors)] : ["", null],
+    running ? ["pool", running.pool] : ["", null],
+    running ? ["stack size", String(running.width)] : ["", null],
+    ["resources of a worker", `${cpus} CPU${gpus ? `, ${gpus} GPU` : ""}`],
+    ["workers replaced", String(replaced)],
     ["clients failed", String(failed)],
-    ["restarts", String(restarts)],
-    resumes ? ["resumes", String(resumes)] : ["", null],
+    ["restarts of the job", String(restarts)],
+    resumes ? ["times resumed", String(resumes)] : ["", null],
   ];
 }
 
 function times(job) {
-  const time = worked(job);
+  const time = secondsOfWork(job);
   return [
-    ["made", `${since(job.created_at)} ago, ${clock(job.created_at)}`],
-    job.submitted_at ? ["in the queue", span(Math.round(seconds(job.created_at, job.submitted_at)))] : ["", null],
-    time === null ? ["", null] : ["at work", span(Math.round(time))],
-    job.finished_at ? ["ended", clock(job.finished_at)] : ["", null],
+    ["created", `${since(job.created_at)} ago, ${formatTime(job.created_at)}`],
+    job.submitted_at ? ["time in the queue", span(Math.round(seconds(job.created_at, job.submitted_at)))] : ["", null],
+    time === null ? ["", null] : ["run time", span(Math.round(time))],
+    job.finished_at ? ["ended", formatTime(job.finished_at)] : ["", null],
     ["priority", String(job.priority)],
-    ...Object.entries(job.labels).map(([name, value]) => [`label ${name}`, value || "set"]),
+    ...Object.entries(job.labels).map(([name, value]) => [`label ${name}`, value || "(no value)"]),
   ];
 }
 
-// What the job is, in a line.
+// The spec of the job in one line.
 export function summary({ spec, id }) {
   const models = (Array.isArray(spec.model) ? spec.model : [spec.model]).map((each) => choice(each)).join(", ");
   const { epochs, steps, batch_size: batch, lr } = spec.local;

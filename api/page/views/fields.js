@@ -1,12 +1,12 @@
-// The fields of a new job, made of the spec's JSON schema and of the catalogue.
+// The fields of a new job, made from the JSON schema of the spec and from the catalogue.
 
 import { element, select } from "../element.js";
-import { CATALOGUES, reading, typed, written } from "../schema.js";
-import { metricName } from "../words.js";
+import { CATALOGUES, readProperty, parseInput, formatInput } from "../schema.js";
+import { formatMetricName } from "../formatting.js";
 
 const LATE = ["evaluation", "resources", "faults", "checkpoint"];
 const TOP = ["name", "seed", "rounds"];
-const SHORT = 15; // letters that a choice has room for
+const SHORT = 15; // letters that fit into a choice
 
 // All fields for a draft. `changed(redraw)` is called after each change; `redraw` when other fields are needed.
 export function fields({ schema, catalogue, draft, changed }) {
@@ -22,39 +22,39 @@ function part(make, name, property) {
     const [choice, ...own] = choiceFields(make, name);
     return element("fieldset", { data: { section: name } }, legend(name), choice, element("div", { class: "fields" }, own));
   }
-  const read = reading(property, make.definitions);
+  const read = readProperty(property, make.definitions);
   if (read.type !== "section") return group(make, name, "", [[name, property]]);
   return group(make, name, `${name}.`, Object.entries(read.fields), LATE.includes(name));
 }
 
-const legend = (name) => element("legend", {}, name[0].toUpperCase() + metricName(name).slice(1));
+const legend = (name) => element("legend", {}, name[0].toUpperCase() + formatMetricName(name).slice(1));
 
 function group(make, name, prefix, properties, closed = false) {
   const inner = properties.flatMap(([key, property]) => anyField(make, prefix + key, property));
   const isSet = closed && make.draft.get(name) !== undefined;
   const body = closed
-    ? element("details", { open: isSet }, element("summary", {}, "Rarely changed"), element("div", { class: "fields" }, inner))
+    ? element("details", { open: isSet }, element("summary", {}, "Advanced"), element("div", { class: "fields" }, inner))
     : element("div", { class: "fields" }, inner);
   return element("fieldset", { data: { section: name } }, legend(name), body);
 }
 
 function anyField(make, path, property) {
   if (CATALOGUES[path]) return choiceFields(make, path);
-  const read = reading(property, make.definitions);
+  const read = readProperty(property, make.definitions);
   if (read.type !== "section") return [field(make, path, read, make.draft.get(path), (value) => make.draft.set(path, value))];
   const inner = () => Object.entries(read.fields).flatMap(([key, each]) => anyField(make, `${path}.${key}`, each));
   if (!read.nullable) return inner();
   return [optional(make, path, read), ...(make.draft.get(path) ? inner() : [])];
 }
 
-// A section that may be left out.
+// An optional section.
 function optional({ draft, changed }, path, { description }) {
   const tick = element("input", { type: "checkbox", name: path, checked: Boolean(draft.get(path)), on: { change: () => {
-    // An empty section is one with all its defaults; it is kept until it is switched off.
+    // An empty section has all its defaults; the draft keeps it until the reader switches it off.
     draft.set(path, tick.checked ? {} : undefined);
     changed(true);
   } } });
-  return wrap(path, element("label", { class: "labelled beside" }, element("span", {}, metricName(path.split(".").slice(1).join(" "))), tick), description);
+  return wrap(path, element("label", { class: "labelled beside" }, element("span", {}, formatMetricName(path.split(".").slice(1).join(" "))), tick), description);
 }
 
 function choiceFields(make, path) {
@@ -70,29 +70,29 @@ function choiceFields(make, path) {
     changed(true);
   }, { name: path });
   const own = Object.entries(entry?.parameters.properties ?? {}).map(([key, property]) => {
-    // A default section has parameters of its own, which stand until something else is chosen.
+    // A default section has its own parameters, until the reader chooses another entry.
     const value = isDefault ? undefined : parameters[key];
-    return field(make, `${path}.${key}`, { ...reading(property, {}), short: key }, value, (next) => {
+    return field(make, `${path}.${key}`, { ...readProperty(property, {}), short: key }, value, (next) => {
       draft.choose(path, name, { ...draft.choice(path).parameters, [key]: next });
     });
   });
-  const words = isDefault && path === "data.partition" ? "dirichlet with beta 0.5 by default" : described(entry);
-  return [labelledField(path, metricName(path.split(".").at(-1)), control, words), ...own];
+  const words = isDefault && path === "data.partition" ? "default: dirichlet with beta 0.5" : describeEntry(entry);
+  return [makeLabelledField(path, formatMetricName(path.split(".").at(-1)), control, words), ...own];
 }
 
-// What an entry is, whose, and whether its clients cannot train at once.
-function described(entry) {
-  const alone = entry?.stacks === false && `with its defaults clients train one by one: ${entry.why_not_stacked}`;
-  return [entry?.summary, entry?.plugin && `of ${entry.plugin}`, alone].filter(Boolean).join("; ");
+// The summary of an entry, its plug-in, and the reason if it cannot train stacked clients.
+function describeEntry(entry) {
+  const alone = entry?.stacks === false && `cannot train stacked clients with its defaults: ${entry.why_not_stacked}`;
+  return [entry?.summary, entry?.plugin && `from the plug-in ${entry.plugin}`, alone].filter(Boolean).join("; ");
 }
 
-// Several models are dealt to the clients in turn: their names, or specs in JSON.
+// Several models, one per client in turn: a JSON list.
 function severalFields({ draft, changed }, path, several) {
   const control = element("input", { name: path, value: JSON.stringify(several), on: { input: () => {
-    draft.set(path, typed(control.value, "mixed"));
+    draft.set(path, parseInput(control.value, "mixed"));
     changed(false);
   } } });
-  return labelledField(path, `${path}: several, dealt in turn`, control, "names, or mappings with parameters, as a JSON list");
+  return makeLabelledField(path, `${path}: several models, one per client in turn`, control, 'a JSON list of model names or of objects with parameters, e.g. ["mlp", {"name": "cnn"}]');
 }
 
 function field({ changed }, path, read, value, write) {
@@ -102,25 +102,25 @@ function field({ changed }, path, read, value, write) {
     write(next);
     changed(false);
   };
-  const label = metricName(short ?? (path.split(".").slice(1).join(" ") || path));
-  const plain = fallback === undefined || fallback === null ? "" : written(fallback);
+  const label = formatMetricName(short ?? (path.split(".").slice(1).join(" ") || path));
+  const plain = fallback === undefined || fallback === null ? "" : formatInput(fallback);
   if (type === "enum" || type === "boolean") {
     const all = type === "boolean" ? ["true", "false"] : options;
     const words = plain ? `${plain} (default)` : "not set";
-    const control = select([["", words], ...all.map((each) => [String(each), String(each)])], written(value), (next) => update(typed(next, type === "enum" ? "string" : type)), common);
-    const made = labelledField(path, label, control, description);
+    const control = select([["", words], ...all.map((each) => [String(each), String(each)])], formatInput(value), (next) => update(parseInput(next, type === "enum" ? "string" : type)), common);
+    const made = makeLabelledField(path, label, control, description);
     made.classList.toggle("long", [words, ...all].some((each) => each.length > SHORT));
     return made;
   }
   const control = element("input", {
-    ...common, value: written(value), placeholder: plain || "none", autocomplete: "off", spellcheck: "false",
+    ...common, value: formatInput(value), placeholder: plain || "none", autocomplete: "off", spellcheck: "false",
     inputmode: type === "integer" ? "numeric" : type === "number" ? "decimal" : null,
-    on: { input: () => update(typed(control.value, type)) },
+    on: { input: () => update(parseInput(control.value, type)) },
   });
-  return labelledField(path, label, control, [description, limits].filter(Boolean).join("; "));
+  return makeLabelledField(path, label, control, [description, limits].filter(Boolean).join("; "));
 }
 
-export function labelledField(path, text, control, description) {
+export function makeLabelledField(path, text, control, description) {
   const id = `field-${path}`;
   control.id = id;
   return wrap(path, element("label", { for: id }, text), description, control);

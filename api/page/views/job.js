@@ -1,39 +1,40 @@
-// One job, live.
+// The view of one job, updated while the job runs.
 
-import { actionButtons } from "../actions.js";
+import { actionButtons } from "../job_actions.js";
 import { load } from "../chart.js";
-import { badge, element, say, show } from "../element.js";
-import { Records } from "../series.js";
+import { badge, element, setText, show } from "../element.js";
+import { Records } from "../records.js";
 import { follow, get, jobPath } from "../service.js";
-import { heard, isAsking, withToken } from "../session.js";
+import { setConnection, isAsking, withToken } from "../session.js";
 import { pause } from "../waiting.js";
-import { FINAL, span } from "../words.js";
+import { FINAL, span } from "../formatting.js";
 import { clients } from "./clients.js";
 import { curves } from "./curves.js";
 import { facts, summary } from "./facts.js";
-import { papers } from "./papers.js";
+import { makeFileSections } from "./job_files.js";
 import { timeline } from "./timeline.js";
 
 const EVERY = 3000;
 const LATEST = 10;
-const GATHER = 80; // many rounds come at once when a long job is opened: one drawing for all of them
-const THEN = 250;
+const DRAW_DELAY = 80; // ms; a long job sends many rounds at once when it is opened: one drawing for all of them
+const TIMELINE_DELAY = 250; // ms after the curves
+const METHOD_SHARE = 5; // the page waits this many times as long as the service took to describe the algorithm
 
 export const title = "Job";
 
 export async function open(root, { id, signal }) {
   const note = element("p", { class: "message", id: "job-note" }, "Loading …");
   root.append(note);
-  load().catch(() => {}); // the charts will want it; they say so themselves where it does not come
+  load().catch(() => {}); // the charts need the library later, and report errors themselves
   try {
     const job = await withToken(() => get(jobPath(id), { signal }));
     new JobView(root, note, job, signal).start();
   } catch (error) {
     if (signal.aborted) return;
-    say(note, `Job ${id}: ${error.message}`);
+    setText(note, `Job ${id}: ${error.message}`);
     note.classList.add("bad");
     if (!error.status) setTimeout(() => signal.aborted || (root.replaceChildren(), open(root, { id, signal })), EVERY);
-    heard("job", Boolean(error.status));
+    setConnection("job", Boolean(error.status));
   }
 }
 
@@ -50,12 +51,12 @@ class JobView {
     this.facts = facts();
     this.timeline = timeline(this.records, () => this.job, signal);
     this.clients = clients(() => this.job, this.records, signal);
-    this.papers = papers(() => this.job, signal);
+    this.files = makeFileSections(() => this.job, signal);
     root.append(
       element("div", { class: "title" }, this.head, this.state, element("span", { class: "row", id: "job-actions" }, this.actions.buttons)),
       this.what, note, this.bar, this.rounds,
       element("div", { class: "split" }, this.curves.root, this.facts.root),
-      this.timeline.root, this.clients.root, ...this.papers.roots,
+      this.timeline.root, this.clients.root, ...this.files.roots,
     );
     this.show(job);
   }
@@ -67,12 +68,12 @@ class JobView {
 
   async listen() {
     if (this.listening) return;
-    // A job that was resumed has events again, after those with which its stream ended.
+    // A resumed job sends events again, after its stream has ended.
     Object.assign(this, { listening: true, life: this.job.resumes });
     try {
       await withToken(() => follow(this.job.id, {
         onEvent: (type, data, event) => this.take(type, data, event),
-        onConnection: (there) => this.signal.aborted || heard("stream", there),
+        onConnection: (there) => this.signal.aborted || setConnection("stream", there),
         signal: this.signal,
       }));
     } catch (error) {
@@ -82,8 +83,8 @@ class JobView {
     }
   }
 
-  // The stream has the rounds; the rest of the job (why it waits, what is known of it) is asked for. Also while the page
-  // is hidden: its title tells how far the job has come.
+  // The stream sends the rounds; the page polls the rest of the job (state, reason for waiting). It also polls while it is
+  // hidden, because its title shows the progress.
   async poll() {
     while (!this.signal.aborted) {
       await pause(EVERY, this.signal);
@@ -94,13 +95,13 @@ class JobView {
   async refresh() {
     try {
       const job = await withToken(() => get(jobPath(this.job.id), { signal: this.signal }));
-      heard("job", true);
+      setConnection("job", true);
       this.show(job);
       if (job.resumes !== this.life) this.listen();
     } catch (error) {
       if (this.signal.aborted) return;
-      if (error.status === 404) this.tell("This job is deleted.", true);
-      else heard("job", Boolean(error.status));
+      if (error.status === 404) this.tell("This job was deleted.", true);
+      else setConnection("job", Boolean(error.status));
     }
   }
 
@@ -109,10 +110,10 @@ class JobView {
     if (type === "round") {
       if (!this.records.add(data)) return;
       this.timeline.round(data);
-      this.later ??= setTimeout(() => this.draw(), GATHER);
+      this.later ??= setTimeout(() => this.draw(), DRAW_DELAY);
     } else {
       this.events ??= new Set();
-      // A stream that began again tells the same once more.
+      // A stream that was opened again repeats events.
       if (this.events.has(event)) return;
       this.events.add(event);
       this.timeline[type]?.(data);
@@ -125,24 +126,45 @@ class JobView {
     this.later = null;
     if (this.signal.aborted) return;
     this.curves.draw();
-    // The curves are looked at first, so they are drawn first.
+    // Readers look at the curves first, so they are drawn first.
     this.idle ??= setTimeout(() => {
       this.idle = null;
       this.timeline.draw();
-    }, THEN);
+    }, TIMELINE_DELAY);
     const last = this.records.last;
     const job = { ...this.job, last_metrics: { ...this.job.last_metrics, ...last.metrics } };
     this.facts.update(job, this.records);
     this.showProgress(Math.max(last.round, this.job.rounds_done));
+    this.readMethodCurves();
+  }
+
+  // Reads the values that the algorithm reports, until they include the last round. Most algorithms report none.
+  async readMethodCurves() {
+    const { records, signal } = this;
+    if (this.isReading || !records.all.some(({ method }) => Object.keys(method).length)) return;
+    this.isReading = true;
+    try {
+      while (!signal.aborted && records.method.rounds.at(-1) !== records.last.round) {
+        const started = Date.now();
+        records.method = await withToken(() => get(jobPath(this.job.id, "/method-curves"), { signal }));
+        this.curves.draw();
+        this.facts.update(this.job, records);
+        await pause(Math.max(EVERY, METHOD_SHARE * (Date.now() - started)), signal);
+      }
+    } catch {
+      // The connection line reports an error of the service; the next round tries again.
+    } finally {
+      this.isReading = false;
+    }
   }
 
   show(job) {
     this.job = job;
-    if (job.state !== this.shown) this.papers.refresh();
+    if (job.state !== this.shown) this.files.refresh();
     this.shown = job.state;
-    say(this.head, job.name);
+    setText(this.head, job.name);
     badge(this.state, job.state);
-    say(this.what, summary(job));
+    setText(this.what, summary(job));
     const message = job.message ?? job.waiting ?? "";
     this.tell(message, job.state === "FAILED");
     this.actions.update(job);
@@ -151,7 +173,7 @@ class JobView {
   }
 
   tell(message, bad) {
-    say(this.note, message);
+    setText(this.note, message);
     this.note.classList.toggle("bad", bad);
     show(this.note, Boolean(message));
   }
@@ -159,13 +181,13 @@ class JobView {
   showProgress(done) {
     this.bar.max = this.job.rounds_total;
     this.bar.value = done;
-    // Seen where the page is one of many: how far it has come, or how it has ended.
+    // A reader with many tabs sees the progress, or the final state, in the title.
     const how = FINAL.has(this.job.state) ? this.job.state.toLowerCase() : `${done}/${this.job.rounds_total}`;
     document.title = `${how} · ${this.job.name} · fedsim`;
-    say(this.rounds, `${done} of ${this.job.rounds_total} rounds${this.left(done)}`);
+    setText(this.rounds, `${done} of ${this.job.rounds_total} rounds${this.formatTimeLeft(done)}`);
   }
 
-  left(done) {
+  formatTimeLeft(done) {
     const latest = this.records.all.slice(-LATEST);
     if (FINAL.has(this.job.state) || !latest.length || done >= this.job.rounds_total) return "";
     const mean = latest.reduce((sum, { seconds }) => sum + seconds.total, 0) / latest.length;

@@ -1,17 +1,17 @@
-// One line of the table of jobs.
+// A row of the table of jobs.
 
-import { actionButtons } from "../actions.js";
-import { badge, element, say, show } from "../element.js";
-import { spark } from "../spark.js";
-import { accuracy, bytes, clock, cohortOf, count, dataOf, headline, HEADLINES, methodOf, modelOf, since, span, worked } from "../words.js";
+import { actionButtons } from "../job_actions.js";
+import { badge, element, setText, show } from "../element.js";
+import { makeSparkline } from "../sparkline.js";
+import { accuracy, bytes, formatTime, cohortOf, count, dataOf, findMainAccuracy, MAIN_ACCURACIES, methodOf, modelOf, since, span, secondsOfWork } from "../formatting.js";
 
 export const COLUMNS = [
-  ["select", "Choose"], ["name", "Job"], ["state", "State"], ["method", "Method"], ["data", "Data and model"],
-  ["clients", "N, in a round"], ["progress", "Rounds"], ["accuracy", "Accuracy"], ["curve", "Curve"], ["bytes", "Traffic"],
-  ["time", "Time"], ["age", "Age"], ["actions", "Actions"],
+  ["select", "Select"], ["name", "Job"], ["state", "State"], ["method", "Algorithm"], ["data", "Data and model"],
+  ["clients", "Clients, cohort"], ["progress", "Rounds"], ["accuracy", "Accuracy"], ["curve", "Curve"], ["bytes", "Traffic"],
+  ["time", "Run time"], ["age", "Age"], ["actions", "Actions"],
 ];
 
-// A row that keeps its place and its focus: `update(job, curve)` changes what differs.
+// A row that keeps its place and its focus: `update(job, curve)` changes only different cells.
 export function jobRow({ chosen, choose, done }) {
   const cells = Object.fromEntries(COLUMNS.map(([name, head]) => (
     [name, element("td", { role: "cell", class: `c-${name}`, data: { head } })]
@@ -24,8 +24,8 @@ export function jobRow({ chosen, choose, done }) {
   const bar = element("progress", {});
   const rounds = element("span", { class: "figure" });
   const reached = element("span", { class: "figure" });
-  const whose = element("span", { class: "soft whose" }, "own models");
-  const curve = spark();
+  const whose = element("span", { class: "soft whose" }, "personal models");
+  const curve = makeSparkline();
   const { buttons, update: updateButtons } = actionButtons(done);
   cells.select.append(tick);
   cells.name.append(link, id);
@@ -38,28 +38,28 @@ export function jobRow({ chosen, choose, done }) {
   function update(job, found) {
     row.dataset.job = job.id;
     tick.checked = chosen(job.id);
-    tick.setAttribute("aria-label", `Choose ${job.name}`);
-    say(link, job.name);
+    tick.setAttribute("aria-label", `Select ${job.name}`);
+    setText(link, job.name);
     link.title = job.name;
     link.href = `#/jobs/${job.id}`;
-    say(id, job.id.slice(0, 8));
+    setText(id, job.id.slice(0, 8));
     badge(state, job.state);
     state.title = job.message ?? job.waiting ?? "";
-    say(cells.method, methodOf(job.spec));
-    say(cells.data, `${dataOf(job.spec)} · ${modelOf(job.spec)}`);
-    say(cells.clients, `${count(job.spec.clients.total)}, ${count(cohortOf(job.spec))}`);
+    setText(cells.method, methodOf(job.spec));
+    setText(cells.data, `${dataOf(job.spec)} · ${modelOf(job.spec)}`);
+    setText(cells.clients, `${count(job.spec.clients.total)}, ${count(cohortOf(job.spec))}`);
     bar.max = job.rounds_total;
     bar.value = job.rounds_done;
     bar.setAttribute("aria-label", `Rounds of ${job.name}`);
-    say(rounds, `${job.rounds_done} / ${job.rounds_total}`);
-    const metric = headline(job.last_metrics);
-    say(reached, accuracy(job.last_metrics[metric]));
-    show(whose, metric !== HEADLINES[0]);
-    say(cells.bytes, bytes(found?.bytes));
-    const time = worked(job);
-    say(cells.time, time === null ? "–" : span(Math.round(time)));
-    say(cells.age, since(job.created_at));
-    cells.age.title = clock(job.created_at);
+    setText(rounds, `${job.rounds_done} / ${job.rounds_total}`);
+    const metric = findMainAccuracy(job.last_metrics);
+    setText(reached, accuracy(job.last_metrics[metric]));
+    show(whose, metric !== MAIN_ACCURACIES[0]);
+    setText(cells.bytes, bytes(found?.bytes));
+    const time = secondsOfWork(job);
+    setText(cells.time, time === null ? "–" : span(Math.round(time)));
+    setText(cells.age, since(job.created_at));
+    cells.age.title = formatTime(job.created_at);
     if (found) curve.update(found, job.rounds_total);
     updateButtons(job);
   }

@@ -1,9 +1,9 @@
-// The jobs: a live table with filters, a page at a time.
+// The list of jobs: a table with filters and pages, updated while jobs run.
 
-import { button, element, labelled, say, select, show } from "../element.js";
+import { button, element, wrapWithLabel, setText, select, show } from "../element.js";
 import { get } from "../service.js";
 import { repeat } from "../session.js";
-import { headline, HEADLINES, STATES } from "../words.js";
+import { findMainAccuracy, MAIN_ACCURACIES, STATES } from "../formatting.js";
 import { COLUMNS, jobRow } from "./job_row.js";
 
 const EVERY = 3000;
@@ -17,7 +17,7 @@ const ORDERS = [
 export const title = "Jobs";
 
 export function open(root, { query, signal }) {
-  // What is ticked stands in the address too: another filter, or a look at a job, must not untick it.
+  // The address holds the selected jobs too, so that another filter, or a visit to a job, keeps the selection.
   const chosen = new Set((query.get("chosen") ?? "").split(",").filter(Boolean));
   const rows = new Map();
   const curves = new Map();
@@ -27,7 +27,7 @@ export function open(root, { query, signal }) {
 
   const note = element("p", { id: "jobs-note", role: "status" }, "Loading …");
   const body = element("tbody", { role: "rowgroup" });
-  const every = element("input", { type: "checkbox", name: "every", "aria-label": "Choose all on this page", on: { change: chooseEvery } });
+  const every = element("input", { type: "checkbox", name: "every", "aria-label": "Select all jobs on this page", on: { change: chooseEvery } });
   const table = element("table", { id: "job-table", role: "table", "aria-label": "Jobs" }, head(every), body);
   const compare = element("a", { class: "button", id: "compare-chosen" });
   const back = button("Previous", () => turn(-1), { id: "page-back" });
@@ -38,7 +38,7 @@ export function open(root, { query, signal }) {
     filters(query, seek), note, element("div", { class: "wide" }, table), pages,
   );
 
-  // While a text is typed; leaving its field makes it a place in the browser's history.
+  // Called while the reader types; leaving the field adds an entry to the browser's history.
   function seek() {
     history.replaceState(null, "", address(query));
     tokens.length = 1;
@@ -61,25 +61,25 @@ export function open(root, { query, signal }) {
   }
 
   function chooseEvery() {
-    const wanted = every.checked; // each choice shows how many of them stand now
+    const wanted = every.checked; // `choose` changes the checkbox
     [...rows.keys()].forEach((id) => choose(id, wanted));
     body.querySelectorAll(".c-select input").forEach((tick) => { tick.checked = wanted; });
   }
 
   function showChosen() {
     show(compare, chosen.size > 0);
-    say(compare, `Compare ${chosen.size}`);
+    setText(compare, `Compare ${chosen.size}`);
     compare.href = `#/compare?jobs=${[...chosen].join(",")}`;
     const here = [...rows.keys()].filter((id) => chosen.has(id)).length;
     every.checked = here > 0 && here === rows.size;
     every.indeterminate = here > 0 && here < rows.size;
   }
 
-  // An answer that a later question has overtaken is dropped: it may be of another search.
+  // An answer to an older request is dropped: it may belong to another search.
   async function refresh() {
     const ask = asks += 1;
     const asked = new URLSearchParams({ limit: PAGE });
-    for (const [name, value] of filled(query)) asked.append(name, value);
+    for (const [name, value] of listFilters(query)) asked.append(name, value);
     const token = tokens.at(-1);
     if (token) asked.set("page_token", token);
     try {
@@ -90,16 +90,16 @@ export function open(root, { query, signal }) {
       await freshCurves(page.jobs);
       if (ask === asks) showJobs(page.jobs);
     } catch (error) {
-      if (ask === asks && error.status && error.status !== 401) say(note, `${error.message}${error.hint ? `: ${error.hint}` : ""}`);
+      if (ask === asks && error.status && error.status !== 401) setText(note, `${error.message}${error.hint ? `: ${error.hint}` : ""}`);
       throw error;
     }
   }
 
-  // Only of jobs that went on since: a job that rests is not asked for again.
+  // Reads only the curves of jobs with new rounds.
   async function freshCurves(jobs) {
     const due = jobs.filter((job) => job.rounds_done && curves.get(job.id)?.done !== job.rounds_done);
     if (!due.length) return;
-    await Promise.all(HEADLINES.map((metric) => fetchCurves(metric, due.filter((job) => headline(job.last_metrics) === metric))));
+    await Promise.all(MAIN_ACCURACIES.map((metric) => fetchCurves(metric, due.filter((job) => findMainAccuracy(job.last_metrics) === metric))));
   }
 
   async function fetchCurves(metric, jobs) {
@@ -126,7 +126,7 @@ export function open(root, { query, signal }) {
       rows.delete(id);
     });
     showChosen();
-    say(note, filled(query).length ? "No job fits these filters." : "No jobs yet. Make one with New job, or in a terminal: fedsim submit demo");
+    setText(note, listFilters(query).length ? "No job matches these filters." : 'No jobs yet. Create one with "New job", or in a terminal: fedsim submit demo');
     show(note, !jobs.length);
     show(table, jobs.length > 0);
     show(pages, tokens.length > 1 || next !== null);
@@ -141,8 +141,8 @@ export function open(root, { query, signal }) {
   repeat("list", () => EVERY, signal, refresh);
 }
 
-// The filters that say something.
-const filled = (query) => [...query].filter(([name, value]) => value && name !== "chosen");
+// The filters that have a value.
+const listFilters = (query) => [...query].filter(([name, value]) => value && name !== "chosen");
 const address = (query) => `#/jobs${query.size ? `?${query.toString().replaceAll("%2C", ",")}` : ""}`;
 
 function head(every) {
@@ -153,7 +153,7 @@ function head(every) {
   return element("thead", { role: "rowgroup" }, element("tr", { role: "row" }, cells));
 }
 
-// The filters stand in the address, so that a view of the list can be linked and reloaded.
+// The address holds the filters, so that a view of the list can be linked and reloaded.
 function filters(query, seek) {
   let timer = null;
   const put = (asked, name, value) => {
@@ -173,15 +173,15 @@ function filters(query, seek) {
     }, PAUSE);
   };
   const states = [["", "All"], ...STATES.map((state) => [state, state.toLowerCase()])];
-  const text = (name, words, hint) => labelled(words, element("input", {
+  const text = (name, words, hint) => wrapWithLabel(words, element("input", {
     type: "search", name, value: query.get(name) ?? "", placeholder: hint, autocomplete: "off",
     on: { input: (event) => type(name, event.target.value.trim()), change: (event) => change(name, event.target.value.trim()) },
   }));
   return element("form", { class: "filters", role: "search", "aria-label": "Filter jobs", on: { submit: (event) => event.preventDefault() } },
-    text("search", "Find", "name, id, method"),
-    labelled("State", select(states, query.get("state") ?? "", (value) => change("state", value), { name: "state" })),
-    text("algorithm", "Method", "fedavg"),
+    text("search", "Search", "name, id, algorithm"),
+    wrapWithLabel("State", select(states, query.get("state") ?? "", (value) => change("state", value), { name: "state" })),
+    text("algorithm", "Algorithm", "fedavg"),
     text("label", "Label", "group=mine"),
-    labelled("Order", select(ORDERS, query.get("order_by") ?? "-created_at", (value) => change("order_by", value), { name: "order_by" })),
+    wrapWithLabel("Order", select(ORDERS, query.get("order_by") ?? "-created_at", (value) => change("order_by", value), { name: "order_by" })),
   );
 }

@@ -1,17 +1,17 @@
-// Choosing jobs to compare: those chosen, and a search for more. `chosen()` gives their ids; `change(ids)` takes others.
+// Selects jobs to compare: the selected jobs, and a search. `chosen()` returns their ids; `change(ids)` sets them.
 
-import { button, element, renew } from "../element.js";
+import { button, element, replaceIfChanged } from "../element.js";
 import { get } from "../service.js";
 import { withToken } from "../session.js";
-import { methodOf } from "../words.js";
+import { methodOf } from "../formatting.js";
 
 const PAUSE = 250;
-const FOUND = 12;
+const MOST_FOUND = 12;
 
 export function picker({ chosen, change, signal }) {
-  const field = element("input", { type: "search", name: "find", id: "find", placeholder: "name, id or method", autocomplete: "off", on: { input: later } });
+  const field = element("input", { type: "search", name: "find", id: "find", placeholder: "name, id, algorithm", autocomplete: "off", on: { input: later } });
   const list = element("ul", { class: "found", id: "found", "aria-label": "Jobs to add" });
-  const taken = element("ul", { class: "chips", id: "chosen", "aria-label": "Jobs that are compared" });
+  const taken = element("ul", { class: "chips", id: "chosen", "aria-label": "Compared jobs" });
   let timer = null;
   let asks = 0;
 
@@ -20,32 +20,32 @@ export function picker({ chosen, change, signal }) {
     timer = setTimeout(search, PAUSE);
   }
 
-  // An answer that a later search has overtaken is dropped.
+  // An answer to an older search is dropped.
   async function search() {
     const ask = asks += 1;
-    const asked = new URLSearchParams({ limit: FOUND, ...(field.value.trim() ? { search: field.value.trim() } : {}) });
+    const asked = new URLSearchParams({ limit: MOST_FOUND, ...(field.value.trim() ? { search: field.value.trim() } : {}) });
     try {
       const { jobs } = await withToken(() => get(`/jobs?${asked}`, { signal }));
       if (ask !== asks) return;
       list.replaceChildren(...jobs.filter((job) => !chosen().includes(job.id)).map((job) => element("li", {},
         button(`+ ${job.name}`, (event) => add(event.target.closest("li"), job.id), { class: "quiet", data: { add: job.id } }),
         element("span", { class: "soft" }, `${methodOf(job.spec)}, seed ${job.spec.seed}, ${job.state.toLowerCase()}`))));
-      if (!jobs.length) list.replaceChildren(element("li", { class: "soft" }, "No job fits."));
+      if (!jobs.length) list.replaceChildren(element("li", { class: "soft" }, "No job matches."));
     } catch (error) {
       if (ask === asks && !signal.aborted) list.replaceChildren(element("li", { class: "soft" }, error.message));
     }
   }
 
-  // The next one found is at hand for who works by the keyboard.
+  // The focus moves to the next job of the list, for readers who use the keyboard.
   function add(line, id) {
     (line.nextElementSibling ?? line.previousElementSibling)?.querySelector("button")?.focus();
     line.remove();
     change([...chosen(), id]);
   }
 
-  const show = (entries) => renew(taken, ...entries.map(({ job }) => element("li", {},
+  const show = (entries) => replaceIfChanged(taken, ...entries.map(({ job }) => element("li", {},
     element("a", { href: `#/jobs/${job.id}` }, job.name),
-    button("×", () => change(chosen().filter((id) => id !== job.id)), { class: "quiet", "aria-label": `Leave out ${job.name}` }))));
+    button("×", () => change(chosen().filter((id) => id !== job.id)), { class: "quiet", "aria-label": `Remove ${job.name}` }))));
 
   const details = element("details", { open: chosen().length === 0, on: { toggle: () => details.open && search() } },
     element("summary", {}, "Add jobs"), element("label", { for: "find", class: "for-readers" }, "Find jobs"), field, list);

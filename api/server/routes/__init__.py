@@ -1,1 +1,1 @@
-"""The routes, one file for each thing they are about."""
+"""The routes, one file for each subject."""

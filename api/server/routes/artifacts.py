@@ -1,4 +1,4 @@
-"""Artifacts: the files that a job leaves, by name."""
+"""Artifacts: the files of a job, by name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
-from api.reports.document import generate_report_lines
+from api.reports.json_report import generate_report_lines
 from api.server.dependencies import JobId, ServiceOf
 from api.server.errors import describe_problems
 from jobs.run.artifacts import ARTIFACTS, REPORT, SPEC, list_stored_artifacts, open_artifact, spec_text
@@ -18,7 +18,9 @@ from jobs.store.records import Job
 
 router = APIRouter(tags=["jobs"])
 
-ArtifactName = Annotated[str, Path(min_length=1, max_length=100, description="One of the names in the list.")]
+ArtifactName = Annotated[
+    str, Path(min_length=1, max_length=100, description="A name from the list of artifacts.")
+]
 BINARY = {"type": "string", "format": "binary"}
 CONTENT_TYPES: dict[str, dict[str, Any]] = {
     kind.media_type: {"schema": BINARY if kind.media_type.endswith("octet-stream") else {"type": "object"}}
@@ -28,12 +30,12 @@ FILES: dict[int | str, dict[str, Any]] = {200: {"description": "The file.", "con
 
 
 class ArtifactEntry(BaseModel):
-    """A file that a job leaves."""
+    """A file of a job."""
 
     name: str
     media_type: str
     description: str
-    bytes: int | None = Field(description="Its size; null for one that is put together when asked for.")
+    bytes: int | None = Field(description="Size in bytes; null for a file that is generated on request.")
 
 
 class ArtifactList(BaseModel):
@@ -44,7 +46,7 @@ class ArtifactList(BaseModel):
 
 @router.get("/jobs/{job_id}/artifacts", responses=describe_problems(404, 422, 503))
 def list_artifacts(job_id: JobId, service: ServiceOf) -> ArtifactList:
-    """List the files that a job has now; model and partition come with its success."""
+    """List the files of a job; model and partition exist after the job has succeeded."""
     service.store.get(job_id)
     sizes: dict[str, int | None] = {
         SPEC: None,
@@ -65,7 +67,7 @@ def list_artifacts(job_id: JobId, service: ServiceOf) -> ArtifactList:
     responses=describe_problems(404, 422, 503, also=FILES),
 )
 def get_artifact(job_id: JobId, name: ArtifactName, service: ServiceOf) -> Response:
-    """Get one of these files. What a model or a partition holds are plain arrays (safetensors), no code."""
+    """Download a file. Models and partitions are plain arrays (safetensors) without code."""
     job = service.store.get(job_id)
     headers = {"Content-Disposition": f'attachment; filename="{job_id}-{name}"'}
     if name == SPEC:

@@ -1,4 +1,4 @@
-"""Looking over a spec without submitting it: what a form asks while somebody fills it in."""
+"""Checks a spec without submitting it, e.g. for a form."""
 
 from __future__ import annotations
 
@@ -19,29 +19,27 @@ from jobs.spec.error_messages import shorten_value
 router = APIRouter(tags=["jobs"])
 
 FIELD_OF_ERROR: dict[type[FedsimError], str] = {DataError: "data.dataset", DoesNotFit: "resources.workers"}
-"""The field of a spec that an error without one is about."""
+"""Field of the spec for errors without a field."""
 
 
 class SpecCheck(BaseModel):
-    """What is to be said of a spec."""
+    """The result of a check."""
 
-    valid: bool = Field(description="Whether it would be accepted as a job.")
+    valid: bool = Field(description="Whether the service would accept the spec.")
     errors: list[Fault] = Field(
-        description="Every fault, each at its field; `spec` where there was no reading it."
+        description="All errors, each with its field; path `spec` if the text could not be parsed."
     )
-    data: dict[str, Any] | None = Field(
-        description="What was sent, as plain data; null where it is no mapping."
-    )
-    name: str | None = Field(description="The name that the job would have; null where it is not valid.")
+    data: dict[str, Any] | None = Field(description="The spec as plain data; null if it is no mapping.")
+    name: str | None = Field(description="Name that the job would have; null for an invalid spec.")
 
 
 @router.post("/check", responses=describe_problems(400, 413, 415, 422, 503), openapi_extra=SPEC_BODY)
 async def check_spec(request: Request, service: ServiceOf) -> SpecCheck:
-    """Look over a spec, as JSON or YAML. Faults are an answer here, not a refusal."""
+    """Check a spec (JSON or YAML). Errors in the spec are returned with status 200."""
     try:
         data = await read_spec(request)
     except SpecError as error:
-        return SpecCheck(valid=False, errors=_faults(error), data=None, name=None)
+        return SpecCheck(valid=False, errors=_make_faults(error), data=None, name=None)
     return await service.check_lookups.run_work(_check, service, data)
 
 
@@ -51,18 +49,18 @@ def _check(service: Service, data: Any) -> SpecCheck:
         spec = service.parse_spec(data)
         service.check_spec(spec)
     except (SpecError, DataError, DoesNotFit) as error:
-        return SpecCheck(valid=False, errors=_faults(error), data=plain, name=None)
+        return SpecCheck(valid=False, errors=_make_faults(error), data=plain, name=None)
     return SpecCheck(valid=True, errors=[], data=plain, name=spec.name)
 
 
-def _faults(error: FedsimError) -> list[Fault]:
+def _make_faults(error: FedsimError) -> list[Fault]:
     if error.errors:
         found = [
             Fault(**{**f._asdict(), "value": shorten_value(f.value)}) for f in error.errors[:MOST_FAULTS]
         ]
         if len(error.errors) > MOST_FAULTS:
             more = f"has {len(error.errors) - MOST_FAULTS:,} more errors"
-            found.append(Fault(path="spec", message=more, hint="mend these first"))
+            found.append(Fault(path="spec", message=more, hint="fix these first"))
         return found
     place = next((path for kind, path in FIELD_OF_ERROR.items() if isinstance(error, kind)), "spec")
     return [Fault(path=place, message=error.message, hint=error.hint)]

@@ -1,4 +1,4 @@
-"""Who holds what in a job: examples of each class by client."""
+"""The class map of a job: examples of each class by client."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ router = APIRouter(tags=["jobs"])
 
 
 class ClassMap(BaseModel):
-    """How many examples of each class each client holds."""
+    """Examples of each class by client."""
 
-    classes: list[str] = Field(description="Their names.")
-    counts: list[list[int]] = Field(description="Examples by client and class, of the first clients.")
+    classes: list[str] = Field(description="Class names.")
+    counts: list[list[int]] = Field(description="Examples by client and class; only the first clients.")
     distances: list[float] = Field(
-        description="Earth mover's distance of each client's mix of classes to that of all."
+        description="Earth mover's distance between the class distribution of each client and of all clients."
     )
-    clients: int = Field(description="How many there are; those beyond `counts` are left out.")
-    notes: list[str] = Field(description="What had to be done to make the partition.")
+    clients: int = Field(description="Number of clients; `counts` has only the first ones.")
+    notes: list[str] = Field(description="Notes on the partition, such as repaired clients.")
 
 
 @router.get("/jobs/{job_id}/class-map", responses=describe_problems(404, 422, 503))
 async def get_class_map(job_id: JobId, service: ServiceOf) -> ClassMap:
-    """Look at a job's partition. Made when first asked for, which reads the data set; kept with the job."""
+    """Get the class map of a job. The first request reads the data set; the result is stored with the job."""
     job = await run_in_threadpool(service.store.get, job_id)
     return ClassMap.model_validate(await service.class_map_lookups.run_work(service.make_class_map, job))

@@ -1,4 +1,4 @@
-"""The cluster: what there is, what is free, and whose actors are where."""
+"""The cluster: nodes, free resources, and actors of each job."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ router = APIRouter(tags=["cluster"])
 
 @router.get("/cluster", responses=describe_problems(503))
 def get_cluster(service: ServiceOf) -> ClusterState:
-    """Look at the nodes, their CPUs and GPUs, what of them is free, and the actors of each job."""
+    """List the nodes, their CPUs and GPUs, the free part, and the actors of each job."""
     return service.queue.read_cluster_state()

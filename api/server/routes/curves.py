@@ -1,4 +1,4 @@
-"""Curves of many jobs at once, in a few points each, for lists."""
+"""Short curves of several jobs, for lists."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Metric = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 
 
 class JobCurve(BaseModel):
-    """A metric of one job."""
+    """A metric of one job, at some rounds."""
 
     job_id: str
-    rounds: list[int] = Field(description="The rounds at which it is given, rising.")
+    rounds: list[int] = Field(description="Rounds of the values, ascending.")
     values: list[float]
-    bytes: int = Field(description="Simulated traffic of the job so far, both ways.")
-    seconds: float = Field(description="Of computing so far.")
+    bytes: int = Field(description="Simulated traffic so far, in both directions.")
+    seconds: float = Field(description="Computing time so far, in seconds.")
 
 
 class Curves(BaseModel):
@@ -38,8 +38,10 @@ class Curves(BaseModel):
 def list_curves(
     store: StoreOf,
     job: Annotated[list[Id], Query(min_length=1, max_length=MOST_JOBS, description="Ids of jobs.")],
-    metric: Annotated[Metric, Query(description="Its name in the round records.")] = "global_accuracy",
-    points: Annotated[int, Query(ge=2, le=500, description="About how many of each job.")] = 40,
+    metric: Annotated[
+        Metric, Query(description="Name of the metric in the round records.")
+    ] = "global_accuracy",
+    points: Annotated[int, Query(ge=2, le=500, description="Approximate number of points of each job.")] = 40,
 ) -> Curves:
     """Read a metric of several jobs at evenly spaced rounds."""
     found = store.curves(job, metric, points)

@@ -1,4 +1,4 @@
-"""Is it alive, can it work, what is it."""
+"""Health, readiness, versions and metrics of the service."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ logger = logging.getLogger("fedsim.api")
 
 
 class Health(BaseModel):
-    """Who answers here."""
+    """The running service."""
 
     service: Literal["fedsim"] = "fedsim"
     status: Literal["ok"] = "ok"
-    instance: str = Field(description="Another one after each start.")
+    instance: str = Field(description="A new random id after each start.")
 
 
 class Readiness(BaseModel):
@@ -40,39 +40,39 @@ class Readiness(BaseModel):
 
 
 class Version(BaseModel):
-    """Versions of the service and of what it stands on."""
+    """Versions of fedsim, Python, Ray, torch and plug-ins."""
 
     fedsim: str
     api: Literal["v1"] = "v1"
     python: str
     ray: str
     torch: str
-    plugins: dict[str, str] = Field(description="Packages and modules of plug-ins, with their versions.")
+    plugins: dict[str, str] = Field(description="Plug-in packages and their versions.")
 
 
 @router.get("/healthz")
 async def get_health(request: Request) -> Health:
-    """Tell that the process lives."""
+    """Report that the process is alive."""
     return Health(instance=request.app.state.instance)
 
 
 @router.get("/readyz", response_model=Readiness, responses=describe_problems(503))
 async def get_readiness(request: Request, service: ServiceOf) -> Readiness | Response:
-    """Tell whether jobs can run now: the store answers, Ray is up, and the service is not about to end."""
+    """Report whether jobs can run: the database and Ray answer, and the service is not stopping."""
     if request.app.state.stopping:
-        return make_problem(503, "the service is stopping", hint="ask another one, or come again")
+        return make_problem(503, "the service is stopping", hint="try again later")
     try:
         await service.store_probe.wait_for_answer()
     except (SQLAlchemyError, TimeoutError) as error:
-        logger.error("the store does not answer: %s", error or "not in time")
-        return make_problem(503, "the store does not answer", hint="the server's log says why")
+        logger.error("the database does not answer: %s", error or "not in time")
+        return make_problem(503, "the database does not answer", hint="see the server's log")
     missing = service.queue.find_obstacle()
     return Readiness() if missing is None else make_problem(503, missing)
 
 
 @router.get("/version", responses=describe_problems(401, 429))
 def get_version() -> Version:
-    """Tell the versions."""
+    """Get the versions of fedsim, Python, Ray, torch and plug-ins."""
     return Version(
         fedsim=fedsim.__version__,
         python=platform.python_version(),
@@ -84,11 +84,11 @@ def get_version() -> Version:
 
 @router.get("/metrics", response_class=Response, responses=describe_problems(401, 429, 503, also=FIGURES))
 def get_metrics(request: Request, service: ServiceOf) -> Response:
-    """Give the figures for Prometheus: jobs, rounds, client updates, seconds, bytes, waiting, requests."""
+    """Get the metrics for Prometheus: jobs, rounds, client updates, seconds, traffic, queue, requests."""
     ready = service.queue.find_obstacle() is None and not request.app.state.stopping
     try:
-        text: bytes = request.app.state.metrics.text(service.store.totals, ready)
+        text: bytes = request.app.state.metrics.format_text(service.store.totals, ready)
     except SQLAlchemyError as error:
-        logger.error("the store does not answer: %s", error)
-        return make_problem(503, "the store does not answer", hint="the server's log says why")
+        logger.error("the database does not answer: %s", error)
+        return make_problem(503, "the database does not answer", hint="see the server's log")
     return Response(text, media_type=PROMETHEUS)

@@ -1,4 +1,4 @@
-"""Jobs: submit, clone, look, cancel, delete; their rounds."""
+"""Routes to submit, clone, read, cancel, resume and delete jobs, and to read their rounds."""
 
 from __future__ import annotations
 
@@ -45,18 +45,16 @@ Label = Annotated[str, StringConstraints(max_length=300)]
 OrderBy = Literal["created_at", "-created_at", "name", "-name", "priority", "-priority", "state", "-state"]
 
 REPEATED_ANSWER: dict[int | str, dict[str, Any]] = {
-    200: {"model": Job, "description": "This key and body were sent before; the job they made."}
+    200: {"model": Job, "description": "The same key and body were sent before: the existing job."}
 }
 AS_CSV: dict[int | str, dict[str, Any]] = {200: {"content": {"text/csv": {"schema": {"type": "string"}}}}}
 
 
 class RoundPage(BaseModel):
-    """A part of a job's round records, in their order."""
+    """A page of the round records of a job."""
 
     rounds: list[RoundRecord]
-    next_after: int | None = Field(
-        description="Ask again with `after` set to this for more; null when these are the last so far."
-    )
+    next_after: int | None = Field(description="Value of `after` for the next page; null on the last page.")
 
 
 @router.post(
@@ -68,14 +66,14 @@ class RoundPage(BaseModel):
 async def submit_job(
     submission: SubmissionBody, service: ServiceOf, response: Response, idempotency_key: IdempotencyKey = None
 ) -> Job:
-    """Queue a job. It is checked first: a spec that cannot run here is refused with all its faults."""
+    """Submit a job. A spec that cannot run on this cluster is refused with all its errors."""
     rest: dict[str, Any] = {
         "priority": submission.priority,
         "labels": submission.labels,
         "idempotency_key": idempotency_key,
     }
     spec = await run_in_threadpool(service.parse_spec, submission.spec)
-    # A submission that comes again is answered as before, whatever has become of the data and the nodes.
+    # A repeated submission returns the existing job, even if its data or nodes are missing now.
     earlier = await run_in_threadpool(service.store.find_submitted_job, spec, **rest)
     if earlier is None:
         await service.check_lookups.run_work(service.check_spec, spec)
@@ -100,19 +98,24 @@ def list_jobs(
         list[Label] | None,
         Query(max_length=32, description="Only jobs with all of these labels: `name` or `name=value`."),
     ] = None,
-    algorithm: Annotated[str | None, Query(max_length=100, description="Only jobs of this method.")] = None,
+    algorithm: Annotated[
+        str | None, Query(max_length=100, description="Only jobs with this algorithm.")
+    ] = None,
     search: Annotated[
         str | None, Query(max_length=100, description="Only jobs with this in their name, id or algorithm.")
     ] = None,
     order_by: Annotated[
-        OrderBy, Query(description="`-` in front: largest first. `-priority` is the order of the queue.")
+        OrderBy,
+        Query(
+            description="Sort by this field; `-`: in descending order. `-priority` is the order of the queue."
+        ),
     ] = "-created_at",
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
     page_token: Annotated[
-        str | None, Query(max_length=1000, description="`next_page_token` of the page before.")
+        str | None, Query(max_length=1000, description="`next_page_token` of the previous page.")
     ] = None,
 ) -> JobPage:
-    """List jobs, a page at a time."""
+    """List jobs, page by page."""
     return store.list(
         state, label, order_by, limit, page_token=page_token, algorithm=algorithm, search=search
     )
@@ -120,31 +123,31 @@ def list_jobs(
 
 @router.get("/jobs/{job_id}", responses=describe_problems(404, 422))
 def get_job(job_id: JobId, store: StoreOf) -> Job:
-    """Look at a job."""
+    """Get a job."""
     return store.get(job_id)
 
 
 @router.delete("/jobs/{job_id}", status_code=204, responses=describe_problems(404, 409, 422))
 def delete_job(job_id: JobId, service: ServiceOf) -> None:
-    """Forget a job that has ended, with its rounds and its files."""
+    """Delete a job that has ended, with its rounds and files."""
     service.store.delete(job_id)
     if service.settings.storage is not None:
-        # Not before there is need for it: the drivers of object stores take their time to import.
+        # Imported late, because the drivers of object stores import slowly.
         from jobs.run.artifacts import remove_files
 
         for left in remove_files(service.settings, job_id):
-            logger.error("job %s was deleted, and files of it stay behind: %s", job_id, left)
+            logger.error("job %s was deleted, but some of its files could not be deleted: %s", job_id, left)
     shutil.rmtree(service.settings.job_dir(job_id), onerror=_log_leftover)
 
 
 def _log_leftover(_: Any, path: str, __: Any) -> None:
     if Path(path).exists():
-        logger.error("a job was deleted, and %s stays behind", path, exc_info=True)
+        logger.error("a job was deleted, but %s could not be deleted", path, exc_info=True)
 
 
 @router.post("/jobs/{job_id}/cancel", responses=describe_problems(404, 422))
 def cancel_job(job_id: JobId, service: ServiceOf) -> Job:
-    """Wish a job to end. Wishing twice, or when it has ended, changes nothing."""
+    """Cancel a job. Cancelling again, or after the job has ended, changes nothing."""
     job = service.store.request_cancel(job_id)
     service.queue.wake()
     return job
@@ -152,7 +155,7 @@ def cancel_job(job_id: JobId, service: ServiceOf) -> Job:
 
 @router.post("/jobs/{job_id}/resume", responses=describe_problems(404, 409, 422))
 def resume_job(job_id: JobId, service: ServiceOf) -> Job:
-    """Have a job that failed or was cancelled go on from its last checkpoint: it queues again."""
+    """Continue a failed or cancelled job from its last checkpoint. The job is queued again."""
     job = service.store.resume(job_id)
     service.queue.wake()
     return job
@@ -166,22 +169,22 @@ def resume_job(job_id: JobId, service: ServiceOf) -> Job:
 )
 async def clone_job(
     job_id: JobId,
-    wishes: CloningBody,
+    changes: CloningBody,
     service: ServiceOf,
     response: Response,
     idempotency_key: IdempotencyKey = None,
 ) -> Job:
-    """Queue a new job with the spec of another one, in whatever state that is; its rounds begin anew."""
-    submission = await run_in_threadpool(_clone_of, job_id, wishes, service)
+    """Submit a copy of a job in any state as a new job; the new job starts at round 1."""
+    submission = await run_in_threadpool(_make_submission, job_id, changes, service)
     return await submit_job(submission, service, response, idempotency_key)
 
 
-def _clone_of(job_id: str, wishes: CloneRequest, service: Service) -> SubmissionRequest:
+def _make_submission(job_id: str, changes: CloneRequest, service: Service) -> SubmissionRequest:
     job = service.store.get(job_id)
     return SubmissionRequest(
-        spec=clone_spec(job.spec, wishes.set),
-        priority=job.priority if wishes.priority is None else wishes.priority,
-        labels=job.labels if wishes.labels is None else wishes.labels,
+        spec=clone_spec(job.spec, changes.set),
+        priority=job.priority if changes.priority is None else changes.priority,
+        labels=job.labels if changes.labels is None else changes.labels,
     )
 
 
@@ -195,27 +198,29 @@ def list_rounds(
     job_id: JobId,
     store: StoreOf,
     after: Annotated[int, Query(ge=0, le=2**31 - 1, description="Only rounds above this number.")] = 0,
-    limit: Annotated[int, Query(ge=1, le=10_000, description="At most so many; CSV comes whole.")] = 1000,
+    limit: Annotated[
+        int, Query(ge=1, le=10_000, description="Maximum number of rounds. CSV always has all rounds.")
+    ] = 1000,
 ) -> RoundPage | Response:
-    """Read a job's round records. With `Accept: text/csv` as a table of all of them."""
+    """List the round records of a job. With `Accept: text/csv`: a table of all rounds."""
     store.get(job_id)
     if "text/csv" in request.headers.get("accept", ""):
         headers = {"Content-Disposition": f'attachment; filename="{job_id}.csv"'}
         return StreamingResponse(_csv(store, job_id, after), headers=headers, media_type="text/csv")
-    # One more than asked for tells whether there is more.
+    # One record more than requested tells whether there is another page.
     records = store.rounds(job_id, after, limit + 1)
     page = list(records[:limit])
     return RoundPage(rounds=page, next_after=page[-1].round if len(records) > limit else None)
 
 
 def _csv(store: JobStore, job_id: str, after: int) -> Iterator[str]:
-    # The head names every column, and metrics may begin late: the records are read twice, not kept.
+    # Read twice instead of kept in memory: the first line names all columns, and a metric may start late.
     names = list_columns(read_all_rounds(store, job_id, after))
     yield from format_csv(names, read_all_rounds(store, job_id, after))
 
 
 def read_all_rounds(store: JobStore, job_id: str, after: int) -> Iterator[RoundRecord]:
-    """Read the rounds after this one, a page at a time."""
+    """Yield the rounds after `after`, reading page by page."""
     while True:
         records = store.rounds(job_id, after, CSV_PAGE)
         yield from records

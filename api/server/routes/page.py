@@ -1,4 +1,4 @@
-"""The page: a shell without data, its scripts and style, and the chart library from the plotly package."""
+"""The page: HTML, scripts, style sheets, and the chart library of the plotly package."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ POLICY = "; ".join(
         "default-src 'none'",
         "script-src 'self'",
         "style-src 'self'",
-        # The chart library adds a sheet for maps when it is loaded; style attributes stay forbidden.
+        # The chart library adds a style sheet when it loads; style attributes stay forbidden.
         "style-src-elem 'self' 'unsafe-inline'",
         "img-src 'self' data:",
         "connect-src 'self'",
@@ -31,11 +31,11 @@ POLICY = "; ".join(
         "frame-ancestors 'none'",
     )
 )
-"""What the page may load: its own files and nothing else, no inline script."""
+"""The page may load only its own files, and no inline script."""
 
 
 class PageFiles(StaticFiles):
-    """The files of the page: the browser keeps the chart library, and asks for the others by their ETag."""
+    """The files of the page: browsers cache the chart library for a day, and check other files by ETag."""
 
     def __init__(self) -> None:
         super().__init__(directory=PAGE)
@@ -74,7 +74,7 @@ def mount_page(app: FastAPI) -> None:
 
 
 def _chart_library() -> Path:
-    # Found without importing it: the import takes longer than the rest of the server.
+    # Found without an import, which takes longer than the start of the server.
     found = find_spec("plotly")
     if found is None or found.origin is None:
         raise ModuleNotFoundError("the package plotly is missing; install fedsim-ray with its dependencies")

@@ -1,4 +1,4 @@
-"""The plan of a spec: what it needs here and what it will take."""
+"""The plan of a spec: memory, traffic and time."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ router = APIRouter(tags=["plan"])
 
 @router.post("/plan", responses=describe_problems(400, 413, 415, 422, 503), openapi_extra=SPEC_BODY)
 async def make_plan(request: Request, data: SpecBody, service: ServiceOf) -> Plan:
-    """Measure a spec on the cluster; takes from half a minute to five minutes.
+    """Measure a spec on the cluster, which takes 30 seconds to 5 minutes.
 
-    What does not fit is an answer too: `fits` is false, and `message` has the arithmetic.
+    If the job does not fit, `fits` is false, and `message` has the calculation.
     """
 
     def parse_checked_spec() -> JobSpec:

@@ -1,4 +1,4 @@
-"""What goes on for as long as a job does: its events and its log."""
+"""Streams of a job: its events and its log."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from fastapi.responses import StreamingResponse
 from api.sdk.calls import POSITION
 from api.server.dependencies import JobId, LastEvent, ServiceOf, StreamsOf
 from api.server.errors import describe_problems
+from api.server.job_log import follow_file, read_from_position, read_last_lines
 from api.server.limits import LimitedStream
-from api.server.log_file import follow_file, read_from_position, read_last_lines
 from jobs.store.states import FINAL
 
 router = APIRouter(tags=["jobs"])
@@ -20,7 +20,7 @@ router = APIRouter(tags=["jobs"])
 EVENT_STREAM = "text/event-stream"
 PLAIN = "text/plain"
 FURTHEST = 2**53
-"""The largest position that JSON and every file system can name."""
+"""Largest position that JSON numbers can represent exactly."""
 
 EVENT: dict[str, Any] = {
     "type": "object",
@@ -31,20 +31,20 @@ EVENT: dict[str, Any] = {
         "data": {
             "type": "string",
             "contentMediaType": "application/json",
-            "description": "Of a round its record; of a state `state`, `previous`, `reason`, `message`, "
-            "`terminal` and `at`; of a warning `message` and `at`, and `terminal` where the job was deleted.",
+            "description": "Round: its record. State: `state`, `previous`, `reason`, `message`, "
+            "`terminal` and `at`. Warning: `message` and `at`, and `terminal` if the job was deleted.",
         },
     },
 }
 EVENTS: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "Events of the types state, round and warning; the schema is that of one event.",
+        "description": "Events of the types state, round and warning; the schema describes one event.",
         "content": {EVENT_STREAM: {"schema": EVENT}},
     },
-    204: {"description": "The job has ended, and there is nothing after that event."},
+    204: {"description": "The job has ended, and no event follows."},
 }
 POSITION_HEADER = {
-    "description": "Where in the log the first byte of this answer stands.",
+    "description": "Position of the first byte of this answer in the log.",
     "schema": {"type": "integer"},
 }
 LINES: dict[int | str, dict[str, Any]] = {
@@ -58,10 +58,10 @@ LINES: dict[int | str, dict[str, Any]] = {
     responses=describe_problems(404, 422, 429, also=EVENTS),
 )
 def follow_events(job_id: JobId, service: ServiceOf, streams: StreamsOf, after: LastEvent) -> Response:
-    """Follow a job by Server-Sent Events, past ones first; the last one says `terminal: true`."""
+    """Stream the events of a job (Server-Sent Events), past events first; the last has `terminal: true`."""
     job = service.store.get(job_id)
     if job.state in FINAL and after > 0:
-        # This event and the next: what is no event of the job means from the start.
+        # This event and the next one; an id that is no event of the job means from the start.
         known = [event.id for event in service.store.events(job_id, after - 1, 2)]
         if known == [after]:
             return Response(status_code=204)
@@ -77,17 +77,17 @@ def read_log(
     job_id: JobId,
     service: ServiceOf,
     streams: StreamsOf,
-    tail: Annotated[int, Query(ge=0, le=100_000, description="How many of the last lines.")] = 500,
-    follow: Annotated[bool, Query(description="Go on until the job has ended.")] = False,
+    tail: Annotated[int, Query(ge=0, le=100_000, description="Number of lines, counted from the end.")] = 500,
+    follow: Annotated[bool, Query(description="Keep streaming until the job ends.")] = False,
     begin: Annotated[
         int | None,
-        Query(alias="from", ge=0, le=FURTHEST, description="Not the last lines, but all from this byte on."),
+        Query(alias="from", ge=0, le=FURTHEST, description="Start at this byte instead of the last lines."),
     ] = None,
 ) -> Response:
-    """Read the job's own log, which is kept when the cluster is gone; empty until the job has started.
+    """Read the log of a job; empty until the job has started.
 
-    A followed log ends with the job, or when the service stops: whoever has counted the bytes goes on with
-    `from`, which is `Log-Position` of the first answer and the bytes that came.
+    A followed log ends with the job, or when the service stops. To continue, set `from` to the `Log-Position`
+    of the first answer plus the number of received bytes.
     """
     service.store.get(job_id)
     path = service.settings.log_path(job_id)
@@ -105,9 +105,9 @@ def read_log(
 
 
 async def _log(first: list[bytes], more: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Give the first piece, which is let go of once it is sent, and the others after it."""
+    """Yield the first piece, then the others; the first piece is released once it is sent."""
     yield first.pop()
-    # Whoever sends keeps a piece until the next one comes: 16 MiB for as long as a log is quiet.
+    # The server keeps a piece until the next one: without this, 16 MiB while the log is quiet.
     yield b""
     async for block in more:
         yield block

@@ -43,7 +43,7 @@ from fedsim.base import tree
 from fedsim.base.parameters import Count, Range
 from fedsim.base.tree import Tree
 from fedsim.core import ClientTask, Context, LocalTraining, ReducedUpdates, ServerState
-from fedsim.core.capabilities import PeakTraffic, PersonalModels, SurveyPayload
+from fedsim.core.capabilities import PersonalModels, SurveyPayload
 from fedsim.errors import FieldError
 from fedsim.models.net import Net
 from fedsim.training.local_loop import fine_tune
@@ -67,7 +67,7 @@ class PlateauState(ServerState):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerSchedule(FedAvg, PeakTraffic, PersonalModels, SurveyPayload):
+class LayerSchedule(FedAvg, PersonalModels, SurveyPayload):
     """FedAvg of a body whose blocks open one after another, with a fixed random head.
 
     Attributes:
@@ -143,12 +143,6 @@ class LayerSchedule(FedAvg, PeakTraffic, PersonalModels, SurveyPayload):
     def select_survey_payload(self, ctx: Context, state: Any, model: Tree) -> Tree:
         """The open blocks: all clients have the closed blocks and the head."""
         return tree.select(model, self.shared_keys(ctx, state))
-
-    def fullest_state(self, ctx: Context, state: Any) -> Any:
-        """The state with every block open, if plateaus decide on the openings."""
-        if self.times != "plateau":
-            return state
-        return replace(state, times=(0,) * max(len(net.base) for net in ctx.nets))
 
     def aggregate(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> Any:
         """The parent's state, and the plateau after the cohort's loss."""

@@ -1,4 +1,4 @@
-"""The partitions: how training examples are shared out among clients."""
+"""The partition kinds, by the name that a spec gives them."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from fedsim.plugins import Registry
 
 
 class PartitionEntry(NamedTuple):
-    """A registered partition.
+    """A registered partition kind.
 
     Attributes:
         make: the function; its keyword-only arguments are the parameters.
         summary: one line.
-        shares: whether clients may hold the same example, so that there may be more clients than examples.
-        fits: given a `Supply` and every parameter, refuses what is impossible by those figures alone, so that
-            a spec is refused before anything runs; None where only the examples themselves tell.
+        shares_examples: whether clients may share examples: then there may be more clients than examples.
+        check_figures: raises an error for parameters that the `PartitionFigures` rule out, before anything
+            runs; None if only the examples themselves tell.
     """
 
     make: Callable[..., Partition]
@@ -48,7 +48,7 @@ class PartitionEntry(NamedTuple):
 
 
 _OWN: dict[str, PartitionEntry] = {
-    "iid": PartitionEntry(iid, "the same number of random examples for everybody"),
+    "iid": PartitionEntry(iid, "the same number of random examples for every client"),
     "dirichlet": PartitionEntry(
         dirichlet, "each class shared out in proportions drawn from Dir(beta)", check_figures=check_dirichlet
     ),
@@ -81,7 +81,7 @@ _OWN: dict[str, PartitionEntry] = {
     ),
     "sampled": PartitionEntry(
         sampled,
-        "everybody draws from the whole set; for a million clients",
+        "every client draws from the whole set; for a million clients",
         shares_examples=True,
         check_figures=check_sampled,
     ),
@@ -96,7 +96,7 @@ PARTITIONS = Registry("partitions", "partition", _OWN, _is_partition_entry, "a f
 
 
 def find_partition_faults(kind: str, given: dict[str, Any]) -> list[FieldError]:
-    """What is wrong with a partition's name and parameters, all of it, before any data is read."""
+    """Return all errors in a partition's name and parameters, without reading data."""
     if kind not in PARTITIONS:
         return [PARTITIONS.fault("kind", kind)]
     faults = find_parameter_faults(PARTITIONS[kind].make, given)
@@ -105,21 +105,21 @@ def find_partition_faults(kind: str, given: dict[str, Any]) -> list[FieldError]:
         named = base.pop("kind", None)
         if not isinstance(named, str) or named in ("difficulty", "sampled"):
             hint = "such as {kind: dirichlet, beta: 0.2}"
-            return [*faults, FieldError("base.kind", named, "has to be the kind of another partition", hint)]
+            return [*faults, FieldError("base.kind", named, "has to be another partition kind", hint)]
         faults += to_base_faults(find_partition_faults(named, base))
     return faults
 
 
-def find_figure_faults(kind: str, given: Mapping[str, Any], supply: PartitionFigures) -> list[FieldError]:
-    """Why such a supply cannot be shared out so, as far as its figures tell; paths are argument names.
+def find_figure_faults(kind: str, given: Mapping[str, Any], figures: PartitionFigures) -> list[FieldError]:
+    """Return the errors that the figures of a data set show; paths are argument names.
 
-    Nothing is said while name or parameters are wrong, nor of there being more clients than examples.
+    There are none while name or parameters have errors; too many clients are checked elsewhere.
     """
     if find_partition_faults(kind, dict(given)) or (fits := PARTITIONS[kind].check_figures) is None:
         return []
     defaults = {each.name: each.default for each in list_parameters(PARTITIONS[kind].make)}
     try:
-        fits(supply, **defaults | dict(given))
+        fits(figures, **defaults | dict(given))
     except SpecError as error:
         return error.errors
     return []
@@ -136,21 +136,31 @@ def make_partition(
     losses: Array | None = None,
     **given: Any,
 ) -> Partition:
-    """Shares out the training examples.
+    """Partition the training examples among clients.
 
     Args:
         kind: a name in `PARTITIONS`.
-        labels: int64 [n], or float32 [n, L] where each example has several labels (then by `main_label`).
+        labels: int64 [n], or float32 [n, L] for several labels per example (then `main_label` is used).
         num_clients: N.
         num_classes: C.
         seed: of the experiment; the same seed gives the same partition.
-        groups: the natural client of each example, int64 [n], where the data set has such.
+        groups: the natural client of each example, int64 [n], if the data set has them.
         losses: an expert's loss of each example, float [n]; only the kind `difficulty` needs it.
         given: the kind's parameters.
 
     Raises:
-        SpecError: unknown kind, bad parameters, or more clients than the data can serve; paths are argument
-            names.
+        SpecError: unknown kind, bad parameters, or too many clients for the data; paths are argument names.
+
+    Example:
+        >>> labels = np.repeat(np.arange(4), 25)
+        >>> partition = make_partition(
+        ...     "dirichlet", labels=labels, num_clients=5, num_classes=4, seed=0, beta=0.5, min_size=5
+        ... )
+        >>> int(partition.sizes().sum()), bool((partition.sizes() >= 5).all())
+        (100, True)
+        >>> partition = make_partition("iid", labels=labels, num_clients=3, num_classes=4, seed=0)
+        >>> partition.sizes()
+        array([34, 33, 33])
     """
     if faults := find_partition_faults(kind, given):
         raise SpecError(faults)
@@ -168,13 +178,17 @@ def make_partition(
 
 
 def main_label(labels: Array) -> Indices:
-    """One class per example for sharing out examples of several labels: the first that it carries.
+    """One class per example, for partitions of examples with several labels: the first label that is 1.
 
     Args:
         labels: float32 [n, L].
 
     Returns:
-        int64 [n], from 0 to L; L stands for no label at all.
+        int64 [n], from 0 to L; L for an example without a label.
+
+    Example:
+        >>> main_label(np.array([[0, 1, 1], [0, 0, 0]], np.float32))
+        array([1, 3])
     """
     carried = labels > 0.5
     first = np.where(carried.any(axis=1), carried.argmax(axis=1), labels.shape[1])

@@ -1,8 +1,8 @@
-"""The difficulty partition: easy clients and hard clients, with every client's class counts unchanged.
+"""The difficulty partition: easy clients and hard clients, with unchanged class counts of every client.
 
-"When Do Curricula Work in Federated Learning?" (ICCV 2023), Algorithm 2. *Deviations*: the
-printed cumulated sum is read as exclusive (client 0 begins at item 0), and f_ord = 0 is allowed (the paper's
-default: the same counts, random contents).
+"When Do Curricula Work in Federated Learning?" (ICCV 2023), Algorithm 2. *Deviations*: the printed cumulated
+sum is read as exclusive (client 0 begins at item 0), and f_ord = 0 is allowed (the paper's default: the same
+counts, random contents).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from fedsim.data.partitions.stock import PartitionFigures, PartitionInput
 from fedsim.errors import FieldError, SpecError
 
 BASE: Mapping[str, Any] = MappingProxyType({"kind": "dirichlet", "beta": 0.5})
-"""The partition whose class counts are kept where nothing is said."""
+"""The default base partition, whose class counts are kept."""
 
 EXPERT_EPOCHS = 20
-"""How long the expert is trained where nothing is said."""
+"""Default number of epochs of the expert's training."""
 
 
 def difficulty(
@@ -37,20 +37,20 @@ def difficulty(
     """The difficulty partition (Algorithm 2 of "When Do Curricula Work in Federated Learning?").
 
     Args:
-        stock: what to share out, with an expert's losses.
-        f_ord: the share of each client's examples that is dealt out in order of difficulty, 0 to 1; at 1
-            low client numbers are easy and high ones hard.
+        stock: the examples, with an expert's losses.
+        f_ord: share of each client's examples that is dealt in order of difficulty, 0 to 1; at 1 low client
+            numbers are easy and high ones hard.
         base: kind and parameters of the partition whose class counts every client keeps.
-        expert_epochs: how long the expert is trained.
+        expert_epochs: epochs of the expert's training.
 
     Raises:
-        SpecError: nobody trained an expert, or there is no such base of these examples.
+        SpecError: if there are no expert losses, or the base partition is impossible with these examples.
     """
     if stock.losses is None:
         raise make_spec_error(
-            "kind", "difficulty", "needs an expert's losses", "an experiment trains one by itself"
+            "kind", "difficulty", "needs an expert's losses", "an experiment trains an expert by itself"
         )
-    # The registry knows this function, and this function needs the registry for its base.
+    # Imported here: the registry imports this function, and its base needs the registry.
     from fedsim.data.partitions import make_partition
 
     try:
@@ -69,7 +69,7 @@ def difficulty(
 
 
 def check_difficulty(supply: PartitionFigures, *, base: Mapping[str, Any], **_: object) -> None:
-    """Refuse a base that cannot be by these figures.
+    """Raise the errors of the base partition that these figures show.
 
     Raises:
         SpecError: as `difficulty`.
@@ -82,30 +82,30 @@ def check_difficulty(supply: PartitionFigures, *, base: Mapping[str, Any], **_: 
 
 
 def to_base_faults(faults: Iterable[FieldError]) -> list[FieldError]:
-    """Faults of the base with the difficulty partition's paths; N is one for both."""
+    """The base's errors with the difficulty partition's paths; `num_clients` belongs to both."""
     return [f if f.path == "num_clients" else f._replace(path=f"base.{f.path}") for f in faults]
 
 
 def deal_by_difficulty(base: Partition, labels: Indices, losses: Array, f_ord: float, seed: int) -> Partition:
-    """Deals the base partition's examples out again by difficulty.
+    """Deal the base partition's examples again, by difficulty.
 
-    Of each class, client i takes floor(f_ord * N_ic) items in ascending order of loss, beginning where the
-    clients before it end; what remains of the class is shuffled and dealt out so that every client ends with
-    N_ic. At f_ord = 1 low client numbers are easy and high ones hard; at 0 the contents are random.
+    Of each class, client i takes floor(f_ord * N_ic) items in ascending order of loss, beginning after the
+    previous client's items. The rest of the class is shuffled and dealt, and every client ends with N_ic. At
+    f_ord = 1 low client numbers are easy and high ones hard; at 0 the contents are random.
 
     Args:
-        base: gives the counts N_ic.
+        base: partition with the counts N_ic.
         labels: int64 [n], the class of every training example.
         losses: [n], an expert's loss of every training example.
-        f_ord: the share dealt out in order, 0 to 1.
+        f_ord: share dealt in order, 0 to 1.
         seed: of the experiment.
 
     Returns:
         A partition of the same examples with exactly the base's count of every class for every client.
 
     Raises:
-        SpecError: f_ord is not between 0 and 1, there is not one loss for each example, or one is not finite,
-            as of an expert that has diverged.
+        SpecError: if f_ord is not between 0 and 1, if there is not one loss for each example, or if a loss is
+            not finite, as from an expert that has diverged.
     """
     if not 0 <= f_ord <= 1:
         raise make_spec_error("f_ord", f_ord, "has to be a number of at least 0 and of at most 1")
@@ -115,7 +115,7 @@ def deal_by_difficulty(base: Partition, labels: Indices, losses: Array, f_ord: f
         raise make_spec_error(
             "kind",
             "difficulty",
-            f"the expert has diverged: its loss of {bad:,} of {len(losses):,} examples is not a number",
+            f"the expert has diverged: its loss is not finite for {bad:,} of {len(losses):,} examples",
             "scale the inputs, to about 0 to 1 or to a deviation of 1, or use another partition",
         )
     generator = rng.stream(seed, "partition-difficulty")
@@ -142,10 +142,10 @@ def _assign_by_loss(counts: Indices, f_ord: float, generator: np.random.Generato
 
 
 def loss_spread(partition: Partition, losses: Array) -> Array:
-    """The spread of the expert's loss within each client, float64 [N]; low where it is consistent.
+    """The standard deviation of the expert's loss within each client, float64 [N]; low for similar examples.
 
     Args:
-        partition: whose clients.
+        partition: of the clients.
         losses: [n], the expert's loss of every training example.
     """
     return np.array([losses[partition.client_positions(i)].std() for i in range(partition.num_clients)])

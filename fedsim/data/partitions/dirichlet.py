@@ -1,8 +1,8 @@
-"""Dirichlet by class: each class is shared out among the clients in proportions drawn from Dir(beta).
+"""Dirichlet by class: each class is divided among the clients in proportions drawn from Dir(beta).
 
-The usual form (NIID-Bench and its descendants): a client that already has its fair share gets nothing more,
-and the whole draw is repeated until every client has its minimum. For a small beta that repetition never ends
-(100 clients at 0.05), so here it is capped, and the best draw is then repaired.
+The usual form (NIID-Bench and its descendants): a client with its fair share gets no more, and the whole draw
+is repeated until every client has its minimum. For a small beta this never ends (100 clients at 0.05).
+Therefore the number of draws is limited here, and the best draw is repaired.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedsim.data.partitions.stock import PartitionFigures, PartitionInput
 
 _TRIES = 200
 _CHECKED_DRAWS = 3
-_HOPELESS = 20.0
+_HOPELESS_FACTOR = 20.0
 
 
 def dirichlet(
@@ -30,51 +30,56 @@ def dirichlet(
     min_size: Annotated[int, Range(0)] | None = None,
     share: Annotated[float, Range(above=0, maximum=1)] = 1.0,
 ) -> Partition:
-    """Shares out each class in Dirichlet proportions.
+    """Divide each class in Dirichlet proportions.
 
     Args:
         stock: the examples.
         beta: concentration; small is skewed (0.05), large is even (100).
-        min_size: examples that every client has at least; 10 when not given, less where the examples are few.
-        share: of each class that is shared out at all; the rest belongs to nobody.
+        min_size: least number of examples of every client; by default 10, or less if there are few examples.
+        share: share of each class that is dealt; the rest belongs to no client.
 
     Raises:
-        SpecError: there are not enough examples for the minimum, or for the clients.
+        SpecError: if there are not enough examples for the minimum, or for the clients.
+
+    Example:
+        >>> stock = PartitionInput(np.repeat([0, 1], 50), num_clients=4, num_classes=2, seed=0)
+        >>> int(dirichlet(stock, beta=0.5).sizes().sum())
+        100
     """
     class_sizes = (stock.class_sizes() * share).astype(np.int64)
-    _enough(stock.to_figures(), share, int(class_sizes.sum()))
+    _check_enough_examples(stock.to_figures(), share, int(class_sizes.sum()))
     return share_out_examples(stock, class_sizes, beta, min_size, "dirichlet")
 
 
 def check_dirichlet(supply: PartitionFigures, *, share: float, min_size: int | None, **_: object) -> None:
-    """Refuse what `dirichlet` cannot do by these figures.
+    """Raise the errors of `dirichlet` that these figures show.
 
     Raises:
         SpecError: as `dirichlet`.
     """
-    # The most that there can be: of each class the share is rounded down, and so is not more than of all.
+    # An upper bound: the share is rounded down for each class.
     total = floor(supply.examples * share + 1e-6)
-    _enough(supply, share, total)
+    _check_enough_examples(supply, share, total)
     supply.check_min_size(min_size, total)
 
 
-def _enough(supply: PartitionFigures, share: float, total: int) -> None:
+def _check_enough_examples(supply: PartitionFigures, share: float, total: int) -> None:
     if total < supply.num_clients:
-        message = f"leaves {total:,}, which are fewer examples than the {supply.num_clients} clients"
+        message = f"leaves {total:,} examples for {supply.num_clients} clients"
         raise make_spec_error("share", share, message, "raise it, or have fewer clients")
 
 
 def share_out_examples(
     stock: PartitionInput, class_sizes: Indices, beta: float, min_size: int | None, kind: str
 ) -> Partition:
-    """Draws counts for so many examples of each class, repairs them, and deals out the examples.
+    """Draw counts from these class sizes, repair them, and deal the examples.
 
     Args:
         stock: the examples.
-        class_sizes: int64 [C], how many of each class to share out.
+        class_sizes: int64 [C], number of examples to deal of each class.
         beta: concentration.
-        min_size: as asked for.
-        kind: names the random stream.
+        min_size: as in the spec.
+        kind: name of the random stream.
     """
     total = int(class_sizes.sum())
     minimum = stock.effective_min_size(min_size, total)
@@ -87,10 +92,11 @@ def share_out_examples(
 def _best_draw(
     class_sizes: Indices, num_clients: int, beta: float, minimum: int, generator: np.random.Generator
 ) -> Indices:
-    """The first draw in which no client is short, or the one with the fewest short clients of those tried.
+    """The first draw without a short client, or the draw with the fewest short clients.
 
-    The number of short clients in a draw is roughly Poisson, so after a few draws with dozens of them further
-    ones are a waste of time.
+    The number of short clients in a draw is roughly Poisson: after a few draws with dozens of them, more
+        draws
+    are useless.
     """
     best, fewest, seen = np.empty(0, np.int64), num_clients + 1, 0
     for attempt in range(1, _TRIES + 1):
@@ -99,7 +105,7 @@ def _best_draw(
         if short < fewest:
             best, fewest = counts, short
         seen += short
-        if short == 0 or (attempt >= _CHECKED_DRAWS and seen / attempt > _HOPELESS):
+        if short == 0 or (attempt >= _CHECKED_DRAWS and seen / attempt > _HOPELESS_FACTOR):
             break
     return best
 
@@ -107,16 +113,16 @@ def _best_draw(
 def draw_counts(
     class_sizes: Indices, num_clients: int, beta: float, generator: np.random.Generator
 ) -> Indices:
-    """One draw.
+    """Draw the counts once.
 
     Args:
         class_sizes: int64 [C].
         num_clients: N.
         beta: concentration.
-        generator: the source of randomness.
+        generator: random generator.
 
     Returns:
-        int64 [N, C] of how many examples of each class each client gets; columns sum to the class sizes.
+        int64 [N, C], the number of examples of each class for each client; columns sum to the class sizes.
     """
     fair_share = class_sizes.sum() / num_clients
     counts = np.zeros((num_clients, len(class_sizes)), np.int64)
@@ -129,7 +135,7 @@ def draw_counts(
 
 
 def _mask_proportions(proportions: Array, open_to: Array) -> Array:
-    """Proportions over the clients that are still open; even ones where the draw left those nothing."""
+    """Proportions over the clients that can take more; equal ones if the draw gave them nothing."""
     kept = proportions * open_to
     if kept.sum() <= 0:
         kept = open_to.astype(np.float64) if open_to.any() else np.ones(len(open_to))
@@ -137,8 +143,8 @@ def _mask_proportions(proportions: Array, open_to: Array) -> Array:
 
 
 def _cut_by_proportions(size: int, proportions: Array) -> Indices:
-    """Cuts `size` examples at the floor of the cumulated proportions, int64 [N]."""
+    """Divide `size` examples at the floor of the cumulated proportions, int64 [N]."""
     edges = np.floor(np.cumsum(proportions) * size).astype(np.int64)
-    # Rounding may leave the last edge one short of the class.
+    # By rounding, the last edge may be one below the class size.
     edges[int(np.flatnonzero(proportions)[-1]) :] = size
     return np.asarray(np.diff(np.minimum(edges, size), prepend=0), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Natural: the data set says whose example is whose (speakers, celebrities, patients)."""
+"""Natural: clients are the data set's own groups (speakers, celebrities, patients)."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from fedsim.data.partitions.stock import PartitionFigures, PartitionInput, even_
 def natural(stock: PartitionInput, *, groups_per_client: Count | None = None) -> Partition:
     """Clients made of the data set's own groups.
 
-    With as many clients as groups each client is one group, in the order of the group numbers. With fewer
-    clients the groups are dealt out at random and as evenly as can be, or `groups_per_client` to each and the
-    others left out (LEAF's CelebA: 10 celebrities to a client).
+    With as many clients as groups, each client is one group, in the order of the group numbers. With fewer
+    clients, the groups are dealt at random and as evenly as possible; or each client gets `groups_per_client`
+    and the others are left out (LEAF's CelebA: 10 celebrities per client).
 
     Args:
         stock: the examples.
-        groups_per_client: groups that each client is made of; all are used when not given.
+        groups_per_client: number of groups of each client; by default all groups are used.
 
     Raises:
-        SpecError: the data set has no groups, or too few.
+        SpecError: if the data set has no groups, or too few.
     """
     check_natural(stock.to_figures(), groups_per_client=groups_per_client)
-    groups = np.empty(0, np.int64) if stock.groups is None else stock.groups  # which is refused above
+    groups = np.empty(0, np.int64) if stock.groups is None else stock.groups  # refused above
     names, group_of = np.unique(groups, return_inverse=True)
-    owner_of = _owners(len(names), stock, groups_per_client)
+    owner_of = _draw_owners(len(names), stock, groups_per_client)
     return partition_from_owners(owner_of[group_of], stock.num_clients)
 
 
 def check_natural(supply: PartitionFigures, *, groups_per_client: int | None) -> None:
-    """Refuse what `natural` cannot do by these figures.
+    """Raise the errors of `natural` that these figures show.
 
     Raises:
         SpecError: as `natural`.
@@ -44,7 +44,7 @@ def check_natural(supply: PartitionFigures, *, groups_per_client: int | None) ->
     clients, each = supply.num_clients, groups_per_client or 1
     if clients * each > supply.owners:
         message = (
-            f"{clients} clients of {each} groups need {clients * each}, the data set has {supply.owners}"
+            f"{clients} clients of {each} groups need {clients * each}; the data set has {supply.owners}"
         )
         path, value = ("num_clients", clients) if groups_per_client is None else ("groups_per_client", each)
         most = supply.owners // each
@@ -52,7 +52,7 @@ def check_natural(supply: PartitionFigures, *, groups_per_client: int | None) ->
         raise make_spec_error(path, value, message, hint)
 
 
-def _owners(number: int, stock: PartitionInput, per_client: int | None) -> Indices:
+def _draw_owners(number: int, stock: PartitionInput, per_client: int | None) -> Indices:
     """The client of each group, -1 for groups left out."""
     clients, needed = stock.num_clients, stock.num_clients * (per_client or 1)
     if needed == number and per_client is None:

@@ -1,4 +1,4 @@
-"""Dirichlet by client: clients of equal size, each with a class mix of its own drawn around the data's."""
+"""Dirichlet by client: clients of equal size; each client's class mix is drawn around the data's."""
 
 from __future__ import annotations
 
@@ -15,12 +15,17 @@ _PASSES = 50
 def dirichlet_clients(stock: PartitionInput, *, beta: Positive = 0.5) -> Partition:
     """D(beta, p): client i draws its class mix from Dir(beta * C * p), p the classes' shares in the data.
 
-    All examples are shared out, so when a class runs out the clients that still want it draw again among the
-    classes that are left; who comes first is random.
+    All examples are dealt. When a class is used up, the clients that still want it draw again among the
+    remaining classes; the order of the clients is random.
 
     Args:
         stock: the examples.
         beta: concentration; small gives clients of nearly one class.
+
+    Example:
+        >>> stock = PartitionInput(np.repeat([0, 1], 50), num_clients=4, num_classes=2, seed=0)
+        >>> dirichlet_clients(stock, beta=0.1).sizes()
+        array([25, 25, 25, 25])
     """
     generator = stock.generator("dirichlet-clients")
     supply = stock.class_sizes()
@@ -34,7 +39,7 @@ def dirichlet_clients(stock: PartitionInput, *, beta: Positive = 0.5) -> Partiti
 
 
 def _grant_counts(mixes: Array, sizes: Indices, supply: Indices, generator: np.random.Generator) -> Indices:
-    """Counts [N, C] with these row and column sums, drawn by preference as long as the supply allows."""
+    """Counts [N, C] with these row and column sums, drawn by preference as long as examples remain."""
     counts = np.zeros(mixes.shape, np.int64)
     for _ in range(_PASSES):
         open_rows = np.flatnonzero(counts.sum(axis=1) < sizes)
@@ -46,24 +51,26 @@ def _grant_counts(mixes: Array, sizes: Indices, supply: Indices, generator: np.r
         counts[rows] += _serve_in_order(
             generator.multinomial(wanted, _remaining_mixes(mixes[rows], left)), left
         )
-    return _leftovers(counts, sizes, supply, generator)
+    return _grant_leftovers(counts, sizes, supply, generator)
 
 
 def _remaining_mixes(mixes: Array, left: Indices) -> Array:
-    """Mixes over the classes that are left; what is left decides where a client wants none of those."""
+    """Class mixes over the remaining classes; a client that wants none of them gets their proportions."""
     kept = mixes * (left > 0)
     kept[kept.sum(axis=1) <= 0] = left
     return np.asarray(kept / kept.sum(axis=1, keepdims=True))
 
 
 def _serve_in_order(wanted: Indices, left: Indices) -> Indices:
-    """What each row gets when rows are served in order until a column is used up."""
+    """The counts of each row if rows are served in order until a column is used up."""
     before = np.cumsum(wanted, axis=0) - wanted
     return np.asarray(np.clip(left - before, 0, wanted), dtype=np.int64)
 
 
-def _leftovers(counts: Indices, sizes: Indices, supply: Indices, generator: np.random.Generator) -> Indices:
-    """Gives the clients that are still short whatever is left."""
+def _grant_leftovers(
+    counts: Indices, sizes: Indices, supply: Indices, generator: np.random.Generator
+) -> Indices:
+    """Give the remaining examples to the clients that are still short."""
     left = supply - counts.sum(axis=0)
     labels = generator.permutation(np.repeat(np.arange(len(left)), left))
     clients = np.repeat(np.arange(len(sizes)), sizes - counts.sum(axis=1))

@@ -1,4 +1,4 @@
-"""Quantity skew: everybody draws from the same distribution, but some clients hold many more examples."""
+"""Quantity skew: all clients draw from the same distribution, but some hold many more examples."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from fedsim.data.partitions.stock import PartitionFigures, PartitionInput
 def quantity(
     stock: PartitionInput, *, beta: Positive = 0.5, min_size: Annotated[int, Range(0)] | None = None
 ) -> Partition:
-    """Sizes in proportions drawn from Dir(beta), examples drawn at random.
+    """Sizes in proportions drawn from Dir(beta), with random examples.
 
     Args:
         stock: the examples.
         beta: concentration; small gives a few very large clients.
-        min_size: examples that every client has at least; 10 when not given, less where the examples are few.
+        min_size: least number of examples of every client; by default 10, or less if there are few examples.
 
     Raises:
-        SpecError: there are not enough examples for the minimum.
+        SpecError: if there are not enough examples for the minimum.
     """
-    # It is the Dirichlet partition of data that has one class.
+    # The Dirichlet partition of data with one class.
     one_class = replace(stock, labels=np.zeros(stock.total, np.int64), num_classes=1)
     return share_out_examples(one_class, one_class.class_sizes(), beta, min_size, "quantity")
 
 
 def check_quantity(supply: PartitionFigures, *, min_size: int | None, **_: object) -> None:
-    """Refuse what `quantity` cannot do by these figures.
+    """Raise the errors of `quantity` that these figures show.
 
     Raises:
         SpecError: as `quantity`.

@@ -1,4 +1,4 @@
-"""Fills up clients that have too few examples by taking from the largest; class totals stay the same."""
+"""Fill up clients with too few examples from the largest clients; class totals do not change."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from fedsim.data.dataset import Indices
 
 
 def fill_small_clients(counts: Indices, minimum: int) -> tuple[Indices, tuple[str, ...]]:
-    """Moves examples from the largest clients to those below the minimum.
+    """Move examples from the largest clients to those below the minimum.
 
-    A short client is given classes that it already holds, its most frequent first, from the largest client
-    that holds them; only where that is impossible is it given another class. No donor goes below the minimum.
+    A short client gets classes that it already holds, its most frequent first, from the largest client with
+    them. It gets another class only if that is impossible. No donor goes below the minimum.
 
     Args:
         counts: int64 [N, C], examples of each class per client; not changed.
-        minimum: examples that every client has at least; N * minimum may not exceed the number of examples.
+        minimum: least number of examples of every client; N * minimum may not exceed the number of examples.
 
     Returns:
-        The repaired counts, and a note where anything was done.
+        The repaired counts, and a note if examples were moved.
     """
     short = np.flatnonzero(counts.sum(axis=1) < minimum)
     if len(short) == 0:
@@ -34,7 +34,7 @@ def fill_small_clients(counts: Indices, minimum: int) -> tuple[Indices, tuple[st
 class _Donors:
     """The clients that can give, one heap per class, largest first.
 
-    Sizes in the heaps go out of date as clients give; an entry is set right when it comes to the top.
+    Sizes in the heaps become outdated as clients give; an entry is corrected when it reaches the top.
     """
 
     def __init__(self, counts: Indices, minimum: int) -> None:
@@ -49,7 +49,7 @@ class _Donors:
             heapq.heapify(heap)
 
     def fill_client(self, client: int) -> int:
-        """Brings the client to the minimum; how many examples that took."""
+        """Fill the client up to the minimum; return the number of moved examples."""
         before = int(self.sizes[client])
         held = self.counts[client]
         for label in np.argsort(-held, kind="stable"):
@@ -61,8 +61,8 @@ class _Donors:
         return int(self.sizes[client]) - before
 
     def _take_examples(self, client: int, label: int) -> None:
-        """Takes examples of one class until the client has enough or nobody can give any."""
-        while self.sizes[client] < self.minimum and (donor := self._largest(label)) is not None:
+        """Take examples of one class until the client has enough or no donor is left."""
+        while self.sizes[client] < self.minimum and (donor := self._largest_donor(label)) is not None:
             amount = min(
                 self.minimum - self.sizes[client], self.sizes[donor] - self.minimum, self.counts[donor, label]
             )
@@ -71,7 +71,7 @@ class _Donors:
             self.sizes[donor] -= amount
             self.sizes[client] += amount
 
-    def _largest(self, label: int) -> int | None:
+    def _largest_donor(self, label: int) -> int | None:
         """The largest client that can give an example of the class."""
         heap = self.heaps[label]
         while heap:
@@ -85,6 +85,8 @@ class _Donors:
         return None
 
     def _richest_class(self) -> int:
-        """The class whose largest donor is the largest of all."""
-        largest = [(self.sizes[d], -c) for c in range(len(self.heaps)) if (d := self._largest(c)) is not None]
+        """The class with the largest donor."""
+        largest = [
+            (self.sizes[d], -c) for c in range(len(self.heaps)) if (d := self._largest_donor(c)) is not None
+        ]
         return int(-max(largest)[1])

@@ -1,4 +1,4 @@
-"""Sampled: clients draw from the whole training set, each by its own seed, and nothing is kept per client."""
+"""Sampled: clients draw from the whole training set with their own seeds, without memory per client."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def sampled(stock: PartitionInput, *, size: Count = 100, beta: Positive | None =
     Args:
         stock: the examples.
         size: examples per client.
-        beta: concentration of each client's own preference for classes, drawn from Dir(beta); none when not
-            given.
+        beta: concentration of each client's preference for classes, drawn from Dir(beta); no preference by
+            default.
 
     Raises:
-        SpecError: a client would hold more than there is.
+        SpecError: if a client would hold more examples than there are.
     """
     check_sampled(stock.to_figures(), size=size)
-    by_class = () if beta is None else _positions(stock)
+    by_class = () if beta is None else _positions_by_class(stock)
     return SampledPartition(
         clients=stock.num_clients,
         examples=size,
@@ -34,7 +34,7 @@ def sampled(stock: PartitionInput, *, size: Count = 100, beta: Positive | None =
 
 
 def check_sampled(supply: PartitionFigures, *, size: int, **_: object) -> None:
-    """Refuse what `sampled` cannot do by these figures.
+    """Raise the errors of `sampled` that these figures show.
 
     Raises:
         SpecError: as `sampled`.
@@ -45,7 +45,7 @@ def check_sampled(supply: PartitionFigures, *, size: int, **_: object) -> None:
         )
 
 
-def _positions(stock: PartitionInput) -> tuple[np.ndarray, ...]:
-    """Where the examples of each class are, for the classes that have any."""
+def _positions_by_class(stock: PartitionInput) -> tuple[np.ndarray, ...]:
+    """The positions of the examples of each class, without empty classes."""
     found = (np.flatnonzero(stock.labels == label) for label in range(stock.num_classes))
     return tuple(positions for positions in found if len(positions))

@@ -1,4 +1,4 @@
-"""What a partition function is given: the labels to share out, among how many clients, by which seed."""
+"""The input of a partition function: labels, number of clients, seed; and its figures."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from fedsim.data.dataset import Array, Indices
 
 
 class PartitionFigures(NamedTuple):
-    """What can be said of a stock before it is there: a partition may be impossible by these figures alone.
+    """The figures of a partition's input, known before the examples; they rule some partitions out.
 
     Attributes:
-        examples: how many there are to share out, or the most that there can be.
+        examples: number of examples, or its upper bound.
         num_clients: N.
-        classes: how many have examples: at least, and at most.
-        owners: how many natural clients there are, or the most that there can be; 0 where there are none.
+        classes: number of classes with examples: lower and upper bound.
+        owners: number of natural clients, or its upper bound; 0 without natural clients.
     """
 
     examples: int
@@ -28,25 +28,25 @@ class PartitionFigures(NamedTuple):
     owners: int
 
     def check_min_size(self, minimum: int | None, total: int | None = None) -> None:
-        """Refuse a minimum size that so many clients cannot hold.
+        """Raise an error if the clients cannot hold this minimum size.
 
         Args:
-            minimum: what was asked for; None for nothing.
-            total: how many examples are shared out; all of them when not given.
+            minimum: the spec's minimum; None for none.
+            total: number of examples to deal; all by default.
 
         Raises:
-            SpecError: naming `min_size`.
+            SpecError: for `min_size`.
         """
         there, needed = self.examples if total is None else total, (minimum or 0) * self.num_clients
         if needed > there:
             message = f"{self.num_clients} clients of at least {minimum} examples need {needed:,}"
-            message += f", there are {there:,}"
+            message += f"; there are {there:,}"
             raise make_spec_error("min_size", minimum, message, "lower it, or have fewer clients")
 
 
 @dataclass(frozen=True, eq=False)
 class PartitionInput:
-    """The examples to share out.
+    """The examples of a partition.
 
     Attributes:
         labels: the class of every training example, int64 [n].
@@ -54,7 +54,7 @@ class PartitionInput:
         num_classes: C.
         seed: of the experiment.
         groups: the natural client of every example, int64 [n], or None.
-        losses: an expert's loss of every example, float [n], or None where nobody has trained one.
+        losses: an expert's loss of every example, float [n], or None without an expert.
     """
 
     labels: Indices
@@ -66,32 +66,32 @@ class PartitionInput:
 
     @property
     def total(self) -> int:
-        """How many examples there are."""
+        """The number of examples."""
         return len(self.labels)
 
     def generator(self, kind: str) -> np.random.Generator:
-        """The one random stream of this partition kind under this seed."""
+        """The random generator of this partition kind, from the seed."""
         return rng.stream(self.seed, f"partition-{kind}")
 
     def class_sizes(self) -> Indices:
-        """How many examples each class has, int64 [C]."""
+        """The number of examples of each class, int64 [C]."""
         return np.bincount(self.labels, minlength=self.num_classes).astype(np.int64)
 
     def to_figures(self) -> PartitionFigures:
-        """The same in figures."""
+        """The figures of these examples."""
         present = int(np.count_nonzero(self.class_sizes()))
         owners = 0 if self.groups is None else len(np.unique(self.groups))
         return PartitionFigures(self.total, self.num_clients, (present, present), owners)
 
     def effective_min_size(self, asked: int | None, total: int) -> int:
-        """The minimum size to keep: what was asked for, or 10, or less where the examples are few.
+        """The minimum size: the spec's, or 10, or less if there are few examples.
 
         Args:
             asked: the spec's minimum; None for the default.
-            total: how many examples are shared out.
+            total: number of examples to deal.
 
         Raises:
-            SpecError: so many clients cannot hold that many each.
+            SpecError: if the clients cannot hold this minimum.
         """
         if asked is None:
             return min(10, max(1, total // (2 * self.num_clients)))
@@ -100,7 +100,12 @@ class PartitionInput:
 
 
 def even_sizes(total: int, parts: int) -> Indices:
-    """`total` in `parts` whole numbers that differ by at most one, int64 [parts]."""
+    """`total` as `parts` whole numbers that differ by at most one, int64 [parts].
+
+    Example:
+        >>> even_sizes(10, 3)
+        array([4, 3, 3])
+    """
     sizes = np.full(parts, total // parts, np.int64)
     sizes[: total % parts] += 1
     return sizes

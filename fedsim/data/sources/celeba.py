@@ -14,7 +14,7 @@ from fedsim.data.augment import Steps
 from fedsim.data.cache import load_or_make
 from fedsim.data.dataset import Array, Dataset, Examples, Indices
 from fedsim.data.decode import decode_images
-from fedsim.data.places import FETCH, DataRoots
+from fedsim.data.places import FETCH_HINT, DataRoots
 from fedsim.data.sources.download import download_dataset
 from fedsim.data.sources.folders import Size
 from fedsim.data.sources.images import Normalisation, image_dataset
@@ -23,8 +23,8 @@ from fedsim.errors import DataError
 _FOLDERS = ("celeba", "CelebA")
 _TEST_SHARE = 0.2
 
-GDOWN = " (after pip install gdown)"
-"""What fetching it from where its authors keep it needs besides."""
+GDOWN_HINT = " (after pip install gdown)"
+"""The package that a download from the authors' site needs."""
 
 
 def celeba(
@@ -38,35 +38,36 @@ def celeba(
     normalise: Normalisation = "half",
     augment: Steps = (),
 ) -> Dataset:
-    """CelebA with one yes-or-no attribute as two classes, as LEAF prepares it; uint8, [3, size, size].
+    """CelebA with one yes-or-no attribute as two classes, prepared as in LEAF; uint8, [3, size, size].
 
     The natural groups are the celebrities; the partition `natural` with `groups_per_client: 10` gives LEAF's
     clients.
 
     Args:
-        places: where to look.
+        places: the data roots.
         attribute: one of the 40.
-        celebrities: how many, drawn by a fixed seed; null for all (some gigabytes of memory).
+        celebrities: number of celebrities, drawn with a fixed seed; null for all (some gigabytes of memory).
         min_images: celebrities with fewer images are left out.
         split: `celebrity` tests on a fifth of each celebrity's images, `official` on CelebA's own test part
             (of other people; its validation part is not used).
-        size: height and width that the images are scaled to.
+        size: height and width of the scaled images.
         normalise: `channel` (mean 0 and deviation 1 in each), `half` ((x - 0.5) / 0.5) or `none`.
         augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
 
     Raises:
-        SpecError: there is no such attribute.
-        DataNotFound: it is in no data root.
-        DataError: an image is damaged, or the lists and the images do not belong together.
+        SpecError: if there is no such attribute.
+        DataNotFound: if it is in no data root.
+        DataError: if an image is damaged, or the lists and the images do not belong together.
     """
     folder = places.find_path(_FOLDERS)
     if folder is None and places.download:
         download_dataset("celeba", places.make_download_root("celeba"), "CelebA")
-    get = f"put img_align_celeba/ and the list_*.txt and identity_CelebA.txt files there, or {FETCH}{GDOWN}"
+    get = "put img_align_celeba/ and the list_*.txt and identity_CelebA.txt files there, or "
+    get += FETCH_HINT + GDOWN_HINT
     folder = folder or places.require_path("celeba", _FOLDERS, get)
-    names, labels = _attributes(folder / "list_attr_celeba.txt", attribute)
-    people = _column(folder / "identity_CelebA.txt", names)
-    part = _column(folder / "list_eval_partition.txt", names) if split == "official" else None
+    names, labels = _read_attributes(folder / "list_attr_celeba.txt", attribute)
+    people = _read_column(folder / "identity_CelebA.txt", names)
+    part = _read_column(folder / "list_eval_partition.txt", names) if split == "official" else None
     train, test = _choose_positions(people, part, celebrities, min_images)
     files = [folder / "img_align_celeba" / names[i] for i in np.concatenate([train, test])]
     _check_files_exist(files)
@@ -85,11 +86,11 @@ def celeba(
     )
 
 
-def _attributes(file: Path, attribute: str) -> tuple[list[str], Indices]:
+def _read_attributes(file: Path, attribute: str) -> tuple[list[str], Indices]:
     """The file names in order, and 0 or 1 for each."""
-    rows = _rows(file)
+    rows = _read_rows(file)
     if len(rows) < 2 or len(rows[0]) != 1 or not rows[0][0].isdigit():
-        raise DataError(f"{file}: has not the number of images and the attributes in its first lines")
+        raise DataError(f"{file}: does not begin with the number of images and the attributes")
     if attribute not in rows[1]:
         raise make_spec_error(
             "attribute", attribute, "CelebA has no such attribute", suggest_name(attribute, rows[1])
@@ -103,16 +104,16 @@ def _attributes(file: Path, attribute: str) -> tuple[list[str], Indices]:
     return [row[0] for row in rows[2:]], np.array([row[place] == "1" for row in rows[2:]], np.int64)
 
 
-def _rows(file: Path) -> list[list[str]]:
+def _read_rows(file: Path) -> list[list[str]]:
     try:
         return [line.split() for line in file.read_text().splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{file}: cannot be read ({error})", "fetch it again") from error
 
 
-def _column(file: Path, names: list[str]) -> Indices:
-    """The number that a file of `name number` lines gives for each of the names, int64 [n]."""
-    known: Mapping[str, str] = {row[0]: row[-1] for row in _rows(file)}
+def _read_column(file: Path, names: list[str]) -> Indices:
+    """The number of each name in a file of `name number` lines, int64 [n]."""
+    known: Mapping[str, str] = {row[0]: row[-1] for row in _read_rows(file)}
     missing = next((name for name in names if not known.get(name, "").isdigit()), None)
     if missing is not None:
         raise DataError(f"{file}: has no number for {missing}", "fetch it again")
@@ -122,7 +123,7 @@ def _column(file: Path, names: list[str]) -> Indices:
 def _choose_positions(
     people: Indices, part: Array | None, celebrities: int | None, min_images: int
 ) -> tuple[Indices, Indices]:
-    """The positions to train and to test on."""
+    """The positions of the training examples and of the test examples."""
     used = np.flatnonzero(np.ones(len(people), bool) if part is None else part == 0)
     names, counts = np.unique(people[used], return_counts=True)
     names = names[counts >= min_images]
@@ -132,7 +133,7 @@ def _choose_positions(
     used = used[np.isin(people[used], names)]
     if part is not None:
         return used, np.flatnonzero(part == 2)
-    # A random fifth of each celebrity's images: ranked within the celebrity by a random key.
+    # A random fifth of each celebrity's images: ranked within each celebrity by a random key.
     order = used[np.lexsort((generator.random(len(used)), people[used]))]
     _, starts, counts = np.unique(people[order], return_index=True, return_counts=True)
     rank = np.arange(len(order)) - np.repeat(starts, counts)
@@ -143,4 +144,4 @@ def _choose_positions(
 def _check_files_exist(files: list[Path]) -> None:
     missing = next((file for file in files if not file.is_file()), None)
     if missing is not None:
-        raise DataError(f"{missing}: is listed, but is not there", "unpack img_align_celeba.zip again")
+        raise DataError(f"{missing}: is listed, but missing", "unpack img_align_celeba.zip again")

@@ -63,22 +63,22 @@ def chexpert(
     A finding that the report does not mention counts as absent. The natural groups are the patients.
 
     Args:
-        places: where to look.
-        uncertain: whether a finding that the report calls uncertain (-1) counts as absent (`zeros`), as
-            present (`ones`), or not at all (`ignore`: the label is NaN, which losses and scores leave out).
-        views: frontal pictures only, or lateral ones as well.
-        size: height and width that the images are scaled to.
+        places: the data roots.
+        uncertain: value of a finding that the report calls uncertain (-1): absent (`zeros`), present
+            (`ones`), or unknown (`ignore`: the label is NaN, and losses and scores leave it out).
+        views: frontal images only, or also lateral ones.
+        size: height and width of the scaled images.
         normalise: `channel` (mean 0 and deviation 1 in each), `half` ((x - 0.5) / 0.5) or `none`.
         augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
 
     Raises:
-        DataNotFound: it is in no data root.
-        DataError: a CSV file or an image is damaged, or they do not belong together.
+        DataNotFound: if it is in no data root.
+        DataError: if a CSV file or an image is damaged, or they do not belong together.
     """
     get = "unpack CheXpert-v1.0-small.zip there (Stanford gives it out on request)"
     folder = places.require_path("chexpert", _FOLDERS, get)
     value = {"": 0.0, "0.0": 0.0, "1.0": 1.0, "-1.0": _UNCERTAIN[uncertain]}
-    parts = [_rows(folder, folder / f"{part}.csv", views, value) for part in ("train", "valid")]
+    parts = [_read_rows(folder, folder / f"{part}.csv", views, value) for part in ("train", "valid")]
     files = [row.file for part in parts for row in part]
     recipe = f"images 1 size={size} channels=1"
     images = load_or_make(places, folder, files, recipe, lambda: {"x": decode_images(files, size, 1)})["x"]
@@ -101,14 +101,16 @@ def _examples(x: Array, rows: list[_Row]) -> Examples:
     return Examples(x, labels, np.array([row.patient for row in rows], np.int64))
 
 
-def _rows(folder: Path, file: Path, views: str, value: Mapping[str, float]) -> list[_Row]:
+def _read_rows(folder: Path, file: Path, views: str, value: Mapping[str, float]) -> list[_Row]:
     try:
         with file.open(newline="") as opened:
             reader = csv.DictReader(opened)
             if missing := {"Path", "Frontal/Lateral", *FINDINGS} - set(reader.fieldnames or ()):
                 raise DataError(f"{file}: has no column {min(missing)!r}", "fetch it again")
             rows = [
-                _row(folder, file, reader.line_num, row, value) for row in reader if _is_wanted(row, views)
+                _parse_row(folder, file, reader.line_num, row, value)
+                for row in reader
+                if _is_wanted(row, views)
             ]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{file}: cannot be read ({error})", "fetch it again") from error
@@ -121,10 +123,10 @@ def _is_wanted(row: Mapping[str, str | None], views: str) -> bool:
     return views == "all" or row["Frontal/Lateral"] == "Frontal"
 
 
-def _row(
+def _parse_row(
     folder: Path, file: Path, line: int, row: Mapping[str, str | None], value: Mapping[str, float]
 ) -> _Row:
-    """One line; its path begins with the folder's original name, whatever that is called here."""
+    """Parse one line; its path begins with the folder's original name, whatever the folder's name is here."""
     for finding in FINDINGS:
         if row[finding] not in value:
             raise DataError(
@@ -133,5 +135,5 @@ def _row(
     path = row["Path"] or ""
     image, patient = folder.joinpath(*Path(path).parts[1:]), _PATIENT.search(path)
     if patient is None or ".." in image.parts or not image.is_file():
-        raise DataError(f"{file}: line {line} names {path!r}, which is not there", "unpack the archive again")
+        raise DataError(f"{file}: line {line} names {path!r}, which is missing", "unpack the archive again")
     return _Row(image, tuple(value[row[finding] or ""] for finding in FINDINGS), int(patient[1]))

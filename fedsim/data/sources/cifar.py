@@ -1,7 +1,7 @@
 """CIFAR-10 and CIFAR-100: the Python batches as published, or image folders.
 
-The batches are pickles, and a pickle can run code. They are read by an unpickler that knows NumPy arrays and
-plain containers and refuses everything else.
+The batches are pickles, and a pickle can run code. The unpickler here accepts NumPy arrays and plain
+containers, and refuses everything else.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from fedsim.data.augment import Steps
 from fedsim.data.dataset import Dataset, Examples
-from fedsim.data.places import FETCH, DataRoots
+from fedsim.data.places import FETCH_HINT, DataRoots
 from fedsim.data.sources.download import download_dataset
 from fedsim.data.sources.folders import read_image_folders
 from fedsim.data.sources.images import Normalisation, image_dataset
@@ -34,13 +34,13 @@ def cifar10(places: DataRoots, *, normalise: Normalisation = "channel", augment:
     """CIFAR-10, 50,000 to train and 10,000 to test; uint8, [3, 32, 32].
 
     Args:
-        places: where to look.
+        places: the data roots.
         normalise: `channel` (mean 0 and deviation 1 in each), `half` ((x - 0.5) / 0.5) or `none`.
         augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
 
     Raises:
-        DataNotFound: it is in no data root.
-        DataError: a file is truncated or mislabelled.
+        DataNotFound: if it is in no data root.
+        DataError: if a file is truncated or mislabelled.
     """
     batches, folders = places.find_path(_BATCHES10), places.find_path(_FOLDERS10)
     if batches is None and folders is None and places.download:
@@ -51,10 +51,10 @@ def cifar10(places: DataRoots, *, normalise: Normalisation = "channel", augment:
             raise DataError(f"{folders}: has the classes {', '.join(classes)}, not those of CIFAR-10")
         source = folders
     else:
-        get = f"unpack the Python version there, or put image folders into cifar10/, or {FETCH}"
+        get = f"unpack the Python version there, or put image folders into cifar10/, or {FETCH_HINT}"
         source = batches or places.require_path("cifar10", (*_BATCHES10, *_FOLDERS10), get)
-        train = _batches([source / f"data_batch_{n}" for n in range(1, 6)], "labels", 10)
-        test = _batches([source / "test_batch"], "labels", 10)
+        train = _read_batches([source / f"data_batch_{n}" for n in range(1, 6)], "labels", 10)
+        test = _read_batches([source / "test_batch"], "labels", 10)
     return image_dataset(
         "cifar10",
         train,
@@ -77,24 +77,24 @@ def cifar100(
     """CIFAR-100, 50,000 to train and 10,000 to test; uint8, [3, 32, 32].
 
     Args:
-        places: where to look.
+        places: the data roots.
         labels: the 100 fine classes or the 20 coarse ones.
         normalise: `channel` (mean 0 and deviation 1 in each), `half` ((x - 0.5) / 0.5) or `none`.
         augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
 
     Raises:
-        DataNotFound: it is in no data root.
-        DataError: a file is truncated or mislabelled.
+        DataNotFound: if it is in no data root.
+        DataError: if a file is truncated or mislabelled.
     """
     source = places.find_path(_BATCHES100)
     if source is None and places.download:
         download_dataset("cifar100", places.make_download_root("cifar100"), "CIFAR100")
     source = source or places.require_path(
-        "cifar100", _BATCHES100, f"unpack the Python version there, or {FETCH}"
+        "cifar100", _BATCHES100, f"unpack the Python version there, or {FETCH_HINT}"
     )
     number = 100 if labels == "fine" else 20
     names = _unpickle_arrays(source / "meta").get(f"{labels}_label_names".encode(), [])
-    train, test = (_batches([source / part], f"{labels}_labels", number) for part in ("train", "test"))
+    train, test = (_read_batches([source / part], f"{labels}_labels", number) for part in ("train", "test"))
     return image_dataset(
         "cifar100",
         train,
@@ -107,13 +107,13 @@ def cifar100(
     )
 
 
-def _batches(files: Sequence[Path], labels: str, num_classes: int) -> Examples:
-    parts = [_batch(file, labels, num_classes) for file in files]
+def _read_batches(files: Sequence[Path], labels: str, num_classes: int) -> Examples:
+    parts = [_read_batch(file, labels, num_classes) for file in files]
     return Examples(np.concatenate([p.x for p in parts]), np.concatenate([p.y for p in parts]))
 
 
-def _batch(file: Path, labels: str, num_classes: int) -> Examples:
-    """One file: rows of 1,024 red, 1,024 green and 1,024 blue values."""
+def _read_batch(file: Path, labels: str, num_classes: int) -> Examples:
+    """Read one file: rows of 1,024 red, 1,024 green and 1,024 blue values."""
     content = _unpickle_arrays(file)
     data, numbers = content.get(b"data"), content.get(labels.encode())
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != 3072:
@@ -142,7 +142,7 @@ def _unpickle_arrays(file: Path) -> dict[bytes, Any]:
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Unpickles NumPy arrays in plain containers, as NumPy 1 and 2 wrote them."""
+    """Unpickle NumPy arrays in plain containers, as written by NumPy 1 and 2."""
 
     _ALLOWED: ClassVar[dict[tuple[str, str], tuple[str, str]]] = {
         ("numpy.core.multiarray", "_reconstruct"): ("numpy._core.multiarray", "_reconstruct"),
@@ -153,13 +153,13 @@ class _ArraysOnly(pickle.Unpickler):
     }
 
     def find_class(self, module: str, name: str) -> Callable[..., Any]:
-        """What a pickle's reference stands for.
+        """The object for a pickle's reference.
 
         Raises:
-            UnpicklingError: it is anything but a NumPy array's own parts.
+            UnpicklingError: if it is not part of a NumPy array.
         """
         if (module, name) not in self._ALLOWED:
-            raise pickle.UnpicklingError(f"it refers to {module}.{name}, which no CIFAR file does")
+            raise pickle.UnpicklingError(f"it refers to {module}.{name}, which is in no CIFAR file")
         place, what = self._ALLOWED[module, name]
         found: Callable[..., Any] = getattr(importlib.import_module(place), what)
         return found

@@ -1,4 +1,4 @@
-"""Digits: 1,797 images of 8x8 that come with scikit-learn, so the one real data set that is always there."""
+"""Digits: 1,797 images of 8x8 from scikit-learn, the one real data set that needs no download."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def digits(_places: DataRoots) -> Dataset:
     bundle: Any = load_digits()
     x = bundle.images.astype(np.uint8)[:, None]
     y = bundle.target.astype(np.int64)
-    # The split is part of the data set, so it hangs on no experiment's seed.
+    # The split is part of the data set, and does not depend on an experiment's seed.
     order = rng.stream(0, "digits-split").permutation(len(y))
     cut = round(len(y) * (1 - _TEST_SHARE))
     train, test = (Examples(x[part], y[part]) for part in (order[:cut], order[cut:]))

@@ -1,4 +1,4 @@
-"""Downloads through torchvision's own data set classes, which know the addresses and the checksums."""
+"""Downloads with torchvision's data set classes, which know the addresses and the checksums."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ _ASIDE = ".fetching-"
 
 
 def download_dataset(name: str, root: Path, what: str, *parts: Mapping[str, Any], folder: str = "") -> None:
-    """Downloads a data set into a root, in torchvision's layout: all of it or nothing.
+    """Download a whole data set into a root, in torchvision's layout; after an error nothing is left there.
 
     Args:
         name: of the data set, for the message.
-        root: where to.
+        root: the target.
         what: torchvision's class.
-        parts: arguments of that class, where it has to be called once for each part; else none.
-        folder: inside the root, for a class that makes none of its own.
+        parts: arguments of that class, if it has to be called once for each part; else none.
+        folder: inside the root, for a class that makes no folder of its own.
 
     Raises:
-        DataNotFound: it cannot be had now.
+        DataNotFound: if the download fails.
     """
     prepare_torchvision()
     dataset: Any = getattr(importlib.import_module("torchvision.datasets"), what)
     remove_leftovers(root, _ASIDE)
     try:
-        # Aside first: half a data set in its place would be found, and never be fetched again.
+        # Into a temporary folder first: an incomplete data set in the root would never be downloaded again.
         with tempfile.TemporaryDirectory(dir=root, prefix=_ASIDE) as aside:
             for arguments in parts or ({},):
                 dataset(str(Path(aside, folder)), download=True, **arguments)
             _move_into_root(Path(aside), root)
-    except Exception as error:  # those that torchvision calls for it, such as gdown, have errors of their own
+    except Exception as error:  # torchvision's helpers, such as gdown, raise their own errors
         reason = " ".join(str(error).split())
         raise DataNotFound(
             f"{name}: cannot be downloaded ({reason})", f"put it into {root} by hand"
@@ -45,7 +45,7 @@ def download_dataset(name: str, root: Path, what: str, *parts: Mapping[str, Any]
 
 
 def _move_into_root(aside: Path, root: Path) -> None:
-    """Move what was fetched into its place; what another process has put there meanwhile stays."""
+    """Move the downloaded files into the root, without replacing files of another process."""
     for made in aside.iterdir():
         if not (root / made.name).exists():
             made.replace(root / made.name)

@@ -1,4 +1,4 @@
-"""Image folders: a folder per part, a folder per class in it, image files in that."""
+"""Image folders: a folder for each part, in it a folder for each class, in it the image files."""
 
 from __future__ import annotations
 
@@ -40,24 +40,24 @@ def image_folder(
     normalise: Normalisation = "channel",
     augment: Steps = (),
 ) -> Dataset:
-    """Images of the user's own: PATH/train/CLASS/*.jpg and PATH/test/CLASS/*.jpg.
+    """The user's own images: PATH/train/CLASS/*.jpg and PATH/test/CLASS/*.jpg.
 
-    Examples are ordered so that the classes take turns: the first n are a fair sample.
+    The classes alternate in the order of the examples: the first n are a balanced sample.
 
     Args:
-        places: where to look.
+        places: the data roots.
         path: the folder, relative to a data root.
-        train: the part to train on; "" when the class folders are in PATH itself.
-        test: the part to test on; null to cut it off the training part.
-        test_share: the share cut off in that case, always the same images.
-        size: height and width to scale all images to; not needed when they are equally large.
+        train: the training part; "" if the class folders are in PATH itself.
+        test: the test part; null to cut it off the training part.
+        test_share: share cut off in that case, always the same images.
+        size: height and width of the scaled images; not needed if all images have the same size.
         channels: 3 for colour, 1 for grey.
         normalise: `channel` (mean 0 and deviation 1 in each), `half` ((x - 0.5) / 0.5) or `none`.
         augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
 
     Raises:
-        DataNotFound: there is no such folder in a data root.
-        DataError: an image is damaged or of another size, or a class folder is not in both parts, or empty.
+        DataNotFound: if there is no such folder in a data root.
+        DataError: if an image is damaged or of another size, or a class folder is empty or not in both parts.
     """
     folder = places.resolve_path("image_folder", path, "put the folder there")
     first, second, classes = read_image_folders(places, folder, train, test, size, channels, own=True)
@@ -74,14 +74,14 @@ def cinic10(
     """CINIC-10, 90,000 to train and 90,000 to test; uint8, [3, 32, 32].
 
     Args:
-        places: where to look.
-        validation: whether the 90,000 of its validation part are trained on as well.
+        places: the data roots.
+        validation: whether to train on the 90,000 images of its validation part as well.
         normalise: `channel` (mean 0 and deviation 1 in each), `half` ((x - 0.5) / 0.5) or `none`.
         augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
 
     Raises:
-        DataNotFound: it is in no data root.
-        DataError: an image is damaged, or a class folder is missing.
+        DataNotFound: if it is in no data root.
+        DataError: if an image is damaged, or a class folder is missing.
     """
     folder = places.require_path(
         "cinic10", _CINIC_FOLDERS, "unpack CINIC-10.tar.gz there, so that CINIC-10/train exists"
@@ -121,22 +121,22 @@ def read_image_folders(
     *,
     own: bool = False,
 ) -> tuple[Examples, Examples, tuple[str, ...]]:
-    """Reads the parts of an image folder, through the cache.
+    """Read the parts of an image folder, through the cache.
 
     Args:
-        places: where the cache may lie.
-        folder: the data set's.
+        places: the data roots for the cache.
+        folder: the data set's folder.
         train: the training part, below `folder`.
         test: the test part; None for none.
-        size: to scale to.
+        size: height and width of the scaled images.
         channels: 3 or 1.
-        own: whether they are the user's, who may have saved them in any way.
+        own: whether the images are the user's, in any format.
 
     Returns:
         The training and the test examples (empty without a test part), and the class names.
 
     Raises:
-        DataError: as `image_folder` says.
+        DataError: as `image_folder`.
     """
     classes = class_folders(folder / train)
     parts = [_list_images(folder / part, classes) for part in (train, test) if part is not None]
@@ -155,23 +155,29 @@ def class_folders(folder: Path) -> list[str]:
     """The names of the class folders, sorted.
 
     Raises:
-        DataError: there is none.
+        DataError: if there are none.
     """
     found = (
         sorted(f.name for f in folder.iterdir() if f.is_dir() and f.name[0] != ".") if folder.is_dir() else []
     )
     if not found:
-        raise DataError(f"{folder}: has no folder for each class", "put the images of each class into one")
+        raise DataError(
+            f"{folder}: has no class folders", "put the images of each class into a folder of its own"
+        )
     return found
 
 
 def _list_images(folder: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
-    """The images of one part with their labels, classes taking turns."""
+    """The images of one part with their labels; the classes alternate."""
     found = set(class_folders(folder))
     if strange := found - set(classes):
-        raise DataError(f"{folder / min(strange)}: is no class of the training part", "remove or rename it")
+        raise DataError(
+            f"{folder / min(strange)}: is not a class of the training part", "remove or rename it"
+        )
     if missing := set(classes) - found:
-        raise DataError(f"{folder / min(missing)}: is missing, a class of the training part", _COMPLETE)
+        raise DataError(
+            f"{folder / min(missing)}: is missing, but it is a class of the training part", _COMPLETE
+        )
     by_class = [image_files(folder / name) for name in classes]
     if empty := [name for name, files in zip(classes, by_class, strict=True) if not files]:
         raise DataError(f"{folder / empty[0]}: has no images", _COMPLETE)
@@ -184,13 +190,13 @@ def interleave(groups: Iterable[Iterable[T]]) -> list[T]:
 
 
 def cut_test_examples(examples: Examples, share: float) -> tuple[Examples, Examples]:
-    """A fixed random share of the examples as the test set; both keep the given order."""
+    """Cut a fixed random share of the examples off as the test set; both parts keep their order."""
     train, test = cut_test_positions(len(examples), share)
     return examples.select_rows(train), examples.select_rows(test)
 
 
 def cut_test_positions(number: int, share: float) -> tuple[Indices, Indices]:
-    """The same of so many examples, as positions in order: to train on, and to test on."""
+    """The positions of `number` examples, in order: for training, and for testing."""
     order = rng.stream(0, "test-share").permutation(number)
     cut = round(number * share)
     return np.sort(order[cut:]), np.sort(order[:cut])

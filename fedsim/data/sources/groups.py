@@ -10,10 +10,10 @@ from fedsim.data.dataset import Array, Indices
 
 
 def number_groups(names: Sequence[Array | None]) -> list[Indices | None]:
-    """The natural client of each example as a number, the same in every part of a data set.
+    """Turn the names of natural clients into numbers, the same in every part of a data set.
 
     Args:
-        names: for each part, the names [n]; None for a part that has none.
+        names: for each part, the names [n]; None for a part without names.
 
     Returns:
         For each part, int64 [n] in the order of the names, or None.

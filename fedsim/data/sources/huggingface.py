@@ -1,4 +1,4 @@
-"""Hugging Face `datasets` on disk, as `save_to_disk` writes them."""
+"""Hugging Face `datasets` on disk, as written by `save_to_disk`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PARTS = ("train", "test")
 
 
 class _Reading(NamedTuple):
-    """How the inputs are read: the parameters of `hugging_face` of these names."""
+    """The parameters of `hugging_face` for reading the inputs."""
 
     inputs: str
     train: str
@@ -62,34 +62,34 @@ def hugging_face(
     """A data set that was saved with `save_to_disk`: images, texts or lists of numbers, with one class each.
 
     Args:
-        places: where to look.
+        places: the data roots.
         path: the folder, relative to a data root.
-        inputs: the column to learn from; its type decides how it is read.
-        labels: the column of classes.
-        groups: the column of natural clients, if there is one.
-        train: the part to train on; not used when the folder holds a single part.
-        test: the part to test on; null to cut it off the training part.
-        test_share: the share cut off in that case, always the same examples.
-        size: height and width to scale images to.
-        channels: 1 or 3, of images.
-        tokenizer: for texts, "bpe" to train one, or the name of one that exists.
-        vocabulary: how many tokens a trained one has at most.
+        inputs: column of the inputs; its type decides how it is read.
+        labels: column of the classes.
+        groups: column of the natural clients; null for none.
+        train: the training part; not used if the folder has a single part.
+        test: the test part; null to cut it off the training part.
+        test_share: share cut off in that case, always the same examples.
+        size: height and width of scaled images.
+        channels: 1 or 3, for images.
+        tokenizer: for texts, "bpe" to train one, or the name of an existing one.
+        vocabulary: largest number of tokens of a trained tokenizer.
         length: tokens per text.
-        normalise: `channel` (mean 0 and deviation 1 in each), `half` ((x - 0.5) / 0.5) or `none`; of images.
+        normalise: `channel` (mean 0 and deviation 1 in each), `half` ((x - 0.5) / 0.5) or `none`; for images.
         augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
 
     Raises:
-        SpecError: a column or a part is not there, or `normalise` or `augment` is given for other inputs
+        SpecError: if a column or a part is missing, or `normalise` or `augment` is given for inputs other
             than images.
-        DataNotFound: there is no such folder, or the package `datasets` is missing.
-        DataError: the folder cannot be read, the inputs are not equally large or no finite numbers, the
-            labels are no class numbers, or the two parts are not alike.
+        DataNotFound: if there is no such folder, or the package `datasets` is missing.
+        DataError: if the folder cannot be read, the inputs differ in size or are not finite, the labels are
+            not class numbers, or the two parts differ in type.
     """
     folder = places.resolve_path("hugging_face", path, "save it there with save_to_disk")
     parts = _parts(folder, train, test)
     _check_columns(parts, {"inputs": inputs, "labels": labels, "groups": groups})
     how = _Reading(inputs, train, test, test_share, size, channels, tokenizer, vocabulary, length)
-    arrays = _arrays(places, folder, parts, _kind(folder, parts, inputs, labels), how)
+    arrays = _arrays(places, folder, parts, _input_kind(folder, parts, inputs, labels), how)
     examples = _examples(folder, arrays, parts, labels, groups)
     first, second = examples if len(examples) == 2 else cut_test_examples(examples[0], test_share)
     classes = _classes(parts[0].features[labels], first.y, second.y)
@@ -123,7 +123,7 @@ def _dataset(
 def _arrays(
     places: DataRoots, folder: Path, parts: Sequence[Any], kind: str, how: _Reading
 ) -> dict[str, Array]:
-    """The inputs of each part, out of the cache where they were read in this way before."""
+    """The inputs of each part, from the cache if they were read in this way before."""
     column, tokens = how.inputs, how.tokenizer
     read: Callable[[], dict[str, Array]] = {
         "text": lambda: _texts(places, [part[column][:] for part in parts], how),
@@ -136,7 +136,9 @@ def _arrays(
         tokens = tokenizer_fingerprint(places, how.tokenizer)
         if how.tokenizer == TRAINED_TOKENIZER and len(parts) == 1:
             tokens += f" of all but {how.test_share}"
-    version = 1 if kind == "text" else 2  # 1 made images of 16 bits white, and kept numbers that are none
+    version = (
+        1 if kind == "text" else 2
+    )  # 1 made images of 16 bits white, and kept numbers that are not finite
     recipe = f"{version} {column} {how.train} {how.test} {how.size} {how.channels}"
     recipe += f" {tokens} {how.vocabulary} {how.length}"
     files = sorted(f for f in folder.rglob("*") if f.is_file())
@@ -157,7 +159,7 @@ def _examples(
 
 
 def _labels(folder: Path, part: Any, column: str) -> Indices:
-    """The class numbers; of anything else, a conversion would make numbers that mean nothing."""
+    """The class numbers; other values raise an error, because converting them would give wrong classes."""
     values = part[column][:]
     with suppress(ValueError):  # lists of different lengths
         found = np.asarray(values)
@@ -170,7 +172,7 @@ def _labels(folder: Path, part: Any, column: str) -> Indices:
 
 
 def _parts(folder: Path, train: str, test: str | None) -> list[Any]:
-    """The training part, and the test part where there is one."""
+    """The training part, and the test part if there is one."""
     try:
         library: Any = importlib.import_module("datasets")
     except ImportError as error:
@@ -184,7 +186,7 @@ def _parts(folder: Path, train: str, test: str | None) -> list[Any]:
     names = [train] if test is None else [train, test]
     for argument, name in zip(("train", "test"), names, strict=False):
         if name not in whole:
-            raise make_spec_error(argument, name, "no such part", suggest_name(name, whole))
+            raise make_spec_error(argument, name, "there is no such part", suggest_name(name, whole))
     return [whole[name] for name in names]
 
 
@@ -193,12 +195,12 @@ def _check_columns(parts: Sequence[Any], columns: Mapping[str, str | None]) -> N
         for argument, column in columns.items():
             if column is not None and column not in part.column_names:
                 raise make_spec_error(
-                    argument, column, "no such column", suggest_name(column, part.column_names)
+                    argument, column, "there is no such column", suggest_name(column, part.column_names)
                 )
 
 
-def _kind(folder: Path, parts: Sequence[Any], inputs: str, labels: str) -> str:
-    """What the column of inputs holds; both parts have to hold the same, and to number the classes alike."""
+def _input_kind(folder: Path, parts: Sequence[Any], inputs: str, labels: str) -> str:
+    """The type of the input column; both parts must have the same type and the same class numbers."""
     columns = [part.features[inputs] for part in parts]
     _require_agreement(folder, f"column {inputs!r} holds", [_describe_feature(column) for column in columns])
     names = [getattr(part.features[labels], "names", None) for part in parts]
@@ -216,11 +218,12 @@ def _describe_feature(feature: Any) -> str:
 
 
 def _require_agreement(folder: Path, what: str, found: Sequence[object]) -> None:
-    """Refuse a training part and a test part that differ in this."""
+    """Raise an error if the training part and the test part differ."""
     if len(found) == 2 and found[0] != found[1]:
         train, test = map(reprlib.repr, found)
         raise DataError(
-            f"{folder}: {what} {train} to train on, and {test} to test on", "save both parts alike"
+            f"{folder}: {what} {train} in the training part, but {test} in the test part",
+            "save both parts in the same way",
         )
 
 
@@ -229,7 +232,7 @@ def _name_by_part(arrays: Iterable[Array]) -> dict[str, Array]:
 
 
 def _texts(places: DataRoots, texts: Sequence[Sequence[str]], how: _Reading) -> dict[str, Array]:
-    """The parts as tokens. Of a single one, no tokenizer is trained on what becomes the test set."""
+    """The parts as tokens; a tokenizer is never trained on the test set cut from a single part."""
     rows = cut_test_positions(len(texts[0]), how.test_share) if len(texts) == 1 else None
     both = texts if rows is None else [[texts[0][row] for row in part] for part in rows]
     tokens = tokenise_texts(
@@ -241,7 +244,7 @@ def _texts(places: DataRoots, texts: Sequence[Sequence[str]], how: _Reading) -> 
         length=how.length,
     )
     made = {"train": tokens.train, "test": tokens.test}
-    if rows is not None:  # whole again, in the order of the folder: it is cut with everything else
+    if rows is not None:  # one part again, in the folder's order: it is cut later with the labels
         made = {"train": np.concatenate([tokens.train, tokens.test])[np.argsort(np.concatenate(rows))]}
     return made | {"vocabulary": np.array(tokens.vocabulary)}
 
@@ -253,16 +256,18 @@ def _images(folder: Path, images: Iterable[Any], size: int | None, channels: Cha
 
 def _numbers(folder: Path, column: str, rows: Sequence[Any]) -> Array:
     named = (f"{folder}: example {number} of column {column!r}" for number in range(len(rows)))
-    found = [_row(what, row) for what, row in zip(named, rows, strict=True)]
+    found = [_to_row(what, row) for what, row in zip(named, rows, strict=True)]
     return _stack_rows(folder, found, "make them equally long")
 
 
-def _row(what: str, row: Any) -> Array:
-    """One example, float32 of at least one dimension; what is missing in it is none."""
+def _to_row(what: str, row: Any) -> Array:
+    """One example, float32 of at least one dimension; a missing value raises an error."""
     try:
         numbers = np.atleast_1d(np.asarray(row, np.float64))
     except (ValueError, TypeError, OverflowError) as error:
-        raise DataError(f"{what} holds no numbers ({error})", "choose another column for inputs") from error
+        raise DataError(
+            f"{what} does not hold numbers ({error})", "choose another column for inputs"
+        ) from error
     return to_float32(what, numbers)
 
 
@@ -276,6 +281,6 @@ def _stack_rows(folder: Path, rows: Sequence[Array], way_out: str) -> Array:
 
 
 def _classes(feature: Any, *labels: Array) -> tuple[str, ...]:
-    """The names that the data set gives its classes, numbers where it gives none."""
+    """The data set's names of the classes; numbers if it has none."""
     highest = max(int(each.max(initial=0)) for each in labels)
     return tuple(getattr(feature, "names", None) or map(str, range(highest + 1)))

@@ -15,19 +15,19 @@ _UNSIGNED_BYTES = 0x08
 
 
 def read_idx(path: Path, dimensions: int) -> Array:
-    """The array in an IDX file of unsigned bytes.
+    """Read the array in an IDX file of unsigned bytes.
 
     Args:
         path: the file; a name ending in .gz is decompressed.
-        dimensions: how many dimensions it has to have (3 for images, 1 for labels).
+        dimensions: expected number of dimensions (3 for images, 1 for labels).
 
     Returns:
-        uint8, of the shape that the file states; not a copy, so read-only.
+        uint8, of the file's shape; read-only, because it is not a copy.
 
     Raises:
-        DataError: the file is truncated, is no IDX file, or holds something else.
+        DataError: if the file is truncated, not an IDX file, or of another type.
     """
-    content = _content(path)
+    content = _read_content(path)
     header = 4 + 4 * dimensions
     if len(content) < header:
         raise DataError(f"{path}: truncated, {len(content)} bytes are less than its header's {header}")
@@ -43,10 +43,10 @@ def read_idx(path: Path, dimensions: int) -> Array:
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
 
 
-def _content(path: Path) -> bytes:
+def _read_content(path: Path) -> bytes:
     try:
         raw = path.read_bytes()
-        # Unzipped in one call: half the time of reading through a gzip file object.
+        # Decompressed in one call: half the time of a gzip file object.
         return gzip.decompress(raw) if path.suffix == ".gz" else raw
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read ({error})", "fetch the file again") from error

@@ -1,4 +1,4 @@
-"""What the image loaders have in common: normalising, augmenting, putting a data set together."""
+"""Helpers of the image loaders: normalisation, augmentation, and the data set itself."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def image_dataset(
     moments: Moments | None = None,
     task: Literal["classes", "labels"] = "classes",
 ) -> Dataset:
-    """A data set of images.
+    """Make a data set of images.
 
     Args:
         name: as registered.
@@ -38,9 +38,8 @@ def image_dataset(
         classes: their names.
         normalise: `channel` (mean 0 and deviation 1 in each), `half` ((x - 0.5) / 0.5) or `none`.
         augment: steps of the augmentation, in order.
-        source: where the files were found.
-        moments: the customary mean and deviation of each channel; those of the training images when not
-            given.
+        source: the place of the files.
+        moments: the usual mean and deviation of each channel; by default those of the training images.
         task: one class per image, or several labels.
     """
     return Dataset(
@@ -60,23 +59,25 @@ def image_dataset(
 def choose_preparation(
     x: Array, normalise: Normalisation, augment: Sequence[Step]
 ) -> tuple[Normalise, Augment | None]:
-    """How inputs are normalised and augmented that may be images, or anything else.
+    """Return the normalisation and augmentation of inputs that may be images, features or tokens.
 
     Args:
-        x: images uint8 [n, C, H, W], or features or tokens, with which nothing is done.
-        normalise: as the user says; `channel` unless said.
-        augment: the same; none unless said.
+        x: images uint8 [n, C, H, W], or features or tokens, which are not changed.
+        normalise: the user's choice; `channel` by default.
+        augment: the user's choice; none by default.
 
     Raises:
-        SpecError: either was asked for, and there are no images of uint8.
+        SpecError: if either is given, and x does not hold images of uint8.
     """
     if x.dtype == np.uint8:
         return choose_normalisation(normalise, x), make_augment(augment)
     asked: dict[str, object] = {"normalise": normalise} if normalise != "channel" else {}
     asked |= {"augment": augment} if augment else {}
     if asked:
-        message = f"is for images of uint8; here an example is {x.dtype} of {x.shape[1:]}"
-        hint = "leave it out; of images, save whole numbers from 0 to 255 as uint8"
+        message = (
+            f"is for images of uint8; here an example has the type {x.dtype} and the shape {x.shape[1:]}"
+        )
+        hint = "remove it, or save images as uint8, whole numbers from 0 to 255"
         raise SpecError([FieldError(name, value, message, hint) for name, value in asked.items()])
     return Normalise(), None
 
@@ -95,7 +96,7 @@ def channel_moments(images: Array) -> Moments:
     """Mean and standard deviation of each channel, on the scale of 0 to 1.
 
     Args:
-        images: uint8 [n, C, H, W]. Counting the 256 values makes it exact, and no copy in floats is needed.
+        images: uint8 [n, C, H, W]. Counting the 256 values is exact, and needs no copy in floats.
     """
     levels = np.arange(256) / 255
     means, deviations = [], []
@@ -106,6 +107,6 @@ def channel_moments(images: Array) -> Moments:
         shares /= max(1.0, shares.sum())
         mean = float(shares @ levels)
         means.append(mean)
-        # A channel of one value only has no deviation to divide by.
+        # The deviation of a constant channel is 0, and cannot be a divisor.
         deviations.append(float(np.sqrt(shares @ (levels - mean) ** 2)) or 1.0)
     return tuple(means), tuple(deviations)

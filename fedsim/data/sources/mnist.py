@@ -1,4 +1,4 @@
-"""The MNIST family: IDX files in torchvision's folder layout, or as Debian's package installs them."""
+"""The MNIST family: IDX files in torchvision's folders, or as installed by Debian's package."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from fedsim.data.augment import Steps
 from fedsim.data.dataset import Dataset, Examples
-from fedsim.data.places import FETCH, DataRoots
+from fedsim.data.places import FETCH_HINT, DataRoots
 from fedsim.data.sources.download import download_dataset
 from fedsim.data.sources.idx import read_idx
 from fedsim.data.sources.images import Normalisation, image_dataset
@@ -40,21 +40,21 @@ def mnist(places: DataRoots, *, normalise: Normalisation = "channel", augment: S
     """MNIST, 60,000 to train and 10,000 to test; uint8, [1, 28, 28].
 
     Args:
-        places: where to look.
+        places: the data roots.
         normalise: `channel` (mean 0 and deviation 1 in each), `half` ((x - 0.5) / 0.5) or `none`.
         augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
 
     Raises:
-        DataNotFound: the files are in no data root.
-        DataError: a file is truncated or mislabelled.
+        DataNotFound: if the files are in no data root.
+        DataError: if a file is truncated or mislabelled.
     """
     folder = places.find_path(_MNIST_FOLDERS)
     if folder is None and places.download:
         download_dataset("mnist", places.make_download_root("mnist"), "MNIST")
     folder = folder or places.require_path(
-        "mnist", _MNIST_FOLDERS, f"copy the four IDX files there, or {FETCH}"
+        "mnist", _MNIST_FOLDERS, f"copy the four IDX files there, or {FETCH_HINT}"
     )
-    train, test = (_pair(folder, prefix, 10) for prefix in ("train", "t10k"))
+    train, test = (_read_pair(folder, prefix, 10) for prefix in ("train", "t10k"))
     moments = (0.1307,), (0.3081,)
     return image_dataset(
         "mnist",
@@ -72,20 +72,20 @@ def fashion_mnist(places: DataRoots, *, normalise: Normalisation = "channel", au
     """Fashion-MNIST, 60,000 to train and 10,000 to test; uint8, [1, 28, 28].
 
     Args:
-        places: where to look.
+        places: the data roots.
         normalise: `channel` (mean 0 and deviation 1 in each), `half` ((x - 0.5) / 0.5) or `none`.
         augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
 
     Raises:
-        DataNotFound: the files are in no data root and not installed.
-        DataError: a file is truncated or mislabelled.
+        DataNotFound: if the files are in no data root and not installed.
+        DataError: if a file is truncated or mislabelled.
     """
     folder = places.find_path(_FASHION_FOLDERS) or places.find_installed("fashion-mnist")
     if folder is None and places.download:
         download_dataset("fashion_mnist", places.make_download_root("fashion_mnist"), "FashionMNIST")
-    get = f"install Debian's dataset-fashion-mnist, copy the four IDX files there, or {FETCH}"
+    get = f"install Debian's dataset-fashion-mnist, copy the four IDX files there, or {FETCH_HINT}"
     folder = folder or places.require_path("fashion_mnist", _FASHION_FOLDERS, get)
-    train, test = (_pair(folder, prefix, 10) for prefix in ("train", "t10k"))
+    train, test = (_read_pair(folder, prefix, 10) for prefix in ("train", "t10k"))
     moments = (0.2860,), (0.3530,)
     return image_dataset(
         "fashion_mnist",
@@ -108,33 +108,33 @@ def emnist(
 ) -> Dataset:
     """EMNIST, upright; uint8, [1, 28, 28].
 
-    The files hold every image with rows and columns exchanged, which is undone here. The split `letters`
-    numbers its 26 classes from 1 and leaves 0 unused; here they are 0 to 25.
+    In the files, rows and columns of every image are exchanged; this is undone here. The split `letters`
+    numbers its 26 classes from 1; here they are 0 to 25.
 
     Args:
-        places: where to look.
+        places: the data roots.
         split: `letters` (26 classes, case ignored) or `byclass` (62: digits, capitals, small letters).
         normalise: `channel` (mean 0 and deviation 1 in each), `half` ((x - 0.5) / 0.5) or `none`.
         augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
 
     Raises:
-        DataNotFound: the files are in no data root.
-        DataError: a file is truncated or mislabelled.
+        DataNotFound: if the files are in no data root.
+        DataError: if a file is truncated or mislabelled.
     """
     folder = places.find_path(_EMNIST_FOLDERS)
     if folder is None and places.download:
         download_dataset("emnist", places.make_download_root("emnist"), "EMNIST", {"split": split})
     folder = folder or places.require_path(
-        "emnist", _EMNIST_FOLDERS, f"unpack EMNIST's gzip.zip there, or {FETCH}"
+        "emnist", _EMNIST_FOLDERS, f"unpack EMNIST's gzip.zip there, or {FETCH_HINT}"
     )
     classes, first = (string.ascii_lowercase, 1) if split == "letters" else (_LETTERS_AND_DIGITS, 0)
-    parts = [_pair(folder, f"emnist-{split}-{part}", len(classes), first) for part in ("train", "test")]
+    parts = [_read_pair(folder, f"emnist-{split}-{part}", len(classes), first) for part in ("train", "test")]
     train, test = (Examples(np.ascontiguousarray(p.x.swapaxes(2, 3)), p.y) for p in parts)
     return image_dataset("emnist", train, test, classes, normalise=normalise, augment=augment, source=folder)
 
 
-def _pair(folder: Path, prefix: str, num_classes: int, first: int = 0) -> Examples:
-    """The images and labels of one part, held against each other; labels count from `first` in the file."""
+def _read_pair(folder: Path, prefix: str, num_classes: int, first: int = 0) -> Examples:
+    """Read and check the images and labels of one part; labels start from `first` in the file."""
     images_file = _find_one_of(folder, (f"{prefix}-images-idx3-ubyte", f"{prefix}-images.idx3-ubyte"))
     labels_file = _find_one_of(folder, (f"{prefix}-labels-idx1-ubyte", f"{prefix}-labels.idx1-ubyte"))
     x, y = read_idx(images_file, 3), read_idx(labels_file, 1).astype(np.int64) - first
@@ -153,6 +153,6 @@ def _find_one_of(folder: Path, names: Sequence[str]) -> Path:
     candidates = [folder / (name + ending) for name in names for ending in ("", ".gz")]
     found = next((path for path in candidates if path.is_file()), None)
     if found is None:
-        way_out = f"put it there, or remove {folder} and fetch the data set again"
+        way_out = f"put it there, or remove {folder} and download the data set again"
         raise DataError(f"{folder}: has no {names[0]}, gzipped or not", way_out)
     return found

@@ -1,4 +1,4 @@
-"""Arrays of the user's own, in one `.npz` file."""
+"""The user's own arrays, in one `.npz` file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedsim.data.places import DataRoots
 from fedsim.data.sources.folders import cut_test_examples
 from fedsim.data.sources.groups import number_groups
 from fedsim.data.sources.images import Normalisation, choose_preparation
-from fedsim.data.sources.numeric import refuse_unless, to_float32
+from fedsim.data.sources.numeric import require_all, to_float32
 from fedsim.errors import DataError
 
 
@@ -28,24 +28,24 @@ def npz(
     normalise: Normalisation = "channel",
     augment: Steps = (),
 ) -> Dataset:
-    """A `.npz` file with `x_train`, `y_train`, `x_test`, `y_test`, or with `x` and `y` to be cut in two.
+    """A `.npz` file with `x_train`, `y_train`, `x_test`, `y_test`, or with `x` and `y` to be divided.
 
     `groups_train` or `groups` may name the natural client of each example, `classes` the classes. Images are
     uint8 of [n, H, W], [n, C, H, W] or [n, H, W, C] with 1 or 3 channels; everything else becomes float32, or
     int32 tokens. Labels are class numbers [n], or zeros and ones [n, L] for several labels.
 
     Args:
-        places: where to look.
+        places: the data roots.
         path: the file, relative to a data root.
-        test_share: the share cut off as the test set where the file has none, always the same examples.
+        test_share: share cut off as the test set if the file has none, always the same examples.
         tokens: whether x holds token numbers [n, L].
-        normalise: `channel` (mean 0 and deviation 1 in each), `half` ((x - 0.5) / 0.5) or `none`; of images.
+        normalise: `channel` (mean 0 and deviation 1 in each), `half` ((x - 0.5) / 0.5) or `none`; for images.
         augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
 
     Raises:
-        SpecError: `normalise` or `augment` is given, and x holds no images of uint8.
-        DataNotFound: there is no such file in a data root.
-        DataError: the file is damaged or its arrays do not belong together; names the array.
+        SpecError: if `normalise` or `augment` is given, and x does not hold images of uint8.
+        DataNotFound: if there is no such file in a data root.
+        DataError: if the file is damaged or its arrays do not belong together; the message names the array.
     """
     file = places.resolve_path("npz", path, "put the file there")
     arrays = _read(file)
@@ -73,8 +73,8 @@ def _read(file: Path) -> dict[str, Array]:
     try:
         with file.open("rb") as opened, np.load(opened, allow_pickle=False) as content:
             return {name: content[name] for name in content.files}
-    except (*UNREADABLE, AttributeError, TypeError) as error:  # the last two of a single array
-        raise DataError(f"{file}: is not a whole .npz file of plain arrays ({error})") from error
+    except (*UNREADABLE, AttributeError, TypeError) as error:  # a file of a single array raises the last two
+        raise DataError(f"{file}: is not a complete .npz file of plain arrays ({error})") from error
 
 
 def _parts(file: Path, arrays: Mapping[str, Array], share: float, tokens: bool) -> tuple[Examples, Examples]:
@@ -90,16 +90,16 @@ def _parts(file: Path, arrays: Mapping[str, Array], share: float, tokens: bool) 
 
 
 def _check_alike(file: Path, arrays: Mapping[str, Array], train: Examples, test: Examples) -> None:
-    """Refuse parts that a model cannot be trained on the one and tested on the other of.
+    """Raise an error if the training part and the test part differ in type or shape.
 
-    Inputs of whole numbers and of fractions are rarely of one scale: 0 to 255, and 0 to 1.
+    Whole numbers and fractions rarely have the same scale: 0 to 255, and 0 to 1.
     """
     for name, mine, other in (("x", train.x, test.x), ("y", train.y, test.y)):
         one, two = arrays[f"{name}_train"], arrays[f"{name}_test"]
         same = mine.dtype == other.dtype and mine.shape[1:] == other.shape[1:]
         if not same or (name == "x" and (one.dtype.kind == "f") != (two.dtype.kind == "f")):
             both = f"{name}_train is {one.dtype} of {one.shape}, but {name}_test {two.dtype} of {two.shape}"
-            raise DataError(f"{file}: {both}", "save both alike")
+            raise DataError(f"{file}: {both}", "save both in the same way")
 
 
 def _examples(
@@ -138,5 +138,5 @@ def _inputs(file: Path, name: str, x: Array, tokens: bool) -> Array:
 
 def _tokens(file: Path, name: str, x: Array) -> Array:
     whole = (x >= 0) & (x <= np.iinfo(np.int32).max) & (x == np.floor(x))
-    refuse_unless(whole, f"{file}: {name}", x, "a token is a whole number of at least 0 and below 2^31")
+    require_all(whole, f"{file}: {name}", x, "a token is a whole number of at least 0 and below 2^31")
     return x.astype(np.int32)

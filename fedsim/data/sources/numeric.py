@@ -1,4 +1,4 @@
-"""Numbers of the user's own, refused where a model could not be trained on them."""
+"""Checks of the user's own numbers, before a model trains on them."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from fedsim.errors import DataError
 
 
 def to_float32(what: str, x: Array) -> Array:
-    """Numbers of any type as float32.
+    """Convert numbers of any type to float32.
 
     Args:
-        what: holds them, for the message.
+        what: name of the array, for the message.
         x: of any shape.
 
     Raises:
-        DataError: one is not finite, or too large.
+        DataError: if a number is not finite, or too large.
     """
-    with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and is refused
+    with np.errstate(over="ignore"):  # a number too large for float32 becomes infinite, and is refused
         found = x.astype(np.float32)
     if x.dtype.kind == "f":
-        refuse_unless(np.isfinite(found), what, x, "expected finite numbers, within float32")
+        require_all(np.isfinite(found), what, x, "expected finite numbers, within float32")
     return found
 
 
-def refuse_unless(fine: Array, what: str, x: Array, wanted: str) -> None:
-    """Refuse values of which one is not fine, and say which.
+def require_all(fine: Array, what: str, x: Array, wanted: str) -> None:
+    """Raise an error that names the first bad value, if there is one.
 
     Args:
-        fine: bool, of the shape of x.
-        what: holds the values, for the message.
+        fine: whether each value is good, bool, of the shape of x.
+        what: name of the array, for the message.
         x: the values.
-        wanted: what they have to be.
+        wanted: description of good values.
 
     Raises:
-        DataError: naming the first that is not fine.
+        DataError: for the first bad value.
     """
     if not fine.all():
         first = tuple(int(place) for place in np.unravel_index(fine.argmin(), fine.shape))

@@ -54,19 +54,19 @@ def reuters(
 ) -> Dataset:
     """Reuters-21578, stories of one topic each, the most frequent topics; tokens int32, 0 is padding.
 
-    The ModApte split has 9,603 stories to train and 3,299 to test on; those with no topic, several topics or
-    a rare one are then left out. Classes are ordered by their number of training stories.
+    The ModApte split has 9,603 stories to train and 3,299 to test on; stories with no topic, several topics
+    or a rare topic are left out. Classes are ordered by their number of training stories.
 
     Args:
-        places: where to look.
-        topics: how many, the most frequent among the training stories.
-        tokenizer: "bpe" to train one on the training stories, or the name of one that exists.
-        vocabulary: how many tokens a trained one has at most.
-        length: tokens per story; longer ones are cut, shorter ones padded.
+        places: the data roots.
+        topics: number of topics, the most frequent ones among the training stories.
+        tokenizer: "bpe" to train one on the training stories, or the name of an existing one.
+        vocabulary: largest number of tokens of a trained tokenizer.
+        length: tokens per story; longer stories are cut, shorter ones padded.
 
     Raises:
-        DataNotFound: the files, or the tokenizer, are missing.
-        DataError: a file is missing or truncated.
+        DataNotFound: if the files, or the tokenizer, are missing.
+        DataError: if a file is missing or truncated.
     """
     folder = places.require_path(
         "reuters", _FOLDERS, "unpack reuters21578.tar.gz into a folder of that name there"
@@ -79,7 +79,7 @@ def reuters(
     tokens = load_or_make(
         places,
         folder,
-        _files(folder),
+        _list_files(folder),
         recipe,
         lambda: tokenise_texts(
             places,
@@ -106,17 +106,17 @@ def read_mod_apte(folder: Path) -> tuple[list[Story], list[Story]]:
     """The training and the test stories of the ModApte split, in the order of the files.
 
     Raises:
-        DataError: a file is missing or truncated.
+        DataError: if a file is missing or truncated.
     """
     parts: dict[str, list[Story]] = {"TRAIN": [], "TEST": []}
-    for file in _files(folder):
-        for attributes, content in _documents(file):
+    for file in _list_files(folder):
+        for attributes, content in _read_documents(file):
             if attributes.get("TOPICS") == "YES" and attributes.get("LEWISSPLIT") in parts:
-                parts[attributes["LEWISSPLIT"]].append(_story(content))
+                parts[attributes["LEWISSPLIT"]].append(_parse_story(content))
     return parts["TRAIN"], parts["TEST"]
 
 
-def _files(folder: Path) -> list[Path]:
+def _list_files(folder: Path) -> list[Path]:
     files = [folder / f"reut2-{number:03d}.sgm" for number in range(_FILES)]
     missing = next((file for file in files if not file.is_file()), None)
     if missing is not None:
@@ -124,18 +124,18 @@ def _files(folder: Path) -> list[Path]:
     return files
 
 
-def _documents(file: Path) -> list[tuple[dict[str, str], str]]:
+def _read_documents(file: Path) -> list[tuple[dict[str, str], str]]:
     content = file.read_text(encoding="latin-1")
     found = _DOCUMENT.findall(content)
     if len(found) != content.count("<REUTERS ") or not found:
-        raise DataError(f"{file}: truncated, {len(found)} whole stories of {content.count('<REUTERS ')}")
+        raise DataError(f"{file}: truncated, {len(found)} complete stories of {content.count('<REUTERS ')}")
     return [(dict(_ATTRIBUTE.findall(attributes)), body) for attributes, body in found]
 
 
-def _story(content: str) -> Story:
+def _parse_story(content: str) -> Story:
     topics = _TOPICS.search(content)
     title, body = _TITLE.search(content), _BODY.search(content)
-    # Stories without markup inside have only the text as a whole.
+    # Stories without inner markup have only the whole text.
     pieces = [found[1] for found in (title, body or _TEXT.search(content)) if found is not None]
     text = html.unescape(_TAG.sub(" ", " ".join(pieces)))
     return Story(tuple(_TOPIC.findall(topics[1])) if topics else (), _CONTROL.sub(" ", text).strip())

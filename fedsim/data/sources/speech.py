@@ -1,4 +1,4 @@
-"""Spoken words: Speech Commands, and folders of recordings whose names say word and speaker."""
+"""Spoken words: Speech Commands, and folders of recordings whose names give word and speaker."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ class _Recording(NamedTuple):
 def speech_commands(places: DataRoots, *, words: Literal["ten", "all"] = "ten") -> Dataset:
     """Speech Commands (version 0.02) as log-mel spectrograms; float32, [1, 32, 32].
 
-    Tested on the recordings in `testing_list.txt`; those in `validation_list.txt` are left out. The natural
+    The test set is `testing_list.txt`; the recordings in `validation_list.txt` are left out. The natural
     groups are the speakers.
 
     Args:
-        places: where to look.
-        words: the customary ten (yes, no, up, down, left, right, on, off, stop, go) or all of them.
+        places: the data roots.
+        words: the usual ten (yes, no, up, down, left, right, on, off, stop, go) or all words.
 
     Raises:
-        DataNotFound: it is in no data root.
-        DataError: a recording is damaged, or a list and the recordings do not belong together.
+        DataNotFound: if it is in no data root.
+        DataError: if a recording is damaged, or a list and the recordings do not belong together.
     """
     get = "unpack speech_commands_v0.02.tar.gz into a folder of that name there"
     folder = places.require_path("speech_commands", _COMMANDS, get)
     names = _TEN_WORDS if words == "ten" else _words(folder)
     lists = {part: _read_list(folder, f"{part}_list.txt", names) for part in ("testing", "validation")}
-    recordings = interleave(_commands(folder, word) for word in names)
+    recordings = interleave(_list_commands(folder, word) for word in names)
     left = [r for r in recordings if r.file not in lists["validation"]]
     tested = np.array([r.file in lists["testing"] for r in left])
     return _dataset("speech_commands", places, folder, left, names, tested)
@@ -62,19 +62,19 @@ def speech_commands(places: DataRoots, *, words: Literal["ten", "all"] = "ten") 
 def spoken_digits(places: DataRoots) -> Dataset:
     """The Free Spoken Digit Dataset as log-mel spectrograms; float32, [1, 32, 32].
 
-    Files are called DIGIT_SPEAKER_INDEX.wav. As its authors say, the recordings of index 0 to 4 are the test
-    set. The natural groups are the speakers. Words and speakers take turns: the first n are a fair sample.
+    Files are named DIGIT_SPEAKER_INDEX.wav. As its authors say, the recordings of index 0 to 4 are the test
+    set. The natural groups are the speakers. Words and speakers alternate: the first n are a balanced sample.
 
     Raises:
-        DataNotFound: it is in no data root.
-        DataError: a recording is damaged or misnamed.
+        DataNotFound: if it is in no data root.
+        DataError: if a recording is damaged or misnamed.
     """
     folder = places.require_path("spoken_digits", _DIGITS, "put the recordings (0_george_0.wav, ...) there")
     recordings = _find_recordings(folder, _compile_pattern("{label}_{speaker}_{take}"))
     names = tuple("0123456789")
     strange = next((r for r in recordings if r.word not in names), None)
     if strange is not None:
-        raise DataError(f"{strange.file}: {strange.word!r} is no digit", "remove or rename it")
+        raise DataError(f"{strange.file}: {strange.word!r} is not a digit", "remove or rename it")
     ordered, tested = _arrange_recordings(recordings, [r.take < _TEST_TAKES for r in recordings])
     return _dataset("spoken_digits", places, folder, ordered, names, tested)
 
@@ -87,29 +87,28 @@ def audio_folder(
     test_takes: Annotated[int, Range(0)] = 0,
     test_share: Share = 0.2,
 ) -> Dataset:
-    """WAV recordings of the user's own as log-mel spectrograms; float32, [1, 32, 32].
+    """The user's own WAV recordings as log-mel spectrograms; float32, [1, 32, 32].
 
-    Words and speakers take turns: the first n are a fair sample.
+    Words and speakers alternate: the first n are a balanced sample.
 
     Args:
-        places: where to look.
+        places: the data roots.
         path: the folder, relative to a data root.
-        pattern: how the files are called, folders included and without `.wav`: `{label}` is the word,
-            `{speaker}` the natural client (may be absent), `{take}` a number (may be absent), each once;
-            `*` anything.
-        test_takes: recordings whose take is below this number are the test set; 0 to draw one.
-        test_share: the share drawn as the test set in that case, always the same recordings.
+        pattern: pattern of the file names, with folders and without `.wav`: `{label}` is the word,
+            `{speaker}` the natural client (optional), `{take}` a number (optional), each once; `*` anything.
+        test_takes: recordings whose take is below this number are the test set; 0 to draw a test set.
+        test_share: share drawn as the test set in that case, always the same recordings.
 
     Raises:
-        SpecError: the pattern has no label, no take that `test_takes` needs, or a field twice.
-        DataNotFound: there is no such folder in a data root.
-        DataError: a recording is damaged, or called otherwise.
+        SpecError: if the pattern has no label, a field twice, or no take although `test_takes` needs one.
+        DataNotFound: if there is no such folder in a data root.
+        DataError: if a recording is damaged, or its name does not match the pattern.
     """
     if "{label}" not in pattern or (test_takes and "{take}" not in pattern):
-        raise make_spec_error("pattern", pattern, "has to hold {label}, and {take} where test_takes is given")
+        raise make_spec_error("pattern", pattern, "needs {label}, and {take} if test_takes is given")
     if twice := [field for field in _FIELDS if pattern.count(field) > 1]:
         raise make_spec_error(
-            "pattern", pattern, f"has {twice[0]} more than once", "say * where it comes again"
+            "pattern", pattern, f"has {twice[0]} more than once", "write * in the place of the second one"
         )
     folder = places.resolve_path("audio_folder", path, "put the folder there")
     recordings = _find_recordings(folder, _compile_pattern(pattern))
@@ -128,16 +127,16 @@ def _words(folder: Path) -> tuple[str, ...]:
     return tuple(name for name in class_folders(folder) if not name.startswith("_"))
 
 
-def _commands(folder: Path, word: str) -> list[_Recording]:
-    """The recordings of one word, called SPEAKER_nohash_TAKE.wav."""
-    files = _waves(folder / word, (folder / word).glob("*"))
+def _list_commands(folder: Path, word: str) -> list[_Recording]:
+    """The recordings of one word, named SPEAKER_nohash_TAKE.wav."""
+    files = _list_recordings(folder / word, (folder / word).glob("*"))
     if not files:
         raise DataError(f"{folder / word}: has no recordings", "unpack the archive again")
-    return [_recording(file, file.relative_to(folder), _COMMAND_NAME) for file in files]
+    return [_parse_recording(file, file.relative_to(folder), _COMMAND_NAME) for file in files]
 
 
-def _waves(folder: Path, found: Iterable[Path]) -> list[Path]:
-    """The recordings among files below a folder, in order; what is hidden, as macOS leaves it, is none."""
+def _list_recordings(folder: Path, found: Iterable[Path]) -> list[Path]:
+    """The recordings among files below a folder, in order, without hidden files such as those of macOS."""
     return sorted(
         file
         for file in found
@@ -147,7 +146,7 @@ def _waves(folder: Path, found: Iterable[Path]) -> list[Path]:
 
 
 def _read_list(folder: Path, name: str, words: Sequence[str]) -> set[Path]:
-    """The recordings of these words in one of the archive's own lists."""
+    """The recordings of these words in one of the archive's lists."""
     file = folder / name
     try:
         lines = file.read_text().splitlines()
@@ -156,12 +155,12 @@ def _read_list(folder: Path, name: str, words: Sequence[str]) -> set[Path]:
     listed = {number: folder / line for number, line in enumerate(lines, 1) if line.split("/")[0] in words}
     for number, recording in listed.items():
         if not recording.is_file():
-            raise DataError(f"{file}: line {number} names {lines[number - 1]!r}, which is not there")
+            raise DataError(f"{file}: line {number} names {lines[number - 1]!r}, which is missing")
     return set(listed.values())
 
 
 def _compile_pattern(pattern: str) -> re.Pattern[str]:
-    """The pattern as a regular expression; fields hold neither slashes nor underscores."""
+    """The pattern as a regular expression; fields contain neither slashes nor underscores."""
     pieces = re.split(r"(\{label\}|\{speaker\}|\{take\}|\*)", pattern)
     return re.compile(
         "".join(_FIELDS.get(p) or ("[^/]*" if p == "*" else re.escape(p)) for p in pieces) + r"(?i:\.wav)"
@@ -170,16 +169,16 @@ def _compile_pattern(pattern: str) -> re.Pattern[str]:
 
 def _find_recordings(folder: Path, pattern: re.Pattern[str]) -> list[_Recording]:
     """Every recording below the folder, in the order of the names."""
-    files = _waves(folder, folder.rglob("*"))
+    files = _list_recordings(folder, folder.rglob("*"))
     if not files:
         raise DataError(f"{folder}: has no .wav files", "put recordings there")
-    return [_recording(file, file.relative_to(folder), pattern) for file in files]
+    return [_parse_recording(file, file.relative_to(folder), pattern) for file in files]
 
 
 def _arrange_recordings(
     recordings: Sequence[_Recording], tested: Sequence[bool]
 ) -> tuple[list[_Recording], Array]:
-    """The recordings to train on, then those to test on, evenly each; and which are to test on."""
+    """The training recordings, then the test recordings, each in an even order; and which are for testing."""
     parts = [
         _order_evenly([r for r, test in zip(recordings, tested, strict=True) if test == which])
         for which in (False, True)
@@ -188,25 +187,27 @@ def _arrange_recordings(
 
 
 def _order_evenly(recordings: Iterable[_Recording]) -> list[_Recording]:
-    """An order whose every beginning is about even over the words, and over the speakers.
+    """Order recordings: every beginning of the order is nearly even over the words, and over the speakers.
 
-    Words take turns. The turn of a word goes to whoever was taken least so far; where several were, to the
-    next in the word's own order of speakers. With W words and S speakers who all said all of them, turn i of
-    W S is then that of speaker i + i // lcm(W, S), modulo S: nobody is ever two ahead, and every pair comes
-    once before any comes again.
+    Words alternate. A word's turn goes to the speaker with the fewest turns so far; among several, to the
+    next one in the word's own order of speakers. With W words and S speakers who all said all of them, turn i
+    of W S is that of speaker i + i // lcm(W, S), modulo S. No speaker is ever two turns ahead, and every pair
+    comes once before any pair comes again.
     """
     said: dict[str, dict[str, list[_Recording]]] = {}
     for recording in recordings:
         said.setdefault(recording.word, {}).setdefault(recording.speaker, []).append(recording)
     speakers = sorted({speaker for by_speaker in said.values() for speaker in by_speaker})
     taken: Counter[str] = Counter()
-    return interleave(_take_word(said[w], _order(n, len(said), speakers), taken) for n, w in enumerate(said))
+    return interleave(
+        _take_word(said[w], _speaker_order(n, len(said), speakers), taken) for n, w in enumerate(said)
+    )
 
 
-def _order(word: int, words: int, speakers: Sequence[str]) -> list[str]:
-    """The order of the speakers for this word, each word's own."""
+def _speaker_order(word: int, words: int, speakers: Sequence[str]) -> list[str]:
+    """The order of the speakers for this word; each word has its own."""
     number = len(speakers)
-    again = number // gcd(words, number)  # turns of this word until the same speaker would be due again
+    again = number // gcd(words, number)  # turns of this word until the same speaker is due again
     return [speakers[(word + turn * words + turn // again) % number] for turn in range(number)]
 
 
@@ -229,12 +230,10 @@ def _take_word(
         yield mine[which]
 
 
-def _recording(file: Path, name: Path, pattern: re.Pattern[str]) -> _Recording:
+def _parse_recording(file: Path, name: Path, pattern: re.Pattern[str]) -> _Recording:
     found = pattern.fullmatch(name.as_posix())
     if found is None:
-        raise DataError(
-            f"{file}: is not called as {pattern.pattern!r} says", "rename it, or give another pattern"
-        )
+        raise DataError(f"{file}: does not match {pattern.pattern!r}", "rename it, or give another pattern")
     fields = found.groupdict()
     return _Recording(file, fields["label"], fields.get("speaker") or "", int(fields.get("take") or 0))
 

@@ -1,4 +1,4 @@
-"""SVHN: house numbers, MATLAB files of cropped digits."""
+"""SVHN: house numbers, as MATLAB files of cropped digits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from fedsim.data.augment import Steps
 from fedsim.data.dataset import Dataset, Examples
-from fedsim.data.places import FETCH, DataRoots
+from fedsim.data.places import FETCH_HINT, DataRoots
 from fedsim.data.sources.download import download_dataset
 from fedsim.data.sources.images import Normalisation, image_dataset
 from fedsim.errors import DataError
@@ -22,13 +22,13 @@ def svhn(places: DataRoots, *, normalise: Normalisation = "channel", augment: St
     """SVHN, 73,257 to train and 26,032 to test; uint8, [3, 32, 32]. The file's label 10 is the digit 0.
 
     Args:
-        places: where to look.
+        places: the data roots.
         normalise: `channel` (mean 0 and deviation 1 in each), `half` ((x - 0.5) / 0.5) or `none`.
         augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
 
     Raises:
-        DataNotFound: it is in no data root.
-        DataError: a file is truncated or mislabelled.
+        DataNotFound: if it is in no data root.
+        DataError: if a file is truncated or mislabelled.
     """
     folder = places.find_path(_FOLDERS)
     if folder is None and places.download:
@@ -40,9 +40,9 @@ def svhn(places: DataRoots, *, normalise: Normalisation = "channel", augment: St
             {"split": "test"},
             folder="svhn",
         )
-    get = f"put train_32x32.mat and test_32x32.mat there, or {FETCH}"
+    get = f"put train_32x32.mat and test_32x32.mat there, or {FETCH_HINT}"
     folder = folder or places.require_path("svhn", _FOLDERS, get)
-    train, test = (_part(folder / f"{part}_32x32.mat") for part in ("train", "test"))
+    train, test = (_read_part(folder / f"{part}_32x32.mat") for part in ("train", "test"))
     return image_dataset(
         "svhn",
         train,
@@ -55,14 +55,14 @@ def svhn(places: DataRoots, *, normalise: Normalisation = "channel", augment: St
     )
 
 
-def _part(file: Path) -> Examples:
-    """One part: X is [32, 32, 3, n], y is [n, 1]."""
+def _read_part(file: Path) -> Examples:
+    """Read one part: X is [32, 32, 3, n], y is [n, 1]."""
     from scipy.io import loadmat  # slow to import, and needed by this loader alone
 
     try:
         content: dict[str, Any] = loadmat(file)
         x, y = content["X"], content["y"].ravel().astype(np.int64)
-    except Exception as error:  # of a damaged file, SciPy raises its own, zlib's and Python's errors
+    except Exception as error:  # SciPy raises its own, zlib's and Python's errors for damaged files
         raise DataError(
             f"{file}: is not one of SVHN's cropped-digit files ({error})", "fetch it again"
         ) from error

@@ -1,4 +1,4 @@
-"""Made-up data: Gaussian classes of any size, with a knob for how much they overlap."""
+"""Generated data: Gaussian classes and images of any size, with a parameter for their difficulty."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from fedsim.data.places import DataRoots
 from fedsim.data.sources.images import image_dataset
 
 MOST_VALUES = 2**31
-"""Values of all examples together: 8 GiB of features, 2 GiB of pixels."""
+"""Largest number of values of all examples together: 8 GiB of features, 2 GiB of pixels."""
 
 MOST_PATTERNS = 2**24
-"""Values of all classes' centres or patterns, which are drawn and kept whole."""
+"""Largest number of values of all classes' centres or patterns, which are held in memory."""
 
 
 def synthetic(
@@ -32,22 +32,22 @@ def synthetic(
     difficulty: Annotated[float, Range(minimum=0, below=0.5)] = 0.05,
     seed: Annotated[int, Range(0)] = 0,
 ) -> Dataset:
-    """Gaussian classes of unit variance around centres that are equally far apart.
+    """Gaussian classes of unit variance around centres at equal distances.
 
-    With D the distance between two centres, an example lies nearer to one given other centre than to its own
-    with probability Phi(-D / 2); `difficulty` is that probability, and D follows from it. The centres are
-    exactly equidistant while `classes <= dims`, and so on average above.
+    With D the distance between two centres, an example is nearer to one given other centre than to its own
+    with probability Phi(-D / 2); `difficulty` is that probability, and D follows from it. The distances are
+    exactly equal if `classes <= dims`, and equal on average otherwise.
 
     Args:
-        examples: for training.
-        test_examples: for testing.
-        classes: how many, equally likely.
+        examples: number of training examples.
+        test_examples: number of test examples.
+        classes: number of classes, equally likely.
         dims: features per example, float32.
-        difficulty: from 0 (never confused) to just under 0.5 (hopeless).
-        seed: of the data, apart from the experiment's seed.
+        difficulty: from 0 (classes do not overlap) to just under 0.5 (classes are nearly the same).
+        seed: of the data, independent of the experiment's seed.
 
     Raises:
-        SpecError: more values than any machine would hold.
+        SpecError: if there are too many values for memory.
     """
     check_features(examples=examples, test_examples=test_examples, classes=classes, dims=dims)
     distance = -2 * NormalDist().inv_cdf(max(difficulty, 1e-9))
@@ -76,20 +76,20 @@ def synthetic_images(
     seed: Annotated[int, Range(0)] = 0,
     augment: Steps = (),
 ) -> Dataset:
-    """Images of any size for trying out convolutional models: a coarse pattern per class, in noise; uint8.
+    """Images of any size to try convolutional models: a coarse pattern per class, in noise; uint8.
 
     Args:
-        examples: for training.
-        test_examples: for testing.
-        classes: how many, equally likely.
+        examples: number of training examples.
+        test_examples: number of test examples.
+        classes: number of classes, equally likely.
         size: height and width.
         channels: 3 for colour, 1 for grey.
-        contrast: the pattern's share of each pixel, the rest is noise: small is hard.
-        seed: of the data, apart from the experiment's seed.
+        contrast: the pattern's share of each pixel; the rest is noise. A small share is hard.
+        seed: of the data, independent of the experiment's seed.
         augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
 
     Raises:
-        SpecError: more values than any machine would hold.
+        SpecError: if there are too many values for memory.
     """
     check_pixels(
         examples=examples, test_examples=test_examples, classes=classes, size=size, channels=channels
@@ -98,7 +98,8 @@ def synthetic_images(
     place = np.arange(size) * 4 // size
     patterns = coarse[:, :, place][:, :, :, place] * (255 * contrast)
     parts = [
-        _noisy(patterns, n, 1 - contrast, seed, part) for part, n in enumerate((examples, test_examples))
+        _draw_images(patterns, n, 1 - contrast, seed, part)
+        for part, n in enumerate((examples, test_examples))
     ]
     names = tuple(map(str, range(classes)))
     return image_dataset(
@@ -113,10 +114,10 @@ def synthetic_images(
 
 
 def check_features(*, examples: int, test_examples: int, classes: int, dims: int, **_: object) -> None:
-    """Refuse Gaussian classes that no machine would hold, before anything is drawn.
+    """Raise an error for Gaussian classes that are too large for memory, before they are drawn.
 
     Raises:
-        SpecError: they are too large.
+        SpecError: if they are too large.
     """
     _require_at_most("dims", dims, (examples + test_examples) * dims, MOST_VALUES, "features of all examples")
     _require_at_most("dims", dims, classes * dims, MOST_PATTERNS, "features of all classes")
@@ -125,10 +126,10 @@ def check_features(*, examples: int, test_examples: int, classes: int, dims: int
 def check_pixels(
     *, examples: int, test_examples: int, classes: int, size: int, channels: int, **_: object
 ) -> None:
-    """Refuse images that no machine would hold, before anything is drawn.
+    """Raise an error for images that are too large for memory, before they are drawn.
 
     Raises:
-        SpecError: they are too large.
+        SpecError: if they are too large.
     """
     image = channels * size * size
     _require_at_most("size", size, (examples + test_examples) * image, MOST_VALUES, "pixels of all images")
@@ -138,15 +139,15 @@ def check_pixels(
 def _require_at_most(field: str, value: int, values: int, most: int, what: str) -> None:
     if values > most:
         raise make_spec_error(
-            field, value, f"makes {values:,} {what}", f"at most {most:,}: take fewer, or smaller ones"
+            field, value, f"makes {values:,} {what}", f"at most {most:,}: use fewer or smaller examples"
         )
 
 
-def _noisy(patterns: Array, count: int, share: float, seed: int, part: int) -> Examples:
+def _draw_images(patterns: Array, count: int, share: float, seed: int, part: int) -> Examples:
     generator = rng.stream(seed, "synthetic-images", part)
     y = generator.integers(len(patterns), size=count, dtype=np.int64)
     x = np.empty((count, *patterns.shape[1:]), np.uint8)
-    # In slices, so that the floats never need more room than the images.
+    # In slices: the floats then need less memory than the images.
     for start in range(0, count, 1024):
         some = y[start : start + 1024]
         noise = generator.integers(256, size=(len(some), *patterns.shape[1:]), dtype=np.uint8)
@@ -155,7 +156,7 @@ def _noisy(patterns: Array, count: int, share: float, seed: int, part: int) -> E
 
 
 def _directions(classes: int, dims: int, seed: int) -> Array:
-    """Unit vectors [classes, dims]: orthogonal where there is room, random otherwise."""
+    """Unit vectors [classes, dims]: orthogonal if possible, random otherwise."""
     drawn = rng.stream(seed, "synthetic-centres").standard_normal((classes, dims))
     if classes <= dims:
         drawn = np.linalg.qr(drawn.T)[0].T

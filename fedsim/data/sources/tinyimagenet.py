@@ -1,4 +1,4 @@
-"""Tiny-ImageNet in its original layout: 200 classes of 64x64, the validation images listed in a file."""
+"""Tiny-ImageNet in its original layout: 200 classes of 64x64, with a list of the validation images."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def tiny_imagenet(
 ) -> Dataset:
     """Tiny-ImageNet: `train` to train on, `val` to test on (`test` has no public labels); [3, size, size].
 
-    Whole it has 100,000 and 10,000 images; a subset in the same layout is read as it is.
+    The whole set has 100,000 and 10,000 images; a subset in the same layout also works.
 
     Args:
-        places: where to look.
-        size: height and width that the images, which have 64, are scaled to.
-        normalise: how numbers are centred and scaled.
-        augment: what is done to training images on the way.
+        places: the data roots.
+        size: height and width of the scaled images; the original has 64.
+        normalise: `channel` (mean 0 and deviation 1 in each), `half` ((x - 0.5) / 0.5) or `none`.
+        augment: steps in order, of `crop`, `reflect_crop`, `flip` and `rotate`.
 
     Raises:
-        DataNotFound: it is in no data root.
-        DataError: an image is damaged, or a list and the images do not belong together.
+        DataNotFound: if it is in no data root.
+        DataError: if an image is damaged, or a list and the images do not belong together.
     """
     folder = places.require_path("tiny_imagenet", _FOLDERS, "unpack tiny-imagenet-200.zip there")
     names = _lines(folder / "wnids.txt")
@@ -85,7 +85,7 @@ def _validation(folder: Path, number: Mapping[str, int]) -> list[tuple[Path, int
         label = rest.split("\t")[0]
         if label not in number:
             raise DataError(
-                f"{listing}: line {line_number} names the class {label!r}, which wnids.txt has not"
+                f"{listing}: line {line_number} names the class {label!r}, which is not in wnids.txt"
             )
         file = folder / "val" / "images" / name
         if not file.is_file():
@@ -95,7 +95,7 @@ def _validation(folder: Path, number: Mapping[str, int]) -> list[tuple[Path, int
 
 
 def _words(folder: Path, names: list[str]) -> list[str]:
-    """The first English word of each class, its WordNet number where there is none."""
+    """The first English word of each class; its WordNet number if there is no word."""
     file = folder / "words.txt"
     lines = _lines(file) if file.is_file() else []
     words = {name: text.split(",")[0].strip() for name, _, text in (line.partition("\t") for line in lines)}

@@ -13,10 +13,9 @@ import pytest
 import typer
 
 from api.cli import main as cli
-from api.cli.commands.catalogue import _stacking
+from api.cli.commands.catalogue import _describe_stacking
 from api.cli.commands.run import describe_extra_rounds
 from api.server.local_service import StartedService
-from fedsim.algorithms import ALGORITHMS
 from fedsim.errors import (
     ClientFailed,
     DataNotFound,
@@ -167,18 +166,16 @@ def test_one_entry_is_shown_with_what_each_parameter_may_be_and_means(fedsim: Fe
     assert "did you mean 'lenet5'?" in missing.err
 
 
-def test_algorithms_say_with_which_of_them_clients_train_at_once(fedsim: Fedsim) -> None:
-    assert f"with {len(ALGORITHMS)} of {len(ALGORITHMS)} methods." in " ".join(
-        fedsim("algorithms").out.split()
-    )
+def test_stacking_is_described_in_two_sentences() -> None:
     some = [{"name": "a", "stacks": True, "why_not_stacked": ""}]
     some.append({"name": "b", "stacks": False, "why_not_stacked": "its loops differ"})
-    assert _stacking(some, "methods").endswith("with 1 of 2 methods; one by one with b (its loops differ).")
+    text = _describe_stacking(some, "algorithms")
+    assert text.endswith("works with 1 of 2 algorithms. Without stacking: b (its loops differ).")
 
 
 def test_models_say_with_which_of_them_clients_train_at_once(fedsim: Fedsim) -> None:
     lines = fedsim("models").out.splitlines()
-    assert any(line.split()[:3] == ["model", "at", "once"] for line in lines)
+    assert any(line.split()[:3] == ["model", "stackable", "summary"] for line in lines)
     told = {words[0]: words[1] for words in map(str.split, lines) if len(words) > 1}
     assert (told["mlp"], told["resnet18"]) == ("yes", "no")
     assert "resnet9, vgg16, vgg19 (BatchNorm keeps running statistics;" in " ".join(" ".join(lines).split())
@@ -251,7 +248,7 @@ def test_run_refuses_a_folder_that_cannot_be(fedsim: Fedsim, tmp_path: Path) -> 
 def test_fewer_rounds_than_a_run_has_already_are_told() -> None:
     assert (
         describe_extra_rounds(5, 10)
-        == "note: this run has 10 rounds already; rounds: 5 takes none of them away"
+        == "note: this run already has 10 rounds; the spec asks for 5, and nothing is removed"
     )
     assert describe_extra_rounds(10, 10) == ""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from api.cli import live
+from api.cli import job_progress
 from api.cli.commands import completion
 from api.cli.commands import demo as demo_command
 from jobs.spec import parse_spec, presets
@@ -83,8 +83,8 @@ def test_list_filters_and_says_when_there_is_more(online: Fedsim, service: Runni
     }.items():
         outcome = online("list", *label, *options)
         assert [job["name"] for job in outcome.data] == [f"filtered {n}" for n in names], options
-        assert ("there are more" in outcome.err) == (options == ("--limit", 2))
-    assert "no such jobs" in online("list", "--state", "failed", "--label", "batch=filters").err
+        assert ("showing 2 jobs" in outcome.err) == (options == ("--limit", 2))
+    assert "no job matches" in online("list", "--state", "failed", "--label", "batch=filters").err
     assert online("list", "--state", "sleeping").code == 2
 
 
@@ -107,17 +107,17 @@ def test_watch_in_all_formats(online: Fedsim, service: RunningService) -> None:
 def test_watch_says_what_a_quiet_job_waits_for(
     online: Fedsim, service: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("api.cli.live.QUIET_SECONDS", 0.1)
+    monkeypatch.setattr("api.cli.job_progress.QUIET_SECONDS", 0.1)
     job = service.queued()
     service.store.write_waiting_reasons({job.id: "2 jobs are ahead of it"})
-    said = live.ProgressLines.show_phase
+    said = job_progress.ProgressLines.show_phase
 
-    def heard(view: live.ProgressLines, text: str) -> None:
+    def heard(view: job_progress.ProgressLines, text: str) -> None:
         said(view, text)
         if "are ahead" in text:
             service.store.request_cancel(job.id)
 
-    monkeypatch.setattr(live.ProgressLines, "show_phase", heard)
+    monkeypatch.setattr(job_progress.ProgressLines, "show_phase", heard)
     outcome = online("watch", job.id)
     assert outcome.code == 1
     assert "waits in the queue: 2 jobs are ahead of it" in outcome.err
@@ -216,7 +216,7 @@ def test_resume(online: Fedsim, service: RunningService) -> None:
     service.store.change_state(job.id, JobState.RUNNING, JobState.FAILED, message="no memory")
     outcome = online("resume", job.id)
     assert (outcome.code, outcome.out) == (0, "")
-    assert f"job {job.id} is QUEUED again, with 0 of 5 rounds" in outcome.err
+    assert f"job {job.id} is QUEUED again; it continues after round 0 of 5" in outcome.err
     assert online("cancel", job.id, "--format", "json").data["state"] == "CANCELLED"
     assert online("resume", job.id, "--format", "json").data["resumes"] == 2
     online("cancel", job.id)
@@ -228,7 +228,7 @@ def test_demo_uses_the_service_that_answers(online: Fedsim, service: RunningServ
     cluster.join()
     assert outcome.code == 0, outcome.err
     assert f"using the service at {service.url}" in outcome.err
-    assert "50 clients (dirichlet), 0.2 of them in a round" in outcome.err
+    assert "50 clients (dirichlet), cohort 10" in outcome.err
     assert f"{service.url}/" in outcome.err
     assert "20.0 kB" in outcome.out
     newest = service.store.list(limit=1).jobs[0]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from api.reports.partition_page import MOST_CLIENTS
+from api.reports.html_partition import MOST_CLIENTS
 from fedsim.data.artifact import load_partition
 from jobs.run.partition_report import MAX_CLIENTS_MEASURED
 from tests.api.service import Fedsim

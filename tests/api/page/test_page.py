@@ -49,7 +49,7 @@ def test_clients_own_models_stand_for_a_job_that_has_no_other(
         metrics = {"personal_accuracy": 0.3 * number, "personal_accuracy_mean": 0.1}
         service.store.add_round(job.id, a_round(number).model_copy(update={"metrics": metrics}))
     browser.open(service.url)
-    until(lambda: browser.text(row(job.id, "accuracy")).split("\n") == ["0.6000", "own models"])
+    until(lambda: browser.text(row(job.id, "accuracy")).split("\n") == ["0.6000", "personal models"])
     words = f"return document.querySelector('{row(job.id)} .spark').getAttribute(\"aria-label\")"
     until(lambda: browser.script(words) == "accuracy from 0.3000 to 0.6000, best 0.6000")
     browser.click(f"{row(job.id)} a")
@@ -68,7 +68,7 @@ def test_filters_stand_in_the_address_and_keep_the_focus(browser: Browser, servi
     browser.driver.back()
     until(lambda: browser.visible(row(ended.id)))
     browser.open(f"{service.url}/#/jobs?label=nobody=has-it")
-    until(lambda: browser.text("#jobs-note") == "No job fits these filters.")
+    until(lambda: browser.text("#jobs-note") == "No job matches these filters.")
 
 
 def test_ticks_outlive_filters_and_all_are_ticked_at_once(browser: Browser, service: RunningService) -> None:
@@ -216,7 +216,7 @@ def test_a_lost_connection_is_said_and_found_again(browser: Browser, tmp_path: P
         browser.open(f"{first.url}/#/jobs/{job.id}")
         until(lambda: "at round 1" in browser.text("#chart-words"))
         port = first.port
-    until(lambda: "lost" in browser.text("#connection"))
+    until(lambda: "No connection" in browser.text("#connection"))
     with running_service(tmp_path, port=port) as second:
         second.store.add_round(job.id, a_round(2))
         until(lambda: "at round 2" in browser.text("#chart-words"))
@@ -239,7 +239,7 @@ def test_a_token_is_asked_for_when_it_is_required(browser: Browser, tmp_path: Pa
         for mispasted in ("the right\u200b token", "\u2018the right token\u2019"):
             browser.write("#token", mispasted)
             browser.click("#token-form button")
-            until(lambda: "characters that no token has" in browser.text("#token-note"))
+            until(lambda: "character that tokens cannot contain" in browser.text("#token-note"))
             assert browser.visible("#token-dialog")
         browser.write("#token", "the right token ")
         browser.click("#token-form button")

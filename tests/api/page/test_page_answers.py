@@ -121,7 +121,7 @@ def test_a_submission_whose_answer_is_lost_is_one_job(browser: Browser, service:
         browser.click("#submit")
         until(lambda wanted=number: browser.script("return window.lost") == wanted)
         until(lambda: browser.script(ready))
-    assert "not heard" in browser.text(".notice")
+    assert "does not answer" in browser.text(".notice")
     browser.click("#submit")
     until(lambda: browser.script("return location.hash").startswith("#/jobs/"))
     late, early = service.store.list(label="lost").jobs
@@ -158,13 +158,13 @@ def test_the_last_search_for_jobs_to_compare_wins(browser: Browser, service: Run
     assert browser.text("#found button") == "+ found late"
 
 
-def test_a_service_that_hangs_is_not_heard(browser: Browser, service: RunningService) -> None:
+def test_a_service_that_hangs_does_not_answer(browser: Browser, service: RunningService) -> None:
     job = service.ended(name="hangs")
     browser.open(f"{service.url}/#/jobs?search=hangs")
     until(lambda: browser.visible(row(job.id)))
     until(lambda: browser.text("#connection") == "Connected")
     browser.script(HASTE + HANG)
-    browser.comes(lambda: "lost" in browser.text("#connection"))
+    browser.comes(lambda: "No connection" in browser.text("#connection"))
     browser.script("window.answer()")
     browser.comes(lambda: browser.text("#connection") == "Connected")
 

@@ -51,12 +51,12 @@ def test_jobs_are_compared(browser: Browser, service: RunningService) -> None:
     assert second[:2] == ["fedprox (2 seeds)", "0.8850 ± 0.0071"]
     assert second[-1] == "best"
     assert (
-        first[-1] == f"worse, p = {stats.ttest_ind([0.83, 0.84], [0.88, 0.89], equal_var=False).pvalue:.3f}"
+        first[-1] == f"worse (p = {stats.ttest_ind([0.83, 0.84], [0.88, 0.89], equal_var=False).pvalue:.3f})"
     )
     until(lambda: browser.count("#compare-chart .fills path") >= 2)
     assert violations(browser) == []
     browser.choose('[name="along"]', "flops")
-    until(lambda: browser.text("#compare-chart .xtitle") == "training FLOPs so far")
+    until(lambda: browser.text("#compare-chart .xtitle") == "training FLOPs, cumulative")
     # 4 rounds of 70 and of 140: the mean of two seeds.
     assert browser.script("return document.getElementById('compare-chart').data[0].x") == [105, 210, 315, 420]
     browser.click('[name="seeds"]')
@@ -93,7 +93,7 @@ def test_a_target_that_cannot_be_read_is_told(browser: Browser, service: Running
     until(lambda: "rounds to 0.8000" in browser.text("#compared thead"))
     invalid = "return document.querySelector('[name=target]').getAttribute('aria-invalid')"
     browser.write('[name="target"]', "0,6")
-    until(lambda: 'The target "0,6" is no number' in browser.text("#target-fault"))
+    until(lambda: 'The target "0,6" is not a number' in browser.text("#target-fault"))
     assert browser.script(invalid) == "true"
     assert "rounds to 0.8000" in browser.text("#compared thead")
     assert violations(browser) == []
@@ -106,7 +106,7 @@ def test_jobs_are_found_and_added(browser: Browser, service: RunningService) -> 
     one, two = service.ended(name="needle one", seed=1), service.ended(name="needle two", seed=2)
     straw = service.ended(name="straw")
     browser.open(f"{service.url}/#/compare")
-    until(lambda: "Add jobs" in browser.text("#compare-note"))
+    until(lambda: "Select jobs" in browser.text("#compare-note"))
     until(lambda: browser.count(f'[data-add="{straw.id}"]'))
     browser.paste("#find", "needle")
     until(lambda: browser.count("#found li") == 2)
@@ -175,7 +175,7 @@ def test_seeds_that_are_not_whole_are_left_out_and_told(browser: Browser, servic
     service.store.change_state(failed.id, JobState.RUNNING, JobState.FAILED, message="no memory")
     browser.open(f"{service.url}/#/compare?jobs={','.join(job.id for job in [*jobs, failed])}")
     until(lambda: len(cells(browser)) == 1)
-    assert cells(browser)[0][:2] == ["fedavg (3 seeds, 1 not whole)", "0.8350 ± 0.0071"]
+    assert cells(browser)[0][:2] == ["fedavg (3 seeds, 1 unfinished)", "0.8350 ± 0.0071"]
     browser.click('[name="seeds"]')
     until(lambda: len(cells(browser)) == 3)
     assert cells(browser)[2][:2] == ["fedavg-seed3, 1 of 4 rounds", "0.1000"]
@@ -257,7 +257,7 @@ def test_fractions_of_gpus_are_told_by_node_and_by_job(
     busy = plain.model_copy(update={"nodes": [node], "gpus": gpus, "jobs": [actors]})
     monkeypatch.setattr(service.queue, "read_cluster_state", lambda: busy)
     browser.open(f"{service.url}/#/cluster")
-    until(lambda: "0.5 of 2 GPU taken" in browser.text("#nodes"))
+    until(lambda: "0.5 of 2 GPU in use" in browser.text("#nodes"))
     assert "actors of on a half" in browser.text("#nodes")
     [row] = [line for line in browser.text("#owners tr").split("\n") if line.startswith("on a half")]
     assert row.split("\t")[-4:] == ["2", "1", "0.5", "1"]
@@ -272,7 +272,7 @@ def test_of_a_long_queue_its_first_jobs_are_shown(browser: Browser, tmp_path: Pa
         browser.open(f"{service.url}/#/cluster")
         until(lambda: browser.count("#queue li") == 101)
         lines = [line.split()[0] for line in browser.text("#queue li").split("\n")]
-        assert (lines[:3], lines[-1]) == (["most", old.name, "fedavg"], "and")
+        assert (lines[:3], lines[-1]) == (["most", old.name, "fedavg"], "more")
         until(lambda: works.name in browser.text("#owners"))
         assert browser.leave() == []
 
@@ -280,7 +280,7 @@ def test_of_a_long_queue_its_first_jobs_are_shown(browser: Browser, tmp_path: Pa
 def test_the_cluster_and_its_absence(browser: Browser, service: RunningService) -> None:
     waits = service.queued(name="waits for the cluster")
     browser.open(f"{service.url}/#/cluster")
-    until(lambda: "1 of 8 CPU taken" in browser.text("#nodes"))
+    until(lambda: "1 of 8 CPU in use" in browser.text("#nodes"))
     assert "abc" in browser.text("#owners")
     assert waits.name in browser.text("#queue")
     assert violations(browser) == []

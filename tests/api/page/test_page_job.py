@@ -87,18 +87,19 @@ def test_what_is_drawn_against_what(browser: Browser, service: RunningService) -
         service.store.add_round(job.id, record.model_copy(update={"method": method, "cost": cost}))
     browser.open(f"{service.url}/#/jobs/{job.id}")
     until(lambda: "personal accuracy: 0.9000 at round 6" in browser.text("#chart-words"))
-    assert "phase: second" in browser.text("#chart .annotation")
+    until(lambda: "phase: second" in browser.text("#chart .annotation"))
     browser.choose('[name="along"]', "bytes")
     until(lambda: browser.text("#chart .xtitle") == "simulated traffic, down and up")
+    until(lambda: browser.count('[name="what"] option[value="method.inner.temperature"]'))
     browser.choose('[name="what"]', "method.inner.temperature")
     until(lambda: "inner: temperature: 0.1667 at round 6" in browser.text("#chart-words"))
     browser.choose('[name="what"]', "flops")
     until(lambda: "FLOPs: 420 at round 6" in browser.text("#chart-words"))
     browser.choose('[name="what"]', "flops_so_far")
-    until(lambda: "FLOPs so far: 1" in browser.text("#chart-words"))
-    assert "FLOPs so far: 1 470 at round 6" in browser.text("#chart-words").replace("\u202f", " ")
+    until(lambda: "FLOPs, cumulative: 1" in browser.text("#chart-words"))
+    assert "FLOPs, cumulative: 1 470 at round 6" in browser.text("#chart-words").replace("\u202f", " ")
     browser.choose('[name="along"]', "updates")
-    until(lambda: browser.text("#chart .xtitle") == "parameter updates so far")
+    until(lambda: browser.text("#chart .xtitle") == "parameter updates, cumulative")
     assert browser.script("return document.getElementById('chart').data[0].x.at(-1)") == 60
     assert "parameter updates\n60\nFLOPs\n1 470" in browser.text("#facts-cost").replace("\u202f", " ")
     browser.choose('[name="what"]', "loss")
@@ -110,9 +111,9 @@ def test_what_is_chosen_stands_there_before_anything_is_scored(
 ) -> None:
     job = service.running(rounds=3)
     browser.open(f"{service.url}/#/jobs/{job.id}")
-    until(lambda: browser.text("#chart-words") == "No round has been scored yet.")
+    until(lambda: browser.text("#chart-words") == "No round has been evaluated yet.")
     assert browser.value('[name="what"]') == "accuracy"
-    assert browser.text("#facts-reached") == "so far\nnothing yet"
+    assert browser.text("#facts-reached") == "metrics\nnone yet"
     unscored = a_round(1).model_copy(update={"metrics": {"train_loss": 2.0}})
     service.store.add_round(job.id, unscored)
     until(lambda: "train loss" in browser.text("#facts-reached"))
@@ -144,10 +145,10 @@ def test_replaced_actors_and_failed_clients_are_told(browser: Browser, service: 
     service.store.add_warning(job.id, "the disk is nearly full")
     browser.open(f"{service.url}/#/jobs/{job.id}")
     until(lambda: "the disk is nearly full" in browser.text("#events"))
-    assert "2 actors with 1 CPU, 0.25 GPU each" in browser.text("#events")
-    assert "2 actors replaced" in browser.text("#events")
-    assert "clients 4, 7" in browser.text("#events")
-    until(lambda: "something failed and was mended in 1" in browser.text("#time-words"))
+    assert "2 workers with 1 CPU, 0.25 GPU each" in browser.text("#events")
+    assert "2 workers replaced" in browser.text("#events")
+    assert "because they failed: 4, 7" in browser.text("#events")
+    until(lambda: "1 of these rounds had a failure and recovered" in browser.text("#time-words"))
 
 
 def test_the_log_the_spec_and_the_downloads(browser: Browser, service: RunningService) -> None:
@@ -192,7 +193,7 @@ def test_a_spec_is_copied_without_a_clipboard(browser: Browser, service: Running
     browser.script("document.execCommand = () => false")
     copy.send_keys("\n")
     until(lambda: browser.script("return getSelection().toString()").startswith('name: "123"\n'))
-    assert "did not let the page copy" in browser.text(".notice.bad")
+    assert "blocked copying" in browser.text(".notice.bad")
 
 
 @pytest.mark.slow
@@ -234,10 +235,13 @@ def test_the_clients_and_what_they_hold(browser: Browser, service: RunningServic
     browser.open(f"{service.url}/#/jobs/{job.id}")
     until(lambda: browser.visible('[data-file="personal.csv"]'))
     browser.unfold(".clients summary")
-    until(lambda: "A client holds" in browser.text("#class-map-words"), seconds=40)
+    until(lambda: "Each client holds" in browser.text("#class-map-words"), seconds=40)
     until(lambda: browser.count("#class-map .hm image") == 1)
     # Clients 0 to 9 have 0.0 to 0.9, clients 10 and 11 0.0 and 0.1 again; a tenth of twelve is one.
-    words = "Mean over clients 0.3833; of the worst tenth (marked) 0.0000; the worst 0.0000, the best 0.9000."
+    words = (
+        "Mean over all clients 0.3833; mean over the worst 10 % of clients (red bars) 0.0000; "
+        "worst client 0.0000, best client 0.9000."
+    )
     until(lambda: browser.text("#client-scores-words") == words)
     assert violations(browser) == []
 
@@ -255,7 +259,7 @@ def test_a_job_says_why_it_failed(browser: Browser, service: RunningService) -> 
     until(lambda: browser.text("#job-note") == message)
     assert browser.text("#job-state") == "failed"
     until(lambda: f"bad data: {message}" in browser.text("#events"))
-    until(lambda: browser.text("#chart-words") == "No round has been scored yet.")
+    until(lambda: browser.text("#chart-words") == "No round has been evaluated yet.")
     browser.driver.back()
     until(lambda: browser.visible(row))
 
@@ -266,7 +270,7 @@ def test_an_unknown_job_is_said_to_be_unknown(browser: Browser, service: Running
     assert not browser.visible("#chart")
     assert all("status of 404" in error for error in browser.errors())
     browser.open(f"{service.url}/#/nothing")
-    until(lambda: "there is no view called nothing" in browser.text("#main"))
+    until(lambda: "unknown view: nothing" in browser.text("#main"))
 
 
 def test_a_job_of_many_rounds_is_drawn(browser: Browser, service: RunningService) -> None:

@@ -1,18 +1,15 @@
-"""What a method says of its rounds, as the page draws it, in a browser; skipped without a Chromium."""
+"""Values that an algorithm reports, as the page draws them, in a browser; skipped without a Chromium."""
 
 from __future__ import annotations
 
 import itertools
-import json
-from typing import Any
 
 import pytest
 
-from api.reports.method_curves import find_method_changes, find_method_curves
+from api.reports.figures import PHASES, format_metric
 from tests.api.axe import violations
 from tests.api.browser import NEEDS_CHROMIUM, Browser, until
 from tests.api.real_runs import SPECS, RealJob, real_job
-from tests.api.said import CUT_SHORT, CUT_SHORT_MARKS, PHASE_CURVES, PHASE_MARKS, PHASES
 from tests.api.service import RunningService
 
 pytestmark = NEEDS_CHROMIUM
@@ -29,6 +26,10 @@ def look(browser: Browser, service: RunningService, real: RealJob) -> None:
     """Open the job's page, and wait until its last round is drawn."""
     browser.open(f"{service.url}/#/jobs/{real.job.id}")
     until(lambda: f"at round {len(real.records)}" in browser.text("#chart-words"))
+    # The page reads the values of the algorithm after the rounds, and draws them with the next frame.
+    until(lambda: browser.text("#facts-method"))
+    browser.driver.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
+    browser.driver.execute_async_script("setTimeout(arguments[0], 300)")
 
 
 def drawn(browser: Browser) -> dict[str, list[float]]:
@@ -52,62 +53,25 @@ def lines_at(browser: Browser) -> list[tuple[float, bool]]:
     return [(place, whole) for place, whole in browser.script(script)]
 
 
-def asked(browser: Browser, name: str, said: list[dict[str, Any]], *more: Any) -> Any:
-    """What a function of method.js makes of these records; of a curve its values."""
-    # As JSON, because the driver sorts the keys of what it is handed.
-    script = """const [name, methods, more, done] = arguments;
-        const all = JSON.parse(methods).map((method, index) => ({ round: index + 1, method, metrics: {} }));
-        import("/static/method.js").then((module) => {
-          const found = module[name]({ all }, ...more);
-          const values = ({ name: text, read }) => [text, all.map((record) => read(record) ?? null)];
-          const drawn = ([key, { lines }]) => [key, lines.map(values)];
-          done(name === "methodCurves" ? Object.fromEntries(Object.entries(found).map(drawn)) : found);
-        }, (error) => done(String(error)));"""
-    return browser.driver.execute_async_script(script, name, json.dumps(said), list(more))
-
-
 @pytest.fixture
 def page(browser: Browser, service: RunningService) -> Browser:
     browser.open(f"{service.url}/#/cluster")
     return browser
 
 
-def test_phases_and_freezes_are_marks_and_curves(page: Browser) -> None:
-    told = asked(page, "marks", PHASES)
-    assert [(mark["index"], mark["text"], mark["lasting"]) for mark in told] == PHASE_MARKS
-    told = asked(page, "marks", CUT_SHORT)
-    assert [(mark["index"], mark["text"], mark["lasting"]) for mark in told] == CUT_SHORT_MARKS
-    curves = asked(page, "methodCurves", PHASES)
-    lines = {name: [(line, values) for line, values in lines] for name, lines in curves.items()}
-    assert lines == {f"method.{name}": lines for name, lines in PHASE_CURVES.items()}
-
-
-def test_what_changes_in_every_round_is_no_mark_and_hides_none(page: Browser) -> None:
-    said = [
-        {"open_blocks": ["fc1"] if number < 30 else ["fc1", "fc2"], "seen": [number]} for number in range(40)
-    ]
-    assert asked(page, "marks", said) == [
-        {"index": 0, "text": "open blocks: fc1", "lasting": "open blocks: fc1"},
-        {"index": 30, "text": "open blocks: fc1, fc2", "lasting": "open blocks: fc1, fc2"},
-    ]
-    assert asked(page, "methodCurves", said) == {}
-    grown = [{"pace": {"a": 0.8, "share": number / 10, "times": [1] * number}} for number in range(3)]
-    assert asked(page, "marks", [{"b": False}, {}, {"b": False}, {"b": True}])[-1] == {
-        "index": 3,
-        "text": "b: true",
-        "lasting": "b: true",
-    }
-    # What stays as it is is no curve; a list without a count of its own is counted.
-    assert asked(page, "methodCurves", grown) == {
-        "method.pace.share": [["pace: share", [0, 0.1, 0.2]]],
-        "method.pace.times": [["pace: times, how many", [0, 1, 2]]],
-    }
+def test_the_page_and_the_report_use_the_same_names(page: Browser) -> None:
+    script = """const [metric, done] = arguments;
+        Promise.all([import("/static/records.js"), import("/static/formatting.js")]).then(([one, other]) =>
+            done([Object.fromEntries(one.PHASES), other.formatMetricName(metric)]));"""
+    metric = "personal_accuracy_worst10"
+    assert page.driver.execute_async_script(script, metric) == [PHASES, format_metric(metric)]
 
 
 def test_words_at_marks_stand_beside_one_another(page: Browser) -> None:
-    script = """const [marks, width, done] = arguments;
+    script = """const [changes, width, done] = arguments;
         const x = Array.from({ length: 30 }, (_, index) => index + 1);
-        import("/static/views/marks.js").then(({ placed }) => done(placed(marks, x, width, 30)));"""
+        import("/static/views/method_changes.js")
+            .then(({ placeLabels }) => done(placeLabels(changes, x, width, 30)));"""
     every = [
         {"index": index, "text": f"frozen: + {index}", "lasting": ""} for index in range(30) if index % 10
     ]
@@ -129,28 +93,6 @@ def test_words_at_marks_stand_beside_one_another(page: Browser) -> None:
     for width, part in ((1000, "text"), (220, "lasting")):
         (place,) = page.driver.execute_async_script(script, both, width)
         assert place["text"] == both[0][part]
-
-
-def test_clusters_are_found_however_they_are_written(page: Browser) -> None:
-    assert asked(
-        page, "clusters", [{"clusters": [0, 1, 1], "temperature": 3.0}, {"temperature": 2.0}], 3
-    ) == [0, 1, 1]
-    assert asked(page, "clusters", [{"inner": {"cluster_of": {"0": 1, "1": 0}}}], 2) == [1, 0]
-    # Sizes of clusters are fewer than the clients.
-    assert asked(page, "clusters", [{"cluster_sizes": [2, 1], "clusters": 2}], 3) is None
-
-
-@pytest.mark.parametrize("name", SPECS)
-def test_page_and_report_make_the_same_of_real_records(
-    page: Browser, real: dict[str, RealJob], name: str
-) -> None:
-    records = real[name].records
-    said = [record.model_dump(mode="json")["method"] for record in records]
-    told = asked(page, "marks", said)
-    assert [(mark["index"], mark["text"], mark["lasting"]) for mark in told] == find_method_changes(records)
-    curves = asked(page, "methodCurves", said)
-    lines = {key: [(line, values) for line, values in lines] for key, lines in curves.items()}
-    assert lines == {f"method.{key}": lines for key, lines in find_method_curves(records).items()}
 
 
 def test_kdias_student_and_teacher_are_curves(
@@ -254,8 +196,10 @@ def test_ace_pfls_clusters_colour_the_map_of_clients(
     assert ace.said("clusters") == [[len(who) for who in groups.values()]] * 7
     look(browser, service, ace)
     browser.unfold(".clients summary")
-    sizes = ", ".join(f"{each} with {len(who)}" for each, who in groups.items())
-    until(lambda: f"Clusters of the method: {sizes}." in browser.text("#class-map-words"), seconds=40)
+    sizes = ", ".join(f"{each} ({len(who)} client{'s' * (len(who) != 1)})" for each, who in groups.items())
+    until(
+        lambda: f"Clusters found by the algorithm: {sizes}." in browser.text("#class-map-words"), seconds=40
+    )
     until(lambda: browser.count("#class-map .hm image") == 3)
     assert browser.text("#class-map .legendtext").split("\n") == [f"cluster {each}" for each in groups]
     assert browser.text("#class-map .xtitle") == "clients, by cluster"

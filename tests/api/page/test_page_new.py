@@ -22,7 +22,7 @@ FILL = """
     area.dispatchEvent(new Event("input"));
 """
 ARROW = 16  # pixels of a choice, at its right
-TAKEN = "The service would take this spec."
+TAKEN = "This spec is valid."
 
 FITS = {
     "fits": True,
@@ -113,9 +113,13 @@ def test_what_is_chosen_is_not_cut_short(browser: Browser, service: RunningServi
 @NEEDS_CHROMIUM
 def test_a_model_says_that_its_clients_train_one_by_one(form: Browser, service: RunningService) -> None:
     form.choose(field("model"), "resnet18")
-    until(lambda: "train one by one: BatchNorm" in form.text('[data-path="model"]'))
+    until(
+        lambda: (
+            "cannot train stacked clients with its defaults: BatchNorm" in form.text('[data-path="model"]')
+        )
+    )
     form.choose(field("model"), "mlp")
-    until(lambda: "one by one" not in form.text('[data-path="model"]'))
+    until(lambda: "stacked clients" not in form.text('[data-path="model"]'))
 
 
 @NEEDS_CHROMIUM
@@ -221,16 +225,24 @@ def test_a_plan_is_told_beside_the_form(
     assert "Measuring" in form.text("#plan")
     assert form.find("#plan-start").get_attribute("aria-disabled")
     measured.set()
-    until(lambda: "It fits." in form.text("#plan"))
+    until(lambda: "The job fits the cluster." in form.text("#plan"))
     words = form.text("#plan")
-    for figure in ("10 of 50", "2, with 5 clients each at most", "2 s", "43 s", "192 kB", "7.7 MB", "300 MB"):
+    for figure in (
+        "10 of 50",
+        "2, at most 5 clients each per round",
+        "2 s",
+        "43 s",
+        "192 kB",
+        "7.7 MB",
+        "300 MB",
+    ):
         assert figure in words
-    assert "8 actors fit" in words
+    assert "8 workers fit" in words
     assert "4 workers would take 1.1 s a round" in words
     assert asked == ["to be measured"]
     assert violations(form) == []
     form.click("#plan-start")
-    until(lambda: "It does not fit: 5000 workers x 1 CPU asked" in form.text("#plan"))
+    until(lambda: "The job does not fit the cluster: 5000 workers x 1 CPU asked" in form.text("#plan"))
     assert "ask for at most 8" in form.text("#plan")
     form.click("#plan-start")
     until(lambda: "8 plans are being made or wait for it: ask later" in form.text("#plan"))

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from api.reports.class_map import draw_class_map, make_class_map_figure
-from api.reports.events import MOST_ROUNDS, list_round_failures
 from api.reports.figures import make_clients_figure, make_figures
+from api.reports.html_report import RunReport, render_report
 from api.reports.method_curves import find_method_changes, find_method_curves
-from api.reports.page import RunReport, render_report
+from api.reports.round_failures import MOST_ROUNDS, list_round_failures
 from jobs.run.artifacts import save_personal_scores
 from jobs.store.records import Engine, RoundCost, total_cost
 from tests.api.browser import NEEDS_CHROMIUM, Browser, until
@@ -75,15 +75,17 @@ def test_what_a_run_has_outlasted_is_told() -> None:
     said = {"restarts": 2, "client_retries": 1, "client_errors": {"4": "KeyError: 'w'"}}
     engine = Engine.model_validate({"pool": "ray", **said})
     records = [a_round(1), a_round(2).model_copy(update={"engine": engine, "failed": [4, 7]})]
-    words = "2 actors replaced; 1 client trained again after an error; "
-    words += "left out, because they failed: clients 4, 7 (client 4: KeyError: 'w')"
+    words = "2 workers replaced; 1 client retried after an error; "
+    words += "clients left out because they failed: 4, 7; first error (client 4): KeyError: 'w'"
     assert list_round_failures(records) == [("round 2", words)]
     many = [each.model_copy(update={"failed": [1]}) for each in map(a_round, range(1, MOST_ROUNDS + 4))]
-    assert list_round_failures(many)[-1] == ("later", "the same in 3 more of the rounds")
+    assert list_round_failures(many)[-1] == ("later", "3 more rounds had failures")
     page = render_report(RunReport("id", "name", "", "", {}, many[:1]))
-    assert "<h2>Events</h2>" in page
-    assert "left out, because they failed: clients 1<" in page
-    assert "<h2>Events</h2>" not in render_report(RunReport("id", "name", "", "", {}, records[:1]))
+    assert "<h2>Failures that the run survived</h2>" in page
+    assert "clients left out because they failed: 1<" in page
+    assert "<h2>Failures that the run survived</h2>" not in render_report(
+        RunReport("id", "name", "", "", {}, records[:1])
+    )
 
 
 def test_clients_of_one_cluster_stand_together() -> None:
@@ -105,7 +107,7 @@ def test_clients_of_one_cluster_stand_together() -> None:
 
 def test_each_clients_own_model_is_drawn() -> None:
     (clients,) = make_clients_figure("client,tests,correct,loss\n0,4,3,0.1\n1,0,0,0\n2,4,1,0.2\n")
-    assert clients.curves == [("own model", [1.0, 2.0], [0.25, 0.75])]
+    assert clients.curves == [("personal model", [1.0, 2.0], [0.25, 0.75])]
     assert make_clients_figure("") == []
 
 
@@ -149,12 +151,12 @@ def test_the_report_of_a_run_in_files(fedsim: Fedsim, tmp_path: Path) -> None:
     (folder / "spec.yaml").write_text("algorithm: fedavg\ndata: {dataset: nowhere}\n")
     done = fedsim("report", folder, "--out", tmp_path / "out", "--no-png")
     assert done.code == 0
-    assert "without a map of who holds what" in done.err
+    assert "the report has no class map" in done.err
     page = (tmp_path / "out" / "report.html").read_text("utf-8")
-    assert "There is no map" in page
-    assert "nowhere" in page.split("There is no map")[1].split("</p>")[0]
+    assert "No class map" in page
+    assert "nowhere" in page.split("No class map")[1].split("</p>")[0]
     (folder / "rounds.jsonl").unlink()
     assert fedsim("report", folder).code == 2
     (folder / "rounds.jsonl").write_text(a_round(1).model_dump_json() + "\n")
     (tmp_path / "file").write_text("")
-    assert "name another --out" in fedsim("report", folder, "--out", tmp_path / "file").err
+    assert "choose another --out" in fedsim("report", folder, "--out", tmp_path / "file").err

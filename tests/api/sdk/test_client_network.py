@@ -89,7 +89,7 @@ def test_a_service_that_says_that_it_is_there_has_not_stayed_away(monkeypatch: p
     watcher.begin_answer(httpx.Response(200))
     for _ in range(8):
         now += 15.0
-        assert list(watcher.read_block(b": still here\n")) == []
+        assert list(watcher.read_block(b": keep-alive\n")) == []
     watcher.note_failure(httpx.ReadError("the line is dead"))
     assert watcher.next_pause() == pytest.approx(0.1)
     now += 61.0

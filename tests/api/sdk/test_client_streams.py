@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from api.cli import live
+from api.cli import job_progress
 from api.sdk import calls, followers, waiting
 from fedsim import FedSimClient
 from fedsim.errors import JobNotFound, ServiceError, Unreachable
@@ -139,7 +139,7 @@ def test_whoever_shows_a_job_outlasts_it_too(answering: Answering, monkeypatch: 
     away = [httpx.ConnectError("nobody there")] * 9
     client, _ = answering({**job, "state": "RUNNING"}, events(1, 6), *away, job)
     handle = client.job("some")
-    live.follow_job(handle, live.ProgressLines("x", 6))
+    job_progress.follow_job(handle, job_progress.ProgressLines("x", 6))
     assert handle.state is JobState.FAILED
 
 

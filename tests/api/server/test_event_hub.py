@@ -221,5 +221,5 @@ def test_a_frame_is_one_event_of_the_stream_format(store: JobStore, job_id: str)
 
 
 def test_an_event_cut_off_by_a_lost_connection_is_not_heard() -> None:
-    lines = ["id: 1", "event: state", 'data: {"state": "QUEUED"}', "", ": still here", "", "id: 2", "data: {"]
+    lines = ["id: 1", "event: state", 'data: {"state": "QUEUED"}', "", ": keep-alive", "", "id: 2", "data: {"]
     assert list(read_messages(lines)) == [Message(1, "state", {"state": "QUEUED"})]

@@ -12,7 +12,7 @@ import pytest
 
 from api.sdk.stream import Message, read_messages
 from api.server.dependencies import read_last_event_id
-from api.server.log_file import EndedJobs, follow_file, read_last_lines
+from api.server.job_log import EndedJobs, follow_file, read_last_lines
 from jobs.store.states import JobState
 from tests.api.service import JOBS, RunningService, a_round
 

@@ -12,7 +12,7 @@ from sqlalchemy.exc import OperationalError
 
 from api.server.activity import Activity
 from api.server.local_service import StartedService
-from api.server.serving import Server
+from api.server.web_server import Server
 from jobs.settings import Settings
 
 IDLE = 60.0

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from api.cli.commands.serve import announce_url
-from api.server import logs
+from api.server import service_log
 from api.server.routes import streams
 from fedsim.base.secret_urls import HIDDEN
 from fedsim.errors import SettingsError
@@ -40,7 +40,7 @@ def logging_as_before() -> Iterator[None]:
 
 def written(settings: Settings) -> io.StringIO:
     stream = io.StringIO()
-    logs.install_log_handler(settings, stream)
+    service_log.install_log_handler(settings, stream)
     return stream
 
 

@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from api.server.local_service import StartedService, find_free_port, identify_service
-from api.server.serving import make_local_url, open_listener
+from api.server.web_server import make_local_url, open_listener
 from fedsim import FedSimClient
 from fedsim.errors import SettingsError
 from jobs.local_ray import embedded_ray as local_ray
@@ -31,19 +31,19 @@ from tests.api.service import RunningService, a_round
 SERVER = """
 import sys
 from api.server.app import create_app
-from api.server.serving import bind, serve
+from api.server.web_server import open_listener, serve_app
 from jobs.settings import Settings
 from jobs.store.job_store import JobStore
 from tests.api.service import IdleQueue
 
 settings = Settings(home=sys.argv[1], drain_seconds=int(sys.argv[3]))
 settings.make_home()
-listener = bind("127.0.0.1", 0)
+listener = open_listener("127.0.0.1", 0)
 with JobStore.open(settings.database_url) as store:
     app = create_app(settings, store, IdleQueue())
     idle = float(sys.argv[2]) or None
     announce = lambda url: print(url, flush=True)
-    sys.exit(serve(app, settings, "127.0.0.1", listener, idle_exit=idle, announce=announce))
+    sys.exit(serve_app(app, settings, "127.0.0.1", listener, idle_exit=idle, announce=announce))
 """
 
 
@@ -152,7 +152,7 @@ def test_stop_ends_the_service_that_was_started_here(
     monkeypatch.setenv("FEDSIM_HOME", str(server.settings.home))
     monkeypatch.setattr(sys, "argv", ["fedsim", "stop"])
     assert cli._run() == 0
-    assert "has ended" in capsys.readouterr().err
+    assert "has stopped" in capsys.readouterr().err
     assert server.process.wait(10) == 0
     assert cli._run() == 0
     assert "no service" in capsys.readouterr().err
@@ -187,7 +187,7 @@ def test_stop_spares_jobs_whose_service_is_gone(
     with keeper_files.lock_file(tmp_path / keeper_files.LOCK, wait=False) as got:
         assert got
         assert cli._run() == 4
-        assert "its Ray has jobs" in capsys.readouterr().err
+        assert "its Ray cluster still runs jobs" in capsys.readouterr().err
         assert ended == []
         monkeypatch.setattr(sys, "argv", ["fedsim", "stop", "--force"])
         assert cli._run() == 0
@@ -228,7 +228,7 @@ def test_a_taken_port_says_who_has_it(service: RunningService) -> None:
         port = other.getsockname()[1]
         with pytest.raises(SettingsError, match="in use"):
             open_listener("127.0.0.1", port)
-    with pytest.raises(SettingsError, match="no address to listen on"):
+    with pytest.raises(SettingsError, match="cannot listen on --host"):
         open_listener("no.such.host.invalid", 0)
 
 

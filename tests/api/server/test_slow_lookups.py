@@ -54,13 +54,13 @@ def test_others_are_served_while_many_look_up_what_takes_long(
     with ThreadPoolExecutor(MANY) as threads:
         asked = [threads.submit(ask, number) for number in range(MANY)]
         try:
-            until(lambda: service.checks.asked + service.maps.asked == MANY)
+            until(lambda: service.check_lookups.pending + service.class_map_lookups.pending == MANY)
             for path in ("/healthz", "/readyz", f"{API}/jobs"):
                 assert httpx.get(f"{quiet.url}{path}", timeout=30).status_code == 200
         finally:
             go_on.set()
         assert {each.result() for each in asked} == {200, 201}
-    assert service.checks.asked == service.maps.asked == 0
+    assert service.check_lookups.pending == service.class_map_lookups.pending == 0
 
 
 def until(reached: Any) -> None:
@@ -69,7 +69,7 @@ def until(reached: Any) -> None:
 
 
 def test_so_many_may_wait_and_the_next_one_is_told_to_come_again(quiet: RunningService) -> None:
-    checks: Lookups = quiet.app.state.service.checks
+    checks: Lookups = quiet.app.state.service.check_lookups
     checks.threads = checks.waiting = 0
     for path, body in (("/check", SPEC), ("/jobs", {"spec": SPEC})):
         refusal = httpx.post(f"{quiet.url}{API}{path}", json=body)
@@ -105,11 +105,11 @@ def test_who_was_told_to_come_again_does(
 
 def test_a_store_that_does_not_answer_keeps_a_probe_waiting_for_so_long_only(quiet: RunningService) -> None:
     go_on = threading.Event()
-    quiet.app.state.service.store_pulse = SharedProbe(go_on.wait, seconds=0.1)
+    quiet.app.state.service.store_probe = SharedProbe(go_on.wait, seconds=0.1)
     try:
         for _ in range(3):
             unready = httpx.get(f"{quiet.url}/readyz", timeout=60)
-            assert (unready.status_code, unready.json()["detail"]) == (503, "the store does not answer")
+            assert (unready.status_code, unready.json()["detail"]) == (503, "the database does not answer")
     finally:
         go_on.set()
 

@@ -16,8 +16,9 @@ from fedsim.algorithms.fedavg import FedAvg
 from fedsim.base import tree
 from fedsim.base.tree import Tree
 from fedsim.clients.population import Population
-from fedsim.core import ClientTask, Context, Examination, PersonalScores
+from fedsim.core import ClientTask, Context, PersonalScores
 from fedsim.core.personal_scores import join_scores, scores_from_rows, sorted_curve, summarise_scores
+from fedsim.engine.client_pool import PersonalEvaluation
 from fedsim.engine.faults import Faults
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import make_initial_state, simulate
@@ -28,7 +29,7 @@ from tests.fedsim.federations import parted
 from tests.fedsim.methods import Keeper, Tuned
 
 
-def run_out(examination: Examination) -> tuple[PersonalScores, list[int]]:
+def run_out(examination: PersonalEvaluation) -> tuple[PersonalScores, list[int]]:
     """What an examination returns, and what it yields."""
     told = []
     while True:

@@ -84,7 +84,7 @@ def test_around_every_method_the_same_on_every_pool(name: str, crew: ActorGroup)
     assert digests(found) == digests(expected)
     assert [r.metrics for r in found] == [r.metrics for r in expected]
     assert [r.traffic for r in found] == [r.traffic for r in expected]
-    memories = pool.memories()
+    memories = pool.client_states()
     assert memories.keys() == reference.client_states().keys()
     for client, memory in reference.client_states().items():
         assert memory.keys() == memories[client].keys() == {"base", "last"}

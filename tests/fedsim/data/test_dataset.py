@@ -31,7 +31,7 @@ def test_take_keeps_examples_labels_and_groups_together():
 
 
 def test_examples_of_unequal_number_are_refused():
-    with pytest.raises(DataError, match=r"differ in number: \[2, 3\]"):
+    with pytest.raises(DataError, match=r"differ in length: \[2, 3\]"):
         Examples(np.zeros((2, 1), np.float32), np.zeros(3, np.int64))
 
 

@@ -77,6 +77,6 @@ def test_wrong_arguments_are_refused(losses: np.ndarray, f_ord: float, path: str
 def test_an_expert_that_has_diverged_is_named_with_a_way_out() -> None:
     losses = LOSSES.astype(float)
     losses[:2] = np.nan, np.inf
-    words = rf"kind.*the expert has diverged: its loss of 2 of {len(losses):,} examples.*scale the inputs"
+    words = rf"kind.*has diverged: its loss is not finite for 2 of {len(losses):,} examples.*scale the inputs"
     with pytest.raises(SpecError, match=words):
         deal_by_difficulty(base(), LABELS, losses, 0.5, 0)

@@ -57,7 +57,7 @@ def test_celeba_damage_is_named(tmp_path: Path):
     with pytest.raises(SpecError, match="CelebA has no such attribute"):
         load_dataset("celeba", roots=[tmp_path], attribute="smiling")
     (folder / "img_align_celeba" / "000002.jpg").unlink()
-    with pytest.raises(DataError, match=r"000002\.jpg: is listed, but is not there"):
+    with pytest.raises(DataError, match=r"000002\.jpg: is listed, but missing"):
         load_dataset("celeba", roots=[tmp_path], min_images=2)
     lines = (folder / "list_attr_celeba.txt").read_text().splitlines()
     (folder / "list_attr_celeba.txt").write_text("\n".join(lines[:-1]))
@@ -137,8 +137,8 @@ def replace_in(file: Path, old: str, new: str) -> None:
     [
         (",Edema,", ",Oedema,", "has no column 'Edema'"),
         ("1.0,,-1.0", "1.0,,2.0", "line 2 has '2.0' for 'Cardiomegaly'"),
-        ("patient00002/study1", "patient00002/study2", "line 4 names .*study2.*, which is not there"),
-        ("patient00002/study1", "../../patient00002/study1", "which is not there"),
+        ("patient00002/study1", "patient00002/study2", "line 4 names .*study2.*, which is missing"),
+        ("patient00002/study1", "../../patient00002/study1", "which is missing"),
     ],
 )
 def test_a_damaged_chexpert_list_is_named(tmp_path: Path, old: str, new: str, words: str):

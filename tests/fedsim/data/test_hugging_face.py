@@ -111,9 +111,9 @@ def test_hugging_face_labels_that_are_no_class_numbers_are_refused(tmp_path: Pat
         ([1.0, float("inf")], r"example 1 of column 'row' holds inf at position \(0,\)"),
         ([[1e300, 1.0], [1.0, 1.0]], r"example 0 of column 'row' holds 1e\+300 at position \(0,\)"),
         ([[1, None], [1, 2]], "example 0 of column 'row' holds nan"),
-        ([["a"], ["b"]], "example 0 of column 'row' holds no numbers"),
-        ([{"a": 1}, {"a": 2}], "example 0 of column 'row' holds no numbers"),
-        ([[[1.0], [1.0, 2.0]]] * 2, "example 0 of column 'row' holds no numbers"),
+        ([["a"], ["b"]], "example 0 of column 'row' does not hold numbers"),
+        ([{"a": 1}, {"a": 2}], "example 0 of column 'row' does not hold numbers"),
+        ([[[1.0], [1.0, 2.0]]] * 2, "example 0 of column 'row' does not hold numbers"),
     ],
 )
 def test_hugging_face_inputs_that_are_no_numbers_are_refused(tmp_path: Path, rows: list, words: str):
@@ -138,5 +138,7 @@ def test_hugging_face_parts_that_are_not_alike_are_refused(tmp_path: Path):
     ):
         folder = tmp_path / words[:5]
         datasets.DatasetDict({"train": train, "test": test}).save_to_disk(str(folder / "mine"))
-        with pytest.raises(DataError, match=rf"mine: .*{words}.* to train on, and .* to test on"):
+        with pytest.raises(
+            DataError, match=rf"mine: .*{words}.* in the training part, but .* in the test part"
+        ):
             hub(folder, inputs="row")

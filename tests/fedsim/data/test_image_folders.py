@@ -74,14 +74,14 @@ def test_a_truncated_image_is_named(tmp_path: Path):
     write_folders(tmp_path / "mine", ("cat", "dog"))
     file = tmp_path / "mine" / "train" / "dog" / "001.png"
     file.write_bytes(file.read_bytes()[:40])
-    with pytest.raises(DataError, match=r"dog/001\.png: is not a whole image"):
+    with pytest.raises(DataError, match=r"dog/001\.png: is not a complete image"):
         load_dataset("image_folder", roots=[tmp_path], path="mine")
 
 
 def test_a_class_of_the_test_part_alone_is_named(tmp_path: Path):
     write_folders(tmp_path / "mine", ("cat", "dog"))
     write_image(tmp_path / "mine" / "test" / "cow" / "0.png")
-    with pytest.raises(DataError, match="test/cow: is no class of the training part"):
+    with pytest.raises(DataError, match="test/cow: is not a class of the training part"):
         load_dataset("image_folder", roots=[tmp_path], path="mine")
 
 
@@ -97,7 +97,7 @@ def test_a_class_without_images_is_named(tmp_path: Path, part: str):
 def test_a_class_of_the_training_part_alone_is_named(tmp_path: Path):
     write_folders(tmp_path / "mine", ("cat", "dog"))
     shutil.rmtree(tmp_path / "mine" / "test" / "cat")
-    with pytest.raises(DataError, match="mine/test/cat: is missing, a class of the training part"):
+    with pytest.raises(DataError, match="mine/test/cat: is missing, but it is a class of the training part"):
         load_dataset("image_folder", roots=[tmp_path], path="mine")
 
 
@@ -111,7 +111,7 @@ def test_a_folder_that_is_not_there_says_where_it_looked(tmp_path: Path):
     with pytest.raises(DataNotFound, match=f"found none of mine in the data roots .{tmp_path}"):
         load_dataset("image_folder", roots=[tmp_path], path="mine")
     (tmp_path / "mine").mkdir()
-    with pytest.raises(DataError, match="mine/train: has no folder for each class"):
+    with pytest.raises(DataError, match="mine/train: has no class folders"):
         load_dataset("image_folder", roots=[tmp_path], path="mine")
 
 

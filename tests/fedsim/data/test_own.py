@@ -151,7 +151,9 @@ def test_parts_that_are_not_alike_are_refused(tmp_path: Path, name: str, train: 
     save(tmp_path, **arrays)
     assert npz(tmp_path).num_classes == 3
     save(tmp_path, **{**arrays, f"{name}_train": train, f"{name}_test": test})
-    with pytest.raises(DataError, match=rf"mine\.npz: {name}_train is .* but {name}_test .*save both alike"):
+    with pytest.raises(
+        DataError, match=rf"mine\.npz: {name}_train is .* but {name}_test .*save both in the same way"
+    ):
         npz(tmp_path)
 
 
@@ -163,7 +165,7 @@ def test_what_is_for_images_is_refused_of_anything_else(tmp_path: Path, name: st
     rows = whole.reshape(6, -1)
     for x, tokens in ((whole / 255, False), (rows.astype(np.uint8), False), (rows, True)):
         save(tmp_path, x=x, y=np.arange(6) % 2)
-        with pytest.raises(SpecError, match=rf"{name}.*is for images of uint8.*leave it out"):
+        with pytest.raises(SpecError, match=rf"{name}.*is for images of uint8.*remove it"):
             npz(tmp_path, tokens=tokens, **{name: value})
         assert npz(tmp_path, tokens=tokens, normalise="channel", augment=[]).augment is None
     save(tmp_path, x=whole.astype(np.uint8), y=np.arange(6) % 2)
@@ -178,9 +180,9 @@ def test_damaged_and_missing_files_are_named(tmp_path: Path):
         kept(file, x=np.random.default_rng(0).integers(9, size=(50, 9)), y=np.zeros(50, int))
         for damaged in broken(file.read_bytes()):
             file.write_bytes(damaged)
-            with pytest.raises(DataError, match=r"mine\.npz: is not a whole"):
+            with pytest.raises(DataError, match=r"mine\.npz: is not a complete"):
                 npz(tmp_path)
     with file.open("wb") as single:
         np.save(single, np.zeros(3))
-    with pytest.raises(DataError, match=r"mine\.npz: is not a whole"):
+    with pytest.raises(DataError, match=r"mine\.npz: is not a complete"):
         npz(tmp_path)

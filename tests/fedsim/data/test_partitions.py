@@ -136,7 +136,7 @@ def test_a_hundred_clients_at_a_beta_that_never_ends_by_itself():
             5,
             {"min_size": 3},
             "min_size",
-            "5 clients of at least 3 examples need 15, there are 10",
+            "5 clients of at least 3 examples need 15; there are 10",
         ),
         ("dirichlet", 5, {"beta": 0}, "beta", "above 0"),
         ("dirichlett", 5, {}, "kind", "no such partition"),

@@ -145,10 +145,10 @@ def test_natural_clients_of_ten_celebrities_leave_the_others_out():
     ("kind", "given", "path", "words"),
     [
         ("pathological", {"classes": 3}, "classes", "only 2 classes"),
-        ("shards", {"shards_per_client": 3}, "shards_per_client", "15 shards of 10 examples"),
+        ("shards", {"shards_per_client": 3}, "shards_per_client", "15 shards are more than the 10 examples"),
         ("natural", {}, "kind", "no natural clients"),
-        ("natural", {"groups": np.arange(10) % 4}, "num_clients", "need 5, the data set has 4"),
-        ("dirichlet", {"share": 0.2}, "share", "fewer examples than the 5 clients"),
+        ("natural", {"groups": np.arange(10) % 4}, "num_clients", "need 5; the data set has 4"),
+        ("dirichlet", {"share": 0.2}, "share", "leaves 2 examples for 5 clients"),
         ("difficulty", {"base": {"kind": "natural"}}, "base.kind", "no natural clients"),
     ],
 )

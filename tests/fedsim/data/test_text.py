@@ -65,7 +65,7 @@ def test_the_mod_apte_split_and_its_texts(tmp_path: Path):
 def test_a_truncated_file_is_named(tmp_path: Path):
     file = write_reuters(tmp_path) / "reut2-000.sgm"
     file.write_text(file.read_text()[:-30])
-    with pytest.raises(DataError, match=r"reut2-000\.sgm: truncated, 9 whole stories of 10"):
+    with pytest.raises(DataError, match=r"reut2-000\.sgm: truncated, 9 complete stories of 10"):
         read_mod_apte(file.parent)
 
 

@@ -48,7 +48,7 @@ def diverging(clients: Sequence[int]) -> Population:
 
 def run(method: Algorithm, population: Population, pool: Any = SerialPool) -> tuple[list[RoundResult], Any]:
     made = pool(method, population)
-    return list(simulate(method, population, made, personal="never")), made.memories()
+    return list(simulate(method, population, made, personal="never")), made.client_states()
 
 
 def numbers(value: Any) -> list[torch.Tensor]:

@@ -127,7 +127,7 @@ def test_batch_norm_without_running_statistics() -> None:
     params, module = net.init(0), without_statistics()
     module.load_state_dict(params)
     assert net.keys == net.parameters
-    assert "fills batches up" in net.unstackable
+    assert "a stack pads batches" in net.unstackable
     assert torch.equal(net(params, x), module.eval()(x))
     with net.training_mode():
         assert torch.equal(net(params, x), module.train()(x))

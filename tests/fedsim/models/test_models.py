@@ -245,7 +245,7 @@ def test_what_they_draw_does_not_depend_on_the_process(layer: nn.Module) -> None
         ("vgg16", (1, 28, 28), 0, {}, "at least 32x32"),
         ("fedgen_cnn", (3, 40, 40), 0, {"form": "pooled"}, "at least 43x43"),
         ("moon_cnn", (784,), 0, {}, r"needs images .* shape \(784,\)"),
-        ("mlp", (64,), 30, {}, "this data is tokens; models of texts: distilbert, small_transformer"),
+        ("mlp", (64,), 30, {}, "this data has tokens; models of texts: distilbert, small_transformer"),
         ("small_transformer", (3, 32, 32), 0, {}, "needs texts as token numbers"),
         ("distilbert", (3, 32, 32), 0, {}, "needs texts as token numbers"),
         ("small_transformer", (9,), 30, {"width": 10, "heads": 4}, "10 is no multiple of 4"),

@@ -203,7 +203,7 @@ def test_a_falling_rate_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None
 )
 def test_blocks_hold_whole_stacks(clients: int, width: int, sizes: list[int]) -> None:
     """10 clients in stacks of at most 7 are two of 5; 1050 stacks are more than 1024: two a block."""
-    blocks = cut_into_blocks(range(clients), lambda client: client % 5, width=lambda _: width)
+    blocks = cut_into_blocks(range(clients), lambda client: client % 5, stack_size=lambda _: width)
     assert [len(block) for block in blocks] == sizes
     steps = [client % 5 for block in blocks for client in block]
     assert steps == sorted(steps, reverse=True)

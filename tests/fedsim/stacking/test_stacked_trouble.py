@@ -176,7 +176,7 @@ def test_too_little_memory_halves_the_width_and_loses_nothing(monkeypatch: pytes
     found, memories = run(algorithm, population, pool)
     assert (found.digest, found.memory_digest) == (expected.digest, expected.memory_digest)
     assert found.engine == expected.engine
-    assert pool.width == 4
+    assert pool.stack_size == 4
     close(memories, kept, 0.0)
 
 
@@ -195,7 +195,7 @@ def test_no_client_is_left_out_for_memory_that_fewer_at_once_do_not_need(policy:
     population, algorithm = small(rounds=1), Spacious()
     pool = StackedPool(algorithm, population, 8, faults=Faults(client_error=policy))
     found, _ = run(algorithm, population, pool)
-    assert (found.failed, pool.width) == ((), 1)
+    assert (found.failed, pool.stack_size) == ((), 1)
     assert found.digest == run(FedAvg(), population, SerialPool(FedAvg(), population))[0].digest
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from fedsim.errors import ClientFailed, DoesNotFit, OutOfMemory
 from jobs.plan.plan import Plan
-from jobs.plan.planner import plan, shortage
+from jobs.plan.planner import explain_shortage, plan
 from jobs.run.execute import execute
 from jobs.settings import Settings
 from tests.jobs.stored import spec
@@ -24,7 +24,7 @@ def test_a_plan_foretells_the_records(ray_cluster: None, settings: Settings) -> 
     small = spec(rounds=3, resources__workers=2, evaluation__every=2, data__tests="matched")
     phases: list[str] = []
     # Enough for whole rounds on a machine that has other work as well.
-    found = plan(small, settings, seconds=60, on_phase=phases.append)
+    found = plan(small, settings, seconds=60, on_status=phases.append)
     assert found.fits
     assert found.device == "cpu"
     assert (found.workers, found.clients.per_round, found.clients.per_worker) == (2, 10, 5)
@@ -85,14 +85,14 @@ def test_what_does_not_fit_is_an_answer_with_the_arithmetic(settings: Settings) 
     ],
 )
 def test_too_little_memory_is_a_spec_that_does_not_fit(error: Exception, path: str) -> None:
-    found = shortage(error, spec(resources__gpus_per_worker=0.25))
+    found = explain_shortage(error, spec(resources__gpus_per_worker=0.25))
     assert isinstance(found, DoesNotFit)
     assert found.errors[0].path == path
 
 
 def test_an_error_of_another_kind_stays_what_it_is() -> None:
     error = ClientFailed(3, "train", "ZeroDivisionError: division by zero")
-    assert shortage(error, spec()) is error
+    assert explain_shortage(error, spec()) is error
 
 
 def test_a_planner_process_answers_errors_as_data(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_what_only_the_data_tells_has_the_paths_of_the_spec(tmp_path: Path) -> N
         driven(spec, Settings(home=tmp_path), None)
     (fault,) = caught.value.errors
     assert (fault.path, fault.value) == ("data.partition.classes", 1)
-    assert "8 clients of 1 classes leave some of 10 to nobody" in fault.message
+    assert "8 clients of 1 classes cannot hold all 10 classes" in fault.message
 
 
 def expected(spec: JobSpec, settings: Settings) -> list[str]:

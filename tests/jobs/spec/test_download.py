@@ -16,7 +16,7 @@ import pytest
 from fedsim.base.progress import run_to_end
 from fedsim.base.torchvision_setup import prepare_torchvision
 from fedsim.data import DATASETS, load_dataset
-from fedsim.data.places import FETCH
+from fedsim.data.places import FETCH_HINT
 from fedsim.errors import DataError, DataNotFound, SpecError
 from jobs.settings import Settings
 from jobs.spec import parse_spec
@@ -119,7 +119,7 @@ def test_a_half_filled_folder_is_named_as_what_to_remove(tmp_path: Path) -> None
         load_dataset("mnist", roots=[tmp_path], download=True)
 
 
-@pytest.mark.parametrize("name", [name for name, entry in DATASETS.items() if FETCH in entry.how_to_get])
+@pytest.mark.parametrize("name", [name for name, entry in DATASETS.items() if FETCH_HINT in entry.how_to_get])
 def test_what_can_be_fetched_is_checked_without_its_files(name: str, tmp_path: Path) -> None:
     settings = Settings(home=tmp_path / "home", data_roots=(tmp_path / "nothing",))
     resolve_spec(parse_spec({"algorithm": "fedavg", "data": {"dataset": name, "download": True}}), settings)

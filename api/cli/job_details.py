@@ -1,0 +1,61 @@
+"""Prints the details of one job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import yaml
+
+from api.cli.display import format_age, format_state, make_data_console, make_plain_text, make_table
+from api.reports.formatting import format_bytes, format_count, format_duration, format_number
+from jobs.store.records import Job, RoundRecord, total_cost
+
+
+def print_job(job: Job, records: Sequence[RoundRecord] = ()) -> None:
+    """Print a job: state, cost of all rounds, latest metrics, spec.
+
+    Args:
+        job: the job.
+        records: its round records; without them no cost is printed.
+    """
+    console = make_data_console()
+    console.print(
+        make_table(("job", job.id), ((make_plain_text(name), value) for name, value in _facts(job)))
+    )
+    if records:
+        console.print(make_table(("cost of all rounds", ""), _totals(records), numbers=("",)))
+    if job.last_metrics:
+        metrics = (
+            (make_plain_text(name), format_number(value)) for name, value in sorted(job.last_metrics.items())
+        )
+        console.print(make_table(("metric", "latest"), metrics, numbers=("latest",)))
+    console.print(yaml.safe_dump(job.spec, sort_keys=False), markup=False, end="")
+
+
+def _totals(records: Sequence[RoundRecord]) -> list[tuple[str, str]]:
+    cost = total_cost(records)
+    return [
+        ("computing time", format_duration(sum(record.seconds.total for record in records))),
+        ("traffic down", format_bytes(sum(record.bytes.down for record in records))),
+        ("traffic up", format_bytes(sum(record.bytes.up for record in records))),
+        ("parameter updates", format_count(cost.updates)),
+        ("FLOPs", format_count(cost.flops)),
+    ]
+
+
+def _facts(job: Job) -> list[tuple[str, object]]:
+    facts: list[tuple[str, object]] = [
+        ("name", make_plain_text(job.name)),
+        ("state", format_state(job.state)),
+        ("round", f"{job.rounds_done} of {job.rounds_total}"),
+        ("priority", str(job.priority)),
+        ("created", f"{job.created_at:%Y-%m-%d %H:%M:%S} UTC, {format_age(job.created_at)} ago"),
+    ]
+    optional = {
+        "reason": job.reason,
+        "message": job.message,
+        "waiting for": job.waiting,
+        "restarts": job.restarts or None,
+        "labels": " ".join(f"{name}={value}" for name, value in job.labels.items()),
+    }
+    return facts + [(name, make_plain_text(str(value))) for name, value in optional.items() if value]

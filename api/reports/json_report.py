@@ -1,0 +1,59 @@
+"""The JSON report of a job: spec, rounds and result, in the format of `fedsim run --format json`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from jobs.run.final_model import FinalModel
+from jobs.store.records import Job, RoundCost, RoundRecord
+
+
+class RunSummary:
+    """The result of a run, computed record by record."""
+
+    def __init__(self) -> None:
+        self.final: dict[str, Any] = {}
+        self.best: dict[str, Any] = {}
+        self.chosen = FinalModel()
+        self.rounds, self.seconds, self.down, self.up, self.personal = 0, 0.0, 0, 0, 0
+        self.cost = RoundCost(updates=0, flops=0)
+
+    def add_record(self, record: RoundRecord) -> None:
+        """Add the next record."""
+        self.final = record.metrics
+        self.chosen.add(record)
+        accuracy = record.metrics.get("global_accuracy")
+        if isinstance(accuracy, float) and accuracy > self.best.get("global_accuracy", -1.0):
+            self.best = {"round": record.round, "global_accuracy": accuracy}
+        self.rounds += 1
+        self.seconds += record.seconds.total
+        self.down, self.up = self.down + record.bytes.down, self.up + record.bytes.up
+        self.personal += record.bytes.personal
+        self.cost += record.cost or RoundCost(updates=0, flops=0)
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the final and best metrics and the totals; with validation also the chosen model."""
+        totals = {
+            "rounds": self.rounds,
+            "seconds": round(self.seconds, 3),
+            "bytes": {"down": self.down, "up": self.up, "personal": self.personal},
+            "cost": self.cost.model_dump(),
+        }
+        return {"final": self.final, "best": self.best, **self.chosen.document(), "totals": totals}
+
+
+def generate_report_lines(job: Job, records: Iterable[RoundRecord]) -> Iterator[str]:
+    """Write the report with one record per line, without holding all records in memory.
+
+    Args:
+        job: the job.
+        records: its round records, in order.
+    """
+    result = RunSummary()
+    yield f'{{"spec": {json.dumps(job.spec)},\n"rounds": ['
+    for number, record in enumerate(records):
+        result.add_record(record)
+        yield f"{',' if number else ''}\n{record.model_dump_json()}"
+    yield f'],\n"result": {json.dumps(result.to_document())}}}\n'

@@ -1,0 +1,71 @@
+"""PNG pictures of a run for a paper."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+from pathlib import Path
+
+from api.reports.class_map import ClassMapDrawing, save_class_map
+from api.reports.figures import MOST_POINTS, PASSING_HEIGHT, ReportFigure
+from api.reports.picture_style import COLOURS, DPI, HEIGHT, WIDTH
+
+SHORT_NAME = 24
+"""Letters of a curve name; two names of this length fit into one line of the legend."""
+
+LEGEND_LINE_INCHES = 0.14
+"""Height of a line of the legend, in inches."""
+
+
+def save_pictures(
+    figures: Sequence[ReportFigure], class_map: ClassMapDrawing | None, folder: Path
+) -> list[Path]:
+    """Save one picture for each figure, and one for the class map.
+
+    Args:
+        figures: figures of the run.
+        class_map: class map; None if unknown.
+        folder: existing output folder.
+
+    Returns:
+        The written files.
+    """
+    files = [_save(figure, folder / f"{figure.name}.png") for figure in figures]
+    return files if class_map is None else [*files, save_class_map(class_map, folder / "partition.png")]
+
+
+def _save(figure: ReportFigure, path: Path) -> Path:
+    # Without pyplot, which keeps figures in memory and looks for a display.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure as Canvas
+
+    # The legend is above the plot; short names stand two in a line.
+    columns = 2 if max(len(curve.name) for curve in figure.curves) <= SHORT_NAME else 1
+    lines = ceil(len(figure.curves) / columns) if len(figure.curves) > 1 else 0
+    canvas = Canvas(figsize=(WIDTH, HEIGHT + lines * LEGEND_LINE_INCHES), layout="constrained")
+    FigureCanvasAgg(canvas)
+    axes = canvas.subplots()
+    for number, curve in enumerate(figure.curves):
+        marker = "." if len(curve.x) <= MOST_POINTS else ""
+        colour = COLOURS[number % len(COLOURS)]
+        axes.plot(
+            curve.x, curve.y, label=curve.name, color=colour, linewidth=1.2, marker=marker, markersize=3
+        )
+    for x, _, lasting in figure.changes:
+        # A lasting change, such as a phase, is a line; any other, such as frozen clients, is a tick.
+        axes.axvline(
+            x,
+            ymax=1 if lasting else PASSING_HEIGHT,
+            color="#868f99",
+            linewidth=0.6,
+            linestyle=":" if lasting else "-",
+        )
+    axes.set_xlabel(figure.x_title, fontsize=8)
+    axes.set_ylabel(figure.y_title, fontsize=8)
+    axes.tick_params(labelsize=7)
+    axes.grid(visible=True, linewidth=0.4, alpha=0.5)
+    axes.spines[["top", "right"]].set_visible(False)
+    if len(figure.curves) > 1:
+        canvas.legend(fontsize=6.5, frameon=False, loc="outside upper left", ncols=columns)
+    canvas.savefig(path, dpi=DPI)
+    return path

@@ -1,0 +1,73 @@
+"""The catalogue: algorithms, models, data sets, partitions, presets, and the JSON schema of a spec."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+
+from api.server.dependencies import ServiceOf
+from api.server.service import CatalogueKind
+from jobs.spec import json_schema, preset_text, presets
+
+router = APIRouter(tags=["catalogue"])
+
+
+class CatalogueEntry(BaseModel):
+    """An algorithm, model, data set or partition."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+    summary: str
+    parameters: dict[str, Any] = Field(description="JSON schema of the parameters.")
+    plugin: str = Field(description="Package and version of the plug-in; empty for built-in entries.")
+
+
+class Preset(BaseModel):
+    """A spec that comes with fedsim."""
+
+    name: str
+    summary: str
+    text: str = Field(description="The spec as YAML with comments.")
+
+
+@router.get("/algorithms")
+def list_algorithms(service: ServiceOf) -> list[CatalogueEntry]:
+    """List the algorithms."""
+    return _entries(service, "algorithms")
+
+
+@router.get("/models")
+def list_models(service: ServiceOf) -> list[CatalogueEntry]:
+    """List the models."""
+    return _entries(service, "models")
+
+
+@router.get("/datasets")
+def list_datasets(service: ServiceOf) -> list[CatalogueEntry]:
+    """List the data sets and the folders where fedsim looks for their files."""
+    return _entries(service, "datasets")
+
+
+@router.get("/partitions")
+def list_partitions(service: ServiceOf) -> list[CatalogueEntry]:
+    """List the partitions: ways to divide a data set among clients."""
+    return _entries(service, "partitions")
+
+
+@router.get("/presets")
+def list_presets() -> list[Preset]:
+    """List the presets: specs that come with fedsim."""
+    return [Preset(name=name, summary=summary, text=preset_text(name)) for name, summary in presets().items()]
+
+
+@router.get("/schema")
+def get_schema() -> dict[str, Any]:
+    """Get the JSON schema of a spec."""
+    return json_schema()
+
+
+def _entries(service: ServiceOf, kind: CatalogueKind) -> list[CatalogueEntry]:
+    return [CatalogueEntry.model_validate(entry) for entry in service.catalogue.list_entries(kind)]
