@@ -54,7 +54,7 @@ def find_curriculum_faults(spec: JobSpec) -> list[FieldError]:
         return []
     faults, clients = list[FieldError](), curriculum.clients
     if curriculum.data is not None and issubclass(algorithm, BatchPacing):
-        faults.append(_make_conflict_error(spec, "data", "decides itself which examples a step sees"))
+        faults.append(_make_conflict_error(spec, "data", "chooses the examples of its steps itself"))
     if clients is not None and issubclass(algorithm, CohortSelection | ClientSurvey):
         faults.append(_make_conflict_error(spec, "clients", "chooses its clients itself"))
     elif clients is not None and not algorithm.deploys_models and clients.surveys_all_clients:
