@@ -56,7 +56,7 @@ _PLACES = {
     "simulate": "fedsim.engine.simulation",
     "tree": "fedsim.base.tree",
 }
-"""Where each public name lives; a name that its module does not have is the module itself."""
+"""The module of each public name; `rng` and `tree` are modules themselves."""
 
 
 def _version() -> str:
@@ -89,7 +89,11 @@ def _public(name: str) -> Any:
     if name not in _PLACES:
         raise AttributeError(f"module 'fedsim' has no attribute {name!r}")
     module = import_module(_PLACES[name])
-    return getattr(module, name, module)
+    if _PLACES[name].endswith(f".{name}"):
+        return module
+    if not hasattr(module, name):
+        raise ImportError(f"cannot import name {name!r} from {module.__name__!r} ({module.__file__})")
+    return getattr(module, name)
 
 
 def _find_shadowing_package() -> tuple[str, str] | None:

@@ -20,6 +20,7 @@ from actors.resources import CUDA_CONTEXT_BYTES, Placement
 from fedsim.algorithms import ALGORITHMS, FedAvg, FedGKD, LayerSchedule
 from fedsim.clients.population import Population
 from fedsim.core import Algorithm, Context, LocalTraining, Progress, ReducedUpdates, Traffic
+from fedsim.core.capabilities import ServerTraining
 from fedsim.curriculum import ClientCurriculum
 from fedsim.engine.pools import SerialPool
 from fedsim.engine.simulation import RoundResult, simulate
@@ -169,7 +170,7 @@ def test_a_part_that_takes_too_long_is_told_from_a_few_of_its_items() -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slow(FedAvg):
+class Slow(FedAvg, ServerTraining):
     """Has the server train a hundred steps of fifty milliseconds for each architecture.
 
     Attributes:
@@ -178,7 +179,9 @@ class Slow(FedAvg):
 
     made: list[int] = field(default_factory=list)
 
-    def learn(self, ctx: Context, state: Any, reduced: ReducedUpdates) -> Generator[Progress, None, Any]:
+    def train_server(
+        self, ctx: Context, state: Any, reduced: ReducedUpdates
+    ) -> Generator[Progress, None, Any]:
         """Every step is told."""
         for _ in ctx.nets:
             for step in range(1, 101):

@@ -27,11 +27,11 @@ def test_a_plan_on_the_command_line(fedsim: Fedsim, ray_cluster: None) -> None:
     done = fedsim("plan", "demo", "--set", "resources.workers=1", "--seconds", 1)
     assert done.code == 0, done.err
     for words in (
-        "8 fit",
+        "8 workers fit",
         "workers",
         "memory of a worker",
-        "a round",
-        "the run",
+        "time of a round",
+        "run time",
         "384.8 kB",
         "192.4 kB down",
     ):

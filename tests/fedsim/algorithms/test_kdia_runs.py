@@ -105,7 +105,7 @@ def test_models_are_being_scored_while_the_generator_learns(monkeypatch: pytest.
     told = list[str]()
 
     class Watching(SerialPool):
-        def evaluate(self, *asked: Any) -> Any:
+        def begin_evaluation(self, *asked: Any) -> Any:
             told.append("begun")
             score = super().begin_evaluation(*asked)
             return lambda: (told.append("waited for"), score())[1]

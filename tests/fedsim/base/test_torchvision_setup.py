@@ -5,8 +5,8 @@ import sys
 def test_torchvision_imports_beside_any_torch():
     """In a process of its own: whatever this one has imported already would hide the fault."""
     script = (
-        "from fedsim.base.torchvision_setup import torchvision_ready;"
-        "torchvision_ready(); torchvision_ready();"
+        "from fedsim.base.torchvision_setup import prepare_torchvision;"
+        "prepare_torchvision(); prepare_torchvision();"
         "from torchvision.models import resnet18;"
         "print(sum(p.numel() for p in resnet18(num_classes=10).parameters()))"
     )

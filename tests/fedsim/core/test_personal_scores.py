@@ -147,7 +147,7 @@ def test_a_client_that_raises_is_treated_as_in_training() -> None:
     algorithm = Stumbling(unlucky=population.partition.size(2))
     with pytest.raises(ClientFailed) as caught:
         scored(algorithm, population)
-    assert (caught.value.client, caught.value.stage) == (2, "personalise")
+    assert (caught.value.client, caught.value.stage) == (2, "personalize")
     scores = scored(algorithm, population, client_error="skip")
     assert scores.failed == (2,)
     assert scores.clients.tolist() == [0, 1, 3, 4, 5]

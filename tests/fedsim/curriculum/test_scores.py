@@ -156,7 +156,7 @@ def test_orders_and_ties_are_as_specified() -> None:
 
 
 def test_the_spec_has_the_names_that_the_science_has() -> None:
-    schema = JobSpec.model_json_schema()["$defs"]["DataCurriculum"]["properties"]
+    schema = JobSpec.model_json_schema()["$defs"]["DataCurriculumSection"]["properties"]
     assert tuple(schema["score"]["enum"]) == get_args(ScoreName) == tuple(RULES)
     assert tuple(schema["pacing"]["enum"]) == get_args(Family) == tuple(FAMILIES)
     assert tuple(schema["order"]["enum"]) == get_args(Order)

@@ -161,7 +161,7 @@ class Played:
         self.work, self.times = work, 0
         self.made.append(self)
 
-    def play(self) -> None:
+    def replay(self) -> None:
         self.times += 1
         self.work()
 

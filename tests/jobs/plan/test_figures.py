@@ -81,8 +81,8 @@ def test_a_plan_of_a_busy_machine_or_of_a_part_of_the_cluster_says_so(settings: 
 
 def test_what_the_server_trains_is_a_part_of_a_round(settings: Settings) -> None:
     full = planned(measured(learn=60.0), [ClusterNode("n", 2, 0, id="n")], settings, rounds=10)
-    [line] = [how for what, _, how in format_plan(full) if what == "a round"]
-    assert "what it trains itself 60 s" in line
+    [line] = [how for what, _, how in format_plan(full) if what == "time of a round"]
+    assert "server training 60 s" in line
 
 
 def test_memory_of_workers_that_were_not_measured_counts_too(settings: Settings) -> None:

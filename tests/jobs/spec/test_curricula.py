@@ -55,7 +55,7 @@ def test_methods_that_choose_for_themselves_are_refused_all_at_once(monkeypatch:
     spec = parse_spec({"algorithm": "choosy", "curriculum": {"data": {}, "clients": {}}})
     faults = name_checks.find_curriculum_faults(spec)
     assert [(fault.path, fault.message) for fault in faults] == [
-        ("curriculum.data", "choosy decides itself which examples a step sees"),
+        ("curriculum.data", "choosy chooses the examples of its steps itself"),
         ("curriculum.clients", "choosy chooses its clients itself"),
     ]
     assert faults[0].hint == "leave 'data' out, or choose another algorithm"

@@ -208,7 +208,7 @@ def test_a_path_outside_the_data_roots_is_refused(tmp_path: Path, kind: str, pat
 def test_data_that_no_machine_would_hold_is_refused(
     config: Settings, dataset: dict[str, Any], path: str
 ) -> None:
-    with pytest.raises(SpecError, match="take fewer") as caught:
+    with pytest.raises(SpecError, match="use fewer") as caught:
         resolve_spec(parse_spec({"algorithm": "fedavg", "data": {"dataset": dataset}}), config)
     assert caught.value.errors[0].path == path
 
