@@ -6,6 +6,7 @@ He, Zhang, Ren, Sun, "Deep residual learning for image recognition", CVPR 2016, 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -42,31 +43,18 @@ def resnet9(input_shape: tuple[int, ...], num_classes: int, *, norm: Norm = "bat
     )
 
 
-def resnet18(
-    input_shape: tuple[int, ...], num_classes: int, *, norm: Norm = "batch", stem: Stem = "small"
-) -> nn.Sequential:
-    """ResNet-18 of torchvision, with a 3x3 stem of stride 1 and no pooling for small images.
+def _torchvision_resnet(depth: int, size: str) -> Callable[..., nn.Sequential]:
+    """Make the function that builds torchvision's ResNet of this depth."""
 
-    11,173,962 parameters for 3 channels and 10 classes.
+    def build(
+        input_shape: tuple[int, ...], num_classes: int, *, norm: Norm = "batch", stem: Stem = "small"
+    ) -> nn.Sequential:
+        return _resnet(f"resnet{depth}", input_shape, num_classes, norm, stem)
 
-    Args:
-        input_shape: of one example, [channels, height, width].
-        num_classes: outputs of the head.
-        norm: the kind of the normalisation layers.
-        stem: the first layers: `small` for 32x32 images, `standard` as published for 224x224.
+    build.__name__ = build.__qualname__ = f"resnet{depth}"
+    build.__doc__ = f"""ResNet-{depth} of torchvision; small images: a 3x3 stem of stride 1, no pooling.
 
-    Raises:
-        ValueError: if the images are smaller than 8x8 (32x32 with the standard stem).
-    """
-    return _resnet("resnet18", input_shape, num_classes, norm, stem)
-
-
-def resnet34(
-    input_shape: tuple[int, ...], num_classes: int, *, norm: Norm = "batch", stem: Stem = "small"
-) -> nn.Sequential:
-    """ResNet-34 of torchvision, with a 3x3 stem of stride 1 and no pooling for small images.
-
-    21,282,122 parameters for 3 channels and 10 classes; 21,289,802 with the standard stem.
+    {size}
 
     Args:
         input_shape: of one example, [channels, height, width].
@@ -77,26 +65,14 @@ def resnet34(
     Raises:
         ValueError: if the images are smaller than 8x8 (32x32 with the standard stem).
     """
-    return _resnet("resnet34", input_shape, num_classes, norm, stem)
+    return build
 
 
-def resnet50(
-    input_shape: tuple[int, ...], num_classes: int, *, norm: Norm = "batch", stem: Stem = "small"
-) -> nn.Sequential:
-    """ResNet-50 of torchvision, with a 3x3 stem of stride 1 and no pooling for small images.
+_SIZE = "{} parameters for 3 channels and 10 classes; {} with the standard stem."
 
-    23,520,842 parameters for 3 channels and 10 classes; 23,528,522 with the standard stem.
-
-    Args:
-        input_shape: of one example, [channels, height, width].
-        num_classes: outputs of the head.
-        norm: the kind of the normalisation layers.
-        stem: the first layers: `small` for 32x32 images, `standard` as published for 224x224.
-
-    Raises:
-        ValueError: if the images are smaller than 8x8 (32x32 with the standard stem).
-    """
-    return _resnet("resnet50", input_shape, num_classes, norm, stem)
+resnet18 = _torchvision_resnet(18, "11,173,962 parameters for 3 channels and 10 classes.")
+resnet34 = _torchvision_resnet(34, _SIZE.format("21,282,122", "21,289,802"))
+resnet50 = _torchvision_resnet(50, _SIZE.format("23,520,842", "23,528,522"))
 
 
 def _resnet(

@@ -84,16 +84,7 @@ def chexpert(
     images = load_or_make(places, folder, files, recipe, lambda: {"x": decode_images(files, size, 1)})["x"]
     cut = len(parts[0])
     train, test = (_examples(x, part) for x, part in zip((images[:cut], images[cut:]), parts, strict=True))
-    return image_dataset(
-        "chexpert",
-        train,
-        test,
-        FINDINGS,
-        normalise=normalise,
-        augment=augment,
-        source=folder,
-        task="labels",
-    )
+    return image_dataset("chexpert", train, test, FINDINGS, folder, normalise, augment, task="labels")
 
 
 def _examples(x: Array, rows: list[_Row]) -> Examples:

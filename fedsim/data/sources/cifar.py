@@ -56,14 +56,7 @@ def cifar10(places: DataRoots, *, normalise: Normalisation = "channel", augment:
         train = _read_batches([source / f"data_batch_{n}" for n in range(1, 6)], "labels", 10)
         test = _read_batches([source / "test_batch"], "labels", 10)
     return image_dataset(
-        "cifar10",
-        train,
-        test,
-        _CIFAR10_CLASSES,
-        normalise=normalise,
-        augment=augment,
-        source=source,
-        moments=_CIFAR10_MOMENTS,
+        "cifar10", train, test, _CIFAR10_CLASSES, source, normalise, augment, _CIFAR10_MOMENTS
     )
 
 
@@ -100,10 +93,10 @@ def cifar100(
         train,
         test,
         [name.decode() for name in names],
-        normalise=normalise,
-        augment=augment,
-        source=source,
-        moments=_CIFAR100_MOMENTS,
+        source,
+        normalise,
+        augment,
+        _CIFAR100_MOMENTS,
     )
 
 

@@ -63,9 +63,7 @@ def image_folder(
     first, second, classes = read_image_folders(places, folder, train, test, size, channels, own=True)
     if test is None:
         first, second = cut_test_examples(first, test_share)
-    return image_dataset(
-        "image_folder", first, second, classes, normalise=normalise, augment=augment, source=folder
-    )
+    return image_dataset("image_folder", first, second, classes, folder, normalise, augment)
 
 
 def cinic10(
@@ -92,16 +90,7 @@ def cinic10(
         more, _, found = read_image_folders(places, folder, "valid", None, 32, 3)
         _check_cinic(folder / "valid", found)
         train = Examples(np.concatenate([train.x, more.x]), np.concatenate([train.y, more.y]))
-    return image_dataset(
-        "cinic10",
-        train,
-        test,
-        classes,
-        normalise=normalise,
-        augment=augment,
-        source=folder,
-        moments=_CINIC_MOMENTS,
-    )
+    return image_dataset("cinic10", train, test, classes, folder, normalise, augment, _CINIC_MOMENTS)
 
 
 def _check_cinic(folder: Path, classes: Sequence[str]) -> None:

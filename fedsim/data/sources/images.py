@@ -22,10 +22,9 @@ def image_dataset(
     train: Examples,
     test: Examples,
     classes: Sequence[str],
-    *,
+    source: object,
     normalise: Normalisation,
     augment: Sequence[Step],
-    source: object,
     moments: Moments | None = None,
     task: Literal["classes", "labels"] = "classes",
 ) -> Dataset:

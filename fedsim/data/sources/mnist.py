@@ -56,16 +56,7 @@ def mnist(places: DataRoots, *, normalise: Normalisation = "channel", augment: S
     )
     train, test = (_read_pair(folder, prefix, 10) for prefix in ("train", "t10k"))
     moments = (0.1307,), (0.3081,)
-    return image_dataset(
-        "mnist",
-        train,
-        test,
-        string.digits,
-        normalise=normalise,
-        augment=augment,
-        source=folder,
-        moments=moments,
-    )
+    return image_dataset("mnist", train, test, string.digits, folder, normalise, augment, moments)
 
 
 def fashion_mnist(places: DataRoots, *, normalise: Normalisation = "channel", augment: Steps = ()) -> Dataset:
@@ -87,16 +78,7 @@ def fashion_mnist(places: DataRoots, *, normalise: Normalisation = "channel", au
     folder = folder or places.require_path("fashion_mnist", _FASHION_FOLDERS, get)
     train, test = (_read_pair(folder, prefix, 10) for prefix in ("train", "t10k"))
     moments = (0.2860,), (0.3530,)
-    return image_dataset(
-        "fashion_mnist",
-        train,
-        test,
-        _CLOTHES,
-        normalise=normalise,
-        augment=augment,
-        source=folder,
-        moments=moments,
-    )
+    return image_dataset("fashion_mnist", train, test, _CLOTHES, folder, normalise, augment, moments)
 
 
 def emnist(
@@ -130,7 +112,7 @@ def emnist(
     classes, first = (string.ascii_lowercase, 1) if split == "letters" else (_LETTERS_AND_DIGITS, 0)
     parts = [_read_pair(folder, f"emnist-{split}-{part}", len(classes), first) for part in ("train", "test")]
     train, test = (Examples(np.ascontiguousarray(p.x.swapaxes(2, 3)), p.y) for p in parts)
-    return image_dataset("emnist", train, test, classes, normalise=normalise, augment=augment, source=folder)
+    return image_dataset("emnist", train, test, classes, folder, normalise, augment)
 
 
 def _read_pair(folder: Path, prefix: str, num_classes: int, first: int = 0) -> Examples:

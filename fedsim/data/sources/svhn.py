@@ -43,16 +43,7 @@ def svhn(places: DataRoots, *, normalise: Normalisation = "channel", augment: St
     get = f"put train_32x32.mat and test_32x32.mat there, or {FETCH_HINT}"
     folder = folder or places.require_path("svhn", _FOLDERS, get)
     train, test = (_read_part(folder / f"{part}_32x32.mat") for part in ("train", "test"))
-    return image_dataset(
-        "svhn",
-        train,
-        test,
-        "0123456789",
-        normalise=normalise,
-        augment=augment,
-        source=folder,
-        moments=_MOMENTS,
-    )
+    return image_dataset("svhn", train, test, "0123456789", folder, normalise, augment, _MOMENTS)
 
 
 def _read_part(file: Path) -> Examples:

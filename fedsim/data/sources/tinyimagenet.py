@@ -51,10 +51,10 @@ def tiny_imagenet(
         Examples(images[:cut], labels[:cut]),
         Examples(images[cut:], labels[cut:]),
         _words(folder, names),
-        normalise=normalise,
-        augment=augment,
-        source=folder,
-        moments=_MOMENTS,
+        folder,
+        normalise,
+        augment,
+        _MOMENTS,
     )
 
 
