@@ -247,7 +247,7 @@ class ShortRounds:
         if not sent:
             sent = [self._count_round(0) + self.census]
         done = len(sent)
-        present = each = replace(sent[-1] + self.census.scaled(-(done == 1)), personal=0)
+        present = each = replace(sent[-1] + self.census.scale(-(done == 1)), personal=0)
         known, total = {self._message_sizes(done - 1, self.begun): each}, sum(sent, Traffic())
         later = range(done, rounds, max(1, (rounds - done) // MESSAGES))
         for number in later:
@@ -255,7 +255,7 @@ class ShortRounds:
             if sizes not in known and (len(known) < 4 or perf_counter() - began < seconds):
                 known[sizes] = self._count_round(number)
             present = known.get(sizes, present)
-            total += present.scaled((rounds - done) / len(later))
+            total += present.scale((rounds - done) / len(later))
         return each, total
 
     def _count_round(self, number: int) -> Traffic:
@@ -271,7 +271,7 @@ class ShortRounds:
             self._select_surveyed_clients(number),
         )
         survey = count_survey_traffic(algorithm, ctx, self.first, models, asked)
-        return reduced.traffic.scaled(mean(map(len, self.cohorts)) / len(sample)) + survey
+        return reduced.traffic.scale(mean(map(len, self.cohorts)) / len(sample)) + survey
 
     def _select_surveyed_clients(self, number: int) -> Clients:
         """The clients that this round's survey asks, as far as the state before round 1 tells."""

@@ -52,7 +52,7 @@ class Traffic:
         personal = self.personal + other.personal
         return Traffic(self.down + other.down, self.up + other.up, dict(both), personal)
 
-    def scaled(self, times: float) -> Traffic:
+    def scale(self, times: float) -> Traffic:
         """So many times this traffic, in whole bytes."""
         sizes = {name: round(times * size) for name, size in self.by_payload.items()}
         ways = (self.down, self.up, self.personal)

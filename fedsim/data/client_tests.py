@@ -42,7 +42,7 @@ def by_labels(held: Indices, labels: Indices, generator: np.random.Generator) ->
     return partition_from_owners(deal_examples(labels, np.where(held > 0, each, 0), generator), len(held))
 
 
-def matched(held: Indices, labels: Indices, generator: np.random.Generator) -> Partition:
+def match_tests(held: Indices, labels: Indices, generator: np.random.Generator) -> Partition:
     """Every class's test examples, divided in proportion to the clients' training examples of the class.
 
     Args:
@@ -79,7 +79,7 @@ def all_of_its_classes(held: Indices, labels: Indices, _generator: np.random.Gen
 
 SHARES: Mapping[str, Callable[[Indices, Indices, np.random.Generator], Partition]] = {
     "labels": by_labels,
-    "matched": matched,
+    "matched": match_tests,
     "classes": all_of_its_classes,
 }
 

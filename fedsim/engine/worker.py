@@ -151,7 +151,7 @@ class Worker:
             if chaos.should_fail_client(self.faults, ctx.seed, ctx.round, client, attempt):
                 raise RuntimeError("chaos chose this client to fail")
             with nullcontext() if lockstep is None else raise_stack_too_large():
-                task, update = self._client(ctx, client, broadcast, instruction, client_state, lockstep)
+                task, update = self._run_client(ctx, client, broadcast, instruction, client_state, lockstep)
                 return update.client_state, self._note_outcome(ctx, client, task, update, result)
 
         tried = attempt_with_retries(
@@ -165,7 +165,7 @@ class Worker:
             kept[client] = tried.value[0]
         return tried.value[1]
 
-    def _client(
+    def _run_client(
         self,
         ctx: Context,
         client: int,
