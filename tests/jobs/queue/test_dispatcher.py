@@ -240,11 +240,11 @@ def test_a_killed_ray_is_started_again_and_the_queue_goes_on(bench):
     bench.wait(lost, {JobState.RUNNING})
     keeper = read_addresses(bench.settings.home).pid
     os.kill(keeper, signal.SIGKILL)
-    bench.wait(lost, {JobState.STARTING}, seconds=60)
-    assert bench.wait(lost, {JobState.RUNNING}, seconds=120).restarts == 1
+    bench.wait(lost, {JobState.STARTING}, seconds=180)
+    assert bench.wait(lost, {JobState.RUNNING}, seconds=180).restarts == 1
     bench.store.request_cancel(lost)
     assert bench.wait(lost).state is JobState.CANCELLED
-    assert bench.wait(waiting, seconds=60).state is JobState.SUCCEEDED
+    assert bench.wait(waiting, seconds=180).state is JobState.SUCCEEDED
     assert read_addresses(bench.settings.home).pid != keeper
 
 
