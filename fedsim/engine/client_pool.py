@@ -1,4 +1,4 @@
-"""ClientPool: what the round loop asks of whoever runs the clients."""
+"""ClientPool: the interface between the round loop and the processes that train the clients."""
 
 from __future__ import annotations
 
@@ -9,53 +9,72 @@ from fedsim.base.tree import Tree
 from fedsim.core import Algorithm, Context, PersonalScores, ReducedUpdates, Score, Survey
 
 PersonalEvaluation: TypeAlias = Generator[int, None, PersonalScores]
-"""Scores personal models: yields how many clients are done, and returns all scores."""
+"""A running personal evaluation: yields the number of finished clients, and returns all scores."""
 
 
 class ClientPool(Protocol):
-    """Where clients run: one after another here, or on actors."""
+    """Runs clients in this process (`SerialPool`, `StackedPool`) or in Ray actors (`RayPool`)."""
 
     def begin_training(
         self, algorithm: Algorithm, ctx: Context, state: Any, cohort: Sequence[int]
     ) -> Callable[[], ReducedUpdates]:
-        """Begin one round of these clients; what is returned waits for its end and gives the outcome.
+        """Start one round of training.
 
-        The clients' memories change when the outcome is asked for, not before.
+        Args:
+            algorithm: the algorithm whose `train_client` runs.
+            ctx: the round's context.
+            state: the server state at the start of the round.
+            cohort: the numbers of the clients to train.
+
+        Returns:
+            A function that waits until all clients are done and returns their reduced updates. The client
+            states change when it is called, not before.
         """
 
     def measure_losses(
         self, algorithm: Algorithm, ctx: Context, state: Any, clients: Sequence[int]
     ) -> Survey:
-        """The mean loss of the first deployed model on each of these clients' training examples."""
+        """Measure the mean loss of the first deployed model on each client's training examples.
+
+        Args:
+            algorithm: the algorithm whose deployed model is measured.
+            ctx: the round's context.
+            state: the server state.
+            clients: the clients of the survey.
+        """
 
     def begin_evaluation(
         self, algorithm: Algorithm, ctx: Context, state: Any
     ) -> Callable[[], Mapping[str, Score]]:
-        """Begin to score every deployed model on the whole test set; what is returned waits for it."""
+        """Start the evaluation of every deployed model on the whole test set (and the validation set).
+
+        Returns:
+            A function that waits for the scores and returns {name: score}.
+        """
 
     def begin_personal_evaluation(
         self, algorithm: Algorithm, ctx: Context, state: Any, clients: Iterable[int] | None = None
     ) -> PersonalEvaluation:
-        """Begin to score each client's own model on its own test examples.
+        """Start the evaluation of each client's personal model on its own test examples.
 
-        Nothing changes by it: memories and state stay as they are. Clients that fail are treated as in
-        training; those without test examples are counted and left alone.
+        The server state and the client states stay as they are. The fault policy of training applies to
+        clients that fail. Clients without test examples are counted, but not evaluated.
 
         Args:
-            algorithm: whose clients.
-            ctx: the round that just ended.
-            state: of the server, after it.
-            clients: whom to score; by default everybody.
+            algorithm: the algorithm that makes the personal models.
+            ctx: the context of the round that just ended.
+            state: the server state after this round.
+            clients: the clients to evaluate; by default all.
 
         Returns:
-            What is to be run to its end: it yields how many clients are done, and returns the scores.
+            A generator to run to its end: it yields the number of finished clients, and returns the scores.
         """
 
     def client_states(self, clients: Iterable[int] | None = None) -> Mapping[int, Tree]:
-        """What these clients keep, by default all; those that keep nothing are not in the answer."""
+        """Return {client: client state}, by default of all clients; clients without a state are missing."""
 
     def restore_client_states(self, client_states: Mapping[int, Tree]) -> None:
-        """Put the memories of these clients back, as after a restart; those of others stay as they are."""
+        """Set these clients' states, as after a restart; the states of other clients stay as they are."""
 
     def close(self) -> None:
-        """Give the pool's resources back."""
+        """Release the pool's resources."""

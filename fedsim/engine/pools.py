@@ -1,4 +1,8 @@
-"""Pools that run clients in this process."""
+"""SerialPool and StackedPool: train clients in this process.
+
+The functions below them make the server's messages to the clients and count their bytes; every pool uses
+them.
+"""
 
 from __future__ import annotations
 
@@ -36,13 +40,15 @@ from fedsim.stacking.graph_replay import Recorder
 
 
 class SerialPool:
-    """The reference: clients one after another, in this process. RayPool gives the same bits.
+    """Train clients one after another, in this process: the reference pool.
+
+    `RayPool` gives the same results, bit for bit.
 
     Args:
-        algorithm: whose clients to run.
+        algorithm: the algorithm to run.
         population: the federation.
         device: "cpu" or "cuda".
-        faults: what a client that raises does.
+        faults: the policy for clients that raise.
     """
 
     name: ClassVar[str] = "serial"
@@ -62,7 +68,7 @@ class SerialPool:
     def begin_training(
         self, algorithm: Algorithm, ctx: Context, state: Any, cohort: Sequence[int]
     ) -> Callable[[], ReducedUpdates]:
-        """One round of these clients, run when its outcome is asked for; see `ClientPool`."""
+        """Return a function that trains the cohort when it is called; see `ClientPool`."""
         return partial(self._run_round, algorithm, ctx, state, cohort)
 
     def _run_round(
@@ -85,7 +91,7 @@ class SerialPool:
         broadcasts: Mapping[str, Tree],
         instructions: Mapping[int, Tree],
     ) -> tuple[SpanResult, dict[int, Tree]]:
-        """The round's work; where so many at once need too much memory, all of it again with half as many."""
+        """Train the cohort; if a stack needs too much memory, start again with half the stack size."""
         letters, client_states = (
             self._select_on_device(instructions, cohort),
             self._select_on_device(self._client_states, cohort),
@@ -105,16 +111,16 @@ class SerialPool:
                 self.stack_size = halve_stack_size(self.stack_size)
 
     def _to_client_device(self, message: Tree) -> Tree:
-        """It where the clients train: the server's tensors are on the CPU."""
+        """Copy the server's message from the CPU to the device of the clients."""
         device = self.worker.device
         return message if device.type == "cpu" else tree.map(lambda leaf: leaf.to(device), message)
 
     def _select_on_device(self, held: Mapping[int, Tree], clients: Iterable[int]) -> Mapping[int, Tree]:
-        """What these clients hold, where they train."""
+        """Return the trees that are `held` for these clients, on the device of the clients."""
         return {client: self._to_client_device(held[client]) for client in clients if client in held}
 
     def _to_cpu(self, result: SpanResult, kept: Mapping[int, Tree]) -> tuple[SpanResult, Mapping[int, Tree]]:
-        """What came of a round, on the CPU."""
+        """Move a span's result and its new client states to the CPU."""
         if self.worker.device.type == "cpu":
             return result, kept
         home = {
@@ -125,7 +131,7 @@ class SerialPool:
     def measure_losses(
         self, algorithm: Algorithm, ctx: Context, state: Any, clients: Sequence[int]
     ) -> Survey:
-        """The mean loss of the first deployed model on each client's data; see `ClientPool`."""
+        """Measure the mean loss of the first deployed model on each client's data; see `ClientPool`."""
         models = select_survey_models(algorithm, ctx, state)
         losses = self.worker.measure_losses(ctx.round, self._to_client_device(models), clients)
         return Survey(losses, count_survey_traffic(algorithm, ctx, state, models, clients))
@@ -133,7 +139,7 @@ class SerialPool:
     def begin_evaluation(
         self, algorithm: Algorithm, ctx: Context, state: Any
     ) -> Callable[[], Mapping[str, Score]]:
-        """Every deployed model scored on the whole test set, when the scores are asked for."""
+        """Return a function that evaluates every deployed model when it is called; see `ClientPool`."""
         models = self._to_client_device(list_deployed_models(algorithm, ctx, state))
         shards = range(count_shards(self.population))
         return lambda: sum_scores(self.worker.score_shard(ctx.round, models, shard) for shard in shards)
@@ -141,7 +147,7 @@ class SerialPool:
     def begin_personal_evaluation(
         self, algorithm: Algorithm, ctx: Context, state: Any, clients: Iterable[int] | None = None
     ) -> PersonalEvaluation:
-        """Each client's own model scored on its own test examples, one client at a time; see `ClientPool`."""
+        """Evaluate each client's personal model on its own test examples, one by one; see `ClientPool`."""
         return self._run_personal_evaluation(
             algorithm, ctx, state, select_tested_clients(self.population, clients)
         )
@@ -165,38 +171,40 @@ class SerialPool:
         return join_scores(parts, asked.untested)
 
     def client_states(self, clients: Iterable[int] | None = None) -> Mapping[int, Tree]:
-        """What these clients keep, by default all."""
+        """Return {client: client state} of these clients, by default of all."""
         chosen = self._client_states if clients is None else clients
         return {client: self._client_states[client] for client in chosen if client in self._client_states}
 
     def restore_client_states(self, client_states: Mapping[int, Tree]) -> None:
-        """Put the memories of these clients back, as after a restart."""
+        """Set these clients' states, as after a restart."""
         self._client_states.update(client_states)
         self._states_digest.update(client_state_digests(client_states))
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: this pool holds no resources."""
 
 
 class StackedPool(SerialPool):
-    """Clients of one architecture some at once, in this process, by `torch.func.vmap` over their parameters.
+    """Train stacks of clients in this process, by `torch.func.vmap` over their parameters.
 
-    What it gives is what SerialPool gives but for rounding, and the same bits whenever the width is the same.
-    Where so many at once need too much memory, the round is begun again with half as many, and it stays so.
+    The clients of a stack have the same architecture and train at once. The results equal those of
+    `SerialPool` up to rounding; with the same stack size they are equal bit for bit. If a stack needs too
+    much memory, the round starts again with half the stack size, and later rounds keep the smaller size.
 
     Args:
-        algorithm: whose clients to run.
+        algorithm: the algorithm to run.
         population: the federation.
-        stack_size: how many clients at once.
+        stack_size: the number of clients that train at once.
         device: "cpu" or "cuda".
-        faults: what a client that raises does.
-        recorder: records steps, if they are to be played; see `fedsim.stacking.graph_replay`.
+        faults: the policy for clients that raise.
+        recorder: records the local steps as CUDA graphs and replays them; see
+            `fedsim.stacking.graph_replay`. None: no graphs.
 
     Attributes:
-        stack_size: as it is now.
+        stack_size: the current stack size.
 
     Raises:
-        SettingsError: for a width below 1.
+        SettingsError: `stack_size` is below 1.
     """
 
     name: ClassVar[str] = "stacked"
@@ -217,23 +225,23 @@ class StackedPool(SerialPool):
 
 
 def stack_size_by_model(algorithm: Algorithm, nets: Sequence[Net], stack_size: int) -> Callable[[int], int]:
-    """How many clients of each architecture train at once where `width` is asked for."""
+    """Return a function from architecture to stack size: 1 for a net that cannot be stacked."""
     return lambda model: 1 if nets[model].unstackable else stack_size
 
 
 def halve_stack_size(stack_size: int) -> int:
-    """The width to try after one that needs too much memory."""
+    """Return the stack size to try after one that needs too much memory."""
     return max(1, stack_size // 2)
 
 
 def make_broadcasts(algorithm: Algorithm, ctx: Context, state: Any) -> dict[str, Mapping[str, Tree]]:
-    """What the clients of each architecture receive, by its number as text."""
+    """Return the broadcast to the clients of each architecture: {"0": {payload name: tree}, "1": ...}."""
     with attribute_server_errors(algorithm, "broadcast"):
         return {str(m): algorithm.broadcast(ctx.for_model(m), state) for m in range(len(ctx.nets))}
 
 
 def make_handovers(algorithm: Algorithm, ctx: Context, state: Any) -> dict[str, Mapping[str, Tree]]:
-    """What the clients of each architecture receive for models of their own, by its number as text."""
+    """Return the broadcast of a personal evaluation, per architecture: {"0": {payload name: tree}, ...}."""
     own = capability(algorithm, PersonalBroadcast)
     if own is None:
         return make_broadcasts(algorithm, ctx, state)
@@ -242,13 +250,13 @@ def make_handovers(algorithm: Algorithm, ctx: Context, state: Any) -> dict[str, 
 
 
 def list_deployed_models(algorithm: Algorithm, ctx: Context, state: Any) -> dict[str, Mapping[str, Tree]]:
-    """The models of each architecture that are to be scored, by its number as text."""
+    """Return the models to evaluate, per architecture: {"0": {model name: tree}, "1": ...}."""
     with attribute_server_errors(algorithm, "deploy_models"):
         return {str(m): algorithm.deploy_models(ctx.for_model(m), state) for m in range(len(ctx.nets))}
 
 
 def select_survey_models(algorithm: Algorithm, ctx: Context, state: Any) -> dict[str, Tree]:
-    """The model of each architecture that a survey is about, by its number as text; {} if there is none."""
+    """Return the model that a client survey measures, per architecture: the first deployed one, if any."""
     found = list_deployed_models(algorithm, ctx, state).items()
     return {number: next(iter(models.values())) for number, models in found if models}
 
@@ -256,7 +264,10 @@ def select_survey_models(algorithm: Algorithm, ctx: Context, state: Any) -> dict
 def count_survey_traffic(
     algorithm: Algorithm, ctx: Context, state: Any, models: Mapping[str, Tree], clients: Sequence[int]
 ) -> Traffic:
-    """A model down to every client asked, but for what clients have of it; one number up from each."""
+    """Return the traffic of a client survey.
+
+    Down: the survey payload, once per client. Up: one number per client.
+    """
     if not len(clients):
         return Traffic()
     asked = np.bincount(np.asarray(clients, np.int64) % len(models), minlength=len(models))
@@ -271,7 +282,7 @@ def count_survey_traffic(
 def make_instructions(
     algorithm: Algorithm, ctx: Context, state: Any, cohort: Sequence[int]
 ) -> dict[int, Tree]:
-    """What each client of the cohort receives besides the broadcast; {} if the algorithm sends nothing."""
+    """Return each client's instructions, sent with the broadcast; {} if the algorithm has none."""
     instructing = capability(algorithm, ClientInstructions)
     if instructing is None:
         return {}
@@ -284,7 +295,7 @@ def make_instructions(
 def make_personal_instructions(
     algorithm: Algorithm, ctx: Context, state: Any, clients: Sequence[int]
 ) -> dict[int, Tree]:
-    """What each receives besides the handover: its instructions, unless the method hands over all."""
+    """Return each client's instructions for a personal evaluation; {} with a `PersonalBroadcast`."""
     return (
         {} if capability(algorithm, PersonalBroadcast) else make_instructions(algorithm, ctx, state, clients)
     )
@@ -297,7 +308,7 @@ def count_bytes_down(
     instructions: Mapping[int, Tree],
     cohort: Sequence[int],
 ) -> Counter[str]:
-    """Bytes sent to the cohort by payload: each client is charged for its own copy."""
+    """Count the bytes sent to the cohort, by payload name; every client's own copy counts."""
     down = Counter[str]()
     for model, message in broadcasts.items():
         receivers = sum(client % len(broadcasts) == int(model) for client in cohort)

@@ -1,4 +1,4 @@
-"""From the clients' reports to what `Algorithm.aggregate` receives: sums along the tree of blocks."""
+"""Reduction: sum the client updates along the tree of blocks, into the input of `Algorithm.aggregate`."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from fedsim.errors import CohortFailed
 from fedsim.stacking.grouping import StackingNotes
 
 Sums: TypeAlias = "dict[str, Any] | None"
-"""{slot: one float64 vector, in transit an array}; None for a part of the tree where nobody reported."""
+"""{slot: float64 vector} (a NumPy array between processes); None for a part of the tree without updates."""
 
 
 @dataclass(frozen=True)
 class ClientOutcome:
-    """What the server learns of one client's round besides its payloads.
+    """One client's update without its summed payloads.
 
     Attributes:
-        client: its number.
-        weight: what it counts in a MEAN.
-        num_examples: how many it holds.
-        metrics: its scalars.
-        gathered: its own entry of every GATHER payload.
-        mark: SHA-256 of its new memory; None unless the algorithm is stateful.
+        client: the client's number.
+        weight: the client's weight in a MEAN.
+        num_examples: the number of training examples of the client's task.
+        metrics: the scalars of the update, such as the training loss.
+        gathered_payloads: {payload name: the client's tree} for every GATHER payload.
+        state_digest: SHA-256 of the new client state; None unless the algorithm is stateful.
     """
 
     client: int
@@ -49,19 +49,19 @@ class ClientOutcome:
 
 @dataclass
 class SpanResult:
-    """What the clients of a span sent.
+    """The reduced updates of a span's clients.
 
     Attributes:
-        nodes: (node, sums) of the nodes of the tree that lie wholly in the span, from left to right; for
-            MEAN the weighted and for SUM the plain sum of every payload.
-        layouts: how each payload's vector is laid out.
-        sizes: bytes of each payload that is summed, the same from every client.
-        outcomes: one entry per client that reported, in the order in which they ran.
-        errors: why each of the others did not.
-        retries: how often clients were trained again.
-        up: bytes by payload, over the clients that reported.
-        seconds: what it took.
-        stacking: which local loops were made together.
+        nodes: (node, sums) of the tree nodes that lie wholly in the span, from left to right. A MEAN payload
+            has its weighted sum, a SUM payload its plain sum.
+        layouts: {slot: names, shapes and types of the tree in this vector}.
+        sizes: {slot: bytes of one payload}, the same for every client.
+        outcomes: one entry per client with an update, in the order of training.
+        errors: {client: error text} for the clients that failed.
+        retries: number of times that clients were trained again.
+        bytes_up: bytes by payload name, summed over the clients with an update.
+        seconds: wall-clock seconds of the span.
+        stacking: the numbers of clients that ran in stacks and alone.
     """
 
     nodes: list[tuple[Node, Sums]] = field(default_factory=list)
@@ -75,11 +75,11 @@ class SpanResult:
     stacking: StackingNotes = field(default_factory=StackingNotes)
 
     def to_numpy(self) -> SpanResult:
-        """The same over NumPy arrays, for travelling between processes."""
+        """Return a copy with NumPy arrays, to send to another process."""
         return self._convert(lambda vector: vector.cpu().numpy(), tree.to_numpy)
 
     def to_tensors(self) -> SpanResult:
-        """The same over tensors again."""
+        """Return a copy with tensors: the inverse of `to_numpy`."""
         return self._convert(tree.wrap_array, tree.from_numpy)
 
     def _convert(self, vector: Callable[[Any], Any], entry: Callable[[Tree], Tree]) -> SpanResult:
@@ -100,15 +100,17 @@ def _convert_outcome(outcome: ClientOutcome, convert: Any) -> ClientOutcome:
 def make_client_sums(
     algorithm: Algorithm, ctx: Context, update: ClientUpdate, weight: float, result: SpanResult
 ) -> dict[str, Tensor]:
-    """One client's part of every sum; its layouts and bytes are noted in `result`, once nothing can fail.
+    """Return one client's part of every sum, {slot: float64 vector}.
 
-    Products of float32 numbers and whole weights are exact in float64, so the mean of one client is its
-    model.
+    Add the layouts and the bytes of its payloads to `result`, as the last step, when nothing can fail.
+
+    Products of float32 numbers and integer weights are exact in float64: the mean over one client is exactly
+    its model.
     """
     sums, up, fresh = {}, dict[str, int](), dict[str, Tree]()
     same = not capability(
         algorithm, PayloadAccounting
-    )  # then all clients' payloads cost what the first one's does
+    )  # every client's payload then has the same bytes as the first client's
     for name, reduction in algorithm.uploads.items():
         payload = update.upload[name]
         if reduction is Reduction.GATHER:
@@ -130,23 +132,23 @@ def make_client_sums(
 
 
 def _payload_cost(algorithm: Algorithm, ctx: Context, name: str, payload: Tree) -> dict[str, int]:
-    """What sending this payload costs: nothing at all where it is not sent in reality."""
+    """Return {name: bytes} of a payload; {} for a free upload, which a real system would not send."""
     return {} if name in algorithm.free_uploads else {name: count_bytes(algorithm, ctx, name, payload)}
 
 
 def _slot(payload: str, reduction: Reduction, model: int) -> str:
-    """Where a payload's sum over the clients of one architecture, or over all, is kept."""
+    """Return the key of a payload's sum: "all/NAME" over all clients, "0/NAME" over architecture 0."""
     return f"all/{payload}" if reduction is Reduction.OVERALL_MEAN else f"{model}/{payload}"
 
 
 def select_gathered(algorithm: Algorithm, update: ClientUpdate) -> dict[str, Tree]:
-    """One client's entries of the GATHER payloads."""
+    """Return the GATHER payloads of one client update."""
     wanted = (name for name, reduction in algorithm.uploads.items() if reduction is Reduction.GATHER)
     return {name: update.upload[name] for name in wanted}
 
 
 def add_sums(a: Sums, b: Sums) -> Sums:
-    """The sum of two parts, either of which may be empty."""
+    """Add two sums; either may be None."""
     if a is None or b is None:
         return a if b is None else b
     both = {slot: torch.add(value, b[slot]) if slot in b else value for slot, value in a.items()}
@@ -162,19 +164,19 @@ def combine_results(
     engine: Mapping[str, Any],
     fingerprint: ClientStatesDigest,
 ) -> ReducedUpdates:
-    """Finish the sums along the tree, whatever the order of arrival.
+    """Combine the results of all spans; the order in which they arrive does not matter.
 
     Args:
-        algorithm: which declares how each payload is reduced.
-        ctx: the round.
-        results: of spans that together hold every block.
+        algorithm: declares how each payload is reduced (`Algorithm.uploads`).
+        ctx: the round's context.
+        results: the results of spans that together hold every block.
         cohort: the round's clients, in order.
-        down: bytes sent to the cohort, by payload.
-        engine: how the pool did it, for the record.
-        fingerprint: of the pool's memories, which is brought up to date.
+        down: bytes sent to the cohort, by payload name.
+        engine: facts about the pool for the round's record, such as its name.
+        fingerprint: the digest of the pool's client states; this function updates it.
 
     Raises:
-        CohortFailed: if no client reported.
+        CohortFailed: every client failed.
     """
     total, layouts, up = TreeSum(add_sums), dict[str, Layout](), Counter[str]()
     found: dict[int, ClientOutcome] = {}
@@ -216,7 +218,11 @@ def combine_results(
 def _failures(
     ctx: Context, results: Sequence[SpanResult], cohort: Sequence[int], reported: int
 ) -> dict[int, str]:
-    """Why each client that failed did, in cohort order."""
+    """Return {client: error text} of the failed clients, in cohort order.
+
+    Raises:
+        CohortFailed: every client failed.
+    """
     errors = {client: text for result in results for client, text in result.errors.items()}
     failures = {client: errors[client] for client in cohort if client in errors}
     if failures and not reported:
@@ -229,11 +235,11 @@ def _failures(
 
 
 NAMED_FAILURES = 5
-"""How many of a round's failed clients a record says the cause of; it has the numbers of all."""
+"""Number of failed clients whose error text a round's record holds; it lists all their client numbers."""
 
 
 def _make_failure_record(failures: Mapping[int, str], retries: int) -> dict[str, Any]:
-    """What a record says of clients that raised: nothing if none did."""
+    """Return the record's entries about failed and retried clients; {} without failures and retries."""
     said: dict[str, Any] = {}
     if failures:
         named = islice(failures.items(), NAMED_FAILURES)
@@ -256,9 +262,11 @@ def _finish_payload(
     layouts: Mapping[str, Layout],
     outcomes: Sequence[ClientOutcome],
 ) -> dict[str, Any]:
-    """A payload's sum or mean as a tree again; with several architectures, one for each that came.
+    """Turn a payload's sum into its reduced tree: the sum or the mean.
 
-    Of clients whose weights sum to 0 there is no mean: {}.
+    Returns:
+        The tree. With several architectures, {"0": tree, ...} for those with updates; OVERALL_MEAN always
+        gives one tree. {} if the clients' weights sum to 0: there is no mean.
     """
     if reduction is Reduction.OVERALL_MEAN:
         slot, mass = _slot(name, reduction, 0), float(np.sum([o.weight for o in outcomes]))
@@ -274,7 +282,7 @@ def _finish_payload(
 
 
 def _averages(outcomes: Sequence[ClientOutcome]) -> dict[str, float]:
-    """The mean of each metric over the clients' examples; NaN where there are none."""
+    """Return the mean of each metric, weighted by the clients' examples; NaN if they hold none."""
     mass = sum(outcome.num_examples for outcome in outcomes)
     names = outcomes[0].metrics if outcomes else {}
     if not mass:

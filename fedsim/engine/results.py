@@ -1,4 +1,4 @@
-"""RoundResult: one finished round, as `simulate` yields it."""
+"""RoundResult: the result of one round, yielded by `simulate`."""
 
 from __future__ import annotations
 
@@ -12,26 +12,28 @@ from fedsim.training.effort import NOTHING, Cost
 
 @dataclass(frozen=True)
 class RoundResult:
-    """One finished round.
+    """The result of one finished round.
 
     Attributes:
-        round: how many rounds are finished now, from 1.
-        state: the server state after it; None once it has crossed a process boundary.
-        digest: of that state.
-        memory_digest: of what all clients keep; None unless the algorithm is stateful.
-        cohort: the clients that took part.
-        failed: those of them whose work was left out.
-        metrics: scores and the cohort's averages; `train_loss` is the mean local loss.
-        traffic: simulated bytes.
-        cost: what the round's training cost its clients.
-        tuning: what fine-tuning cost everybody whose own model was scored.
-        seconds: wall clock by phase: total, survey, train, server, learn (what the server trains itself),
-            evaluate, personal. They add up over a run: clients that began while the round before was scored
-            had those seconds for nothing, as had the scoring that went on while the server learnt. What is
-            done with a round after it was yielded, such as a checkpoint, is in none.
-        engine: how the pool did it.
-        method: what the method decided.
-        personal: how the clients' own models do, client by client; None where they were not scored.
+        round: the round's number, counted from 1.
+        state: the server state after the round; None in a result received from another process.
+        digest: digest of the server state.
+        memory_digest: digest of all client states; None unless the algorithm is stateful.
+        cohort: the numbers of the round's clients.
+        failed: the clients of the cohort that failed and were left out.
+        metrics: scores of the models and means over the cohort, such as `global_accuracy` and `train_loss`
+            (the mean local loss).
+        traffic: simulated bytes between server and clients.
+        cost: local updates and FLOPs of the round's client training.
+        tuning: local updates and FLOPs of fine-tuning before the personal evaluation.
+        seconds: wall-clock seconds by phase: total, survey, train, server, learn (server training),
+            evaluate, personal. Phases may overlap, and each second counts only once: clients that start
+            during the evaluation of the previous round do not count these seconds, nor does an evaluation
+            that runs during server training. Time after the result is yielded (a checkpoint, for example)
+            is not counted, so the seconds of all rounds may be added.
+        engine: facts about the pool, such as its name and the number of retries.
+        method: the algorithm's own facts about the round (`Algorithm.describe_round`).
+        personal: scores of the personal models, per client; None if they were not evaluated.
     """
 
     round: int
@@ -50,7 +52,7 @@ class RoundResult:
     personal: PersonalScores | None = None
 
     def record(self) -> dict[str, Any]:
-        """The round as plain data, as it stands in stores and files."""
+        """Return the round as plain data, as stores and files hold it."""
         return {
             "round": self.round,
             "digest": self.digest,

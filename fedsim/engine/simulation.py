@@ -1,9 +1,17 @@
-"""The round loop, shared by every algorithm and every pool.
+"""The round loop: one loop for every algorithm and every pool.
 
-One round: `survey` (where the method asks first) -> `cohort` (seeded by the round) -> the pool trains it,
-block by block -> `aggregate` -> the deployed models are scored, and where it is due the clients' own, while
-the server trains what is its own (`learn`) and then the next round's clients begin. All of it is visible in
-`stages`.
+`simulate` is the entry point. `simulate_with_progress` holds the loop; one round has these steps:
+
+1. Start the clients: run the client survey (if the algorithm has one), select the cohort, start its training.
+2. Wait for the client updates; the pool reduces them to sums and means.
+3. Aggregate: `Algorithm.aggregate` makes the new server state.
+4. Start the evaluation of the deployed models and, if due, of the personal models.
+5. Train on the server (`ServerTraining.train_server`), while the evaluation runs. An algorithm with
+   `trains_before_evaluation` does this before step 4.
+6. Start step 1 of the next round, so that no worker is idle.
+7. Make the round's result: digest, traffic, cost.
+8. Wait for the scores.
+9. Yield the result.
 """
 
 from __future__ import annotations
@@ -70,27 +78,55 @@ def simulate(
     resume: Checkpoint | None = None,
     device: torch.device | str = "cpu",
 ) -> Iterator[RoundResult]:
-    """Run a federation; stop iterating to stop the run.
+    """Run a federation round by round; stop iterating to stop the run.
 
     Args:
-        algorithm: the method.
-        population: who takes part.
-        pool: where the clients run; the caller closes it.
-        rounds: how many to run, by default `population.rounds`.
-        evaluate_every: score the deployed models after every so many rounds, and after the last.
-        personal: after which of these rounds the clients' own models are scored; see `personal_due`.
-        resume: go on from here, with the round after; the pool must be new.
-        device: where the server trains what is its own.
+        algorithm: the algorithm to run.
+        population: the data, the architectures and the local training of all clients.
+        pool: trains the clients; the caller closes it.
+        rounds: number of rounds, with those before `resume` included; by default `population.rounds`.
+        evaluate_every: evaluate the deployed models after rounds n, 2n, 3n, ... and after the last round.
+        personal: policy for the personal evaluation; see `is_personal_evaluation_due`.
+        resume: continue after the round of this checkpoint; the pool must be new.
+        device: device of the server training.
 
     Yields:
-        One result per round, as soon as it is finished.
+        One result per round, as soon as the round is finished.
 
     Raises:
-        ClientFailed, CohortFailed: if clients raised, as the pool's fault policy has it.
-        MethodFailed: if the algorithm's code on the server raised.
-        OutOfMemory: if memory ran out, in either.
-        DataError: if no client at all holds an example. A round of clients that hold none leaves the models
-            as they are.
+        ClientFailed, CohortFailed: clients raised, and the pool's fault policy ends the run.
+        MethodFailed: the algorithm's code on the server raised.
+        OutOfMemory: a client or the server ran out of memory.
+        DataError: no client of the federation holds an example. (If only the clients of one round hold none,
+            that round leaves the models as they are.)
+
+    Example:
+        Five clients train an MLP with FedAvg for three rounds:
+
+        >>> from fedsim.algorithms.fedavg import FedAvg
+        >>> from fedsim.clients.population import Population
+        >>> from fedsim.core import LocalTraining
+        >>> from fedsim.data import load_dataset, make_federation
+        >>> from fedsim.engine.pools import SerialPool
+        >>> from fedsim.models import make_net
+        >>> data = load_dataset("synthetic", roots=(), examples=400, test_examples=100, classes=3, dims=8)
+        >>> federation = make_federation(data, "dirichlet", num_clients=5, seed=0, beta=1.0)
+        >>> net = make_net("mlp", input_shape=data.input_shape, num_classes=data.num_classes)
+        >>> population = Population(
+        ...     dataset=federation.dataset,
+        ...     partition=federation.train,
+        ...     nets=(net,),
+        ...     local=LocalTraining(epochs=1, batch_size=16, lr=0.1),
+        ...     seed=0,
+        ...     cohort_size=5,
+        ...     rounds=3,
+        ... )
+        >>> algorithm = FedAvg()
+        >>> results = list(simulate(algorithm, population, SerialPool(algorithm, population)))
+        >>> [(result.round, result.cohort) for result in results]
+        [(1, (0, 1, 2, 3, 4)), (2, (0, 1, 2, 3, 4)), (3, (0, 1, 2, 3, 4))]
+        >>> results[-1].metrics["global_accuracy"] > 0.5
+        True
     """
     options: dict[str, Any] = {"rounds": rounds, "evaluate_every": evaluate_every, "personal": personal}
     for stage in simulate_with_progress(algorithm, population, pool, **options, resume=resume, device=device):
@@ -109,7 +145,7 @@ def simulate_with_progress(
     resume: Checkpoint | None = None,
     device: torch.device | str = "cpu",
 ) -> Iterator[RoundEvent]:
-    """As `simulate`, saying besides how far the server's training and the scoring of clients' models are."""
+    """Run `simulate`, and also yield the progress of server training and of personal evaluation."""
     last = population.rounds if rounds is None else rounds
     _check_examples(population)
     state, enrolling = (
@@ -124,34 +160,44 @@ def simulate_with_progress(
     meter, told = CostMeter(algorithm, population), False
     for number in range(first, last):
         clock = Clock()
+        # Step 1: start the clients, unless step 6 of the previous round has started them.
         begun = ahead or _begin_round(algorithm, population, pool, state, number)
         with one_thread():
+            # Step 2: wait for the client updates, reduced to sums and means.
             reduced = begun.wait_for_clients()
             clock.end_part("train")
             told = told or _warn_if_no_mean(algorithm, begun.ctx, reduced)
+            # Step 3: aggregate.
             with attribute_server_errors(algorithm, "aggregate"):
                 state = algorithm.aggregate(begun.ctx, begun.state, reduced)
+        # Step 5, before step 4: train on the server, where the evaluation needs the trained state.
         if trains_first:
             clock.end_part("server")
             state = yield from train_server(algorithm, begun.ctx, state, reduced, torch.device(device))
             clock.end_part("learn")
+        # Step 4: start the evaluation.
         scoring = PendingScores()
         if (number + 1) % evaluate_every == 0 or number + 1 == last:
             mine = is_personal_evaluation_due(personal, algorithm, population, begun.ctx, number + 1 == last)
             scoring = begin_scoring(algorithm, pool, begun.ctx, state, mine)
         clock.end_part("server")
+        # Step 5: train on the server, while the evaluation runs.
         if not trains_first:
             state = yield from train_server(algorithm, begun.ctx, state, reduced, torch.device(device))
             clock.end_part("learn")
+        # Step 6: start the clients of the next round.
         ahead = (
             _begin_next_round(algorithm, population, pool, state, number + 1) if number + 1 < last else None
         )
+        # Step 7: make the round's result, without scores.
         account = _make_round_result(algorithm, meter, begun, state, reduced)
         clock.end_part("server")
+        # Step 8: wait for the scores.
         metrics = evaluation.scores_to_metrics(scoring.deployed())
         clock.end_part("evaluate")
         own = yield from wait_for_personal_scores(scoring, number + 1)
         clock.end_part("personal")
+        # Step 9: yield the result.
         yield replace(
             account,
             metrics={**metrics, **own.metrics(), **reduced.metrics},
@@ -160,11 +206,11 @@ def simulate_with_progress(
             seconds=clock.seconds(begun.survey_seconds),
             personal=own if scoring.personal else None,
         )
-        enrolling = Traffic()  # asked once, and charged to the first round
+        enrolling = Traffic()  # the label census runs once; the first round of this call pays for it
 
 
 def _check_examples(population: Population) -> None:
-    """Raise where there is nothing to train on."""
+    """Raise DataError if no client holds a training example."""
     if not population.partition.mean_size:
         raise DataError(
             f"none of the {population.partition.num_clients} clients holds an example",
@@ -173,7 +219,7 @@ def _check_examples(population: Population) -> None:
 
 
 def _warn_if_no_mean(algorithm: Algorithm, ctx: Context, reduced: ReducedUpdates) -> bool:
-    """Whether there is no mean in this round, which the log is told then."""
+    """Log a warning and return True if all client weights are zero: the round then has no mean."""
     means = {Reduction.MEAN, Reduction.OVERALL_MEAN}.intersection(algorithm.uploads.values())
     if not means or sum(reduced.weights) > 0:
         return False
@@ -188,7 +234,7 @@ def _warn_if_no_mean(algorithm: Algorithm, ctx: Context, reduced: ReducedUpdates
 def _make_round_result(
     algorithm: Algorithm, meter: CostMeter, begun: _RunningRound, state: Any, reduced: ReducedUpdates
 ) -> RoundResult:
-    """What is known of a round before its models are scored."""
+    """Return the round's result without its scores, its seconds and the cost of fine-tuning."""
     with attribute_server_errors(algorithm, "aggregate"):
         mark = digest(state)
     with attribute_server_errors(algorithm, "describe_round"):
@@ -209,15 +255,15 @@ def _make_round_result(
 
 @dataclass(frozen=True)
 class _RunningRound:
-    """A round whose clients are at work, or are about to be.
+    """A round whose clients have started training.
 
     Attributes:
-        ctx: the round.
-        state: the server state that it began with.
-        cohort: its clients.
-        survey: what the survey before it cost.
-        asking: seconds that it took.
-        finish: waits for the clients and gives the outcome.
+        ctx: the round's context.
+        state: the server state at the start of the round.
+        cohort: the round's clients.
+        survey_traffic: traffic of the client survey before the round.
+        survey_seconds: wall-clock seconds of the client survey.
+        wait_for_clients: waits until the clients are done and returns their reduced updates.
     """
 
     ctx: Context
@@ -231,7 +277,7 @@ class _RunningRound:
 def _begin_round(
     algorithm: Algorithm, population: Population, pool: ClientPool, state: Any, number: int
 ) -> _RunningRound:
-    """Choose the clients of a round, and have them begin."""
+    """Run the client survey, select the cohort and start its training."""
     ctx, began = population.context(number), perf_counter()
     state, survey = _run_survey(algorithm, ctx, state, pool)
     asking = perf_counter() - began if capability(algorithm, ClientSurvey) else 0.0
@@ -245,11 +291,15 @@ def _begin_round(
 def _begin_next_round(
     algorithm: Algorithm, population: Population, pool: ClientPool, state: Any, number: int
 ) -> _RunningRound | None:
-    """Have the next round begin while this one is scored and written down, so that no worker is idle.
+    """Start the next round while this one is evaluated and recorded, so that no worker is idle.
 
-    It changes no result: the round begins from the same state, and the pool keeps the clients' memories as
-    they are until its outcome is asked for. A round that begins with a survey waits for its turn; and what
-    goes wrong in beginning comes up when it is its turn, after this round's result.
+    The early start changes no result: the next round starts from the same server state, and the pool
+    changes no client state before the caller asks for the outcome.
+
+    Returns:
+        The started round; None if it must start later. A round with a client survey starts in its own turn.
+        A round whose start fails is started again in its own turn, and raises there, after this round's
+        result.
     """
     if capability(algorithm, ClientSurvey):
         return None
@@ -260,7 +310,7 @@ def _begin_next_round(
 
 
 def _run_survey(algorithm: Algorithm, ctx: Context, state: Any, pool: ClientPool) -> tuple[Any, Traffic]:
-    """The survey, where the method has one, and what it cost."""
+    """Run the client survey, if the algorithm has one; return the new server state and the traffic."""
     asking = capability(algorithm, ClientSurvey)
     if asking is None:
         return state, Traffic()
@@ -274,7 +324,7 @@ def _run_survey(algorithm: Algorithm, ctx: Context, state: Any, pool: ClientPool
 
 
 def _restore_checkpoint(checkpoint: Checkpoint, pool: ClientPool) -> Any:
-    """The server state of a checkpoint; the clients' memories go into the pool."""
+    """Put the checkpoint's client states into the pool and return its server state."""
     for client_states in checkpoint.client_states:
         pool.restore_client_states(client_states)
     return checkpoint.state

@@ -1,4 +1,7 @@
-"""Worker: trains the clients of a span and scores a part of the test set. Every pool is made of these."""
+"""Worker: trains the clients of a span, and evaluates models on a part of the test set.
+
+Every pool consists of one or more workers.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +45,15 @@ from fedsim.stacking.mask_check import MaskChecks
 from fedsim.training.losses import mark_correct
 
 SHARD = 1000
-"""Test examples per unit of evaluation; part of the result, since losses are added shard by shard."""
+"""Test examples per shard, the unit of evaluation.
+
+Losses are added shard by shard, so another number changes the last bits of the result.
+"""
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One torch thread inside: with two, the same training is not bit-identical in two processes."""
+    """Limit torch to one thread: with two, the same training is not bit-identical in two processes."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -57,14 +63,14 @@ def one_thread() -> Iterator[None]:
 
 
 class Worker:
-    """Runs client code, on one device.
+    """Runs the algorithm's client code on one device.
 
     Args:
-        algorithm: whose clients to run.
+        algorithm: the algorithm to run.
         population: the federation.
         device: "cpu" or "cuda".
-        faults: what a client that raises does.
-        recorder: records the steps of clients that train at once, if they are to be played.
+        faults: the policy for clients that raise.
+        recorder: records the local steps of stacks as CUDA graphs and replays them; None: no graphs.
     """
 
     def __init__(
@@ -92,25 +98,25 @@ class Worker:
         client_states: Mapping[int, Tree | None],
         stack_size: int = 1,
     ) -> tuple[SpanResult, dict[int, Tree]]:
-        """Train the clients of a span, one by one or some at once.
+        """Train the clients of a span, one by one or in stacks.
 
         Args:
             round: counted from 0.
-            start: the number of the first block.
-            blocks: in order.
-            broadcasts: what all clients of each architecture received, by its number as text.
-            instructions: what each received besides.
-            client_states: what each kept; None or missing on a first visit.
-            stack_size: how many clients of a block to train at once, where their model allows it.
+            start: the number of the span's first block.
+            blocks: the span's blocks, in order.
+            broadcasts: the broadcast to the clients of each architecture: {"0": {payload name: tree}, ...}.
+            instructions: {client: its instructions}; a client without instructions may be missing.
+            client_states: {client: its state}; None or missing for a client that trains for the first time.
+            stack_size: the number of clients to train at once, if their net can be stacked.
 
         Returns:
-            The span's sums, and each client's new memory (empty unless the algorithm is stateful, and
-            without the clients that failed).
+            The span's sums, and {client: new client state}. The second is empty unless the algorithm is
+            stateful; clients that failed are missing.
 
         Raises:
-            ClientFailed: if a client's code raised, and the policy does not say otherwise.
-            OutOfMemory: if that is why.
-            StackTooWide: if it is why, and several clients trained at once.
+            ClientFailed: a client's code raised, and the fault policy ends the run.
+            OutOfMemory: a client's code ran out of memory, and the fault policy ends the run.
+            StackTooLarge: a stack of several clients ran out of memory.
         """
         began = perf_counter()
         result, kept, summed = SpanResult(), dict[int, Tree](), TreeSum(add_sums)
@@ -145,7 +151,7 @@ class Worker:
         kept: dict[int, Tree],
         lockstep: Lockstep | None,
     ) -> Sums:
-        """One client's part of the sums, as the policy has it; None for a client that is left out."""
+        """Train one client under the fault policy; return its part of the sums, None if it is left out."""
 
         def train_once(attempt: int) -> tuple[Tree, Sums]:
             if chaos.should_fail_client(self.faults, ctx.seed, ctx.round, client, attempt):
@@ -188,7 +194,10 @@ class Worker:
     def _note_outcome(
         self, ctx: Context, client: int, task: ClientTask, update: ClientUpdate, result: SpanResult
     ) -> Sums:
-        """Note one client's outcome, all of it or nothing, and give its part of the sums."""
+        """Add one client's outcome to `result` and return its part of the sums.
+
+        If anything raises, `result` stays as it was.
+        """
         weight = self.algorithm.weigh_client(ctx, task)
         metrics = {name: float(value) for name, value in update.metrics.items()}
         entries = select_gathered(self.algorithm, update)
@@ -201,16 +210,16 @@ class Worker:
     def score_shard(
         self, round: int, models: Mapping[str, Mapping[str, Tree]], shard: int
     ) -> dict[str, Score]:
-        """Score the deployed models of every architecture on one shard of the test or the validation set.
+        """Evaluate the deployed models of every architecture on one shard of the test or validation set.
 
         Args:
             round: counted from 0.
             models: {architecture: {name: model}}, the architecture's number as text.
-            shard: which; those of the validation set come after those of the test set.
+            shard: the shard's number; shards of the validation set come after those of the test set.
 
         Returns:
-            {name: score}; with several architectures their sum, and each under `NAME_NUMBER` besides. On the
-            validation set every name ends in `_validation`.
+            {name: score}. With several architectures, NAME has the sum of their scores, and `NAME_0`,
+            `NAME_1`, ... have the score of each. On the validation set every name ends in `_validation`.
         """
         ctx, (kind, x, y) = self.population.context(round), _shard(self.population, shard)
         laid_out = tree.map(tree.to_channels_last, models)
@@ -238,18 +247,19 @@ class Worker:
     def measure_losses(
         self, round: int, models: Mapping[str, Tree], clients: Sequence[int]
     ) -> NDArray[np.float64]:
-        """The mean loss of a model on each client's own training examples.
+        """Measure the mean loss of a model on each client's own training examples.
 
         Args:
             round: counted from 0.
-            models: one of each architecture, by its number as text.
-            clients: whom to ask.
+            models: one model per architecture, the architecture's number as text.
+            clients: the clients of the survey.
 
         Returns:
-            float64 `[len(clients)]`; NaN for who holds nothing, or failed where the policy is to skip.
+            float64 `[len(clients)]`, in nats for cross-entropy. NaN for a client without examples, and for
+            a client that failed under the policy "skip".
 
         Raises:
-            ClientFailed: if a client's examples could not be scored.
+            ClientFailed: a client's loss could not be measured, and the fault policy ends the run.
         """
         ctx, laid_out = self.population.context(round), tree.map(tree.to_channels_last, models)
         with one_thread(), use_precision("float32", self.device):
@@ -270,13 +280,13 @@ class Worker:
 
 
 def count_shards(population: Population) -> int:
-    """How many units of evaluation there are: of the test set, then of the validation set."""
+    """Return the number of shards of the test set and the validation set together."""
     held = population.validation
     return -(-len(population.dataset.test) // SHARD) + (-(-len(held) // SHARD) if held else 0)
 
 
 def _shard(population: Population, shard: int) -> tuple[str, Tensor, Tensor]:
-    """One unit of evaluation: what its scores' names end in, stored inputs, labels."""
+    """Return one shard: the ending of its scores' names ("" or "_validation"), stored inputs, labels."""
     kind, examples, tests = "", population.dataset.test, -(-len(population.dataset.test) // SHARD)
     if population.validation is not None and shard >= tests:
         kind, examples, shard = "_validation", population.validation, shard - tests
@@ -285,7 +295,7 @@ def _shard(population: Population, shard: int) -> tuple[str, Tensor, Tensor]:
 
 
 def score_predictions(logits: Tensor, y: Tensor) -> Score:
-    """How these predictions do.
+    """Return the number of correct predictions and the summed loss of a batch.
 
     Args:
         logits: `[batch, classes]`.
@@ -298,7 +308,7 @@ def score_predictions(logits: Tensor, y: Tensor) -> Score:
 
 
 def _labels_score(logits: Tensor, y: Tensor) -> Score:
-    """Where an example has several yes-or-no labels, each that is known counts for itself."""
+    """Return the score of examples with several yes-or-no labels; every known label counts as one example."""
     known = ~torch.isnan(y)
     loss = F.binary_cross_entropy_with_logits(logits[known].double(), y[known].double(), reduction="sum")
     return Score(int(mark_correct(logits, y)[known].sum()), float(loss), int(known.sum()))
