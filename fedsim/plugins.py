@@ -1,9 +1,11 @@
-"""Plug-ins: methods, models, data sets and partitions of other packages, beside fedsim's own.
+"""Plug-ins: algorithms, models, data sets and partitions that other packages add to fedsim's own.
 
-An installed package names them as entry points, in the groups `fedsim.algorithms`, `fedsim.models`,
-`fedsim.datasets` and `fedsim.partitions`; a module that the variable `FEDSIM_PLUGINS` names registers them
-while it is imported. Both are looked for once in each process, when a name is first looked up; the code of an
-entry point is imported when its own name is, or when all are listed. docs/plugins.md shows how one is made.
+A plug-in is found in one of two ways. An installed package declares entry points in the groups
+`fedsim.algorithms`, `fedsim.models`, `fedsim.datasets` and `fedsim.partitions`. Or the environment variable
+`FEDSIM_PLUGINS` names a module that calls `Registry.register` while it is imported.
+
+Each process looks for both once, at the first look-up of a name. It imports the code of an entry point when
+somebody looks up its name or lists all names. docs/plugins.md shows how to write a plug-in.
 """
 
 from __future__ import annotations
@@ -30,12 +32,12 @@ T = TypeVar("T")
 
 
 class Claim(NamedTuple):
-    """One who has a name.
+    """One owner's claim to a name. A name with two claims is contested and cannot be used.
 
     Attributes:
-        who: for people: "fedsim's own", or the code and the package that it is of.
-        source: package and version, or the module that registered it; "" for fedsim itself.
-        load: gives what the name stands for, unchecked.
+        owner: the owner in words: "fedsim's own", or the code and its package.
+        source: package and version, or the module that registered the name; "" for fedsim itself.
+        load: function that returns the named object without checking it.
     """
 
     owner: str
@@ -44,16 +46,16 @@ class Claim(NamedTuple):
 
 
 class PluginIndex:
-    """What there is beside fedsim's own, in this process.
+    """All plug-ins that this process has found.
 
     Attributes:
-        lock: held while code of plug-ins is imported.
-        points: the entry points of all kinds; None until somebody asks.
-        registered: the claims of those that were registered, by kind and name.
-        loaded: what entry points gave, or why they gave nothing.
-        failed: why modules of the variable could not be imported.
-        warned: what the log has been told.
-        importing: whether the modules of the variable are just being imported.
+        lock: held during imports of plug-in code.
+        points: the entry points of all kinds; None before the first look-up.
+        registered: the claims made by `Registry.register`, by (kind, name).
+        loaded: {(kind, owner): (object, reason)}; the reason says why there is no object, else "".
+        failed: why modules in `FEDSIM_PLUGINS` could not be imported.
+        warned: the warnings that the log already has.
+        importing: whether an import of the modules in `FEDSIM_PLUGINS` is in progress.
     """
 
     def __init__(self) -> None:
@@ -66,10 +68,10 @@ class PluginIndex:
         self.importing = False
 
     def load_plugins(self) -> list[metadata.EntryPoint]:
-        """Look once: list the entry points, import the modules; gives the former."""
+        """Return the entry points; the first call finds them and imports the modules in `FEDSIM_PLUGINS`."""
         with self.lock:
             if self.points is None:
-                # First of all: the modules look names up themselves while they are imported.
+                # Set `points` before the imports: the modules may look up names during their import.
                 there = metadata.entry_points()
                 self.points = [point for group in GROUPS for point in there.select(group=group)]
                 self.importing = True
@@ -87,7 +89,7 @@ class PluginIndex:
             self.warn_once(why)
 
     def warn_once(self, why: str) -> None:
-        """Tell the log, once."""
+        """Log a warning, unless the log already has it."""
         if why not in self.warned:
             self.warned.add(why)
             _LOG.warning("%s", why)
@@ -97,17 +99,17 @@ _index = PluginIndex()
 
 
 class Registry(Mapping[str, T]):
-    """What a spec can name of one kind: fedsim's own and what plug-ins bring.
+    """All objects of one kind that a spec can name, from fedsim and from plug-ins: {name: object}.
 
-    A name that two claim, and one whose code cannot be imported, is not there, and `fault` says why; whoever
-    asks for other names is not disturbed.
+    A name with two claims, or with code that cannot be imported, is missing from the mapping; `fault` says
+    why. Other names still work.
 
     Args:
-        kind: "algorithms", say; the entry points' group is `fedsim.KIND`.
-        one: what one of them is called.
-        own: fedsim's own, by name.
-        fits: whether something of a plug-in is one of them.
-        wanted: what it has to be, in words.
+        kind: the kind in plural, such as "algorithms"; the group of the entry points is `fedsim.KIND`.
+        one: the kind in singular, for messages.
+        own: fedsim's own objects, by name.
+        fits: returns whether a plug-in's object is of this kind.
+        wanted: the condition of `fits` in words, for messages.
     """
 
     def __init__(
@@ -117,18 +119,18 @@ class Registry(Mapping[str, T]):
         self._fits, self._wanted = fits, wanted
 
     def register(self, name: str, thing: T) -> None:
-        """Have a name stand for this, in this process.
+        """Add a named object to this registry, in this process.
 
-        To be called by a module that `FEDSIM_PLUGINS` names, which every process of a run imports. Calling it
-        again, as a notebook does, replaces what was registered of the same code.
+        Call it from a module in `FEDSIM_PLUGINS`: every process of a run imports this module. A second call
+        for the same code, such as in a notebook, replaces the first object.
 
         Args:
-            name: for the specs.
-            thing: as the values of this registry are.
+            name: the name in specs.
+            thing: an object of this registry's kind.
 
         Raises:
-            ValueError: the name is taken.
-            TypeError: it is not what it should be.
+            ValueError: another object has this name.
+            TypeError: the object is not of this registry's kind.
         """
         self._check_thing(thing)
         _index.load_plugins()
@@ -140,18 +142,18 @@ class Registry(Mapping[str, T]):
             _index.loaded.pop((self.kind, who), None)
             others = self._claims(name)
             if not others or _index.importing:
-                # A module's claim stands beside the other one's, and no spec gets what it may not mean.
+                # Keep the claim of a module: the name is then contested, and no spec gets the wrong object.
                 held.append(mine)
             if others:
                 message = f"{who} cannot be the {self.one} {name!r}: that is {others[0].owner}"
                 raise ValueError(f"{message}; {_CONTESTED_HINT}")
 
     def source(self, name: str) -> str:
-        """Package and version that bring what a name stands for; "" for fedsim's own."""
+        """Return the package and version, or the module, of a named object; "" for fedsim's own."""
         return next((claim.source for claim in self._claims(name)), "")
 
     def fault(self, path: str, name: str) -> FieldError:
-        """Why a name is not there, as a fault of a spec at this path."""
+        """Return why a name is missing, as a fault of the spec at this path."""
         if self._claims(name):
             contested = len(self._claims(name)) > 1
             return FieldError(
@@ -190,7 +192,7 @@ class Registry(Mapping[str, T]):
         return [*own, *registered, *(Claim(*_describe_point(point), point.load) for point in points)]
 
     def _resolve_name(self, name: str) -> tuple[Any, str]:
-        """What a name stands for, or why it stands for nothing."""
+        """Return (the named object, ""), or (None, the reason why there is none)."""
         claims = self._claims(name)
         if not claims:
             return None, f"no such {self.one}: {name!r}"
@@ -213,24 +215,27 @@ class Registry(Mapping[str, T]):
         return thing, ""
 
     def _check_thing(self, thing: Any) -> None:
-        """Refuse what would break the catalogue of all others."""
+        """Raise an error if the object is of another kind or its parameters cannot be listed.
+
+        Such an object would break the whole catalogue.
+        """
         if not self._fits(thing):
             raise TypeError(f"{thing!r} is not {self._wanted}")
         list_parameters(_code(thing))
 
 
 def list_modules() -> list[str]:
-    """The modules that the variable names."""
+    """List the modules in `FEDSIM_PLUGINS`."""
     return [name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip()]
 
 
 def plugin_environment() -> dict[str, str]:
-    """What the environment of this run's other processes needs, so that they find the same plug-ins."""
+    """Return the environment variables with which other processes of a run find the same plug-ins."""
     return {VARIABLE: ",".join(list_modules())} if list_modules() else {}
 
 
 def list_plugin_versions() -> dict[str, str]:
-    """The plug-ins' packages and modules with their versions; "" for a module that has none."""
+    """Return {package or module of a plug-in: version}; "" for a module without a version."""
     named = {p.dist.name: p.dist.version for p in _index.load_plugins() if p.dist is not None}
     imported = {name: sys.modules[name] for name in list_modules() if name in sys.modules}
     return named | {name: str(getattr(each, "__version__", "")) for name, each in imported.items()}
@@ -242,7 +247,7 @@ def _describe_point(point: metadata.EntryPoint) -> tuple[str, str]:
 
 
 def _code(thing: Any) -> Any:
-    """The function or class; data sets and partitions are registered with a summary beside it."""
+    """Return the function or class of an object; data sets and partitions are (function, summary)."""
     return thing[0] if isinstance(thing, tuple) else thing
 
 

@@ -1,1 +1,1 @@
-"""What everything stands on: trees of tensors, random streams, wire costs, digests, parameter checks."""
+"""Tools that all of fedsim uses: trees of tensors, random streams, traffic, digests, parameter checks."""

@@ -1,4 +1,4 @@
-"""Seconds of wall clock, shared out over the phases of a round."""
+"""A clock that measures the wall-clock seconds of each part of a round."""
 
 from __future__ import annotations
 
@@ -9,23 +9,26 @@ ROUND_PARTS = ("train", "server", "learn", "evaluate", "personal")
 
 
 class Clock:
-    """Runs from when it is made; a phase may take several laps."""
+    """Measures the seconds of each part of a round, from the moment the clock is created.
+
+    A part may be ended several times; its seconds add up.
+    """
 
     def __init__(self) -> None:
         self._began = self._last = perf_counter()
         self._laps: dict[str, float] = defaultdict(float)
 
     def end_part(self, phase: str) -> None:
-        """What passed since the last lap belongs to this phase."""
+        """Add the seconds since the last call to this part, one of `ROUND_PARTS`."""
         now = perf_counter()
         self._laps[phase] += now - self._last
         self._last = now
 
     def seconds(self, survey: float) -> dict[str, float]:
-        """Every phase's seconds, and `total`.
+        """Return the seconds of every part, of the client survey, and in `total`.
 
         Args:
-            survey: the part of `train` that went into the survey before it.
+            survey: seconds of the client survey; `train` includes them, and this method subtracts them.
         """
         found = {phase: self._laps[phase] for phase in ROUND_PARTS}
         found["train"] -= survey

@@ -1,4 +1,7 @@
-"""Fingerprints of the server state and of the clients' memories: two runs can be compared by eye."""
+"""Digests (SHA-256) of the server state and of the client states.
+
+Two runs that computed the same bits have the same digests.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,13 @@ from torch import Tensor
 
 
 def digest(value: Any) -> str:
-    """SHA-256 of everything in a state: names, shapes, number types and bits, in a fixed order.
+    """Return the SHA-256 of a state: its names, shapes, number types and bits, in a fixed order.
 
     Args:
         value: a `ServerState`, or a tree, list, tensor, number, string or None.
 
     Raises:
-        TypeError: on a value of another type, which could not be compared either.
+        TypeError: the state holds a value of another type.
     """
     sha = hashlib.sha256()
     _update_hash(sha, value)
@@ -27,19 +30,19 @@ def digest(value: Any) -> str:
 
 
 def client_state_digest(client: int, client_state: Any) -> bytes:
-    """SHA-256 of what one client keeps, together with its number."""
+    """Return the SHA-256 of one client's number and client state."""
     sha = hashlib.sha256(f"client {client}\n".encode())
     _update_hash(sha, client_state)
     return sha.digest()
 
 
 class ClientStatesDigest:
-    """A digest of all the clients' memories that is brought up to date in the time of those that changed.
+    """The digest of all client states; an update costs only the client states that changed.
 
-    It is the sum, modulo 2^256, of each client's SHA-256: a sum does not depend on the order in which the
-    clients came, and the term of one client can be taken out again and its new one put in. A hash over
-    everything would cost a pass over every client that was ever visited in every round. (Two sets of
-    memories with one sum could be made on purpose, but do not come about by accident.)
+    The digest is the sum of the clients' SHA-256 values, modulo 2^256. A sum does not depend on the order of
+    the clients, and one client's old term can be replaced by its new one. One hash over everything would read
+    every client state again in every round. (Somebody could construct two sets of client states with the same
+    sum, but it does not happen by accident.)
     """
 
     def __init__(self) -> None:
@@ -47,7 +50,11 @@ class ClientStatesDigest:
         self._sum = 0
 
     def update(self, marks: Mapping[int, bytes]) -> None:
-        """Take the marks of the memories that changed; see `memory_mark`."""
+        """Replace the SHA-256 values of the client states that changed.
+
+        Args:
+            marks: {client: SHA-256}, see `client_state_digests`.
+        """
         for client, mark in marks.items():
             old = self._marks.get(client, b"")
             self._sum += int.from_bytes(mark, "big") - int.from_bytes(old, "big")
@@ -55,19 +62,22 @@ class ClientStatesDigest:
         self._sum %= 1 << 256
 
     def hexdigest(self) -> str:
-        """The sum, as 64 hexadecimal digits."""
+        """Return the sum as 64 hexadecimal digits."""
         return f"{self._sum:064x}"
 
 
 def client_state_digests(client_states: Mapping[int, Any]) -> dict[int, bytes]:
-    """The mark of each of these memories, as `Fingerprint` takes them."""
+    """Return {client: SHA-256 of its client state}, as `ClientStatesDigest.update` takes it."""
     return {
         client: client_state_digest(client, client_state) for client, client_state in client_states.items()
     }
 
 
 def _array(sha: Any, tensor: Tensor) -> np.ndarray[Any, Any]:
-    """A tensor as an array; number types that NumPy lacks (bfloat16, ...) by name and bits."""
+    """Return a tensor as a NumPy array.
+
+    Where NumPy lacks the number type (bfloat16, ...), hash its name and shape and return the bytes.
+    """
     try:
         array: np.ndarray[Any, Any] = tensor.numpy()
     except TypeError:

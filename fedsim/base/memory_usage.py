@@ -1,4 +1,4 @@
-"""How much memory this process has needed."""
+"""The peak memory of this process."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ STATUS = Path("/proc/self/status")
 
 
 def peak_private_bytes() -> int:
-    """The most memory that this process has had for itself so far, in bytes.
+    """Return the peak private memory of this process so far, in bytes.
 
-    Data that it maps together with others (an object store, files, libraries) is left out, as far as the
-    system tells: on Linux. Elsewhere the whole resident set counts.
+    On Linux, memory shared with other processes (an object store, files, libraries) is left out. Elsewhere
+    the peak is that of the whole resident set.
     """
     if not STATUS.exists():
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
     kilobytes = _status(STATUS.read_text())
     mapped = kilobytes.get("RssFile", 0) + kilobytes.get("RssShmem", 0)
-    # What is mapped only grows, so what is mapped now is at least what was mapped at the peak.
+    # Shared memory only grows: now it is at least as large as it was at the peak.
     return 1024 * max(kilobytes.get("RssAnon", 0), kilobytes["VmHWM"] - mapped)
 
 

@@ -1,4 +1,7 @@
-"""What parameters mean, in the words of the docstring that documents them."""
+"""Descriptions of parameters, read from Google-style docstrings.
+
+The catalogue shows the text of an entry `mu: weight of the proximal term.` beside the parameter `mu`.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,14 @@ _FURTHER = re.compile(r" {8,}(?P<text>\S.*)$")
 
 
 def read_parameter_docs(thing: Callable[..., Any]) -> dict[str, str]:
-    """The sections `Args:` and `Attributes:` of a function's or a class's docstring, by parameter.
+    """Read the sections `Args:` and `Attributes:` of the docstring of a function or a class.
 
     Args:
-        thing: whose; a class has its bases' as well, where it says nothing of its own.
+        thing: the function or class. A class inherits the entries of its base classes; its own come first.
 
     Returns:
-        One paragraph for each name, without its last full stop; an entry for several names is said of each.
+        {parameter: its description, one paragraph without the last full stop}. An entry for several names
+        (`a, b: text`) describes each of them.
     """
     found: dict[str, str] = {}
     for each in reversed(inspect.getmro(thing)) if inspect.isclass(thing) else (thing,):

@@ -1,9 +1,9 @@
-"""What a method, a model, a data set or a partition can be told: read from its signature, checked first.
+"""Parameters of algorithms, models, data sets and partitions: read from signatures, checked before a run.
 
 The parameters are the keyword-only arguments of a function, or the fields of a keyword-only dataclass. Their
-annotations are all there is: plain types, `Literal` for a choice, a union with None, and
-`Annotated[float, Range(...)]` for a range. The catalogue shows them, `check` holds the given values against
-them and reports every fault at once.
+annotations may be plain types, `Literal` for a choice, a union with None, and `Annotated[float, Range(...)]`
+for a range. The catalogue lists the parameters; `require_valid_parameters` checks the values of a spec and
+reports every fault at once.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from fedsim.errors import FieldError, SpecError
 
 
 class Range(NamedTuple):
-    """The bounds of a number; None is no bound.
+    """The allowed range of a number; None means no bound.
 
     Attributes:
-        minimum: the least value allowed.
-        maximum: the greatest value allowed.
-        above: a value that has to be exceeded.
-        below: a value that may not be reached.
+        minimum: the smallest allowed value.
+        maximum: the largest allowed value.
+        above: the number must be greater than this value.
+        below: the number must be less than this value.
     """
 
     minimum: float | None = None
@@ -59,12 +59,12 @@ Count = Annotated[int, Range(1)]
 
 
 class Parameter(NamedTuple):
-    """One parameter of a catalogue entry.
+    """One parameter of an algorithm, a model, a data set or a partition.
 
     Attributes:
         name: the key in the spec.
-        kind: its type annotation, with `Range` metadata where it has bounds.
-        default: its default, `inspect.Parameter.empty` where it has to be given.
+        kind: the type annotation, with `Range` metadata if the number has bounds.
+        default: the default value; `inspect.Parameter.empty` if the spec must give a value.
     """
 
     name: str
@@ -73,19 +73,19 @@ class Parameter(NamedTuple):
 
     @property
     def required(self) -> bool:
-        """Whether the spec has to give it."""
+        """Whether the spec must give a value: the parameter has no default."""
         return self.default is inspect.Parameter.empty
 
 
 def list_parameters(function: Callable[..., Any]) -> tuple[Parameter, ...]:
-    """The keyword-only arguments of a function, in order."""
+    """List the keyword-only arguments of a function, in order."""
     hints = typing.get_type_hints(function, include_extras=True)
     arguments = inspect.signature(function).parameters.values()
     return tuple(Parameter(a.name, hints[a.name], a.default) for a in arguments if a.kind is a.KEYWORD_ONLY)
 
 
 def suggest_name(name: str, choices: Iterable[str]) -> str:
-    """The way out for a name that nobody has: "did you mean 'digits'?", or the names there are."""
+    """Return a hint for an unknown name: "did you mean 'digits'?", or a list of the known names."""
     names = sorted(choices)
     close = difflib.get_close_matches(name, names, n=1)
     if close:
@@ -94,7 +94,15 @@ def suggest_name(name: str, choices: Iterable[str]) -> str:
 
 
 def find_parameter_faults(function: Callable[..., Any], given: Mapping[str, Any]) -> list[FieldError]:
-    """Every fault of the given values, each with the parameter's name as path."""
+    """Find unknown parameters, missing parameters and values of a wrong type or range.
+
+    Args:
+        function: the function that takes the parameters.
+        given: {parameter: value}.
+
+    Returns:
+        Every fault, with the parameter's name as its path.
+    """
     known = {p.name: p for p in list_parameters(function)}
     faults = [
         FieldError(n, v, "no such parameter", suggest_name(n, known))
@@ -113,34 +121,34 @@ def find_parameter_faults(function: Callable[..., Any], given: Mapping[str, Any]
 
 
 def _default(parameter: Parameter) -> str:
-    """The way out for a bad value: what stands there when nothing is said."""
+    """Return the hint for a bad value: the default of the parameter."""
     return "it has no default" if parameter.required else f"the default is {format_value(parameter.default)}"
 
 
 def format_value(value: object) -> str:
-    """A value as a spec writes it: `null`, `true`, `[0.3, 0.6]`; a text as it is."""
+    """Format a value as a spec writes it: `null`, `true`, `[0.3, 0.6]`; a string stays as it is."""
     if isinstance(value, str):
         return value or '""'
     return json.dumps(value, default=dict)
 
 
 def require_valid_parameters(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
-    """Raises every fault of the given values at once.
+    """Raise one error with every fault of the given values.
 
     Raises:
-        SpecError: with the parameters' names as paths.
+        SpecError: a value is faulty; the paths of the faults are the parameters' names.
     """
     if faults := find_parameter_faults(function, given):
         raise SpecError(faults)
 
 
 def make_spec_error(path: str, value: object, message: str, hint: str = "") -> SpecError:
-    """The error for one argument that its type and range allow but the data does not."""
+    """Make a `SpecError` with one fault, such as a value that does not suit the data set."""
     return SpecError([FieldError(path, value, message, hint)])
 
 
 def describe_mismatch(value: object, kind: Any) -> str | None:
-    """None when the value fits the annotation, else what it has to be, in words."""
+    """Return None if the value fits the annotation, else the wanted value in words: "a number above 0"."""
     origin = get_origin(kind)
     if origin is Annotated:
         return _range_mismatch(value, *get_args(kind))

@@ -1,4 +1,4 @@
-"""The number types in which local steps multiply."""
+"""The number type of local training: float32, TF32 or bfloat16."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from fedsim.errors import SettingsError
 
 Precision: TypeAlias = Literal["float32", "tf32", "bf16"]
-"""The number type of local steps."""
+"""The value of `local.precision` in a spec."""
 
 
 @contextmanager
 def use_precision(precision: Precision, device: torch.device) -> Iterator[None]:
-    """How products in single precision are made inside: as they are written, or in TF32 where that is asked.
+    """Set how a GPU multiplies float32 numbers within the block, and make its results reproducible.
 
-    Left to itself torch makes convolutions on a GPU in TF32, and the fastest algorithm of cuDNN may add in
-    another order every time; neither is so inside unless somebody asks for it. So may the fused kernels of
-    attention, in their gradients: inside, attention is products of matrices and a softmax. On a CPU there is
-    nothing to choose.
+    Products use TF32 if `precision` is "tf32", and full float32 otherwise. By default torch computes
+    convolutions in TF32. The fastest cuDNN algorithms and the gradients of fused attention kernels may add in
+    a different order each time. The block uses deterministic cuDNN algorithms, and computes attention as
+    matrix products and a softmax. On a CPU the block changes nothing.
 
     Args:
-        precision: of the local training.
-        device: where it is done.
+        precision: the number type of local training.
+        device: the device of local training.
 
     Raises:
-        SettingsError: for TF32 on a CPU.
+        SettingsError: `precision` is "tf32" and the device is a CPU.
     """
     if device.type != "cuda":
         if precision == "tf32":
@@ -61,11 +61,11 @@ def _set_flags(products: str, convolutions: str, deterministic: bool) -> None:
 
 
 def lower_precision(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
-    """The forward passes of a local step inside: in bfloat16 where that is asked, as torch's autocast has it.
+    """Return a context in which forward passes run in bfloat16 if `precision` is "bf16" (torch's autocast).
 
-    Parameters, gradients, momentum and whatever torch holds to need it stay in single precision.
+    Parameters, gradients, momentum and the operations that autocast excludes stay in float32.
     """
     if precision != "bf16":
         return nullcontext()
-    # Without a cache of what was cast: steps change parameters in place, and stacked ones are views.
+    # No cache of cast parameters: local steps change parameters in place, and stacked parameters are views.
     return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)

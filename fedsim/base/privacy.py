@@ -1,7 +1,7 @@
-"""Noise of differential privacy, for what clients tell about themselves.
+"""Noise of differential privacy on the label distributions and predictions that clients send.
 
-The budget epsilon is that of one release: a label distribution, or the prediction for one public example.
-What several releases of one client give away together is `Mechanism.composed`.
+The budget epsilon is for one release: one label distribution, or one prediction for one public example.
+`Mechanism.total_epsilon` is the budget of several releases of one client together.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ NoiseKind: TypeAlias = Literal["laplace", "gaussian"]
 
 @dataclass(frozen=True, kw_only=True)
 class Mechanism:
-    """How noise is drawn.
+    """The kind and the budget of differential-privacy noise.
 
     Attributes:
         kind: `laplace` is epsilon-private; `gaussian` is (epsilon, delta)-private.
-        epsilon: the budget of a release, above 0.
-        delta: of the Gaussian mechanism, between 0 and 1.
+        epsilon: the budget of one release, above 0.
+        delta: the delta of the Gaussian mechanism, between 0 and 1; `laplace` ignores it.
     """
 
     kind: NoiseKind = "laplace"
@@ -31,15 +31,15 @@ class Mechanism:
     delta: float = 1e-5
 
     def scale(self, l1: float, l2: float) -> float:
-        """What standard noise is multiplied with: Laplace's b, or the Gaussian's standard deviation.
+        """Return the factor of standard noise: Laplace's b, or the standard deviation of the Gaussian.
 
-        Laplace has `b = l1 / epsilon`. The Gaussian's is by zero-concentrated privacy, which holds for every
+        Laplace has `b = l1 / epsilon`. The Gaussian uses zero-concentrated privacy, which holds for every
         epsilon: `l2 / sqrt(2 rho)` with `sqrt(rho) = sqrt(epsilon + log(1/delta)) - sqrt(log(1/delta))`
         (Bun and Steinke, TCC 2016, Propositions 1.3 and 1.6).
 
         Args:
-            l1: how far one example can move the release, in sum.
-            l2: the same, by the Euclidean norm.
+            l1: sensitivity in the L1 norm: how far one example can change the release.
+            l2: sensitivity in the Euclidean norm.
         """
         if self.kind == "laplace":
             return l1 / self.epsilon
@@ -47,16 +47,16 @@ class Mechanism:
 
     @property
     def rho(self) -> float:
-        """Of the Gaussian: the budget of a release by zero-concentrated privacy."""
+        """Budget of one Gaussian release in zero-concentrated privacy."""
         far = log(1 / self.delta)
         return (sqrt(self.epsilon + far) - sqrt(far)) ** 2
 
     def total_epsilon(self, releases: int) -> float:
-        """The epsilon of so many releases together, with the Gaussian at the same delta as one.
+        """Return the epsilon of this many releases together; the Gaussian's delta stays the same.
 
-        Laplace's epsilons add up (basic composition). Of the Gaussian the budgets rho do (Bun and Steinke,
-        Lemma 1.7), and `k rho` is (`k rho + 2 sqrt(k rho log(1/delta))`, delta)-private (Proposition 1.3): of
-        one release that is epsilon again.
+        The epsilons of Laplace releases add up (basic composition). The budgets rho of Gaussian releases add
+        up (Bun and Steinke, Lemma 1.7), and `k rho` is (`k rho + 2 sqrt(k rho log(1/delta))`, delta)-private
+        (Proposition 1.3). For one release the result is `epsilon`.
         """
         if self.kind == "laplace":
             return releases * self.epsilon
@@ -64,20 +64,24 @@ class Mechanism:
         return spent + 2 * sqrt(spent * log(1 / self.delta))
 
     def prediction_scale(self, classes: int, several_labels: bool) -> float:
-        """The scale for one soft prediction, which any other could stand in place of.
+        """Return the scale of the noise on one soft prediction.
 
-        Two of them differ by at most 2 in sum and sqrt(2) by the Euclidean norm; where an example has several
-        labels, by 1 in each of them.
+        Two predictions differ by at most 2 in the L1 norm and sqrt(2) in the Euclidean norm. If an example
+        has several labels, they differ by at most 1 in each label.
+
+        Args:
+            classes: number of classes or labels.
+            several_labels: whether an example has several yes-or-no labels.
         """
         return self.scale(classes, sqrt(classes)) if several_labels else self.scale(2.0, sqrt(2.0))
 
     def draw_standard_noise(self, stream: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:
-        """Noise of scale 1, float32 of this shape."""
+        """Draw noise of scale 1, float32 of this shape."""
         draw = stream.laplace if self.kind == "laplace" else stream.standard_normal
         return draw(size=shape).astype(np.float32)
 
     def record(self) -> dict[str, Any]:
-        """What a record says of it."""
+        """Return the mechanism as a mapping for the run's record."""
         said = {"noise": self.kind, "epsilon": self.epsilon}
         return said if self.kind == "laplace" else {**said, "delta": self.delta}
 
@@ -85,12 +89,12 @@ class Mechanism:
 def make_privacy_record(
     labels: Mechanism | None, predictions: Mechanism | None, released: int
 ) -> dict[str, Any]:
-    """What a record says of the budgets, {} without noise.
+    """Return the privacy budgets for a run's record; {} without noise.
 
     Args:
-        labels: the noise on a client's label distribution.
-        predictions: that on each of its predictions.
-        released: how many predictions a client that came every time has sent. Together they are
+        labels: the noise on a client's label distribution; None for none.
+        predictions: the noise on each prediction; None for none.
+        released: how many predictions a client has sent if it took part in every round. Together they are
             `epsilon_total`-private; with Gaussian noise (`epsilon_total`, `delta_total`)-private.
     """
     said: dict[str, Any] = {}
@@ -107,15 +111,18 @@ def make_privacy_record(
 def add_label_noise(
     counts: NDArray[np.float64], mechanism: Mechanism, stream: np.random.Generator
 ) -> NDArray[np.float64]:
-    """A client's label distribution as it tells it: with noise, cut at 0 and of sum 1 again.
+    """Return a client's label distribution with noise, cut at 0 and scaled to sum 1.
 
-    Another example in place of one of the client's n moves two of its shares by 1/n each, so the norms are
-    2/n and sqrt(2)/n. How many examples it has is taken to be known.
+    If another example replaces one of the client's n, two shares change by 1/n each. The L1 sensitivity is
+    therefore 2/n, the Euclidean one sqrt(2)/n. The number of examples counts as known, not as private.
 
     Args:
-        counts: float64 `[classes]`, each of its examples counted once.
-        mechanism: of the noise.
-        stream: of the client.
+        counts: float64 `[classes]`, the client's examples of each class; each example counts once.
+        mechanism: the noise.
+        stream: the client's random stream.
+
+    Returns:
+        float64 `[classes]`; the uniform distribution if noise leaves no share above 0.
     """
     total = max(counts.sum(), 1.0)
     scale = mechanism.scale(2 / total, sqrt(2) / total)

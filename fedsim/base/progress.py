@@ -1,4 +1,4 @@
-"""Work that says on the way how far it is: generators that return their result at the end."""
+"""Work with progress: a generator that yields its progress and returns its result at the end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Result = TypeVar("Result")
 
 
 def run_to_end(work: Generator[Any, None, Result]) -> Result:
-    """The result of such work, run to its end in silence."""
+    """Run the generator to its end, ignore its progress and return its result."""
     while True:
         try:
             next(work)

@@ -1,8 +1,7 @@
-"""Every random stream, made from (seed, purpose, numbers): nothing else in fedsim draws random numbers.
+"""Random streams, each made from an address (seed, purpose, numbers): the source of all random numbers.
 
-A stream is addressed, not consumed: the shuffle of client 7 in round 3 is the same whichever actor makes
-it, whatever was drawn before, and on every pool. That is what lets a dead actor's work be done again
-elsewhere with the same result.
+The address alone fixes a stream. The shuffle of client 7 in round 3 is the same in every worker and pool,
+whatever was drawn before. Therefore another worker can repeat the work of a lost one with the same result.
 """
 
 from __future__ import annotations
@@ -16,13 +15,21 @@ import torch
 
 
 def stream(seed: int, purpose: str, *numbers: int) -> np.random.Generator:
-    """The random stream at this address.
+    """Return the random stream at this address.
+
+    >>> first = stream(0, "shuffle", 3, 7).permutation(5)  # round 3, client 7
+    >>> again = stream(0, "shuffle", 3, 7).permutation(5)
+    >>> (first == again).all().item()
+    True
+    >>> other = stream(0, "shuffle", 3, 8).permutation(5)  # client 8
+    >>> (first == other).all().item()
+    False
 
     Args:
         seed: the experiment's seed, >= 0.
-        purpose: what the numbers are for ("cohort", "shuffle", "partition", ...); another purpose is an
-            independent stream.
-        numbers: where in the run, such as (round, client), each >= 0.
+        purpose: the use of the random numbers ("cohort", "shuffle", "partition", ...). Streams of different
+            purposes are independent.
+        numbers: the place in the run, such as (round, client); each >= 0.
 
     Returns:
         A NumPy generator, independent of every stream with another address.
@@ -31,16 +38,16 @@ def stream(seed: int, purpose: str, *numbers: int) -> np.random.Generator:
 
 
 def torch_seed(seed: int, purpose: str, *numbers: int) -> int:
-    """A 63-bit seed for a `torch.Generator` at this address."""
+    """Return a 63-bit seed for a `torch.Generator`, fixed by this address (see `stream`)."""
     return int(stream(seed, purpose, *numbers).integers(2**63))
 
 
 @contextmanager
 def torch_stream(seed: int, purpose: str, *numbers: int) -> Iterator[None]:
-    """Torch's default generators, seeded at this address within the block and restored after it.
+    """Seed torch's default generators at this address within the block, and restore them after it.
 
-    For code that takes no generator, such as the initialisers inside `torch.nn`, and dropout. They are those
-    of the CPU and, where this process works on a GPU, of that: what is computed there draws from it.
+    Use it for code that takes no generator, such as dropout and the initialisers in `torch.nn`. It seeds the
+    generator of the CPU and, if this process uses a GPU, the generator of that GPU.
     """
     devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     with torch.random.fork_rng(devices=devices):

@@ -1,4 +1,4 @@
-"""Passwords in URLs: which parts of one must never be read by others, and the URL without them."""
+"""Secrets in URLs, such as passwords and tokens: find them, and hide them in URLs and texts."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ SECRET_NAME = re.compile(
     r"pass(word|wd|phrase|code)?$|pwd$|secret|token|credential|signature|(^|[_-])(sig|key)$|accesskey$",
     re.IGNORECASE,
 )
-"""The names of parameters whose values are nobody's business."""
+"""Names of URL parameters whose values are secret, such as `password`, `token` and `sig`."""
 
 _PARAMETER = re.compile(r"([?&;])([^=&;#\s]+)=([^&;#\s]+)")
 
 
 def find_secrets(url: str) -> frozenset[str]:
-    """Name the passwords in a URL, each as it stands there and as it is meant."""
+    """Return the secrets in a URL, each as it is written and decoded: `a%20b` and `a b`."""
     found = {value for name, value in _parameters(url) if SECRET_NAME.search(unquote(name))}
-    with suppress(ValueError):  # brackets that are no address
+    with suppress(ValueError):  # the brackets hold no IPv6 address
         found.add(urlsplit(url).password or "")
     meant = {decode(text) for text in found for decode in (unquote, unquote_plus)}
     return frozenset((found | meant) - {""})
 
 
 def remove_secrets(url: str) -> str:
-    """Give a URL without who logs in with what password, and without the secrets among its parameters."""
+    """Replace the user, the password and the secret parameters of a URL by `***`."""
     url = re.sub(r"//[^/?#]*@", f"//{HIDDEN}@", url)
 
     def hide_parameter(match: re.Match[str]) -> str:
@@ -39,7 +39,7 @@ def remove_secrets(url: str) -> str:
 
 
 def hide_secrets(text: str, secrets: Iterable[str]) -> str:
-    """Replace every secret that stands in a text, the longest first: one may be a part of another."""
+    """Replace every secret in a text by `***`, the longest first: one secret may be a part of another."""
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
     return text

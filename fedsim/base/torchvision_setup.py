@@ -1,10 +1,10 @@
-"""torchvision beside a CPU-only torch: call `torchvision_ready()` before anything imports torchvision.
+"""torchvision with a CPU-only torch: call `prepare_torchvision` before anything imports torchvision.
 
-torchvision's wheel on the package index is compiled against CUDA. Beside a CPU-only torch its compiled
-operators do not load, and the import then stops at the first one whose schema it looks up ("operator
-torchvision::nms does not exist"). What fedsim needs (data sets, models) is pure Python and works once the
-schemas of those two operators are declared. They are declared only where the compiled operators are missing;
-calling one then fails as a call without a kernel does.
+The torchvision wheel on the package index is compiled for CUDA. With a CPU-only torch its compiled operators
+do not load, and the import fails with "operator torchvision::nms does not exist". fedsim needs only the data
+sets and models of torchvision. They are pure Python and work once the schemas of two operators are declared.
+This module declares them only if the compiled operators are missing; a call of one then fails for want of a
+kernel.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SCHEMAS = (
 
 
 def prepare_torchvision() -> None:
-    """Makes `import torchvision` possible; a second call costs nothing.
+    """Make `import torchvision` work; a second call costs nothing.
 
     Raises:
         ModuleNotFoundError: torchvision is not installed.
@@ -36,7 +36,7 @@ def prepare_torchvision() -> None:
 
 @cache
 def _declare_missing_operators() -> Any:
-    """Declares them once; the cached result keeps them declared, as torch withdraws what nobody holds."""
+    """Declare the missing operators once; torch keeps them only while the (cached) library object exists."""
     if _can_load_operators():
         return None
     library: Any = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -46,7 +46,7 @@ def _declare_missing_operators() -> Any:
 
 
 def _can_load_operators() -> bool:
-    """Whether torchvision's compiled operators load into this torch, tried without importing torchvision."""
+    """Try to load the compiled operators of torchvision into torch, without importing torchvision."""
     spec = importlib.util.find_spec("torchvision")
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("torchvision is not installed; install it with: pip install torchvision")

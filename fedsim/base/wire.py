@@ -1,9 +1,9 @@
-"""What a payload would cost on a real network.
+"""Simulated traffic: the bytes that payloads would take on a real network.
 
-Traffic is counted, not measured: from the payloads as each client would send them, before any reduction.
-Numbers cost what they take in the dense formats that the papers count: 4 bytes for a float32 and for an
-integer (a count, an index), 2 for a half-precision float. A value sent without its position is dense; a
-kept entry of a sparse payload costs its value and its index.
+Traffic is counted, not measured, from the payloads as each client would send them, before any reduction.
+The sizes are the papers': 4 bytes for a float32 or an integer (a count, an index), 2 bytes for a
+half-precision float, 8 bytes for a float64. An entry of a dense payload costs its value; an entry of a sparse
+payload costs its value and its index.
 """
 
 from __future__ import annotations
@@ -20,26 +20,27 @@ from fedsim.base import tree
 from fedsim.base.tree import Tree
 
 Charge: TypeAlias = Callable[[str, Tree], int]
-"""From a payload's name and tree to its bytes."""
+"""A function that returns the bytes of a payload, given its name and its tree."""
 
 NUMBER_BYTES = 4
-"""Of one number that travels alone."""
+"""Bytes of one number."""
 
 PAIR_BYTES = 2 * NUMBER_BYTES
-"""Of a kept entry of a sparse payload: its value and its index."""
+"""Bytes of one entry of a sparse payload: its value and its index."""
 
 _FLOAT_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Simulated bytes of one round, summed over the clients that took part.
+    """Simulated bytes of one round, summed over the clients of its cohort.
 
     Attributes:
-        down, up: to the clients, and from them.
-        by_payload: both directions of each payload.
-        personal: what went down besides, to everybody whose own model was scored after the round. It is no
-            part of `down`: a federation sends its last model once, however often it is scored here.
+        down: bytes from the server to the clients.
+        up: bytes from the clients to the server.
+        by_payload: {payload name: bytes of both directions}.
+        personal: bytes sent to the clients for the personal evaluation after the round. `down` leaves them
+            out: a real federation sends its last model once, however often fedsim evaluates it.
     """
 
     down: int = 0
@@ -53,7 +54,7 @@ class Traffic:
         return Traffic(self.down + other.down, self.up + other.up, dict(both), personal)
 
     def scale(self, times: float) -> Traffic:
-        """So many times this traffic, in whole bytes."""
+        """Return this traffic times a factor, in whole bytes."""
         sizes = {name: round(times * size) for name, size in self.by_payload.items()}
         ways = (self.down, self.up, self.personal)
         down, up, personal = (round(times * size) for size in ways)
@@ -61,37 +62,42 @@ class Traffic:
 
 
 def leaf_bytes(leaf: Any) -> int:
-    """Bytes of one tensor or array."""
+    """Return the bytes of one tensor or array."""
     kind = str(leaf.dtype).removeprefix("torch.")
     count = leaf.numel() if hasattr(leaf, "numel") else leaf.size
     return int(count) * _FLOAT_BYTES.get(kind, 4)
 
 
 def payload_bytes(payload: Tree) -> int:
-    """Bytes of one payload: the sum over its leaves."""
+    """Return the bytes of one payload: the sum over its leaves."""
     return sum(leaf_bytes(leaf) for _, leaf in tree.leaves(payload))
 
 
 def sparse_bytes(leaf: Tensor) -> int:
-    """Bytes of a tensor of which only what is not zero is sent, each entry as its value and its index."""
+    """Return the bytes of a sparse tensor: a value and an index for each entry that is not zero."""
     return PAIR_BYTES * int(torch.count_nonzero(leaf))
 
 
 def message_bytes(message: Mapping[str, Tree], charge: Charge | None = None) -> Counter[str]:
-    """Bytes of a message by payload name.
+    """Return {payload name: bytes} of a message.
 
     Args:
         message: {payload name: tree}.
-        charge: what a payload of this name costs; by default every number in it.
+        charge: returns the bytes of a payload; by default `payload_bytes`.
     """
     cost = charge or (lambda _, payload: payload_bytes(payload))
     return Counter({name: cost(name, payload) for name, payload in message.items()})
 
 
 def make_traffic(down: Mapping[str, int], up: Mapping[str, int]) -> Traffic:
-    """A round's traffic from the bytes by payload in each direction.
+    """Make a round's `Traffic` from the bytes of each payload in each direction.
 
-    `by_payload` adds both directions of a payload, so that its values sum to `down + up`.
+    Args:
+        down: {payload name: bytes from the server to the clients}.
+        up: {payload name: bytes from the clients to the server}.
+
+    Returns:
+        The traffic. `by_payload` adds the two directions of a payload; its values sum to `down + up`.
     """
     both = Counter(down) + Counter(up)
     return Traffic(sum(down.values()), sum(up.values()), dict(both))

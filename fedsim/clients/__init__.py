@@ -1,1 +1,1 @@
-"""The federation as the engine sees it: who holds which examples, and the batches of each local step."""
+"""The clients of a federation: their examples, their client tasks and the batches of each local step."""

@@ -1,4 +1,4 @@
-"""The federation as the engine sees it: everybody's data, the architectures, the local training."""
+"""The population: the data of all clients, and the loader that makes client tasks from it."""
 
 from __future__ import annotations
 
@@ -23,25 +23,24 @@ from fedsim.models.net import Net
 
 @dataclass(frozen=True, kw_only=True)
 class Population:
-    """Who takes part, with what.
+    """The clients of a run: their data, their models and their local training.
 
-    It holds arrays and recipes only, so that it can be put into an object store once and mapped by every
-    actor of a node without a copy.
+    It holds only arrays and settings. An object store keeps it once per node, and every worker of the node
+    maps it without a copy.
 
     Attributes:
-        dataset: the examples of everybody, and the test set.
-        partition: which of the training examples each client holds.
-        tests: which of the test examples each client's own model is scored on; None for all of them.
+        dataset: the training examples of all clients, and the test set.
+        partition: the training examples of each client.
+        tests: the test examples of each client's personal evaluation; None for the whole test set.
         nets: the architectures; client k runs `nets[k % len(nets)]`.
-        local: the local training.
-        seed: of the experiment.
-        cohort_size: clients per round.
-        public: labelled examples that no client holds, for the methods that use such; None where there are
-            none.
-        validation: labelled examples that no client holds, on which the deployed models are scored besides;
-            None where there are none.
-        rounds: how many the run has.
-        difficulty: the expert's loss of every training example, float32 `[n]`; None unless it is needed.
+        local: the settings of local training.
+        seed: the seed of the experiment.
+        cohort_size: number of clients per round.
+        public: labelled examples that no client holds, for algorithms with a public set; None for none.
+        validation: labelled examples that no client holds, on which fedsim also evaluates the deployed
+            models; None for none.
+        rounds: number of rounds of the run.
+        difficulty: the expert's loss of every training example, float32 `[n]`; None if nothing uses it.
     """
 
     dataset: Dataset
@@ -57,7 +56,7 @@ class Population:
     tests: Partition | None = None
 
     def context(self, round: int) -> Context:
-        """What the clients of a round (counted from 0) have in common."""
+        """Return the context that all clients of a round share; the first round is 0."""
         return Context(
             round=round,
             rounds=self.rounds,
@@ -73,7 +72,7 @@ class Population:
         )
 
     def _public(self) -> PublicSet | None:
-        """The public set over the arrays themselves."""
+        """Return the public set on the CPU; it shares the memory of the arrays."""
         if self.public is None:
             return None
         return PublicSet(
@@ -81,26 +80,26 @@ class Population:
         )
 
     def count_steps(self, client: int) -> int:
-        """Local steps of this client in a round."""
+        """Return the number of local steps of this client in a round."""
         return self.local.steps_for(self.partition.size(client))
 
     def num_tests(self, client: int) -> int:
-        """How many test examples this client's own model is scored on."""
+        """Return the number of test examples in this client's personal evaluation."""
         return len(self.dataset.test) if self.tests is None else self.tests.size(client)
 
     def test_positions(self, client: int) -> Positions:
-        """Which test examples this client's own model is scored on."""
+        """Return the positions of the test examples in this client's personal evaluation."""
         return (
             np.arange(len(self.dataset.test)) if self.tests is None else self.tests.client_positions(client)
         )
 
 
 class TaskLoader:
-    """The training examples as tensors on one device, from which visits are made.
+    """The loader: holds the training examples on one device and makes client tasks from them.
 
     Args:
-        population: whose arrays to use; on the CPU the tensors share their memory.
-        device: where the clients train.
+        population: the population; on the CPU the loader shares the memory of its arrays.
+        device: the device on which the clients train.
     """
 
     def __init__(self, population: Population, device: torch.device) -> None:
@@ -112,7 +111,7 @@ class TaskLoader:
         self.public = None if public is None else public.to_device(device)
 
     def context(self, round: int) -> Context:
-        """A round as the clients here see it: with the public set on their device."""
+        """Return the context of a round, with the public set on the device of this loader."""
         return replace(self.population.context(round), public=self.public)
 
     def make_task(
@@ -124,15 +123,15 @@ class TaskLoader:
         instruction: Tree,
         client_state: Tree | None,
     ) -> ClientTask:
-        """Everything that this client may look at in this round.
+        """Make the client task: everything that this client may use in this round.
 
         Args:
-            algorithm: whose client code will run.
-            ctx: the round, for this client.
-            client: its number.
-            broadcast: what everybody received.
-            instruction: what it received besides.
-            client_state: what it kept; None on its first visit.
+            algorithm: the algorithm.
+            ctx: the context of the round, for this client.
+            client: the number of the client.
+            broadcast: the payloads for all clients.
+            instruction: the payloads for this client only.
+            client_state: the client state; None if the client has no state yet.
         """
         task = self.make_task_without_batches(algorithm, ctx, client, broadcast, instruction, client_state)
         steps, pacing = ctx.local.steps_for(task.num_examples), None
@@ -155,10 +154,10 @@ class TaskLoader:
         instruction: Tree,
         client_state: Tree | None,
     ) -> ClientTask:
-        """As `visit`, but without local steps."""
+        """Make the client task as `make_task` does, but without batches and random numbers."""
         held, apart = self._split_examples(algorithm, ctx, client)
         if client_state is None:
-            # A method makes numbers of its own, such as that it never came, wherever torch puts them.
+            # An algorithm may create new tensors (such as a flag) on torch's default device: move them.
             client_state = tree.map(
                 lambda leaf: leaf.to(self.device), algorithm.init_client_state(ctx, broadcast)
             )
@@ -177,7 +176,7 @@ class TaskLoader:
     def _split_examples(
         self, algorithm: Algorithm, ctx: Context, client: int
     ) -> tuple[Positions, Positions | None]:
-        """Which training examples this client trains on, and which it keeps apart."""
+        """Return the client's training examples and its held-out examples; None if it holds out none."""
         held = self.population.partition.client_positions(client)
         if (splitting := capability(algorithm, HeldOutExamples)) is None:
             return held, None
@@ -192,14 +191,15 @@ class TaskLoader:
         pacing: Pacing | None = None,
         occasion: str = "",
     ) -> LoadedBatches:
-        """The local steps of this client, as `ctx.local` says.
+        """Make the batches of this client's local steps, with the settings in `ctx.local`.
 
         Args:
-            algorithm: whose noise comes with them.
-            ctx: the round, for this client.
-            client: its number.
-            pacing: which examples a step may draw; None for all.
-            occasion: what they are for, so that another one's are drawn independently; "" for the round.
+            algorithm: the algorithm; a `StepNoise` draws the noise of the batches.
+            ctx: the context of the round, for this client.
+            client: the number of the client.
+            pacing: the examples that each step may draw; None for all.
+            occasion: prefix of the random streams; "" for the round's local training. Batches of different
+                occasions are drawn independently.
         """
         held, address = self._split_examples(algorithm, ctx, client)[0], (ctx.round, client)
         steps, size = ctx.local.steps_for(len(held)), ctx.local.batch_size
@@ -214,7 +214,7 @@ class TaskLoader:
         return LoadedBatches(self, rows, noise, seed)
 
     def load_batch(self, rows: Positions, augment_seed: int | None = None) -> Batch:
-        """These examples as one batch: augmented if there is a seed for it, then normalised."""
+        """Gather these examples as one batch: augment it if there is a seed, then normalise it."""
         index, dataset = tree.send_to_device(tree.wrap_array(rows), self.device), self.population.dataset
         x = self.x[index]
         if augment_seed is not None and dataset.augment is not None:
@@ -234,11 +234,11 @@ class TaskLoader:
 
 
 class LoadedExamples:
-    """A client's examples, gathered from the shelf when they are asked for.
+    """A client's examples (`ClientExamples`), gathered from the loader on demand.
 
     Args:
-        loader: where they are.
-        rows: which of the training set they are.
+        loader: the loader that holds the training set.
+        rows: the positions of the examples in the training set.
     """
 
     def __init__(self, loader: TaskLoader, rows: Positions) -> None:
@@ -249,24 +249,24 @@ class LoadedExamples:
 
     @property
     def difficulty(self) -> Positions | None:
-        """The expert's loss of each; see `Held`."""
+        """The expert's loss of each example; see `ClientExamples`."""
         every = self.loader.population.difficulty
         return None if every is None else every[self.rows]
 
     def batches(self) -> Iterator[Batch]:
-        """All of them, `AT_ONCE` at a time; see `Held`."""
+        """Yield all examples, `AT_ONCE` at a time; see `ClientExamples`."""
         for start in range(0, len(self.rows), AT_ONCE):
             yield self.loader.load_batch(self.rows[start : start + AT_ONCE])
 
 
 class LoadedBatches:
-    """A visit's batches, gathered from the shelf one at a time: normalised and augmented on the batch.
+    """The batches of a client task (`Batches`), each gathered, augmented and normalised on demand.
 
     Args:
-        loader: where the examples are.
-        rows: the examples of each step.
-        noise: the method's randomness; leading axis local steps.
-        augment_seed: of this visit's augmentation.
+        loader: the loader that holds the examples.
+        rows: the positions of each step's examples in the training set.
+        noise: the algorithm's random numbers; the leading axis is the local step. {} for none.
+        augment_seed: seed of the augmentation; step t uses `augment_seed + t`.
     """
 
     def __init__(self, loader: TaskLoader, rows: list[Positions], noise: Tree, augment_seed: int) -> None:
@@ -280,7 +280,7 @@ class LoadedBatches:
         return batch._replace(noise=self.step_noise(step, batch.x)) if self.noise else batch
 
     def step_noise(self, step: int, x: Tensor) -> Tree:
-        """A step's noise, for these inputs."""
+        """Return the noise of a step, on the device and in the float type of the inputs."""
         return tree.map(lambda each: _noise_on_device(each[step], x), self.noise)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -288,6 +288,6 @@ class LoadedBatches:
 
 
 def _noise_on_device(values: Positions, x: Tensor) -> Tensor:
-    """Noise where the inputs are; numbers that are not whole have their type."""
+    """Copy noise to the device of the inputs; floats also get the float type of the inputs."""
     drawn = tree.send_to_device(torch.as_tensor(values), x.device)
     return drawn.to(x.dtype) if drawn.is_floating_point() and x.is_floating_point() else drawn

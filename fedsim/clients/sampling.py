@@ -1,4 +1,4 @@
-"""Which examples each local step sees."""
+"""Random draws among a client's examples: the batches of local steps, and the held-out examples."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ Positions: TypeAlias = np.ndarray[Any, Any]
 def draw_batches(
     rng: np.random.Generator, num_examples: int, steps: int, batch_size: int, pacing: Pacing | None = None
 ) -> Iterator[Positions]:
-    """The examples of each local step, as positions among the client's own.
+    """Draw the batch of each local step, as positions among the client's examples.
 
-    Without pacing this is the usual loop: every epoch is a fresh shuffle cut into batches, the last of
-    which may be smaller. With pacing, a step to which not all examples are open draws its batch uniformly
-    from those that are; a step to which all are open takes its turn in the usual loop, so when every example
-    is open from the start, it is the usual loop, draw for draw.
+    Without pacing, every epoch is a new shuffle cut into batches; the last batch of an epoch may be smaller.
+    With pacing, a step that may draw only some examples draws its batch uniformly from them. A step that may
+    draw all examples takes the next batch of the epochs. If all steps may draw all examples, the batches are
+    exactly those without pacing.
 
     Args:
-        rng: the shuffles' stream.
-        num_examples: n, at least 1 unless there are no steps.
-        steps: how many steps to draw for.
-        batch_size: the most examples of a step.
-        pacing: which examples a step may draw; None for all.
+        rng: random stream of the shuffles.
+        num_examples: n, at least 1 unless `steps` is 0.
+        steps: number of local steps.
+        batch_size: the largest number of examples in a batch.
+        pacing: the examples that each step may draw; None for all.
 
     Yields:
         int64 arrays of between 1 and `batch_size` positions.
@@ -43,20 +43,23 @@ def draw_batches(
 
 
 def count_apart(num_examples: int, share: float) -> int:
-    """How many of so many examples are kept apart: the share, at least 0 and below 1, rounded down."""
+    """Return the number of held-out examples: `share` (0 <= share < 1) of all examples, rounded down."""
     return int(num_examples * share + 1e-9)
 
 
 def draw_apart(rng: np.random.Generator, num_examples: int, share: float) -> Positions:
-    """Which of so many examples are kept apart, drawn whatever their order, bool `[num_examples]`.
+    """Draw the held-out examples at random.
 
-    Every so many-th would do only where the order says nothing: recordings come word by word, and so every
-    tenth may be of one class.
+    Taking every tenth example instead would be wrong if the order has a meaning: recordings are sorted by
+    word, and every tenth may be of one class.
 
     Args:
-        rng: to draw from; the same stream keeps the same apart.
-        num_examples: n.
-        share: as in `count_apart`.
+        rng: the random stream; the same stream gives the same examples.
+        num_examples: n, the number of the client's examples.
+        share: the share to hold out, see `count_apart`.
+
+    Returns:
+        bool `[num_examples]`, True for a held-out example.
     """
     apart: Positions = np.zeros(num_examples, bool)
     apart[rng.permutation(num_examples)[: count_apart(num_examples, share)]] = True

@@ -1,4 +1,4 @@
-"""The census: what the server asks every client about its labels, once, before round 1."""
+"""The label census: before round 1 the server asks every client once for its label distribution."""
 
 from __future__ import annotations
 
@@ -13,21 +13,24 @@ from fedsim.base.privacy import Mechanism
 Real: TypeAlias = NDArray[np.float64]
 Whole: TypeAlias = NDArray[np.int64]
 Ground: TypeAlias = Literal["identity", "sorted"]
-"""What moving a unit costs. `identity`: 1 from any class to any other, 0 to itself. `sorted`: the paper's
-literal |r_m^i - r_n^j|, the difference between two frequencies, whatever their classes."""
+"""Cost of moving one unit in the earth mover's distance.
+
+`identity`: 1 from any class to any other, 0 to itself. `sorted`: the paper's literal |r_m^i - r_n^j|, the
+difference between two frequencies, whatever their classes.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CensusQuestion:
-    """The question.
+    """The question of a label census.
 
     Attributes:
-        ask: `matrix` has every client send its label distribution; `vector` has one client, drawn at random,
-            send its own, everybody else receive it and answer with the distance to it.
-        ground: of the distances; see `clustering.emd`.
-        selection: of the client that everybody is compared with (`vector`): each number draws another time.
-        noise: what a client adds to its distribution before anything leaves it or is computed from it; None
-            for nothing. With several labels per example the distribution is then that of their first ones.
+        ask: `matrix`: every client sends its label distribution. `vector`: one random client, the reference,
+            sends its label distribution; all others receive it and send their distance to it.
+        ground: cost of moving a unit in the distances; see `clustering.earth_movers_distance`.
+        selection: number of the draw of the reference client (`vector`); another number is another draw.
+        noise: noise that a client adds to its distribution before it sends it or computes with it; None for
+            no noise. With noise, an example with several labels counts only once, for its main label.
     """
 
     ask: Literal["vector", "matrix"] = "vector"
@@ -37,15 +40,15 @@ class CensusQuestion:
 
 
 class CensusAnswers(NamedTuple):
-    """What the clients said.
+    """The answers of all N clients to a label census.
 
     Attributes:
-        sizes: how many training examples each has, int64 `[N]`.
-        distances: float64 `[N]` to the one that was drawn, or `[N, N]`.
-        reference: which client was drawn; None for a matrix.
-        shares: float64 `[N, classes]`, everybody's distribution, with its noise where there is any. By
-            `vector` no server has it: it is for figures about the outcome, such as mean distances within
-            clusters.
+        sizes: int64 `[N]`, the number of training examples of each client.
+        distances: float64 `[N]`, the distances to the reference client (`vector`), or `[N, N]` (`matrix`).
+        reference: the number of the reference client; None for `matrix`.
+        shares: float64 `[N, classes]`, the label distributions, with noise if the census has any. With
+            `vector` a real server does not know them: use them only for figures about the result, such as
+            mean distances within clusters.
     """
 
     sizes: Whole

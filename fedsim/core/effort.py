@@ -1,4 +1,4 @@
-"""Effort: local steps of one kind, to count what they cost."""
+"""Effort: the work of local steps of one kind, from which fedsim counts operations."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from typing import NamedTuple
 
 
 class Effort(NamedTuple):
-    """Local steps of one kind, for counting what they cost.
+    """The work of local steps of one kind, from which `fedsim.training.effort` counts operations.
 
     Attributes:
-        steps: how many.
-        trainable: keys of the net that each of them moves.
-        extra: parameters that each moves besides, which are no keys of the net, such as those of a second
-            head; counted as a linear layer whose inputs need no gradient.
-        forwards: passes through the whole net that each makes besides without a gradient, as of a teacher.
-        examples: how many examples go through all these steps together; None for their share of those of the
-            local steps.
-        per_example: floating-point operations besides for each of these examples, such as of a feature that
-            is generated for it (`fedsim.training.flops`).
-        besides: floating-point operations of all these steps together besides.
-        moves: how many of the steps move these keys, where the others take a gradient for its own sake; None
-            for all of them.
+        steps: number of steps.
+        trainable: keys of the net that each step updates.
+        extra: number of parameters outside the net that each step also updates, such as a second head;
+            counted as a linear layer whose inputs need no gradient.
+        forwards: additional forward passes of each step through the whole net without a gradient, such as
+            those of a teacher.
+        examples: number of examples in all these steps together; None for these steps' share of the examples
+            of the local steps.
+        per_example: additional floating-point operations for each example, such as those of a generated
+            feature (`fedsim.training.flops`).
+        besides: additional floating-point operations of all these steps together.
+        moves: number of steps that update the keys, if other steps only compute a gradient; None for all
+            steps.
     """
 
     steps: int

@@ -1,4 +1,4 @@
-"""Errors that a method's code raises, named: who raised, where, and whether memory ran out."""
+"""Error attribution: convert an error of an algorithm's code into one that names the client or the hook."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ import torch
 from fedsim.errors import ClientFailed, FedsimError, MethodFailed, OutOfMemory
 
 MEMORY_MARKS = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
-"""How errors of torch without a type of their own say that memory ran out."""
+"""Texts in the `RuntimeError`s of torch that mean that memory ran out."""
 
 MEMORY_HINT = "use fewer workers per node, a smaller local.batch_size or a smaller model"
 
 
 @contextmanager
 def attribute_server_errors(algorithm: object, stage: str) -> Iterator[None]:
-    """Name what a method's server code raises inside.
+    """Convert an error of the algorithm's server code, raised within the block, into a `FedsimError`.
+
+    A `FedsimError` passes unchanged.
 
     Args:
-        algorithm: the method.
-        stage: its hook.
+        algorithm: the algorithm.
+        stage: the hook that runs in the block, such as "aggregate".
 
     Raises:
-        MethodFailed: with the error as text; fedsim's own errors go through as they are.
-        OutOfMemory: if that is what it was.
+        MethodFailed: the code raised an error; the message has it as text.
+        OutOfMemory: the code ran out of memory.
     """
     try:
         yield
@@ -40,7 +42,7 @@ def attribute_server_errors(algorithm: object, stage: str) -> Iterator[None]:
 
 
 def attribute_client_error(client: int, stage: str, error: Exception) -> FedsimError:
-    """Name what a client's code raised."""
+    """Convert a client's error into `ClientFailed` or `OutOfMemory`; a `FedsimError` stays as it is."""
     if isinstance(error, FedsimError):
         return error
     if is_out_of_memory(error):
@@ -49,17 +51,17 @@ def attribute_client_error(client: int, stage: str, error: Exception) -> FedsimE
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out, on a GPU or beside it."""
+    """Return whether an error means that memory ran out, on the CPU or on a GPU."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(mark in str(error) for mark in MEMORY_MARKS)
 
 
 def format_error(error: BaseException) -> str:
-    """The error in one line."""
+    """Return the type and the message of an error in one line: "ValueError: no examples"."""
     return f"{type(error).__name__}: {error}"
 
 
 def format_traceback(error: BaseException) -> str:
-    """Where the error was raised, for the log."""
+    """Return the traceback of an error as text, for the log."""
     return "".join(traceback.format_exception(error))

@@ -1,4 +1,4 @@
-"""How clients' own models do on their own test examples: scores by client, and what is read off them."""
+"""Scores of the personal evaluation: each client's personal model on its test examples, and their summary."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Whole = NDArray[np.int64]
 Real = NDArray[np.float64]
 
 WORST = 0.1
-"""The share of the clients whose mean is `personal_accuracy_worst10`."""
+"""The share of clients, those with the lowest accuracies, in the mean `personal_accuracy_worst10`."""
 
 
 def _none() -> Whole:
@@ -28,18 +28,19 @@ def _no_sums() -> Real:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PersonalScores:
-    """One row for each client that was scored, in ascending order.
+    """The scores of a personal evaluation: one row for each evaluated client, in ascending order.
 
     Attributes:
-        clients: int64 `[n]`, their numbers.
-        tests: int64 `[n]`, how many test examples each has (with several labels per example, how many labels
-            are known).
-        correct: int64 `[n]`, how many of them its model gets right.
-        loss: float64 `[n]`, the sum of the cross-entropy over them, in nats.
-        before_correct, before_loss: the same before fine-tuning; None where there is none.
-        failed: the clients that were left out because their code raised, in ascending order.
-        untested: how many clients have no test examples.
-        bytes_down: simulated bytes of what came down to everybody who was to be scored.
+        clients: int64 `[n]`, the numbers of the clients.
+        tests: int64 `[n]`, the number of test examples of each client (with several labels per example, the
+            number of known labels).
+        correct: int64 `[n]`, the number of correct predictions of each personal model.
+        loss: float64 `[n]`, the sum of the cross-entropy over the test examples, in nats.
+        before_correct: `correct` before fine-tuning; None without fine-tuning.
+        before_loss: `loss` before fine-tuning; None without fine-tuning.
+        failed: the clients whose code raised an error, in ascending order; they have no row.
+        untested: number of clients without test examples.
+        bytes_down: simulated bytes that the server sent to the clients for the evaluation.
     """
 
     clients: Whole = field(default_factory=_none)
@@ -53,11 +54,15 @@ class PersonalScores:
     bytes_down: int = 0
 
     def accuracies(self) -> Real:
-        """Each client's share of right answers, float64 `[n]`."""
+        """Return each client's share of correct predictions, float64 `[n]`."""
         return self.correct / np.maximum(self.tests, 1)
 
     def metrics(self) -> dict[str, float]:
-        """What goes into the record, see `summary`; with `_before` as well where there was fine-tuning."""
+        """Return the metrics for the round's record.
+
+        They are those of `summarise_scores`, and the numbers of evaluated and of untested clients. If the
+        clients fine-tuned, the scores before it have the suffix `_before`.
+        """
         found = summarise_scores(self.tests, self.correct, self.loss)
         if self.before_correct is not None and self.before_loss is not None:
             before = summarise_scores(self.tests, self.before_correct, self.before_loss)
@@ -67,7 +72,10 @@ class PersonalScores:
         return found
 
     def rows(self) -> list[dict[str, Any]]:
-        """The scores as a table: client, tests, correct, loss (the mean, in nats), and before fine-tuning."""
+        """Return one row per client: client, tests, correct, loss (the mean, in nats).
+
+        If the clients fine-tuned, a row also has correct_before and loss_before.
+        """
         columns: dict[str, list[Any]] = {
             "client": self.clients.tolist(),
             "tests": self.tests.tolist(),
@@ -80,7 +88,7 @@ class PersonalScores:
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def to_csv(self) -> str:
-        """`rows` as the text of a CSV file, with a header."""
+        """Return `rows` as the text of a CSV file with a header."""
         stream, rows = StringIO(), self.rows()
         names = list(rows[0]) if rows else ["client", "tests", "correct", "loss"]
         writer = csv.DictWriter(stream, names, lineterminator="\n")
@@ -90,18 +98,18 @@ class PersonalScores:
 
 
 def summarise_scores(tests: Whole, correct: Whole, loss: Real) -> dict[str, float]:
-    """The figures of a federation; {} where nobody has test examples.
+    """Summarise the scores of all clients; {} if no client has test examples.
 
     Args:
-        tests: int64 `[n]`, each client's test examples, at least 1.
-        correct: int64 `[n]`, how many of these it gets right.
-        loss: float64 `[n]`, the sum of its losses.
+        tests: int64 `[n]`, each client's number of test examples, at least 1.
+        correct: int64 `[n]`, each client's number of correct predictions.
+        loss: float64 `[n]`, the sum of each client's losses.
 
     Returns:
-        `personal_accuracy`, pooled: every example counts alike (004, PFLlib). `personal_accuracy_mean`, its
-        standard deviation `_std` (over the clients there are, not an estimate for others) and the mean of
-        the worst tenth `_worst10` (at least one client): every client counts alike (002). `personal_loss`,
-        pooled.
+        `personal_accuracy` and `personal_loss` are pooled: every example has the same weight (004, PFLlib).
+        In `personal_accuracy_mean`, its standard deviation `_std` (of these clients, not an estimate for
+        others) and the mean of the worst tenth `_worst10` (at least one client), every client has the same
+        weight (002).
     """
     if not tests.sum():
         return {}
@@ -117,11 +125,11 @@ def summarise_scores(tests: Whole, correct: Whole, loss: Real) -> dict[str, floa
 
 
 def join_scores(parts: Iterable[PersonalScores], untested: int = 0) -> PersonalScores:
-    """The scores of several portions of the clients as one, in ascending order of the clients.
+    """Join the scores of several groups of clients into one, in ascending order of the clients.
 
     Args:
-        parts: all with the figures before fine-tuning, or all without, save those in which nobody was scored.
-        untested: how many clients have no test examples.
+        parts: the groups' scores. All have scores before fine-tuning or none has; empty groups do not matter.
+        untested: number of clients without test examples.
     """
     every = list(parts)
     received = sum(part.bytes_down for part in every)
@@ -145,11 +153,11 @@ def join_scores(parts: Iterable[PersonalScores], untested: int = 0) -> PersonalS
 
 
 def sorted_curve(scores: PersonalScores) -> tuple[Whole, Real]:
-    """Figs 5 and 6 of the layer-scheduling paper: the clients from worst to best.
+    """Sort the clients by accuracy, as in Figs 5 and 6 of the layer-scheduling paper.
 
     Returns:
-        The clients' numbers, int64 `[n]`, by ascending accuracy (ties by number), and the accuracies in that
-        order, float64 `[n]`.
+        The numbers of the clients, int64 `[n]`, by ascending accuracy (ties by number), and their
+        accuracies, float64 `[n]`, in the same order.
     """
     accuracies = scores.accuracies()
     order = np.argsort(accuracies, kind="stable")
@@ -157,7 +165,7 @@ def sorted_curve(scores: PersonalScores) -> tuple[Whole, Real]:
 
 
 def scores_from_rows(rows: Iterable[Mapping[str, Any]]) -> PersonalScores:
-    """The scores out of the rows of a `personal.csv`, as `csv.DictReader` gives them."""
+    """Rebuild the scores from the rows of a `personal.csv`, as `csv.DictReader` returns them."""
     table = list(rows)
 
     def column(name: str, kind: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The public set: labelled examples that the server and every client have, and that nobody holds alone."""
+"""The public set: labelled examples that the server and every client share."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from fedsim.base import rng, tree
 from fedsim.core.batches import Batch
 
 AT_ONCE = 250
-"""How many examples go through a model at once where nothing is trained: few enough for their activations to
-stay in the cache."""
+"""Batch size of forward passes without training: so small that activations stay in the CPU cache."""
 
 ROWS = "rows"
-"""Where the noise of a public batch says which examples of the public set it has, int64 `[batch]`."""
+"""Key in `Batch.noise` of a public batch: the positions of its examples in the set, int64 `[batch]`."""
 
 
 class PublicSet:
-    """The public examples on one device, as they are stored; normalised on the batch and never augmented.
+    """The public examples on one device. Each batch is normalised when it is made, and never augmented.
 
     Args:
-        x: inputs as they are stored, `[n, ...]`.
-        y: their labels, int64 `[n]`, or float32 `[n, labels]` (NaN: unknown).
-        normalise: from stored inputs to what models read.
+        x: stored inputs, `[n, ...]`.
+        y: labels, int64 `[n]`, or float32 `[n, labels]` (NaN: unknown).
+        normalise: function from stored inputs to model inputs.
     """
 
     def __init__(self, x: Tensor, y: Tensor, normalise: Callable[[Tensor], Tensor]) -> None:
@@ -38,30 +37,30 @@ class PublicSet:
 
     @property
     def several_labels(self) -> bool:
-        """Whether an example has several yes-or-no labels in place of one class."""
+        """Whether an example has several yes-or-no labels instead of one class."""
         return self.y.dim() == 2
 
     def to_device(self, device: torch.device) -> PublicSet:
-        """The same set on this device."""
+        """Return the set on another device."""
         return PublicSet(self.x.to(device), self.y.to(device), self._normalise)
 
     def make_batch(self, rows: Tensor) -> Batch:
-        """These examples, int64 `[batch]`, as one batch; its noise has them under `ROWS`."""
+        """Make one batch of the examples at `rows`, int64 `[batch]`; its noise holds `rows` under `ROWS`."""
         x = tree.to_channels_last(self._normalise(self.x[rows]))
         return Batch(x, self.y[rows], noise={ROWS: rows})
 
     def iterate_batches(self, rows: Tensor | None = None) -> Iterator[Batch]:
-        """These examples, by default all, in order and a few hundred at a time."""
+        """Yield the examples at `rows`, by default all, in order and `AT_ONCE` at a time."""
         chosen = torch.arange(len(self), device=self.y.device) if rows is None else rows
         for part in torch.split(chosen, AT_ONCE):
             yield self.make_batch(part)
 
     def predict_examples(self, predict: Callable[[Tensor], Tensor], rows: Tensor | None = None) -> Tensor:
-        """What a model says of these examples, by default of all, without a gradient.
+        """Return the predictions of a model for the examples, without a gradient.
 
         Args:
-            predict: logits `[batch, classes]` of normalised inputs.
-            rows: int64 `[n]`.
+            predict: the model: from normalised inputs to logits `[batch, classes]`.
+            rows: positions of the examples, int64 `[n]`; None for all.
 
         Returns:
             Logits `[n, classes]`.
@@ -70,7 +69,7 @@ class PublicSet:
             return torch.cat([predict(batch.x) for batch in self.iterate_batches(rows)])
 
     def choose_rows(self, seed: int, round: int, size: int) -> Tensor:
-        """A random part of the set, the same for everybody in a round: int64 `[size]`, in ascending order."""
+        """Draw `size` random positions, the same for all in a round: int64 `[size]`, in ascending order."""
         stream = rng.stream(seed, "public-part", round)
         picked = stream.choice(len(self), min(size, len(self)), replace=False)
         return torch.from_numpy(np.sort(picked)).to(self.y.device)
@@ -78,14 +77,16 @@ class PublicSet:
     def shuffle_batches(
         self, seed: int, round: int, *, epochs: int, batch_size: int, rows: Tensor | None = None
     ) -> PublicBatches:
-        """Steps over the set (or these rows of it), shuffled in each epoch; everybody has the same order.
+        """Make the batches of several epochs over the set, shuffled in each epoch.
+
+        The server and all clients get the same order in a round.
 
         Args:
-            seed: of the experiment.
-            round: for which, counted from 0: the same number gives the same order again.
-            epochs: how many passes.
-            batch_size: the last batch of an epoch may be smaller.
-            rows: int64 `[n]`; by default all.
+            seed: the seed of the experiment.
+            round: the round, from 0; each round has its own order.
+            epochs: number of passes over the set.
+            batch_size: examples per batch; the last batch of an epoch may be smaller.
+            rows: positions of the examples, int64 `[n]`; None for all.
         """
         stream = rng.stream(seed, "public-shuffle", round)
         held = np.arange(len(self)) if rows is None else rows.cpu().numpy()
@@ -97,11 +98,11 @@ class PublicSet:
 
 
 class PublicBatches:
-    """Steps over the public set, gathered one at a time; see `Batches`.
+    """Batches of the public set (`Batches`), each gathered on demand.
 
     Args:
-        public: the set.
-        rows: the examples of each step.
+        public: the public set.
+        rows: the positions of each step's examples in the set.
     """
 
     def __init__(self, public: PublicSet, rows: list[NDArray[Any]]) -> None:

@@ -1,38 +1,38 @@
-"""One tree for everything that can go wrong.
+"""All errors that fedsim raises on purpose, in one class tree.
 
 ::
 
     FedsimError
-    ├── SettingsError          an environment variable or option that is not what it should be
-    ├── SpecError              a spec is wrong: every fault at once, each with path, value and hint
-    │   └── RequestError       what comes with a spec, or asks for jobs, is wrong: labels, keys, filters
-    ├── DoesNotFit             the resources asked for can never be placed; the message is the arithmetic
-    │   └── NoRoomNow          there is room for them, but none came free in time
-    ├── DataError              data that is missing, truncated or mislabelled; names the file
-    │   └── DataNotFound       nothing where the data set looks; says how to get it
-    ├── ClientFailed           one client raised while training or being evaluated
+    ├── SettingsError          an environment variable or an option has a wrong value
+    ├── SpecError              a spec has faults: all at once, each with path, value and hint
+    │   └── RequestError       a request has faults, such as in its labels, idempotency key or filters
+    ├── DoesNotFit             the cluster can never place the requested resources; the message says why
+    │   └── NoCapacityNow      the cluster has enough resources, but they did not become free in time
+    ├── DataError              data is missing, truncated or mislabelled; the message names the file
+    │   └── DataNotFound       no files at the places where the data set looks; the hint says how to get them
+    ├── ClientFailed           one client raised during training or evaluation
     ├── CohortFailed           every client of a round raised
-    ├── MethodFailed           a method's code on the server raised
-    ├── OutOfMemory            a client, an actor or the server ran out of memory
-    │   └── StackTooWide       so many clients at once need more than there is
-    ├── PoolFailed             the actors of a pool are gone and could not be replaced
-    │   ├── NodeLost           a node is gone, and with it an actor and what clients kept there
-    │   └── CoordinatorLost    the coordinator of a run is gone, and with it all its actors
-    ├── CheckpointError        a checkpoint that cannot be written, or one that cannot be used; names the file
-    ├── NotReproduced          a round that ran again came out differently
+    ├── MethodFailed           the server code of an algorithm raised
+    ├── OutOfMemory            a client, a worker or the server ran out of memory
+    │   └── StackTooLarge      a stack needs more memory than there is
+    ├── PoolFailed             the workers of a pool died and could not be replaced
+    │   ├── NodeLost           a node died, with its worker and the client states in it
+    │   └── CoordinatorLost    the coordinator of a run died, with all its workers
+    ├── CheckpointError        a checkpoint cannot be written or used; the message names the file
+    ├── NotReproduced          a repeated round gave another result than before
     ├── RayUnavailable         no Ray cluster answers, or the local one could not be started
-    │   └── JobRefused         Ray answers, and does not take this job
-    ├── StoreError             the job store refuses
-    │   ├── JobNotFound
-    │   ├── ArtifactNotFound   a job has no such file, or not yet
-    │   ├── Conflict           a transition, a delete or an idempotency key that the present state forbids
-    │   ├── BadPageToken
-    │   └── StoreFull          the store's disk is full: nothing can be written down
-    └── ServiceError           the SDK's view of a refusal: status, code, hint, errors
-        └── Unreachable        nobody answers at that address
+    │   └── JobRefused         Ray answers but does not accept the job
+    ├── StoreError             the job store refuses a request
+    │   ├── JobNotFound        no job has this id
+    │   ├── ArtifactNotFound   the job has no such file, or not yet
+    │   ├── Conflict           the job's state or an earlier request forbids this request
+    │   ├── BadPageToken       the store did not issue this page token
+    │   └── StoreFull          the store's disk is full: the store cannot write
+    └── ServiceError           the service refused a request of the SDK: status, code, hint, errors
+        └── Unreachable        nobody answers at the address
 
-Each error carries a stable `code`; the REST layer maps codes to statuses and the CLI maps them to exit codes.
-Errors cross process boundaries (Ray pickles them), so those with arguments of their own define `__reduce__`.
+Each error has a stable `code`. The REST layer maps codes to HTTP statuses; the CLI maps them to exit codes.
+Ray pickles errors to send them between processes: a class with its own arguments defines `__reduce__`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What goes wrong in a run, and before it: data, resources, clients, actors, checkpoints."""
+"""Errors of a run and of its preparation: data, resources, clients, workers, checkpoints."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from fedsim.errors.specs import FedsimError, FieldError
 
 
 class DoesNotFit(FedsimError):
-    """The resources asked for can never be placed on this cluster.
+    """The cluster can never place the requested resources.
 
     Args:
-        message: the arithmetic.
-        hint: the way out.
-        path: the field of the spec that asks for too much.
-        value: what it says.
+        message: the requested and the available resources, in figures.
+        hint: how to solve the problem.
+        path: the field of the spec that requests too much.
+        value: the value of the field.
     """
 
     code = "DOES_NOT_FIT"
@@ -31,27 +31,27 @@ class DoesNotFit(FedsimError):
 
 
 class NoCapacityNow(DoesNotFit):
-    """There is room for the resources asked for, but others held it for too long."""
+    """The cluster has enough resources, but they did not become free in time."""
 
 
 class DataError(FedsimError):
-    """Data that is truncated, mislabelled or otherwise not what it says it is; names the file."""
+    """Data is missing, truncated, mislabelled or otherwise wrong; the message names the file."""
 
     code = "BAD_DATA"
 
 
 class DataNotFound(DataError):
-    """A data set whose files are in none of the places where it looks."""
+    """The files of a data set are in none of the places where it looks."""
 
 
 class ClientFailed(FedsimError):
-    """A client raised.
+    """The code of one client raised an error.
 
     Args:
         client: the client's number.
         stage: "train" or "evaluate".
-        cause: the error, as text (the original may not survive pickling).
-        trace: where it was raised, as text, for the log.
+        cause: the error as text (the original may not survive pickling).
+        trace: the traceback as text, for the log.
     """
 
     code = "CLIENT_FAILED"
@@ -65,19 +65,19 @@ class ClientFailed(FedsimError):
 
 
 class CohortFailed(FedsimError):
-    """Every client of a round raised, so that there is nothing to aggregate."""
+    """Every client of a round raised an error: there are no updates to aggregate."""
 
     code = "CLIENT_FAILED"
 
 
 class MethodFailed(FedsimError):
-    """A method's own code raised on the server.
+    """The code of an algorithm raised an error on the server.
 
     Args:
-        algorithm: the method's class.
+        algorithm: the name of the algorithm's class.
         stage: the hook: "init", "cohort", "broadcast", "aggregate", ...
-        cause: the error, as text (the original may not survive pickling).
-        trace: where it was raised, as text, for the log.
+        cause: the error as text (the original may not survive pickling).
+        trace: the traceback as text, for the log.
     """
 
     code = "METHOD_FAILED"
@@ -91,28 +91,28 @@ class MethodFailed(FedsimError):
 
 
 class OutOfMemory(FedsimError):
-    """A client, an actor or the server ran out of memory; the message says which, the hint what helps."""
+    """A client, a worker or the server ran out of memory; the message names it, the hint says what helps."""
 
     code = "OUT_OF_MEMORY"
 
 
 class StackTooLarge(OutOfMemory):
-    """So many clients at once need more memory than there is; a pool tries half as many."""
+    """A stack needs more memory than there is; the pool tries again with half the stack size."""
 
 
 class PoolFailed(FedsimError):
-    """The actors of a pool are gone and could not be replaced, though their nodes live."""
+    """The workers of a pool died and could not be replaced, although their nodes live."""
 
     code = "POOL_FAILED"
 
 
 class NodeLost(PoolFailed):
-    """A node went, with the actor in it and the memories that clients kept there.
+    """A node died, with its worker and the client states in it.
 
     Args:
-        node: which, by address or id.
-        slot: the actor's number.
-        cause: how it was noticed.
+        node: the address or the id of the node.
+        slot: the worker's number.
+        cause: how fedsim noticed the loss.
     """
 
     code = "NODE_LOST"
@@ -126,19 +126,19 @@ class NodeLost(PoolFailed):
 
 
 class CoordinatorLost(PoolFailed):
-    """The coordinator of a run died, or the node that it was on: the run can go on from its checkpoint."""
+    """The coordinator of a run, or its node, died; the run can continue from its checkpoint."""
 
     code = "NODE_LOST"
 
 
 class CheckpointError(FedsimError):
-    """A checkpoint that cannot be written, or one that is damaged or of another run; names the file."""
+    """A checkpoint cannot be written, is damaged, or belongs to another run; the message names the file."""
 
     code = "STORAGE_FAILED"
 
 
 class NotReproduced(FedsimError):
-    """A round that ran again, as after a restart, came out differently than the record of it says."""
+    """A repeated round, such as after a restart, gave another result than its record."""
 
     code = "NOT_REPRODUCED"
 
@@ -150,4 +150,4 @@ class RayUnavailable(FedsimError):
 
 
 class JobRefused(RayUnavailable):
-    """Ray answers, and does not take this job."""
+    """Ray answers but does not accept the job."""

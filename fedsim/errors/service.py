@@ -1,4 +1,4 @@
-"""What the job store and the service refuse."""
+"""Errors of the job store, and errors of the service as the SDK raises them."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ class JobNotFound(StoreError):
 
 
 class ArtifactNotFound(StoreError):
-    """A job has no file of this name, or does not have it yet."""
+    """The job has no file of this name, or does not have it yet."""
 
     code = "ARTIFACT_NOT_FOUND"
 
 
 class Conflict(StoreError):
-    """The job's present state, or an earlier request, forbids this one."""
+    """The state of the job, or an earlier request, forbids this request."""
 
 
 class BadPageToken(StoreError):
-    """A page token that this store did not issue."""
+    """The store did not issue this page token."""
 
     code = "BAD_PAGE_TOKEN"
 
 
 class StoreFull(StoreError):
-    """The disk of the job store is full: it can be read, but nothing can be written down."""
+    """The disk of the job store is full: the store can read but cannot write."""
 
     code = "STORAGE_FAILED"
 
 
 class ServiceError(FedsimError):
-    """A refusal by the service, as the SDK sees it.
+    """The service refused a request of the SDK.
 
     Attributes:
-        status: the HTTP status, 0 where there was no answer.
-        errors: the faults of a spec, where the refusal is about one.
+        status: the HTTP status; 0 if there was no answer.
+        errors: the faults of the spec, if the service refused a spec.
     """
 
     code = "SERVICE_ERROR"
@@ -69,7 +69,7 @@ class ServiceError(FedsimError):
 
 
 class Unreachable(ServiceError):
-    """Nobody answers at that address."""
+    """Nobody answers at the address of the service."""
 
 
 def _service_error(

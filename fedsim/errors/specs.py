@@ -1,4 +1,4 @@
-"""The root of all errors, and what is wrong with a spec, a request or a setting."""
+"""The base class of all errors, and the errors of specs, requests and settings."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any, NamedTuple, Self
 
 
 class FedsimError(Exception):
-    """Anything that fedsim raises on purpose.
+    """The base class of every error that fedsim raises on purpose.
 
     Attributes:
-        code: stable machine-readable name, in capitals.
-        hint: what to do about it; may be empty.
-        errors: the fields of a spec that are to blame, where it is about a spec.
+        code: stable name for programs, in capitals, such as "BAD_SPEC".
+        hint: how to solve the problem; may be empty.
+        errors: the faulty fields, if the error is about a spec; else empty.
     """
 
     code = "INTERNAL"
@@ -31,13 +31,20 @@ class FedsimError(Exception):
 
 
 class SettingsError(FedsimError):
-    """An environment variable or a command-line option that is not what it should be."""
+    """An environment variable or a command-line option has a wrong value."""
 
     code = "BAD_SETTINGS"
 
 
 class FieldError(NamedTuple):
-    """One fault of a spec: where (`clients.fraction`), what was there, why it is wrong and the way out."""
+    """One fault of a spec.
+
+    Attributes:
+        path: the faulty field, such as `clients.fraction`.
+        value: the given value.
+        message: why the value is wrong.
+        hint: how to correct it; may be empty.
+    """
 
     path: str
     value: Any
@@ -50,7 +57,7 @@ class FieldError(NamedTuple):
 
 
 class SpecError(FedsimError):
-    """A spec with one or more faults, all of them reported together."""
+    """A spec has one or more faults; the error reports all of them."""
 
     code = "BAD_SPEC"
     subject = "spec"
@@ -62,7 +69,7 @@ class SpecError(FedsimError):
         self.errors = faults
 
     def add_path_prefix(self, part: str) -> Self:
-        """The same faults with paths that begin with this part of the spec."""
+        """Return the same error with longer paths: with the part `local`, `steps` becomes `local.steps`."""
         return type(self)(fault._replace(path=f"{part}.{fault.path}") for fault in self.errors)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -70,7 +77,7 @@ class SpecError(FedsimError):
 
 
 class RequestError(SpecError):
-    """What comes with a spec, or asks for jobs, has faults: a label, an idempotency key, a filter."""
+    """A request has faults beside its spec: a label, an idempotency key or a filter."""
 
     code = "BAD_REQUEST"
     subject = "request"
